@@ -1,1 +1,2 @@
-"""Measurements, each beside a floor in the same run: ``make bench``. Nothing here asserts; tests do not time."""
+"""Benchmarks: ``make bench``. Each is compared with a baseline in the same run. They assert nothing, and tests do not
+measure time."""

@@ -1,8 +1,10 @@
-"""``python -m bench``: ourselves beside plain SQL (group floor), beside other queues (peers), beside other makers of
-durable steps (steps), beside jobs that wait (waiting), in workflows (workflows), with limits (limits), how exactly rate
-limits are kept (rates), shared between tenants (fairness), beside the sweep of old jobs (retention), while the ledger
-is sealed (sealing), over HTTP (service), the pages of the dashboard beside five million jobs (pages), on a server with
-JIT (jit), while connections are lost (storm), and with nothing to do (idle)."""
+"""``python -m bench``: run groups of benchmarks and print their tables.
+
+The groups: plain SQL (floor), other queues (peers), other systems with durable steps (steps), waiting jobs (waiting),
+workflows (workflows), limits (limits), accuracy of rate limits (rates), fair shares between tenants (fairness),
+retention (retention), sealing of the ledger (sealing), the HTTP service (service), dashboard pages with five million
+jobs (pages), a server with JIT (jit), lost connections (storm), and idle workers (idle).
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,7 @@ STEPS = "W9"  # the workload of the group steps
 
 @dataclass
 class Measured:
-    """What has come of a run so far, by group."""
+    """The results of a run, by group."""
 
     servers: dict[str, Any] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
@@ -105,7 +107,7 @@ class Measured:
         return [*found, *of_pages(self.pages), *self.circumstances]
 
     def read(self, document: dict[str, Any]) -> None:
-        """Take over what an earlier run has written."""
+        """Load the results of an earlier run."""
         if "results" in document:
             self.results = self.results or peers.Results()
             self.results.read(document)
@@ -145,7 +147,7 @@ def arguments() -> argparse.Namespace:
 
 
 def chosen(options: argparse.Namespace) -> tuple[list[Subject], list[str]]:
-    """Who is measured in which workloads. W9 belongs to the groups peers and steps, and has peers of its own."""
+    """Return the subjects of each workload. W9 belongs to the groups peers and steps, and has its own peers."""
     groups = _groups(options)
     workloads = [] if "peers" not in groups else list(QUICK_WORKLOADS if options.quick else WORKLOADS)
     if "steps" in groups and STEPS not in workloads:
@@ -185,7 +187,7 @@ def write(options: argparse.Namespace, subjects: list[Subject], results: peers.R
 
 
 def read(options: argparse.Namespace) -> None:
-    """Measure nothing: show what earlier runs have written."""
+    """Print the results of earlier runs without measuring."""
     measured = Measured()
     for path in options.read:
         measured.read(json.loads(path.read_text()))
@@ -296,7 +298,7 @@ def _groups(options: argparse.Namespace) -> set[str]:
 
 
 def main() -> int:
-    # Also when it was started in the background, where a shell has interrupts ignored.
+    # Also if it was started in the background, where shells ignore interrupts.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     options = arguments()

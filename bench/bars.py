@@ -1,5 +1,5 @@
-"""The bars that the project has set itself: measured, and held or not. One without its figures says so, if its workload
-was run."""
+"""Performance targets of the project, and whether they are met. A target whose workload was run without result
+says so."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def bars(results: Results) -> list[Bar]:
 
 
 def of_writes(measured: Sequence[Writes]) -> list[Bar]:
-    """A step is one small write, and the row of its job stays as it is."""
+    """A step is one small write, and leaves the row of its job unchanged."""
     found = []
     for each in measured:
         who = f"{each.store}, {each.concurrency} at once"
         found.append(Bar(f"{who}: rows written by a step", each.rows, 1.0, False, "rows"))
         if each.job_updates is not None:
             found.append(Bar(f"{who}: updates of the job's row by a step", each.job_updates, 0.0, False, ""))
-        # Where commits are counted for the whole file, the worker's heartbeats are among them.
+        # SQLite counts the commits of the whole file, which include the heartbeats of the worker.
         found.append(
             Bar(f"{who}: commits of a step", each.commits, 1.0 if each.store == "PostgreSQL" else 1.05, False, "")
         )
@@ -93,7 +93,7 @@ def of_waiting(measured: Sequence[Beside]) -> list[Bar]:
 
 
 def of_workflows(measured: Sequence[Beside]) -> list[Bar]:
-    """Beside a plain loop. What a workflow costs over a bulk enqueue is shown, and has no bar."""
+    """Compared with a plain loop. The cost of a workflow over a bulk enqueue is shown, without a target."""
     limits = {"claim": 1.3, "fan-in": 1.5}
     return [
         Bar(f"{each.store}, workflows: {each.what}", each.ratio, limits[each.what.split()[0]], False)
@@ -103,7 +103,8 @@ def of_workflows(measured: Sequence[Beside]) -> list[Bar]:
 
 
 def of_limits(measured: Sequence[Beside]) -> list[Bar]:
-    """A drain keeps 0.6 of its speed under limits that hold nobody back; full keys cost a claim a third at most."""
+    """A drain keeps 0.6 of its speed under limits that hold back no job; full keys make a claim at most a third
+    slower."""
     found = []
     for each in measured:
         if each.what.startswith("claim"):
@@ -114,7 +115,7 @@ def of_limits(measured: Sequence[Beside]) -> list[Bar]:
 
 
 def of_rates(measured: Sequence[Beside]) -> list[Bar]:
-    """Two workers start as many jobs as the rate says, within 5 %."""
+    """Two workers start jobs at the configured rate, within 5 %."""
     found = []
     for each in measured:
         found.append(Bar(f"{each.store}, {each.what}: at least", each.beside / each.without, 0.95, True))
@@ -123,7 +124,8 @@ def of_rates(measured: Sequence[Beside]) -> list[Bar]:
 
 
 def of_fairness(measured: Sequence[Beside]) -> list[Bar]:
-    """Small tenants take at most twice as long as alone; sharing leaves 0.7 of a drain, 0.95 with one tenant."""
+    """Small tenants take at most twice as long as alone. With fair shares a drain keeps 0.7 of its speed, with one
+    tenant 0.95."""
     found = []
     for each in measured:
         if each.what.startswith("until"):
@@ -135,7 +137,7 @@ def of_fairness(measured: Sequence[Beside]) -> list[Bar]:
 
 
 def of_retention(measured: Sequence[Beside]) -> list[Bar]:
-    """Old jobs cost a drain nothing to speak of, whether they lie there or are being swept."""
+    """Old jobs do not slow a drain down, at rest or while they are removed."""
     return [
         Bar(f"{each.store}, {each.what}", 1 / each.ratio, 20.0 if each.unit == PER_JOB else 0.9, True)
         for each in measured
@@ -144,14 +146,14 @@ def of_retention(measured: Sequence[Beside]) -> list[Bar]:
 
 
 def of_sealing(measured: Sequence[Beside]) -> list[Bar]:
-    """A worker that seals the ledger besides keeps 0.95 of its speed. (Its processor time has no bar, but tells on a
-    machine that others use as well.)"""
+    """A worker that also seals the ledger keeps 0.95 of its speed. Its CPU time has no target, but is reported because
+    a shared machine disturbs it less."""
     return [Bar(f"{each.store}, {each.what}", 1 / each.ratio, 0.95, True) for each in measured if each.unit == "jobs/s"]
 
 
 def of_service(measured: Sequence[Beside]) -> list[Bar]:
-    """An enqueue over HTTP is at least half as fast as in process; idle streams do not grow; hostile bodies hold up
-    nobody."""
+    """An enqueue over HTTP is at least half as fast as in process; idle streams use no more memory over time; hostile
+    bodies delay no other client."""
     found = []
     for each in measured:
         if each.unit == "jobs/s":
@@ -164,7 +166,7 @@ def of_service(measured: Sequence[Beside]) -> list[Bar]:
 
 
 def of_pages(measured: Sequence[Screen]) -> list[Bar]:
-    """No page takes the service long, however many jobs there are; nor those of lists and jobs when it is busy."""
+    """Each page is fast, for any number of jobs; pages of lists and jobs also under load."""
     if not measured:
         return []
     slowest = max(measured, key=lambda each: each.idle_p50)

@@ -1,4 +1,4 @@
-"""One picture of a run: W3 as horizontal bars, W5's p50 and p99 beside them. Plain SVG, written by hand."""
+"""Draw a run as one SVG picture: W3 as horizontal bars, with p50 and p99 of W5 beside them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES, BARS, LATENCY = 262, 380, 150  # the three columns
 TOP, ROW, THICK = 92, 34, 18
 INK, SOFT, LINE, PAPER = "#1f2933", "#66727f", "#e3e8ed", "#ffffff"
 OUR_COLOUR, PEER_COLOUR, NODE_COLOUR = "#0b7285", "#a5b4c0", "#ced6dd"
-SLOWEST_SHOWN = 100.0  # ms at the right end of the latency scale, which is logarithmic
+SLOWEST_SHOWN = 100.0  # ms at the right end of the logarithmic latency scale
 FASTEST_SHOWN = 0.1
 
 
@@ -24,7 +24,7 @@ def draw(subjects: Sequence[Subject], results: Results) -> str:
     shown.sort(key=lambda pair: pair[0], reverse=True)
     height = TOP + ROW * len(shown) + 46
     most = max((rate for rate, _ in shown), default=1.0)
-    scale = BARS / most * 0.86  # room for the number behind the longest bar
+    scale = BARS / most * 0.86  # space for the number after the longest bar
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
         ' font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" role="img"'

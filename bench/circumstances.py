@@ -1,6 +1,6 @@
-"""PostgreSQL as it is found: with JIT (group jit), with connections that are lost (storm), with nothing to do (idle).
+"""PostgreSQL in particular conditions: with JIT (group jit), with lost connections (storm), and idle (idle).
 
-One worker each, in a thread of this process, as a program of a user's has it.
+Each has one worker in a thread of this process, as in a user's program.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Sizes:
     """Seconds."""
     workers: int = 10
     settle: float = 75.0
-    """Seconds until connections that the start has opened are closed again."""
+    """Seconds until the connections of the start are closed again."""
     idle: float = 30.0
 
 
@@ -48,7 +48,7 @@ QUICK = Sizes(rounds=2, storm=8.0, workers=2, settle=20.0, idle=10.0)
 
 
 def jit(sizes: Sizes) -> list[Bar]:
-    """A burst of trivial jobs on a Debian server, as it comes and with `jit = off`."""
+    """A burst of trivial jobs on a Debian server, with its defaults and with `jit = off`."""
     print("\nWith JIT")
     if debian_bin() is None:
         note(f"skipped: {MISSING}")
@@ -90,7 +90,8 @@ def _burst(url: str, count: int) -> float:
 
 
 def storm(backends: Backends, sizes: Sizes) -> list[Bar]:
-    """A job every 20 ms, and all connections of the worker killed twice a second: from the enqueue to the handler."""
+    """A job every 20 ms while all connections of the worker are killed twice a second: the time from enqueue to
+    handler."""
     print("\nWith connections that are lost")
     begun: dict[int, float] = {}
     asked: dict[int, float] = {}
@@ -118,7 +119,7 @@ def storm(backends: Backends, sizes: Sizes) -> list[Bar]:
 
 
 def idle(backends: Backends, sizes: Sizes) -> list[Bar]:
-    """Workers with nothing to do: one, and several together."""
+    """Idle workers: one, and several together."""
     print("\nIdle workers")
     found = []
     for count in (1, sizes.workers):
@@ -135,7 +136,7 @@ def idle(backends: Backends, sizes: Sizes) -> list[Bar]:
 
 
 def _rest(url: str, beside: str, count: int, sizes: Sizes) -> tuple[float, float]:
-    """Transactions a second and connections of one of so many workers."""
+    """Transactions per second and connections of one of several idle workers."""
     with ExitStack() as stack:
         for _ in range(count):
             stack.enter_context(_working(stack.enter_context(closing(App(url, name="bench")))))

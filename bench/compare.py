@@ -1,8 +1,8 @@
-"""This checkout compared with another one, as a ratio of costs: ``python -m bench --against ../before``.
+"""Compare this checkout with another one, as a ratio of costs: ``python -m bench --against ../before``.
 
-Both run W1, W2, W3 and W5 on the same server in alternating rounds, each with its own driver and its own source. Wall
-time suffers from other programs on the machine; processor time of the client and of the server suffers less. The
-least is the round that was disturbed least; it stands beside the median. 1.00 is the same cost, 1.03 is 3 % more.
+Both run W1, W2, W3 and W5 on the same server in alternating rounds, each with its own driver and source. Other programs
+on the machine disturb wall time; they disturb the CPU time of the client and of the server less. The minimum, which is
+the least disturbed round, is shown beside the median. 1.00 is the same cost, 1.03 is 3 % more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUICK_ROUNDS, ROUNDS = 3, 12
 
 
 class Checkout(Bench):
-    """The bench of one source tree: its own driver, and its own ``src`` before the installed package."""
+    """The benchmarks of one source tree: its own driver, and its own ``src`` before the installed package."""
 
     def __init__(self, backends: Backends, name: str, root: Path) -> None:
         super().__init__(backends, BY_NAME[name])
@@ -57,7 +57,7 @@ def _latency(sizes: Sizes, bench: Bench) -> Figures:
 
 @dataclass(frozen=True)
 class Cost:
-    """One figure of one workload: what this checkout costs in units of the other."""
+    """One figure of one workload: the cost of this checkout divided by that of the other."""
 
     store: str
     workload: str

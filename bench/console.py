@@ -1,4 +1,4 @@
-"""Progress goes to the error output, so that the tables can be piped."""
+"""Print progress to stderr, so that the tables can be piped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a claim costs when there is much it must not look at: a deep queue, a far future, a long past."""
+"""The cost of a claim in a database with many other jobs: a deep queue, scheduled jobs, finished jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MILLION = 1_000_000
 
 
 def claim_seconds(ours: Ours, claims: int, batch: int) -> float:
-    """The median time of one claim of ``batch`` jobs; what it took is settled outside the clock."""
+    """Return the median time of a claim of ``batch`` jobs. Settling them is not timed."""
     times, store = [], ours.store
     for _ in range(claims):
         start = time.perf_counter()
@@ -34,7 +34,7 @@ def claim_seconds(ours: Ours, claims: int, batch: int) -> float:
 
 
 def measure(name: str, empty: Store, deep: Store, *, claims: int = 60, batch: int = 200) -> Row:
-    """In turn on a database that holds only what is claimed and on one that holds three million more."""
+    """Alternate between a database with only the claimed jobs and one with three million more."""
     shallow_times, deep_times = [], []
     subjects = (Ours(empty), Ours(deep))
     for _ in range(5):
@@ -48,7 +48,7 @@ def measure(name: str, empty: Store, deep: Store, *, claims: int = 60, batch: in
 
 
 def deepen_postgres(dsn: str, size: int = MILLION) -> Store:
-    """Fill by one insert a million; the past is made by an update that the triggers are told to let pass."""
+    """Fill the database with one insert per million. Finished jobs are made by an update that the triggers allow."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("set holdfast.tenant = '*'")
         for state, after in (

@@ -1,6 +1,6 @@
-"""Enqueue through Django's tasks beside enqueue of a native app, one job a call: ``python -m bench.django_enqueue``.
+"""Compare enqueue through Django's tasks with a native app, one job per call: ``python -m bench.django_enqueue``.
 
-Both write to the same database, in turns, so that what else the machine does hits both. Prints the median time of a
+Both write to the same database alternately, so that other load on the machine affects both. Prints the median time of a
 call and the ratio, for autocommit and for a transaction around each call.
 """
 
@@ -61,7 +61,7 @@ def measure(url: str) -> dict[str, tuple[float, float]]:
 
 
 def compare(native: Callable[[], Any], django: Callable[[], Any]) -> tuple[float, float]:
-    """Milliseconds per call of each: the median, with the two taking turns call by call."""
+    """Return the median milliseconds per call of each; the two alternate call by call."""
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(WARM_UP + CALLS):
         for call, taken in zip((native, django), times, strict=True):

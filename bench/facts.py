@@ -1,4 +1,4 @@
-"""Where and with what a run was made: figures without these mean nothing later."""
+"""The machine, versions and settings of a run, without which its figures cannot be compared later."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def servers(backends: Backends, subjects: list[Subject]) -> dict[str, Any]:
 
 
 def pinned(subject: Subject) -> str:
-    """The version that the peer's own file pins."""
+    """Return the version that the requirements of the peer pin."""
     if subject.runtime == "project":
         return version(subject.package)
     if subject.runtime == "node":

@@ -1,8 +1,8 @@
-"""What fair shares cost, and what they give: a tenant with very many jobs beside ninety-nine with ten each.
+"""The cost and the effect of fair shares: one tenant with very many jobs, and ninety-nine with ten each.
 
-One connection takes turns of 100 (settle and claim in one). Databases differ in nothing but whether the queue is
-shared; they are filled alike and drained in turn. On SQLite, where all of the work is this process's, it is processor
-time that is measured, which neighbours disturb less.
+One connection makes exchanges of 100 (settle and claim in one). The databases differ only in whether fair shares are
+on; they are filled alike and drained alternately. On SQLite, where this process does all the work, CPU time is
+measured, because neighbours disturb it less.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _many(ours: Ours, count: int, tenants: int) -> None:
 
 
 def _drain(ours: Ours, count: int, until: Callable[[str], bool] | None = None) -> float:
-    """Seconds until so many jobs have ended, of those that are asked for."""
+    """Return the seconds until ``count`` of the selected jobs have ended."""
     store, ended, settlements, counted = ours.store, 0, list[Settlement](), 0
     request = ClaimRequest(lease=ours.lease, queues=("default",), want=BATCH)
     clock = time.process_time if ours.store.embedded else time.perf_counter

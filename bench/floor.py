@@ -1,4 +1,5 @@
-"""The group ``floor``: our operations beside plain SQL, and a claim beside millions. A line for each measurement."""
+"""The group ``floor``: store operations compared with plain SQL, and a claim beside millions of jobs. One line per
+measurement."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from tests.support.servers import PostgresServer
 
 
 def floors(name: str, plain: Subject, ours: Ours, bar: float, count: int, rounds: int, batch: int) -> Iterator[Row]:
-    """Each subject's enqueue and drain, taken in turn."""
-    for subject in (plain, ours):  # caches, plans and files warmed alike
+    """Enqueue and drain of each subject, alternately."""
+    for subject in (plain, ours):  # warm caches, plans and files alike
         subject.enqueue(batch * 5, batch)
         subject.drain(batch * 5, batch)
 
@@ -76,7 +77,7 @@ def show(row: Row) -> None:
 
 
 def run(store: str, *, quick: bool) -> list[Row]:
-    """Every measurement of the group, shown as it comes."""
+    """All measurements of the group, printed as they come."""
     size, count, rounds = (100_000, 4_000, 7) if quick else (MILLION, 20_000, 5)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:

@@ -1,6 +1,5 @@
-"""What workflows cost: 1,000 jobs and the one that waits for them all, beside the same jobs enqueued one by one; and a
-claim beside jobs that wait for their parents.
-"""
+"""The cost of workflows: 1,000 jobs and one that depends on all of them, compared with the same jobs enqueued one by
+one; and a claim beside jobs that wait for their parents."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def _job(job_id: str, workflow_id: str | None = None) -> JobSpec:
 
 
 def fan_in(parents: int, children: int = 1) -> WorkflowSpec:
-    """That many jobs, and others that wait for all of them."""
+    """Add this many jobs, and others that depend on all of them."""
     flow_id, *ids = new_ids.many(1 + parents + children)
     nodes = tuple(NodeSpec(_job(job_id, flow_id), str(number)) for number, job_id in enumerate(ids))
     edges = tuple(EdgeSpec(child, parent, "skip") for child in ids[parents:] for parent in ids[:parents])
@@ -96,7 +95,7 @@ def beside_blocked(place: str, empty: Place, deep: Place, sizes: Sizes) -> Besid
     with closing(open_store(empty.url)) as one, closing(open_store(deep.url)) as other:
         ours = (Ours(one), Ours(other))
         for _ in range(sizes.blocked // 1_000):
-            # One that is never taken, and a thousand behind it.
+            # A job that is never claimed, and a thousand that depend on it.
             spec = fan_in(1, 1_000)
             spec.nodes[0].job.queue = "elsewhere"
             other.run(other.workflows.start(spec, ours[1].tenant))

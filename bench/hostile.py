@@ -1,7 +1,7 @@
-"""How quick ``/livez`` is while eight clients send the worst bodies they can: without credentials, and with a token.
+"""The latency of ``/livez`` while eight clients send the worst possible bodies, without credentials and with a token.
 
-The clients are a process of their own (``python -m bench.hostile HOST PORT [TOKEN]``), which sends until it is ended;
-the latencies are those of one more client, one request after another on one connection.
+The clients are a separate process (``python -m bench.hostile HOST PORT [TOKEN]``), which sends until it is ended. The
+latencies are those of another client, with one request after another on one connection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _sent(path: str, body: bytes, kind: str = JSON, token: str = "") -> bytes:
 
 
 def without_credentials() -> list[bytes]:
-    """What anybody may send: at the limits of open paths, and above them."""
+    """Bodies that any client may send: at the limits of open paths, and above them."""
     many = b"{" + b",".join(b'"k%d":1' % n for n in range(560_000)) + b"}"
     return [
         _sent("/api/v1/decide/x", many),
@@ -43,7 +43,7 @@ def without_credentials() -> list[bytes]:
 
 
 def with_a_token(token: str) -> list[bytes]:
-    """At the limits of those who may enqueue: what passes them, and what is just above."""
+    """Bodies at the limits of clients that may enqueue, and just above."""
     keys = b"{" + b",".join(b'"k%d":1' % n for n in range(49_000)) + b"}"
     bodies = [
         b'{"kind": "x", "payload": {"a": [' + b"[]," * 49_000 + b"1]}}",
@@ -58,7 +58,7 @@ def with_a_token(token: str) -> list[bytes]:
 
 
 def latencies(host: str, port: int, seconds: float) -> list[float]:
-    """Milliseconds of each request, sorted."""
+    """Return the milliseconds of each request, sorted."""
     found: list[float] = []
     with socket.create_connection((host, port), timeout=60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -81,7 +81,7 @@ def p99(found: list[float]) -> float:
 
 
 def beside(host: str, port: int, seconds: float, token: str = "") -> float:
-    """The p99 of ``/livez`` in milliseconds, with the clients at it."""
+    """Return the p99 of ``/livez`` in milliseconds, while the clients send."""
     command = [sys.executable, "-m", "bench.hostile", host, str(port), *([token] if token else [])]
     clients = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

@@ -1,7 +1,7 @@
-"""What limits cost: a drain with them beside one without, and a claim beside ten thousand keys that are full.
+"""The cost of limits: a drain with and without them, and a claim beside ten thousand full keys.
 
-One connection takes turns of 100 (settle and claim in one), on databases that differ in nothing but the limits. The
-limits that hold back are as wide as a turn: every job that does not fit is parked, and goes on when a place is free.
+One connection makes exchanges of 100 (settle and claim in one), on databases that differ only in the limits. Limits
+that hold jobs back allow 100: each job above that is parked, and continues when a slot is free.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _fill(ours: Ours, count: int, key: Callable[[int], str]) -> None:
 
 
 def drain_turns(ours: Ours, count: int) -> float:
-    """Jobs a second."""
+    """Return the jobs per second."""
     store, ended, settlements = ours.store, 0, list[Settlement]()
     request = ClaimRequest(lease=ours.lease, queues=("default",), want=BATCH)
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""``--long``: what an old, full database costs a worker, and what ten thousand sleeping jobs cost the database."""
+"""``--long``: the cost of a full database for a worker, and the cost of ten thousand sleeping jobs for the database."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SLEEPERS = 10_000
 BEATS = 4
 BEAT = 10.0  # seconds: a third of a worker's default lease
 
-# A finished job as a worker leaves it: the job, its state, and three rows of the ledger. The owner tells the
-# triggers to let it pass; identifiers grow with the number, as those of real jobs grow with time.
+# A finished job as a worker leaves it: the job, its state, and three rows of the ledger. A setting of the owner makes
+# the triggers allow it. Ids increase with the number, as the ids of real jobs increase with time.
 FILL = (
     "insert into holdfast.job (id, tenant, kind, enqueued_by, source_system, created_at)"
     " select {id}, 'default', 'noop', 'bench', 'bench', clock_timestamp() - interval '1 day'"
@@ -36,7 +36,7 @@ FILL = (
     " from generate_series({first}, {last}) n, (values ('enqueue', null, 'queued', 0),"
     " ('claim', 'queued', 'in_progress', 1), ('settle', 'in_progress', 'succeeded', 1)) v(type, f, t, a)",
 )
-# Counting millions of finished rows again and again would be measured too: ask by the indexes of what is not.
+# Counting millions of finished rows repeatedly would distort the result: query the indexes of unfinished jobs.
 OPEN = (
     "select (select count(*) from holdfast.job_state where state = 'queued' and due_at is null)"
     " + (select count(*) from holdfast.job_state where state in ('leased', 'in_progress'))"
@@ -59,13 +59,13 @@ def fill(place: Place, size: int, identifier: str = IDENTIFIER) -> None:
 
 
 def drain(bench: Bench, place: Place) -> float:
-    """Jobs per second of the fresh ones; the finished ones stay what they are."""
+    """Return the rate of fresh jobs; the finished ones stay."""
     bench.enqueue(place, "bulk", JOBS)
     return bench.drain(place, JOBS)[0]["jobs_s"]
 
 
 def full_tables(backends: Backends, size: int, rounds: int = 3) -> dict[str, Any]:
-    """The drain beside ``size`` finished jobs and in an empty database, in turn."""
+    """Alternate a drain beside ``size`` finished jobs and in an empty database."""
     bench = Bench(backends, replace(BY_NAME["holdfast-pg"], left=OPEN))
     rates: dict[str, list[float]] = {"empty": [], "full": []}
     with bench.place() as full:
@@ -103,7 +103,7 @@ def heartbeats(backends: Backends) -> dict[str, Any]:
 
 
 def _writes(place: PostgresPlace) -> tuple[int, int]:
-    # The counters of another session arrive about a second late; forcing our own view anew is all we can do here.
+    # The counters of another session arrive about a second late; only this session's view can be refreshed.
     place.connection.execute("select pg_stat_clear_snapshot()")
     ask = (
         "select n_tup_ins + n_tup_upd + n_tup_del from pg_stat_user_tables where schemaname = 'holdfast' and relname = "

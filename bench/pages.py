@@ -1,8 +1,8 @@
-"""How long the pages of the dashboard, and lists and jobs over the API, take the service, in a database with very many
-jobs of every state (PostgreSQL).
+"""How long dashboard pages, and lists and jobs over the API, take in a database with very many jobs in every state
+(PostgreSQL).
 
-Each screen is asked for in process, through all of the service, by a role that row-level security holds for: first by
-nobody but one person, then by four at a time while another process enqueues and drains without rest.
+Each page is requested in process, through the whole service, by a role under row-level security: first by one client
+alone, then by four at a time while another process enqueues and drains without pause.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ ROLE = "holdfast_admin"
 SLICE = 250_000
 VIEWERS = 4
 ROWS = 20
-"""How many jobs each list has at the least, also of the smallest of our databases."""
+"""Minimum number of jobs in each list, also in the smallest database."""
 LISTED = {"/job": '<th scope="row"', "/api": '"created_at"'}
 BAR_MS, BAR_RATIO = 200.0, 10.0
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """``jobs`` in the database; each page is asked for ``idle`` times alone, and all of them ``loaded`` times."""
+    """``jobs`` in the database; each page is requested ``idle`` times alone, and all pages ``loaded`` times under
+    load."""
 
     jobs: int = 5_000_000
     idle: int = 200
-    loaded: int = 200  # of forty the 99th part is the slowest one
+    loaded: int = 200  # the p99 of forty is the slowest
 
 
 QUICK = Sizes(jobs=100_000, idle=10, loaded=10)
@@ -52,7 +53,7 @@ QUICK = Sizes(jobs=100_000, idle=10, loaded=10)
 
 @dataclass(frozen=True)
 class Screen:
-    """Milliseconds in the service. ``ratio`` is that of the p99 under load over the p99 alone."""
+    """Milliseconds in the service. ``ratio`` is the p99 under load divided by the p99 alone."""
 
     path: str
     idle_p50: float
@@ -70,8 +71,8 @@ class Screen:
         )
 
 
-# Thirty days of jobs: ids carry the time, as real ones do. Of a hundred, 90 have succeeded, 4 are dead letters of one
-# of forty groups, 2 were cancelled, 3 wait in one of eight queues and 1 waits for its retry.
+# Thirty days of jobs; ids contain the time, as real ones do. Of a hundred jobs, 90 have succeeded, 4 are dead letters
+# of one of forty groups, 2 were cancelled, 3 wait in one of eight queues and 1 waits for its retry.
 _ID = (
     "(substr(h.x, 1, 8) || '-' || substr(h.x, 9, 4) || '-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid as id,"
     " h.at as at, n, 'kind ' || n %% 20 as kind, 'queue ' || n %% 8 as queue, case when n %% 100 < 90 then 'succeeded'"
@@ -117,7 +118,9 @@ GROUPS = (
 
 
 def fill(url: str, size: int) -> None:
-    now = datetime.now(UTC)  # of all statements: the id of a job, which has its time in it, is the same in each table
+    now = datetime.now(
+        UTC
+    )  # for all statements: the id of a job, which contains its time, must be the same in each table
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("set session_replication_role = replica")
         connection.execute("set synchronous_commit = off")
@@ -131,7 +134,8 @@ def fill(url: str, size: int) -> None:
 
 
 def _grown(app: App) -> str:
-    """What rows by hand would not make well: questions to people, steps, a schedule. Answers a job to look at."""
+    """Add approvals, steps and a schedule through the app, because rows by SQL would be incomplete. Returns a job to
+    request."""
 
     @app.job("bench.asks")
     async def asks(ctx: Context, n: int) -> None:
@@ -187,7 +191,7 @@ async def _asking(app: App) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 async def _shows(client: httpx2.AsyncClient, path: str) -> None:
-    """A list of nothing is soon made, and is no figure."""
+    """Check that each list has entries: an empty list would be fast, and no useful figure."""
     answer = await client.get(path)
     if answer.status_code != 200:
         raise RuntimeError(f"{path} answered {answer.status_code}")
@@ -210,7 +214,7 @@ def _part(values: list[float], part: float) -> float:
 
 
 def _busy(url: str, ready: Event, stop: Event) -> None:
-    """Enqueues and drains what it enqueued, as fast as it goes."""
+    """Enqueue and drain as fast as possible."""
     with closing(open_store(url)) as store:
         ours = Ours(store, tenant="default")
         ready.set()
@@ -237,7 +241,7 @@ def run(backends: Backends, sizes: Sizes) -> list[Screen]:
 
 
 def _as_role(url: str) -> str:
-    """Every session acts as a role that row-level security holds for."""
+    """Make every session act as a role under row-level security."""
     parts = urlsplit(url)
     query = [*parse_qsl(parts.query), ("options", f"-c role={ROLE}")]
     return urlunsplit(parts._replace(query=urlencode(query, quote_via=quote)))

@@ -1,7 +1,7 @@
-"""Was the machine ours? A shared machine's neighbours are watched, waited for, and written beside each figure.
+"""Measure the load of other programs on the machine, wait for calm, and record it beside each figure.
 
-What every process of the machine has used, less what this run and all its children have, is the neighbours' share.
-A round that was disturbed can be taken again; the rule is the same for every subject and knows nothing of figures.
+The load of others is the CPU time of all processes less that of this run and its children. A disturbed round can be
+repeated; the rule is the same for every subject and does not depend on figures.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 def _busy() -> float:
-    """Processor seconds of the whole machine: user, nice, system, interrupts, stolen. Waiting for disks is idle."""
+    """CPU seconds of the whole machine: user, nice, system, interrupts, stolen. Waiting for disks is idle."""
     fields = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     return (fields[0] + fields[1] + fields[2] + sum(fields[5:8])) / _TICK
 
 
 class Watch:
-    """Started when made; ``share`` is what others have used since, as a part of all cores."""
+    """Starts when created; ``share`` is the CPU time of others since then, as a fraction of all cores."""
 
     def __init__(self) -> None:
         self._at = time.monotonic()
@@ -40,7 +40,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait for calm before a measurement, and how often to take a disturbed one again."""
+    """How long to wait for calm before a measurement, and how often to repeat a disturbed one."""
 
     seconds: float = 0.0
     retakes: int = 0
@@ -54,7 +54,7 @@ class Patience:
                 return
 
     def measure(self, work: Callable[[], Figures]) -> Figures:
-        """The calmest of the takes, with the neighbours' share among its figures."""
+        """Return the calmest attempt, with the load of others among its figures."""
         takes: list[Figures] = []
         for turn in range(1 + self.retakes):
             self.wait()

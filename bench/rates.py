@@ -1,7 +1,7 @@
-"""How exactly rate limits are kept: two workers, a backlog, and how many jobs they start in thirty seconds.
+"""The accuracy of rate limits: two workers, a backlog, and the number of jobs that they start in thirty seconds.
 
 Each rate has a burst of one, once for a kind (jobs without a token are parked) and once for a whole queue (they stay in
-the queue). The start times are taken in the handlers, the first second is left out.
+the queue). The handlers record the start times; the first second is left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUICK = Sizes(seconds=5.0, scopes=("kind",))
 
 
 def started(url: str, scope: str, rate: int, seconds: float) -> tuple[float, int]:
-    """Jobs started per second, and the most that were started in any one second."""
+    """Return the jobs started per second, and the maximum in any one second."""
     begun: list[float] = []
     name = f"{scope}-{rate}"
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The tables of a run, and the document that ``--json`` writes."""
+"""The tables of a run, and the document of ``--json``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ COLUMNS = (
 
 
 def cells(subject: Subject, results: Results) -> list[str]:
-    """One row. ``×`` is over ours on the same backend (on PostgreSQL where we are not on that backend)."""
+    """One row. ``×`` is the figure divided by ours on the same backend (or on PostgreSQL, if we do not run on that
+    backend)."""
 
     def shown(workload: str, *names: str, form: str = "{:,.0f}") -> str:
         found = results.outcomes.get((subject.name, workload))
@@ -56,7 +57,7 @@ def cells(subject: Subject, results: Results) -> list[str]:
 
 
 def table(subjects: Sequence[Subject], results: Results) -> list[list[str]]:
-    """With its head; columns in which nothing was measured are left out."""
+    """Return a table with its header; columns without figures are left out."""
     measured = [each for each in subjects if each.name not in results.skipped]
     rows = [[_name(each), *cells(each, results)] for each in measured]
     kept = [index for index in range(1, len(COLUMNS) + 1) if any(row[index] != "–" for row in rows)]
@@ -74,7 +75,7 @@ def text(subjects: Sequence[Subject], results: Results) -> str:
 
 
 def markdown(subjects: Sequence[Subject], results: Results) -> str:
-    """The same as a table for docs/performance.md."""
+    """Return the table for docs/performance.md."""
     rows = table(subjects, results)
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])

@@ -1,9 +1,9 @@
-"""What the sweep of retention costs those who work beside it, and what removing costs by itself.
+"""The cost of retention for a concurrent drain, and the cost of removing jobs.
 
-One database with many finished jobs, all past their retention. One connection drains fresh jobs in turns of 100 (settle
-and claim in one), in rounds: alone, and with a process beside it that sweeps as a worker does, resting between its
-slices. At the end some are removed without resting, which is the price of a job; and a drain in an empty database tells
-what old rows cost while nobody sweeps. On PostgreSQL, a purge by rows is compared with that of a whole partition.
+One database has many finished jobs, all past their retention. One connection drains fresh jobs in exchanges of 100
+(settle and claim in one), in rounds: alone, and beside a process that sweeps as a worker does, with pauses between its
+slices. At the end some jobs are removed without pauses, which gives the cost per job, and a drain in an empty database
+shows the cost of old rows without a sweep. On PostgreSQL, a purge by rows is compared with dropping a whole partition.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ PER_JOB = "µs of the server per job"
 
 @dataclass(frozen=True)
 class Sizes:
-    """``old`` finished jobs, drains of ``drain`` fresh ones; ``flat_out`` are removed at the end without resting."""
+    """``old`` finished jobs, drains of ``drain`` fresh ones; ``flat_out`` jobs are removed at the end without
+    pauses."""
 
     old: int = 200_000
     drain: int = 20_000
@@ -47,7 +48,7 @@ LONG = Sizes(old=10_000_000, drain=100_000, rounds=9, flat_out=1_000_000)
 
 
 def _sweeper(url: str, ready: Event) -> None:
-    """Until it is killed, as a worker may be at any time."""
+    """Sweep until it is killed, as a worker may be at any time."""
 
     async def serve() -> None:
         with closing(open_store(url)) as store:
@@ -60,7 +61,7 @@ def _sweeper(url: str, ready: Event) -> None:
 
 
 def _age(ours: Ours, place: Place, subject: Subject, count: int) -> None:
-    """Finished jobs, and a clock that is far ahead of their end."""
+    """Create finished jobs, and set a clock far after their end."""
     if subject.backend == "postgres":
         fill(place, count)
     else:
@@ -69,20 +70,20 @@ def _age(ours: Ours, place: Place, subject: Subject, count: int) -> None:
             ours.drain(min(count, 10_000), BATCH)
     store = ours.store
     store.run(store.clock.set(timedelta(days=40), None))
-    # What drains leave behind while this runs is younger, and stays.
+    # Jobs that drains finish meanwhile are younger, and stay.
     store.run(store.retention.set(RetentionRule.of(purge_after="30d"), "bench", EVERY_TENANT))
     _count(ours)
     store.run(store.leases.renew(ours.lease, 86_400.0, EVERY_TENANT))
 
 
 def _count(ours: Ours) -> None:
-    """All events so far: workers keep up with that, and a sweeper that begins with a backlog of them sweeps nothing."""
+    """Count the usage of all events, as workers do all the time: a sweeper with a backlog of events sweeps nothing."""
     while ours.store.run(ours.store.usage.count(10_000)):
         pass
 
 
 def _flat_out(ours: Ours, most: int) -> tuple[int, float]:
-    """Jobs that went, and seconds."""
+    """Return the number of removed jobs, and the seconds."""
     store, run, done, began = ours.store, ours.store.run, 0, time.perf_counter()
     while done < most:
         run(store.usage.count())
@@ -111,7 +112,9 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
                 each.enqueue(sizes.drain, BATCH)
                 place.settle_down()
                 rates[name].append(drain_turns(each, sizes.drain))
-            before = _jobs(full)  # reads all there is, and leaves the server's memory full of it: never next to a drain
+            before = _jobs(
+                full
+            )  # It reads everything and fills the server's cache, so it must not run next to a drain.
             full.enqueue(sizes.drain, BATCH)
             _count(full)
             places[1].settle_down()
@@ -121,7 +124,7 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
             try:
                 if not ready.wait(60):
                     raise RuntimeError("the sweeper did not start")
-                time.sleep(1.0)  # to have begun
+                time.sleep(1.0)  # until it has started
                 rates["beside"].append(drain_turns(full, sizes.drain))
             finally:
                 beside.terminate()
@@ -139,12 +142,12 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes) -> list[Beside]:
     ]
 
 
-# In the first partition: the time of its beginning, and a number.
+# In the first partition: the time of its start, and a number.
 IN_PARTITION = "(left('{low}', 13) || '-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid"
 
 
 def _purge(backends: Backends, subject: Subject, count: int, *, whole: bool) -> float:
-    """Microseconds of the server for each of ``count`` jobs that are purged, vacuum included."""
+    """Return the server's microseconds per job to purge ``count`` jobs, including vacuum."""
     with ExitStack() as stack:
         place = stack.enter_context(backends.fresh(subject.backend, "sqlite:///"))
         assert isinstance(place, PostgresPlace)
@@ -152,13 +155,13 @@ def _purge(backends: Backends, subject: Subject, count: int, *, whole: bool) -> 
         store.migrate()
         low = place.connection.execute("select low::text from holdfast.event_partition order by low").fetchone()
         assert low is not None
-        # Jobs of a time that no partition is for are purged by rows.
+        # Jobs of a time without a partition are purged by rows.
         fill(place, count, IN_PARTITION.format(low=low[0]) if whole else IDENTIFIER)
         run = store.run
         run(store.clock.set(timedelta(days=80), None))
         run(store.retention.set(RetentionRule.of(purge_after="30d"), "bench", EVERY_TENANT))
 
-        def catch_up() -> None:  # as workers do all the time, and not a part of the purge
+        def catch_up() -> None:  # Workers do this all the time; it is not part of the purge.
             while run(store.audit.seal("bench")) or run(store.usage.count(1999)):
                 pass
 

@@ -1,4 +1,4 @@
-"""What schedules cost those who have nothing to do with them: a claim, and a worker's look when none is due."""
+"""The cost of schedules for unrelated work: a claim, and the check of a worker when no schedule is due."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FACTS = "'bench', 's' || n, '@daily', 'UTC', 'noop'"
 
 
 def fill(store: Store, size: int) -> None:
-    """Schedules whose times come in a month."""
+    """Add schedules that are due in a month."""
     with closing(open_by_hand(store.url)) as by_hand:
         if isinstance(by_hand, PostgresByHand):
             later, now = "clock_timestamp() + interval '30 days'", "clock_timestamp()"
@@ -39,7 +39,7 @@ def fill(store: Store, size: int) -> None:
 
 
 def measure(name: str, empty: Store, filled: Store, size: int, *, claims: int = 60, batch: int = 200) -> list[Row]:
-    """In turn on a database without any schedule and on one that is full of them."""
+    """Alternate between a database without schedules and one with many."""
     times: tuple[list[float], list[float]] = ([], [])
     subjects = (Ours(empty), Ours(filled))
     for _ in range(5):

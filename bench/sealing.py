@@ -1,7 +1,7 @@
-"""What sealing the ledger costs: a worker that drains a queue and seals besides, and one that does not seal.
+"""The cost of sealing the ledger: a worker that drains a queue and seals, and one that does not seal.
 
-Two databases that differ in nothing else, by turns. The worker looks after its duties more often than usual, so that a
-short drain has its share of them; the share of the time that sealing may take is the same.
+Two databases that differ in nothing else, alternately. The worker runs its maintenance tasks more often than usual, so
+that a short drain has its share of them; the share of time that sealing may take is unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUICK = Sizes(drain=10_000, rounds=3)
 
 
 def _drain(app: App, place: Place, count: int, sealing: bool) -> tuple[float, float]:
-    """Jobs a second, and microseconds of processor time a job, the server's included."""
+    """Return the jobs per second, and the microseconds of CPU time per job, including the server's."""
     options = WorkerOptions(concurrency=200, sweep_every=0.25, burst=True, sealing=sealing)
 
     async def work() -> tuple[float, float]:

@@ -1,8 +1,8 @@
-"""The service on PostgreSQL: one client that enqueues over HTTP beside the same enqueue in process, and five hundred
-idle streams.
+"""The HTTP service on PostgreSQL: one client that enqueues over HTTP, compared with enqueue in process, and five
+hundred idle streams.
 
-``holdfast serve`` runs as a process of its own; the client is one connection that is kept alive and speaks as little
-HTTP as it takes. By turns with the library in this process on one connection.
+``holdfast serve`` runs as a separate process. The client is one keep-alive connection with a minimal HTTP
+implementation. It alternates with the library in this process on one connection.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _served(url: str) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
 
 
 def _over_http(host: str, port: int, token: str, count: int) -> float:
-    """Enqueues a second, one after another. The least client there can be: what is measured is the service."""
+    """Return the enqueues per second, one after another. The client is minimal, so that the service is measured."""
     body = json.dumps({"kind": "noop", "payload": PAYLOAD})
     head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -71,7 +71,7 @@ def _over_http(host: str, port: int, token: str, count: int) -> float:
         for _ in range(count):
             connection.sendall(request)
             answer = b""
-            while not answer.endswith(b"}"):  # the end of the one document there is
+            while not answer.endswith(b"}"):  # the end of the JSON document
                 answer += connection.recv(65_536)
             if b" 201 " not in answer[:20]:
                 raise RuntimeError(f"{answer[:20]!r}: the figure would mean nothing")
@@ -86,13 +86,13 @@ def _in_process(app: App, count: int) -> float:
 
 
 def _memory(pid: int) -> float:
-    """MiB that the process has in memory."""
+    """Return the resident memory of a process in MiB."""
     line = next(each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmRSS"))
     return int(line.split()[1]) / 1024
 
 
 def _streams(host: str, port: int, token: str, pid: int, sizes: Sizes) -> Beside:
-    """Memory with so many idle listeners, when they have come and after a while."""
+    """Return the memory with this many idle streams, at first and after a while."""
     ask = f"GET /api/v1/events/stream HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
     with ExitStack() as stack:
         before = _memory(pid)

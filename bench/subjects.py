@@ -1,7 +1,8 @@
-"""What is measured: a life in batches, once by plain SQL on bare copies of the tables, once by our operations.
+"""The subjects of the group floor: the life of jobs in batches, by plain SQL on bare copies of the tables, and by our
+operations.
 
-The bare copies have the same columns and the same indexes, and no trigger, check, ledger or row-level
-security. Both sides write the same values, read the same facts of each job and keep every commit durable.
+The bare copies have the same columns and indexes, but no triggers, checks, ledger or row-level security. Both write the
+same values, read the same fields of each job and make every commit durable.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Subject(Protocol):
 
 
 class Ours:
-    """The operations of a store, ledger and checks on."""
+    """The operations of a store, with ledger and checks."""
 
     def __init__(self, store: Store, tenant: str = "bench") -> None:
         self.store = store
@@ -59,7 +60,7 @@ class Ours:
 
 
 class PlainPostgres:
-    """The same steps by plain statements, each batch committed."""
+    """The same by plain statements, with a commit per batch."""
 
     def __init__(self, dsn: str) -> None:
         self.connection = psycopg.connect(dsn, autocommit=True)
@@ -177,7 +178,7 @@ class PlainSqlite:
 
 
 def bare(sql: str) -> str:
-    """A table's definition without its checks: split at the commas of the outermost parentheses."""
+    """Return a table's definition without its checks: split at the commas of the outermost parentheses."""
     text = re.sub(r"--[^\n]*", "", sql)
     start, end = text.index("("), text.rindex(")")
     depth, current, parts = 0, "", []

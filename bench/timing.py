@@ -1,4 +1,4 @@
-"""Rounds of two things taken in turn, so that a noisy neighbour disturbs both alike."""
+"""Rounds of two measurements that alternate, so that other load on the machine affects both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the report. ``ratio`` is ours over the floor: 1.0 is as fast as plain SQL without guarantees."""
+    """One line of the report. ``ratio`` is ours divided by the floor: 1.0 is as fast as plain SQL without
+    guarantees."""
 
     store: str
     what: str
@@ -29,7 +30,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def in_turn(rounds: int, floor: Callable[[], float], ours: Callable[[], float]) -> tuple[float, float]:
-    """The medians of both; each callable answers the seconds it took of what counts."""
+    """Return the medians of both. Each callable returns the seconds of the part that counts."""
     pairs = [(floor(), ours()) for _ in range(rounds)]
     return statistics.median(pair[0] for pair in pairs), statistics.median(pair[1] for pair in pairs)
 

@@ -1,7 +1,7 @@
-"""What jobs that wait cost those that do not: thousands at approvals, asleep and waiting for events, and none of them.
+"""The cost of waiting jobs for others: thousands that wait for approvals, sleep or wait for events, compared with none.
 
-Two databases get the same work, in turn: 20,000 jobs drained by one worker process, a worker that has nothing to do,
-claims of 200. Whoever waits was put to waiting by a worker, not by hand.
+Two databases get the same work alternately: 20,000 jobs drained by one worker process, an idle worker, and claims of
+200. A worker brought the waiting jobs into their state, not SQL.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.subjects import Ours
 from holdfast.features.assembly import open_store
 
 BATCH = 200
-# Asked by the indexes of what can be taken and what is held, so that asking costs the same beside those that wait.
+# These queries use the indexes of claimable and claimed jobs, so that they cost the same beside waiting jobs.
 OPEN = (
     "select (select count(*) from {schema}job_state where state = 'queued' and due_at is null)"
     " + (select count(*) from {schema}job_state where lease is not null)"
@@ -33,13 +33,14 @@ WAITING = "select count(*) from {schema}job_state where state in ('waiting_for_a
 
 @dataclass(frozen=True)
 class Sizes:
-    """``each`` wait for people, for a time and for an event; ``rest`` is how long the idle worker is watched."""
+    """``each`` jobs wait for approval, for a time and for an event; ``rest`` is how long the idle worker is
+    observed."""
 
     each: int = 10_000
     drain: int = 20_000
     rounds: int = 7
     claims: int = 100
-    rest: float = 6.0  # the duties have come round by then
+    rest: float = 6.0  # until all maintenance tasks have run
 
 
 QUICK = Sizes(each=2_000, drain=5_000, rounds=3, claims=30, rest=2.0)
@@ -47,7 +48,7 @@ QUICK = Sizes(each=2_000, drain=5_000, rounds=3, claims=30, rest=2.0)
 
 @dataclass(frozen=True)
 class Beside:
-    """The medians of one thing without and beside those that wait. ``ratio`` is a cost: 1.0 is none."""
+    """The medians of one measurement without and with waiting jobs. ``ratio`` is a cost: 1.0 is none."""
 
     store: str
     what: str
@@ -92,7 +93,7 @@ def measure(backends: Backends, subject: Subject, sizes: Sizes, patience: Patien
 
 
 def _in_turn(turn: int) -> tuple[int, int]:
-    """Who comes first changes: what the one leaves to the disk is not always the other's to bear."""
+    """Alternate the order, because one measurement may leave writes to the disk that delay the next."""
     return (1, 0) if turn % 2 else (0, 1)
 
 
@@ -124,7 +125,7 @@ def _round(bench: Bench, place: Place, sizes: Sizes) -> Figures:
 
 
 def _claims(places: Sequence[Place], count: int) -> list[float]:
-    """The median milliseconds of a claim in each of them, one by one."""
+    """Return the median milliseconds of a claim in each database."""
     times: list[list[float]] = [[] for _ in places]
     with ExitStack() as stack:
         ours = [Ours(stack.enter_context(closing(open_store(place.url)))) for place in places]

@@ -1,7 +1,7 @@
-"""What a durable step writes, by the databases' own counters: ours, with one job at a time and with a hundred.
+"""What a durable step writes, by the counters of the databases: with one job at a time and with a hundred.
 
-The same jobs are run without steps and with ten, each in a fresh database. What a job writes anyway (its claim, its
-end, the worker's lease) is in both, and the difference is the steps'.
+The same jobs run without steps and with ten, each in a fresh database. Both include what a job writes anyway (its
+claim, its end, the lease of the worker); the difference is due to the steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.peers.bench import Bench, wait_until
 from bench.peers.catalog import BY_NAME, OURS
 from bench.peers.workloads import STEPS
 
-# By how many run at once. The write-ahead log is the whole server's: of few jobs its bytes say little.
+# By concurrency. The write-ahead log belongs to the whole server: for few jobs its bytes are not meaningful.
 JOBS = {1: 300, 100: 3_000}
 QUICK_JOBS = {1: 50, 100: 500}
 _COUNTED = "from pg_stat_user_tables where schemaname = 'holdfast' and relname = "
@@ -27,7 +27,7 @@ _COUNTED = "from pg_stat_user_tables where schemaname = 'holdfast' and relname =
 
 @dataclass(frozen=True)
 class Counters:
-    """Until now. Of SQLite only rows and commits are known: its log is written over again and again."""
+    """The counters so far. For SQLite only rows and commits are known, because its log is overwritten."""
 
     steps: int
     commits: int
@@ -37,7 +37,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Writes:
-    """Of one step. Steps that are written together share a commit."""
+    """The writes of one step. Steps that are written together share a commit."""
 
     store: str
     concurrency: int
@@ -69,12 +69,12 @@ def measure(bench: Bench, concurrency: int, jobs: int) -> Writes:
 
 
 def _counted(bench: Bench, concurrency: int, jobs: int, steps: int) -> Counters:
-    """What was written while so many jobs of so many steps were run."""
+    """Return what was written while this many jobs with this many steps ran."""
     with bench.place() as place, _counters(place) as count:
         bench.enqueue(place, "bulk", jobs, kind="steps")
         before = count()
         bench.drain(place, jobs, steps=steps, concurrency=concurrency)
-        # A session tells what it has counted when it ends, which may be a moment later.
+        # A session reports its counters when it ends, which may take a moment.
         wait_until(lambda: count().steps >= jobs * steps, 5, "not every step was counted")
         after = count()
     return Counters(
@@ -90,7 +90,7 @@ def _counters(place: Place) -> Iterator[Callable[[], Counters]]:
     if isinstance(place, PostgresPlace):
         yield lambda: _of_postgres(place)
     elif isinstance(place, SqlitePlace):
-        # While this is open the index of the log stays, and with it the count.
+        # While this connection is open, the index of the log stays, and with it the count.
         with closing(sqlite3.connect(place.path, timeout=30)) as connection:
             connection.execute("SELECT count(*) FROM step").fetchone()
             yield lambda: _of_sqlite(place)
@@ -100,14 +100,14 @@ def _of_postgres(place: PostgresPlace) -> Counters:
     place.connection.execute("select pg_stat_clear_snapshot()")
     return Counters(
         place.ask(f"select n_tup_ins {_COUNTED}'step'"),
-        place.ask("select count(distinct xmin::text) from holdfast.step"),  # the transactions that wrote any
+        place.ask("select count(distinct xmin::text) from holdfast.step"),  # transactions that wrote
         place.ask(f"select n_tup_upd {_COUNTED}'job_state'"),
         place.ask("select pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')"),
     )
 
 
 def _of_sqlite(place: SqlitePlace) -> Counters:
-    """The third word of the log's index counts the commits (https://sqlite.org/walformat.html)."""
+    """Return the number of commits: the third word of the index of the log (https://sqlite.org/walformat.html)."""
     header = Path(f"{place.path}-shm").read_bytes()[:12]
     return Counters(place.ask("SELECT count(*) FROM step"), int.from_bytes(header[8:12], sys.byteorder))
 

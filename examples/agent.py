@@ -1,10 +1,10 @@
-"""An AI agent that plans, asks a person for a budget, buys, sleeps, waits for an event, and is killed in the middle.
+"""An AI agent that plans, waits for approval of a budget, buys, sleeps, waits for an event, and is killed in between.
 
     python examples/agent.py                             # on a new SQLite file
     python examples/agent.py --url postgresql://…        # on a migrated database
 
 The program starts two workers and kills one with SIGKILL while the agent is paying. It also plays the office, which
-enqueues the job and decides the approval. The shop is a file outside all transactions: it shows what was really
+enqueues the job and decides the approval. The shop is a file, which no transaction rolls back: it shows what was really
 bought, and how often.
 """
 
@@ -42,7 +42,7 @@ class Purchase(BaseModel):
 
 
 class Budget(BaseModel):
-    """What people fill in when they approve."""
+    """The form that the approver fills in."""
 
     limit: int = Field(ge=0, le=1_000)
     note: str = ""
@@ -50,85 +50,85 @@ class Budget(BaseModel):
 
 @app.job(timeout="1m")
 async def errand(ctx: holdfast.Context, goal: str) -> dict[str, object]:
-    # Each time the agent continues, this function starts at the top. Results of completed steps are loaded.
+    # Each time the job continues, this function runs from the top, and completed steps return their recorded results.
     plan = await ctx.step("plan", make_plan, goal)
     decision = await ctx.approval(
         "budget",
-        summary=f"Spend {sum(one.price for one in plan)} on {goal}?",
-        data=[one.model_dump() for one in plan],
+        summary=f"Spend {sum(purchase.price for purchase in plan)} on {goal}?",
+        data=[purchase.model_dump() for purchase in plan],
         form=Budget,
         approvers=["ada", "bob"],
         expires_in="2d",
     )
-    # Not a step: it has no external effect and gives the same result each time.
-    wanted = affordable(plan, decision.data.limit)
-    receipts = [await ctx.step(f"buy {one.item}", buy, one) for one in wanted]
+    # Not a step: it has no effect outside, and the same result each time.
+    purchases = affordable(plan, decision.data.limit)
+    receipts = [await ctx.step(f"buy {purchase.item}", buy, purchase) for purchase in purchases]
     await ctx.sleep("1s", "give them time to pack")
     delivery = await ctx.wait_for_event("delivered", match={"errand": ctx.job_id}, timeout="1d")
     return {"approved_by": decision.by, "receipts": receipts, "delivered_to": delivery.data["door"]}
 
 
 def make_plan(goal: str) -> list[Purchase]:
-    """A stand-in for a language model. It answers differently each time, so it must be a step."""
+    """Stands in for a language model, whose answer differs each time. So it must be a step."""
     note("think", goal)
     return [Purchase(item=item, price=price) for item, price in (("flour", 12), ("cherries", 35), ("a band", 900))]
 
 
 def affordable(plan: list[Purchase], limit: int) -> list[Purchase]:
     chosen = []
-    for one in plan:
-        if one.price <= limit:
-            limit -= one.price
-            chosen.append(one)
+    for purchase in plan:
+        if purchase.price <= limit:
+            limit -= purchase.price
+            chosen.append(purchase)
     return chosen
 
 
-def buy(one: Purchase) -> str:
-    """The shop accepts an idempotency key, which is the same for every attempt of this step."""
+def buy(purchase: Purchase) -> str:
+    """Buy an item. The shop accepts an idempotency key; ``step_key()`` is the same for every attempt of a step."""
     key = holdfast.step_key()
-    note("call", f"{one.item}: {key}")
-    sold = [line for line in noted("sell") if line.endswith(key)]
+    note("call", f"{purchase.item}: {key}")
+    sold = [line for line in notes("sell") if line.endswith(key)]
     if not sold:
-        note("sell", f"{one.item} for {one.price}: {key}")
-    if one.item == "cherries":
-        pull_the_plug_here()  # sold, but the step is not stored yet: the worst moment
-    return f"{one.item} for {one.price}" + (" (had been sold already)" if sold else "")
+        note("sell", f"{purchase.item} for {purchase.price}: {key}")
+    if purchase.item == "cherries":
+        wait_to_be_killed()  # the item is sold, the step is not recorded: the worst moment
+    return f"{purchase.item} for {purchase.price}" + (" (had been sold already)" if sold else "")
 
 
-# --- external effects: files, which no transaction rolls back ---
+# --- the outside world: files, which no transaction rolls back ---
 
 
-def note(book: str, line: str) -> None:
-    with (SCRATCH / f"{book}.txt").open("a", encoding="utf-8") as file:
+def note(topic: str, line: str) -> None:
+    with (SCRATCH / f"{topic}.txt").open("a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
-def noted(book: str, scratch: Path = SCRATCH) -> list[str]:
-    path = scratch / f"{book}.txt"
+def notes(topic: str, scratch: Path = SCRATCH) -> list[str]:
+    path = scratch / f"{topic}.txt"
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
-def pull_the_plug_here() -> None:
-    """The first worker that gets here waits to be killed."""
-    if not noted("plug"):
-        note("plug", str(os.getpid()))
+def wait_to_be_killed() -> None:
+    """Let the first worker that gets here wait for its end."""
+    if not notes("waiting"):
+        note("waiting", str(os.getpid()))
         time.sleep(60)
 
 
-# --- the office, and the killer ---
+# --- the demonstration: the office, and a kill ---
 
 
 @dataclass(frozen=True)
 class Outcome:
     result: dict[str, object]
-    thought: int
+    plans: int
     calls: int
     sold: list[str]
     crashes: int
 
 
 def start_worker(url: str, scratch: Path) -> subprocess.Popen[bytes]:
-    """``holdfast worker agent:app``, with a short lease, so that the other worker takes over soon."""
+    """Start ``holdfast worker agent:app``, with a short lease so that the other worker takes over soon."""
     options = ("--lease", "2s", "--poll", "50ms")
     command = (sys.executable, "-m", "holdfast", "worker", "agent:app", *options)
     environment = os.environ | {"HOLDFAST_URL": url, "AGENT_SCRATCH": str(scratch)}
@@ -136,12 +136,12 @@ def start_worker(url: str, scratch: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, cwd=Path(__file__).parent, env=environment, stdout=log, stderr=log)
 
 
-def wait_for(what: str, look: Callable[[], T]) -> T:
+def wait_for(what: str, read: Callable[[], T]) -> T:
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        found = look()
-        if found:
-            return found
+        value = read()
+        if value:
+            return value
         time.sleep(0.05)
     raise TimeoutError(f"waited a minute for {what}")
 
@@ -150,43 +150,43 @@ def main(url: str, scratch: Path) -> Outcome:
     workers = {worker.pid: worker for worker in (start_worker(url, scratch), start_worker(url, scratch))}
     try:
         with closing(holdfast.App(url, name="office")) as office:
-            return story(office, workers, scratch)
+            return demonstrate(office, workers, scratch)
     finally:
         for worker in workers.values():
             worker.terminate()
             worker.wait()
 
 
-def story(office: holdfast.App, workers: dict[int, subprocess.Popen[bytes]], scratch: Path) -> Outcome:
+def demonstrate(office: holdfast.App, workers: dict[int, subprocess.Popen[bytes]], scratch: Path) -> Outcome:
     handle = office.enqueue("errand", {"goal": "a cherry cake for twelve"})
-    approval = wait_for("the question", lambda: office.approvals.list(job_id=handle.id))[0]
-    print(f"The agent has a plan, and asks: {approval.summary}")
-    for line in approval.data:
-        print(f"    {line['price']:>4}  {line['item']}")
-    print(f"It is {handle.state()}: no worker has it in hand.")
+    approval = wait_for("the approval", lambda: office.approvals.list(job_id=handle.id))[0]
+    print(f"The agent has a plan and waits for approval: {approval.summary}")
+    for purchase in approval.data:
+        print(f"    {purchase['price']:>4}  {purchase['item']}")
+    print(f"The job is {handle.state()} and occupies no worker.")
     office.approvals.approve(approval.id, by="ada", comment="no band", data={"limit": 100})
-    print("Ada approves, and fills in the form: at most 100.")
+    print("Ada approves, with a limit of 100.")
 
-    pid = wait_for("the agent to pay", lambda: noted("plug", scratch))[0]
+    pid = wait_for("the agent to pay", lambda: notes("waiting", scratch))[0]
     worker = workers.pop(int(pid))
     worker.send_signal(signal.SIGKILL)
     worker.wait()
-    print(f"Worker {pid} is killed: the cherries are sold, and nobody has written that down.")
+    print(f"Killed worker {pid}: the cherries are sold, but the step is not recorded.")
 
     wait_for("the agent to wait", lambda: any(event.meta.get("waits_for") for event in handle.history()))
-    print(f"The other worker went on. The agent has slept, and waits for the parcel ({handle.state()}).")
+    print(f"The other worker continued. The agent has slept and waits for the delivery ({handle.state()}).")
     office.send_event("delivered", {"errand": handle.id, "door": "the back door"})
     result = handle.result(timeout="60s")
-    thought, calls, sold = (noted(book, scratch) for book in ("think", "call", "sell"))
-    outcome = Outcome(result, len(thought), len(calls), sold, handle.get().crashes)
+    plans, calls, sold = (notes(topic, scratch) for topic in ("think", "call", "sell"))
+    outcome = Outcome(result, len(plans), len(calls), sold, handle.get().crashes)
     print(f"Done: {result}")
-    print(f"Plans made: {outcome.thought}. Calls to the shop: {outcome.calls}. Sold: {len(outcome.sold)}.")
+    print(f"Plans made: {outcome.plans}. Calls to the shop: {outcome.calls}. Sold: {len(outcome.sold)}.")
     print("The call for the cherries was made again, with the same key; nothing was bought twice.")
     return outcome
 
 
 if __name__ == "__main__":
     folder = Path(tempfile.mkdtemp())
-    parser = argparse.ArgumentParser(description="An agent with approval, crash and all.")
+    parser = argparse.ArgumentParser(description="An agent with an approval, a sleep, an event and a crash.")
     parser.add_argument("--url", default=f"sqlite:///{folder}/agent.db", help="the database; else a new SQLite file")
     main(parser.parse_args().url, folder)

@@ -1,7 +1,7 @@
-"""Detect tampering: seal the ledger, keep an anchor elsewhere, change a row with SQL, and verify.
+"""Detect tampering: seal the ledger, keep an anchor elsewhere, delete a row with SQL, and verify.
 
 python examples/audit.py                                 # on a new SQLite file
-HOLDFAST_URL=postgresql://… python examples/audit.py     # on a database of its own, which it damages
+HOLDFAST_URL=postgresql://… python examples/audit.py     # on a scratch database, which it damages
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def connect(url: str) -> Any:
 
 
 async def main(url: str | None = None) -> list[str]:
-    """Work, seal, tamper, and return what verification reports."""
+    """Run jobs, seal the ledger, tamper with it, and return the flaws that verification finds."""
     if url is None:
         url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/audit.db"
     app = holdfast.App(url, name="bank")
@@ -36,16 +36,16 @@ async def main(url: str | None = None) -> list[str]:
     async def transfer(to: str, cents: int) -> str:
         return f"{cents} to {to}"
 
-    app.limits.set(kind="transfer", concurrency=2)  # recorded with its actor
+    app.limits.set(kind="transfer", concurrency=2)  # recorded as an action, with its actor
     jobs = [transfer.enqueue(to, cents) for to, cents in (("ada", 100), ("bob", 250), ("eve", 9_999))]
     await app.worker(WorkerOptions(burst=True, sealing=False)).run()
 
     sealed = app.audit.seal()  # workers do this every few seconds
-    anchor = str(app.audit.anchor())  # keep it where the owner of the database cannot reach it
+    anchor = str(app.audit.anchor())  # store it where the owner of the database cannot change it
     report = app.audit.verify(anchors=[anchor])
-    print(f"{sealed} events and actions in {report.seals} seal: {'whole' if report.ok else 'not whole'}")
-    for each in reversed(app.audit.actions()):
-        print(f"{each.type} {each.subject} {each.name}: {each.changed}")
+    print(f"{sealed} events and actions in {report.seals} seal: {'intact' if report.ok else 'not intact'}")
+    for action in reversed(app.audit.actions()):
+        print(f"{action.type} {action.subject} {action.name}: {action.changed}")
 
     # The owner of the database drops a trigger and deletes the last event of the last job.
     with closing(connect(url)) as connection, connection:
@@ -55,11 +55,11 @@ async def main(url: str | None = None) -> list[str]:
         else:
             connection.execute("alter table holdfast.event disable trigger user")
             connection.execute("delete from holdfast.event where seq = (select max(seq) from holdfast.event)")
-    said = [flaw.says for flaw in app.audit.verify(anchors=[anchor]).flaws]
-    print(*said, sep="\n")
+    flaws = [flaw.says for flaw in app.audit.verify(anchors=[anchor]).flaws]
+    print(*flaws, sep="\n")
     assert len(app.audit.get(jobs[0].id)) == 3
     await app.aclose()
-    return said
+    return flaws
 
 
 if __name__ == "__main__":

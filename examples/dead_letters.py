@@ -1,9 +1,9 @@
-"""A bank is down for a while: the failures form one group with a note, and are redriven at a limited rate later.
+"""A bank is down: the failed jobs form one group, which is redriven at a limited rate when the bank is back.
 
     python examples/dead_letters.py                                   # on a new SQLite file
     HOLDFAST_URL=postgresql://… python examples/dead_letters.py       # on a migrated database
 
-It prints the groups, the result of the bulk operation, and how one wrong payment is redriven with another payload.
+It prints the groups of dead letters and the bulk operation. One job is redriven with another payload.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.worker.worker import WorkerOptions
 
 
 async def main(url: str | None = None) -> dict[str, int]:
-    """Fail, inspect, fix; return how many jobs ended in which state."""
+    """Let jobs fail, inspect and redrive them; return the number of jobs per state."""
     if url is None:
         url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/payments.db"
     app = holdfast.App(url, name="payments")
@@ -27,18 +27,18 @@ async def main(url: str | None = None) -> dict[str, int]:
     @app.job(retry=holdfast.Retry(max_attempts=1))
     async def pay(order: int, amount: int) -> str:
         if amount <= 0:
-            raise holdfast.Reject("amount", f"order {order}: {amount} is no amount")
+            raise holdfast.Reject("amount", f"order {order}: {amount} is not a valid amount")
         if not bank["up"]:
-            raise ConnectionError(f"order {order}: the bank does not answer")
+            raise ConnectionError(f"order {order}: the bank does not respond")
         return f"paid {amount}"
 
-    async def work_off() -> None:
+    async def run_jobs() -> None:
         await app.worker(WorkerOptions(burst=True)).run()
 
     try:
         for order in range(20):
             await pay.aenqueue(order, 10 * order)
-        await work_off()
+        await run_jobs()
         for group in await app.dead_letters.agroups(order="count"):
             print(f"{group.open} x {group.error_code} in {group.frame}, last: {group.error_message}")
         down, wrong = await app.dead_letters.agroups(order="count")
@@ -46,18 +46,18 @@ async def main(url: str | None = None) -> dict[str, int]:
 
         bank["up"] = True
         operation = await app.dead_letters.aredrive(down.fingerprint, rate=100, reason="the bank is back")
-        over = await app.operations.arun(operation.id)
-        print(f"{over.action}: {over.done} of {over.total}, {over.refused} refused")
+        operation = await app.operations.arun(operation.id)
+        print(f"{operation.action}: {operation.done} of {operation.total}, {operation.refused} refused")
 
         (job,) = await app.dead_letters.ajobs(wrong.fingerprint)
-        new = await app.dead_letters.aredrive_as(job.id, {"order": 0, "amount": 5}, reason="it was 5")
-        await work_off()
-        made = await app.jobs.aget(new)
-        print(f"order 0 is {made.state} in the place of a job that was discarded")
+        new_id = await app.dead_letters.aredrive_as(job.id, {"order": 0, "amount": 5}, reason="the amount is 5")
+        await run_jobs()
+        replacement = await app.jobs.aget(new_id)
+        print(f"order 0: the new job is {replacement.state}, the old one was discarded")
         print(f"{len(await app.dead_letters.agroups())} groups are open")
         counts: dict[str, int] = {}
-        for each in await app.jobs.alist(limit=100):
-            counts[each.state] = counts.get(each.state, 0) + 1
+        for job in await app.jobs.alist(limit=100):
+            counts[job.state] = counts.get(job.state, 0) + 1
         return counts
     finally:
         await app.aclose()

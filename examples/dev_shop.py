@@ -2,9 +2,9 @@
 
     holdfast dev examples/dev_shop.py        # then open the printed address
 
-Every few seconds there is an order. Each creates a receipt, a picture (slow, with progress), a payment (which fails now
-and then, sometimes for good) and, if it is large, an approval. Edit this file while it runs: the worker and the pages
-restart.
+Every five seconds there are two orders. Each order creates jobs for a receipt, a label (slow, with progress) and a
+payment, which sometimes fails, sometimes permanently, and needs an approval if it is large. Edit this file while it
+runs: the worker and the pages restart.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import random
 import holdfast
 from holdfast import Context
 
-app = holdfast.App(name="dev_shop")  # holdfast dev names the database
+app = holdfast.App(name="dev_shop")  # holdfast dev sets HOLDFAST_URL
 
 
 @app.schedule("every 5s", overlap="skip")
 @app.job
 def take_orders() -> int:
-    """Two orders at a time; the number of the last one is the result."""
+    """Create two orders and return the number of the last one."""
     number = 0
     for _ in range(2):
         number = random.randrange(1_000, 10_000)
@@ -47,11 +47,11 @@ async def draw_label(ctx: Context, order: int) -> str:
 
 @app.job(retry=holdfast.Retry(max_attempts=3, backoff=holdfast.Backoff(base=1, cap=5)))
 async def charge(ctx: Context, order: int, amount: float) -> str:
-    """Large payments need an approval; the bank is unavailable one time in four, and declines some cards for good."""
+    """Charge a card. Large payments need an approval; one in four fails; small ones are declined permanently."""
     if amount > 450:
         await ctx.approval("large", summary=f"Charge {amount:.2f} for order {order}?", expires_in="1h")
     if random.random() < 0.25:
-        raise ConnectionError("the bank does not answer")
+        raise ConnectionError("the bank does not respond")
     if amount < 30:
-        raise holdfast.Reject("card_refused", f"the card for order {order} was refused")
+        raise holdfast.Reject("card_refused", f"the card for order {order} was declined")
     return f"{amount:.2f} charged"

@@ -3,7 +3,7 @@
     python examples/fastapi_shop.py                                          # place two orders and exit
     uvicorn --factory --app-dir examples fastapi_shop:make_site              # serve it
 
-The dashboard is at /jobs/. Log in as any user with the header `x-user`, which stands for your own authentication.
+The dashboard is at /jobs/. Log in as any user with the header `x-user`, which stands in for your authentication.
 Install with: pip install 'holdfast[fastapi,sqlalchemy]' aiosqlite httpx
 """
 
@@ -43,7 +43,7 @@ def make_site(url: str | None = None) -> FastAPI:
     make_session = async_sessionmaker(engine, expire_on_commit=False)
 
     jobs = holdfast.App(url, name="shop")
-    sessions = AttemptSession(make_session)  # a session for every attempt, committed when the handler returns
+    sessions = AttemptSession(make_session)  # a session for each attempt, committed when the handler returns
     jobs.hooks.include(sessions.hooks)
 
     @jobs.job(queue="default")
@@ -83,10 +83,10 @@ def make_site(url: str | None = None) -> FastAPI:
     async def place(email: str, tx: SessionJobs[AsyncSession] = in_session) -> dict[str, str | int]:
         order = Order(email=email)
         tx.session.add(order)
-        await tx.session.flush()  # the order has its id now
+        await tx.session.flush()  # assigns the id of the order
         handle = await tx.aenqueue(send_receipt, order.id)
         if "@" not in email:
-            raise HTTPException(422, "not an email address")  # nothing is committed: no order and no job
+            raise HTTPException(422, "not an email address")  # without a commit there is no order and no job
         await tx.session.commit()
         return {"order": order.id, "job": handle.id}
 
@@ -99,7 +99,7 @@ def make_site(url: str | None = None) -> FastAPI:
 
 def main(url: str | None = None) -> dict[str, str | int]:
     with TestClient(make_site(url)) as client:
-        assert client.post("/orders", params={"email": "nobody"}).status_code == 422
+        assert client.post("/orders", params={"email": "not-an-address"}).status_code == 422
         placed: dict[str, str | int] = client.post("/orders", params={"email": "ada@example.com"}).json()
         ended = client.get(f"/jobs-of-the-shop/{placed['job']}").json()
         print(f"order {placed['order']}: {ended}")

@@ -4,7 +4,7 @@
     flask --app examples/flask_shop:make_site run                             # serve it
     flask --app examples/flask_shop:make_site holdfast worker                 # run jobs
 
-The dashboard is at /jobs/. Log in as any user with the header `x-user`, which stands for your own authentication.
+The dashboard is at /jobs/. Log in as any user with the header `x-user`, which stands in for your authentication.
 Install with: pip install 'holdfast[flask,sqlalchemy]'
 """
 
@@ -47,11 +47,11 @@ def make_site(url: str | None = None) -> Flask:
     site = Flask("shop")
     extension = Holdfast(jobs, site)
 
-    def who() -> Any:
-        user = request.headers.get("x-user")  # your login: flask.session, flask_login.current_user
+    def current_user() -> Any:
+        user = request.headers.get("x-user")  # use your login instead: flask.session, flask_login.current_user
         return None if user is None else identity(user, "operator")
 
-    extension.mount(site, "/jobs", identity=who)
+    extension.mount(site, "/jobs", identity=current_user)
 
     @site.post("/orders")
     def place() -> dict[str, object]:
@@ -59,6 +59,7 @@ def make_site(url: str | None = None) -> Flask:
             order = Order(email=request.form["email"])
             session.add(order)
             session.flush()
+            # The job exists if the session commits, as the order does.
             handle = enqueue(session, send_receipt, order.email, order.id)
             placed = {"order": order.id, "job": handle.id}
         return placed
@@ -70,16 +71,16 @@ def main(url: str | None = None) -> str:
     site = make_site(url)
     jobs: holdfast.App = site.extensions["holdfast"].app
     client = site.test_client()
-    with background_worker(jobs):  # for small deployments; else `flask holdfast worker`
+    with background_worker(jobs):  # for small deployments; otherwise run `flask holdfast worker`
         placed = client.post("/orders", data={"email": "ada@example.com"}).get_json()
         jobs.jobs.handle(placed["job"]).wait(timeout="30s")
-    said: str = jobs.jobs.result(placed["job"]).value
-    print(said)
+    receipt: str = jobs.jobs.result(placed["job"]).value
+    print(receipt)
     for headers in ({}, {"x-user": "ada"}):
         page = client.get("/jobs/", headers=headers)
         print(f"dashboard with {headers or 'no user'}: {page.status_code}, {len(page.text):,} characters")
     jobs.close()
-    return said
+    return receipt
 
 
 if __name__ == "__main__":

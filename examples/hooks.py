@@ -1,6 +1,6 @@
-"""Hooks: a request id that goes from the enqueue into the log of the handler, timing, and a message to the operator.
+"""Hooks: pass a request id from the enqueue to the handler, time each attempt, and alert an operator.
 
-python examples/hooks.py
+Run: python examples/hooks.py
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 def main(url: str | None = None) -> list[str]:
     url = url or os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/hooks.db"
     app = holdfast.App(url, name="hooks")
-    seen: list[str] = []
+    log: list[str] = []
 
     @app.hooks.around_enqueue
-    def remember(info: holdfast.EnqueueInfo) -> Iterator[None]:
+    def store_request_id(info: holdfast.EnqueueInfo) -> Iterator[None]:
         for job in info.jobs:
             job.correlation_id = job.correlation_id or request_id.get()
         yield
 
     @app.hooks.around_run
-    def restore(run: holdfast.RunInfo) -> Iterator[None]:
-        request_id.set(run.correlation_id)  # every attempt has a context of its own
-        began = time.monotonic()
+    def restore_request_id(run: holdfast.RunInfo) -> Iterator[None]:
+        request_id.set(run.correlation_id)  # each attempt has its own context, so nothing has to be reset
+        started = time.monotonic()
         try:
             yield
         finally:
-            assert time.monotonic() >= began
-            seen.append(f"{run.kind}, attempt {run.attempt}: done")
+            assert time.monotonic() >= started
+            log.append(f"{run.kind}, attempt {run.attempt}: done")
 
-    payments = holdfast.Hooks()  # for some kinds only
+    payments = holdfast.Hooks()  # only for the kinds that name them
 
     @payments.on_dead_letter
-    def page_somebody(end: holdfast.EndInfo) -> None:
-        seen.append(f"{end.kind} failed for good: {end.error_message}")
+    def alert_operator(end: holdfast.EndInfo) -> None:
+        log.append(f"{end.kind} failed permanently: {end.error_message}")
 
     @app.job(hooks=[payments], retry=holdfast.Retry(max_attempts=1))
     def charge(amount: int) -> None:
-        seen.append(f"charging {amount} for request {request_id.get()}")
+        log.append(f"charging {amount} for request {request_id.get()}")
         raise ConnectionError("the bank is closed")
 
     request_id.set("r-17")
@@ -54,8 +54,8 @@ def main(url: str | None = None) -> list[str]:
     request_id.set(None)
     app.run_worker(burst=True)
     app.close()
-    print("\n".join(seen))
-    return seen
+    print("\n".join(log))
+    return log
 
 
 if __name__ == "__main__":

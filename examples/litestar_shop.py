@@ -1,4 +1,4 @@
-"""A Litestar application with jobs: a worker in the process, the dashboard at /jobs/.
+"""A Litestar application with jobs: a worker in the same process, and the dashboard at /jobs/.
 
     python examples/litestar_shop.py                                          # enqueue a job and exit
     uvicorn --factory --app-dir examples litestar_shop:make_site              # serve it
@@ -21,8 +21,8 @@ import holdfast
 from holdfast.integrations.litestar import HoldfastPlugin, Identity, JobsDep, identity
 
 
-def who(request: Request[Any, Any, Any]) -> Identity | None:
-    user = request.headers.get("x-user")  # your authentication: request.user, request.session
+def current_user(request: Request[Any, Any, Any]) -> Identity | None:
+    user = request.headers.get("x-user")  # use your authentication instead: request.user, request.session
     return None if user is None else identity(user, "operator")
 
 
@@ -41,17 +41,17 @@ def make_site(url: str | None = None) -> Litestar:
     async def say_hello(name: str) -> str:
         return f"Hello, {name}!"
 
-    plugin = HoldfastPlugin(jobs, worker=True, path="/jobs", authenticate=who)
+    plugin = HoldfastPlugin(jobs, worker=True, path="/jobs", authenticate=current_user)
     return Litestar([greet], plugins=[plugin], logging_config=None)
 
 
 def main(url: str | None = None) -> str:
     with TestClient(make_site(url)) as client:
-        said: str = client.post("/greetings/Ada").text
-        print(said)
+        greeting: str = client.post("/greetings/Ada").text
+        print(greeting)
         print(f"dashboard: {client.get('/jobs/').status_code} without a user, ", end="")
         print(f"{client.get('/jobs/', headers={'x-user': 'ada'}).status_code} with one")
-        return said
+        return greeting
 
 
 if __name__ == "__main__":

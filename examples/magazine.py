@@ -1,7 +1,7 @@
-"""A workflow that builds a magazine: fetch pages in parallel, render them together, print and post.
+"""A workflow that produces a magazine: fetch pages in parallel, render them together, print and post.
 
-One page cannot be fetched at first. The jobs that depend on it wait, the rest continues, and when the page is available
-the workflow is resumed from that job. Run it with ``python examples/magazine.py``.
+One page cannot be fetched at first. The jobs that depend on it are skipped, and the others run. When the page is
+available, the workflow is resumed at the failed job. Run: python examples/magazine.py [URL]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import holdfast
 from holdfast import Retry
 
-missing = {3}
+missing_pages = {3}
 
 
 def declare(app: holdfast.App) -> tuple[holdfast.Kind[..., str], ...]:
@@ -20,13 +20,13 @@ def declare(app: holdfast.App) -> tuple[holdfast.Kind[..., str], ...]:
 
     @app.job(retry=once)
     def fetch(page: int) -> str:
-        if page in missing:
-            raise FileNotFoundError(f"page {page} is not there yet")
+        if page in missing_pages:
+            raise FileNotFoundError(f"page {page} does not exist yet")
         return f"page {page}"
 
     @app.job(retry=once)
     async def render(ctx: holdfast.Context, title: str) -> str:
-        pages = (await ctx.results()).of(fetch)  # list[str], in the order in which they were added
+        pages = (await ctx.results()).of(fetch)  # list[str], in the order of the plan
         return f"{title}: {', '.join(pages)}"
 
     @app.job(retry=once)
@@ -60,19 +60,19 @@ async def main(url: str) -> dict[str, str]:
     await app.atick(limit=100)
     graph = await app.workflows.agraph(run.id)
     print(f"the issue is {graph.workflow.status}, its pages are {graph.parts()['pages']}")
-    print("held back:", ", ".join(node.label for node in graph.nodes if node.standing == "skipped"))
+    print("skipped:", ", ".join(node.label for node in graph.nodes if node.standing == "skipped"))
 
-    missing.clear()
-    resumed = await app.workflows.aresume(run.id, reason="the page has come")
-    print(f"resumed {resumed.jobs} job")
+    missing_pages.clear()
+    resumed = await app.workflows.aresume(run.id, reason="the page has arrived")
+    print(f"resumed {resumed.jobs} job(s)")
     await app.atick(limit=100)
     workflow = await run.await_end(timeout=10)
     print(f"the issue is {workflow.status}: {workflow.succeeded} of {workflow.total} jobs")
     last = next(node for node in (await app.workflows.agraph(run.id)).nodes if node.label == "post")
     print((await app.jobs.aresult(last.job_id)).value)
-    counts = {node.label: node.standing for node in (await app.workflows.agraph(run.id)).nodes}
+    states = {node.label: node.standing for node in (await app.workflows.agraph(run.id)).nodes}
     await app.aclose()
-    return counts
+    return states
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""An order and its receipt job in one transaction, and a handler whose writes commit together with its job.
+"""Transactions: an order and its job commit together, and the writes of a handler commit with its job.
 
     python examples/orders.py                                   # on a new SQLite file
     HOLDFAST_URL=postgresql://… python examples/orders.py       # on a migrated database
 
-It places one order, fails to place another, and runs a handler that fails after it has written.
+It places one order, rolls back another, and runs a handler that fails in its first attempt, after it has written.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ def declare(app: holdfast.App) -> holdfast.Kind[[int], str]:
         with ctx.transaction(result=f"receipt for order {order}") as connection:
             connection.execute(f"insert into receipts (orders_id) values ({order})")
             if ctx.attempt == 1:
-                raise ConnectionError("the printer is on fire")  # rolls back the row above
-        return "too late to matter"
+                raise ConnectionError("the printer does not respond")  # rolls back the row above
+        return "ignored"  # the transaction has completed the job, with its own result
 
     return send_receipt
 
 
 def place(url: str, send_receipt: holdfast.Kind[[int], str], order: int, *, paid: bool) -> holdfast.Handle[str] | None:
+    """Insert an order and enqueue its job in one transaction, and commit if it is paid."""
     with closing(connect(url)) as connection:
         connection.execute(f"insert into orders (id) values ({order})")
         handle = send_receipt.using(connection=connection).enqueue(order)

@@ -1,4 +1,4 @@
-"""A mail server is down: pause the queue, see what callers get, and resume. Run: python examples/outage.py [URL]"""
+"""A mail server is down: pause its queue, refuse new jobs, and resume. Run: python examples/outage.py [URL]"""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from holdfast.errors import Refused
 
 async def main(url: str = "sqlite:///outage.db") -> list[str]:
     app = holdfast.App(url, name="outage", enqueued_by="ada")
-    said: list[str] = []
+    lines: list[str] = []
 
-    def say(line: str) -> None:
-        said.append(line)
+    def report(line: str) -> None:
+        lines.append(line)
         print(line)
 
     @app.job(queue="mail")
@@ -25,26 +25,27 @@ async def main(url: str = "sqlite:///outage.db") -> list[str]:
     async def add(a: int, b: int) -> int:
         return a + b
 
+    # Jobs of a paused queue wait; other queues are not affected.
     app.pauses.set(queue="mail", reason="the mail server is down", until="1h")
     letter, total = await send.aenqueue("bob"), await add.aenqueue(2, 3)
     await app.atick(queues=("default", "mail"))
-    say(f"the sum is {await total.aresult()}")
-    say(f"the letter is {await letter.astate()}: {app.jobs.why(letter.id).reasons[0].says.split(': ')[-1]}")
+    report(f"the sum is {await total.aresult()}")
+    report(f"the letter is {await letter.astate()}: {app.jobs.why(letter.id).reasons[0].says.split(': ')[-1]}")
     health = app.health.get()
-    say(f"health: {health.verdict}, {[reason.code for reason in health.reasons if reason.level != 'advice']}")
+    report(f"health: {health.verdict}, {[reason.code for reason in health.reasons if reason.level != 'advice']}")
 
-    # Refuse new jobs too.
+    # A pause can also refuse new jobs.
     app.pauses.set(queue="mail", reason="the mail server is down", refuse_enqueue=True)
     try:
         await send.aenqueue("eve")
     except Refused as error:
-        say(f"refused: {error.code}")
+        report(f"refused: {error.code}")
 
     app.pauses.remove(queue="mail")
     await app.atick(queues=("default", "mail"))
-    say(await letter.aresult())
+    report(await letter.aresult())
     await app.aclose()
-    return said
+    return lines
 
 
 if __name__ == "__main__":

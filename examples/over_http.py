@@ -1,7 +1,7 @@
-"""A web site without database access: it enqueues, decides and follows events over HTTP.
+"""Jobs over HTTP: a web site without database access enqueues jobs, and an approver decides.
 
-Run it: python examples/over_http.py. It serves an app on a free local port, with tokens of two roles, and plays three
-programs: the site (a producer), a person in the office (an approver), and a worker next to the database.
+Run: python examples/over_http.py [URL]. It serves an app on a free local port and plays three programs: the site (with
+a token of the role producer), a person (with the role approver), and a worker, which uses the database.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def make_app(url: str) -> holdfast.App:
 
 @contextmanager
 def serving(app: holdfast.App) -> Iterator[str]:
-    """What ``holdfast serve`` does, in a thread."""
+    """Serve the HTTP API in a thread. In production, run ``holdfast serve``."""
     config = uvicorn.Config(make_service(app, authenticate=tokens_of(app)), port=0, log_level="error")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
@@ -56,20 +56,21 @@ def main(url: str) -> list[str]:
             small = shop.enqueue("refund", {"order": 7, "amount": 20}, key="refund-7")
             large = shop.enqueue("refund", {"order": 8, "amount": 500}, key="refund-8")
             again = shop.enqueue("refund", {"order": 8, "amount": 500}, key="refund-8")
-            said = [f"asked twice, one job: {again.id == large.id}"]
+            # The key makes the second call return the first job.
+            lines = [f"enqueued twice, one job: {again.id == large.id}"]
             app.run_worker(burst=True)
-            said.append(small.result(timeout=10))
+            lines.append(small.result(timeout=10))
             (approval,) = ada.approvals.list()
-            said.append(f"{approval.summary} {ada.approvals.approve(approval.id, comment='a good customer').state}")
+            lines.append(f"{approval.summary} {ada.approvals.approve(approval.id, comment='a good customer').state}")
             try:
                 ada.enqueue("refund", {"order": 9, "amount": 1})
             except holdfast.errors.Refused as error:
-                said.append(f"ada may not enqueue: {error.code}")
+                lines.append(f"ada may not enqueue: {error.code}")
             app.run_worker(burst=True)
-            said.append(large.result(timeout=10))
+            lines.append(large.result(timeout=10))
             history = [event for event in large.history() if event.type in ("enqueue", "approve")]
-            said += [f"{event.type} by {event.actor}" for event in history]
-        return said
+            lines += [f"{event.type} by {event.actor}" for event in history]
+        return lines
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Payload rules: an import that may carry only references, and a handler whose payload nobody else sees.
+"""Payload rules: references instead of data, a payload that operators cannot see, and a large result.
 
     python examples/patients.py                                   # on a new SQLite file
     HOLDFAST_URL=postgresql://… python examples/patients.py       # on a migrated database
 
-It prints what was refused and why, what an operator sees of a restricted job, and where a large result is stored.
+It prints a refusal, what an operator sees of a restricted job, and where the large result is stored.
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ from holdfast.worker.worker import WorkerOptions
 
 
 async def main(url: str | None = None, folder: Path | None = None) -> list[str]:
-    """Enqueue, work, and return what was visible."""
+    """Enqueue and run the jobs; return the lines that are printed."""
     scratch = folder or Path(tempfile.mkdtemp())
     url = url or os.environ.get("HOLDFAST_URL") or f"sqlite:///{scratch}/patients.db"
     app = holdfast.App(url, name="clinic", artifacts=scratch / "artifacts")
-    seen: list[str] = []
+    lines: list[str] = []
 
+    # The payload may only have references and options, not data.
     @app.job(rules=holdfast.PayloadPolicy(signal_only=True))
     async def import_file(ctx: holdfast.Context, rows: int, options: dict[str, str]) -> str:
-        where = await ctx.references()
-        return f"{rows} rows from {where.source_ref} to {where.target_ref}"
+        uris = await ctx.references()
+        return f"{rows} rows from {uris.source_ref} to {uris.target_ref}"
 
+    # Only the handler sees the payload. Its errors are not stored, because they may contain parts of it.
     @app.job(retry=holdfast.Retry(max_attempts=1), rules=holdfast.PayloadPolicy(restricted=True))
     async def notify(patient: str, text: str) -> None:
         raise ConnectionError(f"cannot reach {patient}: {text}")
 
+    # A result that is larger than 4 KB goes to the artifact store.
     @app.job(rules=holdfast.PayloadPolicy(store=True, max_result_bytes="4KB"))
     async def report(lines: int) -> list[str]:
         return [f"line {number}" for number in range(lines)]
@@ -42,24 +45,24 @@ async def main(url: str | None = None, folder: Path | None = None) -> list[str]:
         try:
             await import_file.aenqueue(3, {"password": "hunter2"})
         except Refused as refused:
-            seen.append(f"refused: {refused.message}")
+            lines.append(f"refused: {refused.message}")
         refs = import_file.using(source_ref="s3://in/march.csv", target_ref="db://patients")
         imported = await refs.aenqueue(3, {"separator": ";"})
-        told = await notify.aenqueue("Grace Hopper", "the results of Tuesday are here")
+        notified = await notify.aenqueue("Grace Hopper", "your results are here")
         written = await report.aenqueue(2_000)
         await app.worker(WorkerOptions(burst=True)).run()
 
-        seen.append(await imported)
-        failed = await told.aget()
-        seen.append(f"notify is {failed.state}: {failed.error_message}; its payload: {failed.payload}")
+        lines.append(await imported)
+        failed = await notified.aget()
+        lines.append(f"notify is {failed.state}: {failed.error_message}; its payload: {failed.payload}")
         result = await app.jobs.aresult(written.id)
-        lines = await written
-        seen.append(f"{len(lines)} lines, at {str(result.ref).split('/')[0]}//{str(result.ref).split('/')[2]}/…")
+        value = await written
+        lines.append(f"{len(value)} lines, at {str(result.ref).split('/')[0]}//{str(result.ref).split('/')[2]}/…")
     finally:
         await app.aclose()
-    for line in seen:
+    for line in lines:
         print(line)
-    return seen
+    return lines
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Handlers in processes: one that would hang forever, one that crashes, and a program with its log.
+"""Handlers in child processes: a timeout that kills, a memory limit, a crash, and a program.
 
     python examples/pictures.py                                   # on a new SQLite file
     HOLDFAST_URL=postgresql://… python examples/pictures.py       # on a migrated database
 
-It prints how each of them ended. The worker process survives all of them.
+It prints how each job ended. The worker survives all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import holdfast
 from holdfast.worker.worker import WorkerOptions
 
-# Every child process imports this file again and must find the same database.
+# Each child process imports this file too, and must use the same database.
 SCRATCH = os.environ.setdefault("PICTURES_SCRATCH", tempfile.mkdtemp())
 os.environ.setdefault("HOLDFAST_URL", f"sqlite:///{SCRATCH}/pictures.db")
 
@@ -29,26 +29,29 @@ ONCE = holdfast.Retry(max_attempts=1, max_crashes=0)
 
 @app.job(process=True, timeout=2, retry=ONCE)
 def caption(text: str) -> str:
-    """A regular expression that takes forever on some texts and holds the interpreter lock."""
-    return "fine" if re.fullmatch(r"(\w+ ?)+\.", text) else "no sentence"
+    """Runs a regular expression that takes forever on some texts. A thread cannot be stopped; a process is killed."""
+    return "a sentence" if re.fullmatch(r"(\w+ ?)+\.", text) else "not a sentence"
 
 
 @app.job(process=holdfast.Process(memory="256MB"), retry=ONCE)
 def enlarge(pixels: int) -> int:
+    """Fails with the code ``memory_limit`` if it needs more than 256 MB."""
     return len(bytearray(pixels))
 
 
 @app.job(process=True, retry=ONCE)
 def decode(name: str) -> None:
-    os.abort()  # as native code may
+    """Crashes its process, as a bug in native code does."""
+    os.abort()
 
 
+# A command job runs a program. Files that the program writes to this folder become artifacts of the job.
 WRITE = "import os, sys; open(os.environ['HOLDFAST_ARTIFACTS'] + '/report.txt', 'w').write(sys.argv[1])"
 report = app.command("report", [sys.executable, "-c", WRITE, "{title}"], log_dir=SCRATCH, retry=ONCE)
 
 
 async def main() -> dict[str, str]:
-    """Run them all, and return how each ended: the state, or the error code."""
+    """Run all jobs; return the state or the error code of each."""
     jobs: list[holdfast.Handle[Any]] = [
         await caption.aenqueue("A fine picture."),
         await caption.aenqueue("a" * 60),

@@ -1,9 +1,9 @@
-"""Fetch exchange rates with a token that is in no table, log or payload, and write a report of them.
+"""Fetch exchange rates with a secret token, and write a report. The token is in no table, log or payload.
 
     python examples/rates.py                                   # on a new SQLite file
     HOLDFAST_URL=postgresql://… HOLDFAST_ARTIFACTS=/var/lib/jobs python examples/rates.py
 
-The service is a small local server, which jobs cannot reach by default: the example configures the guard to allow it.
+The service is a small local server. Jobs cannot reach local addresses by default, so the example allows this one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ import holdfast
 from holdfast.outgoing import EgressPolicy
 from holdfast.worker.worker import WorkerOptions
 
-TOKEN = "a-token-that-is-nowhere-to-be-found"
-FAILS = [503]
+TOKEN = "a-secret-token"
+FAILURES = [503]  # the first request fails
 
 
-class Rates(BaseHTTPRequestHandler):
+class RatesService(BaseHTTPRequestHandler):
+    """Stands in for a service that requires the token."""
+
     def do_GET(self) -> None:
-        fine = self.headers["authorization"] == f"Bearer {TOKEN}"
-        status = FAILS.pop() if FAILS else 200 if fine else 401
+        authorized = self.headers["authorization"] == f"Bearer {TOKEN}"
+        status = FAILURES.pop() if FAILURES else 200 if authorized else 401
         body = json.dumps({"eur": 1, "usd": 1.16, "=cmd()": 0}).encode()
         self.send_response(status)
         for name, value in (("content-type", "application/json"), ("content-length", len(body)), ("retry-after", 0)):
@@ -41,7 +43,7 @@ class Rates(BaseHTTPRequestHandler):
 
 
 async def main(url: str, folder: Path) -> list[str]:
-    service = HTTPServer(("127.0.0.1", 0), Rates)
+    service = HTTPServer(("127.0.0.1", 0), RatesService)
     threading.Thread(target=service.serve_forever, daemon=True).start()
     port = service.server_port
     app = holdfast.App(
@@ -51,40 +53,42 @@ async def main(url: str, folder: Path) -> list[str]:
         egress=EgressPolicy(allow=("127.0.0.1/32",), plain_secrets=True),
         secrets=lambda name, tenant: TOKEN if (name, tenant) == ("RATES_TOKEN", "default") else None,
     )
+    # Only this host gets the header. The settings name the secret; its value comes from `secrets` above.
     await app.connectors.aset(
         "http.request",
         hosts=[f"127.0.0.1:{port}"],
         headers={"Authorization": {"secret": "RATES_TOKEN", "prefix": "Bearer "}},
     )
-    found: dict[str, float] = {}
+    current: dict[str, float] = {}
 
     @app.report("rates")
     def rates(base: str) -> Iterator[list[object]]:
-        for currency, rate in found.items():
+        for currency, rate in current.items():
             yield [base, currency, rate]
 
     worker = app.worker(WorkerOptions(poll=0.02, promote_every=0.05))
     working = asyncio.create_task(worker.run())
-    said = []
+    lines = []
+    # The first URL is allowed. The second host is not configured, and the third address is never allowed.
     for target in (f"http://127.0.0.1:{port}/rates", f"http://localhost:{port}/rates", "http://169.254.169.254/"):
         handle = await app.aenqueue("http.request", {"url": target})
         job = await handle.await_end(timeout=60)
-        said.append(f"{job.state}: {job.error_message or (await handle.aresult())['json']}")
+        lines.append(f"{job.state}: {job.error_message or (await handle.aresult())['json']}")
         if job.error_code is None:
-            found |= (await handle.aresult())["json"]
+            current |= (await handle.aresult())["json"]
     columns = ["base", "currency", "rate"]
     report = await app.aenqueue(
         "report.generate", {"source": "rates", "arguments": {"base": "eur"}, "columns": columns}
     )
-    made = await report.aresult(timeout=60)
+    result = await report.aresult(timeout=60)
     assert app.artifacts is not None
-    said += app.artifacts.get(made["artifact"], tenant="default").decode().splitlines()
+    lines += app.artifacts.get(result["artifact"], tenant="default").decode().splitlines()
     worker.stop()
     await working
     await app.aclose()
     service.shutdown()
     service.server_close()
-    return said
+    return lines
 
 
 if __name__ == "__main__":

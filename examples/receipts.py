@@ -1,4 +1,4 @@
-"""Receipts by mail: an unreliable mail server, one receipt per order, many orders in one transaction.
+"""Receipts by mail: an unreliable mail server, one receipt per order, and many jobs in one transaction.
 
     python examples/receipts.py                                   # on a new SQLite file
     HOLDFAST_URL=postgresql://… python examples/receipts.py       # on a migrated database
@@ -17,55 +17,55 @@ import holdfast
 from holdfast.errors import Conflict
 from holdfast.worker.worker import WorkerOptions
 
-SOON = holdfast.Backoff(base=0.05, factor=2, cap=1)
-NOBODY = "nobody@example.com"
+QUICK = holdfast.Backoff(base=0.05, factor=2, cap=1)
+UNKNOWN = "unknown@example.com"
 
 
 class Mailbox:
-    """A stand-in for a mail service that is busy now and then and accepts an idempotency key."""
+    """Stands in for a mail service that is sometimes busy and accepts an idempotency key."""
 
     def __init__(self) -> None:
         self.sent: dict[str, str] = {}
 
     def send(self, key: str, to: str, text: str, *, busy: bool) -> None:
-        if to == NOBODY:
-            raise LookupError(f"there is no mailbox {to}")
+        if to == UNKNOWN:
+            raise LookupError(f"no mailbox {to}")
         if busy:
             raise ConnectionError("421 try again later")
-        self.sent.setdefault(key, f"{to}: {text}")  # repeating a key changes nothing
+        self.sent.setdefault(key, f"{to}: {text}")  # a second mail with the same key is ignored
 
 
 def make_app(url: str, mailbox: Mailbox) -> tuple[holdfast.App, holdfast.Kind[[str, int], str]]:
     app = holdfast.App(url, name="receipts", tenant="shop")
 
-    @app.job(queue="mail", retry=holdfast.Retry(max_attempts=4, backoff=SOON), timeout="10s")
+    @app.job(queue="mail", retry=holdfast.Retry(max_attempts=4, backoff=QUICK), timeout="10s")
     async def send_receipt(ctx: holdfast.Context, to: str, order: int) -> str:
-        # After a crash this may run again: the key is the same, so the mailbox sends once.
+        # After a crash this runs again, with the same key: the mail service sends the mail once.
         mailbox.send(ctx.idempotency_key, to, f"receipt for order {order}", busy=order % 5 == 0 and ctx.attempt < 3)
-        return f"order {order}: sent at try {ctx.attempt}"
+        return f"order {order}: sent in attempt {ctx.attempt}"
 
     return app, send_receipt
 
 
 async def main(url: str | None = None) -> dict[str, int]:
-    """Enqueue, work, and return how many receipts ended in which state."""
+    """Enqueue and run the jobs; return the number of receipts per state."""
     if url is None:
         url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/receipts.db"
     mailbox = Mailbox()
     app, send_receipt = make_app(url, mailbox)
     try:
-        # Twenty orders in one transaction, one receipt each: the key makes a second run harmless.
+        # Twenty jobs in one transaction. The key allows one receipt per order, even if this code runs again.
         handles = await app.aenqueue_many(
             send_receipt.using(key=f"receipt-{order}", tags=["batch"]).prepare(f"customer{order}@example.com", order)
             for order in range(1, 21)
         )
         again = await send_receipt.using(key="receipt-1").aenqueue("customer1@example.com", 1)
-        assert again.id == handles[0].id, "one receipt an order"
+        assert again.id == handles[0].id, "the key returns the first job"
         try:
             await send_receipt.using(key="receipt-1").aenqueue("mallory@example.com", 1)
         except Conflict as error:
             print(f"refused: {error.code}")
-        handles.append(await send_receipt.aenqueue(NOBODY, 99))
+        handles.append(await send_receipt.aenqueue(UNKNOWN, 99))
 
         worker = app.worker(WorkerOptions(queues=("mail",), tenant="shop", poll=0.02, promote_every=0.05))
         working = asyncio.create_task(worker.run())

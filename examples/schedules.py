@@ -1,10 +1,10 @@
-"""Schedules in code, a template, and a day that passes in a second.
+"""Schedules and a template, and a day that passes in a second.
 
     python examples/schedules.py                             # on a private SQLite file
-    python examples/schedules.py --url postgresql://…        # on a PostgreSQL server, in a schema of its own
+    python examples/schedules.py --url postgresql://…        # on a PostgreSQL server, in a temporary schema
 
-The test kit moves the clock, so you see a whole day at once: the report at nine in Paris, the stock count every six
-hours, and a newsletter created from a template.
+The test kit moves the clock, so you see a whole day at once: a report at nine in Paris, a stock count every six hours,
+and a newsletter from a template.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def report(scope: str = "yesterday") -> str:
 @app.schedule("every 6h", jitter="1m")
 @app.job
 def take_stock() -> str:
-    return "all there"
+    return "counted"
 
 
 @app.job
@@ -36,27 +36,27 @@ def newsletter(title: str, language: str = "en") -> str:
 
 
 def main(url: str | None = None) -> list[str]:
-    said: list[str] = []
+    lines: list[str] = []
     with Kit(app, url) as kit:
         kit.travel_to(datetime(2027, 3, 26, 0, 0, tzinfo=UTC))  # a Friday
         app.templates.set("news", "newsletter", {"title": "Spring"})
         app.templates.set("news", "newsletter", {"title": "Spring", "language": "fr"})
         app.schedules.add("spring", "at 2027-03-26 12:00", template="news", tz="Europe/Paris")
         kit.drain()  # a worker starts and stores the declared schedules
-        said += [f"{each.name}: {each.timed.words} ({each.zone})" for each in app.schedules.list()]
+        lines += [f"{schedule.name}: {schedule.timed.words} ({schedule.zone})" for schedule in app.schedules.list()]
 
         for _ in range(24):
             kit.travel("1h")
             kit.drain()
         for schedule in app.schedules.list():
-            for fire in reversed(app.schedules.history(schedule.name)):
-                job = app.jobs.get(fire.job_id) if fire.job_id else None
-                said.append(f"{fire.due_at:%H:%M} {schedule.name}: {job.state if job else fire.status}")
+            for run in reversed(app.schedules.history(schedule.name)):
+                job = app.jobs.get(run.job_id) if run.job_id else None
+                lines.append(f"{run.due_at:%H:%M} {schedule.name}: {job.state if job else run.status}")
 
-        said += [f"{each.local:%a %d %b %H:%M %Z}" for each in app.schedules.preview("report", 2)]
-    for line in said:
+        lines += [f"{time.local:%a %d %b %H:%M %Z}" for time in app.schedules.preview("report", 2)]
+    for line in lines:
         print(line)
-    return said
+    return lines
 
 
 if __name__ == "__main__":

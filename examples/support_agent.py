@@ -1,11 +1,10 @@
-"""A support agent that refunds orders. It is killed in the middle, restarted, and asks a person before it pays.
+"""A support agent that refunds orders. It is killed during a run, continues, and waits for approval before it pays.
 
     make agent-demo                                            # on a new SQLite file
     python examples/support_agent.py --url postgresql://…      # on a migrated database
 
-The agent is a Pydantic AI agent. Its model is a function that stands in for a language model, so the example needs no
-network and no key. Everything down to "The demonstration" is what you would write; the two lines that mention Holdfast
-make the agent durable.
+It is a Pydantic AI agent. Its model is a function that stands in for a language model, so the example needs no network
+and no key. Everything above "The demonstration" is what you would write; two lines make the agent durable.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Order(BaseModel):
 
 
 def think(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Stands in for a language model. Every call of a real one costs money, so none may be repeated."""
+    """Stands in for a language model. Calls of a real one cost money, so a completed call must not be repeated."""
     note(f"model request {len(messages)}")
     last = messages[-1]
     assert isinstance(last, ModelRequest)
@@ -74,12 +73,12 @@ def find_order(number: int) -> Order:
 
 @agent.tool_plain(requires_approval=True)
 def refund(number: int, amount: int, reason: str) -> str:
-    # The same key each time this call is tried: a bank that knows it pays once, whatever happens.
+    # The key is the same for every attempt of this call: a bank that accepts idempotency keys pays once.
     note(f"refund {number} {amount} with key {holdfast.step_key()}")
     return f"{amount} euros are on their way."
 
 
-# --- What makes it durable ---
+# --- Two lines make it durable ---
 
 app = holdfast.App(os.environ.get("HOLDFAST_URL", "sqlite:///support.db"), name="support")
 support = HoldfastAgent(agent, app, budget=10_000, approval={"approvers": ["ada", "bob"], "expires_in": "2d"})
@@ -89,7 +88,7 @@ support = HoldfastAgent(agent, app, budget=10_000, approval={"approvers": ["ada"
 
 
 def note(line: str) -> None:
-    """Write down what is really done, in a file that no transaction takes back."""
+    """Record what really happens, in a file that no transaction rolls back."""
     with (SCRATCH / "done.txt").open("a", encoding="utf-8") as file:
         file.write(line + "\n")
 
@@ -100,14 +99,14 @@ def noted(scratch: Path) -> list[str]:
 
 
 def wait_to_be_killed() -> None:
-    """The first worker that looks for an order stops here."""
+    """Let the first worker that looks for an order wait for its end."""
     if not (SCRATCH / "waiting").exists():
         (SCRATCH / "waiting").write_text(str(os.getpid()))
         time.sleep(60)
 
 
 def start_worker(url: str, scratch: Path) -> subprocess.Popen[bytes]:
-    """``holdfast worker support_agent:app``, with a short lease: its jobs are taken over within two seconds."""
+    """Start ``holdfast worker support_agent:app``, with a short lease: its jobs are recovered within two seconds."""
     command = (sys.executable, "-m", "holdfast", "worker", "support_agent:app", "--lease", "2s", "--poll", "50ms")
     environment = os.environ | {"HOLDFAST_URL": url, "SUPPORT_SCRATCH": str(scratch)}
     with (scratch / "workers.log").open("ab") as log:
@@ -117,9 +116,9 @@ def start_worker(url: str, scratch: Path) -> subprocess.Popen[bytes]:
 def wait_for(what: str, read: Callable[[], T]) -> T:
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        found = read()
-        if found:
-            return found
+        value = read()
+        if value:
+            return value
         time.sleep(0.05)
     raise TimeoutError(f"waited a minute for {what}")
 
@@ -129,17 +128,17 @@ def main(url: str, scratch: Path) -> dict[str, object]:
     try:
         with closing(holdfast.App(url, name="desk")) as desk:
             handle = desk.enqueue("support", {"prompt": "My order 4711 never came. I want my money back."})
-            print(f"Enqueued job {handle.id}. The agent asks its model and looks for the order.")
+            print(f"Enqueued job {handle.id}. The agent calls its model and looks for the order.")
             wait_for("the agent to look for the order", (scratch / "waiting").exists)
             worker.send_signal(signal.SIGKILL)
             worker.wait()
-            print(f"Killed worker {worker.pid} with SIGKILL, in the middle of a tool call.")
+            print(f"Killed worker {worker.pid} with SIGKILL during a tool call.")
 
             worker = start_worker(url, scratch)
             print(f"Started worker {worker.pid}.")
-            approval = wait_for("the question", lambda: desk.approvals.list(job_id=handle.id))[0]
-            print(f"The agent asks: {approval.summary}")
-            print(f"The job is {handle.state()}. It holds no worker and can wait for days.")
+            approval = wait_for("the approval", lambda: desk.approvals.list(job_id=handle.id))[0]
+            print(f"Waiting for approval: {approval.summary}")
+            print(f"The job is {handle.state()}. It occupies no worker and can wait for days.")
             desk.approvals.approve(approval.id, by="ada", comment="we keep the postage", data={"amount": 75})
             print("Ada approves, and changes the amount to 75.")
             result = handle.result(timeout="60s")
@@ -151,7 +150,7 @@ def main(url: str, scratch: Path) -> dict[str, object]:
 
 
 def check(desk: holdfast.App, handle: holdfast.Handle[object], done: list[str]) -> dict[str, object]:
-    """Compare what the database says with what was really done."""
+    """Compare the database with what really happened."""
     steps = [step for step in handle.steps() if step.kind == "step"]
     requests = [step for step in steps if step.name == "support: model request"]
     (line,) = desk.usage.list(by="kind")
@@ -173,7 +172,7 @@ def check(desk: holdfast.App, handle: holdfast.Handle[object], done: list[str]) 
         "crashes": 1,
         "model requests recorded": 3,
         "model requests made": 3,
-        "find_order calls made": 2,  # the call that the kill interrupted was not recorded: it is made again
+        "find_order calls made": 2,  # the interrupted call was not recorded, so it is repeated
         "refunds made": ["refund 4711 75"],
         "tokens charged": figures["tokens recorded"],
     }
@@ -186,6 +185,8 @@ def check(desk: holdfast.App, handle: holdfast.Handle[object], done: list[str]) 
 
 if __name__ == "__main__":
     folder = Path(tempfile.mkdtemp())
-    parser = argparse.ArgumentParser(description="A support agent that survives kill -9 and asks before it pays.")
+    parser = argparse.ArgumentParser(
+        description="A support agent that survives kill -9 and waits for approval before it pays."
+    )
     parser.add_argument("--url", default=f"sqlite:///{folder}/support.db", help="the database; else a new SQLite file")
     main(parser.parse_args().url, folder)

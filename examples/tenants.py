@@ -1,9 +1,9 @@
-"""A report service with three tenants: one with a large backlog, one with twice the weight, one with a quota.
+"""Three tenants: one with a large backlog, one with twice the weight, one with a limit on waiting jobs.
 
     python examples/tenants.py                                   # on a new SQLite file
     HOLDFAST_URL=postgresql://… python examples/tenants.py       # on a migrated database
 
-It prints whose reports started first, and what was refused.
+It prints the shares of the tenants, a refusal, and whose jobs started first.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from holdfast.worker.worker import WorkerOptions
 
 
 async def main(url: str | None = None) -> list[str]:
-    """Enqueue, work, and return the tenants in the order in which their jobs started."""
+    """Enqueue and run the jobs; return the tenants in the order in which their jobs started."""
     if url is None:
         url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/tenants.db"
     app = holdfast.App(url, name="reports")
-    made: list[str] = []
+    started: list[str] = []
 
     @app.job(queue="reports")
     async def report(ctx: holdfast.Context, month: int) -> None:
-        made.append(ctx.tenant)
-        # Reads and enqueues here belong to the job's tenant.
+        started.append(ctx.tenant)
+        # In a handler, reads and enqueues are for the tenant of the job.
         assert {job.tenant for job in await app.jobs.alist(limit=5)} == {ctx.tenant}
 
     try:
-        await app.tenants.aset("premium", weight=2)  # the first weight turns on fair sharing
+        await app.tenants.aset("premium", weight=2)  # setting a weight turns on fair shares
         await app.tenants.aset("trial", max_pending=3)
         with app.tenant("huge"):
             await app.aenqueue_many(report.prepare(month) for month in range(60))
@@ -47,8 +47,8 @@ async def main(url: str | None = None) -> list[str]:
         for tenant in await app.tenants.alist():
             print(f"{tenant.name}: {tenant.pending} waiting, {tenant.share:.0%} of the work")
         await app.worker(WorkerOptions(queues=("reports",), concurrency=4, burst=True)).run()
-        print("begun first: " + ", ".join(made[:12]))
-        return made
+        print("started first: " + ", ".join(started[:12]))
+        return started
     finally:
         await app.aclose()
 

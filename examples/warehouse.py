@@ -3,8 +3,8 @@
     python examples/warehouse.py                                   # on a new SQLite file
     HOLDFAST_URL=postgresql://… python examples/warehouse.py       # on a migrated database
 
-A paid order is packed; a packed order is labelled; the label printer jams twice. An order for the moon waits in a queue
-that no worker serves.
+A payment creates a job that packs the order. Its success creates a job that prints a label; the printer jams twice.
+Another job waits in a queue that no worker serves.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any
 import holdfast
 from holdfast.worker.worker import WorkerOptions
 
-SOON = holdfast.Retry(max_attempts=4, backoff=holdfast.Backoff(base=0.05, factor=1, cap=0.05))
+QUICK_RETRY = holdfast.Retry(max_attempts=4, backoff=holdfast.Backoff(base=0.05, factor=1, cap=0.05))
 
 
 def make_app(url: str) -> holdfast.App:
     app = holdfast.App(url, name="warehouse", tenant="shop")
     jams = [1, 2]
 
-    # Exactly one job for each payment in France, even across crashes.
+    # Each payment from France creates exactly one job, even across crashes.
     @app.on("order.paid", match={"country": "fr"}, payload={"order": "$.data.order"}, name="pack paid orders")
     @app.job
     async def pack(order: int) -> str:
         return f"order {order} is packed"
 
-    # Job events work too. A failed print job stays as it was; the next attempt is a new job.
+    # Events of jobs create jobs too. With retry_as="new_job" a failed job stays as it is, and each retry is a new job.
     @app.on("job.succeeded", kind="pack", name="label what was packed")
-    @app.job(retry=SOON, retry_as="new_job")
+    @app.job(retry=QUICK_RETRY, retry_as="new_job")
     async def label(event: dict[str, Any]) -> str:
         if jams:
             raise RuntimeError(f"the printer is jammed ({jams.pop()} to go)")
@@ -43,7 +43,7 @@ def make_app(url: str) -> holdfast.App:
 
 
 async def main(url: str | None = None) -> dict[str, int]:
-    """Send two payments, work, and return how many jobs there are of each kind."""
+    """Send events, run the jobs, and return the number of jobs per kind."""
     if url is None:
         url = os.environ.get("HOLDFAST_URL") or f"sqlite:///{Path(tempfile.mkdtemp())}/warehouse.db"
     app = make_app(url)
@@ -58,22 +58,22 @@ async def main(url: str | None = None) -> dict[str, int]:
                 break
             await asyncio.sleep(0.02)
 
-        stranded = await app.aenqueue("pack", {"order": 9}, queue="moon")
-        for reason in (await app.jobs.awhy(stranded.id)).reasons:
+        waiting = await app.aenqueue("pack", {"order": 9}, queue="moon")
+        for reason in (await app.jobs.awhy(waiting.id)).reasons:
             print(f"order 9: {reason.says}")
         worker.stop()
         await working
-        return await asyncio.to_thread(look_back, app)
+        return await asyncio.to_thread(report, app)
     finally:
         await app.aclose()
 
 
-def look_back(app: holdfast.App) -> dict[str, int]:
+def report(app: holdfast.App) -> dict[str, int]:
     labels = app.jobs.list(kind="label")
-    for number, tried in enumerate(app.jobs.chain(labels[0].id), 1):
-        print(f"label, try {number}: {tried.state} {tried.error_message or ''}".rstrip())
-    for one in app.subscriptions.list():
-        print(f"{one.name}: {one.made} made")
+    for number, job in enumerate(app.jobs.chain(labels[0].id), 1):
+        print(f"label, attempt {number}: {job.state} {job.error_message or ''}".rstrip())
+    for subscription in app.subscriptions.list():
+        print(f"{subscription.name}: {subscription.made} jobs created")
     return {"pack": len(app.jobs.list(kind="pack")), "label": len(labels)}
 
 

@@ -1,4 +1,4 @@
-"""Webhooks: a local receiver, a webhook, a failed delivery, and a message that is sent again.
+"""Webhooks: a receiver that verifies messages, a webhook for failed jobs and orders, and a message that is resent.
 
 Run: python examples/webhooks.py [URL]
 """
@@ -18,21 +18,21 @@ from holdfast.outgoing import EgressPolicy
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """What a receiver does, in any framework: verify, skip duplicates, act, answer."""
+    """A receiver, as in any web framework: verify the message, skip duplicates, process it, respond."""
 
     seen = webhooks.Seen()
-    told: list[str]
+    received: list[str]
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
         try:
             message = webhooks.verify(self.headers.items(), body, os.environ["HOLDFAST_SECRET_OPS_HOOK"])
         except HoldfastError as error:
-            self.told.append(f"refused: {error.code}")
+            self.received.append(f"refused: {error.code}")
             self.send_response(400)
         else:
-            again = "" if self.seen.first(message.id) else " (once more)"
-            self.told.append(f"{message.json()['type']}{again}")
+            duplicate = "" if self.seen.first(message.id) else " (duplicate)"
+            self.received.append(f"{message.json()['type']}{duplicate}")
             self.send_response(204)
         self.end_headers()
 
@@ -41,13 +41,13 @@ class Receiver(BaseHTTPRequestHandler):
 
 
 async def main(url: str = "sqlite:///webhooks.db") -> list[str]:
-    told: list[str] = []
-    Receiver.told = told
+    received: list[str] = []
+    Receiver.received = received
     server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     port = server.server_address[1]
     os.environ["HOLDFAST_SECRET_OPS_HOOK"] = webhooks.new_secret()
-    # Needed only because the receiver is local: private addresses are refused by default.
+    # Only because the receiver is local: requests to private addresses are refused by default.
     app = holdfast.App(url, egress=EgressPolicy(ports=(port,), allow=("127.0.0.1/32",)))
 
     @app.job(retry=holdfast.Retry(max_attempts=1))
@@ -64,16 +64,16 @@ async def main(url: str = "sqlite:///webhooks.db") -> list[str]:
         await pay.aenqueue(7)
         await pay.aenqueue(700)
         await app.asend_event("order.paid", {"order": 7})
-        while (await app.atick()).taken:  # a worker would do this
+        while (await app.atick()).taken:  # instead of a worker, which would also deliver the webhooks
             pass
         last = (await app.webhooks.adeliveries("ops"))[0]
         await app.webhooks.aresend("ops", last.message)
         await app.atick()
-        for line in told:
+        for line in received:
             print(line)
-        for each in await app.webhooks.adeliveries("ops"):
-            print(f"{each.type:16} attempt {each.attempt}: {each.status}")
-        return told
+        for delivery in await app.webhooks.adeliveries("ops"):
+            print(f"{delivery.type:16} attempt {delivery.attempt}: {delivery.status}")
+        return received
     finally:
         await app.aclose()
         server.shutdown()

@@ -1,8 +1,8 @@
 """The diagrams of the documentation: `python -m tools.diagrams --write` (or `make reference`).
 
-`states.svg` is drawn from the transition table in `holdfast/engine/states.py`: the verbs on its arrows and the notes
-below it come from there, only the positions are chosen here. `recovery.svg` and `architecture.svg` are drawn by hand.
-Each picture has its own background, so that it can be read on a light and on a dark page.
+`states.svg` is drawn from the transition table in `holdfast/engine/states.py`: the event types on its arrows and the
+notes below come from there; only the positions are chosen here. `recovery.svg` and `architecture.svg` are drawn by
+hand. Each picture has a background, so that it is readable on light and dark pages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def svg(width: int, height: int, title: str, parts: Iterator[str]) -> str:
 
 
 def box(x: float, y: float, width: float, height: float, kind: str, *lines: str) -> str:
-    """A box with its centre at x, y: the first line is its name."""
+    """Draw a box with its centre at x, y. The first line is its name."""
     corner = f'x="{x - width / 2:g}" y="{y - height / 2:g}" width="{width:g}" height="{height:g}"'
     top = y + 4.5 - 8 * (len(lines) - 1)
     texts = "".join(
@@ -49,13 +49,13 @@ def box(x: float, y: float, width: float, height: float, kind: str, *lines: str)
     return f'<g><rect class="{kind}" {corner} rx="7"/>{texts}</g>'
 
 
-def arrow(path: str, says: str = "", at: tuple[float, float] = (0, 0), dashed: bool = False) -> str:
+def arrow(path: str, label: str = "", at: tuple[float, float] = (0, 0), dashed: bool = False) -> str:
     line = f'<path class="e{" d" if dashed else ""}" marker-end="url(#a)" d="{path}"/>'
-    if not says:
+    if not label:
         return line
-    width = 6.3 * len(says) + 8
+    width = 6.3 * len(label) + 8
     back = f'<rect class="l" x="{at[0] - width / 2:g}" y="{at[1] - 12:g}" width="{width:g}" height="16"/>'
-    return f'{line}{back}<text class="s" x="{at[0]:g}" y="{at[1]:g}" text-anchor="middle">{escape(says)}</text>'
+    return f'{line}{back}<text class="s" x="{at[0]:g}" y="{at[1]:g}" text-anchor="middle">{escape(label)}</text>'
 
 
 def note(x: float, y: float, text: str, kind: str = "s", anchor: str = "start") -> str:
@@ -65,7 +65,7 @@ def note(x: float, y: float, text: str, kind: str = "s", anchor: str = "start") 
 # -- The state machine -----------------------------------------------------------------------------------------------
 
 S = State
-PLACES: dict[State, tuple[float, float, str]] = {
+POSITIONS: dict[State, tuple[float, float, str]] = {
     S.QUEUED: (160, 150, "idle"),
     S.LEASED: (390, 70, "box"),
     S.IN_PROGRESS: (610, 150, "box"),
@@ -77,7 +77,7 @@ PLACES: dict[State, tuple[float, float, str]] = {
     S.CANCELLED: (880, 420, "box"),
     S.CLEANED: (610, 420, "box"),
 }
-# The arrows that are drawn, and where their labels stand. Transitions without an arrow become notes.
+# The arrows, with the positions of their labels. Transitions without an arrow become notes.
 ARROWS: dict[tuple[State | None, State], tuple[str, tuple[float, float]]] = {
     (None, S.QUEUED): ("M18 150H86", (52, 140)),
     (S.QUEUED, S.LEASED): ("M200 131 320 84", (248, 96)),
@@ -100,15 +100,15 @@ ARROWS: dict[tuple[State | None, State], tuple[str, tuple[float, float]]] = {
 
 def states() -> str:
     def parts() -> Iterator[str]:
-        verbs: dict[tuple[State | None, State], list[str]] = {}
-        for each in TRANSITIONS:
-            verbs.setdefault((each.source, each.target), []).append(str(each.type.value))
+        types: dict[tuple[State | None, State], list[str]] = {}
+        for transition in TRANSITIONS:
+            types.setdefault((transition.source, transition.target), []).append(str(transition.type.value))
         for pair, (path, at) in ARROWS.items():
-            yield arrow(path, ", ".join(verbs.pop(pair, ["?"])), at)
-        for state, (x, y, kind) in PLACES.items():
+            yield arrow(path, ", ".join(types.pop(pair, ["?"])), at)
+        for state, (x, y, kind) in POSITIONS.items():
             yield box(x, y, 150 if len(state.value) < 15 else 178, 38, kind, state.value)
         rest: dict[tuple[str, State | None], list[str]] = {}
-        for (source, target), names in verbs.items():
+        for (source, target), names in types.items():
             for name in names:
                 ends = None if source == target else target
                 rest.setdefault((name, ends), []).append(source.value if source else "new")
@@ -126,11 +126,11 @@ def states() -> str:
 
 def recovery() -> str:
     def parts() -> Iterator[str]:
-        lanes = ((70, "worker A"), (170, "database"), (270, "worker B"))
-        for y, name in lanes:
+        rows = ((70, "worker A"), (170, "database"), (270, "worker B"))
+        for y, name in rows:
             yield note(22, y + 4, name, "b")
             yield f'<path class="e d" d="M110 {y}H978"/>'
-        yield box(190, 70, 112, 38, "box", "takes the job")
+        yield box(190, 70, 112, 38, "box", "claims the job")
         yield arrow("M190 89V148", "lease, attempt 1", (190, 122))
         yield box(190, 170, 112, 38, "box", "in_progress")
         yield box(330, 70, 112, 38, "box", "heartbeat")
@@ -142,13 +142,15 @@ def recovery() -> str:
         yield box(660, 270, 112, 38, "box", "sweep")
         yield arrow("M660 251C660 220 690 205 712 190", "≤ 5 s later", (640, 226))
         yield box(742, 170, 120, 38, "idle", "crash counted:", "queued again")
-        yield box(850, 270, 116, 38, "good", "takes the job")
+        yield box(850, 270, 116, 38, "good", "claims the job")
         yield arrow("M850 251V190", "attempt 2", (850, 224))
         yield box(888, 170, 116, 38, "good", "succeeded")
         yield box(905, 70, 124, 38, "bad", "A returns late")
         yield arrow("M905 89V148", "old lease: refused", (905, 122), dashed=True)
-        yield note(22, 326, "Nobody asks whether worker A is alive. Its lease ends, and any worker frees its jobs.")
-        yield note(22, 345, "Every write shows lease and attempt, so a late worker A cannot overwrite the result.")
+        yield note(
+            22, 326, "No process checks whether worker A is alive. Its lease expires, and any worker releases its jobs."
+        )
+        yield note(22, 345, "Every write carries lease and attempt, so a late worker A cannot overwrite the result.")
 
     return svg(1000, 366, "A worker crashes and another one finishes its job", parts())
 
@@ -183,7 +185,7 @@ def architecture() -> str:
         yield note(
             45,
             470,
-            "Every process may die at any moment. What it did not commit did not happen; the rest is in the database.",
+            "Any process may die at any moment. Uncommitted work did not happen; everything else is in the database.",
         )
 
     return svg(1000, 490, "The architecture of Holdfast", parts())

@@ -1,4 +1,4 @@
-"""Count what makes the code easy or hard to hold in one's head: `make house`. Each figure stands beside its aim."""
+"""Measure the structure of the code: `make house`. Each figure has its aim beside it."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ import holdfast
 from holdfast import App, Context
 from holdfast.features.assembly import open_store
 
-OURS = "holdfast."
+PACKAGE = "holdfast."
 SRC = Path(holdfast.__file__).parent
 CONTRIBUTING = SRC.parents[1] / "CONTRIBUTING.md"
-# Files that every feature may have, and what frameworks name alike everywhere.
+# Names of files that every feature may have, and names that frameworks require.
 ROLES = {
     *("__init__", "__main__", "model", "operations", "store", "sqlite", "routes", "commands", "pages", "base", "codec"),
     *("borrowed", "errors", "listener", "jobs", "leases", "ledger", "steps", "connections", "migrations"),
 }
-# Nouns that happen to end in -ing: the standard names of what they do.
+# Standard nouns that end in -ing.
 STANDARD_NOUNS = {
     "formatting": "values as text for pages",
     "rendering": "templates to pages",
     "signing": "webhook signatures, as in django.core.signing",
-    "tracing": "OpenTelemetry's own word",
+    "tracing": "the term of OpenTelemetry",
 }
 # The same noun in several layers, with the same meaning in each.
 SAME_NOUN = {
-    "admin": "what administrators use; Django requires the name in its apps",
+    "admin": "for administrators; Django requires the name in its apps",
     "approvals": "the feature in steps (`ctx.approval`) and in the remote client",
     "enqueue": "the operation in App and in the SQLite store",
     "handle": "`Handle` of a local and of a remote job",
@@ -50,11 +50,14 @@ NOUNS = ("limits", "schedules", "approvals")
 def main() -> None:
     sizes = {path: len(path.read_text("utf-8").splitlines()) for path in sorted(SRC.rglob("*.py"))}
     modules = {path: size for path, size in sizes.items() if path.stem != "__init__"}
-    entries = [each for each in SRC.iterdir() if each.name != "__pycache__"]
+    # Folders and modules: py.typed is a marker for type checkers.
+    entries = [path for path in SRC.iterdir() if path.is_dir() != (path.suffix == ".py") and path.name != "__pycache__"]
     names = defaultdict(set)
     for path in modules:
         names[path.stem].add(path.parent)
-    twice = sorted(name for name, folders in names.items() if len(folders) > 1 and name not in ROLES | SAME_NOUN.keys())
+    ambiguous = sorted(
+        name for name, folders in names.items() if len(folders) > 1 and name not in ROLES | SAME_NOUN.keys()
+    )
     gerunds = sorted(name for name in names if name.endswith("ing") and name not in STANDARD_NOUNS)
     largest = max(modules, key=lambda path: modules[path])
     walk = walk_of_a_job()
@@ -71,7 +74,7 @@ def main() -> None:
         ("public names of App", len(public(App)), "≤ 55"),
         ("public names of Context", len(public(Context)), "about 40"),
         ("module names that are gerunds", f"{len(gerunds)} {' '.join(gerunds)}", "0"),
-        ("module names with two meanings", f"{len(twice)} {' '.join(twice)}", "0"),
+        ("module names with two meanings", f"{len(ambiguous)} {' '.join(ambiguous)}", "0"),
         ("hand-written sync/async pairs (drivers apart)", sum(pairs(path) for path in sizes), "≤ 20"),
     ]
     width = max(len(name) for name, _, _ in rows)
@@ -80,22 +83,24 @@ def main() -> None:
 
 
 def walk_of_a_job() -> list[str]:
-    """The files that the table in CONTRIBUTING.md names, without what retries and steps add below it; one that is
-    missing is an error."""
+    """Return the files in the table of CONTRIBUTING.md, without those of retries and steps. They must exist."""
     section = CONTRIBUTING.read_text("utf-8").partition("### The walk of a job")[2].partition("\n\nWith a retry")[0]
     files = list(dict.fromkeys(re.findall(r"`([\w/]+\.(?:py|sql))`", section)))
-    missing = [each for each in files if not (SRC / each).exists()]
+    missing = [name for name in files if not (SRC / name).exists()]
     if missing:
         raise SystemExit(f"CONTRIBUTING.md names files that do not exist: {', '.join(missing)}")
     return files
 
 
 def bases_of_a_part() -> int:
-    """How many of our classes a part of a store (`store.jobs`, `store.limits` …) inherits from, protocols apart."""
+    """Return the most classes of Holdfast, except protocols, that a part of a store (`store.jobs`, …) inherits from."""
     stores = (open_store("sqlite:///:memory:"), open_store("postgresql://nobody@127.0.0.1:1/none"))
-    parts = {type(part) for store in stores for part in vars(store).values() if type(part).__module__.startswith(OURS)}
+    parts = {
+        type(part) for store in stores for part in vars(store).values() if type(part).__module__.startswith(PACKAGE)
+    }
     return max(
-        sum(each.__module__.startswith(OURS) and not is_protocol(each) for each in part.__mro__[1:]) for part in parts
+        sum(base.__module__.startswith(PACKAGE) and not is_protocol(base) for base in part.__mro__[1:])
+        for part in parts
     )
 
 
@@ -110,15 +115,18 @@ def public(cls: type) -> list[str]:
 
 
 def folders_of(noun: str, modules: dict[Path, int]) -> set[Path]:
-    """Folders with a module named after the noun, or of the feature's own folder. The engine's hook does not count."""
+    """Return the folders with a module that is named after the noun, and the folder of the feature."""
     stem = noun.rstrip("s")
     named = {path.parent for path in modules if re.fullmatch(rf"{stem}s?(_\w+)?", path.stem)}
     return named | {SRC / "features" / noun}
 
 
 def pairs(path: Path) -> int:
-    """Classes' methods that are written twice, as `name` and as `aname`. Protocols have no bodies, and the drivers of
-    the two databases are where blocking and awaiting differ."""
+    """Count methods that are written twice, as `name` and `aname`.
+
+    Protocols do not count, because they have no bodies; nor do the drivers of the two databases, which block and await
+    in different ways.
+    """
     if path.parent.name in ("postgres", "sqlite"):
         return 0
     return sum(
@@ -131,7 +139,7 @@ def pairs(path: Path) -> int:
 
 
 def _functions(cls: ast.ClassDef) -> Iterator[str]:
-    return (each.name for each in cls.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+    return (node.name for node in cls.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 if __name__ == "__main__":

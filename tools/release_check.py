@@ -1,11 +1,10 @@
-"""Whether this tree can be released: `make release-check`, and with a tag `make release-check ARGS="--tag v0.1.0"`.
+"""Check whether this tree can be released: `make release-check`, with a tag `make release-check ARGS="--tag v0.1.0"`.
 
 1. The version is the same in pyproject.toml, `holdfast.__version__`, the TypeScript client and the newest entry of
    CHANGELOG.md. With a tag, it is the version of the tag, and the entry has a date.
 2. The generated reference pages are current.
-3. The sdist and the wheel are built from a clean dist/, hold what they must, and pass `twine check`.
-4. The wheel installs into an empty environment, runs a job with the core alone, and answers on the command line with
-   the extra `cli`.
+3. The sdist and the wheel are built from a clean dist/, have the required files, and pass `twine check`.
+4. The wheel installs into an empty environment and runs a job; with the extra `cli`, the command line works.
 5. A bill of materials is written to dist/sbom.json.
 """
 
@@ -57,7 +56,7 @@ print("core:", holdfast.__version__)
 
 
 class Problem(Exception):
-    pass
+    """A reason not to release."""
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
@@ -114,17 +113,17 @@ def install(version: str) -> None:
         run(sys.executable, "-m", "venv", here / "env")
         python = here / "env" / "bin" / "python"
         run(python, "-m", "pip", "install", "--quiet", wheel(version))
-        said = run(python, "-c", SMOKE, cwd=here)
-        if version not in said:
-            raise Problem(f"the wheel says {said.strip()}")
+        output = run(python, "-c", SMOKE, cwd=here)
+        if version not in output:
+            raise Problem(f"the wheel has another version: {output.strip()}")
         run(python, "-m", "pip", "install", "--quiet", f"{wheel(version)}[cli]")
         command = here / "env" / "bin" / "holdfast"
         if version not in run(command, "--version", cwd=here):
             raise Problem("holdfast --version prints another version")
         run(command, "enqueue", "hello", "{}", "--url", "sqlite:///smoke.db", cwd=here)
-        found = json.loads(run(command, "jobs", "list", "--json", "--url", "sqlite:///smoke.db", cwd=here))
-        if len(found) != 2 and len(found.get("items", [])) != 2:
-            raise Problem(f"two jobs were enqueued, and the command line lists {found}")
+        jobs = json.loads(run(command, "jobs", "list", "--json", "--url", "sqlite:///smoke.db", cwd=here))
+        if len(jobs) != 2 and len(jobs.get("items", [])) != 2:
+            raise Problem(f"two jobs were enqueued, but the command line lists {jobs}")
 
 
 def bill_of_materials(_: str) -> None:
@@ -149,9 +148,9 @@ def main() -> int:
     try:
         version = check_version(parser.parse_args().tag)
         print(f"ok  version {version} everywhere")
-        for says, step in STEPS.items():
+        for name, step in STEPS.items():
             step(version)
-            print(f"ok  {says}")
+            print(f"ok  {name}")
     except Problem as problem:
         print(f"NOT READY: {problem}", file=sys.stderr)
         return 1

@@ -34,31 +34,33 @@ _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
-class _Settings(yaml.SafeLoader):
-    """Settings with Python objects, which are handed on as they are written."""
+class _SettingsLoader(yaml.SafeLoader):
+    """Loads settings and keeps tags of Python objects as they are."""
 
 
-class _Kept(yaml.SafeDumper):
-    """Writes them again."""
+class _SettingsDumper(yaml.SafeDumper):
+    """Writes settings with their tags."""
 
 
-class _Python:
+class _Tagged:
+    """A value with the tag of a Python object."""
+
     def __init__(self, tag: str, value: Any) -> None:
         self.tag, self.value = tag, value
 
 
-_Settings.add_multi_constructor(
+_SettingsLoader.add_multi_constructor(
     "tag:yaml.org,2002:python/",
-    lambda loader, suffix, node: _Python(
+    lambda loader, suffix, node: _Tagged(
         f"tag:yaml.org,2002:python/{suffix}", loader.construct_mapping(node, deep=True)
     ),
 )
-_Kept.add_representer(_Python, lambda dumper, each: dumper.represent_mapping(each.tag, each.value))
+_SettingsDumper.add_representer(_Tagged, lambda dumper, node: dumper.represent_mapping(node.tag, node.value))
 
 
 def prepare() -> list[str]:
-    """Write .site/ and return what is wrong with the navigation."""
-    settings = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), _Settings)
+    """Write .site/ and return the problems of the navigation."""
+    settings = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), _SettingsLoader)
     pages = {path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("*")) if path.is_file()}
     pages.pop(".gitignore", None)
     pages[CHANGELOG] = ROOT / "CHANGELOG.md"
@@ -76,16 +78,19 @@ def prepare() -> list[str]:
             content = rewritten(content.decode(), page, settings.get("repo_url")).encode()
         if not target.is_file() or target.read_bytes() != content:
             target.write_bytes(content)
-    for old in (STAGE / "docs").rglob("*"):
-        if old.is_file() and old.relative_to(STAGE / "docs").as_posix() not in pages:
-            old.unlink()
-    (STAGE / "mkdocs.yml").write_text(yaml.dump(settings, Dumper=_Kept, sort_keys=False), encoding="utf-8")
-    wrong = [f"mkdocs.yml: there is no page {page}" for page in listed if page not in pages]
-    wrong += [f"docs/{page} is not in the navigation" for page in pages if page.endswith(".md") and page not in listed]
-    return wrong
+    for stale in (STAGE / "docs").rglob("*"):
+        if stale.is_file() and stale.relative_to(STAGE / "docs").as_posix() not in pages:
+            stale.unlink()
+    (STAGE / "mkdocs.yml").write_text(yaml.dump(settings, Dumper=_SettingsDumper, sort_keys=False), encoding="utf-8")
+    problems = [f"mkdocs.yml: there is no page {page}" for page in listed if page not in pages]
+    problems += [
+        f"docs/{page} is not in the navigation" for page in pages if page.endswith(".md") and page not in listed
+    ]
+    return problems
 
 
 def rewritten(markdown: str, page: str, repository: str | None) -> str:
+    """Return a page with links that work on the site."""
     folder = "" if page == CHANGELOG else posixpath.join("docs", posixpath.dirname(page))
     here = posixpath.dirname(page) or "."
 
@@ -111,9 +116,9 @@ def rewritten(markdown: str, page: str, repository: str | None) -> str:
 
 def _pages(nav: Any) -> list[str]:
     if isinstance(nav, list):
-        return [page for each in nav for page in _pages(each)]
+        return [page for item in nav for page in _pages(item)]
     if isinstance(nav, dict):
-        return [page for each in nav.values() for page in _pages(each)]
+        return [page for item in nav.values() for page in _pages(item)]
     return [nav]
 
 
@@ -122,8 +127,8 @@ def zensical(*arguments: str) -> list[str]:
 
 
 def build() -> int:
-    if wrong := prepare():
-        print("\n".join(wrong), file=sys.stderr)
+    if problems := prepare():
+        print("\n".join(problems), file=sys.stderr)
         return 1
     code = subprocess.run(
         zensical("build", "--clean", "--strict"), cwd=STAGE, env=_environment(), check=False

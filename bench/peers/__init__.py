@@ -1,1 +1,1 @@
-"""Other queues and ourselves on the same workloads, each in an environment of its own."""
+"""Other queues and Holdfast on the same workloads, each in a separate environment."""

@@ -1,4 +1,4 @@
-"""Where the jobs lie: a fresh database for each subject and workload, and what the harness asks of it."""
+"""The databases: a fresh one for each subject and workload, and the queries of the harness."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Place(ABC):
 
     @abstractmethod
     def ask(self, question: str) -> int:
-        """The one number that answers it."""
+        """Return the single number of a query."""
 
     def settle_down(self) -> None:
-        """Before a measured phase: let nothing of the preparation run into it."""
+        """Settle the database before a measured phase, so that preparation does not affect it."""
         return
 
     def cpu(self) -> float:
-        """Processor seconds of the server, if there is one."""
+        """Return the CPU seconds of the server, if there is one."""
         return 0.0
 
 
@@ -90,7 +90,7 @@ class RedisPlace(Place):
 
 
 class Backends:
-    """Starts what is needed when it is needed, and ends it. A server that is handed in is left alone."""
+    """Starts servers when they are needed, and ends them. A server that was passed in is left running."""
 
     def __init__(self, folder: Path, server: PostgresServer | None = None) -> None:
         self.folder = folder
@@ -99,7 +99,7 @@ class Backends:
         self._redis: RedisServer | None = None
 
     def missing(self, backend: str) -> str | None:
-        """Why that backend cannot be had here, if it cannot."""
+        """Return why a backend is not available here, or None."""
         return "no redis-server" if backend == "redis" and program() is None else None
 
     @property

@@ -1,7 +1,7 @@
-"""One subject at work on fresh databases: enqueue, drain, hold, wait. Each step is checked before it counts.
+"""Run one subject on fresh databases: enqueue, drain, hold, wait. Each phase is checked before it counts.
 
-The harness decides when a clock starts (the driver is connected and has said so) and when it ends (the database
-itself says that nothing is left), so that no subject times itself.
+The harness decides when a clock starts (the driver is connected and has reported it) and when it ends (the database has
+nothing left), so that no subject times itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Team:
-    """Worker processes that have begun, with what they and the server had used until then."""
+    """Worker processes that have started, with their CPU time and the server's at that moment."""
 
     drivers: list[Driver]
     records: list[Path]
@@ -44,7 +44,7 @@ class Team:
         return sum(resident_mib(each.pid) for each in self.drivers)
 
     def stop(self) -> Runs:
-        """Gracefully; what ran is on record then."""
+        """Stop gracefully, so that completed jobs are recorded."""
         for driver in self.drivers:
             driver.tell("stop")
         for driver in self.drivers:
@@ -83,7 +83,7 @@ class Bench:
         return Path(tempfile.mkdtemp(dir=self.backends.folder)) / "record"
 
     def enqueue(self, place: Place, verb: str, count: int, **options: Any) -> float:
-        """Seconds of enqueueing ``count`` jobs; the database must hold them all afterwards."""
+        """Return the seconds to enqueue ``count`` jobs; the database must have all of them afterwards."""
         with self.driver(place, verb, count=count, batch=self.subject.batch, **options) as driver:
             driver.expect("ready", 60)
             place.settle_down()
@@ -96,7 +96,7 @@ class Bench:
 
     @contextmanager
     def workers(self, place: Place, processes: int = 1, **options: Any) -> Iterator[Team]:
-        """Worker processes that are connected and have begun to take."""
+        """Start worker processes and wait until they are connected and claim jobs."""
         records = [self.record() for _ in range(processes)]
         with ExitStack() as stack:
             drivers = [
@@ -114,9 +114,9 @@ class Bench:
             yield team
 
     def drain(self, place: Place, count: int, processes: int = 1, **options: Any) -> tuple[Figures, Runs]:
-        """From the first take to the moment at which the database says that all are settled.
+        """Measure from the first claim to the moment when the database has all jobs settled.
 
-        With ``steps`` it is the steps of the jobs that are on record, and checked to have run once each.
+        With ``steps``, the steps of the jobs are counted, and each must have run once.
         """
         recorded, settled = count * options.get("steps", 1), self.settled(place)
         with self.workers(place, processes, **options) as team:
@@ -142,7 +142,7 @@ class Bench:
             wait_until(lambda: self.settled(place) == count, 5, message)
 
     def await_ran(self, team: Team, count: int, within: float) -> None:
-        """Progress comes by itself; only near the end are the drivers asked for the exact number."""
+        """Drivers report progress by themselves; only near the end are they asked for the exact number."""
         drivers = team.drivers
         deadline = time.monotonic() + within
         while (ran := sum(each.ran for each in drivers)) < count:

@@ -1,7 +1,7 @@
-"""The subjects: what each is, with which settings it is at its best, and how to ask its database what is left.
+"""The subjects: their best settings, and queries for the jobs that are left.
 
-Settings were chosen by each project's own documentation on throughput, then by trying the values around them on
-20,000 no-ops and keeping the fastest.
+The settings follow each project's documentation on throughput; then values around them were tried on 20,000 no-ops and
+the fastest was kept.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _PLACES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "redis": "Redis"}
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """``left`` asks for jobs not yet settled; ``settled`` for those that are kept as such, where they are kept.
+    """``left`` counts jobs that are not settled; ``settled`` counts settled jobs, if they are kept.
 
-    Where what is left cannot be counted cheaply it is ``{count}`` less the settled, and ``waiting`` asks for what
-    has been enqueued. ``work`` and ``batch`` go to the driver.
+    Where the former cannot be counted cheaply, it is ``{count}`` less the settled, and ``waiting`` counts enqueued
+    jobs. ``work`` and ``batch`` are options of the driver.
     """
 
     name: str
@@ -35,15 +35,15 @@ class Subject:
     batch: int = 5_000
     scheme: str = ""
     waiting: str | None = None
-    bulk: bool = True  # whether it has a call for many jobs at once; otherwise W2 is a loop, over fewer jobs
+    bulk: bool = True  # whether it has a bulk call; otherwise W2 is a loop over fewer jobs
     python: bool = True  # whether its users write Python
     holds: bool = False  # whether its driver can keep a thousand jobs sleeping (W8)
-    steps: str | None = None  # asks for durable steps on record, where it has any (W9)
-    steps_only: bool = False  # whether it is here for W9 alone
+    steps: str | None = None  # counts recorded durable steps, if it has any (W9)
+    steps_only: bool = False  # whether it takes part in W9 only
 
     @property
     def place(self) -> str:
-        """The backend as people write it."""
+        """The display name of the backend."""
         return _PLACES[self.backend]
 
 

@@ -1,4 +1,4 @@
-"""Each peer's own environment, made on first use under ``.bench/`` from the pinned files beside its driver."""
+"""The environment of each peer, created on first use under ``.bench/`` from the pinned files beside its driver."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ROOT = HERE.parents[1] / ".bench"
 
 
 class EnvironmentFailed(RuntimeError):
-    """An environment could not be made: the peer is skipped, the run goes on."""
+    """An environment could not be created: the peer is skipped, and the run continues."""
 
 
 def command(subject: Subject) -> list[str]:
-    """What starts the driver; its environment is made if it is not there."""
+    """Return the command that starts the driver. Its environment is created if needed."""
     files = HERE / subject.folder
     if subject.runtime == "project":
         return [sys.executable, str(files / "driver.py")]
@@ -37,13 +37,13 @@ def command(subject: Subject) -> list[str]:
 
 
 def variables() -> dict[str, str]:
-    """The environment of a driver: ours, less what would lead a library elsewhere."""
+    """Return the environment variables of a driver: ours, without those that affect libraries."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "HOLDFAST", "PYTHON"))}
     return {**kept, "PYTHONPATH": str(HERE / "link"), "NODE_ENV": "production"}
 
 
 def _make(home: Path, pins: Path, how: Callable[[Path, Path], None]) -> None:
-    """Anew whenever the pins or the interpreter have changed."""
+    """Create the environment again if the pins or the interpreter have changed."""
     wanted = hashlib.sha256(pins.read_bytes() + sys.version.encode()).hexdigest()
     stamp = home / "made-from"
     if stamp.is_file() and stamp.read_text() == wanted:
@@ -65,7 +65,7 @@ def _make_node(home: Path, pins: Path) -> None:
     if npm is None:
         raise EnvironmentFailed("no npm")
     shutil.copy(pins, home / "package.json")
-    # The pinned Node itself comes as a package, so that npm's own version does not matter.
+    # The pinned Node is installed as a package, so that npm's version does not matter.
     _run(npm, "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error", cwd=home)
 
 

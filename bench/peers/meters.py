@@ -1,4 +1,4 @@
-"""What the kernel says about a process (processor time, resident memory), and what the disk can do just now."""
+"""CPU time and memory of a process, from the kernel, and the current speed of the disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 def _stat(pid: int) -> list[str]:
-    # The name in parentheses may hold spaces; the numbers start after it.
+    # The name in parentheses may contain spaces; the numbers start after it.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -26,7 +26,7 @@ def _children(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Used by that process, its living descendants and those it has waited for."""
+    """CPU seconds of a process, its living descendants and those it has waited for."""
     try:
         fields = _stat(pid)
         own = sum(int(fields[index]) for index in (11, 12, 13, 14)) / _TICK
@@ -36,7 +36,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def resident_mib(pid: int) -> float:
-    """VmRSS of that process and its descendants."""
+    """VmRSS of a process and its descendants."""
     total = 0.0
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -48,7 +48,7 @@ def resident_mib(pid: int) -> float:
 
 
 def syncs_per_second(folder: Path, seconds: float = 0.25) -> float:
-    """8 kB written and synced, over and over: beside it a reader can tell a slow queue from a busy disk."""
+    """Write and sync 8 kB repeatedly. The rate distinguishes a slow queue from a busy disk."""
     with tempfile.TemporaryFile(dir=folder) as file:
         done, start = 0, time.monotonic()
         while time.monotonic() - start < seconds:

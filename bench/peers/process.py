@@ -1,4 +1,4 @@
-"""One driver as a process: started with a command, talked to in JSON lines, always ended by its own pid."""
+"""A driver as a process: started with a command, controlled by JSON lines, and always ended by its pid."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any, Self
 
 
 class DriverFailed(RuntimeError):
-    """A driver ended, answered nothing in time, or did not do what its check demands."""
+    """A driver ended, did not respond in time, or failed its check."""
 
 
 class Driver:
-    """A running driver. Its error output is kept for the message when it fails."""
+    """A running driver. Its stderr is kept for the error message."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
         self._errors = (folder / "stderr").open("a+b")
@@ -63,7 +63,7 @@ class Driver:
             raise DriverFailed(f"the driver is gone: {self.errors()}") from error
 
     def expect(self, name: str, within: float) -> dict[str, Any]:
-        """The next event of that name; whatever comes before it is passed over."""
+        """Return the next event with this name; earlier events are skipped."""
         deadline = time.monotonic() + within
         while True:
             try:
@@ -80,7 +80,7 @@ class Driver:
         return self._errors.read()[-1500:].decode(errors="replace").strip()
 
     def close(self) -> None:
-        """Let it end by itself; what does not is killed."""
+        """Let the process end by itself, and kill it if it does not."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
@@ -106,7 +106,7 @@ class Driver:
 
 
 class Runs:
-    """What drivers recorded: the numbers of the jobs that ran, and when each started."""
+    """The records of drivers: the numbers of the jobs that ran, and when each started."""
 
     def __init__(self, records: Iterable[Path]) -> None:
         self.numbers = array("q")
@@ -123,7 +123,7 @@ class Runs:
             raise DriverFailed(f"{len(self.numbers)} runs of {len(set(self.numbers))} jobs: some ran twice")
 
     def check_once(self, count: int) -> None:
-        """Each of 0 … count-1 exactly once."""
+        """Check that each of 0 … count-1 occurs exactly once."""
         if sorted(self.numbers) != list(range(count)):
             raise DriverFailed(
                 f"{len(self.numbers)} runs of {len(set(self.numbers))} jobs instead of {count} once each"

@@ -1,4 +1,4 @@
-"""A Redis server of the run's own, and the few words of its protocol that the checks need."""
+"""A Redis server for the run, and the part of its protocol that the checks need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "save": "", "bind": 
 
 
 def program() -> str | None:
-    """REDIS_SERVER names it; otherwise it is looked for on the path."""
+    """Return the path of the server: REDIS_SERVER, or the first on the path."""
     return os.environ.get("REDIS_SERVER") or shutil.which("redis-server")
 
 
@@ -47,7 +47,7 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def number(self, words: str) -> int:
-        """The integer that answers one command: ``LLEN celery``."""
+        """Return the integer response of a command: ``LLEN celery``."""
         return int(self._say(words)[1:])
 
     def forget_all(self) -> None:

@@ -1,7 +1,7 @@
-"""The group ``peers``: every workload for every subject, all of them in turn within a round, medians at the end.
+"""The group ``peers``: every workload for every subject, alternately within a round, with medians at the end.
 
-A machine that is shared is faster in some minutes than in others. So whatever is compared, two subjects or two
-workloads of one, is measured in the same minutes.
+The speed of a shared machine varies from minute to minute. So things that are compared, two subjects or two workloads
+of one, are measured in the same minutes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bench.quiet import Patience
 
 @dataclass
 class Outcome:
-    """What one subject did in one workload. One failed check in any round, and there is no figure."""
+    """The result of one subject in one workload. If a check fails in any round, there is no figure."""
 
     subject: str
     workload: str
@@ -44,7 +44,7 @@ class Outcome:
 
 
 class Results:
-    """Outcomes by subject and workload, and who was left out and why."""
+    """Outcomes by subject and workload, and the subjects that were skipped, with reasons."""
 
     def __init__(self) -> None:
         self.outcomes: dict[tuple[str, str], Outcome] = {}
@@ -55,7 +55,7 @@ class Results:
         return self.outcomes.setdefault((subject, workload), Outcome(subject, workload))
 
     def read(self, document: dict[str, Any]) -> None:
-        """Take over what an earlier run has written; what is there already gets further rounds."""
+        """Load the results of an earlier run; existing ones get further rounds."""
         for each in document["results"]:
             outcome = self.outcome(each["subject"], each["workload"])
             outcome.rounds += each["rounds"]
@@ -71,7 +71,7 @@ class Results:
 
 
 def usable(backends: Backends, subjects: Sequence[Subject], results: Results) -> list[Subject]:
-    """Those whose server and environment can be had here; the others are named with the reason."""
+    """Return the subjects whose server and environment are available; print the others with the reason."""
     found = []
     for subject in subjects:
         reason = backends.missing(subject.backend)
@@ -130,6 +130,6 @@ def _measure(bench: Bench, name: str, sizes: Sizes, turn: int, results: Results,
 
 
 def folder() -> tempfile.TemporaryDirectory[str]:
-    """Where records, SQLite files and Redis live; on a disk, never in a memory file system."""
+    """The folder for records, SQLite files and Redis: on a disk, never in a memory file system."""
     parent = Path(tempfile.gettempdir())
     return tempfile.TemporaryDirectory(prefix="holdfast-peers-", dir=parent)

@@ -1,4 +1,4 @@
-"""W1 … W9: what is done, how often, and which figures come of it."""
+"""The workloads W1 … W9: their sizes, how often they run, and their figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 10  # of each job, for W9
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many jobs each workload takes; ``quick`` has its own."""
+    """The number of jobs of each workload; ``quick`` has smaller ones."""
 
     single: int = 3_000
     bulk: int = 50_000
@@ -39,20 +39,20 @@ QUICK = Sizes(single=1_000, bulk=20_000, drain=10_000, paced=60, deep=50_000, fi
 
 
 def w1(bench: Bench, sizes: Sizes) -> Figures:
-    """Single enqueues one after another, each committed."""
+    """Single enqueues, one after another, each committed."""
     with bench.place() as place:
         return {"jobs_s": sizes.single / bench.enqueue(place, "single", sizes.single)}
 
 
 def w2(bench: Bench, sizes: Sizes) -> Figures:
-    """The best bulk API."""
+    """Enqueue with the best bulk API."""
     count = sizes.bulk if bench.subject.bulk else sizes.bulk // 5
     with bench.place() as place:
         return {"jobs_s": count / bench.enqueue(place, "bulk", count)}
 
 
 def w3(bench: Bench, sizes: Sizes, processes: int = 1) -> Figures:
-    """Waiting no-ops, one worker process, until the last is durably settled."""
+    """One worker process runs waiting no-ops until the last is durably settled."""
     with bench.place() as place:
         bench.enqueue(place, "bulk", sizes.drain)
         figures, _ = bench.drain(place, sizes.drain, processes)
@@ -60,15 +60,15 @@ def w3(bench: Bench, sizes: Sizes, processes: int = 1) -> Figures:
 
 
 def w4(bench: Bench, sizes: Sizes) -> Figures:
-    """The same with two."""
+    """The same with two worker processes."""
     return w3(bench, sizes, processes=2)
 
 
 def w5(bench: Bench, sizes: Sizes) -> Figures:
-    """An idle worker; from the enqueue's return to the handler's start, on one clock of the machine."""
+    """An idle worker: the time from the return of enqueue to the start of the handler, by one clock."""
     with bench.place() as place:
         with bench.workers(place) as team:
-            time.sleep(2.0)  # idle, its first polls behind it
+            time.sleep(2.0)  # idle, after its first polls
             returned = bench.record()
             options = {"count": sizes.paced, "every": sizes.pause, "record": str(returned)}
             with bench.driver(place, "paced", **options) as producer:
@@ -82,14 +82,14 @@ def w5(bench: Bench, sizes: Sizes) -> Figures:
         started.check_once(sizes.paced)
         bench.check_settled(place, sizes.paced)
     at = dict(zip(enqueued.numbers, enqueued.times, strict=True))
-    # A handler may start before the enqueue has returned to its caller: that is no wait at all.
+    # A handler may start before enqueue has returned: that counts as no wait.
     waits = [max(0.0, (t - at[n]) / 1e6) for n, t in zip(started.numbers, started.times, strict=True)]
     cuts = statistics.quantiles(waits, n=100, method="inclusive")
     return {"p50_ms": cuts[49], "p95_ms": cuts[94], "p99_ms": cuts[98], "max_ms": max(waits)}
 
 
 def w6(bench: Bench, sizes: Sizes) -> Figures:
-    """Very many waiting: the rate of the first ones. The worker is stopped then, and must have lost nothing."""
+    """Very many waiting jobs: the rate of the first ones. Then the worker is stopped, and must not lose a job."""
     with bench.place() as place:
         bench.enqueue(place, "bulk", sizes.deep)
         with bench.workers(place) as team:
@@ -108,7 +108,7 @@ def _check_rest(bench: Bench, place: Place, count: int, ran: int) -> None:
 
 
 def w7(bench: Bench, sizes: Sizes) -> Figures:
-    """A transaction with an old snapshot is open all the while: does the end go as fast as the beginning?"""
+    """A transaction with an old snapshot is open during the run: is the end as fast as the start?"""
     with bench.place() as place, old_snapshot(place):
         bench.enqueue(place, "bulk", sizes.old)
         figures, runs = bench.drain(place, sizes.old)
@@ -128,7 +128,8 @@ def old_snapshot(place: Place) -> Iterator[None]:
 
 
 def w8(bench: Bench, sizes: Sizes) -> Figures:
-    """The worker's memory while a thousand async jobs sleep in it. (After W3 it is a figure of W3.)"""
+    """The memory of a worker while a thousand async jobs sleep in it. It must be a fresh process: after W3 it would
+    measure W3."""
     with bench.place() as place:
         bench.enqueue(place, "bulk", HELD)
         with bench.workers(place, hold=True) as team:
@@ -142,7 +143,7 @@ def w8(bench: Bench, sizes: Sizes) -> Figures:
 
 
 def w9(bench: Bench, sizes: Sizes) -> Figures:
-    """Jobs of ten durable steps that do nothing, all waiting: each step run once and on record once."""
+    """Waiting jobs with ten durable no-op steps each: every step must run once and be recorded once."""
     question = bench.subject.steps
     assert question is not None
     with bench.place() as place:

@@ -1,4 +1,4 @@
-"""python manage.py migrate && python manage.py holdfast worker"""
+"""Run: python manage.py migrate && python manage.py holdfast worker"""
 
 import os
 import sys

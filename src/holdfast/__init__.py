@@ -1,4 +1,14 @@
-"""Holdfast: durable jobs for Python, on the database you already have."""
+"""Holdfast: durable jobs for Python, on the database you already have.
+
+    app = App()  # the database that HOLDFAST_URL names
+
+    @app.job
+    async def send_mail(to: str) -> None: ...
+
+    send_mail.enqueue("a@example.com")
+
+Run the jobs with ``holdfast worker MODULE:app``.
+"""
 
 from holdfast import webhooks
 from holdfast.app import App

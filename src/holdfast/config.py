@@ -1,4 +1,7 @@
-"""Settings that come from outside the program: the database, the tenant, who we are."""
+"""Settings that come from outside the program: environment variables, the operating system's user, the program's name.
+
+Each function reads its variable when it is called, so tests and programs may change the environment before that.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ FAST_PATHS = ("pipeline", "task-pool")
 
 
 def database_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """The URL given, else the one of the environment. There is no default: data has one home, and it is named."""
+    """Return the URL that was passed, or ``HOLDFAST_URL``. There is no default: a program must not create a database by
+    accident. Raises ``InvalidSetting``."""
     url = given or environment.get(URL_VARIABLE, "")
     if not url:
         raise InvalidSetting(
@@ -43,7 +47,7 @@ def database_url(given: str | None, environment: Mapping[str, str] = os.environ)
 
 
 def service_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """Where a client finds the service; no default, for the same reason."""
+    """Return the URL of the HTTP service: the argument, or ``HOLDFAST_API_URL``. Raises ``InvalidSetting``."""
     url = given or environment.get(SERVICE_URL_VARIABLE, "")
     if not url:
         raise InvalidSetting(
@@ -55,49 +59,50 @@ def service_url(given: str | None, environment: Mapping[str, str] = os.environ) 
 
 
 def service_token(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the API token: the argument, or ``HOLDFAST_API_TOKEN``."""
     return environment.get(SERVICE_TOKEN_VARIABLE, "").strip() if given is None else given
 
 
 def is_strict(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a worker refuses to start with a role that could do more than run jobs."""
+    """Whether workers refuse to start with a database role that has more rights than running jobs needs."""
     return environment.get(STRICT_VARIABLE, "").strip().lower() in ("1", "true", "yes", "on")
 
 
 def is_disabled(fast_path: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Whether ``HOLDFAST_DISABLE`` (``pipeline,task-pool``) switches a fast path off."""
-    named = {part.strip().lower() for part in environment.get(DISABLE_VARIABLE, "").split(",")} - {""}
-    if unknown := named - set(FAST_PATHS):
+    disabled = {part.strip().lower() for part in environment.get(DISABLE_VARIABLE, "").split(",")} - {""}
+    if unknown := disabled - set(FAST_PATHS):
         raise InvalidSetting(
             f"{DISABLE_VARIABLE} names {', '.join(sorted(unknown))}, which is not a fast path",
             code="invalid_disable",
             fix=f"Use one or more of {', '.join(FAST_PATHS)}, separated by commas.",
         )
-    return fast_path in named
+    return fast_path in disabled
 
 
 def log_format(environment: Mapping[str, str] = os.environ) -> str:
-    """How log lines are written where nothing else is said: ``text`` or ``json``."""
-    named = environment.get(LOG_FORMAT_VARIABLE, "").strip().lower() or "text"
-    if named not in ("text", "json"):
+    """Return the default format of log lines, ``text`` or ``json``."""
+    value = environment.get(LOG_FORMAT_VARIABLE, "").strip().lower() or "text"
+    if value not in ("text", "json"):
         raise InvalidSetting(
-            f"{LOG_FORMAT_VARIABLE} must be text or json, not {named[:40]!r}", code="unknown_option", fix="Unset it."
+            f"{LOG_FORMAT_VARIABLE} must be text or json, not {value[:40]!r}", code="unknown_option", fix="Unset it."
         )
-    return named
+    return value
 
 
 def log_directory(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Where command jobs keep their logs, if the environment says so."""
-    named = environment.get(LOG_DIR_VARIABLE, "")
-    return Path(named) if named else None
+    """Return the folder for the output of command jobs, if ``HOLDFAST_LOG_DIR`` is set."""
+    folder = environment.get(LOG_DIR_VARIABLE, "")
+    return Path(folder) if folder else None
 
 
 def job_log_limit(environment: Mapping[str, str] = os.environ) -> str | None:
-    """How much of what each attempt logs with ``ctx.log`` is kept: a size, or 0 for nothing."""
+    """Return how much of each attempt's log is stored: a size such as ``1MB``, or ``0`` for none; None if unset."""
     return environment.get(JOB_LOG_LIMIT_VARIABLE, "").strip() or None
 
 
 def state_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where programs of this user keep what is to last, when nobody has said anything better."""
+    """Return the default folder for the output of command jobs: in the user's state directory."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "holdfast" / "commands"
     base = environment.get("XDG_STATE_HOME", "")
@@ -105,55 +110,62 @@ def state_directory(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def artifact_place(url: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Where artifacts lie: what the environment names; else beside a database that is a file. A server's workers may be
-    anywhere, so there a place must be named."""
-    named = environment.get(ARTIFACTS_VARIABLE, "")
-    if named:
-        return named
+    """Return the location of the artifact store: ``HOLDFAST_ARTIFACTS``, or a folder beside a SQLite file.
+
+    None for a PostgreSQL database without the variable: its workers may run on several hosts, which share no folder.
+    """
+    location = environment.get(ARTIFACTS_VARIABLE, "")
+    if location:
+        return location
     path = url.removeprefix("sqlite:///") if url.startswith("sqlite:///") else ""
     return f"{path}.artifacts" if path and not path.startswith(":memory:") and "?" not in path else None
 
 
 def key_text(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the encryption keys as written in ``HOLDFAST_KEYS`` (``name:key,name:key``)."""
     return environment.get(KEYS_VARIABLE) or None
 
 
 def key_values(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The keys themselves, for those who must keep them out of what is written down."""
+    """Return the encryption keys without their names, for redaction."""
     return [part.partition(":")[2].strip() for part in environment.get(KEYS_VARIABLE, "").split(",")]
 
 
 def tenant_secret(name: str, tenant: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """A secret that connectors may send, by its name: ``HOLDFAST_SECRET_RATES_TOKEN``, and for another tenant than
-    ``default`` ``HOLDFAST_SECRET_acme__RATES_TOKEN``. With a prefix, so that no settings can name what is not meant for
-    them; by tenant, so that none can name another's."""
-    plain = "".join(letter if letter.isascii() and letter.isalnum() else f"_{ord(letter):02X}" for letter in tenant)
-    whose = "" if tenant == "default" else f"{plain}__"
-    return environment.get(f"{SECRET_PREFIX}{whose}{name}") or None
+    """Return the secret that connectors and webhooks refer to by ``name``.
+
+    The variable of ``RATES_TOKEN`` is ``HOLDFAST_SECRET_RATES_TOKEN``, and for a tenant other than ``default``
+    ``HOLDFAST_SECRET_acme__RATES_TOKEN``. The prefix keeps connector settings from reading other variables; the tenant
+    keeps them from reading another tenant's secrets.
+    """
+    escaped = "".join(letter if letter.isascii() and letter.isalnum() else f"_{ord(letter):02X}" for letter in tenant)
+    owner = "" if tenant == "default" else f"{escaped}__"
+    return environment.get(f"{SECRET_PREFIX}{owner}{name}") or None
 
 
 def egress_networks(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Networks that outgoing HTTP may reach though they are nobody's business otherwise."""
+    """Return the networks that outgoing HTTP may reach besides public addresses."""
     return tuple(part.strip() for part in environment.get(EGRESS_ALLOW_VARIABLE, "").split(",") if part.strip())
 
 
 def egress_proxy(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the proxy for outgoing HTTP, if one is set."""
     return environment.get(EGRESS_PROXY_VARIABLE) or None
 
 
 def operating_user() -> str:
-    """Who enqueues, when the program says nothing better (DP-11: never blank)."""
+    """Return the default for ``enqueued_by``: the name of the operating system's user. It is never blank."""
     try:
         return getpass.getuser().strip() or f"uid-{os.getuid()}"
-    except (KeyError, OSError, ImportError):  # no such user in this container
+    except (KeyError, OSError, ImportError):  # the container has no entry for this user
         return f"uid-{os.getuid()}" if hasattr(os, "getuid") else "unknown"
 
 
 def program_name() -> str:
-    """Where jobs come from, when the app has no name of its own."""
+    """Return the default name of an app: the name of the program."""
     return Path(sys.argv[0]).stem.strip() or "python"
 
 
 def environment(variables: Mapping[str, str] = os.environ) -> list[tuple[str, str]]:
-    """Every variable and its value, for those who must keep secrets out of what is written down."""
+    """Return all environment variables, for the redaction of secrets."""
     return list(variables.items())

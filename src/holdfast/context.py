@@ -1,6 +1,6 @@
-"""What a handler can know and do while it runs: ``async def handler(ctx: holdfast.Context, …)``.
+"""The context of a running handler: ``async def handler(ctx: holdfast.Context, …)``.
 
-``Context`` is for async handlers, ``SyncContext`` for the others. Both are views of a ``HandlerRun``.
+``Context`` is for async handlers, ``SyncContext`` for sync handlers. Both are views of a ``HandlerRun``.
 """
 
 from __future__ import annotations
@@ -38,18 +38,20 @@ if TYPE_CHECKING:
     from holdfast.kind import Prepared
 
 _current: ContextVar[LazyContext | None] = ContextVar("holdfast_context", default=None)
-_making = threading.Lock()
+_make_lock = threading.Lock()
 
 
 class BaseContext(Facts):
-    """What both contexts share. An operation that writes needs the lease that the job was claimed under, and raises
-    ``StaleLease`` when that is lost."""
+    """The parts that both contexts share.
+
+    Operations that write check the lease under which the job was claimed. They raise ``StaleLease`` when it is lost.
+    """
 
     __slots__ = ()
 
     @property
     def result_ref(self) -> str | None:
-        """URI of the result, kept beside the value that the handler returns. The handler sets it."""
+        """URI of the result, stored beside the value that the handler returns. Assign it before the handler returns."""
         return self._run.completion.ref
 
     @result_ref.setter
@@ -58,42 +60,47 @@ class BaseContext(Facts):
 
     @property
     def log(self) -> JobLog:
-        """A logger whose records name this job, contain none of its secrets and are one line each."""
+        """A logger for this job. Each record is one line that names the job and contains no secrets. The records are
+        stored with the attempt."""
         return self._run.log
 
-    # --- being told to stop ---
+    # --- stop requests ---
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt was told to stop. A sync handler has to check; an async handler is interrupted."""
+        """Whether this attempt has to stop. A sync handler must check this; an async handler is interrupted."""
         return self._run.stop.is_set
 
     @property
     def stop_reason(self) -> str | None:
-        """``timeout``, ``cancelled``, ``lease_lost``, ``worker_stopped`` or ``ended``; None while it may continue."""
+        """Why this attempt has to stop: ``timeout``, ``cancelled``, ``lease_lost``, ``worker_stopped`` or ``ended``.
+        None while it may continue."""
         return self._run.stop.reason
 
     def raise_if_cancelled(self) -> None:
-        """Raise ``Stopped`` if this attempt was told to stop. Call it between the parts of long work."""
+        """Raise ``Stopped`` if this attempt has to stop. Call it between the parts of long work in a sync handler."""
         if self._run.stop.is_set:
             raise Stopped(self._run.stop.reason or "stopped")
 
     def time_left(self) -> float | None:
-        """Seconds until the timeout or the job's deadline, whichever comes first; None without either."""
+        """Return the seconds until the timeout or the job's deadline, whichever is first; None without either."""
         return self._run.stop.time_left()
 
     def snooze(self, delay: Duration, reason: str | None = None) -> NoReturn:
-        """End this attempt and run the job again later. It is not a failure and costs no retry. Raises ``Snooze``."""
+        """End this attempt and run the job again after ``delay``. A snooze is not a failure and uses no retry.
+
+        It raises ``Snooze``, so the code after it does not run: ``ctx.snooze("10m", "the bank is closed")``.
+        """
         raise Snooze(delay, reason)
 
     def cost(self, units: float) -> None:
-        """Add to the cost of this attempt, in the unit that the app counts in (``app.usage``).
+        """Add ``units`` to the cost of this attempt. The app chooses the unit: tokens, cents, seconds (``app.usage``).
 
-        The cost is stored when the attempt ends, however it ends. The cost of a lost worker's attempt is not known.
+        The cost is stored when the attempt ends, also when it fails. If the worker is lost, the cost is lost too.
         """
         self._run.stop.spend(check_cost(units))
 
-    # --- shared by the sync and the async forms ---
+    # --- parts of the sync and the async forms ---
 
     def _progress(self, fraction: float | None, message: str | None) -> Flow[bool] | None:
         """Hand the report to the worker's writer; outside a worker, return the flow that writes it."""
@@ -103,12 +110,13 @@ class BaseContext(Facts):
             run.report(text)
             return None
         claim = run.claim
-        # Under the lease the job was claimed with, whose scope may be every tenant.
+        # The lease may be one for all tenants, so the scope is the session's and not the job's tenant.
         return run.session.store.steps.save_checkpoint(
             claim.id, claim.lease, claim.attempt, RESERVED, text, run.session.scope
         )
 
-    def _put(self, ref: str | None, data: bytes | None) -> str:
+    def _artifact_uri(self, ref: str | None, data: bytes | None) -> str:
+        """Return ``ref``, or store ``data`` and return its URI."""
         if (ref is None) == (data is None):
             raise InvalidSetting("pass either a reference or data for an artifact", code="conflicting_options")
         if data is None:
@@ -118,10 +126,10 @@ class BaseContext(Facts):
 
     def _artifact(self, name: str, ref: str, meta: dict[str, Any] | None) -> Flow[bool]:
         claim, session = self._run.claim, self._run.session
-        label, place = check_name(name, "artifact", limit=255), check_name(ref, "ref", limit=4_000)
+        label, uri = check_name(name, "artifact", limit=255), check_name(ref, "ref", limit=4_000)
         if meta is not None:
-            encode(meta, what="artifact")  # refuses what is not JSON, or too large
-        return session.store.steps.add_artifact(claim.id, claim.lease, claim.attempt, label, place, session.scope, meta)
+            encode(meta, what="artifact")  # raises InvalidPayload if it is not JSON, or too large
+        return session.store.steps.add_artifact(claim.id, claim.lease, claim.attempt, label, uri, session.scope, meta)
 
     def _check_applied(self, applied: bool) -> None:
         if not applied:
@@ -133,12 +141,12 @@ class BaseContext(Facts):
     def _child(self, kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
         if self._run.prepare is None:
             raise InvalidSetting("ctx.spawn works only in a worker", code="no_worker")
-        own = {"tenant": self.tenant, "enqueued_by": f"job {self.job_id}"} | options
-        if own["tenant"] == self.tenant:
-            own.setdefault("parent", self.job_id)
-        if own.get("key") is not None:
-            own["key"] = f"{self.job_id}:{check_name(own['key'], 'key', limit=200)}"
-        return self._run.prepare(kind, args, own)
+        complete = {"tenant": self.tenant, "enqueued_by": f"job {self.job_id}"} | options
+        if complete["tenant"] == self.tenant:
+            complete.setdefault("parent", self.job_id)
+        if complete.get("key") is not None:
+            complete["key"] = f"{self.job_id}:{check_name(complete['key'], 'key', limit=200)}"
+        return self._run.prepare(kind, args, complete)
 
     def _scheduled_at(self) -> Flow[datetime | None]:
         return self._run.session.store.templates.scheduled_at(self.job_id, self.tenant)
@@ -146,13 +154,13 @@ class BaseContext(Facts):
     def _parent_results(self) -> Flow[list[ParentResult]]:
         return self._run.session.store.workflows.parent_results(self.job_id, self.tenant)
 
-    def _opened(self, found: list[ParentResult]) -> Results:
-        """The results as they were returned: unsealed, and read from the artifact store where they are there."""
+    def _open_results(self, stored: list[ParentResult]) -> Results:
+        """Return the results as the parents returned them: decrypted, and read from the artifact store if needed."""
         vault, tenant = self._run.session.vault, self.tenant
         return Results(
             [
-                replace(each, value=vault.open_value(each.value, each.ref, tenant=tenant, job_id=each.job_id))
-                for each in found
+                replace(parent, value=vault.open_value(parent.value, parent.ref, tenant=tenant, job_id=parent.job_id))
+                for parent in stored
             ]
         )
 
@@ -163,8 +171,17 @@ class BaseContext(Facts):
 
 
 class Context(AwaitedCalls, BaseContext):
-    """The context of an async handler. Operations that reach the database are coroutines: ``await ctx.progress(0.5)``.
-    Python warns about one that is not awaited."""
+    """The context of an async handler: what it can know about its job, and do while it runs.
+
+    Operations that use the database are coroutines: ``await ctx.progress(0.5)``::
+
+        @app.job
+        async def import_file(ctx: holdfast.Context, path: str) -> int:
+            rows = await ctx.step("read", read_rows, path)
+            await ctx.progress(0.5, f"{len(rows)} rows read")
+            ctx.log.info("Importing %s", path)
+            return await ctx.step("store", store_rows, rows)
+    """
 
     __slots__ = ()
 
@@ -174,8 +191,10 @@ class Context(AwaitedCalls, BaseContext):
         return Checkpoints(self._run)
 
     async def progress(self, fraction: float | None = None, message: str | None = None) -> None:
-        """Report progress for people to see. Call it as often as you like: about one report per second is written,
-        and the last one."""
+        """Report progress: a fraction from 0 to 1, a message, or both. The dashboard and the command line show it.
+
+        Call it as often as you like: the worker writes about one report per second, and always the last one.
+        """
         flow = self._progress(fraction, message)
         if flow is None:
             await asyncio.sleep(0)
@@ -185,59 +204,78 @@ class Context(AwaitedCalls, BaseContext):
     async def artifact(
         self, name: str, ref: str | None = None, meta: dict[str, Any] | None = None, *, data: bytes | None = None
     ) -> str:
-        """Record a file that this attempt made: by its ``ref``, or with its ``data``, which goes to the artifact store.
+        """Record a file that this attempt made: pass its URI as ``ref``, or its content as ``data``.
 
-        Returns the reference. Each name can be used once per attempt.
+        ``data`` is written to the artifact store. Returns the URI. A name can be used once per attempt.
         """
-        place = self._put(ref, data) if data is None else await asyncio.to_thread(self._put, ref, data)
-        self._check_applied(await self._run.session.arun(self._artifact(name, place, meta)))
-        return place
+        uri = self._artifact_uri(ref, data) if data is None else await asyncio.to_thread(self._artifact_uri, ref, data)
+        self._check_applied(await self._run.session.arun(self._artifact(name, uri, meta)))
+        return uri
 
     async def references(self) -> References:
-        """URIs that the job was enqueued with: ``source_ref``, ``target_ref``, ``payload_ref``."""
+        """Return the URIs that the job was enqueued with: ``source_ref``, ``target_ref``, ``payload_ref``."""
         return await self._run.session.arun(self._references())
 
     async def spawn(self, kind: Any, *args: Any, **options: Any) -> Handle[Any]:
         """Enqueue a child: ``await ctx.spawn(resize, image, key="page-1")``. Options are those of ``using``.
 
-        A ``key`` is private to the parent: with it, a later attempt finds the same child instead of making another.
+        Pass a ``key`` so that a retry of this job finds the child of the first attempt instead of making another. The
+        key is private to this job.
         """
         call = self._child(kind, args, options)
         return await self._run.session.aenqueue(call.spec, call.tenant, call.decode, call.connection)
 
     async def scheduled_at(self) -> datetime | None:
-        """The time of the schedule that this job, or its workflow, was made for, or None. It may have been enqueued
-        later than that."""
+        """Return the scheduled time that this job, or its workflow, stands for; None if no schedule made it.
+
+        The job may have been enqueued later than that, for example after a downtime.
+        """
         return await self._run.session.arun(self._scheduled_at())
 
     async def results(self) -> Results:
-        """Results of the jobs that this one waited for in its workflow: by name, ``(await ctx.results())["fetch"]``,
-        or by kind and typed, ``(await ctx.results()).of(fetch)``."""
-        found = await self._run.session.arun(self._parent_results())
-        return await asyncio.to_thread(self._opened, found)
+        """Return the results of the jobs that this one depends on in its workflow.
+
+        Read them by name, ``(await ctx.results())["fetch"]``, or typed by kind, ``(await ctx.results()).of(fetch)``.
+        """
+        stored = await self._run.session.arun(self._parent_results())
+        return await asyncio.to_thread(self._open_results, stored)
 
     async def workflow(self) -> Extension:
         """Add jobs to the workflow of this job: ``more = await ctx.workflow(); more.add(…); await more.astart()``.
 
-        A later attempt runs this again. Name the jobs: a name is accepted once.
+        A retry runs this code again. Give each job a ``name``: a name is accepted once per workflow.
         """
         return await aextend_workflow(self._run.session, self._child, self._own_workflow(), self.tenant)
 
     def transaction(self, result: Any = None) -> AsyncTransaction:
-        """``async with ctx.transaction() as connection:`` commits what is written on the connection together with the
-        job's success, or neither. Raises ``StaleLease`` when the job is no longer claimed by this worker."""
+        """Commit your writes and the job's success in one transaction, or neither::
+
+            async with ctx.transaction(result=total) as connection:
+                await connection.execute("insert into invoices …")
+
+        The connection is one of the job database. Raises ``StaleLease`` if this worker no longer claims the job.
+        """
         self._run.check_not_waiting()
         return AsyncTransaction(self._run.ending, result)
 
     async def complete(self, *, connection: object, result: Any = None) -> None:
-        """Let the job succeed when the transaction that is open on your own connection commits. The transaction must
-        have ended when the handler returns."""
+        """Make the job succeed when the open transaction of your own ``connection`` commits.
+
+        Commit before the handler returns; otherwise the attempt fails with the code ``not_committed``.
+        """
         self._run.check_not_waiting()
         await self._run.ending.aon(connection, result)
 
 
 class SyncContext(BlockingCalls, BaseContext):
-    """The context of a sync handler. Operations block until they are done."""
+    """The context of a sync handler. It has the operations of ``Context``; each blocks until it is done::
+
+    @app.job
+    def import_file(ctx: holdfast.SyncContext, path: str) -> int:
+        rows = ctx.step("read", read_rows, path)
+        ctx.raise_if_cancelled()
+        return ctx.step("store", store_rows, rows)
+    """
 
     __slots__ = ()
 
@@ -247,8 +285,10 @@ class SyncContext(BlockingCalls, BaseContext):
         return SyncCheckpoints(self._run)
 
     def progress(self, fraction: float | None = None, message: str | None = None) -> None:
-        """Report progress for people to see. Call it as often as you like: about one report per second is written,
-        and the last one."""
+        """Report progress: a fraction from 0 to 1, a message, or both. The dashboard and the command line show it.
+
+        Call it as often as you like: the worker writes about one report per second, and always the last one.
+        """
         flow = self._progress(fraction, message)
         if flow is not None:
             self._check_applied(self._run.session.run(flow))
@@ -256,52 +296,64 @@ class SyncContext(BlockingCalls, BaseContext):
     def artifact(
         self, name: str, ref: str | None = None, meta: dict[str, Any] | None = None, *, data: bytes | None = None
     ) -> str:
-        """Record a file that this attempt made: by its ``ref``, or with its ``data``, which goes to the artifact store.
+        """Record a file that this attempt made: pass its URI as ``ref``, or its content as ``data``.
 
-        Returns the reference. Each name can be used once per attempt.
+        ``data`` is written to the artifact store. Returns the URI. A name can be used once per attempt.
         """
-        place = self._put(ref, data)
-        self._check_applied(self._run.session.run(self._artifact(name, place, meta)))
-        return place
+        uri = self._artifact_uri(ref, data)
+        self._check_applied(self._run.session.run(self._artifact(name, uri, meta)))
+        return uri
 
     def references(self) -> References:
-        """URIs that the job was enqueued with: ``source_ref``, ``target_ref``, ``payload_ref``."""
+        """Return the URIs that the job was enqueued with: ``source_ref``, ``target_ref``, ``payload_ref``."""
         return self._run.session.run(self._references())
 
     def spawn(self, kind: Any, *args: Any, **options: Any) -> Handle[Any]:
         """Enqueue a child: ``ctx.spawn(resize, image, key="page-1")``. Options are those of ``using``.
 
-        A ``key`` is private to the parent: with it, a later attempt finds the same child instead of making another.
+        Pass a ``key`` so that a retry of this job finds the child of the first attempt instead of making another. The
+        key is private to this job.
         """
         call = self._child(kind, args, options)
         return self._run.session.enqueue(call.spec, call.tenant, call.decode, call.connection)
 
     def scheduled_at(self) -> datetime | None:
-        """The time of the schedule that this job, or its workflow, was made for, or None. It may have been enqueued
-        later than that."""
+        """Return the scheduled time that this job, or its workflow, stands for; None if no schedule made it.
+
+        The job may have been enqueued later than that, for example after a downtime.
+        """
         return self._run.session.run(self._scheduled_at())
 
     def results(self) -> Results:
-        """Results of the jobs that this one waited for in its workflow: by name, ``ctx.results()["fetch"]``, or by
-        kind and typed, ``ctx.results().of(fetch)``."""
-        return self._opened(self._run.session.run(self._parent_results()))
+        """Return the results of the jobs that this one depends on in its workflow.
+
+        Read them by name, ``ctx.results()["fetch"]``, or typed by kind, ``ctx.results().of(fetch)``.
+        """
+        return self._open_results(self._run.session.run(self._parent_results()))
 
     def workflow(self) -> Extension:
         """Add jobs to the workflow of this job: ``more = ctx.workflow(); more.add(…); more.start()``.
 
-        A later attempt runs this again. Name the jobs: a name is accepted once.
+        A retry runs this code again. Give each job a ``name``: a name is accepted once per workflow.
         """
         return extend_workflow(self._run.session, self._child, self._own_workflow(), self.tenant)
 
     def transaction(self, result: Any = None) -> Transaction:
-        """``with ctx.transaction() as connection:`` commits what is written on the connection together with the job's
-        success, or neither. Raises ``StaleLease`` when the job is no longer claimed by this worker."""
+        """Commit your writes and the job's success in one transaction, or neither::
+
+            with ctx.transaction(result=total) as connection:
+                connection.execute("insert into invoices …")
+
+        The connection is one of the job database. Raises ``StaleLease`` if this worker no longer claims the job.
+        """
         self._run.check_not_waiting()
         return Transaction(self._run.ending, result)
 
     def complete(self, *, connection: object, result: Any = None) -> None:
-        """Let the job succeed when the transaction that is open on your own connection commits. The transaction must
-        have ended when the handler returns."""
+        """Make the job succeed when the open transaction of your own ``connection`` commits.
+
+        Commit before the handler returns; otherwise the attempt fails with the code ``not_committed``.
+        """
         self._run.check_not_waiting()
         self._run.ending.on(connection, result)
 
@@ -311,43 +363,43 @@ MakeContext = Callable[[Claim, Stop, asyncio.AbstractEventLoop], AnyContext]
 
 
 class LazyContext:
-    """The context of a handler, made on first use: a handler that takes none rarely needs it. ``seen`` is the context
-    if it was made."""
+    """Makes the context of a handler on first use: a handler without a context parameter rarely needs one. ``context``
+    is None until then."""
 
-    __slots__ = ("_claim", "_loop", "_make", "_stop", "seen")
+    __slots__ = ("_claim", "_loop", "_make", "_stop", "context")
 
     def __init__(self, make: MakeContext, claim: Claim, stop: Stop) -> None:
-        """Call it on the worker's loop. The context itself may be made in a thread."""
+        """Must be called on the worker's event loop. ``get`` may be called in a thread."""
         self._make = make
         self._claim = claim
         self._stop = stop
         self._loop = asyncio.get_running_loop()
-        self.seen: AnyContext | None = None
+        self.context: AnyContext | None = None
 
-    def made(self) -> AnyContext:
-        with _making:  # threads that the handler has started share it
-            if self.seen is None:
-                self.seen = self._make(self._claim, self._stop, self._loop)
-            return self.seen
+    def get(self) -> AnyContext:
+        with _make_lock:  # threads that the handler starts share the context
+            if self.context is None:
+                self.context = self._make(self._claim, self._stop, self._loop)
+            return self.context
 
 
 def current() -> AnyContext | None:
-    """The context of the running handler, or None.
+    """Return the context of the running handler, for code that does not receive it as a parameter; None outside one.
 
-    An async handler has a ``Context``. In a thread that works for it (a sync function of a step, ``to_thread``) nothing
-    can be awaited: there it is a ``SyncContext`` of the same job.
+    In an async handler it is a ``Context``. In a thread that the handler started (a sync function of a step,
+    ``asyncio.to_thread``), where nothing can be awaited, it is a ``SyncContext`` of the same job.
     """
     lazy = _current.get()
     if lazy is None:
         return None
-    found = lazy.made()
-    return SyncContext(found._run) if isinstance(found, Context) and not _on_a_loop() else found
+    context = lazy.get()
+    return SyncContext(context._run) if isinstance(context, Context) and not _on_a_loop() else context
 
 
 def current_run() -> HandlerRun | None:
-    """What is behind ``current()``, for Holdfast's own modules."""
+    """Return the ``HandlerRun`` of the current context; internal."""
     lazy = _current.get()
-    return None if lazy is None else lazy.made()._run
+    return None if lazy is None else lazy.get()._run
 
 
 def _on_a_loop() -> bool:
@@ -359,7 +411,7 @@ def _on_a_loop() -> bool:
 
 
 def enter(context: LazyContext, claim: Claim, client: Session) -> None:
-    """Bind the context and the tenant of its job to this task or thread; they end with it."""
+    """Bind the context, and the tenant of its job, to this task or thread. The binding ends with it."""
     _current.set(context)
     client.belong_to(claim.tenant)
     tracing.bind(claim.id, claim.tags)

@@ -1,32 +1,32 @@
-"""Every error Holdfast raises, and the stable code each one carries.
+"""Every error that Holdfast raises, each with a stable code.
 
     HoldfastError
-    ├── InvalidInput            the caller's fault, nothing was stored
+    ├── InvalidInput            the request is wrong; nothing was stored
     │   ├── InvalidPayload      not JSON, too large, too deep
     │   ├── InvalidArguments    do not fit the handler's signature
     │   └── InvalidSetting      a bad URL, policy, name or option
-    ├── Refused                 a rule of the system said no
+    ├── Refused                 the request is valid, but a rule or the state of the data forbids it
     │   ├── NotFound            no such job in this tenant
     │   ├── Conflict            another state, or another payload under the same key
-    │   ├── StaleLease          the token is not (or no longer) the holder's
-    │   ├── IllegalTransition   the database refused a step that is not in the table
-    │   └── EventsGone          retention has removed events that a follower had not read
+    │   ├── StaleLease          the lease is not, or no longer, the one that claims the job
+    │   ├── IllegalTransition   the database refused a change of state that is not legal
+    │   └── EventsGone          retention has removed events that a consumer had not read
     ├── JobFailed               raised by ``result()`` of a job that did not succeed
-    ├── WaitTimeout             the job had not ended in time; it goes on
-    ├── StepsChanged            the handler's steps are not those that the job has behind it
-    ├── StepFailed              a step failed before; the type of its error is not known here any more
-    ├── EventTimeout            the event a handler waited for did not come in time
-    ├── EgressError             an outgoing HTTP request came to no answer that can be used
-    │   ├── EgressRefused       the guard did not let it out; it never will
-    │   ├── EgressTimeout       too slow
-    │   ├── EgressTooLarge      more came back than is taken
-    │   └── EgressUnreachable   no address, no connection, no TLS, broken off
+    ├── WaitTimeout             the job had not ended in time; it continues
+    ├── StepsChanged            the handler's steps differ from those that the job has completed
+    ├── StepFailed              a step failed in an earlier attempt, with an error type that cannot be restored
+    ├── EventTimeout            the event that a handler waits for did not arrive in time
+    ├── EgressError             an outgoing HTTP request got no usable response
+    │   ├── EgressRefused       the egress policy forbids the address; a retry does not help
+    │   ├── EgressTimeout       no response in time
+    │   ├── EgressTooLarge      the response is larger than the limit
+    │   └── EgressUnreachable   DNS, connection or TLS failed, or the connection broke
     └── StoreError              the database could not be used
         ├── StoreUnavailable    cannot connect, connection lost, disk full
         └── SchemaMismatch      not migrated, or migrated by a newer release
 
-A code is part of the public interface: it is stored in ledgers, printed by the
-CLI and matched by other programs. Codes are never renamed.
+A code is part of the public interface: it is stored in the ledger, printed by the command line and matched by other
+programs. Codes are never renamed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 
-# What to do about an error that was raised without a fix of its own, by its code.
+# The default fix for each code, for errors that are raised without a specific one.
 FIXES: Final = {
     "error": "Read the message. If it does not help, report it with the code.",
     "invalid_input": "Correct the value named in the message and try again.",
@@ -107,7 +107,7 @@ FIXES: Final = {
 
 
 class HoldfastError(Exception):
-    """The base class: a stable ``code``, a ``message``, and a ``fix`` where there is one."""
+    """The base class of all errors: a stable ``code``, a ``message``, and a ``fix`` that tells what to do about it."""
 
     default_code: ClassVar[str] = "error"
 
@@ -123,44 +123,65 @@ class HoldfastError(Exception):
 
 
 class InvalidInput(HoldfastError):
+    """The request is wrong. Nothing was stored."""
+
     default_code = "invalid_input"
 
 
 class InvalidPayload(InvalidInput):
+    """A payload or result is not JSON, too large, or nested too deeply."""
+
     default_code = "invalid_payload"
 
 
 class InvalidArguments(InvalidInput):
+    """The arguments do not fit the handler's signature."""
+
     default_code = "invalid_arguments"
 
 
 class InvalidSetting(InvalidInput):
+    """A URL, policy, name or option is invalid."""
+
     default_code = "invalid_setting"
 
 
 class Refused(HoldfastError):
+    """The request is valid, but a rule or the state of the data forbids it."""
+
     default_code = "refused"
 
 
 class NotFound(Refused):
+    """The tenant has no such job, schedule or other object."""
+
     default_code = "not_found"
 
 
 class Conflict(Refused):
+    """The object is in another state, or another payload is stored under the same idempotency key."""
+
     default_code = "conflict"
 
 
 class StaleLease(Refused):
+    """The lease does not claim the job, or no longer does. The change was not recorded."""
+
     default_code = "stale_lease"
 
 
 class IllegalTransition(Refused):
+    """The database refused a change of state that is not legal."""
+
     default_code = "illegal_transition"
 
 
 class EventsGone(Refused):
-    """``through`` is the number of the last event that is missing. ``cursor`` is where the ledger ended when that was
-    noticed: whoever looks at everything anew, and follows from there, misses nothing more."""
+    """Retention has removed events that a consumer had not read.
+
+    ``through`` is the number of the last missing event. ``cursor`` is the end of the ledger when the gap was noticed: a
+    consumer that reads the current state and then follows from ``cursor`` misses nothing more.
+    """
 
     default_code = "events_gone"
 
@@ -179,52 +200,78 @@ class EventsGone(Refused):
 
 
 class JobFailed(HoldfastError):
+    """Raised by ``Handle.result`` when the job ended without success."""
+
     default_code = "job_failed"
 
 
 class WaitTimeout(HoldfastError):
+    """The job had not ended when the time to wait was over. The job continues."""
+
     default_code = "wait_timeout"
 
 
 class StepsChanged(HoldfastError):
+    """The handler's steps differ from those that the job has completed."""
+
     default_code = "steps_changed"
 
 
 class StepFailed(HoldfastError):
+    """A step failed in an earlier attempt with an error type that cannot be restored."""
+
     default_code = "step_failed"
 
 
 class EventTimeout(HoldfastError):
+    """The event that a handler waits for did not arrive in time."""
+
     default_code = "event_timeout"
 
 
 class EgressError(HoldfastError):
+    """An outgoing HTTP request got no usable response."""
+
     default_code = "egress_failed"
 
 
 class EgressRefused(EgressError):
+    """The egress policy forbids the address. A retry does not help."""
+
     default_code = "egress_refused"
 
 
 class EgressTimeout(EgressError):
+    """The server did not respond in time."""
+
     default_code = "egress_timeout"
 
 
 class EgressTooLarge(EgressError):
+    """The response is larger than the limit."""
+
     default_code = "egress_too_large"
 
 
 class EgressUnreachable(EgressError):
+    """DNS, the connection or TLS failed, or the connection broke."""
+
     default_code = "egress_unreachable"
 
 
 class StoreError(HoldfastError):
+    """The database could not be used."""
+
     default_code = "store_error"
 
 
 class StoreUnavailable(StoreError):
+    """The database cannot be reached, the connection was lost, or its disk is full."""
+
     default_code = "store_unavailable"
 
 
 class SchemaMismatch(StoreError):
+    """The database is not migrated, or was migrated by a newer release."""
+
     default_code = "schema_mismatch"

@@ -1,4 +1,4 @@
-"""A job kind: a handler, its name and its defaults, with an ``enqueue`` that has the handler's own signature."""
+"""``Kind``: a handler with its name and its default options. Its ``enqueue`` has the signature of the handler."""
 
 from __future__ import annotations
 
@@ -38,42 +38,66 @@ RetryAs = Literal["new_job"]
 
 
 class Options(TypedDict, total=False):
-    """What ``using`` takes. ``dedupe`` is by content: "skip" while an equal job is active, "coalesce" while one
-    has not been started. ``executor`` is the label of the workers that may run it. With ``retry_as="new_job"`` each
-    retry is a job of its own. ``trace`` is a W3C traceparent in place of the current one; what is malformed is none.
-    ``connection`` is the caller's own: the job exists if the transaction there commits."""
+    """Options of one job: ``send.using(delay="5m").enqueue(…)``, ``app.enqueue("send", …, priority=5)``."""
 
     delay: Duration
+    """Start no earlier than this long from now, by the database's clock: seconds, a timedelta, or ``"1h30m"``."""
     run_at: datetime
+    """Start no earlier than this time, which needs a time zone. Not together with ``delay``."""
     deadline: datetime
+    """End the job as failed if it has not started by this time."""
     queue: str
+    """The queue; workers serve queues. By default ``default``."""
     priority: int
+    """From -32768 to 32767; jobs with a higher priority start first. By default 0."""
     key: str
+    """Idempotency key: the tenant has at most one job of this kind with this key, ever. Enqueuing again returns it."""
     dedupe: Dedupe
+    """Compare the arguments with those of other jobs of the kind: ``"skip"`` adds no job while an equal one is active,
+    ``"coalesce"`` while an equal one has not started."""
     tags: Sequence[str]
+    """Labels to filter jobs by."""
     tenant: str
+    """The tenant. By default the app's; inside a handler, the tenant of the running job."""
     parent: str
+    """The id of the parent job. Inside a handler, by default the running job."""
     correlation_id: str
+    """An id that related jobs share. By default the parent's, or the parent's id."""
     causation_id: str
+    """The id of the event or request that caused the job; stored with it."""
     workflow_id: str
+    """The workflow that the job belongs to. By default the parent's."""
     external_ref: str
+    """An identifier of yours, stored with the job."""
     agent: str
+    """The named owner of the job. A registered agent adds its policy and limits (``app.agents``)."""
     executor: str
+    """The label of the workers that may run the job."""
     limit_key: str | None
+    """A key to limit by, such as a customer's id (``app.limits``)."""
     resources: Sequence[str]
+    """Named resources that the job uses while it runs (``app.limits``, ``app.reservations``)."""
     retry: Retry | str
+    """The retry policy, or the name of a preset."""
     retry_as: RetryAs
+    """With ``"new_job"``, each retry is a separate job."""
     enqueued_by: str
+    """Recorded as the caller. By default the app's setting; inside a handler ``job <id>``."""
     source_ref: str
+    """URI of the input."""
     target_ref: str
+    """URI of the output."""
     payload_ref: str
+    """URI of a payload that is stored elsewhere."""
     trace: str
+    """A W3C traceparent to use instead of the current trace. A malformed one is ignored."""
     connection: object
+    """Your own database connection. The job exists if your transaction commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared(Generic[R]):
-    """A checked call that is not enqueued yet, for ``app.enqueue_many``."""
+    """A call whose arguments are checked and which is not enqueued yet, for ``app.enqueue_many``."""
 
     spec: JobSpec
     tenant: str
@@ -83,8 +107,16 @@ class Prepared(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[P, R]):
-    """A kind of job, made by ``@app.job``: the handler with its name and defaults. Calling it calls the handler itself,
-    as ordinary code."""
+    """A kind of job: the handler with its name and default options. ``@app.job`` makes it::
+
+        @app.job(queue="mail")
+        async def send(to: str, invoice: int) -> str: ...
+
+        handle = send.enqueue("a@example.com", invoice=7)
+        receipt = handle.result(timeout="1m")
+
+    Calling the kind, ``send(…)``, calls the handler directly, without a job.
+    """
 
     name: str
     _session: Session = dataclasses.field(repr=False)
@@ -93,22 +125,25 @@ class Kind(Generic[P, R]):
     defaults: Options = dataclasses.field(default_factory=Options)
     _at_most_once: bool = False
     _approval: Asking | None = None
-    """The question to ask people before a job of this kind runs."""
+    """Options of the approval that jobs of this kind need before they run."""
     _retry_given: bool = False
     _rule: Effective = NO_RULE
     """The payload rules that the code declares for this kind."""
-    # The fields that every job of this kind shares, filled when the first one has been made and checked.
-    _fixed: dict[str, Any] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    # The fields that all jobs of this kind share. Filled when the first job has been made and checked.
+    _shared_fields: dict[str, Any] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
     def using(self, **options: Unpack[Options]) -> Kind[P, R]:
-        """The same kind with other options: ``send.using(delay=300, key="r-7").enqueue(…)``."""
+        """Return the kind with other options: ``send.using(delay="5m", key="order-7").enqueue(…)``.
+
+        ``Options`` lists them. Raises ``InvalidSetting`` for an unknown option.
+        """
         check_options(options, Options.__annotations__)
         self._check_options(options)
-        given = self._retry_given or "retry" in options
-        return dataclasses.replace(self, defaults={**self.defaults, **options}, _retry_given=given)
+        retry_given = self._retry_given or "retry" in options
+        return dataclasses.replace(self, defaults={**self.defaults, **options}, _retry_given=retry_given)
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -124,43 +159,48 @@ class Kind(Generic[P, R]):
                     f"{self.name} starts at most once; it cannot have a retry policy", code="conflicting_options"
                 )
 
-    def _firm(self, given: bool) -> bool:
+    def _overrides_agent_retry(self, retry_given: bool) -> bool:
         """Whether the job's retry policy takes precedence over its agent's."""
-        return given or self._at_most_once
+        return retry_given or self._at_most_once
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Enqueue a job with these arguments, which are those of the handler."""
+        """Enqueue a job with the handler's arguments and return its ``Handle``.
+
+        Raises ``InvalidArguments`` or ``InvalidPayload`` if the arguments do not fit; ``Conflict`` if a job with the
+        same ``key`` and another payload exists; ``Refused`` if a rule forbids the job.
+        """
         prepared = self.prepare(*args, **kwargs)
         return self._session.enqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """The async form of ``enqueue``."""
-        if self._rule.store:  # the artifact store may be slow
+        """Enqueue a job without blocking the event loop; see ``enqueue``."""
+        if self._rule.store:  # writing to the artifact store may block
             prepared = await asyncio.to_thread(self.prepare, *args, **kwargs)
         else:
             prepared = self.prepare(*args, **kwargs)
         return await self._session.aenqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
     def handle(self, job_id: str) -> Handle[R]:
-        """The handle of an existing job of this kind. Its result has the handler's return type."""
+        """Return the handle of an existing job of this kind. It reads nothing until you call it."""
         tenant = self.defaults.get("tenant", self._session.tenant)
         return Handle(parse_id(job_id), tenant, False, None, self._session, self._signature.unpack_result)
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[R]:
-        """Check the arguments without enqueueing, for ``app.enqueue_many``."""
+        """Check the arguments and return a call for ``app.enqueue_many``. Nothing is stored yet."""
         vault = self._session.vault
-        plain = vault.keys is None and self._rule is NO_RULE  # nearly always
+        plain = vault.keys is None and self._rule is NO_RULE  # the common case
         payload = self._signature.pack(args, kwargs, limit=PAYLOAD_LIMIT if plain else vault.limit(self._rule))
-        fixed = self._fixed
-        if not fixed or context.current_run() is not None:
-            spec, tenant = make_spec(self.name, payload, self.defaults, self._session, self._firm(self._retry_given))
+        shared = self._shared_fields
+        if not shared or context.current_run() is not None:
+            retry_given = self._overrides_agent_retry(self._retry_given)
+            spec, tenant = make_spec(self.name, payload, self.defaults, self._session, retry_given)
             if "dedupe" not in self.defaults and context.current_run() is None:
-                fixed.update(_without(spec, "id", "payload"))
+                shared.update(_without(spec, "id", "payload"))
                 if spec.key is None and spec.parent_id is None and spec.references is None:
-                    fixed["alike"] = fixed
+                    shared["alike"] = shared
         else:
             spec, tenant = (
-                JobSpec(id=new_id(), payload=payload, **fixed),
+                JobSpec(id=new_id(), payload=payload, **shared),
                 self.defaults.get("tenant", self._session.tenant),
             )
         if not plain:
@@ -169,7 +209,10 @@ class Kind(Generic[P, R]):
 
 
 def pack_payload(spec: JobSpec, tenant: str, rule: Effective, vault: Vault) -> None:
-    """Judge the payload by what the code declares, and seal or store it; the database judges by its own rules."""
+    """Apply the payload rules that the code declares: check the size, then encrypt or store the payload.
+
+    The database applies its own rules when the job is stored.
+    """
     text = spec.payload
     spec.payload = vault.pack(text, rule, what="payload", kind=spec.kind, tenant=tenant, job_id=spec.id)
     if spec.payload is not text:
@@ -179,9 +222,9 @@ def pack_payload(spec: JobSpec, tenant: str, rule: Effective, vault: Vault) -> N
 def make_spec(
     kind: str, payload: str, options: Options, client: Session, retry_given: bool = False
 ) -> tuple[JobSpec, str]:
-    """Check the options and put the job together. Inside a handler a new job is the running one's child (DP-10)."""
+    """Check the options and return the job and its tenant. Inside a handler, the running job is the parent."""
     parent = context.current_run()
-    # A blank tenant is a mistake somewhere, and must not end up as the default one.
+    # A blank tenant is a mistake of the caller; it must not become the default tenant.
     tenant = check_name(options.get("tenant", client.tenant), "tenant")
     parent_id = options.get("parent")
     if parent_id is None and parent is not None and parent.claim.tenant == tenant:
@@ -244,7 +287,7 @@ def _without(spec: JobSpec, *names: str) -> dict[str, Any]:
 
 
 def _tags(values: object) -> tuple[str, ...]:
-    # Text is a sequence too, of letters.
+    # A str is iterable too: its letters would become tags.
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InvalidSetting("tags must be a list of text", code="invalid_name")
     return tuple(check_name(tag, "tag") for tag in values)

@@ -1,11 +1,14 @@
-"""For those who receive webhooks: ``holdfast.webhooks.verify(headers, body, secret)``. Any framework; no other part of
-Holdfast is needed, and nothing but the standard library.
+"""Receive webhooks: verify signatures and skip messages that were delivered before.
+
+It works with any web framework and needs nothing but the standard library::
+
+    seen = webhooks.Seen()
 
     message = webhooks.verify(request.headers, await request.body(), os.environ["HOLDFAST_HOOKS"])
     if seen.first(message.id):
-        act_on(message.json())
+        process(message.json())
 
-What is wrong with a message is a ``HoldfastError``: answer it with 400, and nothing else is ever raised.
+A message that is not valid raises a ``HoldfastError``, and no other exception: respond with status 400.
 """
 
 from __future__ import annotations
@@ -32,21 +35,23 @@ def verify(
     tolerance: float = TOLERANCE,
     now: float | None = None,
 ) -> Message:
-    """The message, if it was signed with this secret (or one of these) within the last minutes.
+    """Check the signature of a webhook and return its message.
 
-    ``body`` is the bytes as they came: JSON that was read and written again has another signature.
+    ``body`` must be the bytes as received: JSON that was parsed and serialized again has another signature. Pass
+    several ``secrets`` while you rotate them. A message that was signed more than ``tolerance`` seconds before or after
+    ``now`` is refused. Raises a ``HoldfastError``.
     """
-    moment, span = _seconds(time.time() if now is None else now), _seconds(tolerance)
-    return standard.verify(headers, body, secrets, now=moment, tolerance=span)
+    moment = _seconds(time.time() if now is None else now)
+    return standard.verify(headers, body, secrets, now=moment, tolerance=_seconds(tolerance))
 
 
 def sign(secrets: str | Sequence[str], id: str, body: bytes, *, now: float | None = None) -> dict[str, str]:
-    """The three headers of a message, for those who send some themselves, or test a receiver."""
+    """Return the three headers of a signed message, to test a receiver or to send messages yourself."""
     return standard.sign(secrets, id, int(_seconds(time.time() if now is None else now)), body)
 
 
 def new_secret(size: object = 32) -> str:
-    """A secret of so many random bytes, to be put where programs find it by name; it is not stored anywhere."""
+    """Return a new secret of ``size`` random bytes, as text. Holdfast does not store it."""
     if not isinstance(size, int) or not standard.LEAST_KEY <= size <= standard.MOST_KEY:
         raise InvalidSetting(
             f"a webhook secret must have {standard.LEAST_KEY} to {standard.MOST_KEY} bytes", code="webhook_secret"
@@ -61,10 +66,11 @@ def _seconds(value: object) -> float:
 
 
 class Seen:
-    """The ids of messages that were seen, the last so many of them, in this process.
+    """Remembers the ids of the last ``most`` messages, in this process.
 
-    A message is sent again when its answer was lost, a day later even, with the same id. Where doing it twice would do
-    harm, keep the id in your database instead, under a unique key, in the transaction of what you do.
+    A message is sent again, with the same id, when the sender did not get your response; this can be a day later. If
+    processing a message twice would do harm, store its id in your database instead, under a unique key and in the same
+    transaction as your changes.
     """
 
     def __init__(self, most: int = 100_000) -> None:
@@ -73,7 +79,7 @@ class Seen:
         self._lock = threading.Lock()
 
     def first(self, id: str) -> bool:
-        """Whether this one was not seen before; from now on it was."""
+        """Return True the first time it is called with this id."""
         with self._lock:
             if id in self._ids:
                 return False

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.req("HF-5", "SC-19")
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enqueue_many, "PART", 20)
+    monkeypatch.setattr(enqueue_many, "BATCH", 20)
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def test_a_small_run_measures_and_checks(store: Store, tmp_path: Path) -> None:
     reading = read(store, found["tenant"])
     assert (len(reading.jobs), len(reading.events)) == (found["left"]["jobs"], found["left"]["events"])
     assert len(reading.jobs) == 200 + TRICKLE
-    assert f"Left behind: {200 + TRICKLE:,} jobs" in done.stderr
+    assert f"The database keeps {200 + TRICKLE:,} jobs" in done.stderr
     assert state_of(store, others) == State.QUEUED
 
 
@@ -49,8 +49,8 @@ def test_a_file_of_its_own_is_removed_unless_it_is_to_be_kept(tmp_path: Path, ke
     options = (*SMALL, "--url", f"sqlite:///{tmp_path}/scratch.db", *(["--keep"] if keep else []))
     done = call("bench", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "each begun once and succeeded" in done.stdout
-    assert ("Nothing is left behind" in done.stderr) is not keep
+    assert "each started once and succeeded" in done.stdout
+    assert ("has been removed" in done.stderr) is not keep
     assert bool(list(tmp_path.iterdir())) is keep
 
 
@@ -81,8 +81,8 @@ def test_the_judge_sees_what_is_lost_doubled_or_unsettled(store: Store, reading:
     lost = Reading({each: job for each, job in found.jobs.items() if each != ids[0]}, found.events)
     assert "1 jobs are not in the database" in problems_of(ids, lost)[0]
     twice = Reading(found.jobs, [*found.events, *(e for e in found.events if e.to_state is State.IN_PROGRESS)])
-    assert "4 jobs were not begun exactly once" in problems_of(ids, twice)[0]
-    assert "1 jobs are nobody's" in problems_of(ids[1:], found)[0]
+    assert "4 jobs did not start exactly once" in problems_of(ids, twice)[0]
+    assert "1 jobs were not enqueued by this benchmark" in problems_of(ids[1:], found)[0]
     failed = put_one(store, retry=tries(1))
     work(store, BROKEN)
     assert any("have not succeeded" in problem for problem in problems_of([*ids, failed], read(store, "default")))

@@ -43,14 +43,14 @@ def test_a_worker_says_whether_it_is_live_and_ready(
             code, text = ask("ready")
             assert (code, "database unreachable: gone" in text) == (1, True)
             assert ask("live")[0] == 0, "restarting it would not bring the database back"
-            monkeypatch.setattr(probes, "STUCK", -1.0)
-            probe._asked = time.monotonic()
+            monkeypatch.setattr(probes, "STUCK_AFTER", -1.0)
+            probe._pinged_at = time.monotonic()
             assert probe.live()[0] is False
         assert ask("ready")[0] == 1
     finally:
         server.shutdown()
         server.server_close()
-    assert "no answer" in ask("live")[1]
+    assert "no response" in ask("live")[1]
 
 
 def attach(probe: WorkerProbe, beside: Background) -> None:

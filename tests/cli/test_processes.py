@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.run_worker import AT_ONCE, ONCE_MORE
+from holdfast.cli.run_worker import STOPPING, STOPPING_NOW
 from holdfast.cli.supervisor.supervisor import LONGEST_PAUSE, pause_after
 from holdfast.cli.supervisor.worker_process import Reports
 from holdfast.engine.states import State
@@ -124,7 +124,7 @@ def test_a_second_signal_hands_back_at_once(store: Store, crew: Crew) -> None:
     with crew.working(store, "--processes", "2", "--grace", "10m") as process:
         until(lambda: len(crew.begun) == 1, "the job is running")
         process.send_signal(signal.SIGTERM)
-        hear(process, ONCE_MORE)  # or it might take both for one
+        hear(process, STOPPING)  # or it might take both for one
         code, _, messages = stop(process)
     assert code == 0, messages
     handed_back = next(event for event in history(store, job_id) if event.type == "snooze")
@@ -159,7 +159,7 @@ def test_a_third_signal_kills_and_says_so(store: Store, crew: Crew) -> None:
     with crew.working(store, "--processes", "1") as process:
         until(lambda: len(crew.begun) == 1, "the child is blocked")
         process.send_signal(signal.SIGTERM)
-        for heard in (ONCE_MORE, AT_ONCE):
+        for heard in (STOPPING, STOPPING_NOW):
             hear(process, heard)
             process.send_signal(signal.SIGTERM)
         _, messages = process.communicate(timeout=30)
@@ -258,12 +258,12 @@ def test_a_supervisor_that_is_stopped_does_not_stop_its_workers() -> None:
     with ours, theirs:
         reports = Reports(theirs)
         for taken in range(5_000):  # each was sent with a wait for room, on the worker's loop
-            reports.tell(taken=taken, files=["x" * 50])
+            reports.send(taken=taken, files=["x" * 50])
         ours.setblocking(False)
         lines = b""
         while b'"taken": 4999' not in lines:
             lines += ours.recv(65_536)
-            reports.tell()
+            reports.send()
         heard = [json.loads(line) for line in lines.splitlines()]
     assert heard[0]["taken"] == 0
     assert heard[-1] == {"taken": 4999, "files": ["x" * 50]}

@@ -199,10 +199,10 @@ def test_a_signal_to_a_fork_is_not_the_workers(sqlite_store: Store, crew: Crew) 
 
 FIRST = """
 import ctypes, os, signal, sys, time
-from holdfast.cli.main import divide
+from holdfast.cli.main import fork_init
 
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # whoever loses its parent becomes a child of this process, as of the first one
-divide()
+fork_init()
 
 def children_of(pid):
     return open(f"/proc/{pid}/task/{pid}/children").read().split()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.run_worker import ONCE_MORE
+from holdfast.cli.run_worker import STOPPING
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import JobFilter
@@ -97,7 +97,7 @@ def test_a_second_signal_hands_back_at_once(store: Store, shop: Path) -> None:
     with serving(shop, store, "--grace", "10m") as process:
         hear(process, "the handler runs")
         process.send_signal(signal.SIGTERM)
-        hear(process, ONCE_MORE)  # or it might take both for one
+        hear(process, STOPPING)  # or it might take both for one
         process.send_signal(signal.SIGTERM)
         _, messages = process.communicate(timeout=20)
     assert process.returncode == 0, messages

@@ -150,4 +150,4 @@ def test_a_kill_that_nobody_recovered_from_is_no_demo() -> None:
 def test_a_job_that_nobody_asked_for_is_seen() -> None:
     jobs, events = sound()
     verdict = judge([name for name in WAYS if name != "quick"], 1, Reading(jobs, events))
-    assert any("never accepted but there: quick" in problem for problem in verdict.problems)
+    assert any("in the database but never accepted: quick" in problem for problem in verdict.problems)

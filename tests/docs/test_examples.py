@@ -43,7 +43,7 @@ async def test_receipts(request: pytest.FixtureRequest, capsys: pytest.CaptureFi
     assert await example.main(url) == {"succeeded": 20, "dead_letter": 1}
     said = capsys.readouterr().out
     assert "refused: idempotency_conflict" in said
-    assert "order 5: sent at try 3" in said
+    assert "order 5: sent in attempt 3" in said
     assert said.count("job.retry") == 2
     assert "20 receipts sent" in said
 
@@ -55,9 +55,9 @@ async def test_warehouse(request: pytest.FixtureRequest, capsys: pytest.CaptureF
     assert await load("warehouse").main(url) == {"pack": 2, "label": 3}
     said = capsys.readouterr().out
     assert "order 9: there is a living worker, and none serves queue moon (they serve default)" in said
-    assert "label, try 2: failed the printer is jammed (1 to go)" in said
-    assert "label, try 3: succeeded" in said
-    assert "pack paid orders: 1 made" in said
+    assert "label, attempt 2: failed the printer is jammed (1 to go)" in said
+    assert "label, attempt 3: succeeded" in said
+    assert "pack paid orders: 1 jobs created" in said
 
 
 @pytest.mark.req("DP-4", "DP-21")
@@ -175,7 +175,7 @@ def test_agent(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str
         "delivered_to": "the back door",
     }
     # Killed between the sale and its record, that step was tried again; nothing before it was.
-    assert (outcome.thought, outcome.calls, outcome.crashes) == (1, 3, 1)
+    assert (outcome.plans, outcome.calls, outcome.crashes) == (1, 3, 1)
     assert [line.partition(":")[0] for line in outcome.sold] == ["flour for 12", "cherries for 35"]
     assert "nothing was bought twice" in capsys.readouterr().out
 
@@ -189,15 +189,15 @@ def test_import_rows(
     example = load("import_rows")
     outcome = example.main(request.getfixturevalue(f"{store}_url"), tmp_path)
     assert outcome.result == {"good_row": 4_940, "bad_row": 60}
-    assert (outcome.begins, outcome.written) == ([0, 2_250], 5_250)
-    assert "The other worker went on after row 2,250." in capsys.readouterr().out
+    assert (outcome.starts, outcome.written) == ([0, 2_250], 5_250)
+    assert "The other worker continued after row 2,250." in capsys.readouterr().out
 
 
 @pytest.mark.slow
 @pytest.mark.req("JF-14")
 def test_over_http(new_sqlite_url: str) -> None:
     assert load("over_http").main(new_sqlite_url) == [
-        "asked twice, one job: True",
+        "enqueued twice, one job: True",
         "order 7: 20 refunded",
         "Refund 500 for order 8? approved",
         "ada may not enqueue: missing_scope",
@@ -258,7 +258,7 @@ async def test_magazine(request: pytest.FixtureRequest, capsys: pytest.CaptureFi
     assert set(stands.values()) == {"succeeded"}
     said = capsys.readouterr().out
     assert "the issue is partially_failed, its pages are partially_failed" in said
-    assert "held back: book, print, post" in said
+    assert "skipped: book, print, post" in said
     assert "500 × January: page 0, page 1, page 2, page 3, page 4" in said
 
 
@@ -292,7 +292,7 @@ async def test_audit(request: pytest.FixtureRequest, capsys: pytest.CaptureFixtu
     assert re.fullmatch(r"job \S+ is succeeded, and its events end with in_progress", said[1])
     assert len(said) == 2
     told = capsys.readouterr().out
-    assert "10 events and actions in 1 seal: whole" in told
+    assert "10 events and actions in 1 seal: intact" in told
     assert "add limit kind transfer: {'concurrency': 2}" in told
 
 
@@ -304,7 +304,7 @@ async def test_webhooks(
     monkeypatch.setenv("HOLDFAST_SECRET_OPS_HOOK", "")  # the example sets it, and it is put back
     told = await load("webhooks").main(new_sqlite_url)
     assert sorted(told[:3]) == ["job.dead_letter", "order.paid", "ping"]
-    assert told[3].endswith(" (once more)")
+    assert told[3].endswith(" (duplicate)")
     assert capsys.readouterr().out.count("attempt 1: 204") == 4
 
 
@@ -339,7 +339,7 @@ def test_hooks(sqlite_url: str) -> None:
     assert load("hooks").main(sqlite_url) == [
         "charging 100 for request r-17",
         "charge, attempt 1: done",
-        "charge failed for good: the bank is closed",
+        "charge failed permanently: the bank is closed",
     ]
 
 

@@ -51,7 +51,7 @@ def leave(*workers: WorkerProcess, twice: WorkerProcess) -> None:
     """Each is asked to, and one of them twice."""
     for worker in workers:
         worker.ask_to_stop()
-    until(lambda: "once more to hand back" in twice.said(), "it has heard")
+    until(lambda: "send the signal again" in twice.said(), "it has heard")
     twice.ask_to_stop()
     end = time.monotonic() + LEFT_WITHIN
     codes = [worker.wait(max(0.0, end - time.monotonic())) for worker in workers]

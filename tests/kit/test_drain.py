@@ -184,7 +184,7 @@ def test_a_deadline_passes_with_the_clock(kit: Kit) -> None:
 def test_jobs_that_wait_for_others_need_room(place: str | None) -> None:
     with Kit(shop.app, place, timeout=2) as kit:
         handle = shop.wait_for_receipt.enqueue(7)
-        with pytest.raises(WaitTimeout, match=r"not done after 2 s; handed back: wait_for_receipt.*concurrency"):
+        with pytest.raises(WaitTimeout, match=r"not done after 2 s; released: wait_for_receipt.*concurrency"):
             kit.drain()
     with Kit(shop.app, place, timeout=60) as kit:
         handle = shop.wait_for_receipt.enqueue(7)

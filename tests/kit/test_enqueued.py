@@ -115,7 +115,7 @@ def test_the_message_says_what_was_enqueued_instead(jobs: Kit) -> None:
     with pytest.raises(AssertionError) as missing:
         jobs.assert_enqueued(shop.send_receipt, to="1@example.com", order=2, queue="default")
     assert str(missing.value) == (
-        "no send_receipt with to='1@example.com', order=2, queue='default' was enqueued; what was:\n"
+        "no send_receipt with to='1@example.com', order=2, queue='default' was enqueued; enqueued jobs:\n"
         "  send_receipt(to='1@example.com', order=1) queue=mail: queued\n"
         "      order is 1, not 2\n"
         "      queue is 'mail', not 'default'\n"
@@ -132,12 +132,12 @@ def test_the_message_says_what_was_enqueued_instead(jobs: Kit) -> None:
 
 
 def test_the_message_when_there_are_too_many(jobs: Kit) -> None:
-    with pytest.raises(AssertionError, match=r"^send_receipt was enqueued 3 times, not 2; what was:"):
+    with pytest.raises(AssertionError, match=r"^send_receipt was enqueued 3 times, not 2; enqueued jobs:"):
         jobs.assert_enqueued(shop.send_receipt, times=2)
     with pytest.raises(AssertionError) as unwanted:
         jobs.assert_not_enqueued(shop.send_receipt, order=3)
     assert str(unwanted.value) == (
-        "send_receipt with order=3 was enqueued; what was:\n"
+        "send_receipt with order=3 was enqueued; enqueued jobs:\n"
         "  send_receipt(to='3@example.com', order=3) queue=mail: queued"
     )
 
@@ -145,7 +145,7 @@ def test_the_message_when_there_are_too_many(jobs: Kit) -> None:
 def test_the_message_when_there_is_nothing(kit: Kit) -> None:
     kit.assert_not_enqueued()
     kit.assert_enqueued(shop.bill, times=0)
-    with pytest.raises(AssertionError, match=r"^no job was enqueued; nothing was$"):
+    with pytest.raises(AssertionError, match=r"^no job was enqueued; there are no jobs$"):
         kit.assert_enqueued()
 
 

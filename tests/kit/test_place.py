@@ -126,7 +126,7 @@ def test_an_app_on_the_very_database_the_kit_uses(postgres_url: str) -> None:
 
 @pytest.mark.slow
 def test_a_transaction_left_open_is_an_error_and_no_hang(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.testing.database.LONGEST_WAIT", "200ms")
+    monkeypatch.setattr("holdfast.testing.database.DROP_TIMEOUT", "200ms")
     kit = Kit(shop.app, postgres_url)
     with psycopg.connect(postgres_url) as connection:
         with pytest.raises(HoldfastError, match="lock timeout"), kit:

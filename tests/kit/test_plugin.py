@@ -156,7 +156,7 @@ def test_a_failed_assertion_points_at_the_test(run: Run, project: Path) -> None:
     done = run()
     assert outcome(done) == "1 failed"
     assert "test_shop.py:4: AssertionError" in done.stdout
-    assert "E       AssertionError: no add with a=7 was enqueued; what was:" in done.stdout
+    assert "E       AssertionError: no add with a=7 was enqueued; enqueued jobs:" in done.stdout
     assert "testing/kit.py" not in done.stdout
 
 

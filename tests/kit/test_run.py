@@ -126,7 +126,7 @@ def test_what_must_not_end_a_test_run_is_a_failed_job(kit: Kit) -> None:
 @pytest.mark.slow
 def test_a_job_that_hangs_is_given_up(place: str | None) -> None:
     with Kit(shop.app, place, timeout="1s") as kit:
-        with pytest.raises(WaitTimeout, match="not done after 1 s; handed back: hang"):
+        with pytest.raises(WaitTimeout, match="not done after 1 s; released: hang"):
             kit.run(shop.hang)
         kit.assert_enqueued(shop.hang, state="retry_waiting")
 

@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console
 
 from holdfast import App, Backoff, Context, Retry, SyncContext
-from holdfast.cli.top import _Keys, as_lines, look, picture
+from holdfast.cli.top import _Keys, as_lines, read, render
 from holdfast.features.assembly import open_store
 from holdfast.features.health.statistics import LATELY, WINDOW, Pulse, rates_of
 from tests.app.conftest import NewApp
@@ -126,7 +126,7 @@ def test_rates_are_of_the_last_minute_or_as_far_back_as_was_read() -> None:
 
 def shown(app: App, width: int, height: int = 40) -> str:
     screen = Console(width=width, height=height, record=True, file=io.StringIO(), markup=False)
-    screen.print(picture(look(app._session, "default"), 2.0, width, height))
+    screen.print(render(read(app._session, "default"), 2.0, width, height))
     return screen.export_text()
 
 
@@ -143,11 +143,11 @@ def test_top_shows_it_in_any_width_and_nobodys_text_is_believed(
         assert "mail" in text
         assert "dead letters 1" in " ".join(text.split())
         assert "ConnectionError" in text
-        assert "this look took" in text
+        assert "query took" in text
         assert "\x1b" not in text
         assert "\u202e" not in text
     assert max(map(len, narrow.splitlines())) <= 50
-    assert "evil\\x1b[2J [red]x\\u202e" in "\n".join(as_lines(look(app._session, "default")))
+    assert "evil\\x1b[2J [red]x\\u202e" in "\n".join(as_lines(read(app._session, "default")))
     app.close()
 
     monkeypatch.setenv("HOLDFAST_URL", url)
@@ -167,7 +167,7 @@ def test_keys_end_it_and_hold_it() -> None:
     def typed(text: str) -> tuple[bool, bool]:
         keys = _Keys()
         keys.take(text)
-        return keys.held, keys.over
+        return keys.paused, keys.over
 
     assert typed("p") == (True, False)
     assert typed("ppx") == (False, False)
@@ -200,7 +200,7 @@ def test_on_a_terminal_it_lives_until_q(sqlite_url: str) -> None:
 
         until(read, "it drew twice")
         os.write(ours, b"p")
-        until(lambda: read() and b"HELD" in seen, "it says that it is held")
+        until(lambda: read() and b"PAUSED" in seen, "it shows that it is paused")
         os.write(ours, b"q")
         end = time.monotonic() + 20
         while process.poll() is None and time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""Absurd: tasks of durable steps. Its schema comes with its own command, its workers share one process."""
+"""Absurd: tasks with durable steps. Its command creates the schema; its workers share one process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def main() -> None:
             await app.list_queues()  # the connection is open before the clock starts
             await link.atimed(bulk)
         case "work":
-            # A client has one connection, on which its tasks take turns: several clients beside one another are faster.
+            # A client has one connection, which its tasks share: several clients are faster.
             apps = [client(link) for _ in range(link.options["clients"])]
             for each in apps:
                 await each.list_queues()

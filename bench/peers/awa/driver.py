@@ -1,4 +1,5 @@
-"""awa on its queue storage: COPY for bulk, many permits for durable completion, as its configuration guide says."""
+"""awa on its queue storage: COPY for bulk, many permits for durable completion, as its configuration guide
+recommends."""
 
 from __future__ import annotations
 

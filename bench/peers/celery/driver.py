@@ -1,4 +1,4 @@
-"""Celery on Redis: one process with the solo pool (no hand-over between processes for no-ops), results off."""
+"""Celery on Redis: one process with the solo pool (no transfer between processes for no-ops), results off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DBOS: workflows of durable steps, as plain functions in its threads, which are faster here than coroutines."""
+"""DBOS: workflows with durable steps, as sync functions in its threads, which are faster here than coroutines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def main() -> None:
         case "bulk":
             DBOS.listen_queues([])
             DBOS.launch()
-            # Until the worker says otherwise it lets nothing through, and is looked at often.
+            # A limit of zero holds the jobs back until the worker raises it. The worker reads the limit often.
             DBOS.register_queue(QUEUE, worker_concurrency=0, polling_interval_sec=0.01)
             link.timed(bulk)
         case "work":

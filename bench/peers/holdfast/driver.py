@@ -1,4 +1,4 @@
-"""Holdfast by its public names only: the app, ``enqueue``, ``enqueue_many``, and a worker in this process."""
+"""Holdfast, by its public names only: the app, ``enqueue``, ``enqueue_many``, and a worker in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""huey on SQLite: write-ahead log, ``fsync=True`` (synchronous = FULL, as ours), results off, its own consumer."""
+"""huey on SQLite: write-ahead log, ``fsync=True`` (synchronous = FULL, as Holdfast), results off, its own consumer."""
 
 from __future__ import annotations
 

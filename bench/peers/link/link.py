@@ -1,8 +1,8 @@
-"""The driver's end of the line between the harness and one peer: what every driver written in Python shares.
+"""The driver's side of the connection to the harness, shared by all drivers in Python.
 
-A driver is started as ``driver.py COMMAND URL OPTIONS`` inside its peer's own environment, so this module uses
-the standard library alone. It says what happens as JSON lines on its output and is told ``go``, ``count`` and
-``stop`` on its input. The harness does all checking; a driver only reports which job ran when.
+A driver is started as ``driver.py COMMAND URL OPTIONS`` in the environment of its peer, so this module uses only the
+standard library. It reports events as JSON lines on stdout and receives ``go``, ``count`` and ``stop`` on stdin. The
+harness does all checks; a driver only reports which job ran when.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def say(event: str, **facts: Any) -> None:
 
 
 class Record:
-    """Which job ran when, kept in memory until the measurement is over."""
+    """Records which job ran when, in memory until the measurement is over."""
 
     def __init__(self, path: str | None) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class Record:
 
 
 class Link:
-    """One run of one command: its arguments, its record, and the two moments the harness decides."""
+    """One run of one command: its arguments, its record, and the two moments that the harness decides."""
 
     def __init__(self, argv: list[str]) -> None:
         self.command, self.url = argv[1], argv[2]
@@ -71,7 +71,7 @@ class Link:
         self._stop.set()  # also when the harness is gone
 
     def ready(self) -> None:
-        """Everything is imported and connected: wait until the clock may start."""
+        """Report that everything is imported and connected, and wait for the start of the clock."""
         say("ready")
         self._go.wait()
         say("begun", at=clock())
@@ -98,7 +98,7 @@ class Link:
         say("done", seconds=(clock() - start) / 1e9)
 
     def paced(self, enqueue: Callable[[int], Any]) -> None:
-        """One enqueue every so often; the record says when each had returned."""
+        """Enqueue at fixed intervals, and record when each call returned."""
         self.ready()
         due = time.monotonic()
         for number in range(self.options["count"]):

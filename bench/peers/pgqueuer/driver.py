@@ -1,4 +1,4 @@
-"""PgQueuer on asyncpg and uvloop, after its own tuning guide: one connection a queue manager, large batches."""
+"""PgQueuer on asyncpg and uvloop, by its tuning guide: one connection per queue manager, large batches."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ async def main() -> None:
                     app.run_worker_async(concurrency=link.options["concurrency"], install_signal_handlers=False)
                 )
                 await link.await_stop()
-                running.cancel()  # its way to ask for a graceful end
+                running.cancel()  # its way to request a graceful end
                 await asyncio.gather(running, return_exceptions=True)
                 link.finish()
 

@@ -1,4 +1,4 @@
-"""For servers that speak ASGI, with live updates of the dashboard: `uvicorn config.asgi:application`."""
+"""ASGI application, which gives the dashboard live updates: `uvicorn config.asgi:application`."""
 
 import os
 

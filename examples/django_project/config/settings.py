@@ -1,4 +1,4 @@
-"""A shop that sends receipts. The lines that matter for Holdfast are marked."""
+"""Settings of a shop that sends receipts. Comments mark the lines for Holdfast."""
 
 import os
 from pathlib import Path
@@ -51,7 +51,7 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ.get("SHOP_DATABASE", BASE_DIR / "db.sqlite3"),
-        "OPTIONS": {"transaction_mode": "IMMEDIATE"},  # Holdfast: writers wait for one another instead of failing
+        "OPTIONS": {"transaction_mode": "IMMEDIATE"},  # Holdfast: a writer waits for others instead of failing
     }
 }
 TASKS = {"default": {"BACKEND": "holdfast.integrations.django.HoldfastBackend", "QUEUES": []}}  # Holdfast

@@ -1,4 +1,4 @@
-"""A task of Django and a native job of Holdfast, in one project."""
+"""A Django task and a native Holdfast job."""
 
 import django
 

@@ -1,4 +1,4 @@
-"""python manage.py test"""
+"""Run: python manage.py test"""
 
 from django.test import TestCase
 
@@ -16,4 +16,4 @@ class OrderTests(HoldfastMixin, TestCase):
         self.run_jobs()
         order.refresh_from_db()
         self.assertTrue(order.receipt_sent)
-        self.assertFalse(order.reminded)  # not due before tomorrow
+        self.assertFalse(order.reminded)  # it is due tomorrow

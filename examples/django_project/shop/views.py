@@ -11,7 +11,7 @@ from shop.tasks import remind, send_receipt
 @require_POST
 @transaction.atomic
 def place_order(request: HttpRequest) -> JsonResponse:
-    """The order and its two jobs are committed together, or none of them."""
+    """Create an order and its two jobs, which are committed together or not at all."""
     order = Order.objects.create(email=request.POST["email"], total=request.POST["total"])
     receipt = send_receipt.enqueue(order.pk)
     remind.using(delay="1d").enqueue(order.pk)

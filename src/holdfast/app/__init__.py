@@ -1,4 +1,4 @@
-"""``App``: one database, the kinds of one program, and a namespace for every noun."""
+"""``App``: the entry point. One database, the kinds of one program, and a namespace for each noun."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from holdfast.app.handlers import Declared
 from holdfast.app.workers import Running
 from holdfast.engine.hooks import AppHooks
 from holdfast.engine.names import check_name
+from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.units import Duration, seconds
 from holdfast.features.agents.operations import Agents, Executors
@@ -41,6 +42,7 @@ from holdfast.features.workflows.operations import Workflows
 from holdfast.outgoing import EgressPolicy
 from holdfast.stores.artifacts import Artifacts, ArtifactStore
 from holdfast.stores.ids import new_id
+from holdfast.stores.namespace import call
 from holdfast.stores.port import POOL_SIZE
 from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
@@ -48,33 +50,59 @@ from holdfast.telemetry import tracing
 
 
 class App(Running):
-    """One database, one tenant, the kinds of one program. Without a URL, HOLDFAST_URL names the database.
+    """One database, one tenant, and the kinds of one program::
 
-    Every operation of a namespace has a sync and an async form: ``app.limits.list()``, ``await app.limits.alist()``.
+        app = holdfast.App()  # the database that HOLDFAST_URL names
+
+        @app.job(retry=Retry(max_attempts=5))
+        async def send(to: str) -> None: ...
+
+        send.enqueue("a@example.com")
+
+    Creating an app opens no connection. Every operation of a namespace has a sync and an async form:
+    ``app.limits.list()``, ``await app.limits.alist()``.
+
+    Parameters:
+
+    - ``url``: the database. By default ``HOLDFAST_URL``; raises ``InvalidSetting`` if there is neither.
+    - ``tenant``: the tenant to work for. ``with app.tenant(name):`` changes it for a block.
+    - ``name``: recorded as the ``source_system`` of jobs. By default the program's name.
+    - ``schema``: the schema of the tables, in a database that has schemas.
+    - ``enqueued_by``: recorded as the caller. By default the user of the operating system.
+    - ``secret_names``: more names of environment variables whose values are redacted.
+    - ``answer_within``: how long a database server may take to respond before the connection is dropped. By default
+      30 seconds.
+    - ``pool_size``: the number of connections to a database server for threads, and the same number per event loop.
+    - ``strict``: refuse to start a worker whose database role may read and write everything.
+    - ``artifacts``: the artifact store: a directory, ``s3://…``, or an ``ArtifactStore``. By default
+      ``HOLDFAST_ARTIFACTS``.
+    - ``egress``: which addresses outgoing HTTP requests of jobs may reach.
+    - ``secrets``: a function that returns a secret by its name and tenant. By default ``HOLDFAST_SECRET_…`` variables.
+    - ``outgoing_headers``: a function that returns headers for each outgoing request. By default those of the trace.
     """
 
     jobs: Jobs
-    """Read jobs and act on them: list, get, cancel, redrive, why, …"""
+    """Read and change jobs: list, get, cancel, redrive, why, …"""
     events: Events
-    """Read the events of jobs and those that applications send; manage consumers."""
+    """Read the events of jobs and of applications; manage consumers."""
     subscriptions: Subscriptions
-    """Events that make jobs."""
+    """Subscriptions: events that create jobs."""
     schedules: Schedules
-    """Times at which jobs are made."""
+    """Schedules: times at which jobs are created."""
     templates: Templates
-    "Manage templates: named, versioned job definitions."
+    """Templates: named, versioned job definitions."""
     workflows: Workflows
-    """Workflows that were started."""
+    """Workflows that have started: read, extend, cancel and resume them."""
     approvals: Approvals
-    """Questions that jobs ask people."""
+    """Approvals: decisions that jobs wait for. List, approve and deny them."""
     dead_letters: DeadLetters
-    """Jobs that failed for good, in groups."""
+    """Jobs that failed permanently, grouped by cause."""
     operations: Operations
     """Bulk operations: cancel, redrive or discard all jobs that match."""
     limits: Limits
     """Limits on concurrency and rate."""
     pauses: Pauses
-    """What must not start for now."""
+    """Pauses of queues, kinds, agents, tenants, or of everything."""
     reservations: Reservations
     """Resources and queues on which no job starts for a while."""
     queues: Queues
@@ -88,19 +116,19 @@ class App(Running):
     event_types: EventTypes
     """The registry of event types, with their schemas."""
     policies: DeploymentPolicies
-    """What becomes of unknown names, and other rules of the whole deployment."""
+    """Rules of the whole deployment, such as how unregistered names are treated."""
     tenants: Tenants
     """Limits and fair shares of tenants."""
     tokens: Tokens
     """API tokens of the HTTP service."""
     connectors: Connectors
-    """Which hosts and secrets the built-in kinds may use."""
+    """Hosts and secrets that the built-in kinds may use."""
     webhooks: Webhooks
-    """Webhooks that are told of events."""
+    """Webhooks: HTTP endpoints that are notified of events."""
     payload_rules: PayloadRules
     """Rules for payloads and results."""
     retention: RetentionPolicies
-    """How long jobs are kept."""
+    """Retention: how long jobs are kept."""
     usage: UsageReport
     """Attempts, run time and cost per tenant, kind and day."""
     audit: Audit
@@ -108,11 +136,11 @@ class App(Running):
     workers: Workers
     """Running workers: list, drain and stop them."""
     health: HealthChecks
-    """The state of the work: verdict, statistics, activity."""
+    """Health of the system: verdict, statistics, activity."""
     hooks: AppHooks
-    """Functions to run around enqueue and around every attempt, and after its end."""
+    """Functions that run around enqueue, around each attempt, and after its end."""
 
-    # An integration may replace it with one that uses the framework's own connection.
+    # An integration may replace it with a session that uses the framework's connection.
     _session_type: type[Session] = Session
 
     def __init__(
@@ -133,14 +161,14 @@ class App(Running):
         outgoing_headers: OutgoingHeaders | None = None,
     ) -> None:
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
-        self._schema, self._strict, named = schema, strict, config.database_url(url)
+        self._schema, self._strict, database = schema, strict, config.database_url(url)
         self.hooks = AppHooks()
         self._session = session = self._session_type(
-            open_store(named, schema=schema, answer_within=limit, pool_size=pool_size),
+            open_store(database, schema=schema, answer_within=limit, pool_size=pool_size),
             tenant=check_name(tenant, "tenant"),
             name=check_name(name or config.program_name(), "name"),
             actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),
-            vault=Vault.of(artifacts or config.artifact_place(named), config.key_text()),
+            vault=Vault.of(artifacts or config.artifact_place(database), config.key_text()),
             hooks=self.hooks,
         )
         super().__init__(session)
@@ -172,7 +200,7 @@ class App(Running):
         self.limits, self.pauses = Limits(session), Pauses(session)
         self.reservations, self.queues = Reservations(session), Queues(session)
         self.agents, self.executors = Agents(session), Executors(session)
-        self.kinds = Kinds(session, lambda: {name: each.description for name, each in self._kinds.items()})
+        self.kinds = Kinds(session, lambda: {name: declared.description for name, declared in self._kinds.items()})
         self.event_types, self.policies = EventTypes(session), DeploymentPolicies(session)
         self.tenants, self.tokens = Tenants(session), Tokens(session, new_id)
         self.connectors, self.webhooks = Connectors(session), Webhooks(session)
@@ -187,24 +215,26 @@ class App(Running):
         return self._session.vault.artifacts
 
     def tenant(self, name: str) -> AbstractContextManager[None]:
-        """Work for another tenant within the block: ``with app.tenant("acme"): …``. A handler works for the tenant of
-        its job."""
+        """Work for another tenant within the block: ``with app.tenant("acme"): …``.
+
+        It applies to this task or thread. A handler always works for the tenant of its job.
+        """
         return self._session.acting_for(name)
 
-    def close(self) -> None:
+    @operation
+    def close(self) -> Program[None]:
         """Close all connections."""
-        self._store.close()
+        yield from call(self._store.close, self._store.aclose)
 
-    async def aclose(self) -> None:
-        await self._store.aclose()
+    aclose = awaited(close)
 
     @contextmanager
     def _moved_to(self, store: Store, schema: str) -> Iterator[None]:
-        """Work on another database within the block, with every kind that was declared. For tests."""
-        own, self._schema = self._schema, schema
+        """Use another database within the block, with all kinds that are declared. For tests."""
+        own_schema, self._schema = self._schema, schema
         self._session.move_to(store)
         try:
             yield
         finally:
             self._session.move_to(self._session.home)
-            self._schema = own
+            self._schema = own_schema

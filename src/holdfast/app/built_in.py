@@ -1,4 +1,4 @@
-"""The kinds that every app has without declaring them."""
+"""The kinds that every app has without declaring them: HTTP requests, reports, webhooks, expansion of workflows."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from holdfast.kind import Options
 from holdfast.steps.signature import CheckedSignature, Signature
 
 ALIASES: Final = {f"connector.{name}": name for name in (DELIVER, REQUEST, GENERATE)}
-"""Other names of the built-in kinds. A job that is enqueued under one has the kind it stands for."""
+"""Other names of the built-in kinds. A job that is enqueued by such a name gets the kind's own name."""
 
-Made = tuple[str, Callable[..., Any], Signature, Options]
+BuiltIn = tuple[str, Callable[..., Any], Signature, Options]
 
-
-# The handlers are each app's own, and all are called alike: the types are looked at once, not by every app.
+# Each app has its own handlers, but their signatures are the same: they are inspected once and not for every app.
 _signatures: dict[str, Signature] = {}
 
 
-def built_in(reach: Outbound, reports: Sources) -> Iterator[Made]:
-    """Name, handler, signature and options of each."""
+def built_in(reach: Outbound, reports: Sources) -> Iterator[BuiltIn]:
+    """Yield the name, handler, signature and options of each built-in kind."""
     deliver, request, generate = deliverer(reach), requester(reach), generator(reports)
     if not _signatures:
         _signatures.update(

@@ -1,8 +1,8 @@
-"""The program of a child process: the handlers of ``@app.job(process=True)`` run here, one job at a time.
+"""The program of a child process, which runs handlers of ``@app.job(process=True)``, one job at a time.
 
-It is told everything over its socket: where the database is, which function to import, and each claim. The
-claim's outcome is made by the same ``execute`` as in a worker, and goes back as data. A second thread reads the
-socket, so that the end of the worker is seen while a handler runs.
+The worker sends everything over a socket: the database's URL, the function to import, and each claim. The child runs a
+claim with the same ``execute`` as a worker and sends the outcome back as JSON. A second thread reads the socket, so
+that the child notices the end of the worker while a handler runs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from holdfast.worker.writers import StepWriter
 
 @dataclass(slots=True)
 class ChildRuntime:
-    """What is set up once and serves every job of this child."""
+    """The state of a child process, shared by all its jobs. ``spent`` means that it must not run another one."""
 
     client: Session
     threads: Threads
@@ -66,7 +66,7 @@ class ChildRuntime:
 
 
 def main() -> None:
-    """``argv``: the worker's module path as JSON, and the number of the socket."""
+    """Serve the worker. ``argv`` has the worker's ``sys.path`` as JSON, and the file descriptor of the socket."""
     sandbox.die_with_parent()
     put_right()
     faulthandler.enable()  # a crash leaves a trace on the worker's stderr
@@ -79,22 +79,22 @@ async def _serve(link: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     inbox: asyncio.Queue[Message] = asyncio.Queue()
     sandbox.listen(link, lambda message: loop.call_soon_threadsafe(inbox.put_nowait, message))
-    bench = _set_up(json.loads((await inbox.get())["hello"]))
-    # A handler may fork. Its copies must not answer for it, nor keep the line open when this process is gone.
-    born = os.getpid()
+    runtime = _set_up(json.loads((await inbox.get())["hello"]))
+    # A handler may fork. Its copies must not respond in its place, nor keep the socket open after this process ended.
+    own_pid = os.getpid()
     os.register_at_fork(after_in_child=link.close)
     link.sendall(frame({}))
     while "end" not in (message := await inbox.get()):
         try:
-            answer = await _answer(bench, message)
+            response = await _respond(runtime, message)
         finally:
-            if os.getpid() != born:
-                os._exit(0)  # at once: whatever is put in order here is shared with the process that it is a copy of
+            if os.getpid() != own_pid:
+                os._exit(0)  # without cleanup: a fork shares its connections and files with this process
         for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):  # whatever the handler has put there
+            with suppress(Exception):  # a handler may have replaced the stream
                 stream.flush()
-        link.sendall(frame(answer))
-    await bench.client.store.aclose()
+        link.sendall(frame(response))
+    await runtime.client.store.aclose()
 
 
 def _set_up(hello: Message) -> ChildRuntime:
@@ -104,49 +104,50 @@ def _set_up(hello: Message) -> ChildRuntime:
     observers.watched_elsewhere()
     sandbox.limit_memory(hello["memory"])
     store = open_store(hello["url"], schema=hello["schema"])
-    if hello["home"] is not None:  # a test: the app that is about to be imported must not reach its own database
+    if hello["home"] is not None:  # in a test: the app that is imported must not use its own database
         stand_in(hello["home"], store)
     vault = Vault.of(hello["artifacts"] or config.artifact_place(hello["url"]), config.key_text())
     client = Session(store, tenant=hello["tenant"], name=hello["name"], actor=hello["actor"], vault=vault)
-    # A handler that is no coroutine runs in a thread, as in a worker: it may run an event loop of its own.
-    bench = ChildRuntime(client, Threads(), {}, hello["memory"], hello["notify"])
+    # A sync handler runs in a thread, as in a worker: it may start its own event loop.
+    runtime = ChildRuntime(client, Threads(), {}, hello["memory"], hello["notify"])
     try:
-        bench.rules.load(client.run(client.store.payload_rules.list(hello["tenant"])))
+        runtime.rules.load(client.run(client.store.payload_rules.list(hello["tenant"])))
     except HoldfastError:
-        bench.rules.load(None)
-    return bench
+        runtime.rules.load(None)
+    return runtime
 
 
-async def _answer(bench: ChildRuntime, message: Message) -> Message:
+async def _respond(runtime: ChildRuntime, message: Message) -> Message:
     outcome: Outcome | Settled
     try:
         if "prepare" in message:
-            wanted = message["prepare"]
-            bench.handlers[wanted["kind"]] = _handler(bench, wanted)
+            target = message["prepare"]
+            runtime.handlers[target["kind"]] = _handler(runtime, target)
             return {}
         claim = record_from_json(Claim, message["run"])
-        outcome = await execute(bench.handlers[claim.kind], claim)
-    except BaseException as error:  # a KeyboardInterrupt of the handler's own making ends the handler only
+        outcome = await execute(runtime.handlers[claim.kind], claim)
+    except BaseException as error:  # also KeyboardInterrupt: raised by a handler, it ends that handler only
         outcome = failure(error, Redactor())
-    return {"outcome": outcome_to_json(outcome), "spent": bench.spent}
+    return {"outcome": outcome_to_json(outcome), "spent": runtime.spent}
 
 
-def _handler(bench: ChildRuntime, wanted: Message) -> Handler:
-    found = find(wanted)
-    function = found.function if isinstance(found, Kind) else found
-    kind, defaults = wanted["kind"], found.defaults if isinstance(found, Kind) else Options()
-    rule = found._rule if isinstance(found, Kind) else NO_RULE
+def _handler(runtime: ChildRuntime, target: Message) -> Handler:
+    imported = find(target)
+    function = imported.function if isinstance(imported, Kind) else imported
+    kind, defaults = target["kind"], imported.defaults if isinstance(imported, Kind) else Options()
+    rule = imported._rule if isinstance(imported, Kind) else NO_RULE
     signature = Signature(function, kind, skip=int(wants_context(function)))
-    declared = Declared(Kind(kind, bench.client, signature, function, defaults, _rule=rule))
-    # The worker looks for secrets once more: it knows those that were told to its app. Log lines go to
-    # the database from here, so the redactor of the app that was imported looks at them first.
-    client, prepare = bench.client, partial(_prepare, bench.client)
-    lent = StepTools(StepWriter(client.store, client.scope), bench.threads, lambda: bench.notify)
-    # The hooks of the app that declares the kind here: around the handler in this process, while the worker calls those
-    # for the end of an attempt.
-    hooks = found._session.hooks if isinstance(found, Kind) else None
+    declared = Declared(Kind(kind, runtime.client, signature, function, defaults, _rule=rule))
+    # The worker redacts the outcome again, because it knows the secrets that were registered with its app. Log lines go
+    # from here to the database, so they pass the redactor of the imported app.
+    client, prepare = runtime.client, partial(_prepare, runtime.client)
+    step_tools = StepTools(StepWriter(client.store, client.scope), runtime.threads, lambda: runtime.notify)
+    # Hooks around the handler run in this process; the worker calls those for the end of an attempt.
+    hooks = imported._session.hooks if isinstance(imported, Kind) else None
     client.hooks = hooks
-    tools = HandlerTools(client, bench.threads, Children(1), "", prepare, lent, trusted_redactor(), bench.rules)
+    tools = HandlerTools(
+        client, runtime.threads, Children(1), "", prepare, step_tools, trusted_redactor(), runtime.rules
+    )
     tools = replace(tools, log_writer=log_writer_for(client))
     handler = declared.handler(tools if hooks is None else replace(tools, hooks=hooks))
 
@@ -154,18 +155,19 @@ def _handler(bench: ChildRuntime, wanted: Message) -> Handler:
         try:
             return await handler.call(claim, stop)
         except MemoryError as error:
-            sandbox.lift_memory_limit()  # to be able to tell
-            bench.spent = True
-            if bench.memory is None:
+            sandbox.lift_memory_limit()  # building the response needs memory
+            runtime.spent = True
+            if runtime.memory is None:
                 raise
-            limit = in_words(bench.memory)
+            limit = in_words(runtime.memory)
             raise HoldfastError(f"the process reached its memory limit of {limit}", code="memory_limit") from error
 
     return replace(handler, call=call)
 
 
 def _prepare(client: Session, kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
-    """For ``ctx.spawn``: a kind and its arguments, or a name and a payload, which is checked by whoever runs it."""
+    """Prepare a job for ``ctx.spawn``: from a kind and arguments, or from a name and a payload. The latter is checked
+    when the job runs."""
     if isinstance(kind, Kind):
         return kind.using(**options).prepare(*args)
     payload = encode(args[0] if args else {}, limit=PAYLOAD_LIMIT)
@@ -174,31 +176,31 @@ def _prepare(client: Session, kind: Any, args: tuple[Any, ...], options: dict[st
     return Prepared(spec, tenant, lambda value: value)
 
 
-# --- finding the function ---
+# --- import the function ---
 
 
-def find(wanted: Message) -> Kind[..., Any] | Callable[..., Any]:
-    """Import the module as a program of its own would, and take the kind or function by its name there."""
-    module, name = wanted["module"], wanted["name"]
+def find(target: Message) -> Kind[..., Any] | Callable[..., Any]:
+    """Import the module and return the kind or function with that name."""
+    module, name = target["module"], target["name"]
     try:
-        found: Any = _main_module(wanted["main"]) if module == "__main__" else importlib.import_module(module)
+        value: Any = _main_module(target["main"]) if module == "__main__" else importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (Exception, SystemExit) as error:
         raise InvalidSetting(
             f"the child process cannot import {name} of {module}: {type(error).__name__}: {error}", code="import_failed"
         ) from error
-    if not callable(found):
+    if not callable(value):
         raise InvalidSetting(f"{name} of {module} is not a function", code="import_failed")
-    checked: Kind[..., Any] | Callable[..., Any] = found
-    return checked
+    function: Kind[..., Any] | Callable[..., Any] = value
+    return function
 
 
 def _main_module(main: Message) -> types.ModuleType:
-    """The worker's script once more under another name, so that what is under ``__name__ == "__main__"`` is left."""
-    known = sys.modules.get("__mp_main__")
-    if known is not None:
-        return known
+    """Import the worker's script under another name, so that code under ``__name__ == "__main__"`` does not run."""
+    imported = sys.modules.get("__mp_main__")
+    if imported is not None:
+        return imported
     if main["name"] is not None:
         content = runpy.run_module(main["name"], run_name="__mp_main__", alter_sys=True)
     else:

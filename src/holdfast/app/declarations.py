@@ -1,8 +1,9 @@
-"""``App.job``, ``command``, ``report``, ``schedule``, ``on``, ``approval_notifier``, ``redact``: what code declares."""
+"""The declarations of an app: ``job``, ``command``, ``report``, ``schedule``, ``on``, ``approval_notifier``, …"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from holdfast import config
@@ -37,21 +38,29 @@ from holdfast.telemetry.logs import trust
 
 T = TypeVar("T")
 
-MARK = "__holdfast_schedules__"
+SCHEDULES_ATTRIBUTE = "__holdfast_schedules__"
 _PARTS = ("kind", "template", "name", "tz", "payload", "missed", "overlap", "jitter")
 
 
 class Timed(TypedDict, total=False):
-    """What ``app.schedule`` takes besides the times. ``name`` is the kind's, or the template's, unless it is given."""
+    """Options of ``app.schedule``. ``queue`` and those after it are options of the jobs."""
 
     name: str
+    """Name of the schedule. By default the name of the kind or template."""
     kind: str | Kind[..., Any]
+    """The kind to run, if the schedule is not used as a decorator."""
     template: str
+    """The template to run, instead of a kind."""
     tz: str
+    """Time zone of the times, such as ``Europe/Paris``. By default UTC."""
     payload: Mapping[str, Any]
+    """Arguments of the jobs, by name."""
     missed: Missed
+    """What to do about times that passed while no worker was running. By default run once."""
     overlap: Overlap
+    """Whether a job may start while the previous one has not ended. By default it may."""
     jitter: Duration
+    """Delay each job by a random time up to this long."""
     queue: str
     priority: int
     tags: Sequence[str]
@@ -64,7 +73,7 @@ class Timed(TypedDict, total=False):
 
 
 class ScheduleDecorator:
-    """What ``app.schedule(…)`` returns: declared already if it names a kind or a template, else to be put on a job."""
+    """The result of ``app.schedule(…)``: a decorator for a job, unless the schedule names a kind or a template."""
 
     def __init__(self, scheduler: Scheduler, timing: str, definition: Timed) -> None:
         self._scheduler = scheduler
@@ -77,16 +86,16 @@ class ScheduleDecorator:
             kind = self._definition.get("kind")
             self._declare(kind.name if isinstance(kind, Kind) else kind)
         else:
-            self._draft("unnamed")  # refused at once where it stands
+            self._draft("unnamed")  # raises now if the options are wrong, not when it decorates a job
 
     def __call__(self, target: T) -> T:
         if self._declared:
             raise InvalidSetting("this schedule already has a kind", code="conflicting_options")
         if isinstance(target, Kind):
             self._declare(target.name)
-        else:  # a function that is about to be declared as a job
-            marks = [*getattr(target, MARK, ()), self._declare]
-            setattr(target, MARK, marks)
+        else:  # @app.schedule is below @app.job, which declares the schedule
+            pending = [*getattr(target, SCHEDULES_ATTRIBUTE, ()), self._declare]
+            setattr(target, SCHEDULES_ATTRIBUTE, pending)
         return target
 
     def _declare(self, kind: str | None) -> None:
@@ -96,19 +105,19 @@ class ScheduleDecorator:
         parts = {name: self._definition[name] for name in _PARTS if name in self._definition and name != "kind"}
         options = {name: value for name, value in self._definition.items() if name not in _PARTS}
         template = parts.get("template")
-        made_of = str(kind or template)  # the kind of a template is asked of the database
-        name = parts.pop("name", None) or made_of
-        return ScheduleDraft.of(name, self._timing, kind=made_of, options=options, **parts)
+        target = str(kind or template)  # the kind of a template is read from the database when the schedule fires
+        name = parts.pop("name", None) or target
+        return ScheduleDraft.of(name, self._timing, kind=target, options=options, **parts)
 
 
-def declare_marked(scheduler: Scheduler, function: Callable[..., Any], kind: str) -> None:
-    """Declare the schedules that were put on a function before it became a job."""
-    for declare in getattr(function, MARK, ()):
+def declare_pending_schedules(function: Callable[..., Any], kind: str) -> None:
+    """Declare the schedules that decorate the function below ``@app.job``."""
+    for declare in getattr(function, SCHEDULES_ATTRIBUTE, ()):
         declare(kind)
 
 
 class TemplateMaker:
-    """What templates are lent: kinds to check arguments against, and handles for what was enqueued."""
+    """Checks arguments, prepares jobs and makes handles for ``app.templates``, which cannot import ``Kind``."""
 
     def __init__(
         self, client: Session, kinds: Mapping[str, Declared], prepare: Callable[[str, Any, Any], Prepared[Any]]
@@ -136,40 +145,41 @@ S = TypeVar("S", bound=Source)
 
 
 class JobOptions(TypedDict, total=False):
-    """Options of ``@app.job``.
-
-    ``queue``, ``executor``, ``priority``, ``tags``, ``retry`` and ``retry_as`` are defaults that ``using`` can replace.
-    ``executor`` is the label of the workers that may run its jobs. With
-    ``retry_as="new_job"`` a failed job does not run again: each retry is a job of its own.
-    ``timeout`` ends an attempt that takes longer.
-    ``limit_key`` and ``resources`` are what its jobs count against (``app.limits``).
-    ``at_most_once`` is for work that must not be done twice and may not be done at all: a job that fails, or whose
-    worker is lost, becomes a dead letter at once, and only a person can start it again.
-    ``process`` runs the handler in a child process, which is killed on timeout: True, or a ``Process`` with a memory
-    limit and other settings.
-    ``requires_approval`` asks people before a job runs: True, or options of ``ctx.approval``.
-    ``keep`` is how long a job is kept after its end (``app.retention``); ``cost`` is the cost of an attempt
-    (``app.usage``).
-    ``rules`` are rules for payloads and results, as a ``PayloadPolicy`` (``app.payload_rules``).
-    ``hooks`` are run around its jobs, inside those of the app (``app.hooks``).
-    """
+    """Options of ``@app.job``. ``using`` can replace those that are also in ``Options`` for a single job."""
 
     queue: str
+    """The queue of its jobs. By default ``default``."""
     executor: str | None
+    """The label of the workers that may run its jobs."""
     priority: int
+    """From -32768 to 32767; jobs with a higher priority start first. By default 0."""
     retry: Retry | str | None
+    """The retry policy, or the name of a preset."""
     retry_as: RetryAs | None
+    """With ``"new_job"``, a failed job does not run again: each retry is a separate job."""
     timeout: Duration | None
+    """The longest time an attempt may take. An async handler is cancelled; a thread runs on, but its job has failed."""
     tags: Sequence[str]
+    """Labels to filter jobs by."""
     limit_key: str | None
+    """A key to limit by (``app.limits``)."""
     resources: Sequence[str]
+    """Named resources that a job uses while it runs (``app.limits``, ``app.reservations``)."""
     at_most_once: bool
+    """For work that must never happen twice: a job that fails, or whose worker is lost, becomes a dead letter at once.
+    Only a redrive starts it again. It excludes ``retry``."""
     process: bool | Process
+    """Run the handler in a child process, which is killed on timeout: True, or a ``Process`` with a memory limit."""
     requires_approval: bool | Asking
+    """Wait for an approval before a job runs: True, or the options of ``ctx.approval``."""
     keep: Duration | None
+    """How long a job is kept after its end (``app.retention``)."""
     cost: float | None
+    """The cost of an attempt, in a unit of your choice (``app.usage``)."""
     rules: PayloadPolicy | None
+    """Rules for payloads and results: size, encryption, storage (``app.payload_rules``)."""
     hooks: Sequence[Hooks]
+    """Hooks that run around its jobs, inside those of the app (``app.hooks``)."""
 
 
 def _rules(given: object) -> RuleOptions:
@@ -181,6 +191,8 @@ def _rules(given: object) -> RuleOptions:
 
 
 class Declaring:
+    """The part of ``App`` that declares kinds, schedules and subscriptions."""
+
     _session: Session
     _kinds: dict[str, Declared]
     _scheduler: Scheduler
@@ -205,10 +217,16 @@ class Declaring:
     @overload
     def job(self, name: str | None = None, **options: Unpack[JobOptions]) -> JobDecorator: ...
     def job(self, name: Any = None, **options: Unpack[JobOptions]) -> Any:
-        """Declare a kind: ``@app.job``, or with options ``@app.job(queue="mail", retry=Retry(max_attempts=5))``.
+        """Declare a function as the handler of a kind of job, and return the ``Kind``::
 
-        The kind is called like the function unless a name is given: ``@app.job("mail.send")``. ``JobOptions`` explains
-        the options.
+            @app.job(queue="mail", retry=Retry(max_attempts=5), timeout="30s")
+            async def send(to: str) -> None: ...
+
+        Without options, write ``@app.job``. The kind has the name of the function, or the one you pass:
+        ``@app.job("mail.send")``. A sync function runs in a thread. If the first parameter is annotated with
+        ``Context`` or ``SyncContext``, or named ``ctx``, the handler receives the context there.
+
+        Raises ``InvalidSetting`` if the name is taken or an option is wrong.
         """
         if isinstance(name, Kind):
             raise InvalidSetting(f"{name.name} is already a job", code="duplicate_kind")
@@ -236,7 +254,7 @@ class Declaring:
         )
         limit_key, resources = options.get("limit_key"), options.get("resources", ())
         if limit_key is not None or resources:
-            uses(limit_key, resources)  # refused now rather than when the first is enqueued
+            uses(limit_key, resources)  # raises now, not when the first job is enqueued
             defaults |= Options(limit_key=limit_key, resources=resources)
         if retry_as is not None:
             defaults["retry_as"] = retry_as
@@ -244,13 +262,20 @@ class Declaring:
             defaults["executor"] = check_name(executor, "executor")
         timeout, keep, cost = options.get("timeout"), options.get("keep"), options.get("cost")
         limit = None if timeout is None else seconds(timeout, "timeout")
-        way = as_process(options.get("process", False))
-        approval = asking(options.get("requires_approval", False))
-        kept = None if keep is None else RetentionRule.of(purge_after=keep, declared=True)
-        spent = None if cost is None else check_cost(cost)
-        said = (name, defaults, limit, at_most_once, way, approval, kept, spent, _rules(options.get("rules")))
-        hooks = options.get("hooks", ())
-        return JobDecorator(lambda function: self._declare(function, *said, hooks=hooks))
+        declare = partial(
+            self._declare,
+            name=name,
+            options=defaults,
+            timeout=limit,
+            at_most_once=at_most_once,
+            run_mode=as_process(options.get("process", False)),
+            approval=asking(options.get("requires_approval", False)),
+            keep=None if keep is None else RetentionRule.of(purge_after=keep, declared=True),
+            cost=None if cost is None else check_cost(cost),
+            rules=_rules(options.get("rules")),
+            hooks=options.get("hooks", ()),
+        )
+        return JobDecorator(declare)
 
     @overload
     def command(
@@ -263,13 +288,26 @@ class Declaring:
     def command(
         self, name: str, argv: Sequence[str] | Callable[..., Sequence[str]], **settings: Unpack[CommandSettings]
     ) -> Kind[..., Any]:
-        """Declare a kind whose jobs run a program: ``app.command("thumb", ["convert", "{source}", "{target}"])``."""
+        """Declare a kind whose jobs run a program::
+
+            thumbnail = app.command("thumbnail", ["convert", "{source}", "{target}"], timeout="1m")
+            thumbnail.enqueue(source="a.png", target="b.png")
+
+        ``argv`` is the command line with placeholders for the job's arguments, or a function that returns it. No shell
+        is involved. The result of the job is ``{"exit_code": 0, "artifacts": […]}``.
+        """
         function, options, timeout, program = command_parts(name, argv, settings)
-        return self._declare(function, name, options, timeout, way=program)
+        return self._declare(function, name, options, timeout, run_mode=program)
 
     def report(self, name: str) -> Callable[[S], S]:
-        """Rows that jobs of kind ``report.generate`` may ask for: ``@app.report("sales")`` above a function that
-        yields them, given the job's ``arguments`` (and ``ctx``, if that is what its first parameter is called)."""
+        """Declare a source of rows for jobs of the built-in kind ``report.generate``::
+
+            @app.report("sales")
+            def sales(year: int) -> Iterator[dict[str, Any]]:
+                yield from query(year)
+
+        The function gets the ``arguments`` of the job, and the context if its first parameter is named ``ctx``.
+        """
 
         def add(function: S) -> S:
             add_source(self._reports, name, function)
@@ -284,53 +322,66 @@ class Declaring:
         options: Options,
         timeout: float | None,
         at_most_once: bool = False,
-        way: RunMode | None = None,
+        run_mode: RunMode | None = None,
         approval: Asking | None = None,
         keep: RetentionRule | None = None,
         cost: float | None = None,
-        rule: RuleOptions | None = None,
+        rules: RuleOptions | None = None,
         hooks: Sequence[Hooks] = (),
     ) -> Kind[..., Any]:
         kind = check_name(name or function.__name__, "kind")
         if kind in self._kinds:
             raise InvalidSetting(f"a job named {kind!r} already exists", code="duplicate_kind")
-        answers = not isinstance(way, Program)  # the function of a command makes its command line
-        signature = self._signature_type(function, kind, skip=int(wants_context(function)), answers=answers)
-        says = self.payload_rules._declare(kind, rule or {})
-        facts = (kind, self._session, signature, function, options, at_most_once, approval)
-        declared: Kind[..., Any] = Kind(*facts, _rule=says)
-        if isinstance(way, Process):
-            target_of(kind, function)  # refused now rather than when the first job runs
+        # The function of a command returns its command line, not the job's result.
+        returns_result = not isinstance(run_mode, Program)
+        signature = self._signature_type(function, kind, skip=int(wants_context(function)), answers=returns_result)
+        rule = self.payload_rules._declare(kind, rules or {})
+        declared: Kind[..., Any] = Kind(
+            kind, self._session, signature, function, options, at_most_once, approval, _rule=rule
+        )
+        if isinstance(run_mode, Process):
+            target_of(kind, function)  # raises now, not when the first job runs
         if hooks:
             self.hooks.declare(kind, hooks)
-        self._kinds[kind] = Declared(declared, timeout, way, cost)
+        self._kinds[kind] = Declared(declared, timeout, run_mode, cost)
         self.retention._declare(kind, keep)
-        declare_marked(self._scheduler, function, kind)
+        declare_pending_schedules(function, kind)
         return declared
 
     def _built_in(self) -> dict[str, Declared]:
-        """Kinds that are there without being declared. One that a program declares itself takes their place."""
-        made: dict[str, Declared] = {}
-        for name, function, signature, options in built_in(self._outbound, self._reports):
-            made[name] = Declared(Kind(name, self._session, signature, function, options))
-        return made
+        """Return the built-in kinds. A kind of the same name that the program declares replaces one."""
+        return {
+            name: Declared(Kind(name, self._session, signature, function, options))
+            for name, function, signature, options in built_in(self._outbound, self._reports)
+        }
 
     def schedule(self, timing: str, **definition: Unpack[Timed]) -> ScheduleDecorator:
-        """Declare when a kind is run by itself: ``@app.schedule("0 9 * * MON-FRI", tz="Europe/Paris")`` above or below
-        ``@app.job()``, or ``app.schedule("@daily", kind=…)`` (or ``template=…``) for one that is declared elsewhere.
+        """Declare times at which jobs of a kind are created::
+
+            @app.schedule("0 9 * * MON-FRI", tz="Europe/Paris")
+            @app.job
+            async def remind() -> None: ...
+
+        ``timing`` is a cron expression, ``@daily``, ``every 15m`` or ``at 2027-01-31 09:00``. For a kind or template
+        that is declared elsewhere, call it: ``app.schedule("@daily", kind="cleanup")``. A worker stores the schedule
+        when it starts (``app.schedules``).
         """
         return ScheduleDecorator(self._scheduler, timing, definition)
 
-    def on(self, pattern: str, **wanted: Unpack[Following]) -> Callable[[K], K]:
-        """Create jobs of this kind from events: ``@app.on("job.succeeded", kind="import")`` above ``@app.job()``.
+    def on(self, pattern: str, **options: Unpack[Following]) -> Callable[[K], K]:
+        """Declare that each event which matches ``pattern`` creates a job of the kind::
 
-        The handler receives the event (``event``), or the ``payload`` built from it. A worker stores the subscription
-        when it starts; from then on each matching event creates one job (``app.subscriptions``).
+            @app.on("job.succeeded", kind="import")
+            @app.job
+            async def index(event: dict[str, Any]) -> None: ...
+
+        The handler receives the event as ``event``, or the arguments that ``payload`` builds from it. A worker stores
+        the subscription when it starts; events before that create no jobs (``app.subscriptions``).
         """
-        return self._declared.on(pattern, wanted)
+        return self._declared.on(pattern, options)
 
     def redact(self, *secrets: str) -> None:
-        """Keep these values out of errors, reasons, progress and log lines from now on. (They are not stored.)"""
+        """Keep these values out of errors, reasons, progress and log lines from now on. They are not stored."""
         for secret in secrets:
             self._redactor.register(secret)
         self._ready_redactor()
@@ -338,16 +389,19 @@ class Declaring:
     def approval_notifier(
         self, name: str = "approval_notice", **options: Unpack[JobOptions]
     ) -> Callable[[Callable[..., Any]], Kind[..., Any]]:
-        """Declare how people are notified: ``@app.approval_notifier()`` above a function that takes an
-        ``ApprovalNotice``.
+        """Declare how approvers are notified::
 
-        It is a job like any other, enqueued when an approval is requested, reminded of or escalated, in the queue of
-        the job that asks. Options are those of ``job`` that say how it runs.
+            @app.approval_notifier()
+            async def notify(notice: holdfast.ApprovalNotice) -> None: ...
+
+        The notifier is a job. It is enqueued when an approval is requested, repeated as a reminder, or escalated, in
+        the queue of the job that waits. Options are those of ``job``, except ``queue``, ``priority``, ``tags``,
+        ``retry``, ``at_most_once`` and ``requires_approval``.
         """
-        in_vain = options.keys() & {"queue", "priority", "tags", "retry", "at_most_once", "requires_approval"}
-        if in_vain:
+        refused = options.keys() & {"queue", "priority", "tags", "retry", "at_most_once", "requires_approval"}
+        if refused:
             raise InvalidSetting(
-                f"a notifier cannot set {', '.join(sorted(in_vain))}: the store enqueues it",
+                f"a notifier cannot set {', '.join(sorted(refused))}: the store enqueues it",
                 code="unknown_option",
             )
 
@@ -360,15 +414,15 @@ class Declaring:
         return declare
 
     def _ready_redactor(self) -> Redactor:
-        """The app's redactor, now that it must know what is secret in the environment. Log lines go by it, too."""
+        """Return the app's redactor after adding the secrets of the environment. Log lines use it too."""
         self._redactor.know(*self._redactor.in_environment(config.environment()), *config.key_values())
         trust(self._redactor)
         return self._redactor
 
 
 class JobDecorator:
-    """What ``@app.job(…)`` returns. The overloads give ``enqueue`` the handler's parameters, without the context, and
-    the handle its result."""
+    """The result of ``@app.job(…)``. The overloads give ``enqueue`` the handler's parameters, without the context, and
+    the handle the handler's return type."""
 
     def __init__(self, declare: Callable[[Callable[..., Any]], Kind[..., Any]]) -> None:
         self._declare = declare

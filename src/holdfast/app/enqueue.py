@@ -1,4 +1,4 @@
-"""Enqueue by name, many at once, and in workflows; send events. A part of ``App``."""
+"""The part of ``App`` that enqueues jobs by name or in bulk, plans workflows and sends events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 from holdfast.app import enqueue_many
 from holdfast.app.built_in import ALIASES
 from holdfast.app.handlers import Declared
-from holdfast.app.workflow_definitions import planned_by, planner
+from holdfast.app.workflow_definitions import planner, pop_workflow_options
 from holdfast.context import Context, current
 from holdfast.engine.job import JobSpec
 from holdfast.engine.names import check_name, check_options
@@ -31,42 +31,49 @@ from holdfast.stores.session import Session
 R = TypeVar("R")
 P = ParamSpec("P")
 
-
 _OPTIONS = frozenset(Options.__annotations__)
 
 
 class Enqueuing(StoreNamespace):
+    """The part of ``App`` that enqueues jobs, plans workflows and sends events."""
+
     _session: Session
     _job: Callable[..., Any]
     _kinds: dict[str, Declared]
     _all_kinds: Mapping[str, Declared]
 
     def enqueue(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Handle[Any]:
-        """Enqueue by name, also kinds handled elsewhere; arguments are checked where the kind is declared."""
+        """Enqueue a job by the name of its kind: ``app.enqueue("send", {"to": "a@example.com"}, priority=5)``.
+
+        The kind may be declared in another program. If this app declares it, the arguments are checked and the kind's
+        options apply. Raises as ``Kind.enqueue``.
+        """
         prepared = self._prepare(kind, payload, options)
         return self._session.enqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
     async def aenqueue(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Handle[Any]:
-        known = self._kinds.get(kind)
-        if known is not None and known.kind._rule.store:  # which may be slow
+        """Enqueue a job by the name of its kind without blocking the event loop; see ``enqueue``."""
+        declared = self._kinds.get(kind)
+        if declared is not None and declared.kind._rule.store:  # writing to the artifact store may block
             prepared = await asyncio.to_thread(self._prepare, kind, payload, options)
         else:
             prepared = self._prepare(kind, payload, options)
         return await self._session.aenqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
     def prepare(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Prepared[Any]:
-        """Check a call by name without enqueuing it, for ``enqueue_many``."""
+        """Check the arguments of a job by the name of its kind, and return a call for ``enqueue_many``."""
         return self._prepare(kind, payload, options)
 
     def enqueue_many(self, calls: Iterable[Prepared[R]], *, connection: object | None = None) -> list[Handle[R]]:
-        """Enqueue many in one transaction per tenant: ``app.enqueue_many(send.prepare(x) for x in …)``.
+        """Enqueue many jobs in one transaction per tenant: ``app.enqueue_many(send.prepare(to) for to in addresses)``.
 
-        Returns handles in the same order. A refused job has ``created`` False and a ``reason``. With a ``connection``
-        of your own, they are all part of the transaction there.
+        Returns handles in the same order. The handle of a job that was refused has ``created`` False and a ``reason``.
+        Pass your own ``connection`` to make the jobs part of its transaction.
         """
         return enqueue_many.enqueue_many(self._session, calls, connection)
 
     async def aenqueue_many(self, calls: Iterable[Prepared[R]], *, connection: object | None = None) -> list[Handle[R]]:
+        """Enqueue many jobs without blocking the event loop; see ``enqueue_many``."""
         return await enqueue_many.aenqueue_many(self._session, calls, connection)
 
     def _prepare(self, kind: str, payload: Any, options: Options) -> Prepared[Any]:
@@ -75,30 +82,32 @@ class Enqueuing(StoreNamespace):
             name = ALIASES.get(name, name)
         if not options.keys() <= _OPTIONS:
             check_options(options, _OPTIONS)
-        known = self._all_kinds.get(name)
+        declared = self._all_kinds.get(name)
         text, rule = self._payload(name, payload)
-        decode: Callable[[Any], Any] = as_it_is
-        given = "retry" in options
-        if known is not None:
-            decode = known.kind._signature.unpack_result
-            known.kind._check_options(options)
-            options = {**known.kind.defaults, **options}
-            given = known.kind._firm(given)
-        elif given:
+        decode: Callable[[Any], Any] = _unchanged
+        retry_given = "retry" in options
+        if declared is not None:
+            decode = declared.kind._signature.unpack_result
+            declared.kind._check_options(options)
+            options = {**declared.kind.defaults, **options}
+            retry_given = declared.kind._overrides_agent_retry(retry_given)
+        elif retry_given:
             as_stored_policy(options["retry"])
-        spec, tenant = make_spec(name, text, options, self._session, given)
+        spec, tenant = make_spec(name, text, options, self._session, retry_given)
         pack_payload(spec, tenant, rule, self._session.vault)
         return Prepared(spec, tenant, decode, options.get("connection"))
 
     def _payload(self, kind: str, payload: Any, rule: Effective = NO_RULE) -> tuple[str, Effective]:
-        """A payload as JSON text, checked against the handler's signature where the kind is known here, and the rule
-        that the code declares for it, together with another."""
-        known, values = self._all_kinds.get(kind), {} if payload is None else payload
-        if known is None:
+        """Return the payload as JSON text, and ``rule`` combined with the rule that the code declares for the kind.
+
+        If the kind is declared here, the payload is checked against the handler's signature.
+        """
+        declared, values = self._all_kinds.get(kind), {} if payload is None else payload
+        if declared is None:
             return encode(values, limit=max(PAYLOAD_LIMIT, self._session.vault.limit(rule))), rule
-        rule = together(known.kind._rule, rule)
+        rule = together(declared.kind._rule, rule)
         limit = max(PAYLOAD_LIMIT, self._session.vault.limit(rule))
-        return known.kind._signature.pack((), values, limit=limit), rule
+        return declared.kind._signature.pack((), values, limit=limit), rule
 
     def _make(self, kind: str, payload: Any, options: dict[str, Any]) -> JobSpec:
         return self._prepare(kind, payload, Options(**options)).spec  # type: ignore[typeddict-item]
@@ -112,13 +121,24 @@ class Enqueuing(StoreNamespace):
         self, kind: None = None, /, **options: Any
     ) -> Callable[[Callable[Concatenate[WorkflowPlan, P], Any]], Kind[P, str]]: ...
     def workflow(self, kind: Any = None, /, **options: Any) -> Any:
-        """Plan jobs that depend on one another: ``wf = app.workflow("publish"); a = wf.add(fetch, 7);
-        wf.add(render, after=a); wf.start()``. ``on_failure`` says what the failure of a job means for those after it:
-        ``"skip"`` them, ``"continue"`` anyway, or ``"stop"`` the workflow. With a ``key`` it is started once.
+        """Plan a workflow: jobs that start after the jobs they depend on::
 
-        Above a function, ``@app.workflow`` declares a kind whose jobs plan and start a workflow:
-        ``def nightly(wf: holdfast.WorkflowPlan, day: str) -> None``. It can be scheduled, and enqueued like any kind;
-        the result of its job is the id of the workflow. Options are ``name``, ``on_failure`` and those of ``job``.
+            wf = app.workflow("publish")
+            page = wf.add(fetch, 7)
+            wf.add(render, after=page)
+            run = wf.start()
+
+        ``on_failure`` decides what happens to the jobs after one that failed: ``"skip"`` them, ``"continue"`` anyway,
+        or ``"stop"`` the workflow. A ``key`` starts the workflow once, however often the code runs.
+
+        As a decorator, ``@app.workflow`` declares a kind whose jobs plan and start a workflow. It can be scheduled and
+        enqueued like any kind; the result of its job is the id of the workflow::
+
+            @app.workflow(on_failure="stop")
+            def nightly(wf: holdfast.WorkflowPlan, day: str) -> None:
+                wf.add(render, after=wf.add(fetch, day))
+
+        The options of the decorator are ``name``, ``on_failure`` and those of ``job``.
         """
         kind = options.pop("kind", kind)
         if callable(kind):
@@ -129,16 +149,16 @@ class Enqueuing(StoreNamespace):
         return plan_workflow(self._session, self._child, kind, WorkflowOptions(**options), current())  # type: ignore[typeddict-item]
 
     def _define(self, function: Callable[..., Any], name: str | None, options: dict[str, Any]) -> Kind[..., str]:
-        named = name or function.__name__
-        given = planned_by(options)
+        kind_name = name or function.__name__
+        workflow_options = pop_workflow_options(options)
 
         def plan(ctx: Context) -> WorkflowPlan:
-            found = plan_workflow(self._session, self._child, named, {**given, "key": ctx.job_id}, ctx)
-            found.once = True
-            return found
+            wf = plan_workflow(self._session, self._child, kind_name, {**workflow_options, "key": ctx.job_id}, ctx)
+            wf.once = True
+            return wf
 
-        declared: Kind[..., str] = self._job(named, options)(planner(function, plan))
-        return declared
+        kind: Kind[..., str] = self._job(kind_name, options)(planner(function, plan))
+        return kind
 
     @operation
     def send_event(
@@ -150,21 +170,24 @@ class Enqueuing(StoreNamespace):
         job: str | None = None,
         tenant: str | None = None,
     ) -> Program[SentResult]:
-        """Send an event: jobs that wait for it continue. With a ``key`` it is recorded once, however often it is sent;
-        with a ``job`` it is for that job alone."""
+        """Send an event. Jobs that wait for it continue, and subscriptions to it create jobs.
+
+        ``data`` is a JSON object. With a ``key``, the event is recorded once, however often it is sent. With a ``job``,
+        only that job receives it. Raises ``InvalidSetting`` or ``Refused``.
+        """
         if data is not None and not isinstance(data, dict):
             raise InvalidSetting("event data must be a JSON object", code="invalid_event")
         text = encode(data or {}, limit=PAYLOAD_LIMIT, what=f"data of event {name}")
-        known = None if key is None else check_name(key, "key", limit=255)
-        running = current()
-        cause = None if running is None else running.job_id
-        event = SendEvent(new_id(), check_event_name(name), text, known, job, cause)
+        event_key = None if key is None else check_name(key, "key", limit=255)
+        context = current()
+        cause = None if context is None else context.job_id
+        event = SendEvent(new_id(), check_event_name(name), text, event_key, job, cause)
         return (yield from run(self._store.ledger.send(event, self._actor, tenant or self._tenant)))
 
     asend_event = awaited(send_event)
 
     def _child(self, kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Prepared[Any]:
-        """What ``ctx.spawn`` was asked for: a kind and its arguments, or a name and a payload."""
+        """Prepare a job for ``ctx.spawn`` and workflows: from a kind and arguments, or from a name and a payload."""
         if isinstance(kind, Kind):
             return kind.using(**options).prepare(*args)
         if len(args) > 1:
@@ -172,5 +195,5 @@ class Enqueuing(StoreNamespace):
         return self._prepare(kind, args[0] if args else None, Options(**options))  # type: ignore[typeddict-item]
 
 
-def as_it_is(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value

@@ -1,4 +1,4 @@
-"""Enqueue many jobs at once. While one part of them is on its way to the store, the next is being prepared."""
+"""Enqueue many jobs in one transaction. While the store writes one batch, the next is prepared."""
 
 from __future__ import annotations
 
@@ -17,38 +17,39 @@ from holdfast.stores.session import Session
 
 R = TypeVar("R")
 
-PART = 1_000
-# The transaction lasts as long as the calls take to be prepared, which is up to whoever makes them.
-LONGEST = 3600.0
+BATCH = 1_000
+# The transaction stays open while the caller's iterable yields calls, which may take long.
+TRANSACTION_TIMEOUT = 3600.0
 
 
 def enqueue_many(client: Session, calls: Iterable[Prepared[R]], connection: object | None = None) -> list[Handle[R]]:
-    """All in one transaction a tenant, or none; the answers are in the order of the calls."""
-    rest = _prepared(calls)
-    first = list(islice(rest, PART))
-    if _shared(first, connection) is not None:
+    """Store all jobs of a tenant in one transaction, or none. The handles are in the order of the calls."""
+    rest = _checked(calls)
+    first = list(islice(rest, BATCH))
+    if _caller_connection(first, connection) is not None:
         first += rest
-        on = _shared(first, connection)
-        answers = {tenant: iter(client.add(specs, tenant, on)) for tenant, specs in _groups(first).items()}
-        return _handles(client, first, answers)
+        borrowed = _caller_connection(first, connection)
+        results = {tenant: iter(client.add(specs, tenant, borrowed)) for tenant, specs in _by_tenant(first).items()}
+        return _handles(client, first, results)
     hooked = client.hooks is not None and client.hooks.wraps_enqueue  # hooks see all jobs of a call at once
-    if len(first) < PART or client.store.lanes == 1 or hooked:  # nobody works beside us there: nothing is gained
-        return _all_at_once(client, [*first, *rest])
-    return _in_parts(client, first, rest)
+    # A store with a pipeline depth of 1 works in this process: preparing the next batch meanwhile gains nothing.
+    if len(first) < BATCH or client.store.lanes == 1 or hooked:
+        return _in_one_batch(client, [*first, *rest])
+    return _in_batches(client, first, rest)
 
 
 async def aenqueue_many(
     client: Session, calls: Iterable[Prepared[R]], connection: object | None = None
 ) -> list[Handle[R]]:
-    gathered = list(_prepared(calls))
-    on = _shared(gathered, connection)
-    groups = _groups(gathered).items()
-    answers = {tenant: iter(await client.aadd(specs, tenant, on)) for tenant, specs in groups}
-    return _handles(client, gathered, answers)
+    checked = list(_checked(calls))
+    borrowed = _caller_connection(checked, connection)
+    groups = _by_tenant(checked).items()
+    results = {tenant: iter(await client.aadd(specs, tenant, borrowed)) for tenant, specs in groups}
+    return _handles(client, checked, results)
 
 
-def _prepared(calls: Iterable[Prepared[R]]) -> Iterator[Prepared[R]]:
-    """Each of them, if it is a prepared call."""
+def _checked(calls: Iterable[Prepared[R]]) -> Iterator[Prepared[R]]:
+    """Yield the calls; raise ``InvalidInput`` for one that is not prepared."""
     if not isinstance(calls, Iterable):
         raise _not_prepared(calls)
     for call in calls:
@@ -57,97 +58,105 @@ def _prepared(calls: Iterable[Prepared[R]]) -> Iterator[Prepared[R]]:
         yield call
 
 
-def _not_prepared(what: object) -> InvalidInput:
+def _not_prepared(value: object) -> InvalidInput:
     return InvalidInput(
-        f"enqueue_many expects prepared calls, got {type(what).__name__}",
+        f"enqueue_many expects prepared calls, got {type(value).__name__}",
         code="invalid_input",
         fix="For example app.enqueue_many(send.prepare(n) for n in range(10)).",
     )
 
 
-def _all_at_once(client: Session, calls: Sequence[Prepared[R]]) -> list[Handle[R]]:
-    _shared(calls, None, ours=True)
-    return _handles(client, calls, _answers(client, calls))
+def _in_one_batch(client: Session, calls: Sequence[Prepared[R]]) -> list[Handle[R]]:
+    _caller_connection(calls, None, refuse=True)
+    return _handles(client, calls, _add(client, calls))
 
 
-def _answers(client: Session, calls: Sequence[Prepared[Any]]) -> dict[str, Iterator[Enqueued]]:
-    return {tenant: iter(client.add(specs, tenant)) for tenant, specs in _groups(calls).items()}
+def _add(client: Session, calls: Sequence[Prepared[Any]]) -> dict[str, Iterator[Enqueued]]:
+    return {tenant: iter(client.add(specs, tenant)) for tenant, specs in _by_tenant(calls).items()}
 
 
-def _groups(calls: Sequence[Prepared[Any]]) -> dict[str, list[JobSpec]]:
+def _by_tenant(calls: Sequence[Prepared[Any]]) -> dict[str, list[JobSpec]]:
     groups: dict[str, list[JobSpec]] = {}
     for call in calls:
         groups.setdefault(call.tenant, []).append(call.spec)
     return groups
 
 
-def _handles(client: Session, calls: Sequence[Prepared[R]], answers: dict[str, Iterator[Enqueued]]) -> list[Handle[R]]:
-    return [client.handle(next(answers[call.tenant]), call.tenant, call.decode) for call in calls]
+def _handles(client: Session, calls: Sequence[Prepared[R]], results: dict[str, Iterator[Enqueued]]) -> list[Handle[R]]:
+    return [client.handle(next(results[call.tenant]), call.tenant, call.decode) for call in calls]
 
 
-def _shared(calls: Sequence[Prepared[Any]], connection: object | None, *, ours: bool = False) -> object | None:
-    """The caller's own connection that the calls go through, if any: one prepared for another cannot be among them.
-    ``ours``: nor for any, since some are under way on a connection of ours."""
+def _caller_connection(
+    calls: Sequence[Prepared[Any]], connection: object | None, *, refuse: bool = False
+) -> object | None:
+    """Return the caller's connection that the calls use, or None. Raises ``InvalidSetting`` if they use several.
+
+    With ``refuse``, raise for any: earlier calls have been sent on a connection of the store.
+    """
     for call in calls:
         if call.connection is not None and call.connection is not connection:
-            if connection is not None or ours:
+            if connection is not None or refuse:
                 raise InvalidSetting("the prepared calls use more than one connection", code="conflicting_options")
             connection = call.connection
     return connection
 
 
-def _in_parts(client: Session, first: list[Prepared[R]], rest: Iterator[Prepared[R]]) -> list[Handle[R]]:
-    """One transaction that is fed from here. Those of other tenants come after it, in transactions of their own."""
+def _in_batches(client: Session, first: list[Prepared[R]], rest: Iterator[Prepared[R]]) -> list[Handle[R]]:
+    """Feed batches into one transaction, which another thread runs. Jobs of other tenants follow in transactions of
+    their own."""
     tenant = first[0].tenant
     feed = _Feed()
     calls, others = list[Prepared[R]](), list[Prepared[R]]()
-    with ThreadPoolExecutor(1, "holdfast-bulk") as beside:
+    with ThreadPoolExecutor(1, "holdfast-bulk") as executor:
         client.make_ready()
-        sent = beside.submit(client.run, _transaction(client, feed, tenant))
-        part = first
+        transaction = executor.submit(client.run, _transaction(client, feed, tenant))
+        batch = first
         try:
-            while part and not sent.done():  # done already means failed
-                _shared(part, None, ours=True)
-                calls += part
-                others += [call for call in part if call.tenant != tenant]
-                feed.give([call.spec for call in part if call.tenant == tenant])
-                part = list(islice(rest, PART))
+            while batch and not transaction.done():  # it ends before the last batch only if it failed
+                _caller_connection(batch, None, refuse=True)
+                calls += batch
+                others += [call for call in batch if call.tenant != tenant]
+                feed.put([call.spec for call in batch if call.tenant == tenant])
+                batch = list(islice(rest, BATCH))
         except BaseException as error:
-            feed.give(error)  # which rolls back what was sent
+            feed.put(error)  # rolls back the batches that were sent
             raise
-        feed.give(None)
-        answers = {tenant: iter(sent.result())}
-    answers |= _answers(client, others)
-    return _handles(client, calls, answers)
+        feed.put(None)
+        results = {tenant: iter(transaction.result())}
+    results |= _add(client, others)
+    return _handles(client, calls, results)
 
 
 class _Feed:
-    """What is given on one side comes out on the other; from the beginning again if the transaction must."""
+    """A queue of batches that can be iterated over again from the start, for a transaction that is retried.
+
+    None ends the iteration; an exception is raised by it.
+    """
 
     def __init__(self) -> None:
-        self._given: SimpleQueue[list[JobSpec] | BaseException | None] = SimpleQueue()
-        self._seen: list[list[JobSpec]] = []
+        self._queue: SimpleQueue[list[JobSpec] | BaseException | None] = SimpleQueue()
+        self._taken: list[list[JobSpec]] = []
 
-    def give(self, part: list[JobSpec] | BaseException | None) -> None:
-        self._given.put(part)
+    def put(self, batch: list[JobSpec] | BaseException | None) -> None:
+        self._queue.put(batch)
 
     def __iter__(self) -> Iterator[list[JobSpec]]:
-        yield from list(self._seen)
-        while (part := self._given.get()) is not None:
-            if isinstance(part, BaseException):
-                self._given.put(part)
-                raise part
-            self._seen.append(part)
-            yield part
-        self._given.put(None)
+        yield from list(self._taken)
+        while (batch := self._queue.get()) is not None:
+            if isinstance(batch, BaseException):
+                self._queue.put(batch)
+                raise batch
+            self._taken.append(batch)
+            yield batch
+        self._queue.put(None)
 
 
 def _transaction(client: Session, feed: _Feed, tenant: str) -> Flow[list[Enqueued]]:
     def steps() -> Steps[list[Enqueued]]:
-        answers: list[Enqueued] = []
-        for part in feed:
-            if part:
-                answers += yield from client.store.jobs.enqueue(part, tenant).start()
-        return answers
+        results: list[Enqueued] = []
+        for batch in feed:
+            if batch:
+                results += yield from client.store.jobs.enqueue(batch, tenant).start()
+        return results
 
-    return Flow(steps, patience=LONGEST)
+    return Flow(steps, patience=TRANSACTION_TIMEOUT)

@@ -1,4 +1,4 @@
-"""How a declared kind is called: from a claim to the handler's result, wherever the handler runs."""
+"""Call the handlers of declared kinds: from a claim to the handler's result, in the worker or in a child process."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ SHOWN_LIMIT = 32_768
 
 @dataclass(frozen=True, slots=True)
 class HandlerTools:
-    """What a worker has to run handlers with."""
+    """The resources with which a worker runs handlers. Close it."""
 
     client: Session
     threads: Threads
     children: Children
     schema: str
     prepare: Prepare
-    lent: StepTools
+    step_tools: StepTools
     redact: Redactor = field(default_factory=Redactor)
     rules: PayloadRuleCache = field(default_factory=PayloadRuleCache)
     hooks: AppHooks = field(default_factory=AppHooks)
@@ -70,8 +70,8 @@ class HandlerTools:
         return {name: declared.handler(self) for name, declared in kinds.items()}
 
     async def aclose(self) -> None:
-        """When the last handler has ended, or was handed back."""
-        await self.lent.recorder.aclose()
+        """Write what is buffered and end the child processes. Call it after the last handler has ended."""
+        await self.step_tools.recorder.aclose()
         if self.log_writer is not None:
             await self.log_writer.aclose()
         await self.children.aclose()
@@ -79,11 +79,11 @@ class HandlerTools:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A kind and how it is to be run: by a function in the worker, unless ``way`` says otherwise."""
+    """A kind and where it runs: in the worker, or as ``run_mode`` specifies."""
 
     kind: Kind[..., Any]
     timeout: float | None = None
-    way: RunMode | None = None
+    run_mode: RunMode | None = None
     cost: float | None = None
 
     @property
@@ -92,162 +92,174 @@ class Declared:
         lines = (inspect.getdoc(self.kind.function) or "").splitlines()
         return lines[0][:TEXT_LIMIT] if lines else None
 
-    def handler(self, means: HandlerTools) -> Handler:
-        """What runs in a process of its own keeps its timeout itself: it counts from when the process is ready."""
+    def handler(self, tools: HandlerTools) -> Handler:
+        """Return the handler that a worker calls.
+
+        A handler in a separate process has no timeout here: its caller measures the time after the process is ready.
+        """
         kind = self.kind
         retry = as_policy(kind.defaults.get("retry", DEFAULT_RETRY))
         timeout = None
-        match self.way:
+        match self.run_mode:
             case None:
-                call, timeout = _caller(kind, means), self.timeout
+                call, timeout = _caller(kind, tools), self.timeout
             case Process() as options:
-                recipe = recipe_for(means.client, means.schema, options, means.lent.notify())
-                call = _elsewhere(process_caller(kind, options, self.timeout, means.children, recipe))
+                recipe = recipe_for(tools.client, tools.schema, options, tools.step_tools.notify())
+                call = _without_stop(process_caller(kind, options, self.timeout, tools.children, recipe))
             case Program() as program:
-                call = _elsewhere(command_caller(kind, program, self.timeout, means.client, means.children))
+                call = _without_stop(command_caller(kind, program, self.timeout, tools.client, tools.children))
             case _:
-                assert_never(self.way)
+                assert_never(self.run_mode)
         return Handler(
-            *(kind.name, _approved(call, kind, means), timeout, retry, kind._at_most_once, means.redact, self.cost),
-            *(means.client.vault, means.rules, chain_of(means.client), kind._rule),
-            bind=binder(means.client),
-            end_hooks=means.hooks.of_ends(kind.name, means.client.acting_for),
+            *(
+                kind.name,
+                _after_approval(call, kind, tools),
+                timeout,
+                retry,
+                kind._at_most_once,
+                tools.redact,
+                self.cost,
+            ),
+            *(tools.client.vault, tools.rules, chain_of(tools.client), kind._rule),
+            bind=result_binder(tools.client),
+            end_hooks=tools.hooks.of_ends(kind.name, tools.client.acting_for),
         )
 
 
 def log_writer_for(client: Session) -> LogWriter | None:
-    """What keeps the log lines of handlers; None where the environment says that none are kept."""
-    said = config.job_log_limit()
-    limit = LOG_LIMIT if said is None else in_bytes(said, config.JOB_LOG_LIMIT_VARIABLE, least=0)
+    """Return the writer of the handlers' log lines; None if ``HOLDFAST_JOB_LOG_LIMIT`` is 0."""
+    setting = config.job_log_limit()
+    limit = LOG_LIMIT if setting is None else in_bytes(setting, config.JOB_LOG_LIMIT_VARIABLE, least=0)
     return LogWriter(client.store, client.scope, client.vault, limit) if limit else None
 
 
 Call = Callable[[Claim, Stop], Awaitable[str | Succeeded | Settled | None]]
 
 
-def _elsewhere(call: Callable[[Claim], Awaitable[str | Settled | None]]) -> Call:
-    """A process is killed when it is told to stop: there is nobody to tell."""
+def _without_stop(call: Callable[[Claim], Awaitable[str | Settled | None]]) -> Call:
+    """Ignore the stop request: a child process is killed instead of notified."""
     return lambda claim, _: call(claim)
 
 
 def chain_of(client: Session) -> Callable[[Claim], Awaitable[list[str]]]:
-    async def before(claim: Claim) -> list[str]:
-        return [
-            job.id for job in await client.arun(client.store.jobs.chain(claim.id, claim.tenant)) if job.id != claim.id
-        ]
+    """Return a function that lists the other jobs of a chain of retries, for kinds whose retries are new jobs."""
 
-    return before
+    async def other_jobs(claim: Claim) -> list[str]:
+        chain = await client.arun(client.store.jobs.chain(claim.id, claim.tenant))
+        return [job.id for job in chain if job.id != claim.id]
+
+    return other_jobs
 
 
-def binder(client: Session) -> Callable[[Claim], Awaitable[Claim]]:
-    """Puts results of the jobs before it into the payload of a workflow's job, in place of the marks of its plan."""
+def result_binder(client: Session) -> Callable[[Claim], Awaitable[Claim]]:
+    """Return a function that replaces the placeholders in a workflow job's payload with the results of its parents."""
 
     async def bind(claim: Claim) -> Claim:
-        store, opened = client.store, partial(client.vault.open_value, tenant=claim.tenant)
-        found = [
-            replace(each, value=await in_thread(opened, each.value, each.ref, job_id=each.job_id))
-            for each in await client.arun(store.workflows.parent_results(claim.id, claim.tenant))
+        store, open_value = client.store, partial(client.vault.open_value, tenant=claim.tenant)
+        results = [
+            replace(parent, value=await in_thread(open_value, parent.value, parent.ref, job_id=parent.job_id))
+            for parent in await client.arun(store.workflows.parent_results(claim.id, claim.tenant))
         ]
         failed = await client.arun(store.workflows.failure(claim.id, claim.tenant)) if not claim.workflow_id else None
-        return replace(claim, payload=filled(claim.payload, BoundResults(found, failed)))
+        return replace(claim, payload=filled(claim.payload, BoundResults(results, failed)))
 
     return bind
 
 
-def _approved(call: Call, kind: Kind[..., Any], means: HandlerTools) -> Call:
-    """Ask before the handler is run at all, where the kind or the job's agent requires it. A job that is not approved
-    never comes further than here."""
-    asking = kind._approval
+def _after_approval(call: Call, kind: Kind[..., Any], tools: HandlerTools) -> Call:
+    """Wait for approval before the handler runs, if the kind or the job's agent requires it. The handler of a job that
+    is not approved never runs."""
+    options = kind._approval
 
     async def with_approval(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
-        await ask_first(means, claim, asking, kind._rule, stop)
+        await ask_first(tools, claim, options, kind._rule, stop)
         return await call(claim, stop)
 
-    def straight_on(claim: Claim, stop: Stop) -> Awaitable[str | Succeeded | Settled | None]:
-        return call(claim, stop) if claim.agent is None else with_approval(claim, stop)  # nearly always there is none
+    def if_agent_requires(claim: Claim, stop: Stop) -> Awaitable[str | Succeeded | Settled | None]:
+        return call(claim, stop) if claim.agent is None else with_approval(claim, stop)  # few jobs have an agent
 
-    return straight_on if asking is None else with_approval
+    return if_agent_requires if options is None else with_approval
 
 
-async def ask_first(means: HandlerTools, claim: Claim, asking: Asking | None, rule: Effective, stop: Stop) -> None:
-    """Raises ``Suspended`` until people have approved, where the kind (``asking``) or the job's agent wants that."""
-    if asking is None and await means.client.arun(means.client.store.steps.asks_first(claim.agent or "", claim.tenant)):
+async def ask_first(tools: HandlerTools, claim: Claim, asking: Asking | None, rule: Effective, stop: Stop) -> None:
+    """Raise ``Suspended`` until the job is approved, if its kind (``asking``) or its agent requires approval."""
+    if asking is None and await tools.client.arun(tools.client.store.steps.asks_first(claim.agent or "", claim.tenant)):
         asking = Asking()
     if asking is None:
         return
-    restricted = means.rules.of(claim.tenant, claim.kind, rule).restricted
-    redact = JobRedactor(means.redact, claim.payload, restricted)
-    plan = Plan(Durable(claim, means.client, means.lent, redact, stop))
-    whom = "" if claim.agent is None else f" for {claim.agent}"
-    hidden = restricted or means.client.vault.keys is not None
-    shown: Asking = {"data": {"payload": HIDDEN} if hidden else _shown(claim, means.redact)}
-    await plan.before_all("run", f"Run {claim.kind}{whom} ({claim.id})", shown | asking)
+    restricted = tools.rules.of(claim.tenant, claim.kind, rule).restricted
+    redact = JobRedactor(tools.redact, claim.payload, restricted)
+    plan = Plan(Durable(claim, tools.client, tools.step_tools, redact, stop))
+    owner = "" if claim.agent is None else f" for {claim.agent}"
+    hidden = restricted or tools.client.vault.keys is not None
+    shown: Asking = {"data": {"payload": HIDDEN} if hidden else _shown(claim, tools.redact)}
+    await plan.before_all("run", f"Run {claim.kind}{owner} ({claim.id})", shown | asking)
 
 
 def _shown(claim: Claim, redact: Redactor) -> dict[str, Any]:
-    """What people see of a job they are to decide about: its payload, without what is called a secret."""
+    """Return the payload as approvers see it: without values whose names suggest a secret."""
     payload = look_at(claim.payload)
     if len(claim.payload) > SHOWN_LIMIT or not isinstance(payload, dict):
         return {"payload": f"{len(claim.payload):,} characters; see holdfast jobs show {claim.id}"}
     return {"payload": {name: "***" if redact.looks_secret(name) else value for name, value in payload.items()}}
 
 
-def _caller(kind: Kind[..., Any], means: HandlerTools) -> Call:
-    """From a claim to the handler's result: bind the context, rebuild the arguments, call, encode."""
+def _caller(kind: Kind[..., Any], tools: HandlerTools) -> Call:
+    """Return a function that binds the context, decodes the arguments, calls the handler and encodes its result."""
     logger = logging.getLogger(f"holdfast.job.{kind.name}")
     takes_context = wants_context(kind.function)
     is_async = inspect.iscoroutinefunction(kind.function)
     context_type: type[AnyContext] = Context if is_async else SyncContext
     halt: type[BaseException] = asyncio.CancelledError if is_async else Stopped
 
-    write = partial(_write, means.client)
-    vault, rules = means.client.vault, means.rules
+    write = partial(_write, tools.client)
+    vault, rules = tools.client.vault, tools.rules
     pack = partial(kind._signature.pack_result, limit=max(RESULT_LIMIT, vault.limit(kind._rule)))
 
     def context_of(claim: Claim, stop: Stop, loop: asyncio.AbstractEventLoop) -> AnyContext:
         rule = rules.of(claim.tenant, claim.kind, kind._rule)
-        redact = JobRedactor(means.redact, claim.payload, rule.restricted)
+        redact = JobRedactor(tools.redact, claim.payload, rule.restricted)
         completion = Completion(pack, partial(_ended, vault, rule, claim))
         reporter = ProgressWriter(claim, write, loop=loop)
         return context_type(
             HandlerRun(
-                *(claim, means.client, logger, stop, redact, reporter, means.prepare, completion, means.lent),
+                *(claim, tools.client, logger, stop, redact, reporter, tools.prepare, completion, tools.step_tools),
                 loop=loop,
                 halt=halt,
-                log_writer=None if rule.restricted else means.log_writer,
+                log_writer=None if rule.restricted else tools.log_writer,
             )
         )
 
-    around = means.hooks.of_runs(kind.name)
-    invoke = hooked(kind.function, around, means.threads, kind.name) if around else None
-    # Looked up once, and not by every job.
-    client, function, unpack = means.client, kind.function, kind._signature.unpack
+    hooks = tools.hooks.of_runs(kind.name)
+    invoke = hooked(kind.function, hooks, tools.threads, kind.name) if hooks else None
+    # Local variables, because the lookups would cost time in every job.
+    client, function, unpack = tools.client, kind.function, kind._signature.unpack
 
     async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
-        unmade = LazyContext(context_of, claim, stop)
-        enter(unmade, claim, client)
+        lazy = LazyContext(context_of, claim, stop)
+        enter(lazy, claim, client)
         args, kwargs = unpack(claim.payload)
         if takes_context:
-            args = (unmade.made(), *args)
+            args = (lazy.get(), *args)
         try:
             if invoke is not None:
                 value = await invoke(claim, args, kwargs)
             elif is_async:
                 value = await function(*args, **kwargs)
             else:
-                value = await means.threads.run(kind.name, partial(function, *args, **kwargs))
-            if unmade.seen is not None:
-                await unmade.seen._run.finish_steps()
+                value = await tools.threads.run(kind.name, partial(function, *args, **kwargs))
+            if lazy.context is not None:
+                await lazy.context._run.finish_steps()
         except BaseException as error:
-            if unmade.seen is not None:
+            if lazy.context is not None:
                 if not isinstance(error, asyncio.CancelledError):
-                    await unmade.seen._run.finish_steps()
-                if await completed(unmade.seen._run, error):
+                    await lazy.context._run.finish_steps()
+                if await completed(lazy.context._run, error):
                     return Settled()
             raise
         finally:
             stop.over()
-            run = None if unmade.seen is None else unmade.seen._run
+            run = None if lazy.context is None else lazy.context._run
             if run is not None and isinstance(run.report, ProgressWriter) and run.report.used:
                 await run.report.close()
             if run is not None and run.lines is not None:
@@ -264,14 +276,14 @@ def _caller(kind: Kind[..., Any], means: HandlerTools) -> Call:
 
 
 def _ended(vault: Vault, rule: Effective, claim: Claim, success: Succeeded) -> Succeeded:
-    """The end of a job in a transaction of its handler, sealed or stored as any other."""
+    """Encrypt or store the result of a job that its handler completes in a transaction."""
     if success.result is None or (vault.keys is None and rule.max_result_bytes is None and not rule.store):
         return success
     return pack_result(vault, rule, claim, success)
 
 
 async def completed(run: HandlerRun, error: BaseException | None = None) -> bool:
-    """Whether the handler's own transaction has ended the job already: nothing that came after changes that."""
+    """Whether a transaction of the handler has completed the job. If so, nothing that happens later changes that."""
     if run.completion.stage is Stage.NONE:
         return False
     try:
@@ -279,7 +291,7 @@ async def completed(run: HandlerRun, error: BaseException | None = None) -> bool
     except HoldfastError:
         if error is None:
             raise
-        done = False  # if it was committed after all, the settlement of this failure will be refused
+        done = False  # if it was committed after all, the store refuses the settlement of this failure
     if not done and run.completion.connection is not None:
         await run.ending.roll_back()
     if done and error is not None:
@@ -299,7 +311,7 @@ async def _write(client: Session, claim: Claim, report: str) -> bool:
 
 
 def wants_context(function: Callable[..., Any]) -> bool:
-    """By annotation; a first parameter that is just called ``ctx`` counts as well."""
+    """Whether the first parameter is annotated as a context, or is named ``ctx`` without annotation."""
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters:
         return False

@@ -1,4 +1,4 @@
-"""Call a handler with the ``around_run`` hooks of its kind. Used by ``app/handlers.py`` when there are any."""
+"""Call a handler inside the ``around_run`` hooks of its kind. ``app/handlers.py`` uses it for kinds that have hooks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ Invoke = Callable[[Claim, tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
 
 
 def hooked(function: Callable[..., Any], hooks: Sequence[Around], threads: Threads, kind: str) -> Invoke:
-    """A sync handler's sync hooks run in its thread, because connections are often bound to one. So its async hooks,
-    which need the event loop, are outside all of them."""
+    """Return a function that calls the handler inside its hooks.
+
+    The sync hooks of a sync handler run in the handler's thread, because connections are often bound to a thread. Its
+    async hooks need the event loop, so they are outside all sync hooks.
+    """
     on_loop = inspect.iscoroutinefunction(function)
     around = tuple(hook for hook in hooks if on_loop or hook.is_async)
     within = tuple(hook for hook in hooks if hook not in around)
@@ -26,7 +29,7 @@ def hooked(function: Callable[..., Any], hooks: Sequence[Around], threads: Threa
         if on_loop:
             return await function(*args, **kwargs)
         blocking = partial(function, *args, **kwargs)
-        return await threads.run(kind, partial(_inside, within, info, blocking) if within else blocking)
+        return await threads.run(kind, partial(_run_inside, within, info, blocking) if within else blocking)
 
     async def invoke(claim: Claim, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         info, kept, value = RunInfo.of(claim), Kept(), None
@@ -41,7 +44,7 @@ def hooked(function: Callable[..., Any], hooks: Sequence[Around], threads: Threa
     return invoke
 
 
-def _inside(hooks: Sequence[Around], info: RunInfo, function: Callable[[], Any]) -> Any:
+def _run_inside(hooks: Sequence[Around], info: RunInfo, function: Callable[[], Any]) -> Any:
     kept, value = Kept(), None
     with ExitStack() as stack, kept:
         for hook in hooks:

@@ -1,4 +1,4 @@
-"""From ``module:app`` to the App, with errors that say what to put right."""
+"""Import an ``App`` by its path, ``module:app``, with errors that tell what to correct."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ FORM = "Write it as module:attribute, for example shop.jobs:app."
 
 
 def find_app(name: str) -> App:
-    """Import the module and take the App by its name there. A function of no arguments is called for its App."""
+    """Import the module and return the ``App`` with that name. A function without parameters is called to get its app.
+
+    Raises ``InvalidSetting``.
+    """
     module_name, _, attribute = name.partition(":")
     if not module_name or name.endswith(":") or module_name.startswith("."):
         raise InvalidSetting(f"{name!r} does not name an app", code="invalid_app", fix=FORM)
-    return _made(_found(_imported(module_name), attribute or "app", name), name)
+    return _as_app(_lookup(_import(module_name), attribute or "app"), name)
 
 
-def _imported(name: str) -> ModuleType:
+def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except HoldfastError:
@@ -39,39 +42,41 @@ def _imported(name: str) -> ModuleType:
         raise _broken(name, error) from error
 
 
-def _found(module: ModuleType, attribute: str, name: str) -> object:
-    found: object = module
+def _lookup(module: ModuleType, attribute: str) -> object:
+    value: object = module
     for part in attribute.split("."):
         try:
-            found = getattr(found, part)
+            value = getattr(value, part)
         except AttributeError:
             apps = sorted(key for key, value in vars(module).items() if isinstance(value, App))
             hint = f"It has these apps: {', '.join(apps)}." if apps else FORM
             raise InvalidSetting(
                 f"module {module.__name__!r} has no {attribute!r}", code="app_not_found", fix=hint
             ) from None
-    return found
+    return value
 
 
-def _made(found: object, name: str) -> App:
-    if inspect.isfunction(found) and not inspect.signature(found).parameters:
+def _as_app(value: object, name: str) -> App:
+    if inspect.isfunction(value) and not inspect.signature(value).parameters:
         try:
-            found = found()
+            value = value()
         except HoldfastError:
             raise
         except Exception as error:
             raise _broken(name, error) from error
-    if not isinstance(found, App):
-        raise InvalidSetting(f"{name} is {_a(type(found).__name__)}, not an App", code="not_an_app", fix=FORM)
-    return found
+    if not isinstance(value, App):
+        raise InvalidSetting(
+            f"{name} is {_with_article(type(value).__name__)}, not an App", code="not_an_app", fix=FORM
+        )
+    return value
 
 
-def _a(noun: str) -> str:
+def _with_article(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def _broken(name: str, error: BaseException) -> InvalidSetting:
-    """The user's own error, with the place where it came up."""
+    """Return an error that names the exception of the imported module, with its file and line."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     return InvalidSetting(

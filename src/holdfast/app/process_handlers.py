@@ -1,7 +1,7 @@
-"""The worker's side of ``@app.job(process=True)``: from a claim to the outcome that a child process sends back.
+"""The worker's side of ``@app.job(process=True)``: send a claim to a child process and receive its outcome.
 
-The timeout is kept here and not by ``execute``, so that it counts the handler's time and not the start of a
-process; and it is real: the process is killed, with everything it has started.
+The timeout is enforced here and not by ``execute``, so that it does not include the start of a process. It is not
+cooperative: the process is killed, with everything it has started.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ from holdfast.worker.processes.protocol import Message, outcome_from_json, recor
 from holdfast.worker.processes.sandbox import describe_logging
 from holdfast.worker.shutdown import Ended
 
-# Python with Holdfast and a database driver in it needs about half of this.
+# Python with Holdfast and a database driver needs about half of this.
 LEAST_MEMORY = 64 * 1024 * 1024
 DEFAULT_RECYCLE = 100
-# How long a killed process may take to be gone before its job is settled all the same.
-PATIENCE = 2.0
+# How long to wait for the end of a killed process before its job is settled anyway.
+KILL_WAIT = 2.0
 
 _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from holdfast.app.child_process import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """How the child process of a kind runs: ``@app.job(process=Process(memory="512MB"))``.
+    """Settings of the child processes of a kind: ``@app.job(process=Process(memory="512MB"))``.
 
-    ``memory`` limits its memory (bytes, or text like ``"512MB"``). After ``recycle`` jobs a process is replaced by a
-    new one. ``niceness`` lowers its CPU priority, from 0 to 19.
+    ``memory`` limits the memory of a process, in bytes or as text such as ``"512MB"``. A process is replaced after
+    ``recycle`` jobs. ``niceness``, from 0 to 19, lowers its CPU priority. Raises ``InvalidSetting`` for other values.
     """
 
     memory: int | None = None
     recycle: int = DEFAULT_RECYCLE
     niceness: int = 0
 
-    if TYPE_CHECKING:  # a size as text becomes bytes
+    if TYPE_CHECKING:  # accepts a size as text, which becomes bytes
 
         def __init__(self, memory: Size | None = None, recycle: int = DEFAULT_RECYCLE, niceness: int = 0) -> None: ...
 
     def __post_init__(self) -> None:
-        if self.memory is not None:  # frozen, hence object
+        if self.memory is not None:
             object.__setattr__(self, "memory", in_bytes(self.memory, "memory limit", least=LEAST_MEMORY))
         _whole("recycle", self.recycle, 1, 1_000_000)
         _whole("niceness", self.niceness, 0, 19)
 
 
 def as_process(value: object) -> Process | None:
-    """What ``@app.job(process=…)`` takes: True is a process with the usual settings."""
+    """Return the settings for a value of ``process=``; True stands for the defaults."""
     if value is True:
         return Process()
     if value is False or isinstance(value, Process):
@@ -75,22 +75,23 @@ def _whole(name: str, value: object, least: int, most: int) -> None:
 
 
 def target_of(kind: str, function: Callable[..., Any]) -> Message:
-    """Where a child finds the function; refuses, when it is declared, one that cannot be found by name."""
+    """Return how a child process imports the function. Raises ``InvalidSetting`` if it cannot be imported by name."""
     module, name = function.__module__, function.__qualname__
     main = sys.modules.get("__main__")
     spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-    nowhere = module == "__main__" and spec is None and path is None
-    if "<" in name or nowhere:
+    interactive = module == "__main__" and spec is None and path is None
+    if "<" in name or interactive:
         raise InvalidSetting(
             f"{kind}: a handler that runs in a child process must be a module-level function",
             code="not_importable",
             fix="Declare the handler and its App at the top level of a module or script.",
         )
-    where = {"name": spec and spec.name, "path": path and str(Path(path).resolve())}
-    return {"kind": kind, "module": module, "name": name, "main": where if module == "__main__" else None}
+    script = {"name": spec and spec.name, "path": path and str(Path(path).resolve())}
+    return {"kind": kind, "module": module, "name": name, "main": script if module == "__main__" else None}
 
 
 def recipe_for(client: Session, schema: str, options: Process, notify: str | None = None) -> Recipe:
+    """Return the command line of a child process and the first message to send it."""
     if client.store.url.endswith(":memory:"):
         raise InvalidSetting(
             "an in-memory database cannot be shared with another process",
@@ -122,19 +123,20 @@ def process_caller(
     children: Children,
     recipe: Recipe,
 ) -> Callable[[Claim], Awaitable[str | Settled | None]]:
+    """Return a function that runs a claim in a child process of the pool and returns its result."""
     target = target_of(kind.name, kind.function)
 
     async def call(claim: Claim) -> str | Settled | None:
         child = await children.borrow(recipe)
         try:
-            answer = await _run(child, target, claim, timeout, options)
+            response = await _run(child, target, claim, timeout, options)
         except BaseException:
-            # Timeout, cancel, a lost lease, the end of the worker: the job's process is gone before its job is settled.
+            # Timeout, cancellation, lost lease or shutdown: the process must have ended before its job is settled.
             children.drop(child)
-            await child.gone(PATIENCE)
+            await child.gone(KILL_WAIT)
             raise
-        children.give_back(child, recycle=options.recycle, spent=answer["spent"])
-        outcome = outcome_from_json(answer["outcome"])
+        children.give_back(child, recycle=options.recycle, spent=response["spent"])
+        outcome = outcome_from_json(response["outcome"])
         if isinstance(outcome, Settled):
             return outcome
         if isinstance(outcome, Succeeded) and outcome.note is None and outcome.ref is None and not outcome.cost:
@@ -157,10 +159,10 @@ async def _run(child: Child, target: Message, claim: Claim, timeout: float | Non
     except TimeoutError:
         raise Ended(Failed("timeout", f"the handler was not done after {timeout} s, and was killed")) from None
     except ChildDied as died:
-        within = f"; its memory limit was {in_words(options.memory)}" if options.memory else ""
-        raise Ended(Crashed("process_died", f"{died.how}{within}")) from None
+        limited = f"; its memory limit was {in_words(options.memory)}" if options.memory else ""
+        raise Ended(Crashed("process_died", f"{died.how}{limited}")) from None
 
 
 def _folder(artifacts: Artifacts | None) -> str | None:
-    """The artifact store of the app, where it is a folder; a child reads the other kinds from its environment."""
+    """Return the artifact store's folder, if it is one. A child configures other stores from its environment."""
     return str(artifacts.store.root) if artifacts is not None and isinstance(artifacts.store, Directory) else None

@@ -1,8 +1,7 @@
-"""The small queue for people who run their own loop (HK-4): enqueue, claim, mark success, mark failure.
+"""``JobRepository``: enqueue, claim and settle jobs in a loop of your own, without a worker.
 
-It is a facade over the same operations a worker uses: leases, fences and the ledger are all in force. What it
-claims is held under one lease, renewed by every call; a loop that stops calling loses its jobs to others
-when the lease lapses.
+It uses the operations of a worker, so leases, fences and the ledger apply. All claimed jobs are held under one lease,
+which every call renews. A loop that makes no calls for longer than the lease lasts loses its jobs to other workers.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from holdfast.stores.vault import EMPTY, Vault
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A job in the loop's hands."""
+    """A job that is claimed by this loop."""
 
     id: str
     kind: str
@@ -38,6 +37,16 @@ class Work:
 
 
 class JobRepository:
+    """Claims and settles jobs for a loop of your own; ``app.repository()`` makes it::
+
+    jobs = app.repository(ttl="1m")
+    for job in jobs.claim(10):
+        try:
+            jobs.mark_success(job.id, process(job.payload))
+        except Exception as error:
+            jobs.mark_failure(job.id, str(error))
+    """
+
     def __init__(
         self,
         store: Store,
@@ -60,7 +69,10 @@ class JobRepository:
         self._claims: dict[str, Claim] = {}
 
     def enqueue(self, kind: str, payload: Any = None, *, run_at: datetime | None = None, key: str | None = None) -> str:
-        """The id of the job; with a key that is known already, that of the first one."""
+        """Enqueue a job and return its id. With a ``key`` that was used before, return the id of the earlier job.
+
+        Raises ``Conflict`` if that job has another payload.
+        """
         spec = JobSpec(
             id=self._new_id(),
             kind=check_name(kind, "kind"),
@@ -70,32 +82,35 @@ class JobRepository:
             run_at=instant_or_none(run_at, "run_at"),
             key=None if key is None else check_name(key, "key", limit=255),
         )
-        answer = self._store.run(self._store.jobs.enqueue([spec], self._tenant))[0]
-        if answer.id is None or answer.reason == "idempotency_conflict":
-            raise Conflict("this idempotency key belongs to a job with another payload", code=answer.reason)
-        return answer.id
+        result = self._store.run(self._store.jobs.enqueue([spec], self._tenant))[0]
+        if result.id is None or result.reason == "idempotency_conflict":
+            raise Conflict("this idempotency key belongs to a job with another payload", code=result.reason)
+        return result.id
 
     def claim(self, want: int = 1, *, queue: str = DEFAULT_QUEUE) -> list[Work]:
-        """Up to ``want`` jobs that are due, now in this loop's hands. Also frees what lost workers held."""
+        """Claim up to ``want`` jobs that are due. It also releases the jobs of lost workers."""
         store = self._store
         self._store.run(store.leases.promote(tenant=self._tenant))
         self._store.run(store.leases.reap(tenant=self._tenant))
-        request = ClaimRequest(lease=self._held(), queues=(queue,), want=want, tenant=self._tenant)
+        request = ClaimRequest(lease=self._renewed_lease(), queues=(queue,), want=want, tenant=self._tenant)
         claims = self._store.run(store.leases.claim(request))
         self._claims |= {claim.id: claim for claim in claims}
-        return [Work(claim.id, claim.kind, decode(self._opened(claim)), claim.attempt) for claim in claims]
+        return [Work(claim.id, claim.kind, decode(self._payload(claim)), claim.attempt) for claim in claims]
 
-    def _opened(self, claim: Claim) -> str:
+    def _payload(self, claim: Claim) -> str:
         return self._vault.open(claim.payload, what="payload", tenant=claim.tenant, job_id=claim.id)
 
     def mark_success(self, job_id: str, result: Any = None) -> None:
+        """End the job as succeeded. Raises ``StaleLease`` if it is no longer claimed by this loop."""
         self._settle(job_id, Succeeded(None if result is None else own(encode(result, what="result"), "result")))
 
     def mark_failure(self, job_id: str, error: str, *, code: str = "failed", permanent: bool = False) -> None:
-        """Tried again by the job's policy while it has tries left, then a dead letter."""
+        """Record a failure. The job is retried by its policy; it becomes a dead letter if no attempt is left, or if the
+        failure is ``permanent``. Raises ``StaleLease`` if the job is no longer claimed by this loop."""
         self._settle(job_id, Failed(code, self._redact(error, MESSAGE_LIMIT), final=permanent))
 
     def close(self) -> None:
+        """End the lease. Jobs that are claimed and not settled return to their queue."""
         if self._lease is not None:
             self._store.run(self._store.leases.end(self._lease, "closed", self._tenant))
             self._lease = None
@@ -106,13 +121,13 @@ class JobRepository:
             raise NotFound(f"job {job_id} was not claimed here", code="not_claimed")
         settlement = decide(claim, outcome, random.random())
         stale = self._store.run(self._store.leases.settle(claim.lease, [settlement], self._tenant))
-        del self._claims[job_id]  # only now: a store that was away can be asked again
+        del self._claims[job_id]  # after the call: if the database was unreachable, the caller can try again
         if stale:
             raise StaleLease(f"job {job_id} is no longer claimed by this loop")
-        with suppress(StoreUnavailable):  # it is marked, whatever becomes of this: the next call renews the lease
-            self._held()
+        with suppress(StoreUnavailable):  # the job is settled; the next call renews the lease
+            self._renewed_lease()
 
-    def _held(self) -> str:
+    def _renewed_lease(self) -> str:
         store = self._store
         if self._lease is None or not self._store.run(store.leases.renew(self._lease, self._ttl, self._tenant)):
             self._lease = self._store.run(store.leases.open(self._owner, self._ttl, self._tenant)).id

@@ -1,4 +1,4 @@
-"""Run jobs: workers, a tick, or a loop of the program's own. A part of ``App``."""
+"""The part of ``App`` that runs jobs: workers, ticks, and the repository for a loop of your own."""
 
 from __future__ import annotations
 
@@ -34,12 +34,17 @@ log = logging.getLogger("holdfast.worker")
 
 
 class Running(Declaring, Enqueuing):
+    """The part of ``App`` that runs jobs."""
+
     _schema: str
     _strict: bool
     _role_checked = False
 
     def repository(self, *, ttl: Duration = 60.0) -> JobRepository:
-        """Claim and settle jobs from a loop of your own: ``claim``, ``mark_success``, ``mark_failure``."""
+        """Return a ``JobRepository``, to claim and settle jobs in a loop of your own instead of a worker.
+
+        ``ttl`` is how long a claim lasts without another call.
+        """
         client = self._session
         client.make_ready()
         return JobRepository(
@@ -53,59 +58,60 @@ class Running(Declaring, Enqueuing):
         )
 
     def worker(self, options: WorkerOptions | None = None) -> Worker:
-        """A worker for every kind declared here. Run it with ``asyncio.run(worker.run())``. It waits for a server that
-        is being restarted."""
-        options = self._serving(options or WorkerOptions())
+        """Return a worker for all kinds of this app. Run it with ``asyncio.run(worker.run())``.
+
+        If the database is restarting, it waits. Most programs use ``holdfast worker`` or ``run_worker`` instead.
+        """
+        options = self._with_queues(options or WorkerOptions())
         when_there(self._session.make_ready)
         when_there(self._check_role)
         options = dataclasses.replace(options, tenant=when_there(partial(self._tenant_to_serve, options.tenant)))
         when_there(partial(self._sync_declarations, options.tenant))
-        means = self._handler_tools(options.tenant, options.concurrency)
+        tools = self._handler_tools(options.tenant, options.concurrency)
         rules = self.payload_rules._cache.duty(options.tenant, options.promote_every)
-        own = self._maintenance(options.tenant, options.promote_every, options.sweep_every)
-        duties = (*options.extra_duties, *own, rules)
-        options = dataclasses.replace(options, extra_duties=duties)
-        return Worker(self._store, means.handlers(self._all_kinds), options, on_leave=means.aclose)
+        tasks = self._maintenance(options.tenant, options.promote_every, options.sweep_every)
+        options = dataclasses.replace(options, extra_duties=(*options.extra_duties, *tasks, rules))
+        return Worker(self._store, tools.handlers(self._all_kinds), options, on_leave=tools.aclose)
 
     def _queues(self) -> tuple[str, ...]:
-        """Every queue that the code declares: of its kinds, and the default one."""
-        named = {declared.kind.defaults.get("queue", DEFAULT_QUEUE) for declared in self._all_kinds.values()}
-        return (DEFAULT_QUEUE, *sorted(named - {DEFAULT_QUEUE}))
+        """Return the queues that the code declares: the default one, and those of its kinds."""
+        queues = {declared.kind.defaults.get("queue", DEFAULT_QUEUE) for declared in self._all_kinds.values()}
+        return (DEFAULT_QUEUE, *sorted(queues - {DEFAULT_QUEUE}))
 
-    def _serving(self, options: WorkerOptions) -> WorkerOptions:
-        """Without queues, serve every declared one. Equal weights, so that a backlog in one does not stop the others.
-        With queues, warn about declared ones that are left out: their jobs wait for another worker."""
+    def _with_queues(self, options: WorkerOptions) -> WorkerOptions:
+        """Without ``queues``, serve every declared queue, with equal weights, so that a backlog in one does not stop
+        the others. With ``queues``, warn about declared ones that are missing: their jobs wait for another worker."""
         declared = self._queues()
         if not options.queues:
             weights = dict.fromkeys(declared, 1) if len(declared) > 1 else None
             return dataclasses.replace(options, queues=declared, weights=options.weights or weights)
-        used = {each.kind.defaults.get("queue", DEFAULT_QUEUE) for each in self._kinds.values()}
-        if left_out := sorted(used - set(options.queues)):
+        used = {declared.kind.defaults.get("queue", DEFAULT_QUEUE) for declared in self._kinds.values()}
+        if missing := sorted(used - set(options.queues)):
             log.warning(
                 "This worker does not serve %s: jobs there wait for another worker. To serve every declared queue, "
                 "leave out --queues (queues=…), or set it to all.",
-                ", ".join(f"queue {queue}" for queue in left_out),
+                ", ".join(f"queue {queue}" for queue in missing),
             )
         return options
 
     def _sync_declarations(self, tenant: str) -> None:
-        """Write what the code declares to the database, except schedules: the task that fires them does that."""
+        """Write the code's declarations to the database, except schedules: the task that fires them writes those."""
         self._declared.sync(self._session)
         self.retention._sync_declarations(tenant)
         self.payload_rules._sync_declarations(tenant)
 
     def _maintenance(self, tenant: str, promote_every: float, sweep_every: float) -> tuple[MaintenanceTask, ...]:
-        """What an app adds to the maintenance of a worker: fire schedules, and delete files of cleaned jobs from its
-        artifact store, if it has one, and from this host."""
-        fire = self._scheduler.duty(tenant, promote_every)
+        """Return the maintenance tasks that an app adds to those of a worker: fire schedules, and delete the files of
+        removed jobs from the artifact store and from this host."""
+        fire_schedules = self._scheduler.duty(tenant, promote_every)
         artifacts = self._session.vault.artifacts
         run = partial(clear, artifacts=artifacts, tenant=tenant, batches=BATCHES if sweep_every else 1)
-        return (fire, MaintenanceTask("leftovers", sweep_every, run=run, readies=False))
+        return (fire_schedules, MaintenanceTask("leftovers", sweep_every, run=run, readies=False))
 
     def _handler_tools(
         self, tenant: str, concurrency: int, threads: Threads | None = None, reached: Reached | None = None
     ) -> HandlerTools:
-        """What a worker needs to run the kinds declared here. Close it."""
+        """Return the resources with which a worker runs the kinds of this app. Close it."""
         own, threads, children = self._session, threads or Threads(), Children(concurrency)
         serving = Session(
             self._store,
@@ -116,14 +122,14 @@ class Running(Declaring, Enqueuing):
             vault=own.vault,
             hooks=self.hooks,
         )
-        lent = StepTools(StepWriter(self._store, tenant), threads, lambda: self._notifier, reached)
+        step_tools = StepTools(StepWriter(self._store, tenant), threads, lambda: self._notifier, reached)
         return HandlerTools(
             serving,
             threads,
             children,
             self._schema,
             self._child,
-            lent,
+            step_tools,
             self._ready_redactor(),
             self.payload_rules._cache,
             self.hooks,
@@ -131,7 +137,10 @@ class Running(Declaring, Enqueuing):
         )
 
     def run_worker(self, **options: Unpack[WorkerKeywords]) -> None:
-        """Run a worker in this thread until it is stopped; with ``burst=True`` until no job is left."""
+        """Run a worker in this thread until it is stopped; with ``burst=True``, until no job is left.
+
+        ``WorkerOptions`` lists the options: ``app.run_worker(queues=("mail",), concurrency=32)``.
+        """
 
         if not options.get("burst"):
             startup.until_reachable(self._session.make_ready, self._store)
@@ -145,7 +154,10 @@ class Running(Declaring, Enqueuing):
         startup.run(serve())
 
     def tick(self, limit: int = 10, **options: Unpack[Ticking]) -> TickSummary:
-        """Run at most ``limit`` jobs now and return a summary: for cron and serverless hosts."""
+        """Run at most ``limit`` jobs that are due and return a summary. For cron and serverless hosts.
+
+        Raises ``InvalidSetting`` on a running event loop: use ``await app.atick(…)`` there.
+        """
 
         async def once() -> TickSummary:
             try:
@@ -164,38 +176,44 @@ class Running(Declaring, Enqueuing):
     async def atick(
         self, limit: int = 10, *, stop: asyncio.Event | None = None, **options: Unpack[Ticking]
     ) -> TickSummary:
-        """``tick`` on the running event loop. Setting ``stop`` releases the running jobs, like a timeout."""
+        """Run at most ``limit`` jobs on the running event loop; see ``tick``.
+
+        Set ``stop`` to end early: running jobs are released, as after the timeout.
+        """
         if "queues" not in options:
             declared = self._queues()
             options["queues"] = declared
             if len(declared) > 1 and not options.get("weights"):
                 options["weights"] = dict.fromkeys(declared, 1)
-        wanted = TickOptions.of(limit, **options)
+        tick_options = TickOptions.of(limit, **options)
         await self._session.amake_ready()
         await in_thread(self._check_role)
-        wanted = dataclasses.replace(wanted, tenant=await in_thread(self._tenant_to_serve, wanted.tenant))
-        await in_thread(self._sync_declarations, wanted.tenant)
-        means = self._handler_tools(wanted.tenant, wanted.concurrency)
+        tenant = await in_thread(self._tenant_to_serve, tick_options.tenant)
+        tick_options = dataclasses.replace(tick_options, tenant=tenant)
+        await in_thread(self._sync_declarations, tenant)
+        tools = self._handler_tools(tenant, tick_options.concurrency)
         try:
-            duties = self._maintenance(wanted.tenant, 0, 0)
-            return await Tick(
-                self._store, means.handlers(self._all_kinds), wanted, stop=stop, extra_duties=duties
-            ).run()
+            tasks = self._maintenance(tenant, 0, 0)
+            handlers = tools.handlers(self._all_kinds)
+            return await Tick(self._store, handlers, tick_options, stop=stop, extra_duties=tasks).run()
         finally:
-            await means.aclose()
+            await tools.aclose()
 
-    def _tenant_to_serve(self, wanted: str) -> str:
-        """A worker for every tenant whose login is pinned to one serves that one."""
-        if wanted != EVERY_TENANT:
-            return wanted
+    def _tenant_to_serve(self, tenant: str) -> str:
+        """Return the tenant; for a worker for all tenants, the one that its database login is pinned to, if any."""
+        if tenant != EVERY_TENANT:
+            return tenant
         pinned = self._store.run(self._store.tenants.pinned())
         if pinned is not None:
             log.info("The database login is pinned to tenant %s: serving its jobs only", pinned)
-        return pinned or wanted
+        return pinned or tenant
 
     def _check_role(self) -> None:
-        """Check the database role before work starts. A role that owns the tables, or that row-level security does not
-        apply to, could read and write everything: this is logged once, or refused if the app is ``strict``."""
+        """Check the database role before work starts.
+
+        A role that owns the tables, or that row-level security does not apply to, could read and write everything. This
+        is logged once; if the app is ``strict``, it raises ``Refused``.
+        """
         if self._role_checked or self._store.embedded:
             return
         for concern in self._store.conditions():

@@ -1,7 +1,7 @@
-"""``@app.workflow`` above a function: a kind whose jobs plan and start a workflow.
+"""``@app.workflow`` as a decorator: a kind whose jobs plan and start a workflow.
 
-It is a kind like any other, so schedules, events, HTTP and the command line can start it. The key of the workflow is
-the id of the job: an attempt after a crash finds the workflow that the first one has started.
+Schedules, events, HTTP and the command line can start it like any other kind. The key of the workflow is the id of the
+job, so an attempt after a crash finds the workflow that the first attempt started.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.features.workflows.run import WorkflowOptions, WorkflowPlan
 
 
 def planner(function: Callable[..., Any], plan: Callable[[Context], WorkflowPlan]) -> Callable[..., Any]:
-    """The handler of a workflow that this function plans. Its parameters are the function's, but for the first."""
+    """Return a handler that plans and starts a workflow. Its parameters are the function's, without the first."""
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters or parameters[0].kind not in (
         inspect.Parameter.POSITIONAL_ONLY,
@@ -40,14 +40,14 @@ def planner(function: Callable[..., Any], plan: Callable[[Context], WorkflowPlan
             await asyncio.to_thread(function, wf, *args, **kwargs)
         return (await wf.astart()).id
 
-    own = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_ONLY, annotation=Context)
-    start.__signature__ = inspect.Signature([own, *parameters[1:]], return_annotation=str)  # type: ignore[attr-defined]
+    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_ONLY, annotation=Context)
+    start.__signature__ = inspect.Signature([context, *parameters[1:]], return_annotation=str)  # type: ignore[attr-defined]
     start.__annotations__ = {p.name: p.annotation for p in parameters[1:] if p.annotation is not p.empty} | {
         "return": str
     }
     return start
 
 
-def planned_by(options: dict[str, Any]) -> WorkflowOptions:
-    """The options of the definition that are the workflow's own; the others are of the job that plans it."""
+def pop_workflow_options(options: dict[str, Any]) -> WorkflowOptions:
+    """Remove the workflow's options and return them. Those that remain are options of the job that plans it."""
     return WorkflowOptions(on_failure=options.pop("on_failure")) if "on_failure" in options else WorkflowOptions()

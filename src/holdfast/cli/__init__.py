@@ -1,4 +1,4 @@
-"""The command line: data on stdout, messages on stderr, ``--json`` everywhere, exit codes that mean something.
+"""The command line. Data goes to stdout and messages to stderr; every command has ``--json`` and stable exit codes.
 
-Nothing below imports this package, and only its modules import Typer and rich (the extra ``cli``).
+Only this package and the ``commands`` modules of features import Typer and rich (the extra ``cli``).
 """

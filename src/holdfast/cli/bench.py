@@ -1,9 +1,8 @@
-"""``holdfast bench``.
+"""``holdfast bench``: measure enqueue rate, processing rate and pickup latency on the user's database.
 
-The bench's story: enqueue one by one, enqueue in bulk, let one worker process drain it, then let jobs trickle in.
-
-It keeps to a queue and a tenant of its own; the worker serves nothing else. Enqueuing is timed here, the rest is
-read from the ledger, by the database's clock.
+It enqueues jobs one by one and in bulk, lets one worker process run them all, and then enqueues single jobs for an idle
+worker. Its jobs are in a separate queue and tenant, which the worker serves exclusively. Enqueuing is timed here; the
+other figures come from the ledger, by the database's clock.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from holdfast.stores.requests import JobFilter
 from holdfast.stores.sqlite.connections import database_path
 from holdfast.worker.worker import WorkerOptions
 
-NAMED = 3
+MAX_NAMED = 3  # ids that a problem lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Seconds from being enqueued to being begun."""
+    """Percentiles of the seconds from enqueue to start."""
 
     jobs: int
     p50: float
@@ -67,17 +66,18 @@ class Latency:
 
 
 def drained(ids: Collection[str], reading: Reading) -> Rate:
-    """From the first beginning to the last end: starting the worker's process is not part of it."""
-    wanted = set(ids)
-    begun = [event.at for event in reading.events if event.job_id in wanted and event.to_state is State.IN_PROGRESS]
-    ended = [event.at for event in reading.events if event.job_id in wanted and event.to_state.finished]
-    seconds = (max(ended) - min(begun)).total_seconds() if begun and ended else 0.0
-    return Rate(len(wanted), seconds)
+    """Return the rate from the first start to the last end, which excludes the start of the worker process."""
+    jobs = set(ids)
+    starts = [event.at for event in reading.events if event.job_id in jobs and event.to_state is State.IN_PROGRESS]
+    ends = [event.at for event in reading.events if event.job_id in jobs and event.to_state.finished]
+    seconds = (max(ends) - min(starts)).total_seconds() if starts and ends else 0.0
+    return Rate(len(jobs), seconds)
 
 
 def picked_up(ids: Sequence[str], reading: Reading) -> Latency:
-    wanted = set(ids)
-    enqueued = {e.job_id: e.at for e in reading.events if e.job_id in wanted and e.from_state is None}
+    """Return the pickup latency of these jobs."""
+    jobs = set(ids)
+    enqueued = {e.job_id: e.at for e in reading.events if e.job_id in jobs and e.from_state is None}
     waits = [
         (event.at - enqueued[event.job_id]).total_seconds()
         for event in reading.events
@@ -87,32 +87,32 @@ def picked_up(ids: Sequence[str], reading: Reading) -> Latency:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest rank: a value that was really measured. Not a number if there is none."""
+    """Return the nearest rank, which is a measured value; NaN without values."""
     if not values:
         return math.nan
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def problems_of(accepted: Collection[str], reading: Reading) -> list[str]:
-    """What does not hold of: each accepted job was begun once and has succeeded, and there is no other."""
-    begun: dict[str, int] = defaultdict(int)
+    """Return violations of: each accepted job has started once and succeeded, and there are no other jobs."""
+    started: dict[str, int] = defaultdict(int)
     succeeded: dict[str, int] = defaultdict(int)
     for event in reading.events:
-        begun[event.job_id] += event.to_state is State.IN_PROGRESS
+        started[event.job_id] += event.to_state is State.IN_PROGRESS
         succeeded[event.job_id] += event.to_state is State.SUCCEEDED
     jobs = reading.jobs
     wrong = {
-        "are not in the database": [each for each in accepted if each not in jobs],
-        "have not succeeded": [each for each, job in jobs.items() if job.state is not State.SUCCEEDED],
-        "were not begun exactly once": [each for each in jobs if begun[each] != 1],
-        "did not succeed exactly once": [each for each in jobs if succeeded[each] != 1],
-        "are nobody's": sorted(jobs.keys() - set(accepted)),
+        "are not in the database": [job_id for job_id in accepted if job_id not in jobs],
+        "have not succeeded": [job_id for job_id, job in jobs.items() if job.state is not State.SUCCEEDED],
+        "did not start exactly once": [job_id for job_id in jobs if started[job_id] != 1],
+        "did not succeed exactly once": [job_id for job_id in jobs if succeeded[job_id] != 1],
+        "were not enqueued by this benchmark": sorted(jobs.keys() - set(accepted)),
     }
-    return [f"{len(ids)} jobs {what}: {', '.join(ids[:NAMED])}" for what, ids in wrong.items() if ids]
+    return [f"{len(ids)} jobs {what}: {', '.join(ids[:MAX_NAMED])}" for what, ids in wrong.items() if ids]
 
 
 class View:
-    """A bar a phase on a terminal, a line a phase elsewhere."""
+    """Shows each phase: with a progress bar on a terminal, else with a line."""
 
     def __init__(self) -> None:
         self._bars: Progress | None = None
@@ -127,7 +127,7 @@ class View:
             self._bars.add_task(name, total=total)
 
     def done(self, count: int) -> None:
-        """Of the phase that began last."""
+        """Update the count of the current phase."""
         if self._bars is not None:
             self._bars.update(self._bars.task_ids[-1], completed=count)
 
@@ -151,7 +151,7 @@ def print_result(result: Result, concurrency: int) -> None:
             ("enqueue, in bulk", _rate(result.bulk)),
             (f"drain, {concurrency} at a time", _rate(result.drain)),
             ("pick-up", f"p50 {span(pickup.p50)}, p95 {span(pickup.p95)}, p99 {span(pickup.p99)} ({pickup.jobs} jobs)"),
-            ("checked", "; ".join(result.problems) or f"{result.jobs:,} jobs, each begun once and succeeded"),
+            ("checked", "; ".join(result.problems) or f"{result.jobs:,} jobs, each started once and succeeded"),
         ]
     )
 
@@ -173,7 +173,7 @@ def declare(app: App) -> Kind[[int], None]:
 
 
 def worker_app() -> App:
-    """For the worker process; the database comes by the environment."""
+    """Return the app of the worker process. The database comes from the environment."""
     app = App(name="holdfast bench")
     declare(app)
     return app
@@ -181,13 +181,13 @@ def worker_app() -> App:
 
 SINGLES, BATCH = 500, 500
 TRICKLE, PAUSE = 200, (0.005, 0.045)
-LOOK = 0.2
-PATIENCE = 60.0
+POLL = 0.2
+STALL_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """``jobs`` and ``events``: the rows that are there now."""
+    """The figures. ``jobs`` and ``events`` are the numbers of rows that the benchmark has left."""
 
     single: Rate
     bulk: Rate
@@ -199,6 +199,8 @@ class Result:
 
 
 class Bench:
+    """Runs the phases."""
+
     def __init__(self, app: App, view: View) -> None:
         self._app = app
         self._view = view
@@ -219,7 +221,7 @@ class Bench:
         finally:
             child.order(STOP)
             await ending
-        # Nobody writes any more: what is read now is the end.
+        # The worker has ended, so this read sees the final state.
         self._view.phase("check", 1)
         reading = read(self._app._store, self._app._session.tenant)
         return Result(
@@ -233,7 +235,7 @@ class Bench:
         )
 
     def _one_by_one(self, count: int) -> Rate:
-        """Each in a transaction of its own: what a request handler does."""
+        """Enqueue each job in a separate transaction, as a web request does."""
         self._view.phase("enqueue, one by one", count)
         began = time.perf_counter()
         for number in range(count):
@@ -252,7 +254,7 @@ class Bench:
         return Rate(count, time.perf_counter() - began)
 
     async def _trickle(self) -> list[str]:
-        """One now and then, to a worker that has nothing else to do: how long until it is begun?"""
+        """Enqueue single jobs for an idle worker, to measure how soon they start."""
         self._view.phase("pick-up", TRICKLE)
         before = len(self._accepted)
         for number in range(TRICKLE):
@@ -262,24 +264,24 @@ class Bench:
         return self._accepted[before:]
 
     async def _all_ended(self, phase: str, ending: asyncio.Task[int]) -> None:
-        """Returns when every accepted job has ended; the worker must live, and go on, until then."""
+        """Wait until every accepted job has ended. Raises if the worker ends before, or makes no progress."""
         store, total = self._app._store, len(self._accepted)
         if phase == "drain":
             self._view.phase(phase, total)
-        ended, deadline = -1, time.monotonic() + PATIENCE
+        ended, deadline = -1, time.monotonic() + STALL_TIMEOUT
         while ended < total:
             states = store.run(store.jobs.counts(self._app._session.tenant))
             now = sum(count for state, count in states.items() if state.finished)
             if now > ended:
-                ended, deadline = now, time.monotonic() + PATIENCE
+                ended, deadline = now, time.monotonic() + STALL_TIMEOUT
                 if phase == "drain":
                     self._view.done(ended)
             if ending.done():
                 raise _failed(f"the worker {how_it_ended(ending.result())}")
             if time.monotonic() > deadline:
-                raise _failed(f"no job has ended for {PATIENCE:.0f} s; {total - ended:,} are left")
+                raise _failed(f"no job has ended for {STALL_TIMEOUT:.0f} s; {total - ended:,} are left")
             if ended < total:
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(POLL)
 
     def _plan(self, concurrency: int) -> Plan:
         return Plan(
@@ -299,7 +301,7 @@ def _failed(why: str) -> HoldfastError:
 
 
 JOBS, CONCURRENCY = 5_000, 50
-SCRATCH = "On SQLite better name a file that is not there yet: it is removed afterwards."
+SCRATCH_HINT = "On SQLite, name a file that does not exist yet: it is removed afterwards."
 STAYS = "Finished jobs and their ledger cannot be deleted by hand; they stay until a retention policy removes them."
 
 
@@ -315,15 +317,15 @@ def bench(
 ) -> None:
     """Measure your own database: enqueue rate, processing rate and pickup latency.
 
-    It keeps to a queue and a tenant of its own. The jobs do nothing, so this is the most there is. Each one is checked:
-    begun once, and succeeded. The rows stay; a SQLite file that was not there before is removed.
+    The benchmark uses a separate queue and tenant. Its jobs do nothing, so the rates are upper bounds. It checks that
+    each job has started once and succeeded. The rows stay; a SQLite file that did not exist before is removed.
     """
     tenant = f"holdfast-bench-{secrets.token_hex(4)}"
     with closing(App(config.database_url(url), tenant=tenant, name="holdfast bench")) as app:
         own = is_absent(app._store)
         if not own:
             refuse_unready(app._store)
-            _ask(app._store, jobs, yes=yes)
+            _confirm(app._store, jobs, yes=yes)
         with _scratch(app._store, remove=own and not keep):
             app._session.make_ready()
             with View() as view:
@@ -333,7 +335,7 @@ def bench(
     else:
         sys.stderr.flush()
         print_result(result, concurrency)
-    _say_what_is_left(result, app, removed=own and not keep)
+    _print_remains(result, app, removed=own and not keep)
     if result.problems:
         raise typer.Exit(FAILED)
 
@@ -346,9 +348,9 @@ def document(result: Result, app: App, concurrency: int, *, removed: bool) -> di
         "tenant": app._session.tenant,
         "queue": QUEUE,
         "concurrency": concurrency,
-        "enqueue_single": _asked_rate(result.single),
-        "enqueue_bulk": _asked_rate(result.bulk),
-        "drain": _asked_rate(result.drain),
+        "enqueue_single": _rate_to_json(result.single),
+        "enqueue_bulk": _rate_to_json(result.bulk),
+        "drain": _rate_to_json(result.drain),
         "pickup": {
             "jobs": pickup.jobs,
             **{name: round(getattr(pickup, name) * 1000, 3) for name in ("p50", "p95", "p99")},
@@ -359,26 +361,26 @@ def document(result: Result, app: App, concurrency: int, *, removed: bool) -> di
     }
 
 
-def _asked_rate(rate: Rate) -> dict[str, Any]:
+def _rate_to_json(rate: Rate) -> dict[str, Any]:
     return {"jobs": rate.jobs, "seconds": round(rate.seconds, 4), "per_second": round(rate.per_second, 1)}
 
 
-def _ask(store: Store, jobs: int, *, yes: bool) -> None:
-    """Nobody should fill a database with other people's work in it by mistake."""
+def _confirm(store: Store, jobs: int, *, yes: bool) -> None:
+    """Ask for confirmation before adding rows to a database that has other jobs."""
     if yes or not _holds_jobs(store):
         return
-    what = f"This database holds other jobs. The bench would add {jobs + TRICKLE:,} and their ledger, which stay."
+    warning = f"This database has other jobs. The benchmark would add {jobs + TRICKLE:,} and their ledger, which stay."
     if not sys.stdin.isatty():
-        raise InvalidSetting(what, code="confirmation_required", fix=f"Pass --yes to continue. {SCRATCH}")
-    say(f"{what} {SCRATCH if store.embedded else ''}".rstrip())
-    typer.confirm("Go on?", abort=True, err=True)
+        raise InvalidSetting(warning, code="confirmation_required", fix=f"Pass --yes to continue. {SCRATCH_HINT}")
+    say(f"{warning} {SCRATCH_HINT if store.embedded else ''}".rstrip())
+    typer.confirm("Continue?", abort=True, err=True)
 
 
 def _holds_jobs(store: Store) -> bool:
     try:
         return bool(store.run(store.jobs.list(JobFilter(tenant=EVERY_TENANT, limit=1))))
     except Refused:
-        return True  # this role does not see the others' jobs; there may be some
+        return True  # this role may not read all jobs, so there may be others
 
 
 @contextmanager
@@ -389,13 +391,13 @@ def _scratch(store: Store, *, remove: bool) -> Iterator[None]:
         if remove:
             store.close()
             path = database_path(store.url)
-            for beside in ("", "-wal", "-shm", "-checkpoint"):
-                Path(path + beside).unlink(missing_ok=True)
+            for suffix in ("", "-wal", "-shm", "-checkpoint"):
+                Path(path + suffix).unlink(missing_ok=True)
 
 
-def _say_what_is_left(result: Result, app: App, *, removed: bool) -> None:
+def _print_remains(result: Result, app: App, *, removed: bool) -> None:
     if removed:
-        say("Nothing is left behind: the file was made for this and has been removed.")
+        say("The database file was created for this benchmark and has been removed.")
         return
-    say(f"Left behind: {result.jobs:,} jobs and {result.events:,} rows of their ledger, tenant {app._session.tenant}.")
-    say(f"{STAYS} {SCRATCH if app._store.embedded else ''}".rstrip())
+    say(f"The database keeps {result.jobs:,} jobs and {result.events:,} events, tenant {app._session.tenant}.")
+    say(f"{STAYS} {SCRATCH_HINT if app._store.embedded else ''}".rstrip())

@@ -1,4 +1,4 @@
-"""The tree of commands, and the one guard around all of them."""
+"""The tree of commands. One guard around all of them prints errors and sets exit codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 import holdfast
-from holdfast.cli import bench, dev, migrate, probes, roles, serve, top, worker
+from holdfast.cli import bench, dev, migrate, probes, role_commands, serve, top, worker
 from holdfast.cli.demo import command as demo
 from holdfast.cli.failures import USAGE, guarded, show
 from holdfast.cli.options import examples
@@ -39,25 +39,25 @@ from holdfast.features.workflows import commands as workflows
 
 
 class Guarded(TyperGroup):
-    """Every way of calling the tree, the tests' included, gets its errors and exit codes from ``failures``."""
+    """Prints errors and sets exit codes with ``failures``, for every caller of the tree, including tests."""
 
-    def main(  # type: ignore[override]  # the rest of its parameters are passed on as they come
+    def main(  # type: ignore[override]  # other parameters are passed through
         self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any
     ) -> Any:
-        given = list(sys.argv[1:] if args is None else args)
-        own = given[: given.index("--")] if "--" in given else given
+        arguments = list(sys.argv[1:] if args is None else args)
+        own = arguments[: arguments.index("--")] if "--" in arguments else arguments
         as_json = "--json" in own
-        code = _unreadable(given, as_json) or guarded(
-            lambda: super(Guarded, self).main(given, standalone_mode=False, **extra), as_json=as_json
+        code = _check_encoding(arguments, as_json) or guarded(
+            lambda: super(Guarded, self).main(arguments, standalone_mode=False, **extra), as_json=as_json
         )
         if standalone_mode:
             sys.exit(code)
         return code
 
 
-def _unreadable(given: list[str], as_json: bool) -> int:
-    """Arguments that are not text in this locale would fail later, and less clearly."""
-    for number, argument in enumerate(given, 1):
+def _check_encoding(arguments: list[str], as_json: bool) -> int:
+    """Return an exit code if an argument is not text in this locale. It would fail later, with an unclear error."""
+    for number, argument in enumerate(arguments, 1):
         try:
             argument.encode()
         except UnicodeEncodeError:
@@ -83,10 +83,11 @@ app = Commands(
 
 
 def tree_for(arguments: Sequence[str]) -> typer.Typer:
-    """The part of the tree that is called, or all of it: to make all of it takes longer than most commands do."""
+    """Return only the part of the tree that is called, if possible: building all of it takes longer than most commands
+    run."""
     part = copy.copy(app)
-    part.registered_commands = [each for each in app.registered_commands if each.name in arguments[:1]]
-    part.registered_groups = [each for each in app.registered_groups if each.name in arguments[:1]]
+    part.registered_commands = [command for command in app.registered_commands if command.name in arguments[:1]]
+    part.registered_groups = [group for group in app.registered_groups if group.name in arguments[:1]]
     return part if part.registered_commands or part.registered_groups else app
 
 
@@ -174,12 +175,14 @@ app.add(
     "holdfast resume --all",
 )(limits.resume)
 app.add("pauses", "holdfast pauses --all-tenants", brief="List what is paused.")(limits.pauses)
-app.add("roles", "holdfast roles", brief="List the database roles, what each may do, and who has them.")(roles.roles)
+app.add("roles", "holdfast roles", brief="List the database roles, what each may do, and who has them.")(
+    role_commands.roles
+)
 app.add(
     "probe",
     "holdfast probe live --port 9464",
     "holdfast probe ready --port 9464 --processes 4",
-    brief="Ask a worker on this machine whether it is live, or ready.",
+    brief="Check whether a worker on this machine is live, or ready.",
 )(probes.probe)
 app.add("doctor", "holdfast doctor --strict", brief="Check the database for problems.")(health.doctor)
 app.add(
@@ -235,8 +238,8 @@ GROUPS = (
     ("retention", retention.commands),
     ("audit", audit.commands),
 )
-# These add their commands to a group that another module has begun.
-ADDED = (operator_commands, approvals, schedules)
+# Importing this module adds commands to a group of another module.
+ADDED = (operator_commands,)
 
 for name, group in GROUPS:
     app.add_typer(group, name=name)

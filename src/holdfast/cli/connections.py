@@ -1,7 +1,7 @@
-"""Connections of the web server that never come to a request: closed after a while.
+"""Close connections of the web server that send no complete request within a time limit.
 
-uvicorn waits for ever for the first request of a connection, for the rest of a request's head, and for the rest of a
-body whose request has been answered. Bodies that are being read have a limit of their own (``server/middleware.py``).
+uvicorn waits forever for the first request of a connection, for the rest of a request's head, and for the rest of a
+body whose request has been answered. Bodies that are being read have a separate limit (``server/middleware.py``).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 LARGEST_HEAD = 64 * 1024
-"""Bytes of a request line with its headers."""
+"""Maximum size of a request line with its headers, in bytes."""
 _BUSY = object()
 
 if TYPE_CHECKING:
 
     class _Protocol(asyncio.Protocol):
-        """What the two protocols of uvicorn have in common."""
+        """The interface that both HTTP protocols of uvicorn share."""
 
         cycle: Any
         loop: asyncio.AbstractEventLoop
@@ -31,38 +31,41 @@ else:
     from uvicorn.protocols.http.auto import AutoHTTPProtocol as _Protocol
 
 
-class _Watched(_Protocol):
-    """Closed when it has waited ``patience`` seconds for a request. Looks at itself once in that time, so that requests
-    pay nothing for it."""
+class _TimedProtocol(_Protocol):
+    """Closes the connection after about ``timeout`` seconds without a request.
 
-    patience = 10.0
+    A timer checks once per timeout, so requests pay nothing for it.
+    """
+
+    timeout = 10.0
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._timer = self.loop.call_later(self.patience, self._look, None)
+        self._timer = self.loop.call_later(self.timeout, self._check, None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
 
-    def _look(self, before: object) -> None:
-        """``before``: the last request that was answered when it looked last; it waits if that is still the last."""
+    def _check(self, before: object) -> None:
+        """Close the connection if it has been idle since the last check. ``before`` is the request that had been
+        answered last at that time, or ``_BUSY``."""
         cycle, transport = self.cycle, self.transport
         if transport.is_closing() or transport.get_protocol() is not self:
             return
-        waiting = cycle is None or cycle.response_complete
-        if waiting and cycle is before:
+        idle = cycle is None or cycle.response_complete
+        if idle and cycle is before:
             transport.close()
             return
-        self._timer = self.loop.call_later(self.patience, self._look, cycle if waiting else _BUSY)
+        self._timer = self.loop.call_later(self.timeout, self._check, cycle if idle else _BUSY)
 
 
-class _Headed(_Watched):
-    """With a limit for heads, which the parser httptools has none for (h11 has)."""
+class _LimitedHeadProtocol(_TimedProtocol):
+    """Also limits the size of request heads. The parser httptools has no such limit; h11 has."""
 
-    _head = -1  # not within one
+    _head = -1  # bytes of the current head; -1 outside of one
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -80,7 +83,7 @@ class _Headed(_Watched):
         super().on_headers_complete()
 
 
-def watched(patience: float) -> type[asyncio.Protocol]:
-    """The protocol for ``uvicorn.Config(http=…)``."""
-    base = _Headed if hasattr(_Protocol, "on_headers_complete") else _Watched
-    return type("Watched", (base,), {"patience": patience})
+def timed_protocol(timeout: float) -> type[asyncio.Protocol]:
+    """Return the protocol for ``uvicorn.Config(http=…)``."""
+    base = _LimitedHeadProtocol if hasattr(_Protocol, "on_headers_complete") else _TimedProtocol
+    return type("TimedProtocol", (base,), {"timeout": timeout})

@@ -1,12 +1,10 @@
-"""``holdfast dev``, ``holdfast tick``.
+"""``holdfast dev`` and ``holdfast tick``.
 
-``holdfast dev``: everything at once, for development: API, dashboard, worker and scheduler, started anew on changes.
+``holdfast dev`` runs the API, the dashboard, a worker and the scheduler in one child process, and restarts it when a
+file changes. The parent owns the socket, so the address stays the same.
 
-One child process has it all; the socket is the parent's, so that the address stays while the child is replaced.
-
-``holdfast tick module:app``: run what waits, up to a limit, and leave. For cron and hosts that run no worker.
-
-A signal is as if the time were up: what is running is handed back, the summary is printed, the exit code is 0.
+``holdfast tick`` runs due jobs up to a limit and exits. For cron and hosts that run no worker. A signal has the effect
+of the timeout: running jobs are released, the summary is printed, and the exit code is 0.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ def dev(
     No login is needed: it listens on this machine only.
     """
     serve.refuse_unsafe(host, local=True)
-    module_of(app)  # a file that is not there is told at once, and not waited for
+    module_of(app)  # raises at once if the file does not exist; the reloader would wait for it
     json_lines = options.logs_json(log_format, as_json)
     output.set_up(log_level.value, as_json=json_lines)
     if url is None:
@@ -93,7 +91,7 @@ def dev(
         raise typer.Exit(1)
 
 
-SHOWN = ("succeeded", "retried", "dead", "failed", "crashed", "snoozed", "handed_back", "cancelled", "lost")
+OUTCOMES = ("succeeded", "retried", "dead", "failed", "crashed", "snoozed", "handed_back", "cancelled", "lost")
 
 
 def tick(
@@ -115,12 +113,12 @@ def tick(
 ) -> None:
     """Run at most N jobs in this process and print a summary.
 
-    First it does what a worker does on the side: makes due what is due, frees what lost workers held. Call it
-    every minute from cron and there is no need for a worker.
+    It also does the maintenance of a worker: it queues jobs that are due and releases jobs of lost workers. Call it
+    every minute from cron instead of running a worker.
     """
     output.set_up(log_level.value, as_json=options.logs_json(log_format, as_json))
     names, weights = options.queues_of(queues)
-    wanted: Ticking = {
+    tick_options: Ticking = {
         "weights": weights,
         "concurrency": concurrency,
         "tenant": scope(tenant, all_tenants, default=EVERY_TENANT),
@@ -129,28 +127,28 @@ def tick(
         "timeout": None if timeout is None else options.positive(timeout, "timeout"),
     }
     if names:
-        wanted["queues"] = names
-    done = run_to_end(_once(load_runnable(app, url), limit, wanted))
+        tick_options["queues"] = names
+    summary = run_to_end(_once(load_runnable(app, url), limit, tick_options))
     if as_json:
-        emit(done)
+        emit(summary)
     else:
         facts(
             [
-                ("taken", f"{done.taken:,}"),
+                ("taken", f"{summary.taken:,}"),
                 *(
-                    (name.replace("_", " "), f"{getattr(done, name):,}" if getattr(done, name) else None)
-                    for name in SHOWN
+                    (name.replace("_", " "), f"{getattr(summary, name):,}" if getattr(summary, name) else None)
+                    for name in OUTCOMES
                 ),
-                ("took", span(done.duration)),
-                ("more", "yes" if done.more else "no"),
+                ("took", span(summary.duration)),
+                ("more", "yes" if summary.more else "no"),
             ]
         )
 
 
-async def _once(app: App, limit: int, wanted: Ticking) -> TickSummary:
+async def _once(app: App, limit: int, tick_options: Ticking) -> TickSummary:
     stop = asyncio.Event()
     on_signals(stop.set, stop.set)
     try:
-        return await app.atick(limit, stop=stop, **wanted)
+        return await app.atick(limit, stop=stop, **tick_options)
     finally:
         await app.aclose()

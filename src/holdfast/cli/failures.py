@@ -1,4 +1,4 @@
-"""Errors as people and programs meet them: ``error: message [code]``, a fix, and an exit code by class.
+"""Print errors as ``error: message [code]`` with a fix, and map them to exit codes.
 
 0 ok · 1 failed · 2 usage · 3 not found · 4 conflict or refused · 130 Ctrl-C
 """
@@ -26,10 +26,10 @@ def exit_code(error: HoldfastError) -> int:
 
 
 def guarded(command: Callable[[], Any], *, as_json: bool) -> int:
-    """Run a command and answer its exit code. What Holdfast refuses is told in two lines, never as a traceback."""
+    """Run a command and return its exit code. An error of Holdfast is printed in two lines, without a traceback."""
     try:
-        answer = command()
-        return answer if isinstance(answer, int) else OK
+        result = command()
+        return result if isinstance(result, int) else OK
     except HoldfastError as error:
         show(error.code, error.message, error.fix, as_json)
         return exit_code(error)
@@ -44,7 +44,7 @@ def guarded(command: Callable[[], Any], *, as_json: bool) -> int:
 
 
 def _usage(error: Any, as_json: bool) -> int:
-    """Typer's own errors: a wrong option, a missing argument. (Where its classes live depends on its version.)"""
+    """Print an error of Typer, such as an unknown option. The module of its classes depends on its version."""
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()

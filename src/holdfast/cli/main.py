@@ -1,10 +1,8 @@
-"""Entry point, exit codes, PID 1 duties.
+"""Entry point of the command line, its exit, and its role as PID 1 of a container.
 
-The first process of a container, where ``holdfast`` is its command.
-
-Whatever loses its parent there becomes a child of the first process, and once it has ended stays a zombie until that
-has waited for it. A worker cannot wait for processes it does not know: it would take from its handlers how their own
-programs ended. So the first process divides: one works, the other waits for all there are and passes signals on.
+A process that loses its parent becomes a child of PID 1, and remains a zombie until PID 1 waits for it. A worker cannot
+wait for unknown processes: it would take the exit codes of programs that its handlers started. So PID 1 forks: the
+child does the work, and the parent reaps all processes and forwards signals.
 """
 
 from __future__ import annotations
@@ -20,43 +18,40 @@ from typing import NoReturn
 
 from holdfast.worker.startup import put_right
 
-PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def step_aside() -> None:
-    if os.getpid() == 1:
-        divide()
-
-
-def divide() -> None:
-    """Returns in the process that works. The other ends when that one has, as it did."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*PASSED_ON, signal.SIGTTOU})  # none may come in between
-    working = os.fork()
-    if working == 0:
-        _to_the_fore()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def fork_init() -> None:
+    """Return in a child process. This process becomes its init: it ends with the exit code of the child."""
+    # Blocked until the handlers are installed, so that no signal is lost in between.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGTTOU})
+    child = os.fork()
+    if child == 0:
+        _take_foreground()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return
-    _wait_for_all(working, before)
+    _reap(child, mask)
 
 
-def _to_the_fore() -> None:
-    """A group of its own: a Ctrl-C would come twice, from the terminal and passed on, which means "at once"."""
+def _take_foreground() -> None:
+    """Move to a new process group. Otherwise Ctrl-C would arrive twice, from the terminal and forwarded, and a second
+    signal means "stop at once"."""
     os.setpgid(0, 0)
     with contextlib.suppress(OSError):  # there is no terminal
         os.tcsetpgrp(0, os.getpgrp())
 
 
-def _wait_for_all(working: int, before: Iterable[int]) -> NoReturn:
-    def pass_on(number: int, _: FrameType | None) -> None:
+def _reap(child: int, mask: Iterable[int]) -> NoReturn:
+    def forward(number: int, _: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(working, number)
+            os.kill(child, number)
 
-    for number in PASSED_ON:
-        signal.signal(number, pass_on)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    for number in FORWARDED:
+        signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     while True:
         pid, status = os.wait()
-        if pid == working:
+        if pid == child:
             code = os.waitstatus_to_exitcode(status)
             os._exit(code if code >= 0 else 128 - code)
 
@@ -65,12 +60,14 @@ LIBRARIES = frozenset({"typer", "rich", "click", "shellingham"})
 INSTALL = (
     "error: the command line needs an extra that is not installed [missing_extra]\nfix: pip install 'holdfast[cli]'"
 )
-LAST_WAIT = 3.0
+# How long threads of handlers may delay the exit.
+EXIT_TIMEOUT = 3.0
 
 
 def run() -> NoReturn:
     put_right()
-    step_aside()
+    if os.getpid() == 1:
+        fork_init()
     try:
         from holdfast.cli.commands import tree_for
     except ModuleNotFoundError as error:
@@ -79,7 +76,7 @@ def run() -> NoReturn:
         print(INSTALL, file=sys.stderr)
         sys.exit(2)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError):  # somebody's own stream
+        with contextlib.suppress(AttributeError):  # a replaced stream
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     code = 0
     try:
@@ -90,22 +87,23 @@ def run() -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit; if a handler's thread will not end, without it. The interpreter would wait for it for ever."""
-    _let_go_of_messages()
-    forced = threading.Timer(LAST_WAIT, _exit_at_once, (code,))
+    """Exit. A handler's thread that does not end is abandoned: the interpreter would wait for it forever."""
+    _flush_stderr()
+    forced = threading.Timer(EXIT_TIMEOUT, _exit_at_once, (code,))
     forced.daemon = True
     forced.start()
     sys.exit(code)
 
 
-def _let_go_of_messages() -> None:
-    """Those that cannot be written are lost. The interpreter would try again, and make an exit code of that."""
+def _flush_stderr() -> None:
+    """Write buffered messages, or discard them if that fails. Otherwise the interpreter would try again at exit, and
+    its failure would replace the exit code."""
     try:
         sys.stderr.flush()
     except OSError:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    except (AttributeError, ValueError):  # somebody's own stream, or none
+    except (AttributeError, ValueError):  # a replaced stream, or none
         pass
 
 

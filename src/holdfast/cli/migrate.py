@@ -1,4 +1,4 @@
-"""``holdfast migrate``: bring a database up to date, say whether it is, or print what would be done."""
+"""``holdfast migrate``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def migrate(
 
 
 def _status(store: Store) -> SchemaStatus:
-    """Of a file that is not there as well, without making it."""
+    """Return the schema status; for a missing SQLite file, that of an empty database, without creating the file."""
     if not is_absent(store):
         return store.schema()
     with closing(open_store("sqlite:///:memory:")) as blank:

@@ -1,4 +1,4 @@
-"""Shared options; values from arguments, files and stdin."""
+"""Options that commands share, and values from arguments, files and stdin."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Level(StrEnum):
     ERROR = "error"
 
 
-# Of the commands that run jobs.
+# Options of the commands that run jobs.
 AppName = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Location of the App, for example shop.jobs:app.")]
 AppUrl = Annotated[str | None, typer.Option("--url", metavar="URL", help="Database URL for an app without one.")]
 Queues = Annotated[
@@ -106,23 +106,23 @@ LOOPBACK = "127.0.0.1"
 
 
 def logs_json(form: LogFormat | None, as_json: bool) -> bool:
-    """Whether log lines are JSON: as said, else as for the rest of the output, else as the environment says."""
+    """Whether log lines are JSON: by ``--log-format``, else by ``--json``, else by the environment."""
     if form is not None:
         return form is LogFormat.JSON
     return as_json or config.log_format() == "json"
 
 
 def examples(*commands: str) -> str:
-    """An epilog; the mark at its beginning keeps its lines as they are."""
+    """Return an epilog with examples. The ``\\b`` at its start keeps Typer from wrapping its lines."""
     return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
 
 
 def listed(text: str | None) -> tuple[str, ...]:
-    """``a,b`` as its parts."""
+    """Split ``a,b`` into its parts."""
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
-# What somebody means as a weight who does not know how it is written: served as a name it would find nothing.
+# Looks like a misspelled weight. Taken as the name of a queue, it would serve no jobs.
 _LIKE_A_WEIGHT = re.compile(r".+[:=]\s*[-+]?[0-9.]+%?")
 
 
@@ -130,11 +130,10 @@ ALL_QUEUES = "all"
 
 
 def queues_of(text: str) -> tuple[tuple[str, ...], dict[str, int] | None]:
-    """``mail:3,default`` as the queues and their weights; no weights if none is given.
+    """Parse ``mail:3,default`` into queues and their weights, which are None if none is given.
 
-    ``all`` is every queue that the app declares, which is what no queues at all mean to a worker.
-
-    A number after the last colon is a weight; a queue that is really called ``mail:3`` is written ``mail:3:1``.
+    ``all`` returns no queues, which means every declared queue to a worker. A number after the last colon is a weight:
+    a queue that is named ``mail:3`` is written ``mail:3:1``.
     """
     if text.strip() == ALL_QUEUES:
         return (), None
@@ -159,25 +158,25 @@ def queues_of(text: str) -> tuple[tuple[str, ...], dict[str, int] | None]:
 
 
 def positive(text: str, what: str) -> float:
-    """A span that is long enough to wait for."""
+    """Parse a duration of at least 10 ms."""
     value = duration(text, what)
     if value < 0.01:
         raise InvalidSetting(f"the {what} must be at least 10 ms", code="invalid_duration")
     return value
 
 
-# Escapes and spaces may make the text longer than what is stored; beyond this it is not read to the end.
+# Escapes and spaces may make the text longer than the stored payload. More than this is not read.
 READ_LIMIT = 8 * PAYLOAD_LIMIT
 _DOCUMENT = ("{", "[", '"', "@")
 
 
 def document(given: str) -> Any:
-    """The JSON that was given, or that the file or stdin holds."""
+    """Parse JSON from the argument, a file (``@path``) or stdin (``-``)."""
     return decode(text_of(given))
 
 
 def text_of(given: str) -> str | bytes:
-    """What was given, or what the file or stdin holds."""
+    """Return the argument, or the content of a file (``@path``) or of stdin (``-``)."""
     if given == "-":
         return _bounded(sys.stdin.buffer.read(READ_LIMIT + 1))
     if not given.startswith("@"):
@@ -196,29 +195,29 @@ def _bounded(content: bytes) -> bytes:
 
 
 def secret_of(given: str) -> str:
-    """What was given, or the line that stdin holds: a secret that need not stand in the history of a shell."""
+    """Return the argument, or a line of stdin (``-``), which keeps a secret out of the shell's history."""
     if given != "-":
         return given
     return sys.stdin.buffer.readline(1_000).decode(errors="replace").strip()
 
 
 def pairs(given: Sequence[str]) -> dict[str, str]:
-    """``name=value``, each name once; the value is all after the first ``=``."""
-    found: dict[str, str] = {}
+    """Parse ``name=value`` arguments. A name may occur once; the value is everything after the first ``=``."""
+    values: dict[str, str] = {}
     for pair in given:
         name, sign, value = pair.partition("=")
         if not sign or not name:
             raise typer.BadParameter(f"{pair!r} is not of the form name=value")
-        if name in found:
+        if name in values:
             raise InvalidSetting(f"{name!r} was given twice", code="conflicting_options")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def data_of(given: Sequence[str]) -> Any:
-    """A document, ``name=value`` in any number, or both: what is named goes into the document.
+    """Parse a JSON document, any number of ``name=value``, or both: the values are added to the document.
 
-    A value is read as JSON where it is JSON: ``invoice=7`` is a number, ``'invoice="7"'`` is text.
+    A value that is JSON is parsed as JSON: ``invoice=7`` is a number, ``'invoice="7"'`` is text.
     """
     whole = given[:1] if given and _is_document(given[0]) else []
     named = {name: as_json(value) for name, value in pairs(given[len(whole) :]).items()}
@@ -245,6 +244,8 @@ Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only
 
 @dataclass(frozen=True, kw_only=True)
 class Which:
+    """Options that select jobs."""
+
     kind: Kind = None
     queue: Queue = None
     agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only jobs of this agent.")] = None
@@ -256,8 +257,8 @@ class Which:
     older: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Enqueued before: 1h, or a time.")] = None
 
     def wanted(self, now: datetime) -> dict[str, Any]:
-        """What was given of it; spans count back from now."""
-        given = {
+        """Return the options that were given, as fields of a filter. Durations are times before ``now``."""
+        filters = {
             "kind": self.kind,
             "queue": self.queue,
             "agent": self.agent,
@@ -266,4 +267,4 @@ class Which:
             "since": since(self.newer, "--since", lambda: now),
             "until": since(self.older, "--until", lambda: now),
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in filters.items() if value is not None}

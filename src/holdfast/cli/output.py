@@ -1,9 +1,7 @@
-"""Tables, JSON, times, log set-up.
+"""Print tables, JSON, times and log lines. Data goes to stdout, messages go to stderr.
 
-What is printed, and where: data to stdout, messages to stderr.
-
-Invariant: text that came from a database is printed to the letter. It is never read as markup, and its control
-characters, which could rewrite a terminal, are shown instead of sent.
+Text from a database is printed literally: it is never interpreted as markup, and control characters, which could
+rewrite a terminal, are escaped.
 """
 
 from __future__ import annotations
@@ -81,18 +79,18 @@ STYLES = {
 
 DOCUMENT_LIMIT = 4_000
 
-# Control characters but newline and tab, and those that turn the direction of the text around them.
+# Control characters except newline and tab, and those that change the direction of text.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SPACE = re.compile(r"[\t\r\n]+")
 
 
 def plain(text: str) -> str:
-    """The text with control characters made visible; newlines stay."""
-    return _CONTROL.sub(lambda found: found.group().encode("unicode_escape", "surrogatepass").decode(), text)
+    """Escape control characters, except newlines."""
+    return _CONTROL.sub(lambda match: match.group().encode("unicode_escape", "surrogatepass").decode(), text)
 
 
 def line(text: object, limit: int = 200) -> str:
-    """The text on one line, at most ``limit`` characters of it."""
+    """Return the text as one line, cut to ``limit`` characters."""
     flat = plain(_SPACE.sub(" ", str(text)))
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
@@ -102,15 +100,15 @@ def state_text(state: str | None) -> Text:
 
 
 def console(*, stderr: bool = False, soft_wrap: bool = True) -> Console:
-    """Markup, emoji codes and highlighting are off: what is passed is what appears."""
+    """Return a console that prints text literally: without markup, emoji codes and highlighting."""
     return Console(
         file=sys.stderr if stderr else sys.stdout, markup=False, emoji=False, highlight=False, soft_wrap=soft_wrap
     )
 
 
 def say(message: str) -> None:
-    """Something for the person who is watching; never data. It is no reason to fail that nobody is: a disk may be full,
-    or whoever has collected the messages gone."""
+    """Print a message for a person to stderr; never data. If stderr cannot be written (full disk, closed pipe), the
+    message is lost and the command continues."""
     with contextlib.suppress(OSError, ValueError):
         print(plain(message), file=sys.stderr, flush=True)
 
@@ -120,13 +118,13 @@ def write(text: Cell) -> None:
 
 
 def emit(value: Any) -> None:
-    """The one JSON document of a command."""
+    """Print the JSON document of a command."""
     sys.stdout.write(to_json(value, indent=2) + "\n")
     sys.stdout.flush()
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """ASCII only, so that it survives every terminal, pipe and locale."""
+    """Return JSON in ASCII, which every terminal, pipe and locale can handle."""
     return json.dumps(value, indent=indent, default=_jsonable)
 
 
@@ -141,7 +139,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]], *, keep: Sequence[str] = ()) -> None:
-    """A table for a person; columns in ``keep`` are not wrapped. Into a pipe it goes as aligned lines, uncut."""
+    """Print a table. Columns in ``keep`` are not wrapped. To a pipe it prints aligned lines of full length."""
     screen = console()
     if not screen.is_terminal:
         for text in _aligned([headers, *rows]):
@@ -166,7 +164,7 @@ def _aligned(rows: Sequence[Sequence[Cell]]) -> list[str]:
 
 
 def facts(pairs: Iterable[tuple[str, Cell | None]]) -> None:
-    """Names and values, one a line; a value of None is left out."""
+    """Print names and values, one per line. Values of None are left out."""
     shown = [(name, value) for name, value in pairs if value is not None and str(value) != ""]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
@@ -179,7 +177,7 @@ def heading(text: str) -> None:
 
 
 def print_document(title: str, value: Any) -> None:
-    """JSON under a heading; of a long one the beginning."""
+    """Print JSON under a heading, cut to ``DOCUMENT_LIMIT`` characters."""
     heading(title)
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if len(text) > DOCUMENT_LIMIT:
@@ -191,7 +189,7 @@ _STEPS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
 
 
 def span(length: float | timedelta) -> str:
-    """``0 ms``, ``120 ms``, ``1.2 s``, ``3 m 10 s``, ``2 h 5 m``, ``3 d 4 h``."""
+    """Format a duration: ``0 ms``, ``120 ms``, ``1.2 s``, ``3 m 10 s``, ``2 h 5 m``, ``3 d 4 h``."""
     value = length.total_seconds() if isinstance(length, timedelta) else length
     if value < 0:
         return "-" + span(-value)
@@ -204,16 +202,16 @@ def span(length: float | timedelta) -> str:
             whole, rest = divmod(value, unit)
             parts = int(rest // part)
             return f"{whole:.0f} {name}" + (f" {parts} {part_name}" if parts else "")
-    return f"{value:.0f} s"  # the fraction of a second below a minute
+    return f"{value:.0f} s"  # from 59.95 to 60 seconds
 
 
 def age(since: datetime, now: datetime) -> str:
-    """How long ago; clocks that differ make no negative ones."""
+    """Format the time since ``since``; zero if clocks differ and it is in the future."""
     return span(max(0.0, (now - since).total_seconds()))
 
 
 def rate(number: int | None, per: float | None, burst: int | None) -> str | None:
-    """``100 in 1 m``, and how many of them at once, where that is not all."""
+    """Format a rate limit: ``100 in 1 m``, and its burst if that is another number."""
     if number is None or per is None:
         return None
     text = f"{number:,} in {span(per)}"
@@ -221,7 +219,7 @@ def rate(number: int | None, per: float | None, burst: int | None) -> str | None
 
 
 def moment(at: datetime) -> str:
-    """Date and time in UTC, to the millisecond."""
+    """Format a date and time in UTC, with milliseconds."""
     return f"{at.astimezone(UTC):%Y-%m-%d} {clock(at)}"
 
 
@@ -231,7 +229,7 @@ def clock(at: datetime) -> str:
 
 
 def duration(text: str, what: str) -> float:
-    """Seconds of ``90``, ``90s`` or ``1h30m``."""
+    """Parse ``90``, ``90s`` or ``1h30m`` into seconds."""
     try:
         number = float(text)
     except ValueError:
@@ -240,11 +238,11 @@ def duration(text: str, what: str) -> float:
 
 
 def instant(text: str, what: str) -> datetime:
-    """An ISO 8601 time. One without a zone could mean two things, and is refused."""
+    """Parse an ISO 8601 time. A time without a zone is ambiguous and refused."""
     try:
-        found = datetime.fromisoformat(text)
-        if found.tzinfo is not None:
-            return found.astimezone(UTC)
+        parsed = datetime.fromisoformat(text)
+        if parsed.tzinfo is not None:
+            return parsed.astimezone(UTC)
     except (ValueError, OverflowError):
         pass
     raise InvalidSetting(
@@ -255,7 +253,7 @@ def instant(text: str, what: str) -> datetime:
 
 
 def time_or_span(text: str, what: str) -> datetime | float:
-    """A time, or how long from now, in seconds."""
+    """Parse a time, or a duration in seconds from now."""
     try:
         return duration(text, what)
     except InvalidSetting:
@@ -263,7 +261,7 @@ def time_or_span(text: str, what: str) -> datetime | float:
 
 
 def since(text: str | None, what: str, now: Callable[[], datetime]) -> datetime | None:
-    """A time, or how long ago: ``1h`` is one hour before the store's present."""
+    """Parse a time, or a duration before ``now``: ``1h`` is an hour ago by the database's clock."""
     if text is None:
         return None
     try:
@@ -273,13 +271,15 @@ def since(text: str | None, what: str, now: Callable[[], datetime]) -> datetime 
 
 
 class TextLines(logging.Formatter):
+    """Formats log records as text."""
+
     def __init__(self, process: int | None = None) -> None:
         super().__init__()
         self._process = "" if process is None else f"[{process}] "
 
     def format(self, record: logging.LogRecord) -> str:
         at = clock(datetime.fromtimestamp(record.created, UTC))
-        # A message is one line, whatever a job put into it; a traceback, which is ours to print, may be many.
+        # A message may contain text of a job: it must stay on one line. A traceback may have several.
         message = plain(redact_line(record.getMessage())).replace("\n", "\\n")
         text = f"{at} {record.levelname.lower():<7} {self._process}{record.name}: {message}"
         trace = redacted_traceback(record)
@@ -287,8 +287,10 @@ class TextLines(logging.Formatter):
 
 
 def set_up(level: str, *, as_json: bool, process: int | None = None) -> None:
-    """``process`` is the number of one of several worker processes whose lines come out together. In JSON every
-    attempt that ends has a line; people have asked for none."""
+    """Configure logging to stderr. ``process`` is the number of a worker process whose lines are mixed with others.
+
+    JSON logs have a line for each attempt that ends; text logs do not.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.set_name(HANDLER)
     handler.setFormatter(JsonLines(process) if as_json else TextLines(process))

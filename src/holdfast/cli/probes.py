@@ -1,8 +1,8 @@
-"""What a worker process answers about itself over HTTP (``--metrics-port``), and ``holdfast probe``, which asks it.
+"""Probes and metrics of a worker process over HTTP (``--metrics-port``), and ``holdfast probe``, which requests them.
 
-``/livez`` says that the process is not stuck, ``/readyz`` that it can take jobs, ``/metrics`` what it did. Liveness is
-about this process alone: neither a backlog nor a database that cannot be reached is a reason to restart it. The server
-has a thread of its own, so it answers while a handler blocks the event loop.
+``/livez`` tells whether the process is stuck, ``/readyz`` whether it can claim jobs; ``/metrics`` is for Prometheus.
+Liveness concerns this process only: neither a backlog nor an unreachable database is a reason to restart it. The server
+runs in a separate thread, so it responds while a handler blocks the event loop.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from holdfast.config import METRICS_PORT_VARIABLE
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.worker.worker import Worker
 
-STUCK = 60.0
-"""Seconds without an answer of the event loop after which the process is not alive any more."""
+STUCK_AFTER = 60.0
+"""Seconds without a response of the event loop after which the process is not live."""
 
 
 class WorkerProbe:
-    """Liveness and readiness of the worker in this process. It is starting until ``attach``."""
+    """Liveness and readiness of the worker in this process. Until ``attach`` it is not ready."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asked: float | None = None
+        self._pinged_at: float | None = None
 
     def attach(self, worker: Worker) -> None:
-        """To be called on the loop of the worker."""
+        """Must be called on the event loop of the worker."""
         self._worker, self._loop = worker, asyncio.get_running_loop()
 
     def live(self) -> tuple[bool, str]:
-        """Each call asks the event loop for an answer. It is stuck if it owes one for a minute."""
-        with self._guard:
-            waiting = 0.0 if self._asked is None else time.monotonic() - self._asked
-            if self._loop is not None and self._asked is None:
-                self._asked = time.monotonic()
-                with contextlib.suppress(RuntimeError):  # it is closed: the process is ending
-                    self._loop.call_soon_threadsafe(self._answer)
-        if waiting > STUCK:
-            return False, f"the event loop has not answered for {waiting:.0f} s"
+        """Ping the event loop. The process is stuck if a ping has not been answered for a minute."""
+        with self._lock:
+            waiting = 0.0 if self._pinged_at is None else time.monotonic() - self._pinged_at
+            if self._loop is not None and self._pinged_at is None:
+                self._pinged_at = time.monotonic()
+                with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
+                    self._loop.call_soon_threadsafe(self._pong)
+        if waiting > STUCK_AFTER:
+            return False, f"the event loop has not responded for {waiting:.0f} s"
         return True, "live"
 
     def ready(self) -> tuple[bool, str]:
@@ -62,12 +62,12 @@ class WorkerProbe:
             return False, "starting"
         return worker.ready()
 
-    def _answer(self) -> None:
-        self._asked = None
+    def _pong(self) -> None:
+        self._pinged_at = None
 
 
 def serve_status(host: str, port: int, probe: WorkerProbe) -> ThreadingHTTPServer:
-    """Answer ``/livez``, ``/readyz`` and ``/metrics`` on a thread. Returns the server, to be shut."""
+    """Serve ``/livez``, ``/readyz`` and ``/metrics`` in a thread. Shut the returned server down."""
     metrics = _metrics()
 
     class Handler(BaseHTTPRequestHandler):
@@ -82,7 +82,7 @@ def serve_status(host: str, port: int, probe: WorkerProbe) -> ThreadingHTTPServe
             elif path == "/metrics":
                 self._send(501, "text/plain; charset=utf-8", b"Install holdfast[prometheus] for metrics.\n")
             else:
-                self._send(404, "text/plain; charset=utf-8", b"There are /livez, /readyz and /metrics.\n")
+                self._send(404, "text/plain; charset=utf-8", b"Not found. Available: /livez, /readyz, /metrics.\n")
 
         do_HEAD = do_GET
 
@@ -95,14 +95,14 @@ def serve_status(host: str, port: int, probe: WorkerProbe) -> ThreadingHTTPServe
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Probes come every few seconds: they are not logged."""
+            """Do not log: probes come every few seconds."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         allow_reuse_address = True
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """A caller that hangs up early is none of our business."""
+            """Ignore clients that disconnect early."""
 
     try:
         server = Server((host, port), Handler)
@@ -110,7 +110,7 @@ def serve_status(host: str, port: int, probe: WorkerProbe) -> ThreadingHTTPServe
         raise StoreUnavailable(
             f"Cannot serve metrics on {host}, port {port}: {error.strerror or error}",
             code="address_unusable",
-            fix="Name another with --metrics-host and --metrics-port; port 0 takes any that is free.",
+            fix="Choose another address with --metrics-host and --metrics-port; port 0 chooses a free one.",
         ) from error
     threading.Thread(target=server.serve_forever, name="holdfast-status", daemon=True).start()
     return server
@@ -127,13 +127,13 @@ def _metrics() -> Callable[[], tuple[str, bytes]] | None:
     return lambda: (CONTENT_TYPE_LATEST, generate_latest(registry))
 
 
-class Question(StrEnum):
+class ProbeKind(StrEnum):
     LIVE = "live"
     READY = "ready"
 
 
 def probe(
-    question: Annotated[Question, typer.Argument(metavar="live|ready", help="What to ask.")] = Question.READY,
+    question: Annotated[ProbeKind, typer.Argument(metavar="live|ready", help="The probe.")] = ProbeKind.READY,
     port: Annotated[
         int | None,
         typer.Option(
@@ -142,23 +142,26 @@ def probe(
     ] = None,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Its --metrics-host.")] = options.LOOPBACK,
     processes: Annotated[
-        int, typer.Option("--processes", metavar="N", min=1, max=256, help="Ask so many processes, on the next ports.")
+        int, typer.Option("--processes", metavar="N", min=1, max=256, help="Number of processes, on consecutive ports.")
     ] = 1,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="For each answer.")] = 2.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Timeout for each response.")
+    ] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Ask a worker or a service on this machine whether it is live, or ready to work.
+    """Check whether a worker or a service on this machine is live, or ready to work.
 
-    Exits with 0 if it is, with 1 if it is not or does not answer. It reads no database, so it fits a liveness probe.
+    Exits with 0 if it is, and with 1 if it is not or does not respond. It reads no database, so it fits a liveness
+    probe.
     """
     first = port or _port_of_environment()
-    answers = [(number, *_ask(host, number, question, timeout)) for number in range(first, first + processes)]
+    responses = [(number, *_request(host, number, question, timeout)) for number in range(first, first + processes)]
     if as_json:
-        emit([{"port": number, question.value: good, "says": text} for number, good, text in answers])
+        emit([{"port": number, question.value: good, "says": text} for number, good, text in responses])
     else:
-        for number, good, text in answers:
+        for number, good, text in responses:
             (write if good else say)(f"{host}:{number} {text}")
-    if not all(good for _, good, _ in answers):
+    if not all(good for _, good, _ in responses):
         raise typer.Exit(1)
 
 
@@ -173,14 +176,14 @@ def _port_of_environment() -> int:
     return int(text)
 
 
-def _ask(host: str, port: int, question: Question, timeout: float) -> tuple[bool, str]:
-    path = "livez" if question is Question.LIVE else "readyz"
+def _request(host: str, port: int, question: ProbeKind, timeout: float) -> tuple[bool, str]:
+    path = "livez" if question is ProbeKind.LIVE else "readyz"
     url = f"http://{host}:{port}/{path}"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=timeout) as answer:
-            return True, answer.read(1000).decode(errors="replace").strip()
+        with opener.open(url, timeout=timeout) as response:
+            return True, response.read(1000).decode(errors="replace").strip()
     except urllib.error.HTTPError as error:
         return False, error.read(1000).decode(errors="replace").strip()
     except OSError as error:
-        return False, f"no answer: {getattr(error, 'reason', error)}"
+        return False, f"no response: {getattr(error, 'reason', error)}"

@@ -1,7 +1,7 @@
-"""One worker in this process, and what makes it stop.
+"""Run one worker in this process, and stop it on signals.
 
-The first SIGTERM or SIGINT lets what is running end within the grace; the second hands it back at once. Either
-way every job is settled or handed back and the lease is closed before the process exits with 0.
+The first SIGTERM or SIGINT lets running jobs end within the grace period; the second releases them at once. Either way
+each job is settled or released, and the lease is closed, before the process exits with 0.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from holdfast.worker.worker import Worker, WorkerOptions
 
 T = TypeVar("T")
 
-ONCE_MORE = "Stopping; once more to hand back what is running at once."
-AT_ONCE = "Stopping at once."
-LAST_WORDS = 0.5
+STOPPING = "Stopping; send the signal again to release running jobs at once."
+STOPPING_NOW = "Stopping at once."
+# How long cancelled tasks may take to end.
+CANCEL_TIMEOUT = 0.5
 
 
 def serve_metrics(host: str, port: int | None, number: int, tell: Callable[[str], None]) -> WorkerProbe:
-    """Metrics and probes of this process, if a port was named; the second of several processes has the next one, and so
-    on."""
+    """Serve metrics and probes of this process if a port is given. Process ``number`` uses ``port + number - 1``."""
     probe = WorkerProbe()
     if port is not None:
         server = serve_status(host, port + (number - 1 if port else 0), probe)
@@ -41,30 +41,30 @@ def serve_metrics(host: str, port: int | None, number: int, tell: Callable[[str]
 
 
 class Stopper:
-    """The one way to stop a worker from outside; ``asked`` says whether anybody has."""
+    """Stops a worker on a signal or on an order of its supervisor. ``requested`` tells whether that happened."""
 
     def __init__(self, worker: Worker, tell: Callable[[str], None]) -> None:
         self.worker = worker
-        self.asked = False
+        self.requested = False
         self._signals = 0
         self._tell = tell
         self._loop = asyncio.get_running_loop()
 
     def stop(self, *, at_once: bool) -> None:
-        self.asked = True
+        self.requested = True
         if at_once:
             self.worker.stop_now()
         else:
             self.worker.stop()
 
-    def from_thread(self, *, at_once: bool) -> None:
-        with contextlib.suppress(RuntimeError):  # a loop that is closed has stopped already
+    def stop_from_thread(self, *, at_once: bool) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has ended
             self._loop.call_soon_threadsafe(lambda: self.stop(at_once=at_once))
 
     def on_signal(self) -> None:
         self._signals += 1
         self.stop(at_once=self._signals > 1)
-        self._tell(ONCE_MORE if self._signals == 1 else AT_ONCE)
+        self._tell(STOPPING if self._signals == 1 else STOPPING_NOW)
 
     def on_hangup(self) -> None:
         if not self._signals:
@@ -72,30 +72,35 @@ class Stopper:
 
 
 def on_signals(stop: Callable[[], None], hang_up: Callable[[], None]) -> None:
-    """``hang_up`` is for a terminal that is gone, of which a shell that ends with it may tell once more. It is not
-    heard where somebody has said ``nohup``."""
+    """Call ``stop`` on SIGTERM and SIGINT, and ``hang_up`` on SIGHUP.
+
+    SIGHUP means that the terminal was closed; it may arrive twice, from the terminal and from the shell. Under
+    ``nohup`` it stays ignored.
+    """
     loop = asyncio.get_running_loop()
-    heard = {signal.SIGTERM: stop, signal.SIGINT: stop}
+    handlers = {signal.SIGTERM: stop, signal.SIGINT: stop}
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        heard[signal.SIGHUP] = hang_up
-    os.register_at_fork(after_in_child=partial(_hear_no_more, *heard))
-    for number, hear in heard.items():
-        loop.add_signal_handler(number, hear)
+        handlers[signal.SIGHUP] = hang_up
+    os.register_at_fork(after_in_child=partial(_restore_signals, *handlers))
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
 
 
-def _hear_no_more(*numbers: signal.Signals) -> None:
-    """In a copy of this process, which a handler may have forked (``multiprocessing`` does): signals to it are not for
-    our loop, whose ear it has, too, and they must be able to end it."""
+def _restore_signals(*numbers: signal.Signals) -> None:
+    """Restore the default handlers in a fork of this process, which a handler may have made (``multiprocessing``).
+
+    A fork shares the wakeup descriptor: without this, its signals would reach the worker's loop and not end the fork.
+    """
     signal.set_wakeup_fd(-1)
     for number in numbers:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def run_to_end(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
-    """``asyncio.run`` without its wait for threads and tasks: one that is stuck must not keep the process.
+    """Like ``asyncio.run``, but do not wait for threads and tasks: one that hangs must not keep the process alive.
 
-    What has been imported by now lives as long as the process. The garbage collector skips it from here on: a full
-    collection takes 100 ms otherwise, during which nothing else runs, and a request with many values sets one off.
+    The modules that are imported by now live as long as the process, so the garbage collector skips their objects from
+    here on. Otherwise a full collection stops everything for 100 ms, and a request with many values triggers one.
     """
     gc.freeze()
     loop = loop or asyncio.new_event_loop()
@@ -103,41 +108,41 @@ def run_to_end(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | N
     try:
         return entered_again(task, lambda: loop.run_until_complete(task))
     finally:
-        loop.run_until_complete(_cancel_what_is_left())
+        loop.run_until_complete(_cancel_tasks())
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
 
-async def _cancel_what_is_left() -> None:
-    """Somebody may still be knocking at a database that does not answer."""
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
+async def _cancel_tasks() -> None:
+    """Cancel the remaining tasks, for example one that still tries to connect to a database."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
         task.cancel()
-    if left:
-        await asyncio.wait(left, timeout=LAST_WORDS)
+    if tasks:
+        await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
 
 
 async def serve(
     app: App,
     settings: WorkerOptions,
     tell: Callable[[str], None],
-    begun: Callable[[Stopper], None] = lambda stopper: None,
+    on_start: Callable[[Stopper], None] = lambda stopper: None,
     probe: WorkerProbe | None = None,
-    beside: AbstractAsyncContextManager[object] | None = None,
+    alongside: AbstractAsyncContextManager[object] | None = None,
 ) -> Stopper:
-    """Run a worker until it ends. ``begun`` is called when it has everything it needs; ``beside`` lasts as long."""
-    serving = app.worker(settings)
-    stopper = Stopper(serving, tell)
+    """Run a worker until it ends. ``on_start`` is called when it is ready; ``alongside`` is entered while it runs."""
+    worker = app.worker(settings)
+    stopper = Stopper(worker, tell)
     on_signals(stopper.on_signal, stopper.on_hangup)
-    whom = "every tenant" if settings.tenant == EVERY_TENANT else f"tenant {settings.tenant}"
-    tell(f"{serving.name} serves {', '.join(serving.options.queues)} of {whom}: {line(', '.join(sorted(app._kinds)))}")
+    tenants = "every tenant" if settings.tenant == EVERY_TENANT else f"tenant {settings.tenant}"
+    tell(f"{worker.name} serves {', '.join(worker.options.queues)} of {tenants}: {line(', '.join(sorted(app._kinds)))}")
     if probe is not None:
-        probe.attach(serving)
-    begun(stopper)
+        probe.attach(worker)
+    on_start(stopper)
     try:
-        async with beside or contextlib.nullcontext():
-            await serving.run()
+        async with alongside or contextlib.nullcontext():
+            await worker.run()
     finally:
         await app.aclose()
-    tell(f"{serving.name} has ended after {serving.taken} {'attempt' if serving.taken == 1 else 'attempts'}.")
+    tell(f"{worker.name} has ended after {worker.taken} {'attempt' if worker.taken == 1 else 'attempts'}.")
     return stopper

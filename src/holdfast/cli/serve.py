@@ -1,9 +1,7 @@
-"""``holdfast serve``; uvicorn on our socket.
+"""``holdfast serve``: the HTTP API and the dashboard of an app or of a database, with uvicorn.
 
-``holdfast serve``: the HTTP API and the dashboard of an app, or of any database there is.
-
-On a first SIGTERM or Ctrl-C requests that are under way are answered, within ten seconds, streams are ended, and the
-process exits with 0; on a second one it leaves at once.
+On the first SIGTERM or Ctrl-C, running requests are completed within ten seconds, streams are ended, and the process
+exits with 0. On the second, it exits at once.
 """
 
 from __future__ import annotations
@@ -37,13 +35,13 @@ if TYPE_CHECKING:
 
 
 GRACE = 10
-"""Seconds for requests that are under way."""
-LAST_ANSWER = 2
-"""So much earlier a request gives up a database that does not answer, to be able to say so."""
+"""Seconds for running requests to complete at shutdown."""
+RESPONSE_RESERVE = 2
+"""Seconds before the end of the grace period at which requests stop waiting for the database, to respond in time."""
 BODY_TIMEOUT = 10.0
-"""Seconds for a request to arrive, head and body; a large body has more, by its size."""
-LAST_WORDS = 3
-"""Seconds for all else that ends with the service."""
+"""Seconds to receive a request, head and body; a large body has more, by its size."""
+CLEANUP_TIMEOUT = 3
+"""Seconds for everything else that ends with the service."""
 
 
 def make_web(
@@ -54,7 +52,7 @@ def make_web(
     duties: str | None = None,
     body_timeout: float = BODY_TIMEOUT,
 ) -> FastAPI:
-    """The service of an app. With ``local`` no token is needed and all is allowed; otherwise each request needs one."""
+    """Return the service of an app. With ``local``, requests need no token and may do everything."""
     try:
         from holdfast.server.app import make_service
         from holdfast.server.auth import at_this_machine
@@ -68,10 +66,10 @@ def make_web(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound already: what is wrong with the address is said at once, and port 0 has a number."""
+    """Return a bound socket: a wrong address raises at once, and port 0 has become a number."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        # Named as TCP, or asyncio would not send small answers at once, and each would wait 40 ms for the other side.
+        # With IPPROTO_TCP, because asyncio sets TCP_NODELAY only then. Without it each small response waits 40 ms.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -90,7 +88,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """That of uvloop, if it is there: it sends an answer in one piece, and asks the system for less."""
+    """Return an event loop of uvloop, if installed: it sends a response in one piece, with fewer system calls."""
     try:
         import uvloop
     except ModuleNotFoundError:
@@ -99,7 +97,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def refuse_unsafe(host: str, *, local: bool) -> None:
-    """Without a log-in only on loopback (rule 19)."""
+    """Raise ``Refused`` if ``host`` is not a loopback address and no login is required."""
     if local and not is_loopback(host):
         raise Refused(
             f"refusing to serve without authentication on the public address {host}",
@@ -110,10 +108,10 @@ def refuse_unsafe(host: str, *, local: bool) -> None:
 
 def is_loopback(host: str) -> bool:
     try:
-        found = {str(each[4][0]).partition("%")[0] for each in socket.getaddrinfo(host, None)}
+        addresses = {str(info[4][0]).partition("%")[0] for info in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):
         return False
-    return bool(found) and all(ipaddress.ip_address(address).is_loopback for address in found)
+    return bool(addresses) and all(ipaddress.ip_address(address).is_loopback for address in addresses)
 
 
 def address_of(listening: socket.socket, root_path: str = "") -> str:
@@ -132,11 +130,13 @@ async def serving(
     hurry: asyncio.Event | None = None,
     body_timeout: float = BODY_TIMEOUT,
 ) -> AsyncIterator[asyncio.Event]:
-    """Answer requests within the block, and while it ends: within the grace, or at once when ``hurry`` is set. Setting
-    the event ends it from within; it is set as well when the server has ended by itself."""
+    """Serve requests within the block.
 
-    patient = Patient(web, web.state.patience)
-    server = _server(patient, root_path, trusted, body_timeout)
+    At its end, running requests have the grace period to complete, or no time once ``hurry`` is set. The event that the
+    block receives is set if the server ends by itself.
+    """
+    limited = TimeLimited(web, web.state.patience)
+    server = _server(limited, root_path, trusted, body_timeout)
     others, stopped = asyncio.all_tasks(), asyncio.Event()
     task = asyncio.create_task(server.serve([listening]))
     task.add_done_callback(lambda _: stopped.set())
@@ -144,59 +144,59 @@ async def serving(
         yield stopped
     finally:
         server.should_exit = True
-        patient.leave(GRACE - LAST_ANSWER)
+        limited.stop_waiting_in(GRACE - RESPONSE_RESERVE)
         web.state.stopping.set()
-        # Streams that go on for ever would be waited for in vain: each comes to its end first.
+        # Streams do not end by themselves: end them first, or the server would wait for them.
         live = getattr(web.state, "live", None)
         if live is not None:
             await live.aclose()
-        if not await _within(GRACE + LAST_WORDS, task, hurry):
-            patient.leave(0)
+        if not await _within(GRACE + CLEANUP_TIMEOUT, task, hurry):
+            limited.stop_waiting_in(0)
             for request in list(server.server_state.tasks):
                 request.cancel()
-            if not await _within(LAST_WORDS, task):
+            if not await _within(CLEANUP_TIMEOUT, task):
                 server.force_exit = True
                 task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         listening.close()
-        await _let_go(others)
+        await _cancel_new_tasks(others)
         if not task.cancelled() and isinstance(error := task.exception(), (SystemExit, Exception)):
             raise HoldfastError("the web server could not start; the reason is above", code="server_failed") from error
 
 
-async def _let_go(others: set[asyncio.Task[Any]]) -> None:
-    """What requests have left behind (the watcher of a stream, say) would be complained of when the loop ends."""
-    left = {task for task in asyncio.all_tasks() - others if task is not asyncio.current_task()}
-    for task in left:
+async def _cancel_new_tasks(others: set[asyncio.Task[Any]]) -> None:
+    """Cancel tasks that requests have left, such as the watcher of a stream. asyncio would warn about them."""
+    tasks = {task for task in asyncio.all_tasks() - others if task is not asyncio.current_task()}
+    for task in tasks:
         task.cancel()
-    if left:
-        await asyncio.wait(left, timeout=LAST_WORDS)
+    if tasks:
+        await asyncio.wait(tasks, timeout=CLEANUP_TIMEOUT)
 
 
 async def _within(seconds: float, task: asyncio.Task[Any], hurry: asyncio.Event | None = None) -> bool:
-    """Whether it ended in time, without a second signal."""
+    """Wait for the task; return whether it ended in time and before ``hurry`` was set."""
     hurried = asyncio.create_task((hurry or asyncio.Event()).wait())
     await asyncio.wait({task, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     hurried.cancel()
     return task.done()
 
 
-def _server(web: Patient, root_path: str, trusted: Sequence[str], body_timeout: float) -> Any:
+def _server(web: TimeLimited, root_path: str, trusted: Sequence[str], body_timeout: float) -> Any:
     try:
         import uvicorn
 
-        from holdfast.cli.connections import watched
+        from holdfast.cli.connections import timed_protocol
     except ModuleNotFoundError as error:
         raise _missing() from error
 
     class Server(uvicorn.Server):
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
-            yield  # signals are the command's
+            yield  # the command handles signals
 
     settings = uvicorn.Config(
         web,
-        http=watched(body_timeout),
+        http=timed_protocol(body_timeout),
         lifespan="on",
         log_config=None,
         log_level="warning",
@@ -218,7 +218,7 @@ def check_root_path(text: str) -> str:
 
 
 def check_trusted(addresses: Sequence[str]) -> list[str]:
-    """Whose word on where a request came from is taken: addresses and networks, never everybody."""
+    """Check the addresses of trusted proxies: addresses and networks, but not all networks."""
     for address in addresses:
         try:
             network = ipaddress.ip_network(address, strict=False)
@@ -240,8 +240,8 @@ def _missing() -> InvalidSetting:
 
 
 HOST, PORT = "127.0.0.1", 8000
-LOOK = 2.0
-"""Seconds to find out what is only worth a hint."""
+HINT_TIMEOUT = 2.0
+"""Seconds to find out whether a hint about tokens is needed."""
 
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")]
 Port = Annotated[
@@ -317,7 +317,7 @@ def serve(
         served,
         local=no_auth,
         dashboard=not no_dashboard,
-        duties=_whose(tenant) if duties else None,
+        duties=(EVERY_TENANT if tenant is None else scope(tenant)) if duties else None,
         body_timeout=body_timeout,
     )
     listening = listen(host, port)
@@ -325,95 +325,90 @@ def serve(
     async def run() -> None:
         stop, hurry = asyncio.Event(), asyncio.Event()
 
-        def asked() -> None:
+        def on_signal() -> None:
             (hurry if stop.is_set() else stop).set()
 
-        on_signals(asked, stop.set)
+        on_signals(on_signal, stop.set)
         try:
             async with serving(
                 site, listening, root_path=prefix, trusted=trusted, hurry=hurry, body_timeout=body_timeout
             ) as ended:
-                await _say_where(served, address_of(listening, prefix), no_auth, as_json)
+                await _print_address(served, address_of(listening, prefix), no_auth, as_json)
                 waiting = [asyncio.create_task(event.wait()) for event in (stop, ended)]
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in waiting:
                     task.cancel()
                 if not as_json:
-                    say("Stopping; once more to leave at once.")
+                    say("Stopping; send the signal again to exit at once.")
         finally:
             await served.aclose()
 
-    sys.setswitchinterval(0.001)  # large bodies are read on a thread: the loop gets its turn back sooner
+    sys.setswitchinterval(0.001)  # large bodies are parsed in a thread: let the loop run again sooner
     run_to_end(run(), new_loop())
-
-
-def _whose(tenant: str | None) -> str:
-    return EVERY_TENANT if tenant is None else scope(tenant)
 
 
 def _app(name: str | None, url: str | None, tenant: str | None, schema: str) -> App:
     if name is not None:
         if tenant is not None or schema != options.SCHEMA:
             raise InvalidSetting(f"{name} already sets its tenant and schema", code="conflicting_options")
-        found = load_app(name, url)
-        if not found._store.embedded:
-            _refuse_unready(found)
-        return found
-    found = App(config.database_url(url), tenant=scope(tenant), name=NAME, schema=schema)
-    refuse_absent(found._store)
-    _refuse_unready(found)
-    return found
+        app = load_app(name, url)
+        if not app._store.embedded:
+            _refuse_unready(app)
+        return app
+    app = App(config.database_url(url), tenant=scope(tenant), name=NAME, schema=schema)
+    refuse_absent(app._store)
+    _refuse_unready(app)
+    return app
 
 
 def _refuse_unready(app: App) -> None:
-    """A database that cannot be reached is no reason not to start: the service says so, answers /livez and retries."""
+    """Raise if the database is not migrated. If it is unreachable, start anyway: the service reports it and retries."""
     with contextlib.suppress(StoreUnavailable):
         refuse_unready(app._store)
 
 
-async def _say_where(app: App, address: str, no_auth: bool, as_json: bool) -> None:
+async def _print_address(app: App, address: str, no_auth: bool, as_json: bool) -> None:
     if as_json:
         emit({"address": address})
         return
     say(f"Serving at {address}")
     if no_auth:
-        say("Nobody has to log in: whoever is at this machine may do everything.")
+        say("No login is required: every user of this machine may do everything.")
         return
-    with contextlib.suppress(Exception):  # a role that may not look; whoever comes will tell
-        async with asyncio.timeout(LOOK):
-            found = await app._session.arun(app._session.store.tokens.list("*", limit=1))
-        if not found:
+    with contextlib.suppress(Exception):  # only a hint: the database role may not read tokens
+        async with asyncio.timeout(HINT_TIMEOUT):
+            tokens = await app._session.arun(app._session.store.tokens.list("*", limit=1))
+        if not tokens:
             say("No token has been issued yet: holdfast tokens issue NAME --role admin")
 
 
-class Patient:
-    """A service all of whose requests are under one patience, which ends when the service leaves."""
+class TimeLimited:
+    """An ASGI application whose requests share one limit for waiting on the database. It is set at shutdown."""
 
     def __init__(self, service: ASGIApp, patience: WaitLimit) -> None:
         self._service, self._patience = service, patience
 
-    def leave(self, seconds: float) -> None:
-        """Stop asking the database after so many seconds. A later call replaces an earlier one."""
+    def stop_waiting_in(self, seconds: float) -> None:
+        """Let requests wait for the database only this long from now. A later call replaces an earlier one."""
         self._patience.until = time.monotonic() + seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._service(scope, receive, send)
-        patience_of.set(self._patience)  # of the task that this request is
-        begun = False
+        patience_of.set(self._patience)  # for the task of this request
+        started = False
 
         async def sending(message: Message) -> None:
-            nonlocal begun
-            begun = True
+            nonlocal started
+            started = True
             await send(message)
 
         try:
             await self._service(scope, receive, sending)
         except asyncio.CancelledError:
-            if begun or self._patience.until == math.inf:
+            if started or self._patience.until == math.inf:
                 raise
-            from holdfast.server.problems import problem  # the extra `server`; other commands do without it
+            from holdfast.server.problems import problem  # needs the extra `server`
 
-            why = "the service is leaving; whether it was done is not known, unless it can be asked again"
-
-            await problem(503, "store_unavailable", why, error="StoreUnavailable")(scope, receive, send)
+            detail = "the service is shutting down; the request may or may not have been carried out"
+            await problem(503, "store_unavailable", detail, error="StoreUnavailable")(scope, receive, send)

@@ -1,9 +1,8 @@
-"""``--url``, ``--tenant``, ``module:app`` to a session or an app.
+"""Open a database or an app for a command: from ``--url``, ``--tenant`` or ``module:app``.
 
-From ``--url`` and ``--tenant`` to a client. Nothing is created by looking: only what writes may make a file.
-
-A session is what a command was told of where it works, for whom, and how it is to answer. There are three kinds, by
-what is said of tenants; the fields of each are the options that it brings along (``tree`` spreads them out).
+A command session holds the options for the database, the tenant and the output format. There are three classes, for
+commands without a tenant, for one tenant, and for one or all. Their fields become options of the command (``tree``).
+Commands that only read never create a database file.
 """
 
 from __future__ import annotations
@@ -33,29 +32,31 @@ from holdfast.worker.startup import until_reachable, when_there
 NAME = "holdfast"
 T = TypeVar("T")
 Columns = Mapping[str, Callable[[T], Cell]]
-"""The heads of a table, and what stands below each of them."""
+"""The columns of a table: the header of each, and the function that makes its cells."""
 
 
 class CommandSession:
+    """The options of a command that reads or changes a database."""
+
     url: str | None
     schema: str
     as_json: bool
 
     @property
     def scope(self) -> str:
-        """The tenant asked for, ``*`` for all of them."""
+        """The tenant, or ``*`` for all."""
         return DEFAULT_TENANT
 
     @contextmanager
     def connect(self, tenant: str | None = None) -> Iterator[Session]:
-        """A client for a database that is there and has our tables."""
-        whose = self.scope if tenant is None else tenant
+        """Open a session. Raises if the database does not exist or is not migrated."""
+        scope = self.scope if tenant is None else tenant
         with store_at(self.url, self.schema) as store:
             refuse_unready(store)
-            yield Session(store, tenant=whose, name=NAME, actor=config.operating_user())
+            yield Session(store, tenant=scope, name=NAME, actor=config.operating_user())
 
     def answer(self, data: Any, words: str) -> None:
-        """What was done: as data for a program, or in words for a person."""
+        """Print the result of a command: ``data`` with ``--json``, else ``words`` as a message."""
         if self.as_json:
             emit(data)
         else:
@@ -63,30 +64,31 @@ class CommandSession:
 
     def print_list(
         self,
-        found: Sequence[T],
+        items: Sequence[T],
         columns: Columns[T],
         *,
         none: str,
         keep: Sequence[str] = (),
         described: Callable[[T], Any] | None = None,
     ) -> None:
-        """What was found: as data, each as it is ``described``, or as a table for a person."""
+        """Print items as a table, or with ``--json`` as data. ``described`` converts an item for JSON; ``none`` is
+        printed if there are no items."""
         if self.as_json:
-            emit(found if described is None else [described(each) for each in found])
-        elif not found:
+            emit(items if described is None else [described(item) for item in items])
+        elif not items:
             say(none)
         else:
-            table(list(columns), [[cell(each) for cell in columns.values()] for each in found], keep=keep)
+            table(list(columns), [[cell(item) for cell in columns.values()] for item in items], keep=keep)
 
     @property
     def tenants(self) -> Columns[Any]:
-        """A column for the tenant, where there may be several."""
-        return {"tenant": lambda each: line(each.tenant)} if self.scope == EVERY_TENANT else {}
+        """A column for the tenant, with ``--all-tenants``."""
+        return {"tenant": lambda item: line(item.tenant)} if self.scope == EVERY_TENANT else {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoTenant(CommandSession):
-    """Of the database as a whole."""
+    """For commands that concern the whole database."""
 
     url: options.Url = None
     schema: options.Schema = options.SCHEMA
@@ -95,6 +97,8 @@ class NoTenant(CommandSession):
 
 @dataclass(frozen=True, kw_only=True)
 class OneTenant(CommandSession):
+    """For commands that concern one tenant."""
+
     url: options.Url = None
     tenant: options.Tenant = None
     schema: options.Schema = options.SCHEMA
@@ -107,7 +111,7 @@ class OneTenant(CommandSession):
 
 @dataclass(frozen=True, kw_only=True)
 class AnyTenant(CommandSession):
-    """Of one, or with ``--all-tenants`` of every one."""
+    """For commands that concern one tenant, or with ``--all-tenants`` all."""
 
     url: options.Url = None
     tenant: options.Tenant = None
@@ -121,16 +125,16 @@ class AnyTenant(CommandSession):
 
 
 def full_id(client: Session, text: str) -> str:
-    """The id of a job that is given in full, or by its first characters if they name one job only."""
+    """Return the id of the job whose id is, or begins with, ``text``. Raises if several ids begin with it."""
     bounds = id_range(text)
     if bounds is None:
         return parse_id(text)
-    found = client.run(client.store.jobs.beginning_with(*bounds, client.tenant))
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    ids = client.run(client.store.jobs.beginning_with(*bounds, client.tenant))
+    if len(ids) == 1:
+        return ids[0]
+    if not ids:
         raise NotFound(f"no job id begins with {text}", fix="Is it another tenant's? Try --all-tenants.")
-    shown = ", ".join(found[:4]) + (" …" if len(found) > 4 else "")
+    shown = ", ".join(ids[:4]) + (" …" if len(ids) > 4 else "")
     raise InvalidInput(f"several job ids begin with {text}: {shown}", code="invalid_id", fix="Give more of the id.")
 
 
@@ -141,13 +145,13 @@ def scope(
     default: str = DEFAULT_TENANT,
     environment: Mapping[str, str] = os.environ,
 ) -> str:
-    """The tenant asked for, ``*`` for all of them."""
+    """Return the tenant of ``--tenant`` or the environment, or ``*`` for ``--all-tenants``."""
     if all_tenants:
         if tenant is not None:
             raise InvalidSetting("pass --tenant or --all-tenants, not both", code="conflicting_options")
         return EVERY_TENANT
-    named = tenant if tenant is not None else environment.get(config.TENANT_VARIABLE) or None
-    return default if named is None else check_name(named, "tenant")
+    name = tenant if tenant is not None else environment.get(config.TENANT_VARIABLE) or None
+    return default if name is None else check_name(name, "tenant")
 
 
 @contextmanager
@@ -157,6 +161,7 @@ def store_at(url: str | None, schema: str) -> Iterator[Store]:
 
 
 def refuse_unready(store: Store) -> None:
+    """Raise if the database does not exist or is not migrated."""
     refuse_absent(store)
     if not store.schema().applied:
         raise SchemaMismatch(
@@ -165,12 +170,12 @@ def refuse_unready(store: Store) -> None:
 
 
 def wait_ready(store: Store) -> None:
-    """As ``refuse_unready``, for a process that runs until it is stopped: it waits for its database."""
+    """Like ``refuse_unready``, but wait until the database is reachable. For processes that run until stopped."""
     until_reachable(lambda: refuse_unready(store), store)
 
 
 def wait_shortly(store: Store) -> None:
-    """As ``refuse_unready``, for a process that ends by itself: it waits while a server restarts."""
+    """Like ``refuse_unready``, but wait while a server restarts. For processes that end by themselves."""
     when_there(lambda: refuse_unready(store))
 
 
@@ -191,8 +196,7 @@ def refuse_absent(store: Store) -> None:
 
 
 def load_app(name: str, url: str | None = None) -> App:
-    """Import it from the current directory or the path. ``url`` is for an app that leaves the database to its
-    environment."""
+    """Import an app from the current directory or ``sys.path``. ``url`` is for an app whose code names no database."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     name = module_of(name)
@@ -205,7 +209,7 @@ def load_app(name: str, url: str | None = None) -> App:
 
 
 def module_of(name: str) -> str:
-    """A file (``examples/shop.py``, ``examples/shop.py:app``) as the module it is, found beside itself."""
+    """Return the module of a file (``examples/shop.py``, ``examples/shop.py:app``); add its folder to ``sys.path``."""
     path, _, attribute = name.partition(":")
     if not path.endswith(".py"):
         return name
@@ -224,10 +228,10 @@ def module_of(name: str) -> str:
 
 
 def load_runnable(name: str, url: str | None, ready: Callable[[Store], None] = refuse_unready) -> App:
-    """An app to run jobs of: it has some. ``ready`` checks its database, or waits for it."""
+    """Import an app to run its jobs; raise if it declares none. ``ready`` checks its database, or waits for it."""
     app = load_app(name, url)
     if not app._kinds:
         raise InvalidSetting(f"{name} declares no jobs", code="no_kinds", fix="Declare jobs with @app.job().")
-    if not app._store.embedded:  # an embedded one is made, or brought up to date, as a program's would be
+    if not app._store.embedded:  # an embedded database is created or migrated on first use
         ready(app._store)
     return app

@@ -1,9 +1,7 @@
-"""``holdfast top``.
+"""``holdfast top``: a live view of queues, workers, running jobs, failures and approvals.
 
-``holdfast top``: how the work stands, live: queues, workers, what runs, what failed, what people are asked.
-
-One bounded read a refresh (``store.health.statistics``, a page of what runs), for a database of any size; the last line
-says what it took. On a terminal q ends it and p holds it; elsewhere, and with ``--once`` or ``--json``, it is one look.
+Each refresh reads a bounded number of rows, whatever the size of the database; the last line shows how long it took. On
+a terminal, q quits and p pauses. In a pipe, and with ``--once`` or ``--json``, it prints one snapshot.
 """
 
 from __future__ import annotations
@@ -39,12 +37,12 @@ from holdfast.stores.requests import JobFilter
 from holdfast.stores.session import Session
 
 NARROW = 80
-OLD = 300.0
+OLD = 300.0  # seconds after which the oldest waiting job is shown in red
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Of a job that runs, what is shown: its payload is nobody's business here."""
+    """The fields of a running job that are shown. The payload is not one of them."""
 
     id: str
     tenant: str
@@ -59,7 +57,9 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class OpenApproval:
+    """The fields of an open approval that are shown."""
+
     id: str
     tenant: str
     job_id: str
@@ -68,36 +68,36 @@ class Question:
     opened_at: datetime
 
     @classmethod
-    def of(cls, approval: Approval) -> Question:
+    def of(cls, approval: Approval) -> OpenApproval:
         return cls(approval.id, approval.tenant, approval.job_id, approval.summary, approval.people, approval.opened_at)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """``seconds`` is what the look took; ``trouble`` says why there is nothing to see."""
+class Snapshot:
+    """What is shown. ``seconds`` is how long the query took; ``trouble`` is the error code if it failed."""
 
     pulse: Pulse | None
     running: tuple[Running, ...]
-    approvals: tuple[Question, ...]
+    approvals: tuple[OpenApproval, ...]
     seconds: float
     trouble: str | None = None
 
 
-def picture(found: Look, every: float, width: int, height: int, *, held: bool = False) -> RenderableType:
-    """As much of it as fits: of each table as many rows as there is room for."""
-    foot = Text(f"{_cost(found, every)}   q ends, p {'goes on' if held else 'holds'}", style="dim")
-    if found.pulse is None:
-        return Group(Text(f"The database cannot be asked: {line(found.trouble or '')}", style="bold red"), foot)
-    pulse, narrow = found.pulse, width < NARROW
-    parts: list[RenderableType] = [_head(pulse, held), Text()]
+def render(snapshot: Snapshot, every: float, width: int, height: int, *, paused: bool = False) -> RenderableType:
+    """Return the tables, each with as many rows as fit on the screen."""
+    foot = Text(f"{_cost(snapshot, every)}   q: quit, p: {'resume' if paused else 'pause'}", style="dim")
+    if snapshot.pulse is None:
+        return Group(Text(_unavailable(snapshot), style="bold red"), foot)
+    pulse, narrow = snapshot.pulse, width < NARROW
+    parts: list[RenderableType] = [_head(pulse, paused), Text()]
     tables = [
         _queues(pulse.queues, narrow),
         _workers(pulse.workers, narrow),
-        _running(found, narrow),
+        _running(snapshot, narrow),
         _failures(pulse, narrow),
-        _approvals(found, narrow),
+        _approvals(snapshot, narrow),
     ]
-    shown = [each for each in tables if each is not None]
+    shown = [table for table in tables if table is not None]
     room = max(2, (height - 5) // max(1, len(shown)) - 3)
     for title, headers, rows in shown:
         parts.append(_table(title, headers, rows, room))
@@ -108,13 +108,13 @@ Rows = list[list[Text]]
 Part = tuple[str, Sequence[str], Rows]
 
 
-def _head(pulse: Pulse, held: bool) -> Text:
+def _head(pulse: Pulse, paused: bool) -> Text:
     rates = pulse.rates
     failed = rates.finished - rates.ended.get("succeeded", 0)
     return Text.assemble(
         ("holdfast top ", "bold"),
-        ("HELD" if held else "", "reverse"),
-        " " if held else "",
+        ("PAUSED" if paused else "", "reverse"),
+        " " if paused else "",
         f"{clock(pulse.at)[:8]} UTC  ",
         f"in {rates.per_second(rates.enqueued):,.1f}/s  ",
         f"done {rates.per_second(rates.ended.get('succeeded', 0)):,.1f}/s  ",
@@ -129,55 +129,57 @@ def _head(pulse: Pulse, held: bool) -> Text:
 def _queues(queues: Sequence[QueuePulse], narrow: bool) -> Part:
     headers = ["queue", "waiting", "oldest", "running"] + ([] if narrow else ["scheduled", "retrying"])
     rows = []
-    for each in sorted(queues, key=lambda one: (-(one.oldest_age_s or 0), -one.waiting, one.queue)):
-        age = each.oldest_age_s
+    for queue in sorted(queues, key=lambda queue: (-(queue.oldest_age_s or 0), -queue.waiting, queue.queue)):
+        age = queue.oldest_age_s
         old = Text("–" if age is None else span(max(0.0, age)), style="red" if age is not None and age > OLD else "")
-        row = [_plain(each.queue, 30), Text(_count(each.waiting)), old, Text(_count(each.running))]
-        rows.append(row + ([] if narrow else [Text(_count(each.scheduled)), Text(_count(each.retrying))]))
+        row = [_plain(queue.queue, 30), Text(_count(queue.waiting)), old, Text(_count(queue.running))]
+        rows.append(row + ([] if narrow else [Text(_count(queue.scheduled)), Text(_count(queue.retrying))]))
     return "Queues", headers, rows
 
 
 def _workers(workers: Sequence[WorkerPulse], narrow: bool) -> Part:
     headers = ["worker", "running"] + ([] if narrow else ["label", "queues", "tenant"])
     rows = []
-    for each in sorted(workers, key=lambda one: (-one.busy, one.holder)):
-        slots = "" if each.slots is None else f" of {each.slots}"
-        row = [_plain(short(each.holder), 40), Text(f"{each.busy}{slots}")]
-        more = [] if narrow else [_plain(each.label, 20), _plain(", ".join(each.queues or ("any",)), 30)]
-        rows.append(row + more + ([] if narrow else [_plain(each.tenant, 20)]))
+    for worker in sorted(workers, key=lambda worker: (-worker.busy, worker.holder)):
+        slots = "" if worker.slots is None else f" of {worker.slots}"
+        row = [_plain(short(worker.holder), 40), Text(f"{worker.busy}{slots}")]
+        more = [] if narrow else [_plain(worker.label, 20), _plain(", ".join(worker.queues or ("any",)), 30)]
+        rows.append(row + more + ([] if narrow else [_plain(worker.tenant, 20)]))
     return "Workers", headers, rows
 
 
-def _running(found: Look, narrow: bool) -> Part | None:
-    assert found.pulse is not None
+def _running(snapshot: Snapshot, narrow: bool) -> Part | None:
+    assert snapshot.pulse is not None
     headers = ["kind", "for", "try"] + ([] if narrow else ["queue", "job"])
     rows = []
-    for job in sorted(found.running, key=lambda one: str(one.started_at)):
-        since = "–" if job.started_at is None else span(max(0.0, (found.pulse.at - job.started_at).total_seconds()))
+    for job in sorted(snapshot.running, key=lambda job: str(job.started_at)):
+        since = "–" if job.started_at is None else span(max(0.0, (snapshot.pulse.at - job.started_at).total_seconds()))
         row = [_plain(job.kind, 30), Text(since), Text(str(job.attempt))]
         rows.append(row + ([] if narrow else [_plain(job.queue, 20), _plain(job.id, 36)]))
-    return ("Running, the newest", headers, rows) if rows else None
+    return ("Running jobs, newest first", headers, rows) if rows else None
 
 
 def _failures(pulse: Pulse, narrow: bool) -> Part | None:
     headers = ["kind", "error", "at"] + ([] if narrow else ["try", "job"])
     rows = []
-    for each in pulse.failures:
-        error = _plain(each.error_code or each.type, 30)
-        row = [_plain(each.kind, 30), error, Text(clock(each.at)[:8])]
-        rows.append(row + ([] if narrow else [Text(str(each.attempt)), _plain(each.job_id, 36)]))
-    return ("Failed of late", headers, rows) if rows else None
+    for failure in pulse.failures:
+        error = _plain(failure.error_code or failure.type, 30)
+        row = [_plain(failure.kind, 30), error, Text(clock(failure.at)[:8])]
+        rows.append(row + ([] if narrow else [Text(str(failure.attempt)), _plain(failure.job_id, 36)]))
+    return ("Recent failures", headers, rows) if rows else None
 
 
-def _approvals(found: Look, narrow: bool) -> Part | None:
-    assert found.pulse is not None
-    headers = ["question", "for"] + ([] if narrow else ["of", "approval"])
+def _approvals(snapshot: Snapshot, narrow: bool) -> Part | None:
+    assert snapshot.pulse is not None
+    headers = ["question", "for"] + ([] if narrow else ["approvers", "approval"])
     rows = []
-    for each in found.approvals:
-        waits = span(max(0.0, (found.pulse.at - each.opened_at).total_seconds()))
-        row = [_plain(each.summary, 50), Text(waits)]
-        rows.append(row + ([] if narrow else [_plain(", ".join(each.approvers) or "anybody", 30), _plain(each.id, 36)]))
-    return ("Waiting for people", headers, rows) if rows else None
+    for approval in snapshot.approvals:
+        waits = span(max(0.0, (snapshot.pulse.at - approval.opened_at).total_seconds()))
+        row = [_plain(approval.summary, 50), Text(waits)]
+        rows.append(
+            row + ([] if narrow else [_plain(", ".join(approval.approvers) or "anyone", 30), _plain(approval.id, 36)])
+        )
+    return ("Waiting for approval", headers, rows) if rows else None
 
 
 def _table(title: str, headers: Sequence[str], rows: Rows, room: int) -> Table:
@@ -195,29 +197,33 @@ def _table(title: str, headers: Sequence[str], rows: Rows, room: int) -> Table:
     return grid
 
 
-def as_lines(found: Look) -> list[str]:
-    """The same for a pipe: aligned by nothing, one fact a line."""
-    if found.pulse is None:
-        return [f"The database cannot be asked: {line(found.trouble or '')}"]
-    lines = [_head(found.pulse, False).plain.rstrip()]
+def as_lines(snapshot: Snapshot) -> list[str]:
+    """Return the tables as plain lines, for a pipe."""
+    if snapshot.pulse is None:
+        return [_unavailable(snapshot)]
+    lines = [_head(snapshot.pulse, False).plain.rstrip()]
     for part in (
-        _queues(found.pulse.queues, False),
-        _workers(found.pulse.workers, False),
-        _running(found, False),
-        _failures(found.pulse, False),
-        _approvals(found, False),
+        _queues(snapshot.pulse.queues, False),
+        _workers(snapshot.pulse.workers, False),
+        _running(snapshot, False),
+        _failures(snapshot.pulse, False),
+        _approvals(snapshot, False),
     ):
         if part is not None:
             title, headers, rows = part
             lines += ["", f"{title}: {', '.join(headers)}"]
             lines += ["  ".join(cell.plain for cell in row) for row in rows]
-    return [*lines, "", _cost(found, None)]
+    return [*lines, "", _cost(snapshot, None)]
 
 
-def _cost(found: Look, every: float | None) -> str:
-    often = "" if every is None else f", every {span(every)}"
-    more = " (counted up to 10,000)" if found.pulse is not None and found.pulse.capped else ""
-    return f"this look took {span(found.seconds)}{often}{more}"
+def _unavailable(snapshot: Snapshot) -> str:
+    return f"Database unreachable: {line(snapshot.trouble or '')}"
+
+
+def _cost(snapshot: Snapshot, every: float | None) -> str:
+    interval = "" if every is None else f", every {span(every)}"
+    capped = " (counted up to 10,000)" if snapshot.pulse is not None and snapshot.pulse.capped else ""
+    return f"query took {span(snapshot.seconds)}{interval}{capped}"
 
 
 def _count(number: int) -> str:
@@ -228,9 +234,9 @@ def _plain(text: str, limit: int) -> Text:
     return Text(line(text, limit))
 
 
-LEAST, MOST = 0.2, 3600.0
-RUNNING, ASKED = 15, 5
-STEP = 0.1
+MIN_INTERVAL, MAX_INTERVAL = 0.2, 3600.0
+MAX_RUNNING, MAX_APPROVALS = 15, 5
+KEY_POLL = 0.1
 
 
 def top(
@@ -240,52 +246,50 @@ def top(
 ) -> None:
     """Watch queues, workers, running jobs, failures and approvals. Press q to quit, p to pause.
 
-    Into a pipe, and with --json, it is one look.
+    In a pipe, and with --json, it prints one snapshot.
     """
     every = options.positive(interval, "interval")
-    if not LEAST <= every <= MOST:
+    if not MIN_INTERVAL <= every <= MAX_INTERVAL:
         raise InvalidSetting(
             "the interval must be from 200 ms to one hour",
             code="invalid_duration",
             fix="Use for example --interval 2s.",
         )
-    whose = session.scope
+    tenant = session.scope
     with session.connect() as client:
         if session.as_json:
-            emit(look(client, whose))
+            emit(read(client, tenant))
         elif once or not (sys.stdout.isatty() and sys.stdin.isatty()):
-            found = look(client, whose)
+            snapshot = read(client, tenant)
             screen = console(soft_wrap=False)
             if screen.is_terminal:
-                screen.print(picture(found, every, screen.width, screen.height))
+                screen.print(render(snapshot, every, screen.width, screen.height))
             else:
-                _lines(found)
+                for text in as_lines(snapshot):
+                    write(text)
         else:
-            _live(client, whose, every)
+            _live(client, tenant, every)
 
 
-def look(client: Session, tenant: str) -> Look:
-    """One look. What cannot be read just now is said, and looked for again."""
+def read(client: Session, tenant: str) -> Snapshot:
+    """Read a snapshot. If the database cannot be read, the snapshot has the error."""
     began = time.perf_counter()
     store = client.store
     try:
         pulse = client.run(store.health.statistics(tenant))
-        running = client.run(store.jobs.list(JobFilter(tenant=tenant, state=State.IN_PROGRESS, limit=RUNNING)))
-        asked = client.run(store.approvals.list(ApprovalFilter(tenant=tenant, limit=ASKED)))
+        running = client.run(store.jobs.list(JobFilter(tenant=tenant, state=State.IN_PROGRESS, limit=MAX_RUNNING)))
+        approvals = client.run(store.approvals.list(ApprovalFilter(tenant=tenant, limit=MAX_APPROVALS)))
     except StoreError as error:
-        return Look(None, (), (), time.perf_counter() - began, trouble=error.code)
+        return Snapshot(None, (), (), time.perf_counter() - began, trouble=error.code)
     took = time.perf_counter() - began
-    return Look(pulse, tuple(map(Running.of, running)), tuple(map(Question.of, asked)), took)
-
-
-def _lines(found: Look) -> None:
-    for text in as_lines(found):
-        write(text)
+    return Snapshot(pulse, tuple(map(Running.of, running)), tuple(map(OpenApproval.of, approvals)), took)
 
 
 @dataclass
 class _Keys:
-    held: bool = False
+    """The effect of the keys that were pressed."""
+
+    paused: bool = False
     over: bool = False
 
     def take(self, typed: str) -> None:
@@ -293,42 +297,42 @@ class _Keys:
             if key in ("q", "\x03", "\x1b"):
                 self.over = True
             elif key in ("p", " "):
-                self.held = not self.held
+                self.paused = not self.paused
 
 
 def _live(client: Session, tenant: str, every: float) -> None:
     screen, keys = console(soft_wrap=False), _Keys()
-    found = look(client, tenant)
+    snapshot = read(client, tenant)
     live = Live(console=screen, screen=True, auto_refresh=False)
     with contextlib.suppress(KeyboardInterrupt), _unbuffered(), live:
         while not keys.over:
-            live.update(picture(found, every, screen.width, screen.height, held=keys.held), refresh=True)
-            if _waited(every, keys) and not keys.held:
-                found = look(client, tenant)
+            live.update(render(snapshot, every, screen.width, screen.height, paused=keys.paused), refresh=True)
+            if _waited(every, keys) and not keys.paused:
+                snapshot = read(client, tenant)
 
 
 def _waited(every: float, keys: _Keys) -> bool:
-    """Until it is time to look again, or a key has changed something to be seen: False then."""
-    end, held = time.monotonic() + every, keys.held
+    """Wait until the next refresh; return False if a key quit or paused the view before."""
+    end, paused = time.monotonic() + every, keys.paused
     while (left := end - time.monotonic()) > 0:
-        ready, _, _ = select.select([sys.stdin], [], [], min(left, STEP))
+        ready, _, _ = select.select([sys.stdin], [], [], min(left, KEY_POLL))
         if ready:
             keys.take(os.read(sys.stdin.fileno(), 64).decode("utf-8", "replace"))
-        if keys.over or keys.held is not held:
+        if keys.over or keys.paused is not paused:
             return False
     return True
 
 
 @contextlib.contextmanager
 def _unbuffered() -> Iterator[None]:
-    """Keys come one by one and are not shown; as it was afterwards, whatever happens."""
+    """Deliver each key at once and without echo; restore the terminal afterwards."""
     import termios
     import tty
 
-    place = sys.stdin.fileno()
-    before = termios.tcgetattr(place)
+    terminal = sys.stdin.fileno()
+    attributes = termios.tcgetattr(terminal)
     try:
-        tty.setcbreak(place)
+        tty.setcbreak(terminal)
         yield
     finally:
-        termios.tcsetattr(place, termios.TCSADRAIN, before)
+        termios.tcsetattr(terminal, termios.TCSADRAIN, attributes)

@@ -1,6 +1,6 @@
-"""``holdfast worker module:app``: run jobs until told to stop, in this process or in several.
+"""``holdfast worker``: run jobs until stopped, in this process or in several.
 
-Signals and leaving are in ``serving`` for one worker and in ``supervision`` for more.
+``run_worker`` runs a single worker and handles its signals; ``supervisor`` does so for several processes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def worker(
 ) -> None:
     """Run jobs until stopped.
 
-    The first SIGTERM or Ctrl-C lets running jobs end within the grace, the second hands them back at once.
+    The first SIGTERM or Ctrl-C lets running jobs end within the grace period, the second releases them at once.
     """
     if reload and (processes is not None or burst or max_jobs is not None):
         raise InvalidSetting(
@@ -91,7 +91,7 @@ def worker(
     json_lines = options.logs_json(log_format, as_json)
     output.set_up(log_level.value, as_json=json_lines)
     if require_roles:
-        os.environ[config.STRICT_VARIABLE] = "1"  # for the processes that it starts as well
+        os.environ[config.STRICT_VARIABLE] = "1"  # an environment variable, so that child processes see it
     names, weights = options.queues_of(queues)
     settings = WorkerOptions(
         queues=names,
@@ -109,7 +109,7 @@ def worker(
     )
     if processes is None and not reload:
         probe = serve_metrics(metrics_host, metrics_port, 1, tell=_tell(as_json))
-        _alone(app, url, settings, probe, as_json=as_json)
+        _run_one(app, url, settings, probe, as_json=as_json)
         return
     plan = Plan(
         app=app,
@@ -125,7 +125,7 @@ def worker(
     _end(run_to_end(_supervise(plan, processes)), as_json=as_json)
 
 
-def _alone(app: str, url: str | None, settings: WorkerOptions, probe: WorkerProbe, *, as_json: bool) -> None:
+def _run_one(app: str, url: str | None, settings: WorkerOptions, probe: WorkerProbe, *, as_json: bool) -> None:
     runnable = load_runnable(app, url, wait_shortly if settings.burst else wait_ready)
     stopper = run_to_end(serve(runnable, settings, tell=_tell(as_json), probe=probe))
     if as_json:
@@ -137,16 +137,16 @@ def _tell(as_json: bool) -> Callable[[str], None]:
 
 
 async def _supervise(plan: Plan, processes: int | None) -> Report:
-    """Made on the loop they run on. Without a number of processes it is one, for ``--reload``."""
+    """Run worker processes; without a number, one with ``--reload``. Both classes need a running event loop."""
     return await (Reloader(plan) if processes is None else Supervisor(plan, processes)).run()
 
 
 def _end(report: Report, *, as_json: bool) -> None:
     if report.usage:
-        raise typer.Exit(USAGE)  # the child has said what is wrong
+        raise typer.Exit(USAGE)  # the child has printed the error
     if as_json:
-        places = [{"process": place.number, "jobs": place.jobs, "restarts": place.restarts} for place in report.places]
-        emit({"jobs": report.jobs, "restarts": report.restarts, "clean": report.clean, "processes": places})
+        slots = [{"process": slot.number, "jobs": slot.jobs, "restarts": slot.restarts} for slot in report.slots]
+        emit({"jobs": report.jobs, "restarts": report.restarts, "clean": report.clean, "processes": slots})
     else:
         say(f"All workers have ended after {report.jobs} jobs.")
     if not report.clean:

@@ -1,6 +1,6 @@
-"""What the AI agent integrations share: recorded calls with a cost, budgets, and approvals of tool calls.
+"""Shared by the integrations of AI agents: recorded calls with a cost, budgets, and approvals of tool calls.
 
-"Agent" means an AI agent here. ``app.agents`` are something else: named owners of jobs.
+Here "agent" means an AI agent. ``app.agents`` is something else: named owners of jobs.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from holdfast.steps.driver import running
 MODEL_RETRY: Final = Retry(max_attempts=3)
 MODEL_TIMEOUT: Final = 600.0
 MESSAGES: Final = "messages"
-"""The checkpoint that keeps the messages of a run."""
+"""Name of the checkpoint with the messages of a run."""
 SUMMARY_SHOWN: Final = 500
 NAME_LIMIT: Final = 180
-"""Of a step. A name that is used again gets a number, and has to fit as well."""
+"""Length of a step's name. It leaves room for the number that a repeated name gets."""
 
 _COST: Final = "agent_cost"
 _VALUE: Final = "value"
@@ -38,7 +38,7 @@ _EXTRAS: Final = "ai_agents"
 
 
 class StepOptions(TypedDict, total=False):
-    """How a model request or a tool call is run: its own retry policy and its timeout for each try."""
+    """Options of a model request or a tool call: its retry policy, and the timeout of each try."""
 
     retry: Retry
     timeout: Duration
@@ -65,11 +65,11 @@ def check_budget(budget: float | None) -> float | None:
 
 
 def declare_agent(app: App, name: str, handler: Callable[..., Any], options: JobOptions) -> Kind[..., Any]:
-    """Declare the kind of job that runs an agent."""
+    """Declare the kind of job that runs an agent. Its name is that of the agent."""
     check_agent_name(name)
     if options.get("process"):
         raise InvalidSetting(
-            "an agent runs in the worker, not in a process of its own",
+            "an agent runs in the worker, not in a child process",
             code="conflicting_options",
             fix="Leave process out. A tool can start processes.",
         )
@@ -84,7 +84,7 @@ def declare_agent(app: App, name: str, handler: Callable[..., Any], options: Job
 
 
 def first_parameter(function: Callable[..., Any]) -> Any:
-    """The type that a function takes, if it says so."""
+    """Return the annotation of a function's first parameter, or Any."""
     try:
         names = [*inspect.signature(function).parameters]
         return get_type_hints(function).get(names[0], Any)
@@ -93,14 +93,14 @@ def first_parameter(function: Callable[..., Any]) -> Any:
 
 
 def short_name(name: str) -> str:
-    """A name that fits a step: call ids of some providers are long."""
+    """Shorten a name to fit a step: some providers have long call ids."""
     if len(name) <= NAME_LIMIT:
         return name
     return f"{name[: NAME_LIMIT - 17]} {hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
 def durable_context() -> Context | None:
-    """The context of the async handler that runs here; None outside a job and inside a step, which is one unit."""
+    """Return the context of the running async handler; None outside a job, and inside a step, which is one unit."""
     context = current()
     if context is None or running.get() is not None:
         return None
@@ -115,7 +115,7 @@ def durable_context() -> Context | None:
 
 @dataclass(slots=True)
 class Spending:
-    """What each agent has spent in this job so far, in recorded calls of this attempt and of earlier ones."""
+    """The cost of each agent's recorded calls in this job, in this attempt and earlier ones."""
 
     by_agent: dict[str, float] = field(default_factory=dict)
 
@@ -133,7 +133,7 @@ class Spending:
 
 
 def extras(context: Context) -> dict[str, Any]:
-    """What the integrations keep for the duration of the attempt."""
+    """Return the dictionary in which integrations keep values for the duration of the attempt."""
     run = context._run
     if run.extras is None:
         run.extras = {}
@@ -141,24 +141,24 @@ def extras(context: Context) -> dict[str, Any]:
 
 
 async def spending_of(context: Context) -> Spending:
-    """The spending of this attempt. On first use, charge the recorded calls of attempts whose worker was lost.
+    """Return the spending of this job. First use charges the calls of attempts whose worker was lost.
 
-    The cost of an attempt is stored when it ends. A worker that is killed stores none, but its calls are recorded, with
-    the number of their attempt. Each attempt that ends normally charges everything that was recorded since the last
-    one that did, so every recorded call is charged once.
+    The cost of an attempt is stored when it ends. A worker that is killed stores none, but its calls are recorded with
+    the number of their attempt. Each attempt that ends normally charges all calls since the last one that did, so every
+    recorded call is charged once.
     """
-    run, kept = context._run, extras(context)
-    found: Spending | None = kept.get(_EXTRAS)
-    if found is None:
-        found = kept[_EXTRAS] = Spending()
+    run, values = context._run, extras(context)
+    spending: Spending | None = values.get(_EXTRAS)
+    if spending is None:
+        spending = values[_EXTRAS] = Spending()
         if run.claim.attempt > 1:
             steps = (await run.plan.durable.remember()).steps
             attempts = await run.session.arun(run.session.store.jobs.attempts(run.claim.id, run.claim.tenant))
-            ended = max((one.attempt for one in attempts if one.outcome not in (None, "crashed")), default=0)
+            ended = max((each.attempt for each in attempts if each.outcome not in (None, "crashed")), default=0)
             lost = sum(_cost(step.value) for step in steps if step.attempt > ended)
             if lost:
                 run.stop.spend(lost)
-    return found
+    return spending
 
 
 def _cost(value: object) -> float:
@@ -185,30 +185,30 @@ async def recorded_model_request(
         made = True
         return {_VALUE: value, _COST: check_cost(cost)}
 
-    answer = await context.step_options(**_step_options(options)).step(name, request_model)
-    cost = _cost(answer)
+    recorded = await context.step_options(**_step_options(options)).step(name, request_model)
+    cost = _cost(recorded)
     spending.add(agent, cost)
     if made and cost:
         context.cost(cost)
-    return answer[_VALUE]
+    return recorded[_VALUE]
 
 
 async def recorded_call(
     context: Context, name: str, call: Callable[[], Awaitable[Any]], *, options: StepOptions
 ) -> Any:
-    """Make another call as a step that is found by its name: tools run at once, in no fixed order."""
+    """Make a tool call as a step that is identified by its name: tools run concurrently, in no fixed order."""
 
     async def call_tool() -> Any:
         return {_VALUE: await call()}
 
     try:
-        answer = await context.step_options(**_step_options(options), unordered=True).step(name, call_tool)
+        recorded = await context.step_options(**_step_options(options), unordered=True).step(name, call_tool)
     except (InvalidPayload, InvalidSetting) as error:
         if isinstance(error, InvalidSetting) and error.code != "no_artifact_store":
             raise
-        # The call was made. Another attempt would make it again, and fail again.
+        # The call was made. Another attempt would repeat it, and fail again.
         raise output_not_json(name, error.message) from error
-    return answer[_VALUE]
+    return recorded[_VALUE]
 
 
 def output_not_json(name: str, why: str) -> Reject:
@@ -235,24 +235,24 @@ async def approve_tool_call(
     options: Asking,
     about: Mapping[str, Any] | None = None,
 ) -> tuple[Decision[Any], dict[str, Any]]:
-    """Ask people whether a tool may be called. Returns the decision and the arguments, which the approver may edit.
+    """Wait for the approval of a tool call. Return the decision and the arguments, which the approver may edit.
 
-    Nobody can edit them where several people have to agree: each must approve the same call.
+    With a quorum of several approvers the arguments cannot be edited: all must approve the same call.
     """
-    asked: Asking = {"on_deny": "resume", **options}
-    editable = asked.get("quorum", 1) == 1 and asked.get("on_expire") != "approve"
+    request: Asking = {"on_deny": "resume", **options}
+    editable = request.get("quorum", 1) == 1 and request.get("on_expire") != "approve"
     shown = json.dumps(arguments, ensure_ascii=False)
     if len(shown) > SUMMARY_SHOWN:
         shown = shown[:SUMMARY_SHOWN] + "…"
-    asked["data"] = {"agent": agent, "tool": tool, "arguments": arguments, **(about or {})}
+    request["data"] = {"agent": agent, "tool": tool, "arguments": arguments, **(about or {})}
     form = argument_form(schema, arguments) if editable and schema else None
-    decision = await context.approval(tool, summary=f"{agent}: call {tool} with {shown}?", form=form, **asked)
+    decision = await context.approval(tool, summary=f"{agent}: call {tool} with {shown}?", form=form, **request)
     edited = decision.data if editable and isinstance(decision.data, dict) else {}
     return decision, {**arguments, **edited}
 
 
 def argument_form(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The tool's parameters as a form: filled in with the model's arguments, and none of them required."""
+    """Return the tool's parameters as a form, filled in with the model's arguments. No field is required."""
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         return None
@@ -264,7 +264,7 @@ def argument_form(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> di
 
 
 def denial(decision: Decision[Any]) -> str:
-    """What the model is told about a tool call that was not approved."""
+    """Return the message to the model about a tool call that was not approved."""
     if decision.state == "expired":
-        return "The tool call was not approved: nobody decided in time."
+        return "The tool call was not approved in time."
     return f"The tool call was denied by {decision.by}" + (f": {decision.comment}" if decision.comment else ".")

@@ -1,4 +1,4 @@
-"""Alembic: create Holdfast's tables in a migration of yours, and keep them out of autogenerate.
+"""Alembic: create Holdfast's tables in one of your migrations, and exclude them from autogenerate.
 
     # env.py
     from holdfast.integrations.alembic import include_name     # also registers the operation
@@ -8,7 +8,7 @@
     def upgrade() -> None:
         op.holdfast_migrate()
 
-A later release of Holdfast with another schema needs another migration with the same line.
+If a later release of Holdfast changes the schema, add another migration with the same line.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from alembic.operations import MigrateOperation, Operations
 
 from holdfast.errors import InvalidSetting
 from holdfast.features.assembly import open_store
-from holdfast.integrations.sqlalchemy import NOWHERE, SCHEMA, migrate
+from holdfast.integrations.sqlalchemy import SCHEMA, SCRIPT_URLS, migrate
 
 _TABLE = re.compile(r'^\s*create table (?:if not exists )?"?(\w+)', re.IGNORECASE | re.MULTILINE)
 
 
 def include_name(name: str | None, type_: str, parent_names: Mapping[str, str | None]) -> bool:
-    """For ``context.configure(include_name=…)``: everything but Holdfast's own schema and tables."""
+    """Exclude Holdfast's schema and tables. Pass it to ``context.configure(include_name=…)``."""
     if type_ == "schema":
         return name != SCHEMA
     if type_ != "table":
         return True
     if parent_names.get("schema_name") == SCHEMA:
         return False
-    # SQLite has no schemas: the tables are beside yours.
+    # SQLite has no schemas: the tables are in the same file as yours.
     return context.get_context().dialect.name != "sqlite" or name not in sqlite_tables()
 
 
 @lru_cache
 def sqlite_tables() -> frozenset[str]:
-    """The names of Holdfast's tables in a SQLite file."""
-    return frozenset(_TABLE.findall(open_store(NOWHERE["sqlite"]).migration_sql()))
+    """Return the names of Holdfast's tables in a SQLite file."""
+    return frozenset(_TABLE.findall(open_store(SCRIPT_URLS["sqlite"]).migration_sql()))
 
 
 @Operations.register_operation("holdfast_migrate")
 class HoldfastMigrate(MigrateOperation):
-    """``op.holdfast_migrate()``."""
+    """The operation ``op.holdfast_migrate()``."""
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
@@ -63,7 +63,7 @@ class HoldfastMigrate(MigrateOperation):
 def _run(operations: Operations, operation: HoldfastMigrate) -> None:
     if context.is_offline_mode():
         raise InvalidSetting(
-            "op.holdfast_migrate() needs a database: what it does depends on what is there",
+            "op.holdfast_migrate() needs a connection: it depends on the current schema",
             code="offline_migration",
             fix="Print the script with holdfast migrate --sql.",
         )

@@ -1,4 +1,4 @@
-"""FastAPI: lifespan, dependencies, background worker, dashboard and API behind your own authentication.
+"""FastAPI: lifespan, dependencies, a background worker, and the dashboard and API behind your own authentication.
 
 hosted = Holdfast(app, worker=True)
 site = FastAPI(lifespan=hosted.lifespan)
@@ -28,7 +28,7 @@ __all__ = ["Holdfast", "Identity", "JobsDep", "identity", "jobs_of", "session_jo
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 OPEN = ("/static/{rest:path}", "/decide/{rest:path}", "/api/v1/approvals/by-token/{rest:path}", "/livez", "/readyz")
-"""What needs no login: files, health checks, and links to approvals, which carry their own credential."""
+"""Paths that need no login: static files, health checks, and links to approvals, which contain a token."""
 
 
 def _jobs(connection: HTTPConnection) -> App:
@@ -36,58 +36,57 @@ def _jobs(connection: HTTPConnection) -> App:
 
 
 JobsDep = Annotated[App, Depends(_jobs)]
-"""The app, as a parameter of a path operation: ``async def order(jobs: JobsDep)``."""
+"""A dependency that provides the app: ``async def order(jobs: JobsDep)``."""
 
 
 class Holdfast(starlette.Holdfast):
-    """An app inside a FastAPI application. See ``holdfast.integrations.starlette.Holdfast`` for the options."""
+    """An app inside a FastAPI application. ``holdfast.integrations.starlette.Holdfast`` explains the options."""
 
     def mount(  # type: ignore[override]
         self, site: FastAPI | APIRouter, path: str, *, identity: Callable[..., Any], dashboard: bool = True
     ) -> None:
         """Serve the API and the dashboard below ``path``.
 
-        ``identity`` is a dependency that returns an ``Identity``. It may depend on others, and refuses a request by
-        raising ``HTTPException``, like any dependency.
+        ``identity`` is a dependency that returns an ``Identity``. It may have dependencies of its own, and refuses a
+        request by raising ``HTTPException``.
         """
         service = self.service(by_scope, dashboard=dashboard)
         path = path.rstrip("/")
 
-        def pass_on(request: Request) -> Response:
-            return _PassOn(service, path)
+        def forward(request: Request) -> Response:
+            return _Forward(service, path)
 
-        # Not by ``Annotated``: an annotation is looked up by name in this module, not in this function.
+        # Not with ``Annotated``: FastAPI resolves annotations in this module, where `identity` is another name.
         depends: Any = Depends(identity)
 
-        def identified(request: Request, who: Any = depends) -> Response:
-            request.scope[IDENTITY] = who
-            return _PassOn(service, path)
+        def forward_identified(request: Request, user: Any = depends) -> Response:
+            request.scope[IDENTITY] = user
+            return _Forward(service, path)
 
         for open_path in OPEN:
-            site.add_api_route(f"{path}{open_path}", pass_on, methods=METHODS, include_in_schema=False)
-        site.add_api_route(f"{path}/{{rest:path}}", identified, methods=METHODS, include_in_schema=False)
+            site.add_api_route(f"{path}{open_path}", forward, methods=METHODS, include_in_schema=False)
+        site.add_api_route(f"{path}/{{rest:path}}", forward_identified, methods=METHODS, include_in_schema=False)
 
 
-_OF_THE_ROUTE = frozenset({"path_params", "endpoint", "route", "router"})
+# Keys of the scope that FastAPI's router has set for the outer route.
+_ROUTE_KEYS = frozenset({"path_params", "endpoint", "route", "router"})
 
 
-class _PassOn(Response):
-    """A response that another ASGI application gives, below a path."""
+class _Forward(Response):
+    """A response that another ASGI application produces, below a path."""
 
     def __init__(self, service: ASGIApp, path: str) -> None:
         super().__init__()
         self._service, self._path = service, path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        below = {
-            key: value for key, value in scope.items() if key not in ("path_params", "endpoint", "route", "router")
-        }
-        below["root_path"] = scope.get("root_path", "") + self._path
-        await self._service(below, receive, send)
+        inner = {key: value for key, value in scope.items() if key not in _ROUTE_KEYS}
+        inner["root_path"] = scope.get("root_path", "") + self._path
+        await self._service(inner, receive, send)
 
 
 def session_jobs(session: Callable[..., Any]) -> Any:
-    """A dependency that enqueues in the request's SQLAlchemy session: the job exists if that commits.
+    """Return a dependency that enqueues in the request's SQLAlchemy session: the job exists if the session commits::
 
         TransactionJobs = Annotated[SessionJobs[AsyncSession], session_jobs(get_session)]
 
@@ -95,8 +94,8 @@ def session_jobs(session: Callable[..., Any]) -> Any:
         async def order(jobs: TransactionJobs) -> None:
             await jobs.aenqueue(send_receipt, 7)
 
-    ``session`` is the dependency that other parameters of the operation have their session from: FastAPI calls it once
-    per request.
+    ``session`` is the dependency that provides the session. FastAPI calls it once per request, so other parameters of
+    the operation that use it have the same session.
     """
     from holdfast.integrations.sqlalchemy import SessionJobs
 

@@ -2,9 +2,9 @@
 
     jobs = Holdfast(app)
     jobs.init_app(site)
-    jobs.mount(site, "/jobs", identity=who)          # `who()` runs in the request: look at flask.session there
+    jobs.mount(site, "/jobs", identity=current_user)          # a function that reads flask.session, for example
 
-Run workers as processes of their own (``flask --app shop holdfast worker``), or in a thread of a small deployment:
+Run workers as separate processes (``flask --app shop holdfast worker``), or in a thread of a small deployment:
 ``with background_worker(app): site.run()``.
 """
 
@@ -35,26 +35,26 @@ __all__ = ["Holdfast", "background_worker", "current_jobs", "identity"]
 KEY = "holdfast"
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 OPEN = ("static/", "decide/", "api/v1/approvals/by-token/", "livez", "readyz")
-"""What needs no login: files, health checks, and links to approvals, which carry their own credential."""
+"""Paths that need no login: static files, health checks, and links to approvals, which contain a token."""
 
 
 def _current() -> App:
-    found = current_app.extensions.get(KEY)
-    if not isinstance(found, Holdfast):
+    extension = current_app.extensions.get(KEY)
+    if not isinstance(extension, Holdfast):
         raise InvalidSetting(
             "this Flask application has no Holdfast app",
             code="no_app",
             fix="Register the app: Holdfast(app).init_app(site).",
         )
-    return found.app
+    return extension.app
 
 
 current_jobs = cast(App, LocalProxy(_current))
-"""The app of the Flask application that is answering: ``current_jobs.enqueue(…)``."""
+"""The app of the current Flask application: ``current_jobs.enqueue(…)``."""
 
 
 class Holdfast(Hosted):
-    """The extension. ``init_app`` may be called for several Flask applications."""
+    """The Flask extension. ``init_app`` may be called for several Flask applications."""
 
     def __init__(self, app: App, site: Flask | None = None) -> None:
         super().__init__(app)
@@ -62,17 +62,20 @@ class Holdfast(Hosted):
             self.init_app(site)
 
     def init_app(self, site: Flask) -> None:
+        """Register the extension and the command ``flask holdfast worker``."""
         site.extensions[KEY] = self
         site.before_request(self._ready)
         site.cli.add_command(self._commands())
 
     def _ready(self) -> None:
-        """Before a view has opened a transaction: the tables of a new SQLite file cannot be created inside one."""
+        """Create the tables of a new SQLite file before a view opens a transaction, in which that is not possible."""
         self.app._session.make_ready()
 
     def mount(self, site: Flask, path: str, *, identity: Callable[[], Identity | None], dashboard: bool = True) -> None:
-        """Serve the API and the dashboard below ``path``. ``identity`` is called in the request and returns an
-        ``Identity``, or None for a caller that it does not know, who is answered 401."""
+        """Serve the API and the dashboard below ``path``.
+
+        ``identity`` is called during the request and returns an ``Identity``, or None, which is answered with 401.
+        """
         path, wsgi = path.rstrip("/"), _Bridge(self, self.service(by_scope, dashboard=dashboard))
 
         def jobs_service(rest: str) -> ResponseReturnValue:
@@ -102,8 +105,10 @@ class Holdfast(Hosted):
 
 
 class _Bridge:
-    """The ASGI service as a WSGI application, on an event loop in a thread that starts with the first request: a
-    server that forks its workers after import gives each its own."""
+    """Serves the ASGI service as a WSGI application, on an event loop in a thread.
+
+    The thread starts with the first request, because a server may fork its workers after the import.
+    """
 
     def __init__(self, hosted: Hosted, service: ASGIApp) -> None:
         self._hosted, self._service = hosted, service
@@ -124,7 +129,7 @@ class _Bridge:
         async def run() -> None:
             async with self._hosted.running():
                 ready.set()
-                await asyncio.Event().wait()  # as long as the process
+                await asyncio.Event().wait()  # until the process ends
 
         threading.Thread(target=lambda: loop.run_until_complete(run()), name="holdfast-dashboard", daemon=True).start()
         ready.wait()

@@ -1,11 +1,11 @@
-"""Litestar: a plugin with lifespan, dependency, background worker, dashboard and API below a path.
+"""Litestar: a plugin with a lifespan, a dependency, a background worker, and the dashboard and API below a path.
 
     site = Litestar(
         route_handlers=[…],
-        plugins=[HoldfastPlugin(app, worker=True, path="/jobs", authenticate=who)],
+        plugins=[HoldfastPlugin(app, worker=True, path="/jobs", authenticate=current_user)],
     )
 
-A handler with a parameter ``jobs: JobsDep`` is given the app.
+A handler with a parameter ``jobs: JobsDep`` receives the app.
 """
 
 from __future__ import annotations
@@ -31,15 +31,18 @@ from holdfast.worker.options import WorkerKeywords
 __all__ = ["HoldfastPlugin", "Identity", "JobsDep", "identity"]
 
 JobsDep = NamedDependency[App]
-"""The app, as a parameter of a handler that is called ``jobs``: ``async def order(jobs: JobsDep)``."""
+"""Type of the parameter ``jobs``, with which a handler receives the app: ``async def order(jobs: JobsDep)``."""
 
-Who = Callable[[Request[Any, Any, Any]], Identity | Awaitable[Identity | None] | None]
+Authenticate = Callable[[Request[Any, Any, Any]], Identity | Awaitable[Identity | None] | None]
 
 
 class HoldfastPlugin(InitPlugin):
-    """``worker`` runs jobs in this process: True, or options of ``app.run_worker``. ``path`` is where the API and the
-    dashboard are served; ``authenticate`` is given the request and returns an ``Identity``, or None for a caller that
-    it does not know. ``dependency`` is the name of the parameter that handlers have the app from."""
+    """Runs an app inside a Litestar application.
+
+    ``worker`` also runs jobs in this process: True, or the options of ``app.run_worker``. ``path`` is where the API and
+    the dashboard are served; ``authenticate`` receives the request and returns an ``Identity``, or None to refuse it.
+    ``dependency`` is the name of the parameter with which handlers receive the app.
+    """
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class HoldfastPlugin(InitPlugin):
         *,
         worker: bool | WorkerKeywords = False,
         path: str | None = None,
-        authenticate: Who | None = None,
+        authenticate: Authenticate | None = None,
         dashboard: bool = True,
         dependency: str = "jobs",
     ) -> None:
@@ -59,7 +62,7 @@ class HoldfastPlugin(InitPlugin):
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         app_config.dependencies[self._dependency] = Provide(lambda: self.app, sync_to_thread=False)
-        # The last: the worker starts after your own lifespans and ends before them.
+        # Last, so that the worker starts after the lifespans of the application and ends before them.
         app_config.lifespan = [*(app_config.lifespan or ()), self._lifespan]
         if self._path is not None and self._authenticate is not None:
             app_config.route_handlers.append(self._mounted(self._path, self._authenticate))
@@ -68,32 +71,32 @@ class HoldfastPlugin(InitPlugin):
     def _lifespan(self, _: Litestar) -> AbstractAsyncContextManager[None]:
         return self._hosted.running()
 
-    def _mounted(self, path: str, authenticate: Who) -> Any:
+    def _mounted(self, path: str, authenticate: Authenticate) -> Any:
         service = self._hosted.service(by_scope, dashboard=self._dashboard)
         root = path.rstrip("/")
 
         @asgi(path, is_mount=True, copy_scope=True)
         async def jobs_service(scope: Scope, receive: Receive, send: Send) -> None:
-            who = authenticate(Request(scope))  # without its body, which is the service's
-            below: dict[str, Any] = {
+            user = authenticate(Request(scope))  # without the body, which the service reads
+            inner: dict[str, Any] = {
                 "type": "http",
-                **{key: scope.get(key) for key in _PASSED if key in scope},
+                **{key: scope.get(key) for key in _REQUEST_KEYS if key in scope},
                 "root_path": str(scope.get("root_path", "")) + root,
                 "path": _path(scope) if _path(scope) != root else f"{root}/",
-                IDENTITY: await who if inspect.isawaitable(who) else who,
+                IDENTITY: await user if inspect.isawaitable(user) else user,
             }
-            await service(below, receive, send)  # type: ignore[arg-type]
+            await service(inner, receive, send)  # type: ignore[arg-type]
 
         return jobs_service
 
 
 def _path(scope: Scope) -> str:
-    """As it was asked for: Litestar ends the path of a mounted application with a slash."""
+    """Return the path as requested: Litestar appends a slash to the path of a mounted application."""
     return unquote(scope["raw_path"].partition(b"?")[0].decode("latin-1"))
 
 
-_PASSED = (
+_REQUEST_KEYS = (
     *("asgi", "http_version", "method", "scheme", "query_string", "headers", "server", "client", "raw_path"),
     "extensions",
 )
-"""What belongs to the request, without what Litestar has added to it."""
+"""Keys of the scope that describe the request. Litestar has added others."""

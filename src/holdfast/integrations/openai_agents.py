@@ -1,10 +1,10 @@
-"""Durable agents of the OpenAI Agents SDK: a run is a job, its model requests and function tools are steps.
+"""Durable agents of the OpenAI Agents SDK: a run is a job; its model requests and function tools are steps.
 
     support = HoldfastAgent(agent, app)
     handle = support.enqueue("Refund order 7")
 
-The agent and its handoffs are copied with models and function tools that record what they return. Only public names of
-the SDK are used: ``Model``, ``ModelProvider``, ``FunctionTool.on_invoke_tool``, ``RunResult.interruptions`` and
+The agent and its handoffs are copied with models and function tools that record their results. Only public names of the
+SDK are used: ``Model``, ``ModelProvider``, ``FunctionTool.on_invoke_tool``, ``RunResult.interruptions`` and
 ``RunState``.
 """
 
@@ -21,6 +21,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 from holdfast.app import App
 from holdfast.app.declarations import JobOptions
 from holdfast.context import Context
+from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.outcome import Reject
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidPayload, InvalidSetting
@@ -44,6 +45,7 @@ from holdfast.integrations.agent_steps import (
 )
 from holdfast.kind import Kind, Options
 from holdfast.steps.approvals import Asking
+from holdfast.stores.namespace import StoreNamespace, call
 
 try:
     from agents import (
@@ -113,7 +115,7 @@ class _Settings:
 
 
 class _DurableModel(Model):
-    """A model whose responses are recorded. Inside a step, or outside a job, it is the model itself."""
+    """A model whose responses are recorded. Outside a job, and inside a step, it only calls the model."""
 
     def __init__(self, model: Model, settings: _Settings) -> None:
         self._model = model
@@ -126,7 +128,7 @@ class _DurableModel(Model):
 
         async def request() -> tuple[Any, float]:
             response = await self._model.get_response(*args, **kwargs)
-            # Fields that the provider left out stay out: they are sent back to it with the next request.
+            # Fields that the provider left out stay out, because the next request sends the response back to it.
             value = _RESPONSE.dump_python(response, mode="json", by_alias=True, exclude_unset=True, warnings=False)
             return value, settings.price(response)
 
@@ -161,7 +163,7 @@ class _DurableProvider(ModelProvider):
 
 
 def _durable_tool(tool: FunctionTool, settings: _Settings) -> FunctionTool:
-    """The same tool, with its results recorded. An approver may have edited the arguments."""
+    """Return a copy of the tool that records its results. It uses the arguments as the approver edited them."""
     invoke = tool.on_invoke_tool
     own = {name: value for name, value in settings.tools.get(tool.name, {}).items() if name != "approval"}
     options: Any = {**settings.tool, **own}
@@ -170,60 +172,66 @@ def _durable_tool(tool: FunctionTool, settings: _Settings) -> FunctionTool:
         context = durable_context()
         if context is None:
             return await invoke(ctx, arguments)
-        given = extras(context).get(_EDITED, {}).get(ctx.tool_call_id, arguments)
+        final = extras(context).get(_EDITED, {}).get(ctx.tool_call_id, arguments)
         name = short_name(f"{tool.name} {ctx.tool_call_id}")
 
-        async def call() -> Any:
-            output = await invoke(ctx, given)
+        async def call_tool() -> Any:
+            output = await invoke(ctx, final)
             try:
                 return to_jsonable_python(output)
             except PydanticSerializationError as error:
                 raise output_not_json(name, str(error)) from error
 
-        return await recorded_call(context, name, call, options=options)
+        return await recorded_call(context, name, call_tool, options=options)
 
-    made = copy.copy(tool)
-    made.on_invoke_tool = invoked
-    return made
+    durable = copy.copy(tool)
+    durable.on_invoke_tool = invoked
+    return durable
 
 
-def _durable_agent(agent: Agent[Any], settings: _Settings, made: dict[int, Agent[Any]]) -> Agent[Any]:
-    """A copy of the agent and of the agents it hands over to, which may hand back."""
-    if id(agent) in made:
-        return made[id(agent)]
+def _durable_agent(agent: Agent[Any], settings: _Settings, copies: dict[int, Agent[Any]]) -> Agent[Any]:
+    """Copy the agent and the agents of its handoffs. ``copies`` has the existing ones: handoffs may be cyclic."""
+    if id(agent) in copies:
+        return copies[id(agent)]
     local = [tool.name for tool in agent.tools if isinstance(tool, _LOCAL_TOOLS)]
     if local or agent.mcp_servers:
-        what = f"tools that are no function tools ({', '.join(local)})" if local else "MCP servers"
+        unsupported = f"tools that are not function tools ({', '.join(local)})" if local else "MCP servers"
         raise InvalidSetting(
-            f"agent {agent.name!r} has {what}, whose calls cannot be recorded",
+            f"agent {agent.name!r} has {unsupported}, whose calls cannot be recorded",
             code="agent_not_durable",
             fix="Call them in a function tool. Hosted tools are part of the model request and need no change.",
         )
     tools = [_durable_tool(tool, settings) if isinstance(tool, FunctionTool) else tool for tool in agent.tools]
     model = _DurableModel(agent.model, settings) if isinstance(agent.model, Model) else agent.model
-    copied = made[id(agent)] = agent.clone(tools=tools, model=model, handoffs=[])
+    copied = copies[id(agent)] = agent.clone(tools=tools, model=model, handoffs=[])
     for target in agent.handoffs:
         if isinstance(target, Handoff):
 
             async def hand_over(invoke: Any, *args: Any) -> Agent[Any]:
-                return _durable_agent(await invoke(*args), settings, made)
+                return _durable_agent(await invoke(*args), settings, copies)
 
             copied.handoffs.append(
                 dataclasses.replace(target, on_invoke_handoff=partial(hand_over, target.on_invoke_handoff))
             )
         else:
-            copied.handoffs.append(_durable_agent(target, settings, made))
+            copied.handoffs.append(_durable_agent(target, settings, copies))
     return copied
 
 
-class HoldfastAgent(Generic[C]):
+class HoldfastAgent(StoreNamespace, Generic[C]):
     """Runs an agent of the OpenAI Agents SDK as a kind of job: ``HoldfastAgent(agent, app).enqueue("Refund order 7")``.
 
-    The kind has the agent's name. ``context`` makes the run's context in the worker, from what the job was enqueued
-    with; without it the context is JSON. ``model`` and ``tool`` are the retry policy and timeout of model requests and
-    function tools, ``tools`` those of single tools by name. ``approval`` are the options of ``ctx.approval`` for tools
-    with ``needs_approval``. ``price`` says what a model request cost, and ``budget`` stops a run that has spent as
-    much. The other settings are those of ``@app.job``. The result of the job is the final output.
+    The kind has the name of the agent, and the result of the job is the final output. Raises ``InvalidSetting`` for an
+    agent whose calls cannot be recorded.
+
+    - ``context`` makes the run's context in the worker, from the value that the job was enqueued with; without it, that
+      value is the context, and must be JSON.
+    - ``model`` and ``tool`` are the retry policy and timeout of model requests and function tools; ``tools`` has those
+      of single tools by name.
+    - ``approval`` has the options of ``ctx.approval`` for tools with ``needs_approval``.
+    - ``price`` returns the cost of a model request; ``budget`` stops a run whose cost reaches it.
+
+    The other options are those of ``@app.job``.
     """
 
     kind: Kind[..., Any]
@@ -253,6 +261,7 @@ class HoldfastAgent(Generic[C]):
             price=price,
             budget=check_budget(budget),
         )
+        super().__init__(app._session)
         self._app = app
         self._settings = settings
         self._make_context = context
@@ -266,24 +275,29 @@ class HoldfastAgent(Generic[C]):
         self._output = output if isinstance(output, type) else str if output is None else Any
         self.kind = declare_agent(app, agent.name, self._handler(), options)
 
-    def enqueue(self, input: str | list[TResponseInputItem], *, context: Any = None) -> Handle[Any]:
-        """Start a run."""
-        return self.kind.enqueue(input, **({} if context is None else {"context": context}))
+    @operation
+    def enqueue(self, input: str | list[TResponseInputItem], *, context: Any = None) -> Program[Handle[Any]]:
+        """Start a run: enqueue its job and return the handle."""
+        options = {} if context is None else {"context": context}
+        blocking = partial(self.kind.enqueue, input, **options)
+        return (yield from call(blocking, partial(self.kind.aenqueue, input, **options)))
 
-    async def aenqueue(self, input: str | list[TResponseInputItem], *, context: Any = None) -> Handle[Any]:
-        """The async form of ``enqueue``."""
-        return await self.kind.aenqueue(input, **({} if context is None else {"context": context}))
+    aenqueue = awaited(enqueue)
 
     def using(self, **options: Unpack[Options]) -> HoldfastAgent[C]:
-        """The same agent with other options for its jobs: ``support.using(tenant="acme", key="ticket-7")``."""
+        """Return the agent with other options for its jobs: ``support.using(tenant="acme", key="ticket-7")``."""
         other = copy.copy(self)
         other.kind = self.kind.using(**options)
         return other
 
-    def messages(self, job_id: str, *, tenant: str | None = None) -> list[TResponseInputItem]:
-        """The items of a run that has ended, to continue the conversation: ``enqueue([*items, question])``."""
-        found: list[TResponseInputItem] = self._app.jobs.handle(job_id, tenant=tenant).checkpoints().get(MESSAGES, [])
-        return found
+    @operation
+    def messages(self, job_id: str, *, tenant: str | None = None) -> Program[list[TResponseInputItem]]:
+        """Return the items of a run that has ended, to continue the conversation: ``enqueue([*items, question])``."""
+        handle = self._app.jobs.handle(job_id, tenant=tenant)
+        items: list[TResponseInputItem] = (yield from call(handle.checkpoints, handle.acheckpoints)).get(MESSAGES, [])
+        return items
+
+    amessages = awaited(messages)
 
     def _handler(self) -> Callable[..., Any]:
         async def run(ctx: Context, input: Any, context: Any = None) -> Any:
@@ -297,8 +311,8 @@ class HoldfastAgent(Generic[C]):
             except UserError as error:
                 raise Reject("agent_not_durable", f"Agent {self._settings.agent!r}: {error}") from error
 
-        wanted = Any if self._make_context is None else first_parameter(self._make_context)
-        run.__annotations__ = {"ctx": Context, "input": Any, "context": wanted, "return": self._output}
+        context_type = Any if self._make_context is None else first_parameter(self._make_context)
+        run.__annotations__ = {"ctx": Context, "input": Any, "context": context_type, "return": self._output}
         return run
 
     async def _run(self, ctx: Context, input: Any, context: Any) -> Any:
@@ -308,7 +322,7 @@ class HoldfastAgent(Generic[C]):
         while result.interruptions:
             state = result.to_state()
             for item in result.interruptions:
-                refusal = await self._decided(ctx, item)
+                refusal = await self._refusal(ctx, item)
                 if refusal is None:
                     state.approve(item)
                 else:
@@ -320,17 +334,17 @@ class HoldfastAgent(Generic[C]):
             ctx.log.warning("The messages of this run were not stored: %s", error.message)
         return result.final_output
 
-    async def _decided(self, ctx: Context, item: ToolApprovalItem) -> str | None:
-        """None when people approve the call, else what the model is told."""
+    async def _refusal(self, ctx: Context, item: ToolApprovalItem) -> str | None:
+        """Wait for the approval of a tool call. Return None if it is approved, else the message to the model."""
         raw: Any = item.raw_item if isinstance(item.raw_item, dict) else item.raw_item.model_dump()
         name, call_id = item.tool_name or "tool", str(raw.get("call_id") or raw.get("id"))
         arguments = json.loads(raw.get("arguments") or "{}")
-        found: FunctionTool | None = None
-        for tool in getattr(item.agent, "tools", []):
-            if isinstance(tool, FunctionTool) and tool.name == name:
-                found = tool
+        tool: FunctionTool | None = None
+        for candidate in getattr(item.agent, "tools", []):
+            if isinstance(candidate, FunctionTool) and candidate.name == name:
+                tool = candidate
         options: Asking = {**self._settings.approval, **self._settings.tools.get(name, {}).get("approval", {})}
-        schema = None if found is None else found.params_json_schema
+        schema = None if tool is None else tool.params_json_schema
         about = {"tool_call_id": call_id}
         decision, allowed = await approve_tool_call(ctx, self._settings.agent, name, arguments, schema, options, about)
         if not decision.approved:

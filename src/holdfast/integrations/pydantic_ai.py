@@ -1,21 +1,23 @@
-"""Durable Pydantic AI agents: an agent run is a job, its model requests and tool calls are steps.
+"""Durable Pydantic AI agents: a run is a job; its model requests and tool calls are steps.
 
     support = HoldfastAgent(agent, app)
     handle = support.enqueue("Refund order 7")
 
 ``HoldfastDurability`` is the capability behind it, built on ``pydantic_ai.durable_exec``. Attach it to an agent that
-you run inside a handler of your own. Outside a job it does nothing.
+you run in your own handler. Outside a job it has no effect.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar, Union, Unpack
 
 from holdfast.app import App
 from holdfast.app.declarations import JobOptions
 from holdfast.context import Context
+from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.outcome import Reject
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidPayload, InvalidSetting
@@ -31,6 +33,7 @@ from holdfast.integrations.agent_steps import (
 from holdfast.integrations.pydantic_ai_steps import TOOL_RESULT, HoldfastDurability, Price, dollars, tokens
 from holdfast.kind import Kind, Options
 from holdfast.steps.approvals import Asking
+from holdfast.stores.namespace import StoreNamespace, call
 
 try:
     from pydantic import TypeAdapter
@@ -54,12 +57,14 @@ OutputT = TypeVar("OutputT")
 """Output of an agent."""
 
 
-class HoldfastAgent(Generic[D, OutputT]):
+class HoldfastAgent(StoreNamespace, Generic[D, OutputT]):
     """Runs a Pydantic AI agent as a kind of job: ``HoldfastAgent(agent, app).enqueue("Refund order 7")``.
 
-    The kind has the agent's name. ``deps`` makes the dependencies in the worker, from what the job was enqueued with;
-    without it they are part of the payload and have to be JSON. The other settings are those of ``HoldfastDurability``
-    and of ``@app.job``. The result of the job is the output of the run.
+    The kind has the name of the agent, and the result of the job is the output of the run. Raises ``InvalidSetting``
+    for an agent whose calls cannot be recorded.
+
+    ``deps`` makes the dependencies in the worker, from the value that the job was enqueued with; without it, that value
+    is part of the payload and must be JSON. The other options are those of ``HoldfastDurability`` and ``@app.job``.
     """
 
     kind: Kind[..., OutputT]
@@ -82,6 +87,7 @@ class HoldfastAgent(Generic[D, OutputT]):
         **options: Unpack[JobOptions],
     ) -> None:
         name = check_agent_name(agent.name)
+        super().__init__(app._session)
         self.agent = agent
         self._app = app
         self._make_deps = deps
@@ -89,7 +95,7 @@ class HoldfastAgent(Generic[D, OutputT]):
         attached: HoldfastDurability[Any] | None = HoldfastDurability.from_agent(agent)
         self._durability: HoldfastDurability[D] | None = None
         settings = (model, tool, mcp, approval, budget, external_timeout, event_stream_handler)
-        if attached is not None and (any(one is not None for one in settings) or price is not tokens):
+        if attached is not None and (any(setting is not None for setting in settings) or price is not tokens):
             raise InvalidSetting(
                 f"agent {agent.name!r} already has a HoldfastDurability",
                 code="conflicting_options",
@@ -107,7 +113,7 @@ class HoldfastAgent(Generic[D, OutputT]):
                 event_stream_handler=event_stream_handler,
             )
             try:
-                self._durability.for_agent(agent)  # refuses now what every run would be refused for
+                self._durability.for_agent(agent)  # raises now what every run would raise
             except UserError as error:
                 raise InvalidSetting(
                     str(error), code="agent_not_durable", fix="Change the agent as the message says."
@@ -115,41 +121,37 @@ class HoldfastAgent(Generic[D, OutputT]):
         self._output = _output_type(agent.output_type)
         self.kind = declare_agent(app, name, self._handler(), options)
 
+    @operation
     def enqueue(
         self,
         prompt: str | Sequence[UserContent],
         *,
         deps: Any = None,
         message_history: Sequence[ModelMessage] | None = None,
-    ) -> Handle[OutputT]:
-        """Start a run. ``deps`` are checked against the agent's ``deps_type``."""
-        return self.kind.enqueue(prompt, **_given(deps, message_history))
+    ) -> Program[Handle[OutputT]]:
+        """Start a run: enqueue its job and return the handle. ``deps`` must fit the agent's ``deps_type``."""
+        options: dict[str, Any] = {} if deps is None else {"deps": deps}
+        if message_history is not None:
+            options["message_history"] = [*message_history]
+        blocking = partial(self.kind.enqueue, prompt, **options)
+        return (yield from call(blocking, partial(self.kind.aenqueue, prompt, **options)))
 
-    async def aenqueue(
-        self,
-        prompt: str | Sequence[UserContent],
-        *,
-        deps: Any = None,
-        message_history: Sequence[ModelMessage] | None = None,
-    ) -> Handle[OutputT]:
-        """The async form of ``enqueue``."""
-        return await self.kind.aenqueue(prompt, **_given(deps, message_history))
+    aenqueue = awaited(enqueue)
 
     def using(self, **options: Unpack[Options]) -> HoldfastAgent[D, OutputT]:
-        """The same agent with other options for its jobs: ``support.using(tenant="acme", key="ticket-7")``."""
+        """Return the agent with other options for its jobs: ``support.using(tenant="acme", key="ticket-7")``."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, kind=self.kind.using(**options))
         return other
 
-    def messages(self, job_id: str, *, tenant: str | None = None) -> list[ModelMessage]:
-        """The messages of a run that has ended, to continue the conversation: ``enqueue(…, message_history=…)``."""
-        found = self._app.jobs.handle(job_id, tenant=tenant).checkpoints()
-        return ModelMessagesTypeAdapter.validate_python(found.get(MESSAGES, []))
+    @operation
+    def messages(self, job_id: str, *, tenant: str | None = None) -> Program[list[ModelMessage]]:
+        """Return the messages of a run that has ended, to continue it: ``enqueue(…, message_history=…)``."""
+        handle = self._app.jobs.handle(job_id, tenant=tenant)
+        checkpoints = yield from call(handle.checkpoints, handle.acheckpoints)
+        return ModelMessagesTypeAdapter.validate_python(checkpoints.get(MESSAGES, []))
 
-    async def amessages(self, job_id: str, *, tenant: str | None = None) -> list[ModelMessage]:
-        """The async form of ``messages``."""
-        found = await self._app.jobs.handle(job_id, tenant=tenant).acheckpoints()
-        return ModelMessagesTypeAdapter.validate_python(found.get(MESSAGES, []))
+    amessages = awaited(messages)
 
     def _handler(self) -> Callable[..., Any]:
         async def run(ctx: Context, prompt: Any, deps: Any = None, message_history: Any = None) -> Any:
@@ -158,7 +160,7 @@ class HoldfastAgent(Generic[D, OutputT]):
                 deps = await made if inspect.isawaitable(made) else made
             return await self._run(ctx, prompt, deps, message_history)
 
-        # Real types, which the payload and the result are checked against.
+        # Types, not names: the payload and the result are checked against them.
         run.__annotations__ = {
             "ctx": Context,
             "prompt": str | list[UserContent],
@@ -193,27 +195,23 @@ class HoldfastAgent(Generic[D, OutputT]):
     def _deps_type(self) -> Any:
         if self._make_deps is not None:
             return first_parameter(self._make_deps)
-        wanted = self.agent.deps_type
-        if wanted in (object, type(None)):
+        deps_type = self.agent.deps_type
+        if deps_type in (object, type(None)):
             return Any
         try:
-            TypeAdapter(wanted).json_schema(mode="serialization")
+            TypeAdapter(deps_type).json_schema(mode="serialization")
         except Exception as error:
             raise InvalidSetting(
-                f"the dependencies of agent {self.agent.name!r} ({getattr(wanted, '__name__', wanted)}) cannot be"
+                f"the dependencies of agent {self.agent.name!r} ({getattr(deps_type, '__name__', deps_type)}) cannot be"
                 " stored in a job",
                 code="agent_deps_not_json",
                 fix="Enqueue ids, and make the dependencies in the worker: HoldfastAgent(agent, app, deps=make_deps).",
             ) from error
-        return Union[wanted, None]  # noqa: UP007 - a type form that may not support |
-
-
-def _given(deps: Any, history: Sequence[ModelMessage] | None) -> dict[str, Any]:
-    return ({} if deps is None else {"deps": deps}) | ({} if history is None else {"message_history": [*history]})
+        return Union[deps_type, None]  # noqa: UP007 - a type form that may not support |
 
 
 def _output_type(spec: Any) -> Any:
-    """The type of the output as far as it can be a job's result; Any for functions and output markers."""
+    """Return the type of the output, to check the job's result; Any for functions and output markers."""
     kinds = [*spec] if isinstance(spec, Sequence) and not isinstance(spec, str) else [spec]
     kinds = [kind for kind in kinds if kind is not DeferredToolRequests]
     plain = all(isinstance(kind, type) or getattr(kind, "__origin__", None) is not None for kind in kinds)

@@ -1,6 +1,6 @@
-"""The capability behind durable Pydantic AI agents: each operation of the framework is a step of the job.
+"""``HoldfastDurability``: a Pydantic AI capability that makes each operation of the framework a step of the job.
 
-Built on ``pydantic_ai.durable_exec``. ``holdfast.integrations.pydantic_ai`` has the public names.
+It is built on ``pydantic_ai.durable_exec``. ``holdfast.integrations.pydantic_ai`` has the public names.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ WireT = TypeVar("WireT")
 ResultT = TypeVar("ResultT")
 
 METADATA = "holdfast"
-"""The key of a tool's metadata: ``metadata={"holdfast": {"timeout": 30, "approval": {"approvers": ["ada"]}}}``."""
+"""Key of a tool's metadata: ``metadata={"holdfast": {"timeout": 30, "approval": {"approvers": ["ada"]}}}``."""
 TOOL_RESULT = "agent.tool_result"
-"""The event that brings the result of a tool that another system runs."""
+"""Name of the event with the result of a tool that another system runs."""
 
 Price = Callable[[ModelResponse], float]
 
@@ -88,7 +88,7 @@ def tokens(response: ModelResponse) -> float:
 
 
 def dollars(response: ModelResponse) -> float:
-    """Cost of a model request in US dollars, by the price list that Pydantic AI brings. 0 for an unknown model."""
+    """Cost of a model request in US dollars, by the price list of Pydantic AI; 0 for an unknown model."""
     try:
         return float(response.cost().total_price)
     except (AssertionError, LookupError, ValueError):
@@ -98,11 +98,13 @@ def dollars(response: ModelResponse) -> float:
 class HoldfastDurability(BaseDurabilityCapability[D]):
     """Makes the runs of an agent durable inside a job: ``Agent(…, capabilities=[HoldfastDurability()])``.
 
-    ``model``, ``tool`` and ``mcp`` are the retry policy and timeout of these calls. A tool can have its own in its
-    metadata. ``approval`` are the options of ``ctx.approval`` for every tool that requires approval. ``price`` says
-    what a model request cost, and ``budget`` stops a run that has spent as much. ``external_timeout`` is how long a
-    run waits for the result of a tool that another system runs. ``event_stream_handler`` receives the events of a run
-    as they happen: those of the model live inside its step, each event of a tool as a step of its own.
+    - ``model``, ``tool`` and ``mcp`` are the retry policy and timeout of these calls. The metadata of a tool can
+      replace them.
+    - ``approval`` has the options of ``ctx.approval`` for every tool that requires approval.
+    - ``price`` returns the cost of a model request; ``budget`` stops a run whose cost reaches it.
+    - ``external_timeout`` is how long a run waits for the result of a tool that another system runs.
+    - ``event_stream_handler`` receives the events of a run: those of the model live, inside the step of the request;
+      each event of a tool as a separate step.
     """
 
     engine_spec = DurabilityEngineSpec(
@@ -152,8 +154,8 @@ class HoldfastDurability(BaseDurabilityCapability[D]):
         context = durable_context()
         if context is None:
             return None
-        kept = extras(context)
-        number = kept["agent_runs"] = kept.get("agent_runs", 0) + 1
+        values = extras(context)
+        number = values["agent_runs"] = values.get("agent_runs", 0) + 1
         return f"{context.job_id}:{number}"
 
     def get_default_conversation_id(self, run_id: str) -> str | None:
@@ -164,7 +166,7 @@ class HoldfastDurability(BaseDurabilityCapability[D]):
     ) -> ModelRequestContext:
         context = durable_context()
         if context is not None:
-            # An approval shows a tool's parameters and needs its metadata, and is only given its name.
+            # An approval needs a tool's parameters and metadata, but receives only its name.
             tools = {tool.name: tool for tool in request_context.model_request_parameters.function_tools}
             extras(context)[f"tools of {self.name}"] = tools
         return await super().before_model_request(ctx, request_context)
@@ -178,12 +180,12 @@ class HoldfastDurability(BaseDurabilityCapability[D]):
             return None
         results = DeferredToolResults()
         for call in requests.approvals:
-            results.approvals[call.tool_call_id] = await self._approved(context, call, requests.metadata)
+            results.approvals[call.tool_call_id] = await self._decide(context, call, requests.metadata)
         for call in requests.calls:
-            results.calls[call.tool_call_id] = await self._external(context, call)
+            results.calls[call.tool_call_id] = await self._external_result(context, call)
         return results
 
-    async def _approved(
+    async def _decide(
         self, context: Context, call: ToolCallPart, metadata: Mapping[str, Any]
     ) -> ToolApproved | ToolDenied:
         tools: dict[str, ToolDefinition] = extras(context).get(f"tools of {self.name}", {})
@@ -204,7 +206,7 @@ class HoldfastDurability(BaseDurabilityCapability[D]):
             return ToolDenied(denial(decision))
         return ToolApproved(override_args=None if allowed == arguments else allowed)
 
-    async def _external(self, context: Context, call: ToolCallPart) -> Any:
+    async def _external_result(self, context: Context, call: ToolCallPart) -> Any:
         try:
             event = await context.wait_for_event(
                 TOOL_RESULT, match={"tool_call_id": call.tool_call_id}, timeout=self._external_timeout
@@ -215,15 +217,15 @@ class HoldfastDurability(BaseDurabilityCapability[D]):
 
 
 def _settings(tool: ToolDefinition | None) -> dict[str, Any]:
-    """What a tool's metadata says about Holdfast."""
-    found = (tool.metadata or {}).get(METADATA, {}) if tool is not None else {}
-    if not isinstance(found, Mapping) or found.keys() - {"retry", "timeout", "approval"}:
+    """Return Holdfast's settings from the metadata of a tool."""
+    settings = (tool.metadata or {}).get(METADATA, {}) if tool is not None else {}
+    if not isinstance(settings, Mapping) or settings.keys() - {"retry", "timeout", "approval"}:
         raise InvalidSetting(
-            f"the metadata {METADATA!r} of a tool has retry, timeout and approval, not {found!r}",
+            f"the metadata {METADATA!r} of a tool has retry, timeout and approval, not {settings!r}",
             code="invalid_tool_metadata",
             fix='Write it like this: metadata={"holdfast": {"timeout": 30, "approval": {"approvers": ["ada"]}}}.',
         )
-    return dict(found)
+    return dict(settings)
 
 
 class _Steps(DurableOperationBackend[StepOptions]):
@@ -277,12 +279,12 @@ class _BoundStep(BoundDurableOperation[ParamsT, WireT, ResultT]):
     async def __call__(self, params: ParamsT, *, config: object | None = None) -> ResultT:
         operation, agent = self.operation_, self.durability.name
         context = durable_context()
-        if context is None:  # a tool that runs an agent: the tool's step is the unit
+        if context is None:  # an agent that a tool runs: the tool's step records it
             return await operation.handler(params)
         options = self.options if config is None else cast(StepOptions, config)
         name = short_name(_step_name(agent, operation.operation_id, params))
 
-        async def handled() -> tuple[ResultT, Any]:
+        async def run_operation() -> tuple[ResultT, Any]:
             with durable_unit_scope():
                 result = await operation.handler(params)
             try:
@@ -290,24 +292,24 @@ class _BoundStep(BoundDurableOperation[ParamsT, WireT, ResultT]):
             except (PydanticSerializationError, TypeError, ValueError) as error:
                 raise output_not_json(name, str(error)) from error
 
-        async def requested() -> tuple[Any, float]:
-            result, value = await handled()
+        async def request() -> tuple[Any, float]:
+            result, value = await run_operation()
             return value, self.durability.price(result) if isinstance(result, ModelResponse) else 0.0
 
-        async def called() -> Any:
-            return (await handled())[1]
+        async def call() -> Any:
+            return (await run_operation())[1]
 
         if isinstance(operation.operation_id, ModelRequestId | ModelCompactMessagesId):
             value = await recorded_model_request(
-                context, agent, name, requested, options=options, budget=self.durability.budget
+                context, agent, name, request, options=options, budget=self.durability.budget
             )
         else:
-            value = await recorded_call(context, name, called, options=options)
+            value = await recorded_call(context, name, call, options=options)
         return operation.result_codec.load(value)
 
 
 def _step_name(agent: str, operation_id: DurableOperationId, params: Any) -> str:
-    """What the step is called in ``holdfast jobs show``. Recorded: a changed name is another step."""
+    """Return the name of the step. It is recorded: another name would be another step, and run the call again."""
     match operation_id:
         case ModelRequestId():
             return f"{agent}: model request"

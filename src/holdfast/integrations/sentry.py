@@ -1,4 +1,4 @@
-"""Sentry: report failures of handlers with the job they happened in.
+"""Sentry: report failures of handlers, with the job in which they happened.
 
 sentry_sdk.init(…)
 app.hooks.include(sentry_context())
@@ -14,11 +14,11 @@ from holdfast.engine.hooks import Hooks, RunInfo
 
 
 def sentry_context(*, capture: bool = True) -> Hooks:
-    """Run every attempt in an isolation scope of its own, with tags for the job.
+    """Return hooks that run each attempt in a separate isolation scope, with tags for the job.
 
-    Exceptions are reported with ``capture``, on every failed attempt. ``Reject``, ``RetryLater`` and the other
-    exceptions by which a handler only states an outcome are reported, too; filter them with Sentry's
-    ``ignore_errors`` if you do not want them.
+    With ``capture``, the exception of each failed attempt is reported. This includes ``Reject``, ``RetryLater`` and the
+    other exceptions with which a handler states an outcome; filter them with Sentry's ``ignore_errors`` if you do not
+    want them.
     """
     hooks = Hooks()
 

@@ -1,10 +1,10 @@
-"""SQLAlchemy and SQLModel: enqueue in a session's transaction, and a session for every attempt.
+"""SQLAlchemy and SQLModel: enqueue in a session's transaction, and a session for each attempt.
 
 from holdfast.integrations.sqlalchemy import enqueue
 
 with Session(engine) as session, session.begin():
     session.add(Order(id=7))
-    enqueue(session, send_receipt, "ada@example.com", 7)      # exists if the session commits
+    enqueue(session, send_receipt, "ada@example.com", 7)      # the job exists if the session commits
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ R = TypeVar("R")
 S = TypeVar("S", Session, AsyncSession)
 
 SCHEMA = "holdfast"
-NOWHERE = {"sqlite": "sqlite:///:memory:", "postgresql": "postgresql://"}
-"""A store that is never connected to: it has the scripts of its schema."""
+SCRIPT_URLS = {"sqlite": "sqlite:///:memory:", "postgresql": "postgresql://"}
+"""URLs of stores that are only used for the scripts of their schema, without a connection."""
 
 AnySession = Session | scoped_session[Any] | Connection
 AnyAsyncSession = AsyncSession | async_scoped_session[Any] | AsyncConnection
 
 
 def enqueue(session: AnySession, kind: Kind[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-    """Enqueue in the transaction of this session: the job exists if it commits."""
+    """Enqueue a job in the transaction of a session. The job exists if the session commits."""
     return kind.using(connection=session).enqueue(*args, **kwargs)
 
 
 async def aenqueue(session: AnyAsyncSession, kind: Kind[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-    """The same for an ``AsyncSession``."""
+    """Enqueue a job in the transaction of an ``AsyncSession``. The job exists if the session commits."""
     return await kind.using(connection=session).aenqueue(*args, **kwargs)
 
 
 class SessionJobs(Generic[S]):
-    """Enqueue in one session, for code that is given this instead of the session: a dependency of a web framework."""
+    """Enqueues jobs in the transaction of one session. Use it as a dependency of a web framework."""
 
     def __init__(self, session: S) -> None:
         self.session: S = session
@@ -61,7 +61,7 @@ class SessionJobs(Generic[S]):
 
 
 class AttemptSession(Generic[S]):
-    """A session for every attempt: committed when the handler returns, rolled back when it raises.
+    """Opens a session for each attempt. It is committed when the handler returns, and rolled back when it raises::
 
         sessions = AttemptSession(sessionmaker(engine))
         app.hooks.include(sessions.hooks)
@@ -70,7 +70,7 @@ class AttemptSession(Generic[S]):
         def close_order(order_id: int) -> None:
             sessions.current.get(Order, order_id).closed = True
 
-    With an ``async_sessionmaker`` it is an ``AsyncSession``, for async handlers.
+    With an ``async_sessionmaker`` the session is an ``AsyncSession``, for async handlers.
     """
 
     @overload
@@ -85,7 +85,7 @@ class AttemptSession(Generic[S]):
 
     @property
     def current(self) -> S:
-        """The session of the attempt that is running here."""
+        """The session of the current attempt. Raises ``InvalidSetting`` outside of one."""
         session = self._session.get()
         if session is None:
             raise InvalidSetting(
@@ -113,21 +113,24 @@ class AttemptSession(Generic[S]):
 
 
 def url_of(engine: Engine | AsyncEngine) -> str:
-    """The URL for ``holdfast.App`` that names the database of this engine: the same, without SQLAlchemy's driver."""
+    """Return the URL of the engine's database for ``holdfast.App``: without the name of SQLAlchemy's driver."""
     url = engine.url
     return url.set(drivername=url.get_backend_name()).render_as_string(hide_password=False)
 
 
 def migrate(connection: Connection, schema: str = SCHEMA) -> None:
-    """Create or update Holdfast's tables in the transaction of this connection."""
+    """Create or update Holdfast's tables in the transaction of this connection.
+
+    Raises ``InvalidSetting`` for databases other than SQLite and PostgreSQL.
+    """
     backend = connection.dialect.name
-    if backend not in NOWHERE:
+    if backend not in SCRIPT_URLS:
         raise InvalidSetting(f"Holdfast runs on SQLite and PostgreSQL, not on {backend}", code="invalid_url")
-    open_store(NOWHERE[backend], schema=schema).migrate_within(_Raw(connection))
+    open_store(SCRIPT_URLS[backend], schema=schema).migrate_within(_DriverConnection(connection))
 
 
-class _Raw:
-    """A SQLAlchemy connection as ``Execute``: text of several statements goes to the driver as it is."""
+class _DriverConnection:
+    """Executes SQL on the driver of a SQLAlchemy connection, unchanged. A text may have several statements."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -154,7 +157,7 @@ class _Raw:
 class _Rows:
     def __init__(self, rows: Sequence[tuple[Any, ...]] | None) -> None:
         self._rows = rows
-        self.description = rows is not None  # as a driver's cursor has one where there are rows
+        self.description = rows is not None  # like a cursor, which has a description if there are rows
 
     def fetchall(self) -> Sequence[tuple[Any, ...]]:
         return self._rows or []

@@ -1,8 +1,8 @@
-"""Starlette: lifespan, background worker, dashboard and API below a path.
+"""Starlette: lifespan, a background worker, and the dashboard and API below a path.
 
 hosted = Holdfast(app, worker=True)
 site = Starlette(routes=…, lifespan=hosted.lifespan)
-hosted.mount(site, "/jobs", authenticate=who)
+hosted.mount(site, "/jobs", authenticate=current_user)
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any] | None]
 class Holdfast(Hosted):
     """An app inside a Starlette or FastAPI application.
 
-    ``worker`` runs jobs in this process: True, or options of ``app.run_worker``. ``lifespan`` is your application's
-    own: it starts before the worker and ends after it.
+    ``worker`` also runs jobs in this process: True, or the options of ``app.run_worker``. ``lifespan`` is the lifespan
+    of your application: it starts before the worker and ends after it.
     """
 
     def __init__(self, app: App, *, worker: bool | WorkerKeywords = False, lifespan: Lifespan | None = None) -> None:
@@ -38,7 +38,7 @@ class Holdfast(Hosted):
 
     @asynccontextmanager
     async def lifespan(self, site: Any) -> AsyncIterator[Mapping[str, Any]]:
-        """For ``Starlette(lifespan=…)`` and ``FastAPI(lifespan=…)``."""
+        """Pass it to ``Starlette(lifespan=…)`` or ``FastAPI(lifespan=…)``."""
         site.state.holdfast = self.app
         if self._lifespan is None:
             async with self.running():
@@ -48,13 +48,18 @@ class Holdfast(Hosted):
                 yield state or {}
 
     def mount(self, site: Starlette, path: str, *, authenticate: Authenticate, dashboard: bool = True) -> None:
-        """Serve the API and the dashboard below ``path``. ``authenticate`` is given the request and returns an
-        ``Identity``, or None for a caller that it does not know."""
+        """Serve the API and the dashboard below ``path``.
+
+        ``authenticate`` receives the request and returns an ``Identity``, or None to refuse it.
+        """
         site.mount(path, self.service(authenticate, dashboard=dashboard))
 
 
 def jobs_of(connection: HTTPConnection) -> App:
-    """The app of the web application that is answering: ``jobs_of(request).enqueue(…)``."""
+    """Return the app of the current web application: ``jobs_of(request).enqueue(…)``.
+
+    Raises ``InvalidSetting`` if the web application does not use ``Holdfast(app).lifespan``.
+    """
     app = getattr(connection.app.state, "holdfast", None)
     if not isinstance(app, App):
         raise InvalidSetting(

@@ -1,8 +1,8 @@
-"""structlog: every log line of a handler names its job.
+"""structlog: add the job to every log line of a handler.
 
     app.hooks.include(log_context())
 
-Needs ``structlog.contextvars.merge_contextvars`` among the processors, which structlog's default configuration has.
+It needs the processor ``structlog.contextvars.merge_contextvars``, which structlog's default configuration includes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.engine.hooks import Hooks, RunInfo
 
 
 def log_context() -> Hooks:
-    """Bind ``job_id``, ``kind``, ``attempt``, ``tenant`` and ``correlation_id`` while a handler runs."""
+    """Return hooks that bind ``job_id``, ``kind``, ``attempt``, ``tenant`` and ``correlation_id`` for each attempt."""
     hooks = Hooks()
 
     @hooks.around_run

@@ -1,6 +1,6 @@
-"""Run what an app needs inside the process of a web application: the mounted service and a background worker.
+"""Run an app inside the process of a web application: the mounted API and dashboard, and a background worker.
 
-The integrations for Starlette, FastAPI, Litestar and Flask are thin layers over this.
+The integrations for Starlette, FastAPI, Litestar and Flask are thin layers over this module.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.worker")
 
 IDENTITY = "holdfast.identity"
-"""Where an integration puts the ``Identity`` of a request before it passes the request on: a key of the ASGI scope."""
+"""Key of the ASGI scope under which an integration passes the ``Identity`` of a request to the service."""
 
 
 def identity(actor: str, *roles: str, tenant: str = "default") -> Identity:
-    """Who is using the dashboard: ``identity(user.email, "operator")``.
+    """Return the identity of a user of the dashboard: ``identity(user.email, "operator")``.
 
-    ``actor`` is the name for the ledger. Roles are ``viewer``, ``producer``, ``operator``, ``approver``, ``executor``
-    and ``admin``. The tenant ``*`` is for those who look after all tenants. Changes must come from a page of the
-    dashboard itself, as your application probably knows its users by a cookie, which browsers send from anywhere.
+    ``actor`` is the name that the ledger records. Roles are ``viewer``, ``producer``, ``operator``, ``approver``,
+    ``executor`` and ``admin``. The tenant ``*`` gives access to all tenants. Changes are accepted only from pages of
+    the dashboard: your application probably identifies users by a cookie, which browsers also send from other sites.
     """
     from holdfast.server.auth import Identity
 
@@ -47,12 +47,13 @@ def identity(actor: str, *roles: str, tenant: str = "default") -> Identity:
 
 
 def by_scope(request: Request) -> Identity | None:
-    found: Identity | None = request.scope.get(IDENTITY)
-    return found
+    """Authenticate by the identity that the integration has put into the scope."""
+    identity: Identity | None = request.scope.get(IDENTITY)
+    return identity
 
 
 class Hosted:
-    """``worker`` runs jobs in this process: True, or options of ``app.run_worker``."""
+    """An app in a web process. ``worker`` also runs jobs there: True, or the options of ``app.run_worker``."""
 
     def __init__(self, app: App, *, worker: bool | WorkerKeywords = False) -> None:
         self.app = app
@@ -60,7 +61,10 @@ class Hosted:
         self._services: list[FastAPI] = []
 
     def service(self, authenticate: Authenticate, *, dashboard: bool = True) -> FastAPI:
-        """The HTTP API and the dashboard as an ASGI application. Its lifespan is part of ``running``."""
+        """Return the HTTP API and the dashboard as an ASGI application. ``running`` includes its lifespan.
+
+        Raises ``InvalidSetting`` if the extra ``server`` is not installed.
+        """
         try:
             from holdfast.server.app import make_service
         except ImportError as missing:
@@ -73,7 +77,7 @@ class Hosted:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """From the start of the web application to its end. The worker stops first, within its grace period."""
+        """Run the services and the worker within the block. At its end the worker stops first, within its grace."""
         await in_thread(when_there, self.app._session.make_ready)
         try:
             async with AsyncExitStack() as stack:
@@ -88,8 +92,7 @@ class Hosted:
             await self.app._store.leave_loop()
 
     async def _end_streams(self) -> None:
-        """Live pages would stay connected for ever, and a server waits for its connections before it ends the
-        lifespan."""
+        """End the streams of live pages: a server waits for open connections before it ends the lifespan."""
         for service in self._services:
             service.state.stopping.set()
             await service.state.live.aclose()
@@ -97,9 +100,8 @@ class Hosted:
 
 @contextmanager
 def _on_signal(call: Callable[[], Coroutine[Any, Any, None]]) -> Iterator[None]:
-    """Call this as well when the process is told to stop. The server's own signal handlers, which are installed by
-    now, are called as before."""
-    if threading.current_thread() is not threading.main_thread():  # of a test client: it has no signals
+    """Call a function on SIGINT and SIGTERM, in addition to the handlers that the server has installed."""
+    if threading.current_thread() is not threading.main_thread():  # a test client; only the main thread gets signals
         yield
         return
     loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
@@ -143,9 +145,9 @@ def _report(task: asyncio.Task[None]) -> None:
 
 @contextmanager
 def background_worker(app: App, **options: object) -> Iterator[Worker]:
-    """A worker in a thread, for programs without an event loop: ``with background_worker(app): site.run()``.
+    """Run a worker in a thread, for programs without an event loop: ``with background_worker(app): site.run()``.
 
-    At the end of the block it takes no more jobs and waits for those that run, within its grace period. Options are
+    At the end of the block it claims no more jobs and waits for running ones, within its grace period. Options are
     those of ``app.run_worker``.
     """
     worker = app.worker(WorkerOptions(**options))  # type: ignore[arg-type]

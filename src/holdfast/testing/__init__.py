@@ -1,7 +1,7 @@
-"""For those who test jobs of their own: ``with holdfast.testing.Kit(app) as kit:``, or the fixture ``holdfast_kit``.
+"""Test your jobs: ``with holdfast.testing.Kit(app) as kit:``, or the pytest fixture ``holdfast_kit``.
 
-A kit puts an app on a private database for the length of a block: the real store, the real state machine, and a clock
-that can be moved. Nothing is patched, and importing this changes nothing.
+Within the block, the app uses a private database: the real store and state machine, with a clock that the test can
+move. Nothing is patched, and importing this module has no effect.
 """
 
 from holdfast.testing.drain_report import Drained, Failure, JobsFailed, JobWaits, NeverIdle

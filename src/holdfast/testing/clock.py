@@ -1,14 +1,11 @@
-"""Move the store's clock, crash at a point.
+"""The clock of a test's database, and simulated crashes.
 
-The clock of a private store, which decides when a job is due. ``datetime.now()`` stays what it is.
+``Clock`` sets the time that decides when a job is due; ``datetime.now()`` is not affected. The clock stands still, so
+no job becomes due because a test is slow. When it is moved by a duration, it first catches up with the machine's
+clock: a job that the program delayed by an hour is due after the test has travelled an hour.
 
-It stands still: nothing becomes due because a test is slow. When it is moved by a span it first catches up with the
-machine's, so that a job for an hour from now, as the program reckons, is due when the test has travelled an hour.
-
-``kit.crash_at``: a worker that is lost at a chosen point of a job, and what comes after it.
-
-The attempt comes as far as that point and no further. Its lease is ended, as it would be for a process that was
-killed, so nothing that the handler still tries is written; the reaper counts a crash, and the job is begun again.
+``Crashes`` ends an attempt at a chosen step, as if its worker had been killed: its lease is ended, so nothing that the
+handler does afterwards is recorded. The reaper counts a crash, and the job starts again.
 """
 
 from __future__ import annotations
@@ -26,6 +23,8 @@ from holdfast.features.assembly import Store
 
 
 class Clock:
+    """Sets the time of a store."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._ahead = timedelta(0)
@@ -44,13 +43,13 @@ class Clock:
         return self._set(moment)
 
     def travel_to(self, moment: datetime) -> datetime:
-        """From here on the machine's clock does not count: the test has named a time of its own."""
+        """Set a time. From then on the machine's clock is ignored."""
         self._catches_up = False
         return self._set(moment)
 
     @contextmanager
     def frozen(self, at: datetime | None) -> Iterator[None]:
-        """``travel_to`` for the length of a block; afterwards it is where it was before."""
+        """Set a time for a block, and the previous one afterwards."""
         before = self._now, self._ahead, self._catches_up
         self.travel_to(at or self._now)
         try:
@@ -70,27 +69,29 @@ MOMENTS = ("before", "after", "saved")
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CrashPoint:
+    """A step, and when the crash happens: before, after, or once its result is saved."""
+
     step: str
     when: Moment
 
 
 class Crashes:
-    """Points that wait to be reached, each once."""
+    """Crash points that are armed. Each happens once."""
 
     def __init__(self) -> None:
-        self.waiting: list[Point] = []
-        self.happened: list[Point] = []
+        self.waiting: list[CrashPoint] = []
+        self.happened: list[CrashPoint] = []
         self.abandon: Callable[[], None] | None = None
-        """Ends the tick that is under way, without a word to the store."""
+        """Ends the current tick without settling its jobs."""
 
     def arm(self, step: str, when: Moment) -> None:
         if when not in MOMENTS:
             raise InvalidSetting(f"a crash must be {', '.join(MOMENTS)}, not {when!r}", code="invalid_setting")
-        self.waiting.append(Point(step, when))
+        self.waiting.append(CrashPoint(step, when))
 
     async def reached(self, store: Store, claim: Claim, when: Moment, step: str) -> None:
-        point = Point(step, when)
+        point = CrashPoint(step, when)
         if point not in self.waiting:
             return
         self.waiting.remove(point)
@@ -98,4 +99,4 @@ class Crashes:
         await store.arun(store.leases.end(claim.lease, "crashed by a test", EVERY_TENANT))
         if self.abandon is not None:
             self.abandon()
-        await asyncio.Event().wait()  # as far as it comes
+        await asyncio.Event().wait()  # until the tick is abandoned

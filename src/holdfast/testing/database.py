@@ -1,4 +1,4 @@
-"""A private SQLite file or PostgreSQL schema."""
+"""A private database for a test: a temporary SQLite file, or a new schema on a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEMORY = "sqlite:///:memory:"
 
 @contextmanager
 def private_store(url: str | None, schema: str) -> Iterator[tuple[Store, str]]:
-    """The store, and the name of its schema: ``schema`` where the database is private as a whole."""
+    """Yield a store and the name of its schema, which is ``schema`` unless a new schema was created."""
     if url is None:
         folder = TemporaryDirectory(prefix="holdfast-kit-", ignore_cleanup_errors=True)
         with folder as path, _embedded(f"sqlite:///{path}/jobs.db") as store:
@@ -32,8 +32,8 @@ def private_store(url: str | None, schema: str) -> Iterator[tuple[Store, str]]:
         with _embedded(url) as store:
             yield store, schema
     elif url.startswith(("postgresql:", "postgres:")):
-        with _on_a_server(url) as found:
-            yield found
+        with _new_schema(url) as result:
+            yield result
     else:
         raise InvalidSetting(
             f"{shown_url(url)} cannot hold a private test database",
@@ -50,11 +50,10 @@ def _embedded(url: str) -> Iterator[Store]:
 
 
 @contextmanager
-def _on_a_server(url: str) -> Iterator[tuple[Store, str]]:
-
+def _new_schema(url: str) -> Iterator[tuple[Store, str]]:
     name = f"holdfast_kit_{uuid.uuid4().hex[:16]}"
     store = PrivateSchema(url, schema=name)
-    store.migrate()  # all or nothing: when it fails there is nothing to drop
+    store.migrate()  # in one transaction: if it fails, there is no schema to drop
     try:
         yield store, name
     finally:
@@ -64,17 +63,19 @@ def _on_a_server(url: str) -> Iterator[tuple[Store, str]]:
 
 T = TypeVar("T")
 
-LONGEST_WAIT = "10s"
+DROP_TIMEOUT = "10s"
 
 
 class PrivateSchema(PostgresStore):
+    """A store in a schema that is dropped at the end of a test."""
+
     @override
     async def arun(self, flow: Flow[T]) -> T:
-        """In a thread: a pool of the loop's own would outlive it, as each test may have a loop of its own."""
+        """Run the flow in a thread. A pool per event loop would outlive the loop, as each test may have its own."""
         return await asyncio.to_thread(self.run, flow)
 
     def drop(self) -> None:
-        """A transaction that somebody left open on its tables is an error soon, instead of a test that hangs."""
+        """Drop the schema. With a timeout: a transaction that a test left open is an error instead of a hang."""
         with self._connected() as connection:
-            connection.execute(sql.SQL("set lock_timeout = {}").format(LONGEST_WAIT))
+            connection.execute(sql.SQL("set lock_timeout = {}").format(DROP_TIMEOUT))
             connection.execute(sql.SQL("drop schema if exists {} cascade").format(sql.Identifier(self.schema_name)))

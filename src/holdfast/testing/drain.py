@@ -1,4 +1,4 @@
-"""Runs the jobs of an app here and now, by ticks: real leases, real settlements, and nothing that polls or waits."""
+"""Run the jobs of an app in a test, with ticks: real leases and settlements, without polling or waiting."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from holdfast.worker.tick import Tick
 R = TypeVar("R")
 
 PAGE = 1_000
-# A test may travel while a job runs, and must not take it away from itself.
+# A test may move the clock while a job runs; its lease must not lapse.
 LEASE = 366 * 86_400.0
 IDLE = 0.1
 WAITING = (State.QUEUED, State.RETRY_WAITING)
@@ -37,29 +37,31 @@ Handlers = Mapping[str, Handler]
 
 
 class Runner:
+    """Runs jobs and records the exceptions of their handlers."""
+
     def __init__(self, app: App, clock: Clock, timeout: float | None, crashes: Crashes) -> None:
         self._app = app
         self._crashes = crashes
         self._clock = clock
         self._timeout = timeout
-        # The store keeps words of a failure; a test wants the exception itself.
+        # The store has only the text of an error; a test needs the exception.
         self._raised: dict[tuple[str, int], BaseException] = {}
 
-    # --- all that is due ---
+    # --- all jobs that are due ---
 
     async def drain(self, queues: Sequence[str] | None, limit: int, concurrency: int) -> Drained:
         loop = asyncio.get_running_loop()
         end = None if self._timeout is None else loop.time() + self._timeout
         taken: list[str] = []
         async with self._handlers(concurrency) as handlers:
-            # The first tick is always made, for what it does besides: promoting, expiring, freeing.
+            # The first tick always runs, for its maintenance tasks: promote, expire, release.
             ticks, waiting = 0, await self._queues(handlers)
             while ticks == 0 or waiting:
                 left = None if end is None else max(0.0, end - loop.time())
-                # What is enqueued meanwhile may be waited for, in a queue that is empty now.
-                found = list(dict.fromkeys([*waiting, *self._own_queues()])) if queues is None else queues
-                # One more than the limit: only that shows that it was not enough.
-                summary = await self._tick(handlers, limit + 1 - len(taken), found, concurrency, left)
+                # A running job may wait for a job that it enqueues into a queue that is empty now.
+                served = list(dict.fromkeys([*waiting, *self._own_queues()])) if queues is None else queues
+                # One more than the limit, which shows that the limit was exceeded.
+                summary = await self._tick(handlers, limit + 1 - len(taken), served, concurrency, left)
                 taken += summary.ids
                 if len(taken) > limit:
                     raise NeverIdle(limit, [job.kind for job in await self._taken(taken)])
@@ -67,7 +69,7 @@ class Runner:
                 if ticks > 1 and not summary.taken:
                     break
                 store = self._app._store
-                await feed(store, tenant=EVERY_TENANT)  # what came of it may make jobs
+                await feed(store, tenant=EVERY_TENANT)  # events of these jobs may create jobs
                 await store.arun(store.workflows.fire_callbacks(PAGE, EVERY_TENANT))
                 waiting = await self._queues(handlers, queues, due=True)
         return await self._report(taken)
@@ -75,20 +77,20 @@ class Runner:
     async def _queues(
         self, handlers: Handlers, among: Sequence[str] | None = None, *, due: bool = False
     ) -> Sequence[str]:
-        """Where jobs wait that can be run here, the one with the oldest of them first."""
+        """Return the queues with waiting jobs of declared kinds, the one with the oldest job first."""
         waiting = [job for job in await self._jobs(*WAITING) if job.kind in handlers]
         if due:
             waiting = [job for job in waiting if job.due_at is None or job.due_at <= self._clock.now]
-        found = dict.fromkeys(job.queue for job in sorted(waiting, key=lambda job: job.position))
-        return [queue for queue in found if among is None or queue in among]
+        queues = dict.fromkeys(job.queue for job in sorted(waiting, key=lambda job: job.position))
+        return [queue for queue in queues if among is None or queue in among]
 
     def _own_queues(self) -> list[str]:
         return sorted(self._app._queues())
 
     async def _report(self, taken: Sequence[str]) -> Drained:
-        known = {job.id: job for job in await self._taken(taken)}
-        jobs = [known[job_id] for job_id in dict.fromkeys(taken)]
-        retried = {job.retry_of for job in jobs}  # as another job, which tells how it went on
+        by_id = {job.id: job for job in await self._taken(taken)}
+        jobs = [by_id[job_id] for job_id in dict.fromkeys(taken)]
+        retried = {job.retry_of for job in jobs}  # the outcome is that of the retry, which is another job
         failures = [await self._failure(job) for job in jobs if _failed(job) and job.id not in retried]
         return Drained(tuple(jobs), len(taken), tuple(failures))
 
@@ -101,7 +103,7 @@ class Runner:
     # --- one job ---
 
     async def run(self, handle: Handle[R]) -> R:
-        """One attempt of this job, whatever it waits for. Answers its result, or raises what its handler raised."""
+        """Run one attempt of this job now. Return its result, or raise the exception of its handler."""
         job = await handle.aget()
         if job.state.finished:
             return await handle.aresult()
@@ -111,13 +113,13 @@ class Runner:
             if job.due_at is not None:
                 await handle.areschedule(reason="run by a test")
             only, crashed = {job.kind: handlers[job.kind]}, -1
-            while crashed < len(self._crashes.happened):  # a job that lost its worker is begun again
+            while crashed < len(self._crashes.happened):  # a job that lost its worker starts again
                 crashed = len(self._crashes.happened)
-                async with self._first_in_line(job):
+                async with self._others_held_back(job):
                     await self._tick(only, 1, [job.queue], 1, self._timeout)
-        return await self._returned(handle, job.attempt)
+        return await self._result(handle, job.attempt)
 
-    async def _returned(self, handle: Handle[R], before: int) -> R:
+    async def _result(self, handle: Handle[R], before: int) -> R:
         job = await handle.aget()
         if job.attempt == before and not job.state.finished:
             raise Conflict(f"job {job.id} is {job.state}, and cannot be run now", code="not_waiting")
@@ -129,7 +131,7 @@ class Runner:
         if isinstance(error, Exception) and not isinstance(error, Ended):
             error.add_note(f"raised by job {job.id} ({job.kind}), which is {job.state} now")
             raise error
-        # Words of another process; or nothing that a test could go on after: an exit, a handler that was stopped.
+        # The error is text of another process, or an exception that must not end the test run, such as SystemExit.
         failure = await self._failure(job)
         failed = JobFailed(str(failure))
         if failure.traceback:
@@ -137,14 +139,16 @@ class Runner:
         raise failed from failure.error
 
     @asynccontextmanager
-    async def _first_in_line(self, job: Job) -> AsyncIterator[None]:
-        """Others of its kind may be before it in its queue: they are in other hands meanwhile, and come back as they
-        were. (A claim takes what is first; there is none for one job in particular.)"""
+    async def _others_held_back(self, job: Job) -> AsyncIterator[None]:
+        """Make the job the first in its queue: claim the other jobs of its kind meanwhile, and release them unchanged.
+
+        A claim takes the first jobs of a queue; it cannot name one.
+        """
         store = self._app._store
         while await store.arun(store.leases.promote(PAGE)) == PAGE:
-            pass  # or the tick would, and they would be before it then
-        alike = JobFilter(tenant=EVERY_TENANT, state=State.QUEUED, kind=job.kind, queue=job.queue, limit=2)
-        if [each.id for each in await store.arun(store.jobs.list(alike))] == [job.id]:
+            pass  # otherwise the tick would promote jobs, which could be ahead of it
+        same_kind = JobFilter(tenant=EVERY_TENANT, state=State.QUEUED, kind=job.kind, queue=job.queue, limit=2)
+        if [queued.id for queued in await store.arun(store.jobs.list(same_kind))] == [job.id]:
             yield
             return
         lease = (await store.arun(store.leases.open("test kit", LEASE, EVERY_TENANT))).id
@@ -159,19 +163,19 @@ class Runner:
             await store.arun(store.leases.release(lease, held, EVERY_TENANT))
             await store.arun(store.leases.end(lease, "closed", EVERY_TENANT))
 
-    # --- both ---
+    # --- shared ---
 
     @asynccontextmanager
     async def _handlers(self, concurrency: int) -> AsyncIterator[Handlers]:
         reached = partial(self._crashes.reached, self._app._store)
         await asyncio.to_thread(self._app.payload_rules._sync_declarations, EVERY_TENANT)
-        means = self._app._handler_tools(EVERY_TENANT, concurrency, Threads(idle_for=IDLE), reached)
+        tools = self._app._handler_tools(EVERY_TENANT, concurrency, Threads(idle_for=IDLE), reached)
         try:
-            yield {kind: self._watched(handler) for kind, handler in means.handlers(self._app._all_kinds).items()}
+            yield {kind: self._recording(handler) for kind, handler in tools.handlers(self._app._all_kinds).items()}
         finally:
-            await means.aclose()
+            await tools.aclose()
 
-    def _watched(self, handler: Handler) -> Handler:
+    def _recording(self, handler: Handler) -> Handler:
         async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
             try:
                 return await handler.call(claim, stop)
@@ -185,9 +189,9 @@ class Runner:
         self, handlers: Handlers, limit: int, queues: Sequence[str], concurrency: int, timeout: float | None
     ) -> TickSummary:
         options = TickOptions.of(limit, queues=queues, concurrency=concurrency, timeout=timeout, lease=LEASE)
-        # Without chance: a retry waits as long as its policy says at most.
-        duties = (self._app._scheduler.duty(EVERY_TENANT, 0),)
-        tick = Tick(self._app._store, handlers, options, extra_duties=duties, draw=lambda: 1.0)
+        # Without jitter: a retry waits for the full backoff.
+        tasks = (self._app._scheduler.duty(EVERY_TENANT, 0),)
+        tick = Tick(self._app._store, handlers, options, extra_duties=tasks, draw=lambda: 1.0)
         crashed, self._crashes.abandon = len(self._crashes.happened), tick.abandon
         try:
             summary = await tick.run()
@@ -195,33 +199,33 @@ class Runner:
             self._crashes.abandon = None
         if len(self._crashes.happened) > crashed:
             store = self._app._store
-            await store.arun(store.leases.reap())  # nobody else will, and the job is to be begun again
+            await store.arun(store.leases.reap())  # no other worker does, and the job must start again
         if summary.handed_back or timeout == 0:
             running = [job.kind for job in await self._taken(summary.ids) if not job.state.finished]
             raise WaitTimeout(
-                f"not done after {self._timeout:g} s; handed back: {', '.join(running) or 'nothing'}",
+                f"not done after {self._timeout:g} s; released: {', '.join(running) or 'no job'}",
                 fix="If a job waits for another, pass a higher concurrency to drain, or a longer timeout to the kit.",
             )
         return summary
 
     async def _taken(self, ids: Iterable[str]) -> list[Job]:
-        """These jobs, once for each time."""
-        known = {job.id: job for job in await self._jobs()}
-        return [known[job_id] for job_id in ids]
+        """Return the jobs with these ids, in this order and as often."""
+        by_id = {job.id: job for job in await self._jobs()}
+        return [by_id[job_id] for job_id in ids]
 
     async def _jobs(self, *states: State) -> list[Job]:
         store = self._app._store
-        found: list[Job] = []
+        jobs: list[Job] = []
         for state in states or (None,):
-            wanted = JobFilter(tenant=EVERY_TENANT, state=state, limit=PAGE)
-            while page := await store.arun(store.jobs.list(wanted)):
-                found += page
-                wanted = replace(wanted, before=page[-1].id)
-        return found
+            filters = JobFilter(tenant=EVERY_TENANT, state=state, limit=PAGE)
+            while page := await store.arun(store.jobs.list(filters)):
+                jobs += page
+                filters = replace(filters, before=page[-1].id)
+        return jobs
 
 
 def _failed(job: Job) -> bool:
-    """It failed last and nothing has made that good. One that asked for another try itself is doing as it should."""
+    """Whether the last attempt failed. A job that requested another attempt itself (``RetryLater``) has not failed."""
     if job.error_code is None or job.state in (State.SUCCEEDED, State.CANCELLED):
         return False
     return job.state.finished or job.error_code != "retry_asked"

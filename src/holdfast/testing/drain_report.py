@@ -1,12 +1,12 @@
-"""What came of running jobs in a test: a report, or an error that shows why there is none.
+"""The report of a drain, and the errors of the test kit.
 
     JobFailed
-    └── JobsFailed     jobs failed in a drain, and nobody said that this was expected
+    └── JobsFailed     jobs failed in a drain with ``check``
     HoldfastError
-    ├── NeverIdle      jobs keep making jobs, or come back at once for ever
-    └── JobWaits       the one job that was run has no result yet
+    ├── NeverIdle      jobs keep enqueuing jobs, or run again at once, forever
+    └── JobWaits       the job that was run has no result yet
 
-They are the kit's own, and not among ``holdfast.errors``: no program meets them outside of its tests.
+They are not in ``holdfast.errors``, because only tests raise them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.errors import HoldfastError, JobFailed
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A job that failed. ``error`` is what its handler raised; None where that was in another process, or nothing."""
+    """A job that failed. ``error`` is the exception of its handler; None if it was raised in another process."""
 
     job: Job
     error: BaseException | None = field(repr=False)
@@ -37,7 +37,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What a drain ran: each job once, as it is now, in the order in which they were begun."""
+    """The report of a drain: each job once, in its current state, in the order in which they started."""
 
     jobs: tuple[Job, ...]
     attempts: int
@@ -49,12 +49,12 @@ class Drained:
 
     @property
     def states(self) -> dict[State, int]:
-        """How many of them are in which state: ``{"succeeded": 3}``."""
+        """The number of jobs per state: ``{"succeeded": 3}``."""
         return dict(Counter(job.state for job in self.jobs))
 
 
 class JobsFailed(JobFailed):
-    """``failures`` has each of them; ``report`` is what the drain would have answered."""
+    """Jobs failed in a drain. ``failures`` has each of them; ``report`` is the complete report."""
 
     default_code = "jobs_failed"
 
@@ -68,17 +68,19 @@ class JobsFailed(JobFailed):
         self.failures = report.failures
 
     def __str__(self) -> str:
-        return "\n\n".join([super().__str__(), *self._told(self.failures)])
+        return "\n\n".join([super().__str__(), *self._details(self.failures)])
 
-    def _told(self, failures: Sequence[Failure]) -> Iterable[str]:
+    def _details(self, failures: Sequence[Failure]) -> Iterable[str]:
         for failure in failures:
             yield str(failure)
-            # The one that is chained is shown by whoever shows this.
+            # Python prints the traceback of the cause itself.
             if failure.traceback and (failure.error is None or failure.error is not self.__cause__):
                 yield textwrap.indent(failure.traceback.rstrip(), "  ")
 
 
 class NeverIdle(HoldfastError):
+    """The drain ran more attempts than its limit."""
+
     default_code = "never_idle"
 
     def __init__(self, limit: int, kinds: Iterable[str]) -> None:
@@ -90,6 +92,8 @@ class NeverIdle(HoldfastError):
 
 
 class JobWaits(HoldfastError):
+    """The job that was run has no result yet: it sleeps, waits, or was snoozed."""
+
     default_code = "job_waits"
 
     def __init__(self, job: Job, reason: str | None) -> None:

@@ -1,13 +1,14 @@
-"""The kit: an app on a private database; approvals in tests."""
+"""``Kit``: an app on a private database, for tests."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+import functools
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from holdfast.app import App
 from holdfast.engine.job import EVERY_TENANT, Event, Job
@@ -22,14 +23,14 @@ from holdfast.testing.clock import Clock, Crashes, Moment
 from holdfast.testing.database import private_store
 from holdfast.testing.drain import PAGE, Runner
 from holdfast.testing.drain_report import Drained, JobsFailed
-from holdfast.testing.matcher import Wanted, told
+from holdfast.testing.matcher import JobMatcher, explain
 
-SOMEBODY = "somebody"
+DEFAULT_APPROVER = "approver"
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """An approval that is closed, and what was said."""
+    """An approval that is closed, with its votes."""
 
     name: str
     state: ApprovalState
@@ -38,65 +39,68 @@ class Decided:
     votes: tuple[Vote, ...]
 
 
-class People:
+class Approvers:
+    """Decides approvals in tests."""
+
     def __init__(self, app: App) -> None:
         self._app = app
 
     def approvals(self, state: ApprovalState | None = "open", name: str | None = None) -> list[Approval]:
         client = self._app._session
-        found: list[Approval] = []
+        result: list[Approval] = []
         after: str | None = None
         while page := client.run(
             client.store.approvals.list(ApprovalFilter(tenant=EVERY_TENANT, state=state, name=name, after=after))
         ):
-            found += page
+            result += page
             after = page[-1].id
-        return found
+        return result
 
     def decisions(self) -> list[Decided]:
         closed = [approval for approval in self.approvals(None) if approval.state != "open"]
-        client = self._app._session
-        return [
-            Decided(g.name, g.state, g.job_id, g, tuple(client.run(client.store.approvals.votes(g.id, EVERY_TENANT))))
-            for g in sorted(closed, key=lambda approval: approval.decided_at or approval.opened_at)
-        ]
+        closed.sort(key=lambda approval: approval.decided_at or approval.opened_at)
+        return [Decided(each.name, each.state, each.job_id, each, self._votes(each)) for each in closed]
 
-    def decide(self, verdict: VerdictWord, which: str, by: str | None, **said: Any) -> ApprovalState:
-        """``which`` is the name of the one open approval that is called so, or the id of one."""
-        approval = self._open(which)
+    def decide(self, verdict: VerdictWord, name: str, by: str | None, **options: Any) -> ApprovalState:
+        """Vote on the open approval with this name or id: as ``by``, or as many approvers as the verdict needs."""
+        approval = self._open(name)
         if by is not None:
-            return self._say(verdict, approval, by, said)
+            return self._vote(verdict, approval, by, options)
         state: ApprovalState = approval.state
-        for person in self._willing(approval, 1 if verdict == "deny" else approval.quorum):
-            state = self._say(verdict, approval, person, said)
+        for person in self._voters(approval, 1 if verdict == "deny" else approval.quorum):
+            state = self._vote(verdict, approval, person, options)
         return state
 
-    def _say(self, verdict: VerdictWord, approval: Approval, person: str, said: dict[str, Any]) -> ApprovalState:
+    def _vote(self, verdict: VerdictWord, approval: Approval, person: str, options: dict[str, Any]) -> ApprovalState:
         return self._app.approvals._decide(
-            verdict, approval.id, person, how="test", tenant=approval.tenant, **said
+            verdict, approval.id, person, how="test", tenant=approval.tenant, **options
         ).state
 
-    def _open(self, which: str) -> Approval:
-        asked = self.approvals()
-        found = [approval for approval in asked if which in (approval.name, approval.id)]
-        if not found:
-            names = ", ".join(sorted({approval.name for approval in asked})) or "nothing"
-            raise NotFound(f"no job waits for {which!r}; open approvals: {names}")
-        if len(found) > 1:
-            ids = ", ".join(approval.id for approval in found)
-            raise Conflict(
-                f"{len(found)} jobs wait for {which!r}", code="approval_ambiguous", fix=f"Pass an id: {ids}."
-            )
-        return found[0]
-
-    def _willing(self, approval: Approval, needed: int) -> list[str]:
-        """As many people as it takes: those who may, and have not said anything yet."""
+    def _votes(self, approval: Approval) -> tuple[Vote, ...]:
         client = self._app._session
-        said = {vote.person for vote in client.run(client.store.approvals.votes(approval.id, EVERY_TENANT))}
-        kept_out = said | ({approval.requester} if approval.not_requester else set())
-        anybody = (f"{SOMEBODY} {n}" if n else SOMEBODY for n in range(len(kept_out) + needed + 1))
-        able = [person for person in approval.people or tuple(anybody) if person not in kept_out]
-        return able[: max(0, needed - len(said))]
+        return tuple(client.run(client.store.approvals.votes(approval.id, EVERY_TENANT)))
+
+    def _open(self, name: str) -> Approval:
+        approvals = self.approvals()
+        matching = [approval for approval in approvals if name in (approval.name, approval.id)]
+        if not matching:
+            names = ", ".join(sorted({approval.name for approval in approvals})) or "none"
+            raise NotFound(f"no job waits for {name!r}; open approvals: {names}")
+        if len(matching) > 1:
+            ids = ", ".join(approval.id for approval in matching)
+            raise Conflict(
+                f"{len(matching)} jobs wait for {name!r}", code="approval_ambiguous", fix=f"Pass an id: {ids}."
+            )
+        return matching[0]
+
+    def _voters(self, approval: Approval, needed: int) -> list[str]:
+        """Return as many people as are still needed: those who may vote and have not voted yet."""
+        voted = {vote.person for vote in self._votes(approval)}
+        excluded = voted | ({approval.requester} if approval.not_requester else set())
+        count = len(excluded) + needed + 1
+        anyone = tuple(f"{DEFAULT_APPROVER} {n}" if n else DEFAULT_APPROVER for n in range(count))
+        eligible = [person for person in approval.people or anyone if person not in excluded]
+        return eligible[: max(0, needed - len(voted))]
 
 
 P = ParamSpec("P")
@@ -104,12 +108,43 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Kit:
-    """``with Kit(app) as kit:``. Inside the block the app, its kinds and its handles work on a private database: a
-    temporary SQLite file, or with a PostgreSQL ``url`` a schema of its own there. Its own database is not touched.
+def _run_here(work: Coroutine[Any, Any, T], name: str) -> T:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    work.close()
+    raise InvalidSetting(
+        f"{name}() would block the running event loop", code="running_loop", fix=f"Use await kit.a{name}(…)."
+    )
 
-    What runs jobs has two colours, ``drain`` and ``adrain``; the rest is quick enough to be called from either.
-    ``timeout`` is how long jobs may take before the kit gives up on them.
+
+def _blocking(method: Callable[Concatenate[Kit, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Kit, P], T]:
+    """Return the sync form of an async method."""
+    name = method.__name__.removeprefix("a")
+
+    @functools.wraps(method)
+    def call(kit: Kit, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return _run_here(method(kit, *args, **kwargs), name)
+
+    call.__name__, call.__qualname__ = name, f"Kit.{name}"
+    return call
+
+
+class Kit:
+    """Runs the jobs of an app in a test, on a private database::
+
+        with Kit(app) as kit:
+            place_order(7)
+            kit.assert_enqueued(send_receipt, order=7)
+            kit.drain()
+            kit.travel("1h")
+
+    Within the block the app, its kinds and its handles use a temporary SQLite file or, with a PostgreSQL ``url``, a new
+    schema in that database. The app's own database is not touched.
+
+    Methods that run jobs have a sync and an async form: ``drain`` and ``adrain``. The others are fast enough to call
+    from async code. ``timeout`` is how long jobs may run before the test fails.
     """
 
     def __init__(self, app: App, url: str | None = None, *, timeout: Duration | None = "5m") -> None:
@@ -127,7 +162,7 @@ class Kit:
             store, schema = stack.enter_context(private_store(self._url, self.app._schema))
             stack.enter_context(self.app._moved_to(store, schema))
             self._clock = Clock(store)
-            self.app._declared.sync(self.app._session)  # before anything happens that they want
+            self.app._declared.sync(self.app._session)  # before the test makes events that subscriptions wait for
             self._open = stack.pop_all()
         self._crashes = Crashes()
         return self
@@ -137,30 +172,15 @@ class Kit:
         self._open.close()
         if kind is None and self._crashes.waiting:
             points = ", ".join(f"{point.when} {point.step!r}" for point in self._crashes.waiting)
-            raise AssertionError(f"a crash was asked for and never came about: {points}")
+            raise AssertionError(f"crash points were never reached: {points}")
 
     @property
     def url(self) -> str:
-        """Of the private database, for a connection of the test's own."""
-        self._at()
+        """URL of the private database, if the test needs its own connection."""
+        self._open_clock()
         return self.app._store.url
 
-    # --- running jobs ---
-
-    def drain(
-        self,
-        queues: Sequence[str] | None = None,
-        *,
-        check: bool = True,
-        limit: int = 1_000,
-        concurrency: int = 1,
-    ) -> Drained:
-        """Run what is due, and what comes of it, until nothing is: in all queues, or in these, one job after another.
-
-        With ``check`` a job that failed raises ``JobsFailed``, unless a later attempt made it good. A job that would
-        go on for ever raises ``NeverIdle`` after ``limit`` attempts.
-        """
-        return _here(self.adrain(queues, check=check, limit=limit, concurrency=concurrency), "drain")
+    # --- run jobs ---
 
     async def adrain(
         self,
@@ -170,27 +190,37 @@ class Kit:
         limit: int = 1_000,
         concurrency: int = 1,
     ) -> Drained:
+        """Run all jobs that are due, and those they enqueue, until none is left. Returns a report.
+
+        It serves all queues, or ``queues``, and runs one job at a time, or ``concurrency``. With ``check``, raises
+        ``JobsFailed`` if a job failed and no later attempt succeeded. Raises ``NeverIdle`` after ``limit`` attempts,
+        and ``WaitTimeout`` after the kit's timeout.
+        """
         report = await self._runner().drain(queues, limit, concurrency)
         if check and report.failures:
             raise JobsFailed(report) from report.failures[0].error
         return report
+
+    drain = _blocking(adrain)
 
     @overload
     def run(self, target: Kind[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
     def run(self, target: Handle[R] | Prepared[R], /) -> R: ...
     def run(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Enqueue this job, run it now, once, and nothing else; answer its result, or raise what its handler raised.
+        """Run one attempt of one job, and return its result: ``kit.run(send_receipt, "a@example.com", invoice=7)``.
 
-        ``kit.run(send_receipt, "a@b.c", invoice=7)``; or a handle, to run a job that is there already.
+        Pass a kind and its arguments to enqueue a job, or a handle to run an existing one. Raises the exception of the
+        handler, or ``JobWaits`` if the job has no result yet (it snoozed, sleeps or waits).
         """
-        return _here(self.arun(target, *args, **kwargs), "run")
+        return _run_here(self.arun(target, *args, **kwargs), "run")
 
     @overload
     async def arun(self, target: Kind[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
     async def arun(self, target: Handle[R] | Prepared[R], /) -> R: ...
     async def arun(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Run one attempt of one job on the running event loop; see ``run``."""
         runner = self._runner()
         if isinstance(target, Kind):
             target = await target.aenqueue(*args, **kwargs)
@@ -200,132 +230,127 @@ class Kit:
         return await runner.run(target)
 
     def _runner(self) -> Runner:
-        return Runner(self.app, self._at(), self._timeout, self._crashes)
+        return Runner(self.app, self._open_clock(), self._timeout, self._crashes)
 
     def crash_at(self, step: str, when: Moment = "after") -> None:
-        """Lose the worker the next time a job comes to this step (or sleep, event, approval): before its function runs,
-        after it ran and before that was kept, or when it was saved. The drain goes on with a new one.
+        """Simulate the loss of the worker the next time a job reaches this step, sleep, event or approval.
 
-        Nothing that the attempt still tries is written. (What its handler has in ``finally`` does run, other than
-        after a real kill.) A point that is never reached fails the test. Handlers with ``process=True`` are not cut.
+        ``when`` is ``"before"`` its function runs, ``"after"`` it ran and before the result is recorded, or once the
+        result is ``"saved"``. The drain then continues with a new worker.
+
+        Nothing that the attempt does after that point is recorded. Unlike after a real kill, ``finally`` blocks of the
+        handler run. A crash point that is never reached fails the test. Handlers with ``process=True`` do not crash.
         """
-        self._at()
+        self._open_clock()
         self._crashes.arm(step, when)
 
-    # --- people ---
+    # --- approvals ---
 
     def approvals(self, name: str | None = None) -> list[Approval]:
-        """What people are asked now, the oldest first."""
-        self._at()
-        return People(self.app).approvals("open", name)
+        """Return the open approvals, oldest first."""
+        self._open_clock()
+        return Approvers(self.app).approvals("open", name)
 
     def approve(
         self, approval: str, *, by: str | None = None, comment: str | None = None, data: Any = None
     ) -> ApprovalState:
-        """Approve the one open approval of this name (or id), as ``by`` or as as many people as its quorum needs."""
-        self._at()
-        return People(self.app).decide("approve", approval, by, comment=comment, data=data)
+        """Approve the open approval with this name or id: as ``by``, or as many approvers as its quorum needs.
+
+        Raises ``NotFound`` if there is none and ``Conflict`` if several have the name.
+        """
+        self._open_clock()
+        return Approvers(self.app).decide("approve", approval, by, comment=comment, data=data)
 
     def deny(self, approval: str, *, by: str | None = None, comment: str | None = None) -> ApprovalState:
-        self._at()
-        return People(self.app).decide("deny", approval, by, comment=comment)
+        """Deny the open approval with this name or id."""
+        self._open_clock()
+        return Approvers(self.app).decide("deny", approval, by, comment=comment)
 
     @property
     def decisions(self) -> list[Decided]:
-        """What was decided since the kit was opened, and who said what."""
-        self._at()
-        return People(self.app).decisions()
+        """The approvals that were decided since the kit was opened, with their votes."""
+        self._open_clock()
+        return Approvers(self.app).decisions()
 
     # --- the clock ---
 
     def now(self) -> datetime:
-        """The present of the private database, which decides when a job is due. It stands still."""
-        return self._at().now
+        """Return the time of the private database, which decides when a job is due. It stands still."""
+        return self._open_clock().now
 
     def travel(self, by: Duration) -> datetime:
-        """Move the clock on: ``kit.travel("1h")``. What is due then runs with the next drain.
+        """Move the clock forward: ``kit.travel("1h")``. Jobs that are due then run with the next drain.
 
-        It catches up with the machine's clock first, unless the test has named a time of its own.
+        Unless the test has set a time with ``travel_to``, the clock catches up with the machine's clock first.
         """
-        return self._at().travel(timedelta(seconds=seconds(by)))
+        return self._open_clock().travel(timedelta(seconds=seconds(by)))
 
     def travel_to(self, moment: datetime) -> datetime:
-        """Set the clock, also back; from then on ``travel`` is exact."""
-        return self._at().travel_to(_zoned(moment))
+        """Set the clock to a time, which may be in the past. From then on ``travel`` adds exactly its argument."""
+        return self._open_clock().travel_to(_zoned(moment))
 
     def frozen(self, at: datetime | None = None) -> AbstractContextManager[None]:
-        """``travel_to`` for the length of a block; afterwards the clock is where it was before."""
-        return self._at().frozen(None if at is None else _zoned(at))
+        """Set the clock for a block: ``with kit.frozen(at): …``. Afterwards it has its previous time."""
+        return self._open_clock().frozen(None if at is None else _zoned(at))
 
-    # --- what was enqueued ---
+    # --- enqueued jobs ---
 
     def enqueued(self, kind: Kind[..., Any] | str | None = None, /, **match: Any) -> list[Job]:
-        """The jobs that were enqueued since the kit was opened, done or not, the oldest first.
+        """Return the jobs that were enqueued since the kit was opened, in any state, oldest first.
 
-        ``kit.enqueued(send_receipt, to="a@b.c", queue="mail", delay="1h")``: of one kind, with these arguments (others
-        may be what they like) and these options. ``payload={…}`` is for arguments that are called like an option.
+        Filter them by kind, arguments and options: ``kit.enqueued(send_receipt, to="a@example.com", delay="1h")``.
+        Arguments that you do not name may have any value. Pass arguments that have the name of an option in
+        ``payload={…}``.
         """
-        return Wanted(kind, match).among(self._jobs())
+        return JobMatcher(kind, match).among(self._jobs())
 
     def assert_enqueued(
         self, kind: Kind[..., Any] | str | None = None, /, *, times: int | None = None, **match: Any
     ) -> list[Job]:
-        """At least one such job was enqueued, or exactly ``times``; answers them."""
+        """Assert that at least one such job was enqueued, or exactly ``times``, and return the jobs.
+
+        The arguments are those of ``enqueued``. The message of the ``AssertionError`` lists the enqueued jobs.
+        """
         __tracebackhide__ = True
-        wanted, jobs = Wanted(kind, match), self._jobs()
-        found = wanted.among(jobs)
-        if times is None and not found:
-            raise AssertionError(told(wanted, jobs, f"no {wanted} was enqueued"))
-        if times is not None and len(found) != times:
-            raise AssertionError(told(wanted, jobs, f"{wanted} was enqueued {len(found)} times, not {times}"))
-        return found
+        expected, jobs = JobMatcher(kind, match), self._jobs()
+        matching = expected.among(jobs)
+        if times is None and not matching:
+            raise AssertionError(explain(expected, jobs, f"no {expected} was enqueued"))
+        if times is not None and len(matching) != times:
+            raise AssertionError(explain(expected, jobs, f"{expected} was enqueued {len(matching)} times, not {times}"))
+        return matching
 
     def assert_not_enqueued(self, kind: Kind[..., Any] | str | None = None, /, **match: Any) -> None:
+        """Assert that no such job was enqueued. The arguments are those of ``enqueued``."""
         __tracebackhide__ = True
-        wanted = Wanted(kind, match)
-        found = wanted.among(self._jobs())
-        if found:
-            raise AssertionError(told(wanted, found, f"{wanted} was enqueued"))
+        expected = JobMatcher(kind, match)
+        matching = expected.among(self._jobs())
+        if matching:
+            raise AssertionError(explain(expected, matching, f"{expected} was enqueued"))
 
     def history(self, job: Job | Handle[Any] | str) -> list[Event]:
-        """Every step of a job, from the ledger."""
-        self._at()
+        """Return the events of a job from the ledger, oldest first."""
+        self._open_clock()
         job_id = job if isinstance(job, str) else job.id
         return self.app._session.run(self.app._session.store.jobs.history(job_id, EVERY_TENANT))
 
     def _jobs(self) -> list[Job]:
-        self._at()
-        found: list[Job] = []
+        self._open_clock()
+        jobs: list[Job] = []
         before: str | None = None
         client = self.app._session
         while page := client.run(client.store.jobs.list(JobFilter(tenant=EVERY_TENANT, before=before, limit=PAGE))):
-            found += page
+            jobs += page
             before = page[-1].id
-        return found[::-1]
+        return jobs[::-1]
 
-    def _at(self) -> Clock:
+    def _open_clock(self) -> Clock:
+        """Return the clock. Raises ``Conflict`` outside the block."""
         if self._clock is None:
             raise Conflict(
                 "the kit is not open", code="kit_closed", fix="Use it inside its block: with Kit(app) as kit: …."
             )
         return self._clock
-
-
-def _here(work: Coroutine[Any, Any, T], name: str) -> T:
-    if _is_running():
-        work.close()
-        raise InvalidSetting(
-            f"{name}() would block the running event loop", code="running_loop", fix=f"Use await kit.a{name}(…)."
-        )
-    return asyncio.run(work)
-
-
-def _is_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _zoned(moment: datetime) -> datetime:

@@ -1,4 +1,4 @@
-"""Which of the enqueued jobs are meant, and what to say when none is."""
+"""``JobMatcher``: compare enqueued jobs with what a test expects, and explain the differences."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from holdfast.engine.units import seconds
 from holdfast.errors import InvalidSetting
 from holdfast.kind import Kind
 
-# A time that a test works out for itself is never quite the one that its program worked out.
-NEAR = timedelta(seconds=5)
-NEARLY = timedelta(seconds=1)
-LONGEST = 200
+# A test and the program under test compute a time at slightly different moments.
+TIME_TOLERANCE = timedelta(seconds=5)
+DELAY_TOLERANCE = timedelta(seconds=1)
+MAX_SHOWN = 200
 
 
-def _near(moment: datetime | None, wanted: datetime | None) -> bool:
-    if moment is None or wanted is None:
-        return moment is wanted
-    return abs(moment - wanted) <= NEAR
+def _same_time(actual: datetime | None, expected: datetime | None) -> bool:
+    if actual is None or expected is None:
+        return actual is expected
+    return abs(actual - expected) <= TIME_TOLERANCE
 
 
-def _delayed(job: Job) -> timedelta:
+def _delay_of(job: Job) -> timedelta:
     return timedelta(0) if job.run_at is None else job.run_at - job.created_at
 
 
-def _same_delay(found: timedelta, wanted: Any) -> bool:
-    return abs(found - timedelta(seconds=seconds(wanted, "delay"))) <= NEARLY
+def _same_delay(actual: timedelta, expected: Any) -> bool:
+    return abs(actual - timedelta(seconds=seconds(expected, "delay"))) <= DELAY_TOLERANCE
 
 
-def _same(found: Any, wanted: Any) -> bool:
-    return bool(found == wanted)
+def _same(actual: Any, expected: Any) -> bool:
+    return bool(actual == expected)
 
 
-def _has_all(found: Sequence[str], wanted: Any) -> bool:
-    return {wanted} <= set(found) if isinstance(wanted, str) else set(wanted) <= set(found)
+def _has_all(actual: Sequence[str], expected: Any) -> bool:
+    return {expected} <= set(actual) if isinstance(expected, str) else set(expected) <= set(actual)
 
 
-def _same_job(found: str | None, wanted: Any) -> bool:
-    return bool(found == getattr(wanted, "id", wanted))
+def _same_job(actual: str | None, expected: Any) -> bool:
+    return bool(actual == getattr(expected, "id", expected))
 
 
-# The options of ``using``, and what else is asked of a job: where it is found, and when it is the one wanted.
+# Options that a test can match: how to read each from a job, and how to compare it.
 OPTIONS: dict[str, tuple[Callable[[Job], Any], Callable[[Any, Any], bool]]] = {
     "state": (lambda job: job.state, _same),
     "queue": (lambda job: job.queue, _same),
     "priority": (lambda job: job.priority, _same),
-    "delay": (_delayed, _same_delay),
-    "run_at": (lambda job: job.run_at, _near),
-    "deadline": (lambda job: job.deadline_at, _near),
+    "delay": (_delay_of, _same_delay),
+    "run_at": (lambda job: job.run_at, _same_time),
+    "deadline": (lambda job: job.deadline_at, _same_time),
     "key": (lambda job: job.idempotency_key, _same),
     "tags": (lambda job: job.tags, _has_all),
     "tenant": (lambda job: job.tenant, _same),
@@ -66,10 +66,10 @@ OPTIONS: dict[str, tuple[Callable[[Job], Any], Callable[[Any, Any], bool]]] = {
 }
 
 
-class Wanted:
-    """A kind and what its job must have: options under their own names, everything else is an argument.
+class JobMatcher:
+    """Matches jobs by kind, options and arguments. A name that is not an option is an argument.
 
-    An argument that is called like an option is asked for in ``payload={…}``.
+    An argument that has the name of an option is matched by ``payload={…}``.
     """
 
     def __init__(self, kind: Kind[..., Any] | str | None, match: Mapping[str, Any]) -> None:
@@ -79,12 +79,12 @@ class Wanted:
         if not isinstance(payload, Mapping):
             raise InvalidSetting("payload must be a mapping of arguments by name", code="invalid_match")
         self._options = {name: value for name, value in match.items() if name in OPTIONS}
-        named = {name: value for name, value in match.items() if name not in OPTIONS and name != "payload"}
-        self._arguments = {**payload, **named}
+        arguments = {name: value for name, value in match.items() if name not in OPTIONS and name != "payload"}
+        self._arguments = {**payload, **arguments}
 
     def __str__(self) -> str:
-        asked = [f"{name}={value!r}" for name, value in {**self._arguments, **self._options}.items()]
-        return f"{self.kind or 'job'}{' with ' if asked else ''}{', '.join(asked)}"
+        parts = [f"{name}={value!r}" for name, value in {**self._arguments, **self._options}.items()]
+        return f"{self.kind or 'job'}{' with ' if parts else ''}{', '.join(parts)}"
 
     def among(self, jobs: Iterable[Job]) -> list[Job]:
         return [job for job in jobs if self.is_kind(job) and not self.differences(job)]
@@ -94,55 +94,55 @@ class Wanted:
 
     def differences(self, job: Job) -> list[str]:
         payload = job.payload if isinstance(job.payload, dict) else {}
-        found = []
+        result = []
         for name, value in self._arguments.items():
             if name not in payload:
-                found.append(f"has no argument {name}")
+                result.append(f"has no argument {name}")
             elif not self._is_argument(name, payload[name], value):
-                found.append(f"{name} is {_short(payload[name])}, not {_short(value)}")
+                result.append(f"{name} is {_short(payload[name])}, not {_short(value)}")
         for name, value in self._options.items():
             read, fits = OPTIONS[name]
             if not fits(read(job), value):
-                found.append(f"{name} is {_plainly(read(job))}, not {_plainly(value)}")
-        return found
+                result.append(f"{name} is {_readable(read(job))}, not {_readable(value)}")
+        return result
 
     def _is_argument(self, name: str, stored: Any, value: Any) -> bool:
-        """Stored as JSON: a datetime or a dataclass is compared in the form in which it was stored."""
+        """Compare an argument with its stored form, which is JSON: a datetime or a dataclass is converted first."""
         if stored == value:
             return True
         if self._signature is None:
             return False
         try:
             return bool(stored == self._signature.dump(name, value))
-        except Exception:  # whatever was asked for, it is not of the argument's type
+        except Exception:  # the expected value does not have the type of the argument
             return False
 
 
-def told(wanted: Wanted, jobs: Sequence[Job], headline: str) -> str:
-    """What was asked for and what there is instead; the jobs of the same kind with what is wrong about each."""
+def explain(expected: JobMatcher, jobs: Sequence[Job], headline: str) -> str:
+    """Return the headline with a list of the enqueued jobs; those of the expected kind with their differences."""
     if not jobs:
-        return f"{headline}; nothing was"
-    lines = [f"{headline}; what was:"]
-    for job in sorted(jobs, key=lambda job: not wanted.is_kind(job)):
+        return f"{headline}; there are no jobs"
+    lines = [f"{headline}; enqueued jobs:"]
+    for job in sorted(jobs, key=lambda job: not expected.is_kind(job)):
         lines.append(f"  {describe(job)}")
-        if wanted.is_kind(job):
-            lines += [f"      {difference}" for difference in wanted.differences(job)]
+        if expected.is_kind(job):
+            lines += [f"      {difference}" for difference in expected.differences(job)]
     return "\n".join(lines)
 
 
 def describe(job: Job) -> str:
-    """One job in one line, as a call with its options."""
+    """Return a job as one line: a call with its options and its state."""
     payload = job.payload
     arguments = ", ".join(f"{k}={v!r}" for k, v in payload.items()) if isinstance(payload, dict) else repr(payload)
-    said = [f"queue={job.queue}", *(f"tag={tag}" for tag in plain_tags(job.tags))]
+    options = [f"queue={job.queue}", *(f"tag={tag}" for tag in plain_tags(job.tags))]
     if job.run_at is not None:
-        said.append(f"delay={_delayed(job)}")
+        options.append(f"delay={_delay_of(job)}")
     if job.idempotency_key is not None:
-        said.append(f"key={job.idempotency_key}")
-    return f"{job.kind}({_cut(arguments)}) {' '.join(said)}: {job.state}"
+        options.append(f"key={job.idempotency_key}")
+    return f"{job.kind}({_cut(arguments)}) {' '.join(options)}: {job.state}"
 
 
-def _plainly(value: Any) -> str:
+def _readable(value: Any) -> str:
     return str(value) if isinstance(value, datetime | timedelta | State) else _short(value)
 
 
@@ -151,4 +151,4 @@ def _short(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

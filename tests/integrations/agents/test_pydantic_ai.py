@@ -118,7 +118,7 @@ def test_an_approval_that_is_denied_or_expires_is_told_to_the_model(app: App, ca
     expired = decided(app, agent)
     later(app, timedelta(days=3))
     work_off(app)
-    assert expired.result(timeout=1) == "The tool call was not approved: nobody decided in time."
+    assert expired.result(timeout=1) == "The tool call was not approved in time."
     approved = decided(app, agent, "ada")  # with no data: the arguments stay
     work_off(app)
     assert approved.result(timeout=1) == "refunded 50"

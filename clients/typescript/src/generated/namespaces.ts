@@ -837,7 +837,7 @@ export class WorkflowsNamespace extends Namespace {
   }
 }
 
-/** One of each, over a transport. */
+/** All namespaces, over one transport. */
 export class Namespaces {
   readonly agents: AgentsNamespace;
   readonly approvals: ApprovalsNamespace;

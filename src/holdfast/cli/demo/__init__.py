@@ -1,5 +1,5 @@
-"""``holdfast demo``: real worker processes, thousands of jobs, one ``kill -9``, and a summary that was checked.
+"""``holdfast demo``: real worker processes, thousands of jobs, one ``kill -9``, and a check of the result.
 
-``kinds`` are the jobs, ``crew`` the processes, ``tail`` what the ledger says meanwhile, ``run`` the story,
-``check`` the judge at the end, ``view`` what is seen of it.
+``workers`` has the jobs and the processes, ``command`` the sequence of events, ``view`` the display, and ``check`` the
+verification at the end.
 """

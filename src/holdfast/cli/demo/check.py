@@ -1,6 +1,6 @@
-"""The judge of the demo: what the database says at the end, against what was promised.
+"""Verify the result of the demo: compare the jobs and the ledger in the database with what was enqueued.
 
-``judge`` is pure: it is given the ids that were accepted, the jobs and the whole ledger, and believes nothing else.
+``judge`` is a pure function of the accepted ids, the jobs and the whole ledger.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.features.assembly import Store
 from holdfast.stores.requests import JobFilter
 
 PAGE = 1000
-NAMED = 3
+MAX_NAMED = 3  # ids that a problem lists
 
 _STEPS = frozenset(TRANSITIONS)
 _EVENT_TYPES = frozenset(EventType)
@@ -24,7 +24,7 @@ _EVENT_TYPES = frozenset(EventType)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Everything the database holds of one demo."""
+    """All jobs and events of one tenant."""
 
     jobs: Mapping[str, Job]
     events: Sequence[Event]
@@ -32,7 +32,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The numbers, and what does not hold; ``ok`` if there is nothing of that."""
+    """The figures, and the problems; ``ok`` without any."""
 
     accepted: int
     succeeded: int
@@ -52,12 +52,12 @@ class Verdict:
 
 
 def read(store: Store, tenant: str) -> Reading:
-    """In pages, as a consumer would."""
+    """Read all jobs and events of a tenant, in pages."""
     jobs: dict[str, Job] = {}
     before: str | None = None
-    while found := store.run(store.jobs.list(JobFilter(tenant=tenant, before=before, limit=PAGE))):
-        jobs.update((job.id, job) for job in found)
-        before = found[-1].id
+    while batch := store.run(store.jobs.list(JobFilter(tenant=tenant, before=before, limit=PAGE))):
+        jobs.update((job.id, job) for job in batch)
+        before = batch[-1].id
     events: list[Event] = []
     cursor: str | None = None
     while page := store.run(store.ledger.read(cursor, PAGE, tenant)):
@@ -67,7 +67,7 @@ def read(store: Store, tenant: str) -> Reading:
 
 
 def judge(accepted: Sequence[str], doomed: int, reading: Reading) -> Verdict:
-    """``doomed`` is how many must end as dead letters, and no other may."""
+    """Check the invariants. Exactly ``doomed`` jobs must end as dead letters."""
     jobs = reading.jobs
     ledgers: dict[str, list[Event]] = defaultdict(list)
     for event in reading.events:
@@ -81,15 +81,15 @@ def judge(accepted: Sequence[str], doomed: int, reading: Reading) -> Verdict:
     recovered = {job_id for job_id, ledger in ledgers.items() if _was_lost(ledger) and ledger[-1].to_state.finished}
     mismatched = [
         *(f"{job_id}: {why}" for job_id, job in jobs.items() if (why := _mismatch(job, ledgers.get(job_id, [])))),
-        *(f"{job_id}: has a ledger but is no job" for job_id in ledgers.keys() - jobs.keys()),
+        *(f"{job_id}: has a ledger but no job" for job_id in ledgers.keys() - jobs.keys()),
     ]
-    claims = (
+    checks = (
         (not lost, "accepted but not finished", lost),
-        (not jobs.keys() - set(accepted), "never accepted but there", jobs.keys() - set(accepted)),
+        (not jobs.keys() - set(accepted), "in the database but never accepted", jobs.keys() - set(accepted)),
         (states[State.SUCCEEDED] == len(accepted) - doomed, "neither succeeded nor meant to fail", dead - designed),
         (len(dead) == doomed and dead <= designed, f"dead letters other than the {doomed} designed", dead ^ designed),
-        (not twice, "run to the end twice", twice),
-        (not illegal, "with a step that is not in the table", illegal),
+        (not twice, "that succeeded twice", twice),
+        (not illegal, "with an illegal transition", illegal),
         (not mismatched, "whose ledger does not lead to their state", mismatched),
         (bool(recovered), "no job was recovered after the kill", ()),
     )
@@ -104,24 +104,24 @@ def judge(accepted: Sequence[str], doomed: int, reading: Reading) -> Verdict:
         illegal=len(illegal),
         ledger_ok=not mismatched and not illegal,
         events=len(reading.events),
-        problems=tuple(_named(what, which) for holds, what, which in claims if not holds),
+        problems=tuple(_with_ids(problem, ids) for holds, problem, ids in checks if not holds),
     )
 
 
-def _named(what: str, which: Iterable[str]) -> str:
-    """``12 jobs accepted but not finished: a, b, c, …``"""
-    names = sorted(which)
+def _with_ids(problem: str, ids: Iterable[str]) -> str:
+    """Format a problem: ``12 jobs accepted but not finished: a, b, c, …``."""
+    names = sorted(ids)
     if not names:
-        return what
-    more = ", …" if len(names) > NAMED else ""
-    return f"{len(names)} jobs {what}: {', '.join(names[:NAMED])}{more}"
+        return problem
+    more = ", …" if len(names) > MAX_NAMED else ""
+    return f"{len(names)} jobs {problem}: {', '.join(names[:MAX_NAMED])}{more}"
 
 
 def _times(ledger: Sequence[Event], event_type: EventType, after: EventType | None = None) -> int:
-    """How often an event of this type is there; with ``after``, how often right behind that one."""
+    """Count the events of a type; with ``after``, only those directly after an event of that type."""
     return sum(
-        event.type == event_type and (after is None or (place > 0 and ledger[place - 1].type == after))
-        for place, event in enumerate(ledger)
+        event.type == event_type and (after is None or (index > 0 and ledger[index - 1].type == after))
+        for index, event in enumerate(ledger)
     )
 
 
@@ -134,14 +134,14 @@ def _legal(event: Event) -> bool:
 
 
 def _mismatch(job: Job, ledger: Sequence[Event]) -> str | None:
-    """What a replay of the ledger finds wrong with the job, if anything."""
+    """Replay the ledger and return how it contradicts the job, or None."""
     try:
         replayed = replay(Step(event.type, event.from_state, event.to_state) for event in ledger)
     except ValueError as error:
         return str(error)
     if replayed is not job.state:
         return f"the ledger ends in {replayed}, the job is {job.state}"
-    begun = [event.attempt for event in ledger if event.to_state is State.IN_PROGRESS]
-    if begun != list(range(1, job.attempt + 1)):
-        return f"attempts {begun} were begun, the job counts {job.attempt}"
+    started = [event.attempt for event in ledger if event.to_state is State.IN_PROGRESS]
+    if started != list(range(1, job.attempt + 1)):
+        return f"attempts {started} have started, the job counts {job.attempt}"
     return None

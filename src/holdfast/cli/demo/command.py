@@ -1,4 +1,4 @@
-"""``holdfast demo`` and its story."""
+"""``holdfast demo``: start workers, enqueue jobs, kill a worker, and check the result."""
 
 from __future__ import annotations
 
@@ -18,30 +18,33 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from holdfast.cli.demo.check import Verdict, judge, read
-from holdfast.cli.demo.view import Scene, Tail, View, make_view, print_summary
-from holdfast.cli.demo.workers import Crew, Mix, WorkerProcess, declare, make_app
+from holdfast.cli.demo.view import Frame, Tail, View, make_view, print_summary
+from holdfast.cli.demo.workers import Mix, WorkerPool, WorkerProcess, declare, make_app
 from holdfast.cli.failures import FAILED
 from holdfast.cli.options import Json
 from holdfast.cli.output import emit, say
 from holdfast.features.assembly import open_store
 
-LOOK = 0.1
-SETTLING = 0.05
+POLL = 0.1
+# How long a frozen worker's last statements may take to reach the database.
+IN_FLIGHT = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
+    """The settings of one run. ``timeout`` is in seconds."""
+
     url: str
     tenant: str
     logs: Path
     jobs: int
     workers: int
-    patience: float
+    timeout: float
 
 
 @dataclass(slots=True)
 class Outcome:
-    """``killed`` and ``held``: the worker that was killed, and how many jobs it had in its hands."""
+    """``killed`` is the pid of the worker that was killed, ``held`` the number of jobs that it was running."""
 
     verdict: Verdict
     seconds: float
@@ -57,7 +60,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Kill:
-    """What is known of the kill; nothing before it."""
+    """The worker that was killed and the jobs it was running; empty before the kill."""
 
     worker: WorkerProcess | None = None
     held: set[str] = field(default_factory=set)
@@ -69,60 +72,60 @@ def run(plan: Plan, view: View) -> Outcome:
     with closing(make_app(plan.url, plan.tenant)) as app:
         if not app._store.schema().current:
             app._store.migrate()
-        with Crew(plan.url, plan.tenant, plan.logs) as crew:
+        with WorkerPool(plan.url, plan.tenant, plan.logs) as pool:
             for _ in range(plan.workers):
-                view.tell(f"started worker {crew.start().number} with pid {crew.workers[-1].pid}")
+                view.tell(f"started worker {pool.start().number} with pid {pool.workers[-1].pid}")
             accepted = [handle.id for handle in app.enqueue_many(mix.calls(declare(app))) if handle.created]
             view.tell(f"{len(accepted):,} jobs accepted")
             tail = Tail(app._store, plan.tenant)
-            kill = _watch(plan, view, crew, tail, len(accepted), began + plan.patience)
-        # Nobody writes any more: what is read now is the end.
+            kill = _watch(plan, view, pool, tail, len(accepted), began + plan.timeout)
+        # The workers have ended, so this read sees the final state.
         view.tell("workers stopped; reading every job and the whole ledger")
         verdict = judge(accepted, mix.always_fails, read(app._store, plan.tenant))
     killed = None if kill.worker is None else kill.worker.pid
-    problems = [*verdict.problems, *crew.failures()]
+    problems = [*verdict.problems, *pool.failures()]
     if killed is None:
-        problems.append("no worker was killed with jobs in its hands")
-    workers: list[dict[str, object]] = [{"pid": worker.pid, "end": worker.end} for worker in crew.workers]
+        problems.append("no worker was killed while it was running jobs")
+    workers: list[dict[str, object]] = [{"pid": worker.pid, "end": worker.end} for worker in pool.workers]
     return Outcome(verdict, time.monotonic() - began, workers, killed, len(kill.held), problems)
 
 
-def _watch(plan: Plan, view: View, crew: Crew, tail: Tail, total: int, deadline: float) -> _Kill:
-    """Follow the ledger to the end, and kill a worker on the way."""
+def _watch(plan: Plan, view: View, pool: WorkerPool, tail: Tail, total: int, deadline: float) -> _Kill:
+    """Follow the ledger until all jobs have ended. Kill a worker when half of them have."""
     kill = _Kill()
     while time.monotonic() < deadline:
         tail.read()
-        hands = [(w.number, w.pid, tail.in_hand(w) if w.alive else None) for w in crew.workers]
-        view.show(Scene(total, tail.ended, tail.states, hands))
+        running = [(w.number, w.pid, tail.count_running(w) if w.alive else None) for w in pool.workers]
+        view.show(Frame(total, tail.ended, tail.states, running))
         if tail.ended >= total:
             return kill
-        if not crew.alive:
-            view.tell("no worker is alive any more")
+        if not pool.alive:
+            view.tell("no worker is running any more")
             return kill
         if kill.worker is None and tail.ended >= total // 2:
-            kill = _try_to_kill(crew, tail, view)
-        time.sleep(LOOK)
-    view.tell(f"not everything had ended after {plan.patience:.0f} s")
+            kill = _try_to_kill(pool, tail, view)
+        time.sleep(POLL)
+    view.tell(f"not everything had ended after {plan.timeout:.0f} s")
     return kill
 
 
-def _try_to_kill(crew: Crew, tail: Tail, view: View) -> _Kill:
-    """Freeze the busiest worker, see that it holds jobs, and only then kill it: what it held is known for sure."""
-    busiest = max(crew.alive, key=tail.in_hand)
+def _try_to_kill(pool: WorkerPool, tail: Tail, view: View) -> _Kill:
+    """Freeze the busiest worker and kill it if it is running jobs. Frozen, it cannot finish them before the kill."""
+    busiest = max(pool.alive, key=tail.count_running)
     busiest.freeze()
-    time.sleep(SETTLING)  # what it had sent to the database before is through
-    held = tail.held_by(busiest)
+    time.sleep(IN_FLIGHT)
+    held = tail.running_jobs(busiest)
     if not held:
         busiest.thaw()
         return _Kill()
     busiest.kill()
     view.tell(f"killed worker {busiest.number} (pid {busiest.pid}) with SIGKILL; it held {len(held)} jobs")
-    view.tell(f"started worker {crew.start().number} with pid {crew.workers[-1].pid} in its place")
+    view.tell(f"started worker {pool.start().number} with pid {pool.workers[-1].pid} in its place")
     return _Kill(busiest, held)
 
 
 JOBS, WORKERS = 2000, 3
-PATIENCE, A_SECOND = 24.0, 100
+TIMEOUT, JOBS_PER_SECOND = 24.0, 100
 TERMINATED = 128 + signal.SIGTERM
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*(?=@)|(?<=[?&])password=[^&]*")
 
@@ -138,10 +141,10 @@ def demo(
 ) -> None:
     """Run many jobs, kill a worker and check that nothing was lost.
 
-    HOLDFAST_URL is not read: without --url the demo makes a SQLite file of its own. On a database that is
-    named it keeps to a new tenant, so it can be repeated.
+    HOLDFAST_URL is not read: without --url the demo creates a temporary SQLite file. In a database that you name it
+    uses a new tenant, so you can repeat it.
     """
-    with _stopped_by_sigterm(), _place(keep) as folder:
+    with _stopped_by_sigterm(), _folder(keep) as folder:
         own = url is None
         plan = Plan(
             url=f"sqlite:///{folder}/demo.db" if url is None else url,
@@ -149,8 +152,8 @@ def demo(
             logs=folder,
             jobs=jobs,
             workers=workers,
-            # Long enough for a busy machine, short enough to end within half a minute; more jobs have more time.
-            patience=PATIENCE + max(0, jobs - JOBS) / A_SECOND,
+            # Long enough for a busy machine, and short enough to end within half a minute. More jobs have more time.
+            timeout=TIMEOUT + max(0, jobs - JOBS) / JOBS_PER_SECOND,
         )
         with make_view() as view:
             outcome = run(plan, view)
@@ -161,7 +164,7 @@ def demo(
             sys.stderr.flush()
             print_summary(outcome, store)
         if keep or not own:
-            _tell_where(plan, folder if keep else None)
+            _print_location(plan, folder if keep else None)
     raise typer.Exit(0 if outcome.ok else FAILED)
 
 
@@ -190,18 +193,18 @@ def document(outcome: Outcome, plan: Plan, store: str, *, kept: bool) -> dict[st
     }
 
 
-def _tell_where(plan: Plan, folder: Path | None) -> None:
+def _print_location(plan: Plan, folder: Path | None) -> None:
     target = f"--url '{without_password(plan.url)}' --tenant {plan.tenant}"
     if folder is not None:
         say(f"Kept in {folder}")
-    say("To look at it:")
+    say("To inspect it:")
     say(f"  holdfast jobs list --state dead_letter {target}")
     say(f"  holdfast events --limit 20 {target}")
 
 
 def without_password(url: str) -> str:
-    """What may be printed of a URL."""
-    return _PASSWORD.sub(lambda found: found[1] or "", url)
+    """Remove the password from a URL."""
+    return _PASSWORD.sub(lambda match: match[1] or "", url)
 
 
 def _is_embedded(url: str) -> bool:
@@ -210,7 +213,7 @@ def _is_embedded(url: str) -> bool:
 
 
 @contextmanager
-def _place(keep: bool) -> Iterator[Path]:
+def _folder(keep: bool) -> Iterator[Path]:
     if keep:
         yield Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
         return
@@ -220,7 +223,7 @@ def _place(keep: bool) -> Iterator[Path]:
 
 @contextmanager
 def _stopped_by_sigterm() -> Iterator[None]:
-    """SIGTERM unwinds as Ctrl-C does, so that the workers are ended and the file is removed."""
+    """Let SIGTERM unwind the stack, as Ctrl-C does, so that the workers are ended and the file is removed."""
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(TERMINATED)

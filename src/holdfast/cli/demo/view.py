@@ -1,4 +1,4 @@
-"""Live view and summary."""
+"""The display of the demo: progress while it runs, and the summary."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ if TYPE_CHECKING:
     from holdfast.cli.demo.command import Outcome
 
 
-EVERY = 1.0
+LINE_EVERY = 1.0
 SHOWN = (State.QUEUED, State.IN_PROGRESS, State.RETRY_WAITING, State.SUCCEEDED, State.DEAD_LETTER)
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """``hands``: number, pid and jobs in hand of each worker, None for one that is gone."""
+class Frame:
+    """One refresh of the display. ``running`` has the number and pid of each worker and how many jobs it runs; None for
+    a worker that has ended."""
 
     total: int
     ended: int
     states: Mapping[State, int]
-    hands: Sequence[tuple[int, int, int | None]]
+    running: Sequence[tuple[int, int, int | None]]
 
 
 class View(Protocol):
     def tell(self, message: str) -> None: ...
-    def show(self, scene: Scene) -> None: ...
+    def show(self, frame: Frame) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -54,7 +55,7 @@ def make_view() -> View:
 
 
 class PlainView:
-    """A line a second, for logs and pipes."""
+    """Prints a line per second, for logs and pipes."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -62,12 +63,12 @@ class PlainView:
     def tell(self, message: str) -> None:
         say(message)
 
-    def show(self, scene: Scene) -> None:
-        if time.monotonic() < self._next and scene.ended < scene.total:
+    def show(self, frame: Frame) -> None:
+        if time.monotonic() < self._next and frame.ended < frame.total:
             return
-        self._next = time.monotonic() + EVERY
-        counts = ", ".join(f"{scene.states.get(state, 0):,} {state}" for state in SHOWN)
-        say(f"{scene.ended:,} of {scene.total:,} ended ({counts})")
+        self._next = time.monotonic() + LINE_EVERY
+        counts = ", ".join(f"{frame.states.get(state, 0):,} {state}" for state in SHOWN)
+        say(f"{frame.ended:,} of {frame.total:,} ended ({counts})")
 
     def __enter__(self) -> Self:
         return self
@@ -79,7 +80,7 @@ class PlainView:
 
 
 class LiveView:
-    """Messages scroll above a picture of the moment."""
+    """Shows the current figures below scrolling messages."""
 
     def __init__(self) -> None:
         self._console = console(stderr=True)
@@ -88,9 +89,9 @@ class LiveView:
     def tell(self, message: str) -> None:
         self._console.print(Text(plain(message), style="dim"))
 
-    def show(self, scene: Scene) -> None:
-        self._live.update(picture(scene))
-        self._live.start()  # with the first picture; once started it goes on
+    def show(self, frame: Frame) -> None:
+        self._live.update(render(frame))
+        self._live.start()  # has an effect the first time only
 
     def __enter__(self) -> Self:
         return self
@@ -101,17 +102,17 @@ class LiveView:
         self._live.stop()
 
 
-def picture(scene: Scene) -> Group:
+def render(frame: Frame) -> Group:
     states = Table.grid(padding=(0, 2))
     states.add_row(*(Text(state, STYLES.get(state, "")) for state in SHOWN))
-    states.add_row(*(Text(f"{scene.states.get(state, 0):,}", "bold") for state in SHOWN))
+    states.add_row(*(Text(f"{frame.states.get(state, 0):,}", "bold") for state in SHOWN))
     workers = Table.grid(padding=(0, 2))
-    for number, pid, hand in scene.hands:
-        doing = Text("killed", "red") if hand is None else Text("▪" * hand, "cyan")
-        workers.add_row(Text(f"worker {number}"), Text(f"pid {pid}", "dim"), doing)
+    for number, pid, running in frame.running:
+        status = Text("killed", "red") if running is None else Text("▪" * running, "cyan")
+        workers.add_row(Text(f"worker {number}"), Text(f"pid {pid}", "dim"), status)
     bar = Table.grid(padding=(0, 2))
-    ended = Text(f"{scene.ended:,} of {scene.total:,} ended")
-    bar.add_row(ProgressBar(total=scene.total, completed=scene.ended, width=50), ended)
+    ended = Text(f"{frame.ended:,} of {frame.total:,} ended")
+    bar.add_row(ProgressBar(total=frame.total, completed=frame.ended, width=50), ended)
     return Group(Text(), bar, Text(), states, Text(), workers)
 
 
@@ -144,7 +145,7 @@ PAGE = 1000
 
 
 class Tail:
-    """Follows the ledger in pages, each event once; the counts are the database's own."""
+    """Follows the ledger in pages, each event once. The counts per state come from the database."""
 
     def __init__(self, store: Store, tenant: str) -> None:
         self._store = store
@@ -154,7 +155,7 @@ class Tail:
         self.states: Mapping[State, int] = {}
 
     def read(self) -> None:
-        """Take in what is new."""
+        """Read new events and the counts."""
         while page := self._store.run(self._store.ledger.read(self._cursor, PAGE, self._tenant)):
             self._last.update((event.job_id, event) for event in page)
             self._cursor = page[-1].cursor
@@ -166,17 +167,17 @@ class Tail:
     def ended(self) -> int:
         return sum(count for state, count in self.states.items() if state.finished)
 
-    def in_hand(self, worker: WorkerProcess) -> int:
-        """How many jobs the worker was running when the ledger was last read."""
+    def count_running(self, worker: WorkerProcess) -> int:
+        """Return how many jobs the worker was running when the ledger was last read."""
         return sum(
             event.to_state is State.IN_PROGRESS and worker.is_author(event.actor) for event in self._last.values()
         )
 
-    def held_by(self, worker: WorkerProcess) -> set[str]:
-        """The jobs the worker is running now: begun by it, says the ledger, and not ended, says the job itself."""
+    def running_jobs(self, worker: WorkerProcess) -> set[str]:
+        """Return the jobs that the worker is running: the ledger tells who started a job, the job that it runs."""
         self.read()
-        wanted = JobFilter(tenant=self._tenant, state=State.IN_PROGRESS, limit=PAGE)
-        running = self._store.run(self._store.jobs.list(wanted))
+        filters = JobFilter(tenant=self._tenant, state=State.IN_PROGRESS, limit=PAGE)
+        running = self._store.run(self._store.jobs.list(filters))
         return {
             job.id
             for job in running

@@ -1,8 +1,7 @@
-"""The demo's worker processes and jobs.
+"""The jobs of the demo and its worker processes.
 
-The demo's jobs: quick ones, slow ones, flaky ones, some that always fail, some that start later.
-
-``worker_app`` is what its worker processes load; the database and the tenant come by the environment.
+There are quick and slow jobs, flaky ones, some that always fail, and some that start later. The worker processes load
+``worker_app``, which reads the database and the tenant from the environment.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from holdfast.kind import Kind, Prepared
 TARGET = "holdfast.cli.demo.workers:worker_app"
 LEASE = "1.5s"
 CONCURRENCY = 8
-PATIENCE = 15.0
+STOP_TIMEOUT = 15.0
 
 
 class WorkerProcess:
-    """One ``holdfast worker``, as anybody would start it."""
+    """One process of ``holdfast worker``."""
 
     def __init__(self, number: int, environment: Mapping[str, str], log: Path) -> None:
         self.number = number
@@ -48,11 +47,11 @@ class WorkerProcess:
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.PIPE,  # held open as long as we live: see kinds._leave_with_parent
+                stdin=subprocess.PIPE,  # open as long as the demo runs: see _stop_with_parent
                 stdout=output,
                 stderr=output,
                 env=environment,
-                start_new_session=True,  # Ctrl-C is for the demo, which then ends them itself
+                start_new_session=True,  # Ctrl-C goes to the demo only, which stops the workers
             )
 
     @property
@@ -64,7 +63,7 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def is_author(self, actor: str) -> bool:
-        """Whether this is the worker that signed so: its name ends in (host:pid)."""
+        """Whether an event's actor is this worker, whose name ends in (host:pid)."""
         return actor.endswith(f":{self.pid})")
 
     def freeze(self) -> None:
@@ -78,17 +77,17 @@ class WorkerProcess:
         self._process.wait()
         self.end = "killed"
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         if self.alive:
             self.thaw()
             self._process.terminate()
 
-    def ended(self, within: float) -> None:
-        """Wait for it, and kill it if it does not end."""
+    def wait(self, timeout: float) -> None:
+        """Wait for the process, and kill it if it does not end."""
         try:
-            code = self._process.wait(timeout=max(0.0, within))
+            code = self._process.wait(timeout=max(0.0, timeout))
             if self.end == "running":
-                # Asked to stop before it had come up, it is ended by the signal itself.
+                # A process that gets SIGTERM before it has installed a handler is ended by the signal.
                 self.end = "stopped" if code in (0, -signal.SIGTERM) else f"failed with {code}"
         except subprocess.TimeoutExpired:
             self.kill()
@@ -97,7 +96,9 @@ class WorkerProcess:
                 self._process.stdin.close()
 
 
-class Crew:
+class WorkerPool:
+    """The worker processes of the demo. Closing it stops them."""
+
     def __init__(self, url: str, tenant: str, logs: Path) -> None:
         self._environment = {**os.environ, config.URL_VARIABLE: url, config.TENANT_VARIABLE: tenant}
         self._logs = logs
@@ -114,19 +115,19 @@ class Crew:
         return [worker for worker in self.workers if worker.alive]
 
     def failures(self) -> list[str]:
-        """Workers that ended as nobody asked them to, and the last thing they said."""
+        """Describe the workers that failed, with the end of their output."""
         return [
-            f"worker {worker.number} {worker.end}: {_last_words(worker.log)}"
+            f"worker {worker.number} {worker.end}: {_last_output(worker.log)}"
             for worker in self.workers
             if worker.end.startswith("failed")
         ]
 
     def close(self) -> None:
         for worker in self.workers:
-            worker.ask_to_stop()
-        deadline = time.monotonic() + PATIENCE
+            worker.request_stop()
+        deadline = time.monotonic() + STOP_TIMEOUT
         for worker in self.workers:
-            worker.ended(deadline - time.monotonic())
+            worker.wait(deadline - time.monotonic())
 
     def __enter__(self) -> Self:
         return self
@@ -137,9 +138,9 @@ class Crew:
         self.close()
 
 
-def _last_words(log: Path) -> str:
+def _last_output(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines()
-    return "; ".join(lines[-2:]) or "it said nothing"
+    return "; ".join(lines[-2:]) or "no output"
 
 
 ALWAYS_FAILS = "always_fails"
@@ -192,7 +193,7 @@ def declare(app: App) -> Kinds:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """How many of each; what is left of the total is quick."""
+    """The numbers of jobs of each kind. The rest of the total is quick jobs."""
 
     total: int
 
@@ -205,15 +206,15 @@ class Mix:
         return max(1, self.total // 400)
 
     def calls(self, kinds: Kinds) -> list[Prepared[Any]]:
-        """The jobs in an order that mixes the kinds, the same every time."""
-        dice = random.Random(7)
+        """Return the jobs in a random order, which is the same every time."""
+        rng = random.Random(7)
         calls: list[Prepared[Any]] = [kinds.always_fails.prepare(n) for n in range(self.always_fails)]
         calls += [kinds.later.using(delay=LATER_BY).prepare(n) for n in range(self.later)]
         calls += [kinds.flaky.prepare(1 + n % 2) for n in range(self.total // 8)]
-        calls += [kinds.slow.prepare(n, dice.uniform(0.08, 0.2)) for n in range(self.total // 5)]
-        calls += [kinds.render.prepare(n, dice.uniform(0.01, 0.04)) for n in range(self.total // 5)]
-        calls += [kinds.greet.prepare(n, dice.uniform(0.01, 0.04)) for n in range(self.total - len(calls))]
-        dice.shuffle(calls)
+        calls += [kinds.slow.prepare(n, rng.uniform(0.08, 0.2)) for n in range(self.total // 5)]
+        calls += [kinds.render.prepare(n, rng.uniform(0.01, 0.04)) for n in range(self.total // 5)]
+        calls += [kinds.greet.prepare(n, rng.uniform(0.01, 0.04)) for n in range(self.total - len(calls))]
+        rng.shuffle(calls)
         return calls
 
 
@@ -222,14 +223,14 @@ def make_app(url: str | None = None, tenant: str | None = None) -> App:
 
 
 def worker_app() -> App:
-    threading.Thread(target=_leave_with_parent, name="holdfast-demo-parent", daemon=True).start()
+    threading.Thread(target=_stop_with_parent, name="holdfast-demo-parent", daemon=True).start()
     app = make_app()
     declare(app)
     return app
 
 
-def _leave_with_parent() -> None:
-    """The other end of stdin is the demo's. It closes when the demo is gone, however that came about."""
-    while os.read(0, 64):  # not through sys.stdin, whose lock would be held when the interpreter ends
+def _stop_with_parent() -> None:
+    """Stop this worker when the demo ends, for whatever reason: that closes the other end of stdin."""
+    while os.read(0, 64):  # not sys.stdin, whose lock would be held while the interpreter exits
         pass
     os.kill(os.getpid(), signal.SIGTERM)

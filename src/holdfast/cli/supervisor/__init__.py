@@ -1,7 +1,7 @@
 """Workers as child processes: ``holdfast worker --processes N`` and ``--reload``.
 
-A supervisor imports none of the program it serves. Each child is spawned, has a lease of its own, and is joined to the
-supervisor by one socket (``plan``): orders go down, reports come up, and when the supervisor is gone, however that
-came about, the socket closes and the child drains and leaves. ``process`` is a child seen from outside,
-``child`` the same from inside.
+The supervisor does not import the program that it serves. It spawns each child, which has its own lease, and is
+connected to it by a socket: orders go to the child, reports to the supervisor. If the supervisor ends for any reason,
+the socket closes, and the child drains and exits. ``process`` is a child as the supervisor sees it; ``worker_process``
+is the program of the child.
 """

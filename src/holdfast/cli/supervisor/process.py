@@ -1,8 +1,7 @@
-"""One child process and its plan.
+"""``ChildProcess``: a child as its supervisor sees it, the plan it starts with, and the orders it receives.
 
-What a child is told when it starts, and the words of the socket between it and its supervisor.
-
-The plan goes down the socket and not into the arguments: a database URL has no business in the list of processes.
+The plan is sent over the socket and not as arguments, because every user of the machine can read those, and a database
+URL may contain a password.
 """
 
 from __future__ import annotations
@@ -21,19 +20,23 @@ from typing import Any, Final, Self
 
 from holdfast.worker.worker import WorkerOptions
 
-# Orders. They are no signals, because a service manager may signal every process of a service itself, and two of
-# those would mean "at once". The end of the socket means STOP too.
+# Orders. Signals would not do: a service manager may signal every process of a service too, and a second signal means
+# "stop at once". The end of the socket also means STOP.
 STOP: Final = b"stop\n"
 STOP_NOW: Final = b"now\n"
 
-# What a worker may need beyond its grace: a second for handlers to hear of it, three for threads that do not, settling.
+# Time that a worker may need beyond its grace period: a second for handlers to stop, three for threads that do not, and
+# settling.
 MARGIN: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """``number`` is the child's place, from 1; ``watch`` asks it to report the project's files that it imports;
-    ``listen`` is a socket on which it serves the API and the dashboard as well."""
+    """Everything a child needs to start.
+
+    ``number`` is the number of its slot, from 1. With ``watch``, it reports the project files that it imports.
+    ``listen`` is the descriptor of a socket on which it also serves the API and the dashboard.
+    """
 
     app: str
     url: str | None
@@ -50,7 +53,7 @@ class Plan:
 
     def to_line(self) -> bytes:
         values = dataclasses.asdict(self)
-        del values["options"]["extra_duties"]  # functions, which the command line has none of
+        del values["options"]["extra_duties"]  # functions, which cannot be sent; the command line sets none
         return json.dumps(values).encode() + b"\n"
 
     @classmethod
@@ -61,12 +64,12 @@ class Plan:
 
 
 MODULE = "holdfast.cli.supervisor.worker_process"
-LONGEST_REPORT = 16 * 1024 * 1024
-LAST_REPORTS = 1.0
+MAX_REPORT_SIZE = 16 * 1024 * 1024
+LAST_REPORTS_TIMEOUT = 1.0
 
 
 class ChildProcess:
-    """``up`` when it has its app and its database; ``done`` when it ended because its options said so."""
+    """``up`` is set when the child has its app and database, ``done`` when its options (``--burst``) ended it."""
 
     def __init__(
         self,
@@ -96,12 +99,12 @@ class ChildProcess:
                     *(sys.executable, "-m", MODULE, str(theirs.fileno()), plan.app, f"worker-{plan.number}"),
                     stdin=asyncio.subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(), *(() if plan.listen is None else (plan.listen,))),
-                    start_new_session=True,  # Ctrl-C is for the supervisor, which then says what is to be done
+                    start_new_session=True,  # Ctrl-C goes to the supervisor only, which sends orders
                 )
             except OSError:
                 ours.close()
                 raise
-        reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST_REPORT)
+        reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_REPORT_SIZE)
         child = cls(plan.number, process, reader, writer, on_up)
         child.order(plan.to_line())
         return child
@@ -115,7 +118,7 @@ class ChildProcess:
         return time.monotonic() - self.began
 
     def order(self, line: bytes) -> None:
-        """Orders wait in the socket until they are read; one for a child that is gone is not missed by anybody."""
+        """Send an order. It waits in the socket until the child reads it; for a child that has ended it is dropped."""
         with contextlib.suppress(OSError, RuntimeError):
             self._writer.write(line)
 
@@ -125,10 +128,10 @@ class ChildProcess:
                 self._process.send_signal(number)
 
     async def ended(self) -> int:
-        """Its exit code, when it has ended and all its reports have been read."""
+        """Wait until the child has ended and its reports are read; return its exit code."""
         code = await self._process.wait()
-        # Somebody it has left behind may still hold the other end.
-        await asyncio.wait({self._reading}, timeout=LAST_REPORTS)
+        # With a timeout, because a process that it started may still hold the other end of the socket.
+        await asyncio.wait({self._reading}, timeout=LAST_REPORTS_TIMEOUT)
         self._reading.cancel()
         self._writer.close()
         return code

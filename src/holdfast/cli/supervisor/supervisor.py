@@ -1,10 +1,8 @@
-"""Keep n workers alive, stop them.
+"""``Supervisor``: keep N worker processes running until they are stopped or done.
 
-The supervisor: keeps so many workers alive, each a process of its own, until told to stop or all are done.
-
-A child that dies is replaced, after a pause that grows while children die young, so that a broken deployment does not
-turn into a storm of processes. It never gives up on that, with one exception: when no child has come up at all,
-waiting does not help. The first child goes first for that reason: its error is shown once, and not N times.
+A child that dies is replaced after a pause, which grows while children die soon after their start, so that a broken
+deployment does not cause a storm of processes. The supervisor gives up only if no child ever came up. The first child
+starts alone, so that an error of the program is printed once and not N times.
 """
 
 from __future__ import annotations
@@ -18,18 +16,18 @@ from dataclasses import dataclass, replace
 
 from holdfast.cli.failures import FAILED, USAGE
 from holdfast.cli.output import say
-from holdfast.cli.run_worker import AT_ONCE, ONCE_MORE, on_signals
+from holdfast.cli.run_worker import STOPPING, STOPPING_NOW, on_signals
 from holdfast.cli.supervisor.process import MARGIN, STOP, STOP_NOW, ChildProcess, Plan, how_it_ended
 from holdfast.errors import HoldfastError
 
 log = logging.getLogger("holdfast.supervisor")
 
 
-class Stopping:
-    """Signals to the supervisor, turned into orders. ``killed`` counts the children that had to be."""
+class Shutdown:
+    """Turns signals to the supervisor into orders to its children. ``killed`` counts the children that were killed."""
 
     def __init__(self, children: Callable[[], Collection[ChildProcess]], grace: float, *, quiet: bool) -> None:
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.killed = 0
         self._children = children
         self._grace = grace
@@ -47,7 +45,7 @@ class Stopping:
             self.stop()
         elif self._signals == 2:
             self._give(STOP_NOW, MARGIN)
-            self._say(AT_ONCE)
+            self._say(STOPPING_NOW)
         else:
             self._kill()
 
@@ -56,28 +54,28 @@ class Stopping:
             self.on_signal()
 
     def stop(self) -> None:
-        """Let them drain; what has not left by then is killed."""
-        self.asked.set()
+        """Let the children drain. Those that do not end in time are killed."""
+        self.requested.set()
         self._give(STOP, self._grace + MARGIN)
-        if self._signals:  # not before: whoever reads the messages may keep us waiting
-            self._say(ONCE_MORE)
+        if self._signals:  # after the orders: writing to stderr may block
+            self._say(STOPPING)
 
     def join(self, child: ChildProcess) -> None:
-        """For a child that was started while the order was given."""
-        if self.asked.is_set():
+        """Send the current order to a child that was started while it was given."""
+        if self.requested.is_set():
             child.order(self._order)
 
     def over(self) -> None:
-        """All have left."""
+        """Cancel the deadline: all children have ended."""
         if self._deadline is not None:
             self._deadline.cancel()
 
-    def _give(self, order: bytes, patience: float) -> None:
+    def _give(self, order: bytes, timeout: float) -> None:
         self._order = order
         for child in self._children():
             child.order(self._order)
         self.over()
-        self._deadline = asyncio.get_running_loop().call_later(patience, self._kill)
+        self._deadline = asyncio.get_running_loop().call_later(timeout, self._kill)
 
     def _kill(self) -> None:
         for child in self._children():
@@ -90,14 +88,15 @@ class Stopping:
             say(message)
 
 
-TRIES = 3
-STEADY = 10.0
+MAX_START_ATTEMPTS = 3
+# A child that lived longer than this many seconds resets the pause.
+STABLE_AFTER = 10.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 
 
 @dataclass(slots=True)
-class Place:
-    """One place in the crew, and what its children did, one after another. ``code`` is the last one's exit code."""
+class Slot:
+    """One of the N positions, with totals over its successive children. ``code`` is the exit code of the last one."""
 
     number: int
     jobs: int = 0
@@ -107,91 +106,95 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``usage`` when the children could not start because they were asked for something that cannot be had."""
+    """The result of a supervisor. ``usage`` is set if the children could not start because of a wrong argument."""
 
-    places: list[Place]
+    slots: list[Slot]
     clean: bool
     usage: bool = False
 
     @property
     def jobs(self) -> int:
-        return sum(place.jobs for place in self.places)
+        return sum(slot.jobs for slot in self.slots)
 
     @property
     def restarts(self) -> int:
-        return sum(place.restarts for place in self.places)
+        return sum(slot.restarts for slot in self.slots)
 
 
 def pause_after(deaths: int) -> float:
-    """Seconds before the next start, after so many deaths in a row of children that had not lived long."""
+    """Return the seconds to wait before a restart, after this many successive early deaths."""
     return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(max(deaths, 1) - 1, 16))
 
 
 class Supervisor:
+    """Keeps ``processes`` children running."""
+
     def __init__(self, plan: Plan, processes: int) -> None:
         self._plan = plan
-        self._places = [Place(number) for number in range(1, processes + 1)]
+        self._slots = [Slot(number) for number in range(1, processes + 1)]
         self._children: dict[int, ChildProcess] = {}
-        self._stopping = Stopping(self._children.values, plan.options.grace, quiet=plan.as_json)
+        self._shutdown = Shutdown(self._children.values, plan.options.grace, quiet=plan.as_json)
         self._came_up = asyncio.Event()
 
     async def run(self) -> Report:
-        self._stopping.listen()
-        keeping = [asyncio.create_task(self._keep(self._places[0]))]
+        self._shutdown.listen()
+        tasks = [asyncio.create_task(self._keep(self._slots[0]))]
         ready = asyncio.create_task(self._came_up.wait())
-        await asyncio.wait({*keeping, ready}, return_when=asyncio.FIRST_COMPLETED)
-        if self._came_up.is_set() and not self._stopping.asked.is_set():
-            keeping += [asyncio.create_task(self._keep(place)) for place in self._places[1:]]
+        await asyncio.wait({*tasks, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if self._came_up.is_set() and not self._shutdown.requested.is_set():
+            tasks += [asyncio.create_task(self._keep(slot)) for slot in self._slots[1:]]
         ready.cancel()
-        await asyncio.gather(*keeping)
-        self._stopping.over()
-        if not self._came_up.is_set() and not self._stopping.asked.is_set():
+        await asyncio.gather(*tasks)
+        self._shutdown.over()
+        if not self._came_up.is_set() and not self._shutdown.requested.is_set():
             return self._gave_up()
-        clean = not self._stopping.killed and all(place.code == 0 for place in self._places)
-        return Report(self._places, clean)
+        clean = not self._shutdown.killed and all(slot.code == 0 for slot in self._slots)
+        return Report(self._slots, clean)
 
     def _gave_up(self) -> Report:
-        if self._places[0].code == USAGE:
-            return Report(self._places, clean=False, usage=True)
+        if self._slots[0].code == USAGE:
+            return Report(self._slots, clean=False, usage=True)
         raise HoldfastError(
-            f"no worker started in {TRIES} attempts", code="workers_failed", fix="Read the workers' output above."
+            f"no worker started in {MAX_START_ATTEMPTS} attempts",
+            code="workers_failed",
+            fix="Read the workers' output above.",
         )
 
-    async def _keep(self, place: Place) -> None:
-        """One child after another, until the place needs none."""
+    async def _keep(self, slot: Slot) -> None:
+        """Run one child after another in the slot, until it needs none."""
         deaths = 0
-        while (lived := await self._one_life(place)) is not None:
-            deaths = 1 if lived > STEADY else deaths + 1
-            if not self._came_up.is_set() and (place.code == USAGE or deaths >= TRIES):
+        while (lived := await self._one_life(slot)) is not None:
+            deaths = 1 if lived > STABLE_AFTER else deaths + 1
+            if not self._came_up.is_set() and (slot.code == USAGE or deaths >= MAX_START_ATTEMPTS):
                 return
             pause = pause_after(deaths)
-            log.warning("Restarting worker %s in %.1f s", place.number, pause)
+            log.warning("Restarting worker %s in %.1f s", slot.number, pause)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.asked.wait(), pause)
-            place.code = 0  # what matters is how the last one leaves
-            if self._stopping.asked.is_set():
+                await asyncio.wait_for(self._shutdown.requested.wait(), pause)
+            slot.code = 0  # only the exit code of the last child counts
+            if self._shutdown.requested.is_set():
                 return
-            place.restarts += 1
+            slot.restarts += 1
 
-    async def _one_life(self, place: Place) -> float | None:
-        """From the start of a child to its end. How long it lived; None if there is no need of another."""
+    async def _one_life(self, slot: Slot) -> float | None:
+        """Run one child to its end. Return how long it lived; None if it needs no successor."""
         try:
-            child = await ChildProcess.start(replace(self._plan, number=place.number), self._came_up.set)
-        except OSError as error:  # no memory for it, or its Python is just being replaced
-            log.error("Worker %s cannot be started: %s", place.number, error)
-            place.code = FAILED
+            child = await ChildProcess.start(replace(self._plan, number=slot.number), self._came_up.set)
+        except OSError as error:  # for example no memory, or Python is being upgraded
+            log.error("Worker %s cannot be started: %s", slot.number, error)
+            slot.code = FAILED
             return 0.0
-        log.info("Worker %s started with pid %s", place.number, child.pid)
-        self._children[place.number] = child
-        self._stopping.join(child)
-        place.code = await child.ended()
-        del self._children[place.number]
-        place.jobs += child.taken
-        if self._stopping.asked.is_set():
+        log.info("Worker %s started with pid %s", slot.number, child.pid)
+        self._children[slot.number] = child
+        self._shutdown.join(child)
+        slot.code = await child.ended()
+        del self._children[slot.number]
+        slot.jobs += child.taken
+        if self._shutdown.requested.is_set():
             if not child.up:
-                place.code = 0  # however it left, it had nothing in its hands
+                slot.code = 0  # it had claimed no job, so its exit code does not matter
             return None
-        if place.code == 0 and child.done:
+        if slot.code == 0 and child.done:
             return None
-        log.warning("Worker %s (pid %s) %s", place.number, child.pid, how_it_ended(place.code))
+        log.warning("Worker %s (pid %s) %s", slot.number, child.pid, how_it_ended(slot.code))
         return child.lived

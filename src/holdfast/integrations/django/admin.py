@@ -1,4 +1,4 @@
-"""Read-only lists in Django's admin, which link to the dashboard where it is mounted."""
+"""Read-only lists in Django's admin, with links to the dashboard if it is mounted."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ class JobAdmin(ListAdmin):
     only: State | None = None
 
     def rows(self, app: DjangoApp, request: HttpRequest) -> list[Row]:
-        wanted = JobFilter(tenant=app.session.tenant, state=self.only, limit=PAGE, payloads=False)
+        filters = JobFilter(tenant=app.session.tenant, state=self.only, limit=PAGE, payloads=False)
         return [
             (
                 f"jobs/{job.id}",
                 (job.kind, job.state, job.queue, job.attempt, job.created_at, job.finished_at, job.error_code),
             )
-            for job in app.session.read(app._store.jobs.list(wanted))
+            for job in app.session.read(app._store.jobs.list(filters))
         ]
 
 
@@ -96,8 +96,11 @@ class ApprovalAdmin(ListAdmin):
 
     def rows(self, app: DjangoApp, request: HttpRequest) -> list[Row]:
         return [
-            (f"approvals/{each.id}", (each.summary, each.name, each.job_id, each.opened_at, each.expires_at))
-            for each in app.approvals.list()[:PAGE]
+            (
+                f"approvals/{approval.id}",
+                (approval.summary, approval.name, approval.job_id, approval.opened_at, approval.expires_at),
+            )
+            for approval in app.approvals.list()[:PAGE]
         ]
 
 
@@ -108,6 +111,6 @@ class ScheduleAdmin(ListAdmin):
 
     def rows(self, app: DjangoApp, request: HttpRequest) -> list[Row]:
         return [
-            (f"schedules/{each.name}", (each.name, each.kind, each.timing, each.next_fire_at))
-            for each in app.schedules.list()[:PAGE]
+            (f"schedules/{schedule.name}", (schedule.name, schedule.kind, schedule.timing, schedule.next_fire_at))
+            for schedule in app.schedules.list()[:PAGE]
         ]

@@ -1,7 +1,7 @@
-"""``DjangoApp``: an ``App`` on Django's database, which enqueues on Django's own connection.
+"""``DjangoApp``: an ``App`` on Django's database, which enqueues on Django's connection.
 
-A job that is enqueued in a view exists if the view's transaction commits. Workers and the dashboard use connections of
-their own to the same database.
+A job that is enqueued in a view exists if the view's transaction commits. Workers and the dashboard use separate
+connections to the same database.
 """
 
 from __future__ import annotations
@@ -46,31 +46,34 @@ SETTINGS: Final = frozenset(
 
 
 def configured() -> dict[str, Any]:
-    given = dict(getattr(settings, "HOLDFAST", {}))
-    if unknown := given.keys() - SETTINGS:
+    """Return ``settings.HOLDFAST``. Raises ``ImproperlyConfigured`` for unknown keys."""
+    options = dict(getattr(settings, "HOLDFAST", {}))
+    if unknown := options.keys() - SETTINGS:
         raise ImproperlyConfigured(f"HOLDFAST has unknown keys: {', '.join(sorted(unknown))}.")
-    return given
+    return options
 
 
 class DjangoSession(Session):
-    """Runs on Django's connection what belongs to Django's transaction, and the rest on connections of the store."""
+    """Runs flows that belong to Django's transaction on Django's connection, and others on the store's connections."""
 
     alias = DEFAULT_DB_ALIAS
     _name: object = None
 
     def follow(self) -> Any:
-        """Move to the database that Django uses now, and return its connection of this thread. Test runners change the
-        database's name after this app was created."""
+        """Switch to the database that Django uses now, and return Django's connection of this thread.
+
+        Test runners change the name of the database after the app was created.
+        """
         wrapper = connections[self.alias]
         name = wrapper.settings_dict["NAME"]
         if name == self._name:
             return wrapper
-        known, self._name = self._name, name
-        if known is not None:
-            left = self.store
-            self.home = open_store(url_of(self.alias), schema=getattr(left, "schema_name", "holdfast"))
+        previous, self._name = self._name, name
+        if previous is not None:
+            old_store = self.store
+            self.home = open_store(url_of(self.alias), schema=getattr(old_store, "schema_name", "holdfast"))
             self.move_to(self.home)
-            left.close()
+            old_store.close()
         return wrapper
 
     @property
@@ -79,7 +82,7 @@ class DjangoSession(Session):
 
     @property
     def _joins(self) -> bool:
-        """Whether Django's connection may hold what no other connection can see."""
+        """Whether Django's connection may have data that no other connection can see."""
         return is_in_memory(self.alias) or (connections[self.alias].in_atomic_block and can_host(self.alias))
 
     def make_ready(self) -> None:
@@ -110,12 +113,12 @@ class DjangoSession(Session):
     async def _aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is not None:
             return await super()._aadd(specs, tenant, connection)
-        found: list[Enqueued] = await sync_to_async(self._add, thread_sensitive=True)(specs, tenant, None)
-        return found
+        result: list[Enqueued] = await sync_to_async(self._add, thread_sensitive=True)(specs, tenant, None)
+        return result
 
 
 class DjangoSignature(Signature):
-    """Refuses model instances by name. A job outlives the instance, so it takes the primary key."""
+    """Refuses model instances with a clear error. A job outlives the instance, so it takes the primary key."""
 
     def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, limit: int) -> str:
         try:
@@ -154,7 +157,7 @@ def refuse_models(kind: str, arguments: Mapping[str, Any], cause: BaseException)
 
 
 def _fresh_connections(run: RunInfo) -> Iterator[None]:
-    """Around every attempt, in the handler's thread: drop connections that are broken or older than CONN_MAX_AGE."""
+    """Around each attempt, in the handler's thread: close connections that are broken or older than CONN_MAX_AGE."""
     close_old_connections()
     try:
         yield
@@ -163,7 +166,7 @@ def _fresh_connections(run: RunInfo) -> Iterator[None]:
 
 
 class DjangoApp(App):
-    """The app of a Django project. ``get_app()`` returns it; there is one per process."""
+    """The app of a Django project. There is one per process, which ``get_app()`` returns."""
 
     _session: DjangoSession
     _session_type = DjangoSession
@@ -178,7 +181,7 @@ class DjangoApp(App):
         self.hooks.around_run(self._fresh_async_connections)
 
     async def _fresh_async_connections(self, run: RunInfo) -> AsyncIterator[None]:
-        """For async handlers: their queries run in the thread that ``sync_to_async`` uses."""
+        """The same for async handlers, whose queries run in the thread that ``sync_to_async`` uses."""
         declared = self._kinds.get(run.kind)
         if declared is None or not iscoroutinefunction(declared.kind.function):
             yield
@@ -195,25 +198,25 @@ class DjangoApp(App):
         return self._session
 
 
-_guard = threading.Lock()
-_made: DjangoApp | None = None
+_lock = threading.Lock()
+_app: DjangoApp | None = None
 
 
 def get_app() -> DjangoApp:
-    """The app on the database that ``settings.HOLDFAST["DATABASE"]`` names, or on the default one."""
-    global _made
-    if _made is not None:
-        return _made
+    """Return the app on the database that ``settings.HOLDFAST["DATABASE"]`` names, or on the default one."""
+    global _app
+    if _app is not None:
+        return _app
     if not (apps.apps_ready or apps.loading) and os.environ.get("DJANGO_SETTINGS_MODULE"):
-        # A process that Holdfast started for itself: a worker of several, or the child of a job with process=True.
+        # A process that Holdfast started: one of several workers, or the child of a job with process=True.
         import django
 
         django.setup()
-    with _guard:
-        if _made is None:
-            given = configured()
-            alias = given.pop("DATABASE", DEFAULT_DB_ALIAS)
-            # Not the program's name: a web server, manage.py and a worker share the schedules that the code declares.
-            given.setdefault("NAME", (settings.SETTINGS_MODULE or "django").partition(".")[0])
-            _made = DjangoApp(alias, **{name.lower(): value for name, value in given.items()})
-        return _made
+    with _lock:
+        if _app is None:
+            options = configured()
+            alias = options.pop("DATABASE", DEFAULT_DB_ALIAS)
+            # Not the program's name: a web server, manage.py and a worker must share the declared schedules.
+            options.setdefault("NAME", (settings.SETTINGS_MODULE or "django").partition(".")[0])
+            _app = DjangoApp(alias, **{name.lower(): value for name, value in options.items()})
+        return _app

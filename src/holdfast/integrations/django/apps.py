@@ -1,4 +1,4 @@
-"""The Django app: label ``holdfast``, tables with ``manage.py migrate``, system checks."""
+"""The configuration of the Django app ``holdfast``: it creates the tables in ``manage.py migrate`` and adds checks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HoldfastConfig(AppConfig):
 
 
 def create_tables(using: str, verbosity: int = 1, stdout: Any = None, **_: Any) -> None:
-    """Bring the schema up to date before Django's migrations run: those may enqueue jobs themselves."""
+    """Migrate the schema before Django's migrations run, because those may enqueue jobs."""
     from holdfast.integrations.django.application import get_app
     from holdfast.integrations.django.orm_connection import migrate
 

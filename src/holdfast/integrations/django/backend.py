@@ -1,4 +1,4 @@
-"""``HoldfastBackend``: Django's tasks as Holdfast jobs. The kind of a task's jobs is its path: ``shop.tasks.send``."""
+"""``HoldfastBackend``: runs Django's tasks as jobs. The kind of a task's jobs is its path: ``shop.tasks.send``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class HoldfastTask(Task):
     """A task with options of Holdfast: ``@task(retry=Retry(max_attempts=5), timeout=30)``, ``.using(key="r-7")``.
 
     ``retry`` and ``timeout`` belong to the definition. ``key`` is an idempotency key: a second ``enqueue`` with it
-    returns the result of the first one's job. ``tags`` are labels to search by.
+    returns the result of the first job. ``tags`` are labels to search by.
     """
 
     retry: Retry | str | None = None
@@ -42,18 +42,18 @@ class HoldfastTask(Task):
     tags: tuple[str, ...] = ()
 
     def using(self, **options: Any) -> HoldfastTask:
-        """Create a new task with modified defaults: ``priority``, ``queue_name``, ``run_after``, ``backend``, ``key``,
+        """Return the task with other options: ``priority``, ``queue_name``, ``run_after``, ``backend``, ``key``,
         ``tags``."""
         return dataclasses.replace(self, **{name: value for name, value in options.items() if value is not None})
 
 
 _tasks: dict[str, Any] = {}
-"""Every task that this process has imported, by its path."""
-MOST_CHECKED = 1_000
+"""All tasks that this process has imported, by path."""
+MAX_CACHED = 1_000
 
 
 class HoldfastBackend(BaseTaskBackend):
-    """``OPTIONS = {"retry": Retry(max_attempts=1)}`` is the policy of tasks that name none themselves."""
+    """The task backend. ``OPTIONS = {"retry": Retry(max_attempts=1)}`` is for tasks without a retry policy."""
 
     task_class = HoldfastTask
     supports_defer = True
@@ -64,7 +64,7 @@ class HoldfastBackend(BaseTaskBackend):
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
         self.retry: Retry | str | None = self.options.get("retry")
-        # Tasks that were checked, each with its kind. The task is kept, so that its id stays its own.
+        # Checked tasks and their kinds, by the id of the task. The task is referenced so that its id is not reused.
         self._checked: dict[int, tuple[Any, Kind[..., Any]]] = {}
 
     def validate_task(self, task: Any) -> None:
@@ -87,13 +87,13 @@ class HoldfastBackend(BaseTaskBackend):
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Enqueue on Django's connection: the job exists if the open transaction commits."""
-        known = self._checked.get(id(task))
-        kind = self._check(task) if known is None else known[1]
+        cached = self._checked.get(id(task))
+        kind = self._check(task) if cached is None else cached[1]
         result = self._result(task, args, kwargs)
         prepared = kind.prepare(result.args, result.kwargs, self.alias)
         session = self.app.session
         handle = session.enqueue(prepared.spec, prepared.tenant, prepared.decode)
-        if not handle.created:  # the key stands for an earlier job
+        if not handle.created:  # an earlier job has the same key
             return self.get_result(handle.id)
         object.__setattr__(result, "id", handle.id)
         object.__setattr__(result, "enqueued_at", results.enqueued_at(handle.id))
@@ -123,12 +123,12 @@ class HoldfastBackend(BaseTaskBackend):
                 worker_ids=[],
             )
         except TypeError as refused:
-            named = {f"args[{number}]": value for number, value in enumerate(args)}
-            refuse_models(task.module_path, {**named, **kwargs}, refused)
+            positional = {f"args[{number}]": value for number, value in enumerate(args)}
+            refuse_models(task.module_path, {**positional, **kwargs}, refused)
             raise
 
     def _check(self, task: Any) -> Kind[..., Any]:
-        """Check the task and make the kind that has its options: a fifth of the cost of an enqueue."""
+        """Check the task and return the kind with its options. This takes a fifth of an enqueue, so it is cached."""
         self.validate_task(task)
         kind = declare(self.app, task).using(
             queue=task.queue_name, priority=int(task.priority), tags=getattr(task, "tags", ())
@@ -139,15 +139,15 @@ class HoldfastBackend(BaseTaskBackend):
             kind = kind.using(key=key)
         if task.run_after is not None:
             kind = kind.using(run_at=task.run_after)
-        if key is None and task.run_after is None:  # others are used once
-            if len(self._checked) >= MOST_CHECKED:
+        if key is None and task.run_after is None:  # tasks with these are used once
+            if len(self._checked) >= MAX_CACHED:
                 self._checked.clear()
             self._checked[id(task)] = (task, kind)
         return kind
 
 
 def declare(app: DjangoApp, task: Any) -> Kind[..., Any]:
-    """The kind of a task, declared on first use."""
+    """Return the kind of a task. It is declared on first use."""
     path = task.module_path
     if path in app._kinds:
         return app._kinds[path].kind
@@ -159,7 +159,7 @@ def declare(app: DjangoApp, task: Any) -> Kind[..., Any]:
 
 
 def _handler(task: Any) -> Any:
-    """A handler for the worker. The payload holds the arguments and the backend's alias."""
+    """Return the handler of a task. The payload has the arguments and the backend's alias."""
     if iscoroutinefunction(task.func):
 
         async def arun(ctx, args, kwargs, backend=DEFAULT_TASK_BACKEND_ALIAS):  # type: ignore[no-untyped-def]
@@ -174,23 +174,24 @@ def _handler(task: Any) -> Any:
 
 
 def register(task: Any) -> None:
-    """Let workers of this process run a task, whichever backend it was defined for."""
+    """Let workers of this process run a task, even if it was defined for another backend."""
     _tasks.setdefault(task.module_path, task)
 
 
 def declare_all(app: DjangoApp) -> None:
+    """Declare the kinds of all tasks that are imported."""
     for task in list(_tasks.values()):
         declare(app, task)
 
 
 def task_at(path: str) -> Any:
-    """The task with this path; ``TaskResultDoesNotExist`` if there is none."""
-    found = _tasks.get(path)
-    if found is None:
+    """Return the task with this path. Raises ``TaskResultDoesNotExist`` if there is none."""
+    task = _tasks.get(path)
+    if task is None:
         try:
-            found = import_string(path)
+            task = import_string(path)
         except (ImportError, ValueError):
-            found = None
-    if not isinstance(found, Task):
+            task = None
+    if not isinstance(task, Task):
         raise TaskResultDoesNotExist(f"{path} is not a task")
-    return found
+    return task

@@ -1,4 +1,4 @@
-"""System checks: ``manage.py check``, and with ``--database`` whether the tables are there."""
+"""System checks of ``manage.py check``; with ``--database`` they include the tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ APP = "holdfast.integrations.django"
 
 
 def check_backend(backend: HoldfastBackend) -> list[Any]:
-    """What a backend in ``TASKS`` needs."""
+    """Check that the app of a backend in ``TASKS`` is installed."""
     if apps.is_installed(APP):
         return []
     return [
@@ -37,9 +37,9 @@ def check_backend(backend: HoldfastBackend) -> list[Any]:
 
 
 def check_settings(app_configs: Sequence[Any] | None = None, **_: Any) -> list[Any]:
-    """``HOLDFAST``, and the database that it names."""
-    given = getattr(settings, "HOLDFAST", {})
-    unknown = sorted(given.keys() - SETTINGS)
+    """Check ``settings.HOLDFAST`` and the database that it names."""
+    options = getattr(settings, "HOLDFAST", {})
+    unknown = sorted(options.keys() - SETTINGS)
     if unknown:
         return [
             checks.Error(
@@ -48,7 +48,7 @@ def check_settings(app_configs: Sequence[Any] | None = None, **_: Any) -> list[A
                 id="holdfast.E003",
             )
         ]
-    alias = given.get("DATABASE", DEFAULT_DB_ALIAS)
+    alias = options.get("DATABASE", DEFAULT_DB_ALIAS)
     try:
         url_of(alias)
     except (ImproperlyConfigured, LookupError) as error:
@@ -70,15 +70,15 @@ def check_settings(app_configs: Sequence[Any] | None = None, **_: Any) -> list[A
 
 
 def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[Any]:
-    """Whether the schema is current. Runs with ``manage.py check --database default``."""
+    """Check that the schema is current. Runs with ``manage.py check --database default``."""
     app = get_app()
-    migrating = sys.argv[1:2] == ["migrate"]  # which checks first, and creates the tables then
+    migrating = sys.argv[1:2] == ["migrate"]  # it runs the checks before it creates the tables
     if migrating or app.alias not in (databases or ()) or is_in_memory(app.alias):
         return []
     try:
         app.session.follow()
         current = app._store.schema().current
-    except HoldfastError:  # the database is away, which Django reports itself
+    except HoldfastError:  # the database is unreachable, which Django reports
         return []
     if current:
         return []

@@ -1,4 +1,4 @@
-"""The tasks framework: ``django.tasks`` from Django 6.0 on, the ``django-tasks`` package before that."""
+"""The tasks framework: ``django.tasks`` since Django 6.0, the package ``django-tasks`` before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ else:
             "Django before 6.0 has no tasks framework. Install the backport: pip install django-tasks"
         ) from missing
 
-    # The backport's releases up to 0.12 have a name of their own for it.
+    # Releases of the backport up to 0.12 have another name for it.
     InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
     TaskResultDoesNotExist = exceptions.TaskResultDoesNotExist
     FRAMEWORK = "django_tasks"

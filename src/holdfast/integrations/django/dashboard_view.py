@@ -1,9 +1,9 @@
-"""The dashboard below a URL of the project, for people whom Django knows.
+"""The dashboard below a URL of the project, for users of Django.
 
-The dashboard is an ASGI application. One thread of the process runs it on an event loop of its own, and this view hands
-requests to it, so it works under WSGI and ASGI. Live updates need a connection that stays open. Under ASGI they
-are streamed. Under WSGI they would hold a worker of the web server, so the stream is answered with 204 there, and pages
-refresh themselves periodically.
+The dashboard is an ASGI application. A thread of the process runs it on a separate event loop, and this view forwards
+requests to it, so it works under WSGI and ASGI. Live updates need a connection that stays open. Under ASGI they are
+streamed. Under WSGI they would occupy a worker of the web server, so the stream is answered with 204, and pages refresh
+themselves periodically.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 VIEW, CHANGE = "holdfast.view_dashboard", "holdfast.change_dashboard"
 TIMEOUT: Final = 60.0
 STREAM_SECONDS: Final = 300.0
-"""A stream ends after this time and the page opens another one, for which Django checks the user again."""
+"""A stream ends after this time. The page opens another one, for which Django checks the user again."""
 KEY: Final = "holdfast.identity"
-# These carry a credential of their own: a person may decide an approval by a link in an e-mail.
+# Paths without login. The links to approvals, which people get by e-mail, contain a token.
 OPEN: Final = ("decide/", "static/", "api/v1/decide/")
-# Django has said these for itself, or will.
+# Headers that Django or the web server sets.
 _SKIPPED: Final = frozenset({b"content-length", b"connection", b"transfer-encoding"})
 
 
@@ -51,10 +51,10 @@ def scopes_for(user: Any) -> frozenset[Scope]:
     return ROLES[Role.VIEWER] if user.has_perm(VIEW) else frozenset()
 
 
-# Holdfast compares the origin of unsafe requests with the host, and pages have no token of Django's.
+# Instead of Django's CSRF token, Holdfast compares the origin of unsafe requests with the host.
 @csrf_exempt
 def dashboard(request: HttpRequest, path: str = "") -> HttpResponseBase:
-    """``path("jobs/", include("holdfast.integrations.django.urls"))``"""
+    """Serve the dashboard to users who have the permission. ``holdfast.integrations.django.urls`` mounts it."""
     identity = None
     if not path.startswith(OPEN):
         user = request.user
@@ -66,7 +66,7 @@ def dashboard(request: HttpRequest, path: str = "") -> HttpResponseBase:
         identity = _identity(str(user.get_username()), scopes)
     root = reverse("holdfast:dashboard")[:-1]
     if "text/event-stream" not in request.headers.get("accept", ""):
-        return bridge().answer(request, root, identity)
+        return bridge().respond(request, root, identity)
     if not isinstance(request, ASGIRequest):
         return HttpResponse(status=204)
     return bridge().stream(request, root, identity)
@@ -80,14 +80,16 @@ def _identity(actor: str, scopes: frozenset[Scope]) -> Identity:
 
 
 @dataclass(slots=True)
-class _Answer:
+class _Buffered:
+    """A complete response."""
+
     status: int = 500
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     body: bytearray = field(default_factory=bytearray)
 
 
 class _Stream:
-    """An answer whose body has no end, on the loop of the bridge."""
+    """A response without an end, on the loop of the bridge."""
 
     def __init__(self) -> None:
         self.status = 500
@@ -95,10 +97,10 @@ class _Stream:
         self.task: asyncio.Task[None] | None = None
         self._chunks: asyncio.Queue[bytes] = asyncio.Queue(100)
         self._started = asyncio.Event()
-        self._gone = asyncio.Event()
+        self._ended = asyncio.Event()
 
     async def begin(self, service: Callable[..., Awaitable[None]], scope: dict[str, Any]) -> None:
-        """Until the head of the answer is there."""
+        """Start the service and wait for the head of the response."""
         self.task = asyncio.create_task(self._run(service, scope))
         await self._started.wait()
 
@@ -108,7 +110,7 @@ class _Stream:
         async def receive() -> dict[str, Any]:
             nonlocal sent
             if sent:
-                await self._gone.wait()
+                await self._ended.wait()
                 return {"type": "http.disconnect"}
             sent = True
             return {"type": "http.request", "body": b"", "more_body": False}
@@ -124,26 +126,26 @@ class _Stream:
             await service(scope, receive, send)
         finally:
             self._started.set()
-            self._gone.set()
+            self._ended.set()
 
     async def next(self) -> bytes:
-        """The next bytes; none at the end."""
-        chunk, gone = asyncio.ensure_future(self._chunks.get()), asyncio.ensure_future(self._gone.wait())
+        """Return the next bytes; none at the end."""
+        chunk, ended = asyncio.ensure_future(self._chunks.get()), asyncio.ensure_future(self._ended.wait())
         try:
-            await asyncio.wait({chunk, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({chunk, ended}, return_when=asyncio.FIRST_COMPLETED)
             return chunk.result() if chunk.done() else b""
         finally:
             chunk.cancel()
-            gone.cancel()
+            ended.cancel()
 
     def end(self) -> None:
-        self._gone.set()
+        self._ended.set()
         if self.task is not None:
             self.task.cancel()
 
 
 class _LiveResponse(StreamingHttpResponse):
-    """Ends its stream when Django is done with it, read or not."""
+    """Ends its stream when Django closes the response."""
 
     def __init__(self, bridge: Bridge, stream: _Stream) -> None:
         self._bridge, self._stream = bridge, stream
@@ -166,7 +168,7 @@ class _LiveResponse(StreamingHttpResponse):
 
 
 class Bridge:
-    """The service of an app on a loop of its own."""
+    """Runs the service of an app on an event loop in a thread."""
 
     def __init__(self, app: DjangoApp) -> None:
         from holdfast.server.app import make_service
@@ -199,10 +201,10 @@ class Bridge:
             await self._end_streams()
 
     async def _end_streams(self) -> None:
-        left = [stream.task for stream in self._streams if stream.task is not None]
+        tasks = [stream.task for stream in self._streams if stream.task is not None]
         for stream in tuple(self._streams):
             stream.end()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def close(self) -> None:
         if self.pid != os.getpid() or self._ending is None:
@@ -211,21 +213,21 @@ class Bridge:
             self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join(5.0)
 
-    def answer(self, request: HttpRequest, root: str, identity: Identity | None) -> HttpResponse:
+    def respond(self, request: HttpRequest, root: str, identity: Identity | None) -> HttpResponse:
         scope, body = _scope(request, root), request.body
         scope[KEY] = identity
         work = asyncio.run_coroutine_threadsafe(self._call(scope, body), self._loop)
         try:
-            answer = work.result(TIMEOUT)
+            buffered = work.result(TIMEOUT)
         except TimeoutError:
             work.cancel()
-            return HttpResponse("The dashboard did not answer in time.", status=504, content_type="text/plain")
-        response = HttpResponse(bytes(answer.body), status=answer.status)
-        _set_headers(response, answer.headers)
+            return _gateway_timeout()
+        response = HttpResponse(bytes(buffered.body), status=buffered.status)
+        _set_headers(response, buffered.headers)
         return response
 
     def stream(self, request: HttpRequest, root: str, identity: Identity | None) -> HttpResponseBase:
-        """An answer that stays open, for a server that speaks ASGI."""
+        """Return a response that stays open, for an ASGI server."""
         scope = _scope(request, root)
         scope[KEY] = identity
         work = asyncio.run_coroutine_threadsafe(self._begin(scope), self._loop)
@@ -233,7 +235,7 @@ class Bridge:
             stream = work.result(TIMEOUT)
         except TimeoutError:
             work.cancel()
-            return HttpResponse("The dashboard did not answer in time.", status=504, content_type="text/plain")
+            return _gateway_timeout()
         response = _LiveResponse(self, stream)
         _set_headers(response, stream.headers)
         return response
@@ -247,7 +249,7 @@ class Bridge:
         return stream
 
     async def run(self, work: Coroutine[Any, Any, bytes]) -> bytes:
-        """On the bridge's loop, for a caller on Django's. Nothing, once the bridge is closed."""
+        """Run a coroutine on the bridge's loop and await it on Django's. Returns nothing once the bridge is closed."""
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:
@@ -259,25 +261,29 @@ class Bridge:
         with contextlib.suppress(RuntimeError):  # the bridge is closed
             self._loop.call_soon_threadsafe(stream.end)
 
-    async def _call(self, scope: dict[str, Any], body: bytes) -> _Answer:
-        answer, sent = _Answer(), False
+    async def _call(self, scope: dict[str, Any], body: bytes) -> _Buffered:
+        response, sent = _Buffered(), False
 
         async def receive() -> dict[str, Any]:
             nonlocal sent
             if sent:
-                await asyncio.Event().wait()  # the caller stays until the answer is complete
+                await asyncio.Event().wait()  # the client does not disconnect before the response is complete
             sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
-                answer.status, answer.headers = message["status"], list(message.get("headers", ()))
+                response.status, response.headers = message["status"], list(message.get("headers", ()))
             elif message["type"] == "http.response.body":
-                answer.body += message.get("body", b"")
+                response.body += message.get("body", b"")
 
         call: Callable[..., Awaitable[None]] = self._service
         await call(scope, receive, send)
-        return answer
+        return response
+
+
+def _gateway_timeout() -> HttpResponse:
+    return HttpResponse("The dashboard did not respond in time.", status=504, content_type="text/plain")
 
 
 def _set_headers(response: HttpResponseBase, headers: list[tuple[bytes, bytes]]) -> None:
@@ -299,7 +305,7 @@ def _scope(request: HttpRequest, root: str) -> dict[str, Any]:
     headers = [
         (name.lower().encode("latin-1"), value.encode("latin-1", "replace"))
         for name, value in request.headers.items()
-        if name.lower() != "accept-encoding"  # compressing is left to Django and the web server
+        if name.lower() != "accept-encoding"  # Django and the web server compress responses
     ]
     host, port = request.get_host(), request.get_port()
     return {
@@ -319,23 +325,23 @@ def _scope(request: HttpRequest, root: str) -> dict[str, Any]:
     }
 
 
-_guard = threading.Lock()
+_lock = threading.Lock()
 _bridge: Bridge | None = None
 
 
 def bridge() -> Bridge:
-    """The bridge of this process: another one after a fork."""
+    """Return the bridge of this process; after a fork, a new one."""
     global _bridge
-    with _guard:
+    with _lock:
         if _bridge is None or _bridge.pid != os.getpid():
             _bridge = Bridge(get_app())
         return _bridge
 
 
 def close_bridge() -> None:
-    """End the thread of the dashboard. A process that exits need not."""
+    """End the thread of the dashboard. It need not be called at exit."""
     global _bridge
-    with _guard:
-        left, _bridge = _bridge, None
-    if left is not None:
-        left.close()
+    with _lock:
+        closing, _bridge = _bridge, None
+    if closing is not None:
+        closing.close()

@@ -1,4 +1,4 @@
-"""Models without tables: they carry the permissions and the entries in the admin. Jobs are read through ``App``."""
+"""Models without tables, for permissions and entries in the admin. The lists are read through ``App``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Django's database for Holdfast: its URL, and flows that run on Django's own connection.
+"""Use Django's database: its URL for Holdfast, and flows that run on Django's connection.
 
-A flow on Django's connection sees and joins the open transaction, as an ORM query would. ``HostedStore`` runs every
-operation there: tests use it, because nothing that a ``TestCase`` writes is ever committed.
+A flow on Django's connection takes part in the open transaction, as an ORM query does. ``HostedStore`` runs every
+operation there. Tests use it, because a ``TestCase`` never commits.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
-# Options of libpq that decide which server is reached, and how. Others belong to Django's own connections.
+# Options of libpq that determine the server and how to reach it. Others are for Django's connections only.
 _LIBPQ = (
     *("service", "passfile", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "sslnegotiation"),
     *("channel_binding", "target_session_attrs", "gssencmode", "require_auth", "hostaddr", "options"),
 )
 
-_KEPT = "_holdfast_cursor"
+_CURSOR_ATTRIBUTE = "_holdfast_cursor"
 
 
 def url_of(alias: str) -> str:
-    """The Holdfast URL of a database in ``DATABASES``."""
+    """Return the URL of a database in ``DATABASES``. Raises ``ImproperlyConfigured`` if it is not supported."""
     wrapper = connections[alias]
     settings = wrapper.settings_dict
     if wrapper.vendor == SQLITE:
@@ -57,19 +57,21 @@ def _postgresql(settings: Mapping[str, Any]) -> str:
     if "/" in host or "," in host:  # a socket's folder, or several hosts
         query, host, port = {"host": host, **({"port": port} if port else {}), **query}, "", ""
     login = f"{user}:{password}@" if password else f"{user}@" if user else ""
-    place = f"{login}{host}{':' + port if port else ''}/{quote(str(settings.get('NAME') or ''), safe='')}"
-    return f"postgresql://{place}{'?' + urlencode(query, quote_via=quote) if query else ''}"
+    address = f"{login}{host}{':' + port if port else ''}/{quote(str(settings.get('NAME') or ''), safe='')}"
+    return f"postgresql://{address}{'?' + urlencode(query, quote_via=quote) if query else ''}"
 
 
 def is_in_memory(alias: str) -> bool:
-    """Whether the database lives in one connection, as SQLite's test databases do by default."""
+    """Whether the database is in memory, as SQLite's test databases are by default: it has a single connection."""
     wrapper = connections[alias]
     return wrapper.vendor == SQLITE and bool(wrapper.is_in_memory_db())
 
 
 def close_old_connections() -> None:
-    """Django's function of this name, but not within a transaction: tests run jobs inside theirs, and Django would
-    close the connection under it."""
+    """Like Django's function of this name, but leave connections with an open transaction alone.
+
+    Tests run jobs inside their transaction, and Django would close its connection.
+    """
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
@@ -90,7 +92,7 @@ def _is_psycopg3() -> bool:
 
 
 def run_on_django(wrapper: Any, flow: Flow[T]) -> T:
-    """Run a flow on a connection of Django: within its transaction, or in one of its own."""
+    """Run a flow on a connection of Django: within the open transaction, or in a new one."""
     wrapper.validate_thread_sharing()
     wrapper.ensure_connection()
     wrapper.validate_no_broken_transaction()
@@ -99,17 +101,17 @@ def run_on_django(wrapper: Any, flow: Flow[T]) -> T:
             return _run_sqlite(wrapper.connection, flow)
         return _run_postgresql(wrapper, flow)
     except Exception as error:
-        ours = _translated(error)
-        if ours is error:
+        translated = _translate(error)
+        if translated is error:
             raise
-        raise ours from error
+        raise translated from error
 
 
 def _run_sqlite(connection: sqlite3.Connection, flow: Flow[T]) -> T:
     inside = connection.in_transaction
     cursor = connection.cursor(sqlite3.Cursor)
     cursor.row_factory = None
-    usual, connection.text_factory = connection.text_factory, str
+    previous, connection.text_factory = connection.text_factory, str
 
     def execute(statement: Statement) -> Rows:
         if statement.many:
@@ -118,7 +120,7 @@ def _run_sqlite(connection: sqlite3.Connection, flow: Flow[T]) -> T:
         return cursor.execute(statement.sql, statement.params).fetchall()
 
     try:
-        # The write lock first: a transaction that read before it writes is refused if another one wrote in between.
+        # Take the write lock first: SQLite refuses a write after a read if another connection wrote in between.
         cursor.execute("SAVEPOINT holdfast" if inside else "BEGIN IMMEDIATE" if flow.writes else "BEGIN")
         try:
             result = drive(flow.start(), execute)
@@ -131,7 +133,7 @@ def _run_sqlite(connection: sqlite3.Connection, flow: Flow[T]) -> T:
                     cursor.execute("RELEASE holdfast")
             raise
     finally:
-        connection.text_factory = usual
+        connection.text_factory = previous
         cursor.close()
 
 
@@ -149,9 +151,11 @@ def _run_postgresql(wrapper: Any, flow: Flow[T]) -> T:
 
 
 def _cursor_of(wrapper: Any) -> Any:
-    """A cursor with our adapters on Django's connection, whose own are Django's. Setting one up takes longer than
-    most queries, so it is kept as long as the connection is."""
-    cursor = getattr(wrapper, _KEPT, None)
+    """Return a cursor on Django's connection with Holdfast's adapters, which differ from Django's.
+
+    Making one takes longer than most queries, so it is cached on the connection.
+    """
+    cursor = getattr(wrapper, _CURSOR_ATTRIBUTE, None)
     if cursor is not None and cursor.connection is wrapper.connection and not cursor.closed:
         return cursor
     from psycopg import Cursor
@@ -168,11 +172,11 @@ def _cursor_of(wrapper: Any) -> Any:
     cursor.adapters.register_loader("uuid", TextLoader)
     cursor.adapters.register_loader("timestamptz", TimeLoader)
     set_json_loads(look_at, cursor)
-    setattr(wrapper, _KEPT, cursor)
+    setattr(wrapper, _CURSOR_ATTRIBUTE, cursor)
     return cursor
 
 
-def _translated(error: Exception) -> Exception:
+def _translate(error: Exception) -> Exception:
     if isinstance(error, sqlite3.Error):
         from holdfast.stores.sqlite.errors import translate as translate_sqlite
 
@@ -182,8 +186,8 @@ def _translated(error: Exception) -> Exception:
     if type(error).__module__.startswith("psycopg"):
         from holdfast.stores.postgres.errors import translate
 
-        ours = translate(error)
-        return not_migrated() if isinstance(ours, SchemaMismatch) else ours
+        translated = translate(error)
+        return not_migrated() if isinstance(translated, SchemaMismatch) else translated
     return error
 
 
@@ -196,15 +200,15 @@ def not_migrated() -> SchemaMismatch:
 
 
 def migrate(store: Store, alias: str) -> None:
-    """Create the tables of Holdfast, or bring them up to date. A database in memory is migrated on Django's own
-    connection, because it has no other."""
+    """Create or update the tables of Holdfast. A database in memory is migrated on Django's connection, because it has
+    no other."""
     if not is_in_memory(alias):
         store.migrate()
         return
     wrapper = connections[alias]
     wrapper.ensure_connection()
-    found = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migration'"
-    if wrapper.connection.execute(found).fetchone() is None:
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migration'"
+    if wrapper.connection.execute(query).fetchone() is None:
         wrapper.connection.executescript(store.migration_sql())
 
 
@@ -227,4 +231,4 @@ class HostedStore:
         return result
 
     def close(self) -> None:
-        """Django closes its connections."""
+        """Do nothing: Django closes its connections."""

@@ -1,4 +1,4 @@
-"""From a job to Django's ``TaskResult``."""
+"""Convert a job into Django's ``TaskResult``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.features.assembly import Store
     from holdfast.integrations.django.backend import HoldfastBackend
 
-# A job that waits for its next attempt, for a time or for people is READY: "ready to be executed again".
+# A job that waits for a retry, a time or an approval is READY: in Django's words "ready to be executed again".
 STATUS: Final = {
     State.QUEUED: TaskResultStatus.READY,
     State.LEASED: TaskResultStatus.READY,
@@ -41,12 +41,12 @@ STATUS: Final = {
 
 
 def enqueued_at(job_id: str) -> datetime:
-    """From the id, which begins with the time in milliseconds: known without another query."""
+    """Return the time of enqueue, from the id, which begins with milliseconds. This saves a query."""
     return datetime.fromtimestamp(int(job_id[:8] + job_id[9:13], 16) / 1_000, UTC)
 
 
 def find(backend: HoldfastBackend, result_id: str) -> Any:
-    """Read the job on Django's connection, so that one of the open transaction is found too."""
+    """Return the result of a job. It is read on Django's connection, which sees jobs of the open transaction."""
     from holdfast.integrations.django.backend import task_at
 
     try:
@@ -55,10 +55,10 @@ def find(backend: HoldfastBackend, result_id: str) -> Any:
         raise TaskResultDoesNotExist(result_id) from None
     session = backend.app.session
     session.follow()
-    found = session.read(_snapshot(session.store, job_id, session.tenant))
-    if found is None or found[0].state not in STATUS:  # its data may have been removed by retention
+    snapshot = session.read(_snapshot(session.store, job_id, session.tenant))
+    if snapshot is None or snapshot[0].state not in STATUS:  # retention may have removed its data
         raise TaskResultDoesNotExist(result_id)
-    job, attempts, kept = found
+    job, attempts, stored = snapshot
     payload = _payload(job, session.vault)
     result = TaskResult(
         task=_task(task_at(job.kind), job, payload.get("backend", DEFAULT_TASK_BACKEND_ALIAS)),
@@ -74,8 +74,8 @@ def find(backend: HoldfastBackend, result_id: str) -> Any:
         errors=[_error(attempt) for attempt in attempts if attempt.error_code is not None],
         worker_ids=[attempt.worker for attempt in attempts],
     )
-    if job.state is State.SUCCEEDED and kept is not None:
-        value = session.vault.open_value(kept.value, kept.ref, tenant=job.tenant, job_id=job.id)
+    if job.state is State.SUCCEEDED and stored is not None:
+        value = session.vault.open_value(stored.value, stored.ref, tenant=job.tenant, job_id=job.id)
         object.__setattr__(result, "_return_value", None if isinstance(value, Unreadable) else value)
     return result
 
@@ -86,20 +86,20 @@ def _snapshot(store: Store, job_id: str, tenant: str) -> Steps[tuple[Job, list[A
     if job is None:
         return None
     attempts = (yield from store.jobs.attempts(job_id, tenant).start()) if job.attempt else []
-    kept = (yield from store.jobs.result(job_id, tenant).start()) if job.state is State.SUCCEEDED else None
-    return job, attempts, kept
+    stored = (yield from store.jobs.result(job_id, tenant).start()) if job.state is State.SUCCEEDED else None
+    return job, attempts, stored
 
 
 def _payload(job: Job, vault: Any) -> dict[str, Any]:
     payload = job.payload
-    if isinstance(payload, dict) and "args" not in payload:  # sealed, or in the artifact store
+    if isinstance(payload, dict) and "args" not in payload:  # encrypted, or in the artifact store
         payload = vault._opened(payload, what="payload", tenant=job.tenant, job_id=job.id)
     return payload if isinstance(payload, dict) else {}
 
 
 def _task(task: Any, job: Job, backend: str) -> Any:
-    """The task with the options that this job was enqueued with."""
-    asked = {
+    """Return the task with the options of this job."""
+    options = {
         "priority": job.priority,
         "queue_name": job.queue,
         "run_after": job.run_at,
@@ -107,8 +107,8 @@ def _task(task: Any, job: Job, backend: str) -> Any:
         "key": job.idempotency_key,
         "tags": plain_tags(job.tags),
     }
-    known = {field.name for field in dataclasses.fields(task)}
-    changed = {name: value for name, value in asked.items() if name in known and getattr(task, name) != value}
+    fields = {field.name for field in dataclasses.fields(task)}
+    changed = {name: value for name, value in options.items() if name in fields and getattr(task, name) != value}
     return dataclasses.replace(task, **changed) if changed else task
 
 
@@ -117,7 +117,7 @@ def _error(attempt: Attempt) -> Any:
 
 
 def _path(code: str) -> str:
-    """An error code is the name of the exception's type, or a word of Holdfast: ``timeout``, ``lease_lost``."""
+    """Return the path of an exception type for an error code, which is a type's name or a code such as ``timeout``."""
     if "." in code:
         return code
     if isinstance(getattr(builtins, code, None), type):

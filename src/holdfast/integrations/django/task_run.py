@@ -24,7 +24,7 @@ from holdfast.integrations.django.results import enqueued_at
 from holdfast.telemetry.tracebacks import failure, type_name
 from holdfast.worker.shutdown import Ended
 
-# How a handler ends an attempt without failing.
+# Exceptions with which a handler ends an attempt without failing.
 _NO_FAILURE = (Snooze, RetryLater, Cancel, Stopped, Ended)
 
 
@@ -86,7 +86,7 @@ def _succeeded(result: Any, value: Any) -> None:
 
 
 def _failed(task: Any, ctx: Any, result: Any, error: BaseException) -> bool:
-    """Record the error. Whether the task has finished: not if this attempt did not fail, or another one follows."""
+    """Record the error. Return whether the task has finished: not without a failure, or if a retry follows."""
     if isinstance(error, _NO_FAILURE) or not isinstance(error, Exception | SystemExit):
         return False
     kind = type_name(error)

@@ -1,4 +1,4 @@
-"""For tests of a Django project: run what was enqueued inline, and say what was.
+"""Test the jobs of a Django project: run them inline, and assert what was enqueued.
 
     from holdfast.integrations.django.test import HoldfastMixin
 
@@ -8,8 +8,8 @@
             self.assert_enqueued(send_receipt, "a@b.c")
             self.run_jobs()
 
-Everything happens on Django's connection and in the test's own thread, so jobs see what the test has written, and the
-rollback at the end of a ``TestCase`` removes them with the rest.
+Everything happens on Django's connection and in the thread of the test. So jobs see what the test has written, and the
+rollback at the end of a ``TestCase`` removes them too.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ PAGE = 1_000
 LEASE = "1d"
 
 
-class _Inline(Threads):
-    """Sync handlers in the thread of the test, where Django's connection is."""
+class _InlineThreads(Threads):
+    """Runs sync handlers in the thread of the test, which has Django's connection."""
 
     async def run(self, kind: str, function: Callable[[], T]) -> T:
         result: T = await sync_to_async(function, thread_sensitive=True)()
@@ -48,62 +48,64 @@ class _Inline(Threads):
 
 @contextmanager
 def hosted() -> Iterator[DjangoApp]:
-    """Within the block, all operations of the app run on Django's connection."""
+    """Run all operations of the app on Django's connection within the block."""
     app = load()
     with app._moved_to(HostedStore(app._store, app.alias), app._schema):
         yield app
 
 
 async def arun_jobs(queues: Sequence[str] | None = None, *, limit: int = 1_000) -> TickSummary:
-    """The async form of ``run_jobs``."""
+    """Run the jobs that are due; see ``run_jobs``."""
     app = await sync_to_async(load)()
     with app._moved_to(HostedStore(app._store, app.alias), app._schema):
         if queues is None:
             queues = await sync_to_async(_queues)(app)
-        means = app._handler_tools(EVERY_TENANT, 1, _Inline())
-        means.rules.load([])
+        tools = app._handler_tools(EVERY_TENANT, 1, _InlineThreads())
+        tools.rules.load([])
         try:
-            handlers = means.handlers(app._all_kinds)
-            wanted = TickOptions.of(limit, queues=queues or ("default",), concurrency=1, lease=LEASE)
-            tick = Tick(app._store, handlers, wanted)
-            tick._duties = tuple(duty for duty in tick._duties if duty.name == "promote")
+            handlers = tools.handlers(app._all_kinds)
+            options = TickOptions.of(limit, queues=queues or ("default",), concurrency=1, lease=LEASE)
+            tick = Tick(app._store, handlers, options)
+            tick._duties = tuple(task for task in tick._duties if task.name == "promote")
             return await tick.run()
         finally:
-            await means.aclose()
+            await tools.aclose()
 
 
 def run_jobs(queues: Sequence[str] | None = None, *, limit: int = 1_000) -> TickSummary:
-    """Run the jobs that are due, one after another, and those that they enqueue in the same queues."""
+    """Run the jobs that are due, one after another, and those that they enqueue into the same queues."""
     result: TickSummary = async_to_sync(arun_jobs)(queues, limit=limit)
     return result
 
 
 def enqueued(job: Any = None, *, after: str = "") -> list[Job]:
-    """The jobs in the database, oldest first: of a task, a native job or a kind by name, or all. ``after`` is the id
-    of a job; older jobs are left out."""
+    """Return the jobs in the database, oldest first: of a task, a ``Kind`` or the name of a kind, or all.
+
+    ``after`` is the id of a job; older jobs are left out.
+    """
     app = get_app()
     app.session.follow()
-    found = app.session.read(app._store.jobs.list(JobFilter(tenant=EVERY_TENANT, kind=_kind(job), limit=PAGE)))
-    return [each for each in reversed(found) if each.id > after]
+    newest = app.session.read(app._store.jobs.list(JobFilter(tenant=EVERY_TENANT, kind=_kind(job), limit=PAGE)))
+    return [one for one in reversed(newest) if one.id > after]
 
 
 def cancel_all() -> int:
-    """Cancel every job that has not ended: nothing of an earlier test runs in this one. Returns their number."""
+    """Cancel all jobs that have not ended, so that no job of an earlier test runs. Returns their number."""
     app = get_app()
     app.session.follow()
-    active = [each for each in enqueued() if each.state.active]
-    for tenant in dict.fromkeys(each.tenant for each in active):
-        ids = [each.id for each in active if each.tenant == tenant]
-        app.session.read(app._store.jobs.operate("cancel", ids, "a new test begins", "test", tenant))
+    active = [job for job in enqueued() if job.state.active]
+    for tenant in dict.fromkeys(job.tenant for job in active):
+        ids = [job.id for job in active if job.tenant == tenant]
+        app.session.read(app._store.jobs.operate("cancel", ids, "a new test starts", "test", tenant))
     return len(active)
 
 
 def _queues(app: DjangoApp) -> list[str]:
     waiting = JobFilter(tenant=EVERY_TENANT, state=State.QUEUED, limit=PAGE)
     later = JobFilter(tenant=EVERY_TENANT, state=State.RETRY_WAITING, limit=PAGE)
-    found = [*app._store.run(app._store.jobs.list(waiting)), *app._store.run(app._store.jobs.list(later))]
-    declared = [each.kind.defaults.get("queue", "default") for each in app._kinds.values()]
-    return list(dict.fromkeys([*(job.queue for job in reversed(found)), *declared]))
+    jobs = [*app._store.run(app._store.jobs.list(waiting)), *app._store.run(app._store.jobs.list(later))]
+    declared = [declared.kind.defaults.get("queue", "default") for declared in app._kinds.values()]
+    return list(dict.fromkeys([*(job.queue for job in reversed(jobs)), *declared]))
 
 
 def _kind(job: Any) -> str | None:
@@ -119,8 +121,10 @@ def _payload(job: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[st
 
 
 class HoldfastMixin:
-    """For ``TestCase`` and ``TransactionTestCase``. A test sees the jobs that were enqueued since it began; jobs that
-    an earlier test has left behind are cancelled."""
+    """Add it to ``TestCase`` or ``TransactionTestCase``.
+
+    A test sees the jobs that were enqueued since it started; unfinished jobs of earlier tests are cancelled.
+    """
 
     _since = ""
 
@@ -130,38 +134,41 @@ class HoldfastMixin:
         self._since = new_id()
 
     def run_jobs(self, queues: Sequence[str] | None = None, *, limit: int = 1_000, check: bool = True) -> TickSummary:
-        """Run the jobs that are due. With ``check``, a job that does not succeed fails the test."""
+        """Run the jobs that are due. With ``check``, a job that fails raises ``AssertionError``."""
         __tracebackhide__ = True
         summary = run_jobs(queues, limit=limit)
         if check:
-            for each in self.enqueued():
-                if each.id in summary.ids and each.error_code is not None:
+            for job in self.enqueued():
+                if job.id in summary.ids and job.error_code is not None:
                     raise AssertionError(
-                        f"job {each.id} ({each.kind}) is {each.state}: {each.error_code}: {each.error_message}"
+                        f"job {job.id} ({job.kind}) is {job.state}: {job.error_code}: {job.error_message}"
                     )
         return summary
 
     def enqueued(self, job: Any = None) -> list[Job]:
-        """The jobs that this test has enqueued, oldest first: of a task, a native job or a kind by name, or all."""
+        """Return the jobs of this test, oldest first: of a task, a ``Kind`` or the name of a kind, or all."""
         return enqueued(job, after=self._since)
 
     def assert_enqueued(self, job: Any, *args: Any, **kwargs: Any) -> list[Job]:
-        """At least one job of this task, native job or kind was enqueued with these arguments; without arguments, with
-        any. Returns the jobs."""
+        """Assert that a job of this task, ``Kind`` or kind name was enqueued with these arguments, and return the jobs.
+
+        Without arguments, jobs with any arguments match.
+        """
         __tracebackhide__ = True
         jobs = self.enqueued(job)
-        wanted = _payload(job, args, kwargs)
-        found = [each for each in jobs if not (args or kwargs) or _fits(each.payload, wanted)]
-        if not found:
-            seen = "".join(f"\n  {each.kind} {each.payload}" for each in self.enqueued())
-            raise AssertionError(f"{_kind(job)} was not enqueued with {wanted}. Enqueued were:{seen or ' no jobs'}")
-        return found
+        expected = _payload(job, args, kwargs)
+        matching = [one for one in jobs if not (args or kwargs) or _fits(one.payload, expected)]
+        if not matching:
+            actual = "".join(f"\n  {one.kind} {one.payload}" for one in self.enqueued())
+            raise AssertionError(f"{_kind(job)} was not enqueued with {expected}. Enqueued jobs:{actual or ' none'}")
+        return matching
 
     def assert_not_enqueued(self, job: Any = None) -> None:
+        """Assert that this test has enqueued no job of this task, ``Kind`` or kind name, or no job at all."""
         __tracebackhide__ = True
-        if found := self.enqueued(job):
-            raise AssertionError(f"{len(found)} jobs were enqueued: {', '.join(each.kind for each in found)}")
+        if jobs := self.enqueued(job):
+            raise AssertionError(f"{len(jobs)} jobs were enqueued: {', '.join(one.kind for one in jobs)}")
 
 
-def _fits(payload: Any, wanted: dict[str, Any]) -> bool:
-    return isinstance(payload, dict) and all(payload.get(name) == value for name, value in wanted.items())
+def _fits(payload: Any, expected: dict[str, Any]) -> bool:
+    return isinstance(payload, dict) and all(payload.get(name) == value for name, value in expected.items())

@@ -1,4 +1,4 @@
-"""The dashboard, with Django's login: ``path("jobs/", include("holdfast.integrations.django.urls"))``."""
+"""URLs of the dashboard: ``path("jobs/", include("holdfast.integrations.django.urls"))``. It uses Django's login."""
 
 from __future__ import annotations
 

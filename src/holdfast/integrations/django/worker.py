@@ -1,4 +1,4 @@
-"""What worker processes load: ``holdfast worker holdfast.integrations.django.worker:load``."""
+"""The app for worker processes: ``holdfast worker holdfast.integrations.django.worker:load``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.integrations.django.application import DjangoApp, get_app
 
 
 def load() -> DjangoApp:
-    """The app, with every task and job that the project defines in ``tasks`` and ``jobs`` modules of its apps."""
+    """Return the app with all tasks and jobs in the modules ``tasks`` and ``jobs`` of the project's apps."""
     app = get_app()  # sets Django up, in a process that Holdfast started
     from holdfast.integrations.django.backend import declare_all, register
     from holdfast.integrations.django.compat import Task

@@ -1,4 +1,4 @@
-"""No tables: those of Holdfast are created by its own migrator, before Django's migrations (see ``apps.py``)."""
+"""Permissions only. Holdfast's own migrator creates its tables before Django's migrations run (see ``apps.py``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``manage.py holdfast worker``, ``manage.py holdfast jobs list``, …: the command line, on Django's database."""
+"""``manage.py holdfast …``: the command line of Holdfast on Django's database."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from django.core.management.base import BaseCommand, CommandError
 from holdfast import config
 
 LOADER: Final = "holdfast.integrations.django.worker:load"
-TAKE_APP: Final = frozenset({"worker", "tick", "serve", "dev"})
+COMMANDS_WITH_APP: Final = frozenset({"worker", "tick", "serve", "dev"})
 """Commands whose first argument is an app."""
-OWN: Final = ("--settings", "--pythonpath")
-"""Options of manage.py, which it has acted on already."""
+MANAGE_OPTIONS: Final = ("--settings", "--pythonpath")
+"""Options of manage.py, which Django has applied already."""
 
 
 class Command(BaseCommand):
     help = "Run a command of Holdfast on this project's database: worker, tick, jobs, why, top, …"
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Pass the arguments on as they are: they belong to another parser."""
-        code = self._run(_without_own(argv[2:]), f"{os.path.basename(argv[0])} holdfast")
+        """Pass the arguments through: Holdfast's command line parses them."""
+        code = self._run(_without_manage_options(argv[2:]), f"{os.path.basename(argv[0])} holdfast")
         from holdfast.cli.main import leave
 
         leave(code)
@@ -47,8 +47,8 @@ class Command(BaseCommand):
         if is_in_memory(app.alias):
             raise CommandError("Commands need a database that other processes can open, and this one is in memory.")
         os.environ.setdefault(config.URL_VARIABLE, url_of(app.alias))
-        if arguments[:1] and arguments[0] in TAKE_APP:
-            self.check()  # imports the URLs and so the views, where tasks may be defined
+        if arguments[:1] and arguments[0] in COMMANDS_WITH_APP:
+            self.check()  # imports the URLs and thereby the views, which may define tasks
             arguments = [arguments[0], LOADER, *arguments[1:]]
         try:
             tree_for(arguments)(args=arguments, prog_name=program)
@@ -57,13 +57,13 @@ class Command(BaseCommand):
         return 0
 
 
-def _without_own(arguments: list[str]) -> list[str]:
-    kept, skip = [], False
+def _without_manage_options(arguments: list[str]) -> list[str]:
+    remaining, skip = [], False
     for argument in arguments:
         if skip:
             skip = False
-        elif argument in OWN:
+        elif argument in MANAGE_OPTIONS:
             skip = True
-        elif not argument.startswith(tuple(f"{name}=" for name in OWN)):
-            kept.append(argument)
-    return kept
+        elif not argument.startswith(tuple(f"{name}=" for name in MANAGE_OPTIONS)):
+            remaining.append(argument)
+    return remaining

@@ -1,4 +1,4 @@
-"""``holdfast roles``: the database roles, what each may do, and which logins have them."""
+"""``holdfast roles``."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ def roles(
     A SQLite file has no roles: who can open it can do everything.
     """
     with store_at(session.url, session.schema) as store:
-        embedded, found = store.embedded, store.logins()
+        embedded, logins = store.embedded, store.logins()
     if session.as_json:
-        known = [{"role": role, "may": may, "functions": sorted(functions()[role])} for role, may in MAY.items()]
-        emit({"roles": [] if embedded else known, "logins": found})
+        listed = [{"role": role, "may": may, "functions": sorted(functions()[role])} for role, may in MAY.items()]
+        emit({"roles": [] if embedded else listed, "logins": logins})
         return
     if embedded:
         say("SQLite has no roles: who can open the file can do everything.")
         return
     rows: list[list[Cell]] = [
-        [role, may, ", ".join(each.name for each in found if role in each.roles)] for role, may in MAY.items()
+        [role, may, ", ".join(login.name for login in logins if role in login.roles)] for role, may in MAY.items()
     ]
     table(("role", "may", "logins"), rows, keep=("role",))
     if grants:
         for role in MAY:
             heading(role)
             say(line(", ".join(sorted(functions()[role])), 10_000))
-    for login in found:
+    for login in logins:
         if login.tenant is not None:
             say(f"{line(login.name)} is pinned to tenant {line(login.tenant)}.")
         if login.bypasses or login.owns:
-            why = "bypasses row-level security" if login.bypasses else "owns the tables"
-            say(f"{line(login.name)} {why}: use it for migrations only.")
+            problem = "bypasses row-level security" if login.bypasses else "owns the tables"
+            say(f"{line(login.name)} {problem}: use it for migrations only.")
     say("To give a login a role: grant holdfast_producer to LOGIN")
