@@ -84,7 +84,7 @@ def test_it_is_over(store: Store) -> None:
     assert f"redrive {dead}" in (found.change or "")
     final = put_one(store)
     work(store, FINAL)
-    assert "no other try can help" in only(store, final, "dead_letter").says
+    assert "an error that is not retried" in only(store, final, "dead_letter").says
     poison = put_one(store, retry=tries(3, crashes=0))
     work(store, Crashed("process_died", "gone"))
     assert "was lost 1 times, and 0 are allowed" in only(store, poison, "dead_letter").says
