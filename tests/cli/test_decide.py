@@ -48,7 +48,7 @@ def test_a_yes_by_whoever_sits_here(holdfast: Holdfast, store: Store) -> None:
     assert told.exit_code == 0
     header, row = told.stdout.splitlines()
     assert header.split() == ["id", "state", "answer"]
-    assert row.split() == [approval.id, "approved", "job", approval.job_id, "goes", "on"]
+    assert row.split() == [approval.id, "approved", "job", approval.job_id, "continues"]
     (vote,) = votes(store, approval.id)
     assert (vote.person, vote.verdict, vote.how) == (config.operating_user(), "approve", "cli")
     assert vote.comment == "fine [red]with[/red] me"
