@@ -119,7 +119,7 @@ def test_everything_about_a_approval(holdfast: Holdfast, store: Store) -> None:
     facts = dict(line.split(None, 1) for line in shown.stdout.splitlines()[1:9])
     assert facts["summary"] == "Pay 12,000"
     assert facts["state"] == "open"
-    assert facts["asked"].endswith("1 m 30 s ago")
+    assert facts["requested"].endswith("1 m 30 s ago")
     assert facts["who"] == "may     ada, bob"
     assert facts["approvals"] == "1 of 2"
     assert facts["expires"].endswith("in 1 h 58 m; then it is denied")

@@ -48,7 +48,7 @@ TYPES = {
     "null": "nothing",
 }
 EXPIRED = "over"
-ON_EXPIRE = {"deny": "then it is denied", "approve": "then it is approved", "remind": "then people are asked again"}
+ON_EXPIRE = {"deny": "then it is denied", "approve": "then it is approved", "remind": "then people are reminded"}
 
 
 class StateFilter(StrEnum):
@@ -166,7 +166,7 @@ def _print_facts(request: ApprovalRequest, now: datetime) -> None:
         [
             ("summary", approval.summary),
             ("state", state_text(approval.state)),
-            ("asked", f"{moment(approval.opened_at)}, {age(approval.opened_at, now)} ago"),
+            ("requested", f"{moment(approval.opened_at)}, {age(approval.opened_at, now)} ago"),
             ("decided", None if approval.decided_at is None else moment(approval.decided_at)),
             ("who may", who_may(approval)),
             ("approvals", f"{approval.approvals} of {approval.quorum}"),

@@ -196,7 +196,7 @@ def show(session: AnyTenant, job: options.JobId) -> None:
         if last.traceback and details.job.state is not State.SUCCEEDED:
             write(f"\n{plain(last.traceback).rstrip()}")
     if len(details.chain) > 1:
-        heading("Tries, each a job of its own")
+        heading("Retries as new jobs")
         print_chain(details.chain, job)
     if details.steps:
         heading("Steps")

@@ -48,7 +48,7 @@ R = TypeVar("R")
 # A waiting caller is notified of the end of the job. In case a notification is lost it also polls, with growing pauses.
 FIRST_PAUSE, MAX_PAUSE = 0.05, 1.0
 WATCH = 60.0
-"""Seconds for which the store is told to send a notification. Renewed while the caller waits."""
+"""Seconds for which the store sends notifications about the job. Renewed while the caller waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ async def cancel(request: Request) -> Response:
     if (question := await ask_first(request, f"Cancel this job ({job.kind})?", back=page)) is not None:
         return question
     verdicts = await the_app(request).jobs.acancel(job.id, reason=await _reason(request), tenant=job.tenant)
-    return go(request, page, _message(verdicts, "Cancelled. If the job is running, it was told to stop."))
+    return go(request, page, _message(verdicts, "Cancelled. If the job is running, its worker was notified."))
 
 
 async def redrive(request: Request) -> Response:

@@ -25,7 +25,7 @@ from holdfast.features.schedules.model import MadeFrom
 from holdfast.stores.vault import shown
 
 STEP_COLUMNS = ("n", "kind", "name", "state", "tries", "took", "value or error")
-STYLES = {"done": "green", "failed": "red", "asked": "magenta", "not over": "dim"}
+STYLES = {"done": "green", "failed": "red", "requested": "magenta", "not finished": "dim"}
 SHORT = 80
 
 
@@ -47,7 +47,7 @@ def reason_text(story: Story) -> str | None:
         case "event":
             return f"waits for event {line(step.name)}{_match_text(step.wanted)}{until}"
         case "approval":
-            return f"asks: {line(step.name)}"
+            return f"waits for approval: {line(step.name)}"
         case _:
             tries = f"{step.tries} {'try' if step.tries == 1 else 'tries'}"
             at = "" if step.until is None else f" at {moment(step.until)}"
@@ -65,7 +65,7 @@ def short_reason(job: Job, note: dict[str, Any]) -> str:
     if "sleeps" in note:
         return line(f"sleeps{until}")
     if "approval" in note:
-        return line(f"asks: {note['approval']}")
+        return line(f"waits for approval: {note['approval']}")
     if "step" in note:
         return line(f"step {note['step']} failed: {note.get('error', '')}")
     if until and job.state is State.QUEUED and "held" not in note:
@@ -76,7 +76,7 @@ def short_reason(job: Job, note: dict[str, Any]) -> str:
 def _approval_text(approval: Approval) -> str:
     expires = "" if approval.expires_at is None else f", expires {moment(approval.expires_at)}"
     votes = f"{approval.approvals} of {approval.quorum} approvals"
-    return f"asks: {line(approval.name)} (approval {approval.id}), {votes}{expires}"
+    return f"waits for approval: {line(approval.name)} ({approval.id}), {votes}{expires}"
 
 
 def _match_text(wanted: dict[str, Any] | None) -> str:
@@ -106,7 +106,7 @@ def state_of(step: Step, job: Job) -> str:
     if step.kind == "sleep" and step.is_late:
         return "done"
     if job.state.finished:
-        return "not over"
+        return "not finished"
     if step.running and job.state is State.IN_PROGRESS:
         return f"running since {moment(step.started_at)}"
     until = "" if step.until is None else f" until {moment(step.until)}"
@@ -116,7 +116,7 @@ def state_of(step: Step, job: Job) -> str:
         case "event":
             return f"waiting{until}"
         case "approval":
-            return "asked"
+            return "requested"
         case _:
             return "to be tried again"
 

@@ -92,7 +92,8 @@ def end_run(job_id: str, end: RunEnd | None, actor: str | None, now: int, *, los
     lease = {"lease": rows[0][0], "now": now}
     if lost:
         code, message = "worker_lost", "the holder of the reservation stopped renewing it"
-        yield Statement(_END_LEASE, {**lease, "why": "lapsed"})  # before the job: a crash needs a lapsed lease
+        # First: a job can fail as worker_lost only if its lease has ended.
+        yield Statement(_END_LEASE, {**lease, "why": "lapsed"})
     elif end is None:
         code, message = "reservation_released", f"the reservation was released by {actor}"
     else:
