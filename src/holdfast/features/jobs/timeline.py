@@ -364,8 +364,8 @@ def print_facts(story: Story) -> None:
             ("result at", None if story.result is None else story.result.ref),
             ("retry of", job.retry_of),
             ("group", _group(story.group)),
-            ("redriven as", next((each.new_id for each in story.remade if each.job_id == job.id), None)),
-            ("in place of", next((each.job_id for each in story.remade if each.new_id == job.id), None)),
+            ("redriven as", next((remade.new_id for remade in story.remade if remade.job_id == job.id), None)),
+            ("in place of", next((remade.job_id for remade in story.remade if remade.new_id == job.id), None)),
             ("depth", None if job.depth is None else f"{job.depth} subscriptions behind it"),
         ]
     )

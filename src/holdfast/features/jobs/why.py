@@ -148,14 +148,15 @@ def generator_only(snapshot: Snapshot) -> Reason | None:
     job = snapshot.job
     if job.state not in WAITING or job.executor is None:
         return None
-    if not any(each.label == job.executor and each.role == "generator" for each in snapshot.executors):
+    if not any(executor.label == job.executor and executor.role == "generator" for executor in snapshot.executors):
         return None
     says = f"it waits for executor {job.executor}, which is registered as a generator and executes nothing"
     return Reason("generator_only", says, f"holdfast executors add {job.executor}", {"executor": job.executor})
 
 
 def refused_executors(snapshot: Snapshot) -> Reason | None:
-    taking, listed = snapshot.taking(), {each.label for each in snapshot.executors if each.role == "executor"}
+    taking = snapshot.taking()
+    listed = {executor.label for executor in snapshot.executors if executor.role == "executor"}
     if (
         snapshot.job.state not in WAITING
         or not taking

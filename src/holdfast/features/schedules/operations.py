@@ -113,7 +113,7 @@ class Schedules(StoreNamespace):
 
     @operation
     def history(self, name: str, *, limit: int = 50, before: datetime | None = None) -> Program[_Fires]:
-        """What happened at its past times, newest first."""
+        """The results of its past times, newest first."""
         return (yield from run(self._history(name, limit, before)))
 
     ahistory = awaited(history)

@@ -204,7 +204,7 @@ class ScheduleReads(Reader):
         after: Place | None = None,
         limit: int | None = None,
     ) -> Steps[list[Schedule]]:
-        later, place = beyond(tenant, after, "s.tenant", "s.name")
+        later, cursor = beyond(tenant, after, "s.tenant", "s.name")
         conditions = [within(tenant, "s.tenant"), "s.state <> 'deleted'", later]
         if state is not None:
             conditions.append("s.state = :state")
@@ -214,7 +214,7 @@ class ScheduleReads(Reader):
             f"select {SCHEDULE_COLUMNS} from {{schedule}} s where {' and '.join(conditions)}"
             f" order by s.tenant, s.name{at_most(limit)}"
         )
-        rows = yield from self._ask(tenant, text, state=state, kind=kind, **place)
+        rows = yield from self._ask(tenant, text, state=state, kind=kind, **cursor)
         return [self._schedule(row) for row in rows]
 
 
@@ -238,15 +238,15 @@ class TemplateReads(Reader):
     def versions(
         self, name: str, tenant: str, after: Place | None = None, limit: int | None = None
     ) -> Steps[list[Template]]:
-        older, place = "1 = 1", {}
+        older, cursor = "1 = 1", {}
         if after is not None:
             older = "(t.tenant > :after_tenant or t.tenant = :after_tenant and t.version < :after_version)"
-            place = {"after_tenant": after.tenant, "after_version": version_of(after)}
+            cursor = {"after_tenant": after.tenant, "after_version": version_of(after)}
         text = (
             f"select {TEMPLATE_COLUMNS} from {{template}} t where t.name = :name and {within(tenant, 't.tenant')}"
             f" and {older} order by t.tenant, t.version desc{at_most(limit)}"
         )
-        rows = yield from self._ask(tenant, text, name=name, **place)
+        rows = yield from self._ask(tenant, text, name=name, **cursor)
         return [self._template(row) for row in rows]
 
     @flow(writes=False)
@@ -271,14 +271,14 @@ class TemplateReads(Reader):
 
     @flow(writes=False)
     def list(self, tenant: str, after: Place | None = None, limit: int | None = None) -> Steps[list[Template]]:
-        later, place = beyond(tenant, after, "t.tenant", "t.name")
+        later, cursor = beyond(tenant, after, "t.tenant", "t.name")
         text = (
             f"select {TEMPLATE_COLUMNS} from {{template}} t where {within(tenant, 't.tenant')} and not t.removed"
             f" and {later} and not exists (select 1 from {{template}} n"
             " where n.tenant = t.tenant and n.name = t.name and n.version > t.version)"
             f" order by t.tenant, t.name{at_most(limit)}"
         )
-        rows = yield from self._ask(tenant, text, **place)
+        rows = yield from self._ask(tenant, text, **cursor)
         return [self._template(row) for row in rows]
 
 

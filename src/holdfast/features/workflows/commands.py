@@ -182,7 +182,7 @@ def _print_facts(graph: Graph) -> None:
             ("correlation", workflow.correlation_id),
             ("parent", workflow.parent_id),
             *((f"part {name}", _styled(status)) for name, status in graph.parts().items()),
-            *(("callback", _callback(each, graph)) for each in graph.callbacks),
+            *(("callback", _callback(callback, graph)) for callback in graph.callbacks),
         ]
     )
 
