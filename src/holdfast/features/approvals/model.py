@@ -1,6 +1,6 @@
 """Approvals: the request, who may decide it, and when it is decided.
 
-``refusal`` is the complete rule of who may decide. The SQLite store calls it. On PostgreSQL the SQL function
+``refusal`` is the complete rule of who may decide. One store calls it; in the other the SQL function
 ``decide_approval`` has the same rule, and the contract tests compare the two.
 """
 

@@ -36,6 +36,7 @@ from holdfast.engine.job import EVERY_TENANT, Job
 from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED
 from holdfast.errors import NotFound
+from holdfast.features.agents.commands import disabled_since
 from holdfast.features.attempts.model import AttemptLog
 from holdfast.features.jobs.attempt_files import artifact_of, log_parts, read_artifact, read_log
 from holdfast.features.jobs.operations import Jobs
@@ -186,7 +187,7 @@ def show(session: AnyTenant, job: options.JobId) -> None:
     if session.as_json:
         emit(details)
         return
-    print_facts(details)
+    print_facts(details, disabled_since(details.agent))
     heading("Timeline")
     print_timeline(details.history)
     if details.attempts:

@@ -17,7 +17,6 @@ from holdfast.engine.job import Attempt, Event, Job, Liveness
 from holdfast.engine.states import State
 from holdfast.engine.steps import NO_LIMIT, Progress, Step
 from holdfast.engine.trace import plain_tags
-from holdfast.features.agents.commands import disabled_since
 from holdfast.features.approvals.model import Approval
 from holdfast.features.dead_letters.model import DeadLetterGroup
 from holdfast.features.jobs.views import Story
@@ -316,7 +315,7 @@ def _retries(job: Job) -> str:
     return f"{job.retries} of {job.max_attempts - 1} used; all of them span up to {span(job.retry_span)}"
 
 
-def print_facts(story: Story) -> None:
+def print_facts(story: Story, agent_disabled: str | None) -> None:
     job, call = story.job, story.waits_in
     endless = call is not None and call.until is None
 
@@ -352,7 +351,7 @@ def print_facts(story: Story) -> None:
             ("trace", job.trace.traceparent),
             ("executor", job.executor),
             ("agent", job.agent),
-            ("agent disabled", disabled_since(story.agent)),
+            ("agent disabled", agent_disabled),
             ("correlation", job.correlation_id),
             ("causation", job.causation_id),
             ("parent", job.parent_id),
