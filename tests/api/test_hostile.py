@@ -65,7 +65,7 @@ async def test_a_defect_of_ours_tells_nothing(
         answer = await http.get("/api/v1/queues")
         # The token of an approval link is in the path: it must not be in the log, whatever breaks.
         monkeypatch.setattr("holdfast.features.approvals.routes._asked_with", broken)
-        monkeypatch.setattr("holdfast.features.approvals.pages._asked", broken)
+        monkeypatch.setattr("holdfast.features.approvals.pages._request_by_token", broken)
         for path in ("/api/v1/approvals/by-token/hfg_secret-token", "/decide/hfg_secret-token"):
             assert (await http.get(path)).status_code == 500
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")

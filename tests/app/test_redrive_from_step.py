@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import App, Context, Handle, Retry, State
 from holdfast.errors import InvalidInput, InvalidSetting
-from holdfast.features.jobs.operations import redriving
+from holdfast.features.jobs.changes import redrive_jobs
 from tests.app.conftest import NewApp
 from tests.support.workers import work_off
 
@@ -98,7 +98,7 @@ def test_rewinding_and_redriving_are_one(app: App) -> None:
     handle = failed(app, [])
     store = app._session.store
     with pytest.raises(InvalidInput):
-        app._session.run(redriving(store, [handle.id], 1, None, "tester", "default", max_attempts=999))
+        app._session.run(redrive_jobs(store, [handle.id], 1, None, "tester", "default", max_attempts=999))
     assert len(app._session.run(store.steps.list(handle.id, "default"))) == len(NAMES)
 
 

@@ -40,7 +40,7 @@ def test_the_inbox_is_oldest_first_and_says_what_people_need(holdfast: Holdfast,
     header, *rows = holdfast("approvals", "list").stdout.splitlines()
     assert header.split() == ["id", "name", "age", "left", "approvals", "who", "may", "summary"]
     assert words(rows[0]) == f"{first.id} big-payment 2 m 1 h 58 m 1/2 ada, bob Pay 12,000"
-    assert words(rows[1]) == f"{second.id} refund 1 m 0/1 anybody, but not tester Give it back"
+    assert words(rows[1]) == f"{second.id} refund 1 m 0/1 anyone, but not tester Give it back"
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_nothing_to_list(holdfast: Holdfast) -> None:
     assert document(holdfast("approvals", "list", "--json")) == []
     told = holdfast("approvals", "list")
     assert (told.exit_code, told.stdout) == (0, "")
-    assert "Nothing waits for people" in told.stderr
+    assert "No approvals are open" in told.stderr
 
 
 @pytest.mark.parametrize("options", [("--after", "nonsense"), ("--job", "nonsense"), ("--state", "lost")])
@@ -119,7 +119,7 @@ def test_everything_about_a_approval(holdfast: Holdfast, store: Store) -> None:
     facts = dict(line.split(None, 1) for line in shown.stdout.splitlines()[1:9])
     assert facts["summary"] == "Pay 12,000"
     assert facts["state"] == "open"
-    assert facts["asked"].endswith("1 m 30 s ago")
+    assert facts["requested"].endswith("1 m 30 s ago")
     assert facts["who"] == "may     ada, bob"
     assert facts["approvals"] == "1 of 2"
     assert facts["expires"].endswith("in 1 h 58 m; then it is denied")

@@ -48,7 +48,7 @@ def test_a_yes_by_whoever_sits_here(holdfast: Holdfast, store: Store) -> None:
     assert told.exit_code == 0
     header, row = told.stdout.splitlines()
     assert header.split() == ["id", "state", "answer"]
-    assert row.split() == [approval.id, "approved", "job", approval.job_id, "goes", "on"]
+    assert row.split() == [approval.id, "approved", "job", approval.job_id, "continues"]
     (vote,) = votes(store, approval.id)
     assert (vote.person, vote.verdict, vote.how) == (config.operating_user(), "approve", "cli")
     assert vote.comment == "fine [red]with[/red] me"
@@ -66,7 +66,7 @@ def test_a_no_and_why(holdfast: Holdfast, store: Store) -> None:
     assert state_of(store, approval.job_id) is State.FAILED
     assert history(store, approval.job_id)[-1].meta["error_message"] == "denied by bob: too much"
     other = asked(store.url, on_deny="resume")
-    assert holdfast("approvals", "deny", other.id, "--comment", " ").stdout.endswith("goes on\n")
+    assert holdfast("approvals", "deny", other.id, "--comment", " ").stdout.endswith("continues\n")
     assert votes(store, other.id)[0].comment is None
 
 
@@ -85,7 +85,7 @@ def test_still_open_it_says_how_many_more(holdfast: Holdfast, store: Store) -> N
     as_json = document(holdfast("approvals", "approve", approval.id, "--by", "bob", "--json"))
     assert (as_json["state"], as_json["approvals"], as_json["quorum"]) == ("open", 2, 3)
     assert state_of(store, approval.job_id) is State.WAITING_FOR_APPROVAL
-    assert "goes on" in holdfast("approvals", "approve", approval.id, "--by", "eve").stdout
+    assert "continues" in holdfast("approvals", "approve", approval.id, "--by", "eve").stdout
 
 
 @pytest.mark.slow

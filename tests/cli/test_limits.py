@@ -52,7 +52,7 @@ def test_reservations(holdfast: Holdfast, store: Store) -> None:
 
 @pytest.mark.req("SC-2")
 def test_queues(holdfast: Holdfast, store: Store) -> None:
-    assert "No queue has settings of its own." in holdfast("queues", "list").stderr
+    assert "No queue has settings." in holdfast("queues", "list").stderr
     assert "age every 10 m" in holdfast("queues", "age", "reports", "--every", "10m", "--most", "20").stderr
     rows = [line.split() for line in holdfast("queues", "list").stdout.splitlines()]
     assert rows[1] == ["reports", "default", "10", "m", "1", "20"]

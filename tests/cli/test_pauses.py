@@ -23,7 +23,7 @@ def test_pause_and_resume(holdfast: Holdfast, store: Store) -> None:
     said = document(holdfast("why", job_id, "--json"))["reasons"][0]
     assert (said["code"], said["change"]) == (
         "paused",
-        "It goes on by itself then. To go on now: holdfast resume --queue default",
+        "It continues by itself then. To continue now: holdfast resume --queue default",
     )
     assert holdfast("resume", "--queue", "default").exit_code == 0
     gone = holdfast("resume", "--queue", "default", "--json")

@@ -44,7 +44,7 @@ def test_the_life_of_a_schedule(holdfast: Holdfast, store: Store) -> None:
         "nightly"
     ]
     assert "active" in holdfast("schedules", "resume", "nightly").stdout
-    assert "fires no more" in holdfast("schedules", "delete", "nightly").stderr
+    assert "Deleted schedule nightly" in holdfast("schedules", "delete", "nightly").stderr
     gone = holdfast("schedules", "show", "nightly", "--json")
     assert (gone.exit_code, error_of(gone)["code"]) == (3, "schedule_not_found")
 
@@ -81,6 +81,6 @@ def test_templates(holdfast: Holdfast, store: Store) -> None:
     assert shown["job"]["payload"] == {"scope": "month", "month": 3}
     assert "made from  template monthly, version 1" in holdfast("jobs", "show", job_id).stdout
     assert len(holdfast("templates", "list").stdout.splitlines()) == 2
-    assert "makes no more jobs" in holdfast("templates", "remove", "monthly").stderr
+    assert "Removed template monthly" in holdfast("templates", "remove", "monthly").stderr
     gone = holdfast("templates", "enqueue", "monthly", "--json")
     assert (gone.exit_code, error_of(gone)["code"]) == (3, "template_not_found")

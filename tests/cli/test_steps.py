@@ -88,7 +88,7 @@ def test_a_job_that_sleeps(holdfast: Holdfast, store: Store) -> None:
     assert listed(holdfast, job_id).endswith(f" sleeps until {until}")
     assert steps(holdfast, job_id) == [f"1 sleep sleep sleeping until {until} 1"]
     assert holdfast("jobs", "cancel", job_id).exit_code == 0
-    assert steps(holdfast, job_id) == ["1 sleep sleep not over 1"]
+    assert steps(holdfast, job_id) == ["1 sleep sleep not finished 1"]
     forward(store, 7201)
     assert steps(holdfast, job_id) == ["1 sleep sleep done 1 2 h"]
 
@@ -99,9 +99,9 @@ def test_a_job_that_asks(holdfast: Holdfast, store: Store) -> None:
     expires = at(store, 3600)
     job_id = begun(store.url, ("approval", "big-payment"))
     approval_id = document(holdfast("approvals", "list", "--json"))[0]["id"]
-    assert why(holdfast, job_id) == f"asks: big-payment (approval {approval_id}), 0 of 2 approvals, expires {expires}"
-    assert listed(holdfast, job_id).endswith(" asks: big-payment")
-    assert steps(holdfast, job_id) == ["1 approval big-payment asked 1"]
+    assert why(holdfast, job_id) == f"waits for approval: big-payment ({approval_id}), 0 of 2 approvals, expires {expires}"
+    assert listed(holdfast, job_id).endswith(" waits for approval: big-payment")
+    assert steps(holdfast, job_id) == ["1 approval big-payment requested 1"]
     for person in ("ada", "bob"):
         assert f"{0 if person == 'ada' else 1} of 2 approvals" in why(holdfast, job_id)
         holdfast("approvals", "approve", approval_id, "--by", person, "--comment", f"{person} agrees")

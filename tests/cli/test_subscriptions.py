@@ -103,7 +103,7 @@ def test_why_and_the_chain_from_the_shell(holdfast: Holdfast, store: Store) -> N
         assert new in shown
         assert [each["id"] for each in document(holdfast("jobs", "show", asked, "--json"))["chain"]] == [job, new]
     forward(store, 600)
-    assert "its time came" in holdfast("why", new, "--all-tenants").stdout
+    assert "it was due at" in holdfast("why", new, "--all-tenants").stdout
     missing = holdfast("why", "01a1de74-eb8c-70f1-843b-cac5f6817387", "--json")
     assert (missing.exit_code, error_of(missing)["code"]) == (3, "not_found")
     assert holdfast("why", "nonsense").exit_code == 2

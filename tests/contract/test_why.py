@@ -84,7 +84,7 @@ def test_it_is_over(store: Store) -> None:
     assert f"redrive {dead}" in (found.change or "")
     final = put_one(store)
     work(store, FINAL)
-    assert "no other try can help" in only(store, final, "dead_letter").says
+    assert "an error that is not retried" in only(store, final, "dead_letter").says
     poison = put_one(store, retry=tries(3, crashes=0))
     work(store, Crashed("process_died", "gone"))
     assert "was lost 1 times, and 0 are allowed" in only(store, poison, "dead_letter").says
@@ -128,7 +128,7 @@ def test_somebody_has_it(store: Store) -> None:
     forward(store, 20)
     late = only(store, running, "running")
     assert "20 s ago, and the next one is overdue; without another one the job is taken over after" in late.says
-    assert "worker-7 has taken it and not begun it" in only(store, waiting, "leased").says
+    assert "worker-7 has claimed it and not started it" in only(store, waiting, "leased").says
     forward(store, 40)
     for job_id, then in ((running, "taken up again"), (waiting, "queued again")):
         gone = only(store, job_id, "lease_lapsed")
@@ -141,7 +141,7 @@ def test_somebody_has_it(store: Store) -> None:
 def test_it_waits_for_a_time(store: Store) -> None:
     later = put_one(store, delay=100)
     assert codes(store, later) == ["not_due", "no_worker"], "each of them would keep it from running"
-    assert "its time has not come" in only(store, later, "not_due").says
+    assert "it is not due yet" in only(store, later, "not_due").says
     store.run(store.jobs.reschedule([later], Reschedule(delay=50), None, "ada", "default"))
     assert "as ada decided" in only(store, later, "not_due").says
     store.run(store.jobs.operate("cancel", [later], None, "ada", "default"))
@@ -194,7 +194,7 @@ def test_it_waits_in_a_durable_call(store: Store) -> None:
     unheard = asking(store, expires_in=5)
     forward(store, 10)
     store.run(store.approvals.attend())
-    assert "nobody decided" in only(store, unheard.job_id, "approval_expired").says
+    assert "no one decided" in only(store, unheard.job_id, "approval_expired").says
 
 
 def test_it_is_held_back(store: Store, by_hand: ByHand) -> None:
@@ -252,7 +252,7 @@ def test_what_is_before_it_is_counted_up_to_a_limit(store: Store) -> None:
 
 def test_every_reason_stands_alone(store: Store) -> None:
     """Each has a function of its own, in one list; a job that was just enqueued has none but that nobody takes it."""
-    assert len(REASONS) == len({look.__name__ for look in REASONS}) >= 20
+    assert len(REASONS) == len({check.__name__ for check in REASONS}) >= 20
     job_id = put_one(store)
     assert codes(store, job_id) == ["no_worker"]
     work(store, Failed("odd", "x" * 5000))

@@ -55,7 +55,7 @@ async def test_a_person_approves_by_the_form_that_the_question_asks_with(app: Ap
 
 async def test_whoever_asked_is_told_before_trying(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
     page = await http.get(f"/approvals/{scene.approval}")
-    assert "You cannot decide this: whoever asked for the job may not decide it" in page.text
+    assert "You cannot decide this: the requester of the job may not decide it" in page.text
     assert 'name="verdict"' not in page.text
     refused = await http.post(f"/approvals/{scene.approval}", data=FILLED | {"verdict": "approve"})
     assert (refused.status_code, "requester_may_not_decide" in refused.text) == (403, True)

@@ -35,5 +35,5 @@ async def test_a_page_lists_the_first_and_finds_the_last(
     assert (rows(page), MORE in page) == (["Éa"], False)
     page = (await http.get("/schedules?name=a")).text
     assert (len(rows(page)), MORE in page) == (2, True), "three have it"
-    monkeypatch.setattr(schedules, "LOOKED_AT", 2)
+    monkeypatch.setattr(schedules, "SEARCHED", 2)
     assert rows((await http.get("/schedules?name=zeta")).text) == [], "not further than it is looked"

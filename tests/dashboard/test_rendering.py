@@ -11,8 +11,8 @@ from starlette.requests import Request
 from holdfast import App
 from holdfast.engine.job import Job
 from holdfast.features.jobs import pages as jobs
-from holdfast.features.jobs.pages import Finding
-from holdfast.features.jobs.views import Found
+from holdfast.features.jobs.pages import ListRequest
+from holdfast.features.jobs.search import SearchPage
 from holdfast.features.tokens.model import scopes_of
 from holdfast.server import rendering
 from holdfast.server.app import API, make_service
@@ -56,8 +56,8 @@ async def test_others_have_their_turn_while_a_long_page_is_written(app: App) -> 
         answer = await renderer.page(
             request,
             "jobs.html",
-            finding=Finding.of(request.query_params, shown[0].created_at),
-            found=Found(shown, {}, None),
+            finding=ListRequest.of(request.query_params, shown[0].created_at),
+            found=SearchPage(shown, {}, None),
             counted=None,
             tabs=jobs.TABS,
             error=None,

@@ -20,9 +20,9 @@ async def test_every_screen_shows_what_there_is_and_nothing_of_it_is_markup(app:
     scene = await _played(app)
     safe = escaped(HOSTILE)
     pages = {
-        "/approvals": (safe[:40], "0 of 1", "whoever asked"),
+        "/approvals": (safe[:40], "0 of 1", "the requester"),
         "/approvals?state=approved": ("No approved approvals",),
-        f"/approvals/{scene.approval}": (safe, "whoever asked for the job may not decide it"),
+        f"/approvals/{scene.approval}": (safe, "the requester of the job may not decide it"),
         "/dead-letters": ("ValueError", safe[:40]),
         "/dead-letters?text=img&order=count&resolved=1": ("ValueError",),
         f"/dead-letters/{scene.group}": (safe, scene.dead, "Redrive all 2"),

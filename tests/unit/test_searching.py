@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput, InvalidSetting
-from holdfast.features.jobs.search import narrowed, parse, written
+from holdfast.features.jobs.search import narrowed, parse
 from tests.support.characters import CHARACTERS
 
 pytestmark = pytest.mark.req("JF-14", "JF-16")
@@ -34,7 +34,6 @@ def test_qualifiers_and_words() -> None:
     wanted = found.filter("acme", limit=5)
     assert (wanted.tenant, wanted.limit, wanted.kind) == ("acme", 5, "send mail")
     assert parse("", NOW).given == {}
-    assert parse(written(found), NOW) == found
 
 
 def test_what_is_given_besides_must_agree() -> None:

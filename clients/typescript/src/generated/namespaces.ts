@@ -34,7 +34,7 @@ export class AgentsNamespace extends Namespace {
 }
 
 export class ApprovalsNamespace extends Namespace {
-  /** Say yes, as whom the credentials name. Answers the approval as it is now: still open when more have to agree. Scope: `decide`. */
+  /** Approve as the caller. Returns the approval as it is now: still open if more people have to agree. Scope: `decide`. */
   approve(approvalId: string, input: ApproveInput = {}, options: CallOptions = {}): Promise<Approval> {
     return this.transport.ask(decodeApproval, { method: "POST", path: path`/approvals/${approvalId}/approve`, body: input, ...options });
   }
@@ -44,17 +44,17 @@ export class ApprovalsNamespace extends Namespace {
     return this.transport.ask(decodeQuestion, { method: "POST", path: path`/approvals/by-token/${token}`, body: input, ...options });
   }
 
-  /** Say no. Scope: `decide`. */
+  /** Deny as the caller. Scope: `decide`. */
   deny(approvalId: string, input: DenyInput = {}, options: CallOptions = {}): Promise<Approval> {
     return this.transport.ask(decodeApproval, { method: "POST", path: path`/approvals/${approvalId}/deny`, body: input, ...options });
   }
 
-  /** The approval, what was said of it so far, and the job that asked. Scope: `read`. */
+  /** Show an approval, its votes, and the job that requested it. Scope: `read`. */
   get(approvalId: string, options: CallOptions = {}): Promise<ApprovalRequest> {
     return this.transport.ask(decodeApprovalRequest, { method: "GET", path: path`/approvals/${approvalId}`, ...options });
   }
 
-  /** A token that decides this approval once, for anyone who holds it. Scope: `admin`. */
+  /** Issue a token that decides this approval once, for anyone who holds it. Scope: `admin`. */
   issueToken(approvalId: string, input: IssueApprovalTokenInput = {}, options: CallOptions = {}): Promise<Issued> {
     return this.transport.ask(decodeIssued, { method: "POST", path: path`/approvals/${approvalId}/token`, body: input, ...options });
   }
@@ -64,7 +64,7 @@ export class ApprovalsNamespace extends Namespace {
     return this.pages(decodeApproval, { method: "GET", path: path`/approvals`, query: { ...input }, ...options });
   }
 
-  /** Look at what the token decides; once it can decide nothing any more, at what became of it. It decides nothing. */
+  /** Show what the token decides; once it no longer decides anything, what became of the approval. This decides nothing. */
   question(token: string, options: CallOptions = {}): Promise<Question | Spent> {
     return this.transport.ask(either(decodeQuestion, decodeSpent), { method: "GET", path: path`/approvals/by-token/${token}`, ...options });
   }
@@ -225,7 +225,7 @@ export class HealthNamespace extends Namespace {
 }
 
 export class JobsNamespace extends Namespace {
-  /** Download an artifact, up to 64 MB, always as an attachment and never as something that a browser would show; without an attempt, of the last that has one of this name. Scope: `read`. */
+  /** Download an artifact, up to 64 MB, always as an attachment that browsers do not display; without an attempt, from the last attempt that has one of this name. Scope: `read`. */
   artifact(jobId: string, name: string, input: DownloadArtifactInput = {}, options: CallOptions = {}): Promise<Uint8Array> {
     return this.transport.bytes({ method: "GET", path: path`/jobs/${jobId}/artifacts/${name}`, query: { ...input }, ...options });
   }
@@ -235,12 +235,12 @@ export class JobsNamespace extends Namespace {
     return this.whole(decodeArtifact, { method: "GET", path: path`/jobs/${jobId}/artifacts`, ...options });
   }
 
-  /** List a job's attempts: parameters, worker, times, outcome, exit code, error and where the log is. `after` is the number of the last one seen. Scope: `read`. */
+  /** List a job's attempts: parameters, worker, times, outcome, exit code, error and location of the log. `after` is the number of the last one seen. Scope: `read`. */
   attempts(jobId: string, input: JobAttemptsInput = {}, options: CallOptions = {}): Pages<Attempt> {
     return this.pages(decodeAttempt, { method: "GET", path: path`/jobs/${jobId}/attempts`, query: { ...input }, ...options });
   }
 
-  /** Cancel a job that has not finished. A running one is told to stop. Scope: `operate`. */
+  /** Cancel a job that has not finished. The worker of a running job is notified to stop. Scope: `operate`. */
   cancel(jobId: string, input: CancelJobInput = {}, options: CallOptions = {}): Promise<Verdict> {
     return this.transport.ask(decodeVerdict, { method: "POST", path: path`/jobs/${jobId}/cancel`, body: input, ...options });
   }
@@ -435,7 +435,7 @@ export class PausesNamespace extends Namespace {
     return this.transport.ask(nothing, { method: "POST", path: path`/pauses/resume`, body: input, ...options });
   }
 
-  /** Pause it until it is resumed. Running jobs finish. Scope: `operate`. */
+  /** Pause a queue, a kind, an agent or everything. Running jobs finish. Scope: `operate`. */
   set(input: PauseInput, options: CallOptions = {}): Promise<Pause> {
     return this.transport.ask(decodePause, { method: "POST", path: path`/pauses`, body: input, ...options });
   }
@@ -503,17 +503,17 @@ export class ReservationsNamespace extends Namespace {
     return this.whole(decodeReservation, { method: "GET", path: path`/reservations`, query: { ...input }, ...options });
   }
 
-  /** Record what the holder of an active reservation runs, as a job of this kind that has begun. Scope: `operate`. */
+  /** Record the work of an active reservation's holder as a running job of this kind. Scope: `operate`. */
   record(reservationId: string, input: RecordReservationInput, options: CallOptions = {}): Promise<RecordedRun> {
     return this.transport.ask(decodeRecordedRun, { method: "POST", path: path`/reservations/${reservationId}/record`, body: input, ...options });
   }
 
-  /** Release a reservation, yours or another caller's. Its holder is told at the next renewal. A recorded run ends with it: as `outcome` says, else as failed. Scope: `operate`. */
+  /** Release a reservation, yours or another caller's. Its holder is notified at the next renewal. A recorded run ends with it: with `outcome`, or as failed. Scope: `operate`. */
   release(reservationId: string, input: ReleaseReservationInput = {}, options: CallOptions = {}): Promise<void> {
     return this.transport.ask(nothing, { method: "DELETE", path: path`/reservations/${reservationId}`, query: { ...input }, ...options });
   }
 
-  /** Stand in line under an id of yours (a UUID), or ask again: that keeps it alive for `ttl` more, so ask every third of it. It is yours while its state is `active`; `running` jobs, begun before, are still under way there. Scope: `operate`. */
+  /** Request a reservation under an id of yours (a UUID), or renew it for another `ttl`; renew it every third of that. It is yours while its state is `active`. `running` is the number of jobs that started there before and still run. Scope: `operate`. */
   set(reservationId: string, input: ReserveInput = {}, options: CallOptions = {}): Promise<Reserved> {
     return this.transport.ask(decodeReserved, { method: "PUT", path: path`/reservations/${reservationId}`, body: input, repeatable: true, ...options });
   }
@@ -587,7 +587,7 @@ export class SchedulesNamespace extends Namespace {
     return this.transport.ask(decodeSchedule, { method: "POST", path: path`/schedules/${name}/resume`, ...options });
   }
 
-  /** Run it now, besides its times. One that does not allow two at once is refused while a job of it runs, unless `anyway`. Scope: `operate`. */
+  /** Run a schedule now, in addition to its times. A schedule that does not allow overlap is refused while a job of it runs, unless `anyway`. Scope: `operate`. */
   run(name: string, input: RunScheduleNowInput = {}, options: CallOptions = {}): Promise<Ran> {
     return this.transport.ask(decodeRan, { method: "POST", path: path`/schedules/${name}/run-now`, query: { ...input }, ...options });
   }

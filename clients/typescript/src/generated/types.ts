@@ -2,7 +2,7 @@
 
 import { anything, either, flag, list, map, missing, nullable, number, optional, text, time, tuple, record, type Decoder } from "../decoder.js";
 
-/** The job that stands for what was asked; `reason` says why that is not a new one. */
+/** The job for an enqueue request; `reason` says why it is not a new one. */
 export interface Accepted {
   id: string;
   tenant: string;
@@ -86,7 +86,7 @@ export interface AddNodeInput {
   kind: string;
   /** The arguments as a JSON object. */
   payload?: unknown | undefined;
-  /** What edges call it. */
+  /** The name that edges use. */
   name: string;
 }
 
@@ -184,7 +184,7 @@ export const decodeApiToken: Decoder<ApiToken> = record<ApiToken>(() => ({
   revoked_by: nullable(text),
 }));
 
-/** An approval as a reader sees it. */
+/** A stored approval. */
 export interface Approval {
   id: string;
   tenant: string;
@@ -240,7 +240,7 @@ export const decodeApproval: Decoder<Approval> = record<Approval>(() => ({
   approvals: missing(number, () => (0)),
 }));
 
-/** An approval, what was said of it so far, and the job that asked. */
+/** An approval, its votes, and the job that requested it. */
 export interface ApprovalRequest {
   approval: Approval;
   votes: Vote[];
@@ -406,7 +406,7 @@ export interface ClaimInput {
   wait?: number | undefined;
 }
 
-/** A job that the caller has claimed. Every later request about it carries `attempt`. `checkpoints` are those that earlier attempts have saved. */
+/** A claimed job. Every later request about it must carry `attempt`. `checkpoints` were saved by earlier attempts. */
 export interface ClaimedJob {
   id: string;
   attempt: number;
@@ -457,7 +457,7 @@ export const decodeClaimedJobs: Decoder<ClaimedJobs> = record<ClaimedJobs>(() =>
   jobs: list(decodeClaimedJob),
 }));
 
-/** One time at which a schedule will fire. `local` has its zone's offset; `warning` says what is odd. */
+/** A future time of a schedule. `local` has the offset of its zone; `warning` explains a clock change. */
 export interface Coming {
   at: Date;
   local: Date;
@@ -720,7 +720,7 @@ export const decodeEdge: Decoder<Edge> = record<Edge>(() => ({
   met: flag,
 }));
 
-/** What is made, and how: what is left out of a change stays. */
+/** The definition of a schedule. In a change, fields that are left out stay as they are. */
 export interface EditScheduleInput {
   queue?: string | null | undefined;
   priority?: number | null | undefined;
@@ -855,7 +855,7 @@ export interface EnqueueTemplateInput {
   source_ref?: string | null | undefined;
   target_ref?: string | null | undefined;
   payload_ref?: string | null | undefined;
-  /** On top of the template's payload. */
+  /** Arguments that override the template's payload. */
   arguments?: Record<string, unknown> | undefined;
   version?: number | null | undefined;
 }
@@ -949,7 +949,7 @@ export const decodeFlaw: Decoder<Flaw> = record<Flaw>(() => ({
   says: text,
 }));
 
-/** A workflow with its jobs and who waits for whom; `parts` has the status of each group. */
+/** A workflow with its jobs and dependencies; `parts` has the status of each group. */
 export interface Graph {
   workflow: Workflow;
   nodes: Node[];
@@ -1017,7 +1017,7 @@ export const decodeHealth: Decoder<Health> = record<Health>(() => ({
   capped: missing(flag, () => (false)),
 }));
 
-/** A job that a lease holds, as the service sees it. */
+/** A job that a lease holds. */
 export interface HeldJob {
   id: string;
   attempt: number;
@@ -1027,14 +1027,14 @@ export const decodeHeldJob: Decoder<HeldJob> = record<HeldJob>(() => ({
   attempt: number,
 }));
 
-/** A job that a lease holds, as the service sees it. */
+/** A job that a lease holds. */
 export interface HeldJobInput {
   id: string;
   attempt: number;
 }
 
 export interface IssueApprovalTokenInput {
-  /** Whose it is; without one whoever uses it says who they are. */
+  /** Person the token is for; without one, its user gives a name. */
   person?: string | null | undefined;
   expires_in?: number | string | null | undefined;
 }
@@ -1050,7 +1050,7 @@ export interface IssueTokenInput {
   expires_in?: number | null | undefined;
 }
 
-/** The one time it is seen: what is kept is a hash. */
+/** A new token. It is shown only once: the database stores a hash. */
 export interface Issued {
   token: string;
 }
@@ -1173,7 +1173,7 @@ export interface JobResultInput {
   wait?: number | undefined;
 }
 
-/** What became of one of many: without an `id` it was refused, for `reason`. */
+/** The result for one job of a batch: without an `id` it was refused, for `reason`. */
 export interface Judged {
   id: string | null;
   created: boolean;
@@ -1385,7 +1385,7 @@ export const decodeLiveness: Decoder<Liveness> = record<Liveness>(() => ({
   reported_at: nullable(time),
 }));
 
-/** What a job was made from: a version of a template, a time of a schedule, or both. */
+/** The origin of a job: a version of a template, a time of a schedule, or both. */
 export interface MadeFrom {
   job_id: string;
   tenant: string;
@@ -1405,7 +1405,7 @@ export const decodeMadeFrom: Decoder<MadeFrom> = record<MadeFrom>(() => ({
   due_at: nullable(time),
 }));
 
-/** One of the four, within its priority or another one; a priority alone means last among those that have it. */
+/** One of the four positions, within the job's priority or another one. A priority alone means behind all others of it. */
 export interface MoveJobInput {
   /** Recorded in the ledger. */
   reason?: string | null | undefined;
@@ -1420,7 +1420,7 @@ export interface NextTimesInput {
   count?: number | undefined;
 }
 
-/** A job of a workflow: how it stands, and how many parents it still waits for. One that joined by being spawned has no name. */
+/** A job of a workflow: its standing, and the number of parents it still waits for. A job that joined as a child of another has no name. */
 export interface Node {
   job_id: string;
   workflow_id: string;
@@ -1526,7 +1526,7 @@ export const decodeOperation: Decoder<Operation> = record<Operation>(() => ({
   cancelled_reason: nullable(text),
 }));
 
-/** How a job ended, if it has. `id` is that of its last try, where each is a job of its own. `sealed` says that there is a value, which only the program can open. */
+/** How a job ended, if it has. `id` is that of the last retry, if retries are new jobs. `sealed` means that there is a value that only the program can unseal. */
 export interface Outcome {
   id: string;
   state: State;
@@ -1548,7 +1548,7 @@ export const decodeOutcome: Decoder<Outcome> = record<Outcome>(() => ({
   error_message: missing(nullable(text), () => (null)),
 }));
 
-/** A direct parent of a job, and what it returned. */
+/** A direct parent of a job, and its result. */
 export interface ParentResult {
   job_id: string;
   name: string | null;
@@ -1568,7 +1568,7 @@ export const decodeParentResult: Decoder<ParentResult> = record<ParentResult>(()
   part: missing(nullable(text), () => (null)),
 }));
 
-/** What is paused, why, by whom, and until when. None means until it is resumed. */
+/** What is paused, why, by whom, and until when. `until` None means until it is resumed. */
 export interface Pause {
   tenant: string;
   scope: string;
@@ -1598,7 +1598,7 @@ export interface PauseInput {
   /** For operators of the whole system. */
   every_tenant?: boolean | undefined;
   reason: string;
-  /** A time, or how long. */
+  /** A time, or a duration. */
   until?: Date | string | number | string | null | undefined;
   refuse_enqueue?: boolean | null | undefined;
 }
@@ -1716,7 +1716,7 @@ export interface PutTemplateInput {
   payload?: Record<string, unknown> | null | undefined;
 }
 
-/** What a token decides: as much as one has to know for it, and nothing else of the job. */
+/** What a token decides: only what its holder has to know, and nothing else about the job. */
 export interface Question {
   approval: Approval;
   votes: Vote[];
@@ -1730,7 +1730,7 @@ export const decodeQuestion: Decoder<Question> = record<Question>(() => ({
   kind: text,
 }));
 
-/** A queue in which waiting counts: `aging_step` of priority for each `aging` seconds, up to `aging_most`. */
+/** A queue with aging: the priority of a waiting job rises by `aging_step` every `aging` seconds, up to `aging_most`. */
 export interface QueueSetting {
   tenant: string;
   queue: string;
@@ -1912,7 +1912,7 @@ export interface RenewLeaseInput {
   ttl?: number | undefined;
 }
 
-/** `jobs` are those it still holds: any other that is running was cancelled, or another worker has taken it. */
+/** `jobs` are those that the lease still holds. Any other running job was cancelled or taken over by another worker. */
 export interface RenewedLease {
   lease: string;
   jobs: HeldJob[];
@@ -1954,7 +1954,7 @@ export interface RequireRegistrationInput {
   on?: boolean | undefined;
 }
 
-/** When it is to be run: at a time or a while from now. */
+/** The new start: at a time, or after a delay. */
 export interface RescheduleJobInput {
   /** Recorded in the ledger. */
   reason?: string | null | undefined;
@@ -2001,7 +2001,7 @@ export const decodeReservation: Decoder<Reservation> = record<Reservation>(() =>
   job_id: nullable(text),
 }));
 
-/** A resource, a queue, or (with neither) everything; kept for `ttl` (30 s) unless it is asked for again. */
+/** A resource, a queue, or (with neither) everything; held for `ttl` (30 s) unless it is renewed. */
 export interface ReserveInput {
   resource?: string | null | undefined;
   queue?: string | null | undefined;
@@ -2009,7 +2009,7 @@ export interface ReserveInput {
   reason?: string | null | undefined;
 }
 
-/** The same for whoever has just asked: `running` jobs are under way there, `ahead` others before it in line. */
+/** A reservation for its owner: the number of `running` jobs in its scope, and of reservations `ahead` of it. */
 export interface Reserved {
   id: string;
   tenant: string;
@@ -2061,7 +2061,7 @@ export const decodeResult: Decoder<Result> = record<Result>(() => ({
   ref: nullable(text),
 }));
 
-/** A queue, a kind or an agent, or everything: of the tenant, or of every tenant. */
+/** The target of a pause: a queue, a kind, an agent or everything, of the tenant or of every tenant. */
 export interface ResumeInput {
   queue?: string | null | undefined;
   kind?: string | null | undefined;
@@ -2201,7 +2201,7 @@ export interface ScheduleHistoryInput {
   limit?: number | undefined;
 }
 
-/** The result of one time of a schedule. A row of missed times stands for `count` times since `since_at`. */
+/** The result of one time of a schedule. A row of missed times represents `count` times since `since_at`. */
 export interface ScheduleRun {
   schedule_id: string;
   tenant: string;
@@ -2290,7 +2290,7 @@ export interface SetKindInput {
   description?: string | null | undefined;
 }
 
-/** What is limited, one of the names or none of them for all jobs, and how far. */
+/** The target, one of the names or none of them for all jobs, and its limits. */
 export interface SetLimitInput {
   queue?: string | null | undefined;
   kind?: string | null | undefined;
@@ -2355,7 +2355,7 @@ export interface SettleManyInput {
   settlements: SettleInput[];
 }
 
-/** What became of a settlement: `ending` is what was decided, `reason` why nothing was written. */
+/** The result of a settlement: `ending` is the decision, `reason` explains why nothing was written. */
 export interface SettleResult {
   job: string;
   attempt: number;
@@ -2484,7 +2484,7 @@ export const decodeShownSubscription: Decoder<ShownSubscription> = record<ShownS
   behind: number,
 }));
 
-/** Why a token decides nothing any more, for whoever holds it and may know no more of the approval than that: what became of it and when, and if the token was used, when and by whom it was issued to. */
+/** Why a token no longer decides anything: the state of the approval and since when; if the token was used, when and whose it was. The holder of the token learns nothing else about the approval. */
 export interface Spent {
   state: "open" | "approved" | "denied" | "expired" | "withdrawn" | (string & {});
   decided_at: Date | null;
@@ -2582,7 +2582,7 @@ export const decodeStep: Decoder<Step> = record<Step>(() => ({
   now: time,
 }));
 
-/** Everything about one job. `approval` is the question it waits for an answer to. */
+/** Everything about one job. `approval` is the approval that it waits for. */
 export interface Story {
   job: Job;
   history: Event[];
@@ -2667,7 +2667,7 @@ export const decodeSubscription: Decoder<Subscription> = record<Subscription>(()
   updated_at: time,
 }));
 
-/** What was done to the jobs of a workflow at once; a refusal is an answer (DP-3). */
+/** The result of an operation on all jobs of a workflow. A refusal is returned, not raised. */
 export interface Swept {
   id: string;
   jobs: number;
@@ -2870,7 +2870,7 @@ export interface VerifyAuditInput {
   anchor?: string | string[] | null | undefined;
 }
 
-/** One person's word on an approval. */
+/** One person's decision on an approval. */
 export interface Vote {
   approval_id: string;
   person: string;

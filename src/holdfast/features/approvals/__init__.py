@@ -1,1 +1,1 @@
-"""Approvals: a job asks, people decide."""
+"""Approvals: a job requests one, people decide."""

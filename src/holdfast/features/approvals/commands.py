@@ -1,4 +1,4 @@
-"""``holdfast approvals …``."""
+"""``holdfast approvals list | show | approve | deny | token``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from holdfast.features.approvals.operations import ApprovalRequest, Approvals, a
 
 commands = Commands("List and decide approvals.")
 
-PAGE, MOST = 50, 1000
+PAGE, MAX_PAGE = 50, 1000
 TYPES = {
     "string": "text",
     "integer": "whole number",
@@ -47,11 +47,11 @@ TYPES = {
     "array": "list",
     "null": "nothing",
 }
-OVER = "over"
-AFTERWARDS = {"deny": "then it is denied", "approve": "then it is approved", "remind": "then people are asked again"}
+EXPIRED = "over"
+ON_EXPIRE = {"deny": "then it is denied", "approve": "then it is approved", "remind": "then people are reminded"}
 
 
-class Shown(StrEnum):
+class StateFilter(StrEnum):
     OPEN = "open"
     APPROVED = "approved"
     DENIED = "denied"
@@ -61,7 +61,7 @@ class Shown(StrEnum):
 
     @property
     def state(self) -> ApprovalState | None:
-        return None if self is Shown.ALL else self.value  # type: ignore[return-value]
+        return None if self is StateFilter.ALL else self.value  # type: ignore[return-value]
 
 
 @commands.add(
@@ -76,8 +76,9 @@ def list_approvals(
     ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="APPROVAL", help="Only approvals of this name.")] = None,
     state: Annotated[
-        Shown, typer.Option("--state", metavar="STATE", help=f"Only approvals in this state: {', '.join(Shown)}.")
-    ] = Shown.OPEN,
+        StateFilter,
+        typer.Option("--state", metavar="STATE", help=f"Only approvals in this state: {', '.join(StateFilter)}."),
+    ] = StateFilter.OPEN,
     job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Only approvals of this job.")] = None,
     limit: options.Limit = PAGE,
     after: Annotated[
@@ -87,29 +88,29 @@ def list_approvals(
     """List approvals, oldest first."""
     with session.connect() as client:
         now = client.run(client.store.clock.now())
-        found = Approvals(client).list(
+        page = Approvals(client).list(
             state=state.state,
             name=name,
             job_id=None if job is None else parse_id(job),
             approver=approver,
             after=after,
-            limit=min(limit + 1, MOST),  # one more than asked tells whether there is another page
+            limit=min(limit + 1, MAX_PAGE),  # one more than requested, to know whether there is another page
         )
-    approvals, more = found[:limit], len(found) > limit or len(found) == MOST
+    approvals, more = page[:limit], len(page) > limit or len(page) == MAX_PAGE
     session.print_list(
         approvals,
         {
             "id": lambda approval: approval.id,
             **session.tenants,
             "name": lambda approval: line(approval.name),
-            **({} if state is Shown.OPEN else {"state": lambda approval: state_text(approval.state)}),
+            **({} if state is StateFilter.OPEN else {"state": lambda approval: state_text(approval.state)}),
             "age": lambda approval: age(approval.opened_at, now),
             "left": lambda approval: _left(approval, now),
             "approvals": lambda approval: f"{approval.approvals}/{approval.quorum}",
             "who may": lambda approval: line(who_may(approval)),
             "summary": lambda approval: line(approval.summary),
         },
-        none="Nothing waits for people." if state is Shown.OPEN else "There are no such approvals.",
+        none="No approvals are open." if state is StateFilter.OPEN else "There are no such approvals.",
         keep=("id", "state", "age", "left", "approvals"),
     )
     if more:
@@ -120,59 +121,59 @@ def _left(approval: Approval, now: datetime) -> str:
     if approval.expires_at is None or approval.state != "open":
         return ""
     left = (approval.expires_at - now).total_seconds()
-    return span(left) if left > 0 else OVER
+    return span(left) if left > 0 else EXPIRED
 
 
 def who_may(approval: Approval) -> str:
-    people = approval.people or ("anybody",)
+    people = approval.people or ("anyone",)
     may_not = approval.not_requester and (not approval.people or approval.requester in approval.people)
     return ", ".join(people) + (f", but not {approval.requester}" if may_not else "")
 
 
 @commands.add("show", "holdfast approvals show 01a1de74-eb8c-70f1-843b-cac5f6817387")
 def show(session: AnyTenant, approval: options.ApprovalId) -> None:
-    """Show an approval: what is asked, who may decide, what was said so far, and how to decide it."""
+    """Show an approval: the request, who may decide, the votes so far, and how to decide it."""
     with session.connect() as client:
         now = client.run(client.store.clock.now())
         try:
-            found = Approvals(client).get(approval)
+            request = Approvals(client).get(approval)
         except NotFound as error:
             fix = "Is it a job's? Try: holdfast approvals list --job ID. Is it another tenant's? Try --all-tenants."
             raise NotFound(error.message, fix=fix) from None
     if session.as_json:
-        emit(found)
+        emit(request)
         return
-    _print_facts(found, now)
-    if found.approval.data is not None:
-        print_document("Data", found.approval.data)
-    asked = fields(found.approval.form) if found.approval.form is not None else []
-    if asked:
+    _print_facts(request, now)
+    if request.approval.data is not None:
+        print_document("Data", request.approval.data)
+    form_fields = fields(request.approval.form) if request.approval.form is not None else []
+    if form_fields:
         heading("Form")
-        _print_form(asked)
-    elif found.approval.form is not None:
-        print_document("Form", found.approval.form)
-    if found.votes:
-        heading("Said")
-        _print_votes(found.votes)
-    if found.approval.state == "open":
-        say(f"\nTo decide it:\n{to_type(found.approval, asked)}")
+        _print_form(form_fields)
+    elif request.approval.form is not None:
+        print_document("Form", request.approval.form)
+    if request.votes:
+        heading("Votes")
+        _print_votes(request.votes)
+    if request.approval.state == "open":
+        say(f"\nTo decide it:\n{decision_commands(request.approval, form_fields)}")
 
 
-def _print_facts(found: ApprovalRequest, now: datetime) -> None:
-    approval, job = found.approval, found.job
+def _print_facts(request: ApprovalRequest, now: datetime) -> None:
+    approval, job = request.approval, request.job
     write(f"{approval.name}  {approval.id}")
     facts(
         [
             ("summary", approval.summary),
             ("state", state_text(approval.state)),
-            ("asked", f"{moment(approval.opened_at)}, {age(approval.opened_at, now)} ago"),
+            ("requested", f"{moment(approval.opened_at)}, {age(approval.opened_at, now)} ago"),
             ("decided", None if approval.decided_at is None else moment(approval.decided_at)),
             ("who may", who_may(approval)),
             ("approvals", f"{approval.approvals} of {approval.quorum}"),
             ("expires", _expiry(approval, now)),
             ("reminders", _reminders(approval)),
             ("escalation", _escalation(approval)),
-            ("if denied", "the job goes on, and deals with it" if approval.on_deny == "resume" else "the job fails"),
+            ("if denied", "the job continues and handles it" if approval.on_deny == "resume" else "the job fails"),
             ("tenant", approval.tenant),
             ("job", f"{job.kind}  {job.id}  {job.state}, enqueued by {job.enqueued_by}"),
         ]
@@ -183,8 +184,8 @@ def _expiry(approval: Approval, now: datetime) -> str | None:
     if approval.expires_at is None or approval.state != "open":
         return None
     left = _left(approval, now)
-    when = f"{moment(approval.expires_at)}, {left if left == OVER else f'in {left}'}"
-    return f"{when}; {AFTERWARDS.get(approval.on_expire, approval.on_expire)}"
+    when = f"{moment(approval.expires_at)}, {left if left == EXPIRED else f'in {left}'}"
+    return f"{when}; {ON_EXPIRE.get(approval.on_expire, approval.on_expire)}"
 
 
 def _reminders(approval: Approval) -> str | None:
@@ -205,7 +206,7 @@ def _escalation(approval: Approval) -> str | None:
     )
 
 
-def _print_form(asked: Sequence[Field]) -> None:
+def _print_form(form_fields: Sequence[Field]) -> None:
     rows: list[list[Cell]] = [
         [
             line(field.name),
@@ -214,7 +215,7 @@ def _print_form(asked: Sequence[Field]) -> None:
             line(", ".join(map(plainly, field.choices)) or ", ".join(field.bounds)),
             line(field.about or ""),
         ]
-        for field in asked
+        for field in form_fields
     ]
     table(("field", "type", "required", "allowed", "about"), rows, keep=("required",))
 
@@ -234,22 +235,18 @@ def _print_votes(votes: Sequence[Vote]) -> None:
     table(("time (UTC)", "person", "verdict", "how", "comment", "data"), rows, keep=("time (UTC)", "verdict"))
 
 
-def to_type(approval: Approval, asked: Sequence[Field]) -> str:
-    """What to type, ready to be filled in."""
-    where = "" if scope(None) == approval.tenant else f" --tenant {shlex.quote(approval.tenant)}"
-    filled = "".join(f" --field {shlex.quote(f'{field.name}=…')}" for field in asked if field.required)
-    if approval.form is not None and not asked:
-        filled = " --data '{…}'"
-    by = (
-        f" --by {shlex.quote(approval.people[0])}"
-        if len(approval.people) == 1
-        else " --by WHO"
-        if approval.people
-        else ""
-    )
+def decision_commands(approval: Approval, form_fields: Sequence[Field]) -> str:
+    """The commands that decide an approval, ready to be filled in."""
+    tenant = "" if scope(None) == approval.tenant else f" --tenant {shlex.quote(approval.tenant)}"
+    data = "".join(f" --field {shlex.quote(f'{field.name}=…')}" for field in form_fields if field.required)
+    if approval.form is not None and not form_fields:
+        data = " --data '{…}'"
+    by = ""
+    if approval.people:
+        by = f" --by {shlex.quote(approval.people[0]) if len(approval.people) == 1 else 'WHO'}"
     return (
-        f"  holdfast approvals approve {approval.id}{where}{by}{filled}\n"
-        f"  holdfast approvals deny {approval.id}{where}{by} --comment '…'"
+        f"  holdfast approvals approve {approval.id}{tenant}{by}{data}\n"
+        f"  holdfast approvals deny {approval.id}{tenant}{by} --comment '…'"
     )
 
 
@@ -287,20 +284,20 @@ def approve(
     """Approve a request. The job resumes once enough people have approved."""
     if approval == "-" and data == "-":
         raise InvalidSetting("only one of token and data can come from stdin", code="conflicting_options")
-    named, whole = pairs(field or []), None if data is None else document(data)
+    named, values = pairs(field or []), None if data is None else document(data)
     reference = secret_of(approval)
     with session.connect() as client:
         approvals = Approvals(client)
         if named:
-            whole = merged({} if whole is None else whole, _typed(approvals.get(reference).approval, named))
+            values = merged({} if values is None else values, _typed(approvals.get(reference).approval, named))
         person = _person(reference, by)
         try:
-            found = approvals._decide("approve", reference, person, how=HOW, comment=comment, data=whole)
+            decided = approvals._decide("approve", reference, person, how=HOW, comment=comment, data=values)
         except InvalidInput as error:
             if error.code == "form_invalid":
-                error.fix = f"What it asks for: holdfast approvals show {approval_of(reference)}"
+                error.fix = f"Show the form: holdfast approvals show {approval_of(reference)}"
             raise
-    _print(found, session.as_json)
+    _print(decided, session.as_json)
 
 
 @commands.add(
@@ -312,8 +309,8 @@ def deny(session: AnyTenant, approval: options.ApprovalOrToken, by: By = None, c
     """Deny a request. One denial is enough."""
     reference = secret_of(approval)
     with session.connect() as client:
-        found = Approvals(client)._decide("deny", reference, _person(reference, by), how=HOW, comment=comment)
-    _print(found, session.as_json)
+        decided = Approvals(client)._decide("deny", reference, _person(reference, by), how=HOW, comment=comment)
+    _print(decided, session.as_json)
 
 
 @commands.add(
@@ -353,7 +350,7 @@ def token(
         emit({"approval_id": approval_of_token(issued), "token": issued, "person": person, "expires_in": ttl} | link)
     else:
         write(issued if service is None else _link(service, issued))
-    say("Keep it safe: whoever has it decides, and it is not shown again. Only a hash is stored.")
+    say("Keep it safe: anyone who has it can decide, and it is not shown again. Only a hash is stored.")
 
 
 def _link(service: str, token: str) -> str:
@@ -362,12 +359,13 @@ def _link(service: str, token: str) -> str:
 
 
 def _person(reference: str, by: str | None) -> str | None:
-    """A token may know whose it is; with an id it is whoever sits here, unless they say otherwise."""
+    """The person who decides: ``--by``, the person of the token (None here), or the user of this terminal."""
     return by if by is not None or approval_of_token(reference) is not None else config.operating_user()
 
 
 def _typed(approval: Approval, named: dict[str, str]) -> dict[str, Any]:
-    """What was written, as the form asks for it; JSON where it is JSON, for what no form speaks of."""
+    """The values of ``--field`` in the types of the form; names that the form does not have are parsed as JSON if
+    possible."""
     known = {field.name: field for field in fields(approval.form)}
     return {name: known[name].read(text) if name in known else as_json(text) for name, text in named.items()}
 
@@ -382,5 +380,5 @@ def _print(approval: Approval, as_json: bool) -> None:
 def answer(approval: Approval) -> str:
     if approval.state == "open":
         return f"{approval.approvals} of {approval.quorum} approvals: {approval.missing} more needed"
-    goes_on = approval.state == "approved" or approval.on_deny == "resume"
-    return f"job {approval.job_id} {'goes on' if goes_on else 'has failed'}"
+    continues = approval.state == "approved" or approval.on_deny == "resume"
+    return f"job {approval.job_id} {'continues' if continues else 'has failed'}"

@@ -1,7 +1,7 @@
-"""A form (JSON Schema) field by field, for people who fill it in: what is asked, what may be said, and what their text
-means.
+"""The fields of a form (JSON Schema) for people who fill it in: names, types, allowed values, and parsing of their
+input.
 
-Only a help: whether data fits is for ``engine/json_schema.py: violations`` to say, which knows the whole schema.
+A convenience only: ``engine/json_schema.py: violations`` checks the data against the whole schema.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.engine.json_schema import DEEPEST, referred
 from holdfast.engine.payload import decode
 from holdfast.errors import InvalidPayload
 
-MOST_PARTS: Final = 500
+MAX_PARTS: Final = 500
 _YES: Final = {"true": True, "yes": True, "false": False, "no": False}
 _BOUNDS: Final = (
     ("minimum", "at least {}"),
@@ -34,7 +34,8 @@ _BOUNDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """``types`` are those of JSON Schema, none where anything may stand; ``bounds`` and ``about`` are words."""
+    """A field of a form. ``types`` are those of JSON Schema, empty if any type is allowed; ``bounds`` and ``about`` are
+    texts."""
 
     name: str
     required: bool
@@ -44,7 +45,7 @@ class Field:
     about: str | None = None
 
     def read(self, text: str) -> Any:
-        """What somebody wrote, in the type that is asked for; as it is, where it cannot be that."""
+        """Parse the input as the type of the field; text that cannot be parsed is returned unchanged."""
         for choice in self.choices:
             if text == plainly(choice):
                 return choice
@@ -56,16 +57,16 @@ class Field:
 
 
 def fields(schema: Any) -> list[Field]:
-    """The fields of a form, in their order; none of a form that does not name any."""
-    asked: dict[str, Any] = {}
+    """The fields of a form in order; empty if the form names none."""
+    rules: dict[str, Any] = {}
     required: dict[str, None] = {}
     for part in _parts(schema, schema):
         required.update((name, None) for name in _listed_fields(part.get("required")) if isinstance(name, str))
         properties = part.get("properties")
         if isinstance(properties, Mapping):
-            asked = {str(name): rule for name, rule in properties.items()} | asked
-    asked |= {name: {} for name in required if name not in asked}
-    return [_field(name, name in required, rule, schema) for name, rule in asked.items()]
+            rules = {str(name): rule for name, rule in properties.items()} | rules
+    rules |= {name: {} for name in required if name not in rules}
+    return [_field(name, name in required, rule, schema) for name, rule in rules.items()]
 
 
 def _field(name: str, required: bool, rule: Any, root: Any) -> Field:
@@ -76,15 +77,15 @@ def _field(name: str, required: bool, rule: Any, root: Any) -> Field:
     for part in _parts(rule, root):
         types.update((kind, None) for kind in _listed_fields(part.get("type")) if isinstance(kind, str))
         choices += _listed_fields(part.get("enum")) + ([part["const"]] if "const" in part else [])
-        bounds.update((words.format(part[key]), None) for key, words in _BOUNDS if key in part)
-        said = part.get("description")
-        about = about or (said if isinstance(said, str) else None)
+        bounds.update((text.format(part[key]), None) for key, text in _BOUNDS if key in part)
+        description = part.get("description")
+        about = about or (description if isinstance(description, str) else None)
     return Field(name, required, tuple(types), tuple(choices), tuple(bounds), about)
 
 
 def _parts(rule: Any, root: Any) -> Iterator[Mapping[str, Any]]:
-    """The rule itself, what it refers to, and what it is made of. One may refer to itself: there is an end to it."""
-    return islice(_every_part(rule, root, 0), MOST_PARTS)
+    """The rule, the rules it refers to and those it combines. Bounded, because a rule may refer to itself."""
+    return islice(_every_part(rule, root, 0), MAX_PARTS)
 
 
 def _every_part(rule: Any, root: Any, depth: int) -> Iterator[Mapping[str, Any]]:
@@ -93,8 +94,8 @@ def _every_part(rule: Any, root: Any, depth: int) -> Iterator[Mapping[str, Any]]
     yield rule
     if "$ref" in rule:
         yield from _every_part(referred(rule["$ref"], root), root, depth + 1)
-    for word in ("allOf", "anyOf", "oneOf"):
-        for part in _listed_fields(rule.get(word)):
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        for part in _listed_fields(rule.get(keyword)):
             yield from _every_part(part, root, depth + 1)
 
 
@@ -103,7 +104,7 @@ def _listed_fields(value: Any) -> list[Any]:
 
 
 def as_json(text: str) -> Any:
-    """``7``, ``true``, ``null``, ``"7"``, ``[1]``, ``{"a": 1}`` for what they say; any other text for itself."""
+    """Parse the text as JSON; text that is not JSON is returned unchanged."""
     try:
         return decode(text)
     except InvalidPayload:
@@ -111,5 +112,5 @@ def as_json(text: str) -> Any:
 
 
 def plainly(value: Any) -> str:
-    """A value as somebody would write it: text as it is, the rest as JSON has it."""
+    """A value as a person would write it: a string as it is, other values as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

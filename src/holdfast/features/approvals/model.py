@@ -1,7 +1,7 @@
-"""Approvals: what is asked, who may answer, and when it is decided (CX-5, CX-6, CX-7).
+"""Approvals: the request, who may decide it, and when it is decided.
 
-``refusal`` is the whole rule of who may decide. One store calls it; in the other the SQL function ``decide_approval``
-has the same rule, and the contract tests compare the two.
+``refusal`` is the complete rule of who may decide. One store calls it; in the other the SQL function
+``decide_approval`` has the same rule, and the contract tests compare the two.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ApprovalState = Literal["open", "approved", "denied", "expired", "withdrawn"]
 SUMMARY_LIMIT: Final = 2_000
 COMMENT_LIMIT: Final = 2_000
 DATA_LIMIT: Final = 65_536
-MOST_PEOPLE: Final = 100
+MAX_PEOPLE: Final = 100
 _PREFIX: Final = "hfa"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What ``ctx.approval`` asks. Spans are in seconds; ``form`` is a JSON schema."""
+    """The request that ``ctx.approval`` makes. Durations are in seconds; ``form`` is a JSON schema."""
 
     summary: str
     data: Any = None
@@ -56,10 +56,10 @@ class Question:
         _check_people("approvers", self.approvers)
         _check_people("escalate_to", self.escalate_to)
         quorum: object = self.quorum
-        if not isinstance(quorum, int) or isinstance(quorum, bool) or not 1 <= quorum <= MOST_PEOPLE:
-            raise _invalid(f"quorum is a whole number from 1 to {MOST_PEOPLE}")
+        if not isinstance(quorum, int) or isinstance(quorum, bool) or not 1 <= quorum <= MAX_PEOPLE:
+            raise _invalid(f"quorum is a whole number from 1 to {MAX_PEOPLE}")
         if self.approvers and self.quorum > len({*self.approvers, *self.escalate_to}):
-            raise _invalid(f"a quorum of {self.quorum} cannot be reached by so few approvers")
+            raise _invalid(f"a quorum of {self.quorum} needs as many approvers")
         if self.on_deny not in ("fail", "resume"):
             raise _invalid("on_deny is fail or resume")
         if self.on_expire not in ("deny", "approve", "remind"):
@@ -67,7 +67,7 @@ class Question:
         if self.on_expire != "deny" and self.expires_in is None:
             raise _invalid("on_expire needs expires_in")
         if self.on_expire == "approve" and self.form is not None:
-            raise _invalid("nobody fills in the form of an approval that comes by itself: on_expire is deny or remind")
+            raise _invalid("an approval with a form cannot approve itself: on_expire is deny or remind")
         if (self.escalate_after is None) != (not self.escalate_to):
             raise _invalid("escalate_after and escalate_to go together")
 
@@ -92,14 +92,14 @@ class Question:
         return {name: value for name, value in values.items() if value is not None}
 
     def content_hash(self, name: str) -> str:
-        """Of all that a person sees before deciding: a token decides this, and nothing else."""
-        asked = {"name": name, "summary": self.summary, "data": self.data, "form": self.form}
-        return hashlib.sha256(canonical(asked).encode()).hexdigest()
+        """The hash of everything that a person sees before deciding. A token is bound to it."""
+        content = {"name": name, "summary": self.summary, "data": self.data, "form": self.form}
+        return hashlib.sha256(canonical(content).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """An approval as a reader sees it."""
+    """A stored approval."""
 
     id: str
     tenant: str
@@ -130,18 +130,18 @@ class Approval:
 
     @property
     def missing(self) -> int:
-        """How many more have to approve before it is decided."""
+        """The number of approvals that are still needed."""
         return max(0, self.quorum - self.approvals) if self.state == "open" else 0
 
     @property
     def people(self) -> tuple[str, ...]:
-        """Who may decide it now; empty means anybody."""
+        """The people who may decide it now; empty means anyone."""
         return (*self.approvers, *self.escalate_to) if self.approvers and self.escalated_at else self.approvers
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One person's word on an approval."""
+    """One person's decision on an approval."""
 
     approval_id: str
     person: str
@@ -154,7 +154,8 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """A word on an approval, about to be said. ``token_hash`` when it is the holder of a token who speaks."""
+    """A decision on an approval that is about to be recorded. ``token_hash`` is set if the caller decides with a
+    token."""
 
     verdict: VerdictWord
     person: str | None
@@ -166,7 +167,7 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a ballot. Not refused and still open: more people have to agree."""
+    """The result of a ballot. If it is not refused and the state is still open, more people have to agree."""
 
     approval_id: str
     state: ApprovalState | None
@@ -191,7 +192,7 @@ class ApprovalFilter:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The row of a token, as far as a decision needs it."""
+    """The columns of a token that a decision needs."""
 
     person: str | None
     expires_at: datetime | None
@@ -207,7 +208,7 @@ def refusal(
     waits: bool,
     now: datetime,
 ) -> str | None:
-    """Why this ballot does not count, or None. ``waits``: the job is waiting for this very approval."""
+    """Why this ballot is refused, or None. ``waits``: the job is waiting for this approval."""
     rules: Sequence[tuple[str, Callable[[], object]]] = (
         ("already_decided", lambda: approval.state != "open"),
         ("withdrawn", lambda: not waits),
@@ -228,24 +229,26 @@ def refusal(
 
 
 def form_refusal(approval: Approval, ballot: Ballot) -> str | None:
-    """What is wrong with the data of an approval, in words; None when it fits the form."""
+    """Why the data of a ballot does not match the form, in words; None if it does."""
     if approval.form is None or ballot.verdict == "deny":
         return None
     data = {} if ballot.data is None else ballot.data  # a form without required fields may be left empty
-    wrong = "the form is an object" if not isinstance(data, dict) else next(iter(violations(approval.form, data)), None)
-    return "the form of this approval has to be filled in" if wrong and ballot.data is None else wrong
+    problem = (
+        "the form is an object" if not isinstance(data, dict) else next(iter(violations(approval.form, data)), None)
+    )
+    return "the form of this approval has to be filled in" if problem and ballot.data is None else problem
 
 
 # --- tokens ---
 
 
 def new_token(approval_id: str) -> str:
-    """``hfa_<approval>_<secret>``: 256 bits that nobody has seen before."""
+    """A new token, ``hfa_<approval>_<secret>``, with 256 random bits."""
     return f"{_PREFIX}_{parse_id(approval_id).replace('-', '')}_{secrets.token_urlsafe(32)}"
 
 
 def approval_of_token(token: object) -> str | None:
-    """The approval a token speaks of; None for what is no token."""
+    """The id of the approval that a token decides; None if the text is not a token."""
     parts = token.split("_", 2) if isinstance(token, str) else []
     if len(parts) != 3 or parts[0] != _PREFIX or len(parts[1]) != 32 or not 20 <= len(parts[2]) <= 100:
         return None
@@ -256,23 +259,23 @@ def approval_of_token(token: object) -> str | None:
 
 
 def token_hash(token: str, approval: Approval) -> str:
-    """What is stored of a token: bound to its tenant, its approval and all that was asked there."""
+    """The stored hash of a token. It binds the token to its tenant, its approval and the content of the request."""
     bound = "\n".join((token, approval.tenant, approval.id, approval.content_hash))
     return hashlib.sha256(bound.encode()).hexdigest()
 
 
 def find_hash(wanted: str, stored: Iterable[str]) -> str | None:
-    """The stored hash that is this one. Each is compared in full, in the same time wherever they differ."""
-    found = None
-    for one in stored:
-        if hmac.compare_digest(one.encode(), wanted.encode()):
-            found = one
-    return found
+    """The stored hash that equals this one. All are compared, each in constant time."""
+    match = None
+    for candidate in stored:
+        if hmac.compare_digest(candidate.encode(), wanted.encode()):
+            match = candidate
+    return match
 
 
 def _check_people(what: str, people: object) -> None:
-    if not isinstance(people, tuple) or len(people) > MOST_PEOPLE or len(set(people)) != len(people):
-        raise _invalid(f"{what} is a list of at most {MOST_PEOPLE} different people")
+    if not isinstance(people, tuple) or len(people) > MAX_PEOPLE or len(set(people)) != len(people):
+        raise _invalid(f"{what} is a list of at most {MAX_PEOPLE} different people")
     for person in people:
         check_name(person, what, limit=255)
 

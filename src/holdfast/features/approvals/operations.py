@@ -1,6 +1,6 @@
-"""Deciding approvals: the inbox, the tokens, and people's words (CX-5, CX-6, CX-7).
+"""``app.approvals``: list approvals, decide them, issue tokens.
 
-Each operation is one flow over operations of the store, so that what was looked at is what is decided.
+Each operation is one flow, so a decision applies to the approval that was read.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ if TYPE_CHECKING:
 REASONS = {
     "not_found": "there is no such approval in this tenant",
     "already_decided": "it has been decided already",
-    "withdrawn": "the job does not wait for it any more",
-    "approval_expired": "its time is over",
-    "token_unknown": "the token is not one of this approval's",
+    "withdrawn": "the job no longer waits for it",
+    "approval_expired": "it has expired",
+    "token_unknown": "the token does not belong to this approval",
     "token_used": "the token has been used",
-    "token_expired": "the token's time is over",
-    "person_required": "it has to be said who decides",
+    "token_expired": "the token has expired",
+    "person_required": "the name of the person who decides is missing",
     "not_an_approver": "this person is not one of its approvers",
-    "requester_may_not_decide": "whoever asked for the job may not decide it",
+    "requester_may_not_decide": "the requester of the job may not decide it",
     "already_voted": "this person has decided already",
-    "form_invalid": "what was filled in does not fit the form",
+    "form_invalid": "the data does not match the form",
 }
 FIXES = {
-    "person_required": "Say who: by=… in Python, --by on the command line.",
-    "not_an_approver": "Who may is in app.approvals.get(id), or: holdfast approvals show ID",
+    "person_required": "Name the person: by=… in Python, --by on the command line.",
+    "not_an_approver": "List the approvers: app.approvals.get(id), or: holdfast approvals show ID",
 }
 
 
-_Approvals = list[Approval]  # inside the class the word is an operation
+_Approvals = list[Approval]  # inside the class, ``list`` is an operation
 _WithVotes = list[tuple[Approval, list[Vote]]]
 
 
 class ApprovalsWanted(TypedDict, total=False):
-    """Which approvals to list. ``after`` is the id of the last one of the page before; ``approver`` leaves out those
-    this person may not decide. ``state=None`` lists all, not only the open ones."""
+    """Which approvals to list. ``after`` is the id of the last one of the previous page; ``approver`` leaves out those
+    that this person may not decide. ``state=None`` lists all, not only the open ones."""
 
     tenant: str
     state: ApprovalState | None
@@ -79,7 +79,7 @@ class ApprovalsWanted(TypedDict, total=False):
 
 
 class DecisionOptions(TypedDict, total=False):
-    """What goes with a word: ``data`` fills in the form."""
+    """Options of a decision: ``data`` fills in the form."""
 
     comment: str | None
     data: Any
@@ -88,7 +88,7 @@ class DecisionOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """An approval, what was said of it so far, and the job that asked."""
+    """An approval, its votes, and the job that requested it."""
 
     approval: Approval
     votes: list[Vote]
@@ -97,8 +97,8 @@ class ApprovalRequest:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Why a token decides nothing any more, for whoever holds it and may know no more of the approval than that: what
-    became of it and when, and if the token was used, when and by whom it was issued to."""
+    """Why a token no longer decides anything: the state of the approval and since when; if the token was used, when and
+    whose it was. The holder of the token learns nothing else about the approval."""
 
     state: ApprovalState
     decided_at: datetime | None
@@ -109,14 +109,14 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What became of a word: the answer, the approval as it is now, and what is wrong with a form, in words."""
+    """The result of a decision: the answer, the approval as it is now, and why the form was refused."""
 
     answer: Answer
     approval: Approval | None = None
     wrong: str | None = None
 
 
-def _deciding(store: Store, reference: str, ballot: Ballot, tenant: str, *, again: bool = False) -> Steps[Decided]:
+def _decide(store: Store, reference: str, ballot: Ballot, tenant: str, *, again: bool = False) -> Steps[Decided]:
     approval_id = approval_of(reference)
     approval = yield from store.approvals.get(approval_id, tenant).start()
     if approval is None:
@@ -126,25 +126,25 @@ def _deciding(store: Store, reference: str, ballot: Ballot, tenant: str, *, agai
         ballot = replace(ballot, token_hash=find_hash(token_hash(reference, approval), stored) or "unknown")
     wrong = form_refusal(approval, ballot)
     if wrong is not None:
-        # The store refuses a list for certain; and if there is a weightier reason, it is that one it gives.
+        # The store refuses every list as invalid, and still reports a reason that takes precedence.
         ballot = replace(ballot, data=[])
-    saying = store.approvals.decide(approval.id, ballot, tenant)
-    answer = yield from (saying.again() if again else saying).start()
+    vote = store.approvals.decide(approval.id, ballot, tenant)
+    answer = yield from (vote.again() if again else vote).start()
     now = yield from store.approvals.get(approval.id, tenant).start()
     return Decided(answer, now, wrong)
 
 
-@flow(tells=True, repeat=partial(_deciding, again=True))
-def deciding(store: Store, reference: str, ballot: Ballot, tenant: str) -> Steps[Decided]:
-    """``reference`` is an approval's id, or a token that decides it."""
-    return (yield from _deciding(store, reference, ballot, tenant))
+@flow(tells=True, repeat=partial(_decide, again=True))
+def decide(store: Store, reference: str, ballot: Ballot, tenant: str) -> Steps[Decided]:
+    """Record a decision. ``reference`` is an approval's id, or a token that decides it."""
+    return (yield from _decide(store, reference, ballot, tenant))
 
 
 @flow()
-def issuing(
+def issue_token(
     store: Store, approval_id: str, person: str | None, ttl: float | None, actor: str, tenant: str
 ) -> Steps[tuple[str | None, str | None]]:
-    """A new token, or the reason why not. Only its hash is kept; this is the one time it is seen."""
+    """A new token, or the reason for a refusal. The store keeps only its hash; the token is not available again."""
     approval = yield from store.approvals.get(approval_id, tenant).start()
     if approval is None:
         return None, "not_found"
@@ -156,7 +156,7 @@ def issuing(
 
 
 @flow(writes=False)
-def asked(store: Store, approval_id: str, tenant: str) -> Steps[ApprovalRequest | None]:
+def approval_request(store: Store, approval_id: str, tenant: str) -> Steps[ApprovalRequest | None]:
     approval = yield from store.approvals.get(approval_id, tenant).start()
     job = None if approval is None else (yield from store.jobs.get(approval.job_id, tenant).start())
     if approval is None or job is None:
@@ -166,30 +166,29 @@ def asked(store: Store, approval_id: str, tenant: str) -> Steps[ApprovalRequest 
 
 
 @flow(writes=False)
-def told(store: Store, wanted: ApprovalFilter) -> Steps[list[tuple[Approval, list[Vote]]]]:
-    """A page of approvals, each with what was said of it."""
+def approvals_with_votes(store: Store, wanted: ApprovalFilter) -> Steps[list[tuple[Approval, list[Vote]]]]:
+    """A page of approvals, each with its votes."""
     approvals = yield from store.approvals.list(wanted).start()
-    found = []
+    result: list[tuple[Approval, list[Vote]]] = []
     for approval in approvals:
-        # Nobody has spoken where nothing was counted and nothing is decided.
-        spoken = approval.approvals > 0 or approval.state in ("approved", "denied")
-        found.append(
-            (approval, (yield from store.approvals.votes(approval.id, approval.tenant).start()) if spoken else [])
-        )
-    return found
+        votes: list[Vote] = []
+        if approval.approvals > 0 or approval.state in ("approved", "denied"):  # otherwise there are no votes
+            votes = yield from store.approvals.votes(approval.id, approval.tenant).start()
+        result.append((approval, votes))
+    return result
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalByToken(ApprovalRequest):
-    """The same for whoever shows a token; ``spent``: it decides nothing any more."""
+    """An approval request for the holder of a token. ``spent`` is set if the token no longer decides it."""
 
     spent: Spent | None = None
     person: str | None = None
-    """Whom the link was issued for; None: whoever uses it says who they are."""
+    """The person the token was issued to; None if the person who uses it gives their name."""
 
 
 @flow(writes=False)
-def asked_with(store: Store, token: str, tenant: str) -> Steps[ApprovalByToken | None]:
+def approval_by_token(store: Store, token: str, tenant: str) -> Steps[ApprovalByToken | None]:
     """The approval that a token decides, or None if the token does not belong to it. ``tenant`` may be ``*``: the token
     itself names the approval."""
     approval_id = approval_of_token(token)
@@ -197,28 +196,28 @@ def asked_with(store: Store, token: str, tenant: str) -> Steps[ApprovalByToken |
     if approval is None:
         return None
     stored = yield from store.approvals.token_hashes(approval.id, approval.tenant).start()
-    shown = find_hash(token_hash(token, approval), stored)
-    found = None if shown is None else (yield from asked(store, approval.id, approval.tenant).start())
-    if shown is None or found is None:
+    hashed = find_hash(token_hash(token, approval), stored)
+    request = None if hashed is None else (yield from approval_request(store, approval.id, approval.tenant).start())
+    if hashed is None or request is None:
         return None
-    kept = yield from store.approvals.token(shown, approval.tenant).start()
+    row = yield from store.approvals.token(hashed, approval.tenant).start()
     now = yield from store.clock.now().start()
-    person = None if kept is None else kept.person
-    return ApprovalByToken(found.approval, found.votes, found.job, _spent(approval, kept, now), person)
+    person = None if row is None else row.person
+    return ApprovalByToken(request.approval, request.votes, request.job, _spent(approval, row, now), person)
 
 
 def _spent(approval: Approval, token: Token | None, now: datetime) -> Spent | None:
     if token is None:
         return None
-    over = token.expires_at is not None and token.expires_at <= now
-    if approval.state == "open" and token.used_at is None and not over:
+    expired = token.expires_at is not None and token.expires_at <= now
+    if approval.state == "open" and token.used_at is None and not expired:
         return None
     by = None if token.used_at is None else token.person
-    return Spent(approval.state, approval.decided_at, token.used_at, by, over and token.used_at is None)
+    return Spent(approval.state, approval.decided_at, token.used_at, by, expired and token.used_at is None)
 
 
 class Approvals(StoreNamespace):
-    """Questions that jobs ask people: list them, decide them, issue tokens that decide one."""
+    """Approvals that jobs request from people: list them, decide them, issue tokens that decide one."""
 
     @operation
     def list(self, **wanted: Unpack[ApprovalsWanted]) -> Program[_Approvals]:
@@ -229,47 +228,49 @@ class Approvals(StoreNamespace):
 
     @operation
     def _with_votes(self, **wanted: Unpack[ApprovalsWanted]) -> Program[_WithVotes]:
-        """The same, each with its votes."""
-        return (yield from run(told(self._store, self._filter(wanted))))
+        """A page of approvals, each with its votes."""
+        return (yield from run(approvals_with_votes(self._store, self._filter(wanted))))
 
     _awith_votes = awaited(_with_votes)
 
     @operation
     def get(self, approval: str, *, tenant: str | None = None) -> Program[ApprovalRequest]:
-        """An approval, its votes and the job that asks. Takes the approval's id or a token of it."""
-        found = yield from run(asked(self._store, approval_of(approval), tenant or self._tenant))
-        if found is None:
-            raise _refusal_of("not_found", None)
-        return found
+        """An approval, its votes and the job that requested it. Takes the approval's id or a token of it."""
+        request = yield from run(approval_request(self._store, approval_of(approval), tenant or self._tenant))
+        if request is None:
+            raise _error_of("not_found", None)
+        return request
 
     aget = awaited(get)
 
     @operation
     def get_by_token(self, token: str, *, tenant: str | None = None) -> Program[ApprovalByToken]:
-        """What a token decides, for a caller who has nothing else to show. A token that does not belong to its approval
-        is reported like one that never existed."""
-        found = yield from run(asked_with(self._store, token, tenant or self._tenant))
-        if found is None:
+        """The approval that a token decides, for a caller without other credentials. A token that does not belong to
+        its approval is reported like one that never existed."""
+        request = yield from run(approval_by_token(self._store, token, tenant or self._tenant))
+        if request is None:
             raise NotFound("this token has no open approval", code="token_unknown")
-        return found
+        return request
 
     aget_by_token = awaited(get_by_token)
 
     @operation
     def approve(
-        self, approval: str, *, by: str | None = None, **said: Unpack[DecisionOptions]
+        self, approval: str, *, by: str | None = None, **options: Unpack[DecisionOptions]
     ) -> Program[ApprovalState]:
         """Approve: ``app.approvals.approve(id, by="ada", comment="fine", data={…})``. Takes the approval's id or a
         token; a token that was issued to a person needs no ``by``. Returns the state, which is still ``open`` when more
         people have to agree."""
-        return (yield from self._deciding("approve", approval, by, **said)).state
+        return (yield from self._record("approve", approval, by, **options)).state
 
     aapprove = awaited(approve)
 
     @operation
-    def deny(self, approval: str, *, by: str | None = None, **said: Unpack[DecisionOptions]) -> Program[ApprovalState]:
+    def deny(
+        self, approval: str, *, by: str | None = None, **options: Unpack[DecisionOptions]
+    ) -> Program[ApprovalState]:
         """Deny: ``app.approvals.deny(id, by="ada", comment="not this week")``."""
-        return (yield from self._deciding("deny", approval, by, **said)).state
+        return (yield from self._record("deny", approval, by, **options)).state
 
     adeny = awaited(deny)
 
@@ -281,10 +282,10 @@ class Approvals(StoreNamespace):
         by: str | None,
         *,
         how: str = "python",
-        **said: Unpack[DecisionOptions],
+        **options: Unpack[DecisionOptions],
     ) -> Program[Approval]:
         """Approve or deny, and return the approval as it is now. ``how`` names the surface the decision came from."""
-        return (yield from self._deciding(verdict, approval, by, how=how, **said))
+        return (yield from self._record(verdict, approval, by, how=how, **options))
 
     _adecide = awaited(_decide)
 
@@ -297,14 +298,14 @@ class Approvals(StoreNamespace):
         expires_in: Duration | None = None,
         tenant: str | None = None,
     ) -> Program[str]:
-        """A token that decides this approval once. It is shown only here: the database keeps a hash."""
+        """Issue a token that decides this approval once. It is returned only here: the database stores a hash."""
         ttl = None if expires_in is None else seconds(expires_in, "expires_in")
-        whose = None if person is None else check_name(person, "person", limit=255)
+        holder = None if person is None else check_name(person, "person", limit=255)
         token, reason = yield from run(
-            issuing(self._store, approval_of(approval_id), whose, ttl, self._actor, tenant or self._tenant)
+            issue_token(self._store, approval_of(approval_id), holder, ttl, self._actor, tenant or self._tenant)
         )
         if token is None:
-            raise _refusal_of(reason or "refused", None, "no token is issued")
+            raise _error_of(reason or "refused", None, "no token is issued")
         return token
 
     aissue_token = awaited(issue_token)
@@ -312,7 +313,7 @@ class Approvals(StoreNamespace):
     def _filter(self, wanted: ApprovalsWanted) -> ApprovalFilter:
         return ApprovalFilter(**{"tenant": self._tenant, **wanted})  # type: ignore[arg-type]
 
-    def _deciding(
+    def _record(
         self,
         verdict: VerdictWord,
         approval: str,
@@ -326,16 +327,17 @@ class Approvals(StoreNamespace):
         if data is not None:
             encode(data, limit=DATA_LIMIT, what="form of the approval")
         person = None if by is None else check_name(by, "person", limit=255)
-        words = safe_text(comment, COMMENT_LIMIT) if comment and comment.strip() else None
-        ballot = Ballot(verdict, person, check_name(how, "how"), words, data)
-        decided = yield from run(deciding(self._store, approval, ballot, tenant or self._tenant))
+        text = safe_text(comment, COMMENT_LIMIT) if comment and comment.strip() else None
+        ballot = Ballot(verdict, person, check_name(how, "how"), text, data)
+        decided = yield from run(decide(self._store, approval, ballot, tenant or self._tenant))
         if decided.answer.refused or decided.approval is None:
-            raise _refusal_of(decided.answer.reason or "refused", decided.wrong)
+            raise _error_of(decided.answer.reason or "refused", decided.wrong)
         return decided.approval
 
 
 def approval_of(reference: str) -> str:
-    """The approval's id from its id or a token of it. What is neither is not repeated: it may be most of a token."""
+    """The approval's id, from its id or a token of it. The error does not repeat the text: it may be part of a
+    token."""
     try:
         return approval_of_token(reference) or parse_id(reference)
     except InvalidInput:
@@ -346,11 +348,10 @@ def approval_of(reference: str) -> str:
         ) from None
 
 
-def _refusal_of(reason: str, wrong: str | None, what: str = "the decision does not count") -> Exception:
-    said = REASONS.get(reason, reason)
+def _error_of(reason: str, wrong: str | None, what: str = "the decision does not count") -> Exception:
+    message = REASONS.get(reason, reason)
     if reason == "not_found":
-        return NotFound(said)
+        return NotFound(message)
     if reason == "form_invalid":
-        return InvalidInput(wrong or said, code=reason)
-    fix = FIXES.get(reason)
-    return Refused(f"{what}: {said}", code=reason, fix=fix)
+        return InvalidInput(wrong or message, code=reason)
+    return Refused(f"{what}: {message}", code=reason, fix=FIXES.get(reason))

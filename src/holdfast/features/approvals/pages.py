@@ -1,9 +1,8 @@
-"""Inbox, decision page, approval links, form widgets.
+"""Dashboard pages of approvals: the inbox, the decision page, decision links, and forms.
 
-A form that people fill in, from the JSON schema of an approval: its fields, and back from what was posted to data.
-
-What a schema says of the top level becomes fields; what is nested is written as JSON. Whether the data fits is not
-decided here (``forms.py`` does, and the store once more): what cannot be read is handed on as it was written.
+A form is built from the JSON schema of an approval, and the posted values become data again. Properties of the top
+level become fields; nested values are entered as JSON. Validation is not done here: ``forms.py`` and the store check
+the data, so values that cannot be parsed are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ Widget = Literal["text", "number", "integer", "checkbox", "choice", "json"]
 
 PREFIX = "f:"
 WHOLE = "whole"
-MOST_FIELDS = 200
-DEEPEST = 20
+MAX_FIELDS = 200
+MAX_DEPTH = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One of a form. ``value`` is what stands in it; for a choice the place among ``choices``."""
+    """A field of a form. ``value`` is its current text; for a choice, the index in ``choices``."""
 
     name: str
     label: str
@@ -54,12 +53,12 @@ class Field:
 
     @property
     def key(self) -> str:
-        """Its name in what is posted, where no field of ours can be taken for it."""
+        """The name of the field in the posted form. The prefix keeps it apart from the other fields of the page."""
         return PREFIX + self.name
 
 
 def fields_of(form: Mapping[str, Any] | None, given: Mapping[str, str] | None = None) -> list[Field]:
-    """``given`` is what was posted before, to be shown again."""
+    """The fields of a form. ``given`` are values that were posted before, to be shown again."""
     if form is None:
         return []
     return list(_fields(form, given))
@@ -73,12 +72,12 @@ def _fields(form: Mapping[str, Any], given: Mapping[str, str] | None) -> Iterato
         return
     required = rule.get("required")
     needed = set(map(str, required)) if isinstance(required, list) else set()
-    for name, inner in list(known.items())[:MOST_FIELDS]:
+    for name, inner in list(known.items())[:MAX_FIELDS]:
         yield _field(str(name), _resolved(inner, form), str(name) in needed, given)
 
 
 def _field(name: str, rule: Mapping[str, Any], required: bool, given: Mapping[str, str] | None) -> Field:
-    title, told = rule.get("title"), rule.get("description")
+    title, description = rule.get("title"), rule.get("description")
     choices = _choices(rule)
     widget = _widget(rule, choices)
     shown = _shown(rule.get("default"), widget, choices) if given is None else given.get(PREFIX + name, "")
@@ -87,7 +86,7 @@ def _field(name: str, rule: Mapping[str, Any], required: bool, given: Mapping[st
         label=title if isinstance(title, str) and title else name,
         widget=widget,
         required=required and widget != "checkbox",
-        help=told if isinstance(told, str) else None,
+        help=description if isinstance(description, str) else None,
         choices=choices,
         value=shown,
         least=_number(rule.get("minimum")),
@@ -97,18 +96,18 @@ def _field(name: str, rule: Mapping[str, Any], required: bool, given: Mapping[st
 
 
 def _resolved(rule: Any, root: Mapping[str, Any], depth: int = 0) -> Mapping[str, Any]:
-    """What a rule refers to, and of "this or nothing" the this: so pydantic writes what may be left out."""
-    if not isinstance(rule, Mapping) or depth > DEEPEST:
+    """A rule with its reference resolved. Of ``X | null`` only X remains: pydantic writes optional fields that way."""
+    if not isinstance(rule, Mapping) or depth > MAX_DEPTH:
         return {}
     if "$ref" in rule:
         inner = _resolved(referred(rule["$ref"], root), root, depth + 1)
         return {**inner, **{name: value for name, value in rule.items() if name != "$ref"}}
-    for word in ("anyOf", "oneOf"):
-        kinds = rule.get(word)
+    for keyword in ("anyOf", "oneOf"):
+        kinds = rule.get(keyword)
         if isinstance(kinds, list):
             real = [kind for kind in kinds if not (isinstance(kind, Mapping) and kind.get("type") == "null")]
             if len(real) == 1:
-                return {**_resolved(real[0], root, depth + 1), **{n: v for n, v in rule.items() if n != word}}
+                return {**_resolved(real[0], root, depth + 1), **{n: v for n, v in rule.items() if n != keyword}}
     return rule
 
 
@@ -140,34 +139,34 @@ def _shown(default: Any, widget: Widget, choices: tuple[Any, ...]) -> str:
     if default is None:
         return ""
     if widget == "choice":
-        return next((str(place) for place, choice in enumerate(choices) if choice == default), "")
+        return next((str(index) for index, choice in enumerate(choices) if choice == default), "")
     if widget == "checkbox":
         return "on" if default is True else ""
     return default if isinstance(default, str) and widget != "json" else json.dumps(default)
 
 
 def data_of(form: Mapping[str, Any] | None, given: Mapping[str, str]) -> Any:
-    """What was filled in. A field that was left empty is not part of it."""
+    """The data of the posted form. Empty fields are left out."""
     if form is None:
         return None
-    found: dict[str, Any] = {}
+    data: dict[str, Any] = {}
     for field in fields_of(form, given):
         if field.name == WHOLE and field.widget == "json" and field.key in given:
             return _read(field, given[field.key])
         text = given.get(field.key, "")
         if field.widget == "checkbox":
-            found[field.name] = text != ""
+            data[field.name] = text != ""
         elif text != "":
-            found[field.name] = _read(field, text)
-    return found
+            data[field.name] = _read(field, text)
+    return data
 
 
 def _read(field: Field, text: str) -> Any:
     try:
         match field.widget:
             case "choice":
-                place = int(text)
-                return field.choices[place] if 0 <= place < len(field.choices) else text
+                index = int(text)
+                return field.choices[index] if 0 <= index < len(field.choices) else text
             case "integer":
                 return int(text)
             case "number":
@@ -192,11 +191,11 @@ STATES: Final = ("open", "approved", "denied", "expired", "withdrawn")
 
 
 async def inbox(request: Request) -> Response:
-    """The oldest question first; of what was decided the newest."""
-    asked, app = request.query_params, the_app(request)
-    state = cast(ApprovalState, chosen(asked, "state", STATES))
-    person = identity_of(request).actor if asked.get("mine") else None
-    newest, after = state != "open", said(asked, "after", 50)
+    """List approvals: open ones oldest first, closed ones newest first."""
+    query, app = request.query_params, the_app(request)
+    state = cast(ApprovalState, chosen(query, "state", STATES))
+    person = identity_of(request).actor if query.get("mine") else None
+    newest, after = state != "open", said(query, "after", 50)
     approvals = await app.approvals._awith_votes(
         state=state, newest=newest, approver=person, after=after, limit=PAGE + 1
     )
@@ -218,48 +217,48 @@ async def show(request: Request) -> Response:
 
 
 async def decide(request: Request) -> Response:
-    """A form that does not fit is shown again, with what was written in it."""
+    """Record a decision. A form that is refused is shown again with the entered values."""
     app, given = the_app(request), await fields(request)
-    asked = await app.approvals.aget(request.path_params["approval"])
+    pending = await app.approvals.aget(request.path_params["approval"])
     by = identity_of(request).actor
     try:
         approval = await app.approvals._adecide(
             verdict_of(given),
-            asked.approval.id,
+            pending.approval.id,
             by,
             how="dashboard",
             comment=said(given, "comment", COMMENT_LIMIT),
-            data=data_of(asked.approval.form, given) if given.get("verdict") == "approve" else None,
+            data=data_of(pending.approval.form, given) if given.get("verdict") == "approve" else None,
         )
     except InvalidInput as error:
         if error.code != "form_invalid":
             raise
-        return await _page(request, asked, given=given, wrong=error.message)
+        return await _page(request, pending, given=given, wrong=error.message)
     return go(request, f"/approvals/{approval.id}", outcome(approval))
 
 
 async def _page(
-    request: Request, asked: ApprovalRequest, *, given: dict[str, str] | None = None, wrong: str | None = None
+    request: Request, pending: ApprovalRequest, *, given: dict[str, str] | None = None, wrong: str | None = None
 ) -> Response:
     return await render(
         request,
         "approval.html",
         status=200 if wrong is None else 422,
-        question=asked,
-        approval=asked.approval,
-        form=fields_of(asked.approval.form, given),
+        question=pending,
+        approval=pending.approval,
+        form=fields_of(pending.approval.form, given),
         comment=(given or {}).get("comment", ""),
         wrong=wrong,
-        why_not=why_not(asked.approval, asked.votes, identity_of(request)),
+        why_not=why_not(pending.approval, pending.votes, identity_of(request)),
     )
 
 
 def verdict_of(given: dict[str, str]) -> VerdictWord:
-    """Nobody approves by leaving something out."""
-    word = given.get("verdict")
-    if word not in ("approve", "deny"):
+    """The verdict in the posted form. It has no default."""
+    verdict = given.get("verdict")
+    if verdict not in ("approve", "deny"):
         raise InvalidInput("Choose approve or deny.", code="invalid_request")
-    return cast(VerdictWord, word)
+    return cast(VerdictWord, verdict)
 
 
 def outcome(approval: Approval) -> str:
@@ -270,10 +269,10 @@ def outcome(approval: Approval) -> str:
 
 
 def why_not(approval: Approval, votes: Sequence[Vote], identity: Identity) -> str | None:
-    """Why this person's word would not count, said before it is tried; the store says it again."""
+    """Why a decision of this person would be refused, shown in advance. The store decides."""
     if not identity.may(Scope.DECIDE):
         return "this needs the scope decide"
-    ballot = Ballot("deny", identity.actor, "dashboard")  # which needs no form
+    ballot = Ballot("deny", identity.actor, "dashboard")  # a denial needs no form
     reason = refusal(approval, ballot, identity.actor, None, (vote.person for vote in votes), True, datetime.now(UTC))
     return None if reason is None else REASONS.get(reason, reason)
 
@@ -286,11 +285,11 @@ routes = [
 
 
 async def show_by_link(request: Request) -> Response:
-    return await _link_page(request, await _asked(request))
+    return await _link_page(request, await _request_by_token(request))
 
 
 async def decide_by_link(request: Request) -> Response:
-    asked, given = await _asked(request), await fields(request)
+    pending, given = await _request_by_token(request), await fields(request)
     try:
         approval = await the_app(request).approvals._adecide(
             verdict_of(given),
@@ -298,18 +297,18 @@ async def decide_by_link(request: Request) -> Response:
             said(given, "by", 255),
             how="link",
             comment=said(given, "comment", COMMENT_LIMIT),
-            data=data_of(asked.approval.form, given) if given.get("verdict") == "approve" else None,
-            tenant=asked.approval.tenant,
+            data=data_of(pending.approval.form, given) if given.get("verdict") == "approve" else None,
+            tenant=pending.approval.tenant,
         )
     except InvalidInput as error:
         if error.code != "form_invalid":
             raise
-        return await _link_page(request, asked, given=given, wrong=error.message)
-    return await _link_page(request, await _asked(request), done=outcome(approval))
+        return await _link_page(request, pending, given=given, wrong=error.message)
+    return await _link_page(request, await _request_by_token(request), done=outcome(approval))
 
 
-async def _asked(request: Request) -> ApprovalByToken:
-    """Whose it is, the token says: it is looked for in the tenant of the program, then wherever it may look."""
+async def _request_by_token(request: Request) -> ApprovalByToken:
+    """The approval that the token in the path decides: in the tenant of the program, else in any tenant."""
     app, token = the_app(request), request.path_params["token"]
     try:
         return await app.approvals.aget_by_token(token, tenant=app._session.scope)
@@ -319,30 +318,30 @@ async def _asked(request: Request) -> ApprovalByToken:
 
 async def _link_page(
     request: Request,
-    asked: ApprovalByToken,
+    pending: ApprovalByToken,
     *,
     given: dict[str, str] | None = None,
     wrong: str | None = None,
     done: str | None = None,
 ) -> Response:
-    answer = await render(
+    response = await render(
         request,
         "decide.html",
         status=200 if wrong is None else 422,
-        question=asked,
-        approval=asked.approval,
-        form=fields_of(asked.approval.form, given),
+        question=pending,
+        approval=pending.approval,
+        form=fields_of(pending.approval.form, given),
         given=given or {},
         wrong=wrong,
         done=done,
     )
-    answer.headers["Referrer-Policy"] = "no-referrer"
-    answer.headers["Cache-Control"] = "no-store"
-    answer.headers["X-Robots-Tag"] = "noindex"
-    return answer
+    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Robots-Tag"] = "noindex"
+    return response
 
 
-# For everybody who holds a token; the approval of the service lets these two through.
+# For anyone who holds a token: authentication lets these two routes through.
 link_routes = [
     Route("/decide/{token}", show_by_link, methods=["GET"]),
     Route("/decide/{token}", decide_by_link, methods=["POST"]),

@@ -134,7 +134,7 @@ create or replace trigger refuse_truncate before truncate on approval for each s
 create or replace trigger refuse_truncate before truncate on vote for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on approval_token for each statement execute function refuse_change();
 
--- Approvals: a request to people, and the effect of their decision on the job that asked. Every writer of an approval first
+-- Approvals: a request to people, and the effect of their decision on the job that requested it. Every writer of an approval first
 -- locks the row of its job. A decision, an expiry, a cancellation and a deadline that race are serialised there, and only the
 -- first of them finds the approval open. A job that leaves by cancellation or deadline withdraws its approval
 -- (approvals_on_transition).

@@ -1,4 +1,4 @@
-"""Approvals: what waits for people, and what they say. A GET never decides (rule 26)."""
+"""HTTP routes of approvals: list, show, decide. A GET never decides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.server.parameters import PAGE, After, Id, Limit, Page, TheApp, all
 
 router = Router(prefix="/approvals", tags=["approvals"])
 by_token = Router(prefix="/approvals/by-token", tags=["approvals"])
-"""For whoever has a token and nothing else: it is in the path, and is looked at before anything is shown."""
+"""For callers whose only credential is a token in the path. It is checked before anything is shown."""
 
 HOW = "http"
 
@@ -38,15 +38,15 @@ async def list_approvals(
     limit: Limit = PAGE,
 ) -> Page[Approval]:
     """List approvals, oldest first."""
-    found = await app.approvals.alist(
+    approvals = await app.approvals.alist(
         state=None if state == "all" else state, approver=approver, name=name, job_id=job, after=after, limit=limit + 1
     )
-    return paged(list(found), limit, lambda approval: approval.id)
+    return paged(approvals, limit, lambda approval: approval.id)
 
 
 @router.get("/{approval_id}", dependencies=[allowed(Scope.READ)], response_model=ApprovalRequest)
 async def show_approval(app: TheApp, approval_id: Id) -> ApprovalRequest:
-    """The approval, what was said of it so far, and the job that asked."""
+    """Show an approval, its votes, and the job that requested it."""
     return await app.approvals.aget(approval_id)
 
 
@@ -61,50 +61,52 @@ class Say(Body):
 
 @router.post("/{approval_id}/approve", dependencies=[allowed(Scope.DECIDE)], response_model=Approval)
 async def approve(app: TheApp, approval_id: Id, body: Say | None = None) -> Approval:
-    """Say yes, as whom the credentials name. Answers the approval as it is now: still open when more have to agree."""
+    """Approve as the caller. Returns the approval as it is now: still open if more people have to agree."""
     return await _decide(app, "approve", approval_id, body)
 
 
 @router.post("/{approval_id}/deny", dependencies=[allowed(Scope.DECIDE)], response_model=Approval)
 async def deny(app: TheApp, approval_id: Id, body: Say | None = None) -> Approval:
-    """Say no."""
+    """Deny as the caller."""
     return await _decide(app, "deny", approval_id, body)
 
 
 async def _decide(app: App, verdict: Literal["approve", "deny"], approval_id: str, body: Say | None) -> Approval:
-    said = body or Say()
+    decision = body or Say()
     return await app.approvals._adecide(
-        verdict, approval_id, app._session.actor, how=HOW, comment=said.comment, data=said.data
+        verdict, approval_id, app._session.actor, how=HOW, comment=decision.comment, data=decision.data
     )
 
 
 class Issue(Body):
-    person: Text | None = Field(default=None, description="Whose it is; without one whoever uses it says who they are.")
+    person: Text | None = Field(
+        default=None, description="Person the token is for; without one, its user gives a name."
+    )
     expires_in: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """The one time it is seen: what is kept is a hash."""
+    """A new token. It is shown only once: the database stores a hash."""
 
     token: str
 
 
 @router.post("/{approval_id}/token", dependencies=[allowed(Scope.ADMIN)], status_code=201, response_model=Issued)
 async def issue_approval_token(app: TheApp, approval_id: Id, body: Issue | None = None) -> Issued:
-    """A token that decides this approval once, for anyone who holds it."""
-    asked = body or Issue()
-    return Issued(await app.approvals.aissue_token(approval_id, person=asked.person, expires_in=asked.expires_in))
+    """Issue a token that decides this approval once, for anyone who holds it."""
+    options = body or Issue()
+    return Issued(await app.approvals.aissue_token(approval_id, person=options.person, expires_in=options.expires_in))
 
 
-# --- with a token and no log-in ---
+# --- with a token and no login ---
 
 Token = Annotated[str, Path(min_length=1, max_length=200)]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a token decides: as much as one has to know for it, and nothing else of the job."""
+    """What a token decides: only what its holder has to know, and nothing else about the job."""
 
     approval: Approval
     votes: list[Vote]
@@ -114,9 +116,10 @@ class Question:
 
 @by_token.get("/{token}", response_model=Question | Spent)
 async def show_question(app: TheApp, token: Token) -> Question | Spent:
-    """Look at what the token decides; once it can decide nothing any more, at what became of it. It decides nothing."""
-    asked = await _asked_with(app, token)
-    return asked.spent or _question(asked)
+    """Show what the token decides; once it no longer decides anything, what became of the approval. This decides
+    nothing."""
+    request = await _request_of(app, token)
+    return request.spent or _question(request)
 
 
 class Decide(Say):
@@ -126,28 +129,28 @@ class Decide(Say):
 
 @before_the_body
 async def _known(request: Request) -> ApprovalByToken:
-    """What the token in the path decides: it is the credential, so the body of nobody else's request is read."""
+    """The approval request of the token in the path. The token is the credential, so it is checked before the body is
+    read."""
     state = request.scope.setdefault("state", {})
-    if "holdfast_asked" not in state:  # FastAPI asks once more, for the parameter
-        state["holdfast_asked"] = await _asked_with(request.app.state.app, request.path_params["token"])
-    asked: ApprovalByToken = state["holdfast_asked"]
-    return asked
+    if "holdfast_approval" not in state:  # FastAPI calls this again for the parameter
+        state["holdfast_approval"] = await _request_of(request.app.state.app, request.path_params["token"])
+    approval_request: ApprovalByToken = state["holdfast_approval"]
+    return approval_request
 
 
 @by_token.post("/{token}", response_model=Question)
 async def decide_question(
-    app: TheApp, token: Token, asked: Annotated[ApprovalByToken, Depends(_known)], body: Decide
+    app: TheApp, token: Token, request: Annotated[ApprovalByToken, Depends(_known)], body: Decide
 ) -> Question:
     """Decide with the token. It works once."""
     await app.approvals._adecide(
-        body.verdict, token, body.by, how=HOW, comment=body.comment, data=body.data, tenant=asked.approval.tenant
+        body.verdict, token, body.by, how=HOW, comment=body.comment, data=body.data, tenant=request.approval.tenant
     )
-    now = await app.approvals.aget(asked.approval.id, tenant=asked.approval.tenant)
-    return _question(now)
+    return _question(await app.approvals.aget(request.approval.id, tenant=request.approval.tenant))
 
 
-async def _asked_with(app: App, token: str) -> ApprovalByToken:
-    """Whose approval it is, the token says; where the service may act for one tenant alone, it is that one's."""
+async def _request_of(app: App, token: str) -> ApprovalByToken:
+    """The approval that a token decides, in any tenant; in the tenant of the service if it may act for only one."""
     try:
         return await app.approvals.aget_by_token(token, tenant=EVERY_TENANT)
     except Refused as refused:
@@ -156,5 +159,5 @@ async def _asked_with(app: App, token: str) -> ApprovalByToken:
     return await app.approvals.aget_by_token(token, tenant=app._session.scope)
 
 
-def _question(asked: ApprovalRequest) -> Question:
-    return Question(asked.approval, asked.votes, asked.job.id, asked.job.kind)
+def _question(request: ApprovalRequest) -> Question:
+    return Question(request.approval, request.votes, request.job.id, request.job.kind)

@@ -1,4 +1,4 @@
-"""Approvals in the database: opened when a job asks, decided by people, attended to by time."""
+"""How both databases store approvals: opened when a job requests one, closed by votes or by time."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class ApprovalStore(Protocol):
     def save_token(
         self, approval_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
     ) -> Flow[str | None]:
-        """None when it is kept, or the reason why not."""
+        """None if the token was stored, or the reason for a refusal."""
         ...
 
     def token_hashes(self, approval_id: str, tenant: str) -> Flow[list[str]]: ...
 
     def token(self, token_hash: str, tenant: str) -> Flow[Token | None]:
-        """Whose a token is, until when it is good, and when it was used."""
+        """The person, the expiry and the time of use of a token."""
         ...
 
     def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
@@ -46,8 +46,8 @@ class ApprovalStore(Protocol):
     def list(self, wanted: ApprovalFilter) -> Flow[list[Approval]]: ...
 
 
-MOST = 1000
-# Looked up by key for each approval of the page; the words of one approval are few.
+MAX_PAGE = 1000
+# Counted by key for each approval of the page: an approval has few votes.
 APPROVAL_COLUMNS = (
     f"{Record.columns(Approval, 'g.', skip=('approvals',))},"
     " (select count(*) from {vote} v where v.approval_id = g.id and v.verdict = 'approve')"
@@ -79,7 +79,7 @@ class ApprovalReads(Reader):
     def list(self, wanted: ApprovalFilter) -> Steps[list[Approval]]:
         conditions, params = [within(wanted.tenant, "g.tenant")], dict[str, Any]()
         if wanted.state is not None:
-            # Spelt out, so that a statement prepared for any state can still use the index of the open ones.
+            # A literal, so that the prepared statement can use the partial index of open approvals.
             conditions.append("g.state = 'open'" if wanted.state == "open" else "g.state = :state")
             params["state"] = wanted.state
         for name, value in (("name", wanted.name), ("job_id", wanted.job_id and parse_id(wanted.job_id))):
@@ -96,7 +96,7 @@ class ApprovalReads(Reader):
             params["after"] = parse_id(wanted.after)
         text = (
             f"select {APPROVAL_COLUMNS} from {{approval}} g where {' and '.join(conditions)}"
-            f" order by g.id{' desc' if wanted.newest else ''} limit {max(1, min(wanted.limit, MOST)):d}"
+            f" order by g.id{' desc' if wanted.newest else ''} limit {max(1, min(wanted.limit, MAX_PAGE)):d}"
         )
         rows = yield from self._ask(wanted.tenant, text, **params)
         return [self._approval(row) for row in rows]
@@ -104,13 +104,14 @@ class ApprovalReads(Reader):
 
 class PostgresApprovals(Calls, ApprovalReads):
     def _decide_again(self, approval_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
-        """What is refused now may be so because our first try came through: then the word we said is there."""
+        """Repeat a decision whose response was lost. It may be refused because the first try was committed: then our
+        vote is recorded."""
         answer = yield from self.decide(approval_id, ballot, tenant).start()
         if answer.reason not in ("already_voted", "already_decided", "token_used"):
             return answer
-        word = (parse_id(approval_id), ballot.verdict, ballot.person, ballot.how, ballot.token_hash, tenant)
-        said = yield self._call("said", "%s, %s, %s, %s, %s, %s", *word)
-        return Answer(answer.approval_id, answer.state, False, None) if said[0][0] else answer
+        vote = (parse_id(approval_id), ballot.verdict, ballot.person, ballot.how, ballot.token_hash, tenant)
+        recorded = yield self._call("said", "%s, %s, %s, %s, %s, %s", *vote)
+        return Answer(answer.approval_id, answer.state, False, None) if recorded[0][0] else answer
 
     @flow(single=True, repeat=_decide_again)
     def decide(self, approval_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
@@ -126,8 +127,8 @@ class PostgresApprovals(Calls, ApprovalReads):
             ballot.token_hash,
             tenant,
         )
-        found, state, refused, reason = rows[0]
-        return Answer(str(found), state, refused, reason)
+        decided_id, state, refused, reason = rows[0]
+        return Answer(str(decided_id), state, refused, reason)
 
     @flow(single=True)
     def save_token(
@@ -162,7 +163,7 @@ class PostgresApprovals(Calls, ApprovalReads):
 
 
 _COLUMNS = Record.columns(Approval, skip=("approvals",))
-_FIND = f"SELECT {_COLUMNS} FROM approval WHERE id = :approval AND (:any OR tenant = :tenant)"
+_GET = f"SELECT {_COLUMNS} FROM approval WHERE id = :approval AND (:any OR tenant = :tenant)"
 _WAITS = "SELECT 1 FROM job_state WHERE id = ? AND state = 'waiting_for_approval' AND approval_id = ?"
 _TOKEN_OF = "SELECT person, expires_at, used_at FROM approval_token WHERE hash = :hash AND (:any OR tenant = :tenant)"
 _TOKEN = "SELECT person, expires_at, used_at FROM approval_token WHERE hash = ? AND approval_id = ?"
@@ -172,13 +173,13 @@ _VOTE = (
     " VALUES (:approval, :tenant, :person, :verdict, :how, :comment, :data, :now)"
 )
 _CLOSE = "UPDATE approval SET state = ?, decided_at = ? WHERE id = ?"
-_REMEMBER = "UPDATE step SET value = ?, ended_at = ? WHERE job_id = ? AND n = ? AND ended_at IS NULL"
-_GO_ON = "UPDATE job_state SET state = 'queued', approval_id = NULL, note = :note WHERE id = :job"
+_END_STEP = "UPDATE step SET value = ?, ended_at = ? WHERE job_id = ? AND n = ? AND ended_at IS NULL"
+_RESUME = "UPDATE job_state SET state = 'queued', approval_id = NULL, note = :note WHERE id = :job"
 _FAIL = (
     "UPDATE job_state SET state = 'failed', approval_id = NULL, finished_at = :now, error_code = :code,"
     " error_message = :message, note = :note WHERE id = :job"
 )
-_KEEP = (
+_SAVE_TOKEN = (
     "INSERT INTO approval_token (hash, tenant, approval_id, person, issued_by, issued_at, expires_at)"
     " VALUES (:hash, :tenant, :approval, :person, :actor, :now, :now + :ttl)"
 )
@@ -193,7 +194,7 @@ _DUE = (
 _IS_DUE = f"SELECT 1 FROM approval WHERE state = 'open' AND {_NEXT} <= ? LIMIT 1"
 _ESCALATE = "UPDATE approval SET escalated_at = ?, escalate_at = NULL WHERE id = ?"
 _REMIND = "UPDATE approval SET reminders = reminders + 1, remind_at = :now + remind_every WHERE id = :approval"
-_ASK_AGAIN = (
+_RENEW = (
     "UPDATE approval SET reminders = reminders + 1, remind_at = :now + remind_every, expires_at = :now + expires_in"
     " WHERE id = :approval"
 )
@@ -228,7 +229,7 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
             return Answer(approval.id, approval.state, True, reason)
         if ballot.token_hash is not None:
             yield Statement("UPDATE approval_token SET used_at = ? WHERE hash = ?", (now, ballot.token_hash))
-        word = {
+        vote = {
             "approval": approval.id,
             "tenant": approval.tenant,
             "person": person,
@@ -238,13 +239,13 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
             "data": None if ballot.data is None else json.dumps(ballot.data),
             "now": now,
         }
-        yield Statement(_VOTE, word)
-        said = f" by {person}" + (f": {ballot.comment}" if ballot.comment is not None else "")
+        yield Statement(_VOTE, vote)
+        by = f" by {person}" + (f": {ballot.comment}" if ballot.comment is not None else "")
         state = approval.state
         if ballot.verdict == "deny":
-            state = yield from _close(approval, "denied", f"denied{said}", now)
+            state = yield from _close(approval, "denied", f"denied{by}", now)
         elif sum(vote[1] == "approve" for vote in votes) + 1 >= approval.quorum:
-            state = yield from _close(approval, "approved", f"approved{said}", now)
+            state = yield from _close(approval, "approved", f"approved{by}", now)
         yield from unsign()
         return Answer(approval.id, state, False, None)
 
@@ -260,22 +261,24 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
         if person is not None and approval.approvers and person not in (*approval.approvers, *approval.escalate_to):
             return "not_an_approver"
         now = yield from sign(actor)
-        facts = {
+        token = {
             "hash": token_hash,
             "tenant": approval.tenant,
             "approval": approval.id,
             "person": person,
             "actor": actor,
+            "now": now,
+            "ttl": None if ttl is None else in_micros(ttl),
         }
-        yield Statement(_KEEP, facts | {"now": now, "ttl": None if ttl is None else in_micros(ttl)})
+        yield Statement(_SAVE_TOKEN, token)
         yield from unsign()
         return None
 
     @flow(writes=False)
     def token_hashes(self, approval_id: str, tenant: str) -> Steps[list[str]]:
-        asked = {"approval": parse_id(approval_id), "any": any_tenant(tenant), "tenant": tenant}
+        params = {"approval": parse_id(approval_id), "any": any_tenant(tenant), "tenant": tenant}
         rows = yield Statement(
-            "SELECT hash FROM approval_token WHERE approval_id = :approval AND (:any OR tenant = :tenant)", asked
+            "SELECT hash FROM approval_token WHERE approval_id = :approval AND (:any OR tenant = :tenant)", params
         )
         return [row[0] for row in rows]
 
@@ -295,7 +298,7 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
 
     def _find(self, approval_id: str, tenant: str) -> Steps[Approval | None]:
         scope = {"approval": parse_id(approval_id), "any": any_tenant(tenant), "tenant": tenant}
-        rows = yield Statement(_FIND, scope)
+        rows = yield Statement(_GET, scope)
         return self._read_approval(rows[0]) if rows else None
 
 
@@ -312,38 +315,38 @@ def _read_token(row: Row) -> Token:
 
 
 def _attend(approval: Approval, now: int) -> Steps[None]:
-    """Escalate, remind or let expire, whatever is due."""
+    """Escalate, remind or expire an approval, as due."""
     waits = yield Statement(_WAITS, (approval.job_id, approval.id))
     if not waits:
         yield Statement(_CLOSE, ("withdrawn", now, approval.id))
         return
-    late = from_micros(now)
-    if approval.escalate_at is not None and approval.escalate_at <= late:
+    present = from_micros(now)
+    if approval.escalate_at is not None and approval.escalate_at <= present:
         yield Statement(_ESCALATE, (now, approval.id))
         yield Statement(APPROVAL_NOTICE, {"approval": approval.id, "what": "escalated", "now": now})
-    expired = approval.expires_at is not None and approval.expires_at <= late
+    expired = approval.expires_at is not None and approval.expires_at <= present
     if expired and approval.on_expire != "remind":
         yield from _close(
             approval, "approved" if approval.on_expire == "approve" else "expired", "nobody decided in time", now
         )
-    elif expired or (approval.remind_at is not None and approval.remind_at <= late):
-        yield Statement(_ASK_AGAIN if expired else _REMIND, {"approval": approval.id, "now": now})
+    elif expired or (approval.remind_at is not None and approval.remind_at <= present):
+        yield Statement(_RENEW if expired else _REMIND, {"approval": approval.id, "now": now})
         yield Statement(APPROVAL_NOTICE, {"approval": approval.id, "what": "reminder", "now": now})
 
 
 def _close(approval: Approval, state: Any, reason: str, now: int) -> Steps[Any]:
-    """The job goes on with the decision in its hands, or ends as failed with the reason."""
+    """Close an approval. The job continues with the decision, or fails with the reason."""
     yield Statement(_CLOSE, (state, now, approval.id))
     votes = yield Statement(_VOTES, (approval.id,))
     names = ("person", "verdict", "how", "comment", "data", "at")
-    said = [dict(zip(names, vote, strict=True)) for vote in votes]
-    for vote in said:
+    decided_votes = [dict(zip(names, vote, strict=True)) for vote in votes]
+    for vote in decided_votes:
         vote["data"], vote["at"] = None if vote["data"] is None else json.loads(vote["data"]), _written(vote["at"])
-    decision = {"approval_id": approval.id, "state": state, "decided_at": _written(now), "votes": said}
-    yield Statement(_REMEMBER, (json.dumps(decision), now, approval.job_id, approval.n))
+    decision = {"approval_id": approval.id, "state": state, "decided_at": _written(now), "votes": decided_votes}
+    yield Statement(_END_STEP, (json.dumps(decision), now, approval.job_id, approval.n))
     note = {"approval": approval.name, "verdict": state}
     if state == "approved" or approval.on_deny == "resume":
-        yield Statement(_GO_ON, {"job": approval.job_id, "note": json.dumps(note | {"reason": reason})})
+        yield Statement(_RESUME, {"job": approval.job_id, "note": json.dumps(note | {"reason": reason})})
     else:
         code = "approval_expired" if state == "expired" else "denied"
         failure = {"job": approval.job_id, "now": now, "code": code, "message": reason, "note": json.dumps(note)}

@@ -1,1 +1,1 @@
-"""Jobs: enqueue, read, operate, explain."""
+"""Jobs: enqueue, read, change, explain."""

@@ -1,6 +1,6 @@
-"""Reads the log and the files of a job's attempts: in the database, in the artifact store, or on this host.
+"""Reads logs and artifacts of attempts: from the database, the artifact store, or this host.
 
-What is on another host is refused, with its place.
+Files on another host are refused with their location.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ if TYPE_CHECKING:
     from holdfast.features.assembly import Store
 
 FILE_LIMIT = 64 * 1024 * 1024
-"""Bytes of a file that is read at once."""
+"""The most bytes of a file that one call reads."""
 
 
-def reading_log(
+def load_log(
     caller: Caller, vault: Vault, job_id: str, attempt: int | None, offset: int | None, tail: int | None, tenant: str
 ) -> Program[AttemptLog]:
-    """``app.jobs.log`` and ``handle.log``."""
+    """The log of an attempt, for ``app.jobs.log`` and ``handle.log``."""
     check_window(offset, tail)
-    found = yield from run(log_parts(caller.store, job_id, check_attempt(attempt), tenant))
-    return (yield from call(partial(read_log, vault, found, offset, tail)))
+    parts = yield from run(log_parts(caller.store, job_id, check_attempt(attempt), tenant))
+    return (yield from call(partial(read_log, vault, parts, offset, tail)))
 
 
-def reading_artifact(
+def load_artifact(
     caller: Caller, vault: Vault, job_id: str, name: str, attempt: int | None, tenant: str
 ) -> Program[bytes]:
-    """``app.jobs.artifact`` and ``handle.artifact``."""
-    found = yield from run(artifact_of(caller.store, job_id, name, check_attempt(attempt), tenant))
-    return (yield from call(partial(read_artifact, vault, found)))
+    """The contents of an artifact, for ``app.jobs.artifact`` and ``handle.artifact``."""
+    location = yield from run(artifact_of(caller.store, job_id, name, check_attempt(attempt), tenant))
+    return (yield from call(partial(read_artifact, vault, location)))
 
 
 @flow(writes=False)
 def log_parts(store: Store, job_id: str, attempt: int | None, tenant: str) -> Steps[tuple[Job, int, list[LogPart]]]:
-    """The job, the attempt that is meant (the last one for None), and the parts of its log."""
+    """The job, the number of the attempt (the last one by default), and the parts of its log."""
     job = yield from store.jobs.get(job_id, tenant).start()
     if job is None:
         raise NotFound(f"no job {job_id} in tenant {tenant}", fix="If it belongs to another tenant, try --all-tenants.")
@@ -68,21 +68,23 @@ def log_parts(store: Store, job_id: str, attempt: int | None, tenant: str) -> St
 
 def read_log(
     vault: Vault,
-    found: tuple[Job, int, list[LogPart]],
+    log: tuple[Job, int, list[LogPart]],
     offset: int | None = None,
     tail: int | None = None,
     *,
     most: int = READ_LIMIT,
     opens: bool = True,
 ) -> AttemptLog:
-    """From ``offset`` on, or the last ``tail`` bytes, and at most ``most``. Without ``opens`` sealed lines are refused:
-    they are for programs that have the key, not for those who may read over HTTP."""
-    job, attempt, _ = found
+    """Read a log from ``offset`` on, or its last ``tail`` bytes, and at most ``most`` bytes.
+
+    Without ``opens``, sealed logs are refused: the HTTP API does not unseal them for its clients.
+    """
+    job, attempt, _ = log
     start: int | None = offset or 0
     if tail is not None:
         start, most = None, min(tail, most)
-    ref, (begin, size, data) = _log_bytes(vault, found, start, most, opens)
-    if tail is not None and begin:  # from the start of a line, or of a character
+    ref, (begin, size, data) = _log_bytes(vault, log, start, most, opens)
+    if tail is not None and begin:  # start at a line, or at least at a character
         cut = data.find(b"\n", 0, -1) + 1 or next((n for n, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
         begin, data = begin + cut, data[cut:]
     ended = (job.state is not State.IN_PROGRESS or job.attempt != attempt) if attempt else job.state.finished
@@ -90,15 +92,15 @@ def read_log(
     return AttemptLog(job.id, attempt, text, begin, after, size, ended, ref)
 
 
-def raw_log(vault: Vault, found: tuple[Job, int, list[LogPart]], *, opens: bool = True) -> bytes:
-    """The bytes of a log as they are, up to ``FILE_LIMIT``."""
-    return _log_bytes(vault, found, 0, FILE_LIMIT, opens)[1][2]
+def raw_log(vault: Vault, log: tuple[Job, int, list[LogPart]], *, opens: bool = True) -> bytes:
+    """The bytes of a log, up to ``FILE_LIMIT``."""
+    return _log_bytes(vault, log, 0, FILE_LIMIT, opens)[1][2]
 
 
 def _log_bytes(
-    vault: Vault, found: tuple[Job, int, list[LogPart]], start: int | None, most: int, opens: bool
+    vault: Vault, log: tuple[Job, int, list[LogPart]], start: int | None, most: int, opens: bool
 ) -> tuple[str | None, tuple[int, int, bytes]]:
-    job, _, parts = found
+    job, _, parts = log
     if job.payload == HIDDEN:
         raise Refused("logs of a restricted kind are not shown", code="restricted")
     ref = next((part.ref for part in reversed(parts) if part.ref is not None), None)
@@ -126,10 +128,10 @@ def _lines(
 
 def _output(vault: Vault, job: Job, ref: str, start: int | None, most: int) -> tuple[int, int, bytes]:
     if ref.startswith(FILE):
-        found = read_file(ref, job.id, start, most)
-        if found is None:
+        output = read_file(ref, job.id, start, most)
+        if output is None:
             raise _elsewhere("log", ref)
-        return found
+        return output
     return _window(_stored(vault, job, ref, "log"), start, most)
 
 
@@ -139,11 +141,11 @@ def _window(data: bytes, start: int | None, most: int) -> tuple[int, int, bytes]
 
 
 def chosen_artifact(artifacts: list[Artifact], name: str, attempt: int | None) -> Artifact:
-    """The artifact of this name; without an attempt, the last that has one."""
-    fits = [each for each in artifacts if each.name == name and attempt in (None, each.attempt)]
-    if not fits:
+    """The artifact with this name; without an attempt, of the last attempt that has one."""
+    matches = [artifact for artifact in artifacts if artifact.name == name and attempt in (None, artifact.attempt)]
+    if not matches:
         raise NotFound(f"this job has no artifact {name!r}", code="artifact_not_found")
-    return fits[-1]
+    return matches[-1]
 
 
 @flow(writes=False)
@@ -156,16 +158,16 @@ def artifact_of(store: Store, job_id: str, name: str, attempt: int | None, tenan
     return job, chosen_artifact(artifacts, name, attempt)
 
 
-def read_artifact(vault: Vault, found: tuple[Job, Artifact]) -> bytes:
+def read_artifact(vault: Vault, location: tuple[Job, Artifact]) -> bytes:
     """The bytes of an artifact, up to ``FILE_LIMIT``."""
-    job, artifact = found
+    job, artifact = location
     if job.payload == HIDDEN:
         raise Refused("artifacts of a restricted kind are not shown", code="restricted")
     if artifact.ref.startswith(FILE):
-        read = _own_file(job, artifact)
-        if read is None:
+        contents = _own_file(job, artifact)
+        if contents is None:
             raise _elsewhere("artifact", artifact.ref)
-        _, size, data = read
+        _, size, data = contents
         if size > FILE_LIMIT:
             raise Refused(
                 f"the file has {size:,} bytes; {FILE_LIMIT:,} can be read at once",
@@ -177,7 +179,8 @@ def read_artifact(vault: Vault, found: tuple[Job, Artifact]) -> bytes:
 
 
 def _own_file(job: Job, artifact: Artifact) -> tuple[int, int, bytes] | None:
-    """A file of a command job. Handlers may name any file of theirs, which is not for us to read."""
+    """The contents of a file that a command job wrote. None for other files: a handler may name any file of its host,
+    and reading that would expose it."""
     try:
         return read_file(artifact.ref, job.id, 0, FILE_LIMIT)
     except Refused:
@@ -191,10 +194,10 @@ def _stored(vault: Vault, job: Job, ref: str, what: str) -> bytes:
 
 
 def _elsewhere(what: str, ref: str) -> Refused:
-    place = file_of(ref)
-    where = "not in this program's artifact store" if place is None else f"on host {place[0]}, and cannot be read here"
+    file = file_of(ref)
+    where = "not in this program's artifact store" if file is None else f"on host {file[0]}, and cannot be read here"
     return Refused(
         f"the {what} is {where}",
         code="log_elsewhere" if what == "log" else "artifact_elsewhere",
-        fix=f"Its location is {ref}." + (" Set HOLDFAST_ARTIFACTS to read new ones from everywhere." if place else ""),
+        fix=f"Its location is {ref}." + (" Set HOLDFAST_ARTIFACTS to read new ones from everywhere." if file else ""),
     )

@@ -1,4 +1,4 @@
-"""What a handler can know about its job."""
+"""The properties of ``ctx`` that describe the running job."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Facts:
 
     @property
     def trace(self) -> Trace:
-        """The trace of this execution (``ctx.trace.traceparent``): the producer's, else one made of the job's id."""
+        """The trace of this execution (``ctx.trace.traceparent``): the producer's, or one derived from the job's id."""
         return self._run.claim.trace
 
     @property

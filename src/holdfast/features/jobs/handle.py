@@ -20,9 +20,10 @@ from holdfast.engine.settlement import storable
 from holdfast.engine.states import State
 from holdfast.engine.steps import Progress, Step
 from holdfast.engine.units import Duration, seconds
-from holdfast.errors import Conflict, InvalidPayload, InvalidSetting, JobFailed, NotFound, StoreUnavailable, WaitTimeout
+from holdfast.errors import InvalidPayload, InvalidSetting, JobFailed, NotFound, StoreUnavailable, WaitTimeout
 from holdfast.features.attempts.model import AttemptLog
-from holdfast.features.jobs.attempt_files import reading_artifact, reading_log
+from holdfast.features.jobs.attempt_files import load_artifact, load_log
+from holdfast.features.jobs.changes import FromStep, accepted, check_from_step, redrive_jobs, redrive_time
 from holdfast.features.jobs.views import (
     Why,
     artifacts_of,
@@ -40,14 +41,14 @@ from holdfast.stores.requests import Reschedule
 
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
-    from holdfast.features.jobs.operations import FromStep
     from holdfast.stores.session import Session
 
 R = TypeVar("R")
 
-# A waiting caller is notified of the end. In case the notification is lost it also polls, with growing pauses.
-FIRST_LOOK, LONGEST_PAUSE = 0.05, 1.0
+# A waiting caller is notified of the end of the job. In case a notification is lost it also polls, with growing pauses.
+FIRST_PAUSE, MAX_PAUSE = 0.05, 1.0
 WATCH = 60.0
+"""Seconds for which the store sends notifications about the job. Renewed while the caller waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,8 @@ class Handle(Namespace, Generic[R]):
     """One job, by its id. Every method has a sync and an async form (``get()``, ``await aget()``); ``await handle`` is
     ``await handle.aresult()``.
 
-    ``created`` is False when an earlier job takes the place of this one, or when one of many was refused. ``reason`` is
-    then the code, and ``detail`` explains it where there is more to say.
+    ``created`` is False if an existing job was returned instead of a new one, or if a job of a batch was refused.
+    ``reason`` is then the code, and ``detail`` may explain it.
     """
 
     id: str
@@ -76,8 +77,8 @@ class Handle(Namespace, Generic[R]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            meant = {"status": "state()", "job_id": "id", "wait": "result(timeout=…)", "ready": "state().finished"}
-            hint = f"; use handle.{meant[name]}" if name in meant else ""
+            names = {"status": "state()", "job_id": "id", "wait": "result(timeout=…)", "ready": "state().finished"}
+            hint = f"; use handle.{names[name]}" if name in names else ""
             raise AttributeError(f"a handle has no {name!r}{hint}")
 
     # --- reading ---
@@ -85,14 +86,14 @@ class Handle(Namespace, Generic[R]):
     @operation
     def get(self) -> Program[Job]:
         """The job as it is now; ``NotFound`` if it does not exist in this tenant."""
-        return self._found((yield from run(self._get())))
+        return (yield from self._job())
 
     aget = awaited(get)
 
     @operation
     def state(self) -> Program[State]:
-        """The state that the job is in."""
-        return self._found((yield from run(self._get()))).state
+        """The current state of the job."""
+        return (yield from self._job()).state
 
     astate = awaited(state)
 
@@ -105,7 +106,7 @@ class Handle(Namespace, Generic[R]):
 
     @operation
     def why(self) -> Program[Why]:
-        """Why the job is in its state and does not run: every reason that applies, and what would change it."""
+        """Why the job is not running: every reason that applies, and what would change it."""
         return (yield from run(why(self._store, self.id, self.tenant)))
 
     awhy = awaited(why)
@@ -126,8 +127,8 @@ class Handle(Namespace, Generic[R]):
 
     @operation
     def artifact(self, name: str, attempt: int | None = None) -> Program[bytes]:
-        """The contents of an artifact; without an attempt, of the last that has one of this name."""
-        return (yield from reading_artifact(self._session, self._session.vault, self.id, name, attempt, self.tenant))
+        """The contents of an artifact; without an attempt, from the last attempt that has one of this name."""
+        return (yield from load_artifact(self._session, self._session.vault, self.id, name, attempt, self.tenant))
 
     aartifact = awaited(artifact)
 
@@ -135,15 +136,15 @@ class Handle(Namespace, Generic[R]):
     def log(
         self, attempt: int | None = None, *, offset: int | None = None, tail: int | None = None
     ) -> Program[AttemptLog]:
-        """What an attempt has logged, the last one by default: see ``app.jobs.log``."""
-        whose = self._session.vault, self.id
-        return (yield from reading_log(self._session, *whose, attempt, offset, tail, self.tenant))
+        """The log of an attempt, by default of the last one: see ``app.jobs.log``."""
+        vault = self._session.vault
+        return (yield from load_log(self._session, vault, self.id, attempt, offset, tail, self.tenant))
 
     alog = awaited(log)
 
     @operation
     def liveness(self) -> Program[Liveness]:
-        """How often and when last the lease was renewed and progress reported, in the newest attempt."""
+        """The number and the time of lease renewals and progress reports in the newest attempt."""
         return (yield from run(liveness_of(self._store, self.id, self.tenant)))
 
     aliveness = awaited(liveness)
@@ -157,21 +158,21 @@ class Handle(Namespace, Generic[R]):
 
     @operation
     def steps(self) -> Program[list[Step]]:
-        """The durable calls of the job that are recorded, in the order of the handler."""
+        """The recorded durable calls of the job, in the order of the handler."""
         return (yield from opened_steps(self._store, self._session.vault, self.id, self.tenant))
 
     asteps = awaited(steps)
 
     @operation
     def checkpoints(self) -> Program[dict[str, Any]]:
-        """The values that the handler has saved with ``ctx.checkpoint``, by name."""
+        """The values that the handler saved with ``ctx.checkpoint``, by name."""
         return (yield from opened_checkpoints(self._store, self._session.vault, self.id, self.tenant))
 
     acheckpoints = awaited(checkpoints)
 
     @operation
     def progress(self) -> Program[Progress | None]:
-        """The latest progress that the handler has reported, or None."""
+        """The latest progress that the handler reported, or None."""
         return Progress.saved((yield from run(self._store.jobs.checkpoints(self.id, self.tenant))))
 
     aprogress = awaited(progress)
@@ -197,21 +198,15 @@ class Handle(Namespace, Generic[R]):
         delay: Duration | None = None,
     ) -> Program[Verdict]:
         """Put a dead letter back into its queue, with all its attempts or with ``max_attempts``; ``Conflict`` if it is
-        not a dead letter. It starts at once, or not before ``at`` or a ``delay`` from now. Steps that are done are not
-        repeated, unless ``from_step`` names one to start again from."""
-        from holdfast.features.jobs.operations import (  # its namespace makes handles
-            check_from_step,
-            redrive_time,
-            redriving,
-        )
-
-        limit, whom = attempt_limit(max_attempts), (self._session.actor, self.tenant)
+        not a dead letter. It starts immediately, or not before ``at`` or after a ``delay``. Completed steps are not run
+        again, unless ``from_step`` names the first one to repeat."""
+        limit, who = attempt_limit(max_attempts), (self._session.actor, self.tenant)
         when = redrive_time(at, delay)
         if from_step is None and when is None:
-            flow = self._store.jobs.operate("redrive", [self.id], storable(reason), *whom, limit)
+            flow = self._store.jobs.operate("redrive", [self.id], storable(reason), *who, limit)
         else:
             step = None if from_step is None else check_from_step(from_step)
-            flow = redriving(self._store, [self.id], step, reason, *whom, limit, when)
+            flow = redrive_jobs(self._store, [self.id], step, reason, *who, limit, when)
         return accepted((yield from run(flow)))
 
     aredrive = awaited(redrive)
@@ -225,7 +220,8 @@ class Handle(Namespace, Generic[R]):
         max_attempts: int | None = None,
         reason: str | None = None,
     ) -> Program[Verdict]:
-        """Run a waiting job at another time; with neither a time nor a delay, now. ``Conflict`` if it does not wait."""
+        """Change the start time of a waiting job; without a time or a delay, to now. ``Conflict`` if it does not
+        wait."""
         when = Reschedule.of(at, delay, max_attempts)
         flow = self._store.jobs.reschedule([self.id], when, storable(reason), self._session.actor, self.tenant)
         return accepted((yield from run(flow)))
@@ -243,7 +239,7 @@ class Handle(Namespace, Generic[R]):
         priority: int | None = None,
         reason: str | None = None,
     ) -> Program[Verdict]:
-        """Give a waiting job another position in its queue. ``Conflict`` if it does not wait."""
+        """Move a waiting job within its queue. ``Conflict`` if it does not wait."""
         move = Move.of(first, last, before, after, priority)
         flow = self._store.jobs.move(self.id, move, storable(reason), self._session.actor, self.tenant)
         return accepted([(yield from run(flow))])
@@ -253,59 +249,60 @@ class Handle(Namespace, Generic[R]):
     # --- waiting ---
 
     def wait(self, timeout: Duration | None = None) -> Job:
-        """Block until the job has ended, also as a dead letter; ``WaitTimeout`` leaves the job running.
+        """Block until the job has ended, also as a dead letter. After a ``WaitTimeout`` the job continues.
 
-        Where each retry is a job of its own, this waits for the last one and returns it.
+        If retries are new jobs, this waits for the last one and returns it.
         """
-        tried, left = self, _Left(timeout)
+        handle, remaining = self, _Remaining(timeout)
         while True:
-            job = tried._wait(left(), timeout)
-            successor = self._session.run(tried._successor()) if job.retried else None
+            job = handle._wait(remaining(), timeout)
+            successor = self._session.run(handle._successor()) if job.retried else None
             if successor is None:
                 return job
-            tried = replace(tried, id=successor)
+            handle = replace(handle, id=successor)
 
     async def await_end(self, timeout: Duration | None = None) -> Job:
         """The async form of ``wait``."""
-        tried, left = self, _Left(timeout)
+        handle, remaining = self, _Remaining(timeout)
         while True:
-            job = await tried._await_end(left(), timeout)
-            successor = await self._session.arun(tried._successor()) if job.retried else None
+            job = await handle._await_end(remaining(), timeout)
+            successor = await self._session.arun(handle._successor()) if job.retried else None
             if successor is None:
                 return job
-            tried = replace(tried, id=successor)
+            handle = replace(handle, id=successor)
 
-    def _wait(self, timeout: float | None, said: Duration | None) -> Job:
+    def _wait(self, remaining: float | None, timeout: Duration | None) -> Job:
+        """Wait for the end of this job alone. ``timeout`` is only for the error message."""
         job = self.get()
         if job.state.finished:
             return job
         self._may_block()
-        told = threading.Event()
-        with self._listening(told.set):
-            for pause, watch in self._rounds(timeout):
-                told.clear()
+        notified = threading.Event()
+        with self._listening(notified.set):
+            for pause, watch in self._polls(remaining):
+                notified.clear()
                 if watch:
-                    with contextlib.suppress(StoreUnavailable):  # then it polls
+                    with contextlib.suppress(StoreUnavailable):  # polling continues
                         self._session.run(self._watch(watch))
                 job = self.get()
                 if job.state.finished:
                     return job
-                told.wait(pause)
-        raise self._too_late(said)
+                notified.wait(pause)
+        raise self._timed_out(timeout)
 
-    async def _await_end(self, timeout: float | None, said: Duration | None) -> Job:
+    async def _await_end(self, remaining: float | None, timeout: Duration | None) -> Job:
         job = await self.aget()
         if job.state.finished:
             return job
-        told, loop = asyncio.Event(), asyncio.get_running_loop()
+        notified, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        def tell() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
-                loop.call_soon_threadsafe(told.set)
+        def notify() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(notified.set)
 
-        with self._listening(tell):
-            for pause, watch in self._rounds(timeout):
-                told.clear()
+        with self._listening(notify):
+            for pause, watch in self._polls(remaining):
+                notified.clear()
                 if watch:
                     with contextlib.suppress(StoreUnavailable):
                         await self._session.arun(self._watch(watch))
@@ -314,11 +311,11 @@ class Handle(Namespace, Generic[R]):
                     return job
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
-                        await told.wait()
-        raise self._too_late(said)
+                        await notified.wait()
+        raise self._timed_out(timeout)
 
     def _may_block(self) -> None:
-        """Refuse to block the event loop of a worker: the awaited job may have to run on it."""
+        """Refuse to block the event loop of a worker: the awaited job may have to run on that loop."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -331,12 +328,12 @@ class Handle(Namespace, Generic[R]):
             )
 
     @contextlib.contextmanager
-    def _listening(self, tell: Callable[[], None]) -> Iterator[None]:
-        def heard(what: str) -> None:
-            if what == self.id or what == "":
-                tell()
+    def _listening(self, notify: Callable[[], None]) -> Iterator[None]:
+        def on_notification(topic: str) -> None:
+            if topic == self.id or topic == "":
+                notify()
 
-        stop = self._store.listen(heard, lambda: (self.id,))
+        stop = self._store.listen(on_notification, lambda: (self.id,))
         try:
             yield
         finally:
@@ -349,10 +346,10 @@ class Handle(Namespace, Generic[R]):
 
     async def aresult(self, timeout: Duration | None = None) -> R:
         job = await self.await_end(timeout)
-        found = await self._session.arun(self._store.jobs.result(job.id, self.tenant))
-        if found is not None and (found.ref is not None or isinstance(found.value, dict)):
-            found = await asyncio.to_thread(self._opened, job, found)
-        return self._returned(job, found)
+        result = await self._session.arun(self._store.jobs.result(job.id, self.tenant))
+        if result is not None and (result.ref is not None or isinstance(result.value, dict)):
+            result = await asyncio.to_thread(self._opened, job, result)
+        return self._returned(job, result)
 
     def __await__(self) -> Generator[Any, None, R]:
         return self.aresult().__await__()
@@ -361,24 +358,27 @@ class Handle(Namespace, Generic[R]):
     def _store(self) -> Store:
         return self._session.store
 
-    def _get(self) -> Flow[Job | None]:
-        return self._store.jobs.get(self.id, self.tenant)
+    def _job(self) -> Program[Job]:
+        job = yield from run(self._store.jobs.get(self.id, self.tenant))
+        if job is None:
+            raise NotFound(f"no job {self.id} in tenant {self.tenant}")
+        return job
 
     def _watch(self, seconds: float) -> Flow[None]:
         return self._store.jobs.watch(self.id, self.tenant, seconds)
 
     @flow(writes=False)
     def _successor(self) -> Steps[str | None]:
-        """The job that was made to retry this one."""
+        """The id of the job that retries this one."""
         tries = yield from self._store.jobs.chain(self.id, self.tenant).start()
         return next((job.id for job in tries if job.retry_of == self.id), None)
 
-    def _opened(self, job: Job, found: Result | None) -> Result | None:
-        """The result as it was returned: unsealed, and read from the artifact store if it is there."""
-        if found is None or job.state is not State.SUCCEEDED:
-            return found
-        value = self._session.vault.open_value(found.value, found.ref, tenant=job.tenant, job_id=job.id)
-        return found if value is found.value else Result(value, found.ref)
+    def _opened(self, job: Job, result: Result | None) -> Result | None:
+        """The result as the handler returned it: unsealed, and read from the artifact store if it is there."""
+        if result is None or job.state is not State.SUCCEEDED:
+            return result
+        value = self._session.vault.open_value(result.value, result.ref, tenant=job.tenant, job_id=job.id)
+        return result if value is result.value else Result(value, result.ref)
 
     def _returned(self, job: Job, result: Result | None) -> R:
         if job.state is not State.SUCCEEDED:
@@ -389,65 +389,31 @@ class Handle(Namespace, Generic[R]):
             raise InvalidPayload(f"the result of job {job.id} cannot be read: {value.why}", code="unreadable_value")
         return self._decode(value)
 
-    def _found(self, job: Job | None) -> Job:
-        if job is None:
-            raise NotFound(f"no job {self.id} in tenant {self.tenant}")
-        return job
-
-    def _rounds(self, timeout: Duration | None) -> Generator[tuple[float, float | None], None, None]:
-        """Growing pauses until the time is up, and from time to time for how long to ask for a notification."""
+    def _polls(self, timeout: float | None) -> Generator[tuple[float, float | None], None, None]:
+        """Yield the pause before each poll until the time is up, and ``WATCH`` if the watch has to be renewed."""
         now = time.monotonic()
-        end = None if timeout is None else now + seconds(timeout, "timeout")
-        pause, watched = FIRST_LOOK, now
+        end = None if timeout is None else now + timeout
+        pause, watched_until = FIRST_PAUSE, now
         while True:
             now = time.monotonic()
-            left = LONGEST_PAUSE if end is None else end - now
+            remaining = MAX_PAUSE if end is None else end - now
             watch = None
-            if watched - now < WATCH / 2 and left > 0:
-                watch, watched = WATCH, now + WATCH
-            yield max(0.0, min(pause, left)), watch
-            if left <= 0:
+            if watched_until - now < WATCH / 2 and remaining > 0:
+                watch, watched_until = WATCH, now + WATCH
+            yield max(0.0, min(pause, remaining)), watch
+            if remaining <= 0:
                 return
-            pause = min(LONGEST_PAUSE, pause * 2)
+            pause = min(MAX_PAUSE, pause * 2)
 
-    def _too_late(self, timeout: Duration | None) -> WaitTimeout:
+    def _timed_out(self, timeout: Duration | None) -> WaitTimeout:
         return WaitTimeout(f"job {self.id} had not finished after {timeout}")
 
 
-class _Left:
-    """What is left of a time limit, from when it is made on."""
+class _Remaining:
+    """The seconds that remain of a timeout. The time runs from the constructor on."""
 
     def __init__(self, limit: Duration | None) -> None:
         self._end = None if limit is None else time.monotonic() + seconds(limit, "timeout")
 
     def __call__(self) -> float | None:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
-
-
-# Where it is not the job's own state that is in the way.
-_AGAINST = {
-    "not_replaceable": "the payload rules of this kind do not allow replacing a payload",
-    "content_key": "the job is deduplicated by its content",
-    "steps_recorded": "the job has recorded steps, which were made with the old payload",
-    "job_held": "the job waits for something else than a time",
-    "target_not_found": "the job to stand next to is not in this tenant",
-    "target_not_waiting": "the job to stand next to does not wait",
-    "other_queue": "the job to stand next to is in another queue",
-}
-
-
-_FIXES = {
-    "not_replaceable": "Declare PayloadPolicy(replaceable=True), or run: holdfast rules set KIND --replaceable",
-    "content_key": "Cancel the job and enqueue another one.",
-    "steps_recorded": "Cancel the job and enqueue another one.",
-}
-
-
-def accepted(verdicts: list[Verdict]) -> Verdict:
-    verdict = verdicts[0]
-    if verdict.refused:
-        if verdict.reason == "not_found":
-            raise NotFound(f"no job {verdict.id} in this tenant")
-        says = _AGAINST.get(verdict.reason or "", f"job {verdict.id} is {verdict.state}")
-        raise Conflict(says, code=verdict.reason, fix=_FIXES.get(verdict.reason or ""))
-    return verdict

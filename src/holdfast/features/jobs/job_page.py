@@ -1,4 +1,4 @@
-"""One job."""
+"""The page of one job, its actions and downloads."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from holdfast.server.pages import ask_first, field, go
 from holdfast.server.rendering import render, the_app
 from holdfast.stores.vault import shown
 
-# Shown elsewhere, or too long for a line.
+# Shown in other columns or sections, or too long for a line.
 ELSEWHERE = frozenset({"error_code", "error_message", "reason", "traceback", "log"})
-LEAST = 0.6
-"""Percent: what took no time at all is still to be seen."""
+MIN_WIDTH = 0.6
+"""Percent. A state that took no time remains visible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A while in one state; ``left`` and ``width`` are percent of the whole, as attributes of a drawing."""
+    """A period in one state. ``left`` and ``width`` are percent of the whole drawing."""
 
     state: State
     since: datetime
@@ -47,7 +47,7 @@ class Stretch:
 
 
 def stretches(history: Sequence[Event], now: datetime) -> list[Stretch]:
-    """Each state once for as long as it lasted in one go. What has ended stays as it is, and takes no more time."""
+    """The consecutive states of a job with their durations. A final state has no duration."""
     merged: list[tuple[State, datetime]] = []
     for event in history:
         if not merged or merged[-1][0] is not event.to_state:
@@ -59,17 +59,17 @@ def stretches(history: Sequence[Event], now: datetime) -> list[Stretch]:
     ends.append(merged[-1][1] if last.finished else max(now, merged[-1][1]))
     spans = [max(0.0, (end - since).total_seconds()) for (_, since), end in zip(merged, ends, strict=True)]
     whole = sum(spans) or 1.0
-    widths = [max(LEAST, 100 * span / whole) for span in spans]
-    scale, left, found = 100 / sum(widths), 0.0, []
+    widths = [max(MIN_WIDTH, 100 * span / whole) for span in spans]
+    scale, left, result = 100 / sum(widths), 0.0, []
     for n, ((state, since), span, width) in enumerate(zip(merged, spans, widths, strict=True)):
         over = n < len(merged) - 1
-        found.append(Stretch(state, since, span, over, round(left, 3), round(width * scale, 3)))
+        result.append(Stretch(state, since, span, over, round(left, 3), round(width * scale, 3)))
         left += width * scale
-    return found
+    return result
 
 
 def special(event: Event) -> str:
-    """What was particular about this step: the error, the reason, and whatever else is noted."""
+    """The details of an event: the error, the reason, and the rest of its metadata."""
     meta = event.meta
     parts = []
     if event.type in ("fail", "lapse", "crash", "expire", "deny") and meta.get("error_code"):
@@ -82,7 +82,7 @@ def special(event: Event) -> str:
 
 CHILDREN, EVENTS, ATTEMPTS = 20, 200, 20
 LOG_TAIL = 32 * 1024
-"""Bytes of a log that the page shows; the rest can be downloaded."""
+"""Bytes of a log that the page shows. The whole log can be downloaded."""
 REFUSED = {
     "not_found": "the job no longer exists",
     "not_dead": "it is no longer a dead letter",
@@ -94,26 +94,26 @@ REFUSED = {
 async def show(request: Request) -> Response:
     require(request, Scope.READ)
     client, job_id = the_app(request)._session, parse_id(request.path_params["id"])
-    seen = await client.arun(view(client.store, job_id, client.tenant, CHILDREN + 1))
-    if seen is None:
+    page = await client.arun(view(client.store, job_id, client.tenant, CHILDREN + 1))
+    if page is None:
         raise NotFound(f"no job {job_id} in this tenant")
-    found, job = seen.story, seen.story.job
-    number, log, log_error = await _log(request, seen.story)
+    story, job = page.story, page.story.job
+    number, log, log_error = await _log(request, story)
     return await render(
         request,
         "job.html",
         job=job,
-        story=found,
-        reasons=seen.reasons,
-        children=seen.children,
+        story=story,
+        reasons=page.reasons,
+        children=page.children,
         most_children=CHILDREN,
-        stretches=stretches(found.history, seen.now),
-        events=[(event, special(event)) for event in found.history[-EVENTS:]],
-        attempts=found.attempts[-ATTEMPTS:][::-1],
-        progress=Progress.saved(found.checkpoints),
-        checkpoints={name: shown(value) for name, value in found.checkpoints.items() if name != RESERVED},
+        stretches=stretches(story.history, page.now),
+        events=[(event, special(event)) for event in story.history[-EVENTS:]],
+        attempts=story.attempts[-ATTEMPTS:][::-1],
+        progress=Progress.saved(story.checkpoints),
+        checkpoints={name: shown(value) for name, value in story.checkpoints.items() if name != RESERVED},
         payload=shown(job.payload),
-        result=None if found.result is None else shown(found.result.value),
+        result=None if story.result is None else shown(story.result.value),
         hidden=HIDDEN,
         can=await _allowed(request, job),
         log_attempt=number,
@@ -123,11 +123,10 @@ async def show(request: Request) -> Response:
 
 
 async def _log(request: Request, story: Story) -> tuple[int, AttemptLog | None, str | None]:
-    """The end of the log of the attempt that is asked for, or of the last one that has a log; or why it cannot be
-    shown."""
-    logged = [each.attempt for each in story.attempts if each.log is not None]
-    asked = request.query_params.get("attempt", "")
-    number = next((each for each in logged if str(each) == asked), max(logged, default=0))
+    """The end of the log of the requested attempt, or of the last one with a log; or why it cannot be shown."""
+    logged = [attempt.attempt for attempt in story.attempts if attempt.log is not None]
+    requested = request.query_params.get("attempt", "")
+    number = next((attempt for attempt in logged if str(attempt) == requested), max(logged, default=0))
     if not number or story.job.payload == HIDDEN:
         return number, None, None
     try:
@@ -148,16 +147,16 @@ async def download_artifact(request: Request) -> Response:
 
 
 def _attempt(request: Request) -> int | None:
-    asked = request.query_params.get("attempt")
-    if asked is None:
+    text = request.query_params.get("attempt")
+    if text is None:
         return None
-    if not asked.isascii() or not asked.isdecimal() or len(asked) > 9:
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
         raise InvalidInput("attempt is the number of an attempt", code="invalid_request")
-    return int(asked)
+    return int(text)
 
 
 async def _allowed(request: Request, job: Job) -> frozenset[str]:
-    """The same, without the payload of a waiting job whose kind does not let it be replaced."""
+    """The actions that the page offers. Editing the payload of a waiting job needs a payload rule that allows it."""
     can = _can(job)
     if "edit" in can and job.state is not State.DEAD_LETTER:
         client = the_app(request)._session
@@ -167,7 +166,7 @@ async def _allowed(request: Request, job: Job) -> frozenset[str]:
 
 
 def _can(job: Job) -> frozenset[str]:
-    """What may be done to it as it is now."""
+    """The actions that the state of the job allows."""
     can = set()
     if job.state.active:
         can.add("cancel")
@@ -189,10 +188,10 @@ def _can(job: Job) -> frozenset[str]:
 async def cancel(request: Request) -> Response:
     require(request, Scope.OPERATE)
     job, page = await _job(request)
-    if (asked := await ask_first(request, f"Cancel this job ({job.kind})?", back=page)) is not None:
-        return asked
+    if (question := await ask_first(request, f"Cancel this job ({job.kind})?", back=page)) is not None:
+        return question
     verdicts = await the_app(request).jobs.acancel(job.id, reason=await _reason(request), tenant=job.tenant)
-    return go(request, page, _said(verdicts, "Cancelled. If the job is running, it was told to stop."))
+    return go(request, page, _message(verdicts, "Cancelled. If the job is running, its worker was notified."))
 
 
 async def redrive(request: Request) -> Response:
@@ -207,7 +206,7 @@ async def redrive(request: Request) -> Response:
         )
     except InvalidInput as refused:
         return go(request, page, f"Not redriven: {refused.message}.")
-    return go(request, page, _said(verdicts, "Redriven: the job is queued again."))
+    return go(request, page, _message(verdicts, "Redriven: the job is queued again."))
 
 
 async def discard(request: Request) -> Response:
@@ -217,11 +216,11 @@ async def discard(request: Request) -> Response:
     if reason is None:
         return go(request, page, "Discarding needs a reason. Enter one and try again.")
     if (
-        asked := await ask_first(request, f"Discard this dead letter ({job.kind}) permanently?", back=page)
+        question := await ask_first(request, f"Discard this dead letter ({job.kind}) permanently?", back=page)
     ) is not None:
-        return asked
+        return question
     verdicts = await the_app(request).jobs.adiscard(job.id, reason=reason, tenant=job.tenant)
-    return go(request, page, _said(verdicts, "Discarded."))
+    return go(request, page, _message(verdicts, "Discarded."))
 
 
 async def move(request: Request) -> Response:
@@ -233,19 +232,19 @@ async def move(request: Request) -> Response:
     verdict = await the_app(request).jobs.amove(
         job.id, first=where == "first", last=where == "last", reason=await _reason(request), tenant=job.tenant
     )
-    return go(request, page, _said([verdict], f"Moved: the job is {where} in its queue."))
+    return go(request, page, _message([verdict], f"Moved: the job is {where} in its queue."))
 
 
 async def run_now(request: Request) -> Response:
     require(request, Scope.OPERATE)
     job, page = await _job(request)
     verdicts = await the_app(request).jobs.areschedule(job.id, reason=await _reason(request), tenant=job.tenant)
-    return go(request, page, _said(verdicts, "The job can start now."))
+    return go(request, page, _message(verdicts, "The job can start now."))
 
 
 async def edit(request: Request) -> Response:
-    """The payload in a form. Of a dead letter, what is sent makes a new job in its place; that of a waiting job is
-    replaced, where its kind allows it."""
+    """Show the payload in a form, and store it. For a dead letter this creates a new job in its place; for a waiting
+    job it replaces the payload, if its kind allows that."""
     require(request, Scope.OPERATE)
     job, page = await _job(request)
     if "edit" not in await _allowed(request, job):
@@ -281,7 +280,7 @@ async def _reason(request: Request) -> str | None:
     return (await field(request, "reason"))[:500] or None
 
 
-def _said(verdicts: list[Verdict], done: str) -> str:
+def _message(verdicts: list[Verdict], done: str) -> str:
     verdict = verdicts[0]
     why: Any = verdict.reason or "refused"
     return f"Refused: {REFUSED.get(why, why.replace('_', ' '))}." if verdict.refused else done

@@ -1,4 +1,4 @@
-"""What the service answers to workers over HTTP: the records that its routes and the remote client share."""
+"""Responses of the HTTP API to workers: the records that its routes and the remote client share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class OpenedLease:
 
 @dataclass(frozen=True, slots=True)
 class HeldJob:
-    """A job that a lease holds, as the service sees it."""
+    """A job that a lease holds."""
 
     id: str
     attempt: int
@@ -23,7 +23,8 @@ class HeldJob:
 
 @dataclass(frozen=True, slots=True)
 class RenewedLease:
-    """``jobs`` are those it still holds: any other that is running was cancelled, or another worker has taken it."""
+    """``jobs`` are those that the lease still holds. Any other running job was cancelled or taken over by another
+    worker."""
 
     lease: str
     jobs: list[HeldJob]
@@ -31,8 +32,8 @@ class RenewedLease:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
-    """A job that the caller has claimed. Every later request about it carries ``attempt``. ``checkpoints`` are those
-    that earlier attempts have saved."""
+    """A claimed job. Every later request about it must carry ``attempt``. ``checkpoints`` were saved by earlier
+    attempts."""
 
     id: str
     attempt: int
@@ -57,7 +58,7 @@ class ClaimedJob:
 
 @dataclass(frozen=True, slots=True)
 class SettleResult:
-    """What became of a settlement: ``ending`` is what was decided, ``reason`` why nothing was written."""
+    """The result of a settlement: ``ending`` is the decision, ``reason`` explains why nothing was written."""
 
     job: str
     attempt: int

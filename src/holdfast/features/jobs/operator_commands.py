@@ -1,6 +1,6 @@
-"""``holdfast jobs cancel | redrive | discard | reschedule | move``: what people do to jobs.
+"""``holdfast jobs cancel | redrive | discard | replace-payload | reschedule | move``.
 
-A refusal is an answer, one line each.
+A refusal is not an error: it is printed in the row of its job, and sets the exit code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from holdfast.stores.requests import Reschedule
 from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
 
-# What a stable reason means to somebody who reads it.
+# Explanations of the stable reasons.
 REASONS = {
     "not_found": "no such job in this tenant",
     "already_finished": "it has ended already",
@@ -106,12 +106,12 @@ def redrive(
 ) -> None:
     """Redrive dead letters: put them back into their queue with all attempts restored.
 
-    Steps that are done are not done again, unless --from-step says from where on. With --payload it is a new job, and
-    the old one is discarded; `jobs show` names the other of each. Groups of them: holdfast dead-letters redrive.
+    Completed steps are not run again, unless --from-step names the first one to repeat. --payload creates a new job and
+    discards the old one; `jobs show` links them. To redrive whole groups: holdfast dead-letters redrive.
     """
     step = None if from_step is None else _step(from_step)
     if payload is not None:
-        if len(jobs) != 1 or any(each is not None for each in (step, max_attempts, at, delay)):
+        if len(jobs) != 1 or any(option is not None for option in (step, max_attempts, at, delay)):
             raise InvalidSetting("--payload works for one job and without other options", code="conflicting_options")
         _redrive_as(session, jobs[0], payload, reason)
         return
@@ -168,7 +168,7 @@ def reschedule(
 ) -> None:
     """Change the start time of delayed or retrying jobs; without an option, to now."""
     when, wait = _start(at, delay)
-    Reschedule.of(when, wait, max_attempts)  # refused before a connection is made
+    Reschedule.of(when, wait, max_attempts)  # refuse before connecting
     with session.connect() as client:
         ids = _ids(client, jobs)
         verdicts = Jobs(client).reschedule(*ids, at=when, delay=wait, max_attempts=max_attempts, reason=reason)
@@ -205,7 +205,7 @@ def move(
     reason: options.Reason = None,
 ) -> None:
     """Move a waiting job within its queue."""
-    Move.of(first, last, before, after, priority)  # refused before a connection is made
+    Move.of(first, last, before, after, priority)  # refuse before connecting
     with session.connect() as client:
         verdict = Jobs(client).move(
             full_id(client, job), first=first, last=last, before=before, after=after, priority=priority, reason=reason
@@ -223,12 +223,12 @@ def _redrive_as(session: AnyTenant, job: str, payload: str, reason: str | None) 
 
 
 def letters_of(client: Session, url: str | None = None) -> DeadLetters:
-    """What was given is the payload: no handler is known here that would say what it should look like. It is sealed as
-    the environment says."""
+    """``app.dead_letters`` for a program that declares no kinds: the payload is used as given. It is sealed as the
+    environment configures."""
 
-    def prepare(kind: str, given: Any, tenant: str) -> JobSpec:
+    def prepare(kind: str, payload: Any, tenant: str) -> JobSpec:
         vault = Vault.of(config.artifact_place(config.database_url(url)), config.key_text())
-        spec, _ = make_spec(kind, encode(given, limit=PAYLOAD_LIMIT), Options(tenant=tenant), client)
+        spec, _ = make_spec(kind, encode(payload, limit=PAYLOAD_LIMIT), Options(tenant=tenant), client)
         pack_payload(spec, tenant, NO_RULE, vault)
         return spec
 
@@ -240,7 +240,7 @@ def _ids(client: Session, jobs: list[str]) -> list[str]:
 
 
 def _step(text: str) -> int | str:
-    """A number is a place; a step that is called by a number has a place, too."""
+    """The number or the name of a step. Digits are a number: a step whose name is a number also has one."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else text
 
 
@@ -260,7 +260,7 @@ def answer(action: str, verdict: Verdict) -> str:
 
 
 def code(verdicts: list[Verdict]) -> int:
-    """A refusal weighs more than an id that is not there."""
+    """The exit code: a refusal takes precedence over a missing job."""
     reasons = {verdict.reason for verdict in verdicts if verdict.refused}
     if reasons - {"not_found"}:
         return REFUSED

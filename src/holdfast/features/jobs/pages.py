@@ -17,8 +17,7 @@ from holdfast.engine.states import ACTIVE, State
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.features.dead_letters.model import BULK_ACTIONS, BulkAction
 from holdfast.features.health.model import CAP
-from holdfast.features.jobs.search import NEVER, Search, names_a_time, narrowed, parse
-from holdfast.features.jobs.views import Found, listed
+from holdfast.features.jobs.search import NEVER, Search, SearchPage, listed, names_a_time, narrowed, parse
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import require
 from holdfast.server.pages import ask_first, below, field, go, hidden_fields, posted
@@ -29,8 +28,8 @@ PAGE = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What was asked for: the tab, the words, and from where on."""
+class ListRequest:
+    """The request for a job list: the state of the tab, the text of the search, and the cursor."""
 
     state: State | None
     text: str
@@ -38,14 +37,14 @@ class Finding:
     before: str | None = None
 
     @classmethod
-    def of(cls, given: ImmutableMultiDict[str, str], now: Any) -> Finding:
-        text = str(given.get("q") or "").strip()
-        said, before = str(given.get("state") or ""), str(given.get("before") or "")
+    def of(cls, parameters: ImmutableMultiDict[str, str], now: Any) -> ListRequest:
+        text = str(parameters.get("q") or "").strip()
+        tab, before = str(parameters.get("state") or ""), str(parameters.get("before") or "")
         try:
-            state = State(said) if said else None
+            state = State(tab) if tab else None
         except ValueError:
             raise InvalidInput(
-                f"Unknown state {said[:50]!r}. States: {', '.join(State)}", code="unknown_state"
+                f"Unknown state {tab[:50]!r}. States: {', '.join(State)}", code="unknown_state"
             ) from None
         search = parse(text, now)
         named = search.given.get("state")
@@ -53,13 +52,8 @@ class Finding:
         return cls(named or state, text, search, parse_id(before) if before else None)
 
     @property
-    def chosen(self) -> dict[str, Any]:
-        """For an operation on all of them."""
-        return dict(self.search.given)
-
-    @property
     def actions(self) -> tuple[BulkAction, ...]:
-        """What can be done to what is listed."""
+        """The actions that apply to the listed jobs."""
         if self.state is None:
             return ("cancel", "redrive", "discard")
         if self.state is State.DEAD_LETTER:
@@ -68,7 +62,7 @@ class Finding:
 
 
 def only_id(text: str) -> str | None:
-    """The id, if that is all that was searched for."""
+    """The id, if the search is nothing but an id."""
     try:
         return parse_id(text.strip())
     except InvalidInput:
@@ -88,7 +82,7 @@ TABS = (
     State.CLEANED,
 )
 MANY = 200
-"""How many can be selected by hand: no more are on a page."""
+"""The most jobs that can be selected by hand. A page shows no more."""
 
 
 async def list_jobs(request: Request) -> Response:
@@ -103,58 +97,55 @@ async def list_jobs(request: Request) -> Response:
     counted: Counted | None = None
     now = await client.arun(client.store.clock.now()) if names_a_time(text) else NEVER
     try:
-        finding = Finding.of(request.query_params, now)
-        found, counted = await client.arun(
-            listed(client.store, finding.search, client.tenant, PAGE, finding.before, CAP)
+        wanted = ListRequest.of(request.query_params, now)
+        result, counted = await client.arun(
+            listed(client.store, wanted.search, client.tenant, PAGE, wanted.before, CAP)
         )
-    except InvalidInput as refused:  # said above the box in which it can be put right
-        error, finding, found = (
-            refused,
-            Finding(None, text, Search({})),
-            Found([], {}, None),
-        )
+    except InvalidInput as refused:  # shown above the search box
+        error, wanted, result = refused, ListRequest(None, text, Search({})), SearchPage([], {}, None)
     return await render(
         request,
         "jobs.html",
         status=422 if error else 200,
-        finding=finding,
-        found=found,
+        finding=wanted,
+        found=result,
         counted=counted,
         tabs=TABS,
         error=error,
-        reasons={job.id: reason_of(job, found.notes.get(job.id, {})) for job in found.jobs},
+        reasons={job.id: reason_of(job, result.notes.get(job.id, {})) for job in result.jobs},
     )
 
 
 def reason_of(job: Any, note: dict[str, Any]) -> str:
-    """The error it has, or what it waits for, as far as the note of its last transition tells."""
+    """The error of a job, or what it waits for according to the note of its last transition."""
     if job.error_code:
         return f"{job.error_code}: {job.error_message or ''}"
     if note.get("held") == "parents":
         return "waiting for jobs of its workflow"
-    for name, words in (("waits_for", "waiting for event"), ("approval", "approval:"), ("step", "retrying step")):
+    for name, label in (("waits_for", "waiting for event"), ("approval", "approval:"), ("step", "retrying step")):
         if name in note:
-            return f"{words} {note[name]}"
+            return f"{label} {note[name]}"
     return "sleeping" if "sleeps" in note else str(note.get("reason") or "")
 
 
 async def act(request: Request) -> Response:
-    """On those that are selected at once; on all that match as an operation, whose page says how far it is."""
+    """Apply an action to the selected jobs immediately, or to all matching jobs as a bulk operation with its own
+    page."""
     require(request, Scope.OPERATE)
     app = the_app(request)
     form = await posted(request)
     action, reason = await field(request, "action"), await field(request, "reason") or None
     ids, everything = await hidden_fields(request, "id", MANY), await field(request, "everything") == "yes"
     now = await app._session.arun(app._session.store.clock.now())
-    finding = Finding.of(form, now)
-    back = below(link_of("/jobs", state=await field(request, "state"), q=finding.text), "/jobs")
+    wanted = ListRequest.of(form, now)
+    back = below(link_of("/jobs", state=await field(request, "state"), q=wanted.text), "/jobs")
     if action not in BULK_ACTIONS:
         raise InvalidInput(f"The operation is one of {', '.join(BULK_ACTIONS)}.", code="unknown_action")
     if not ids and not everything:
         return go(request, back, "No jobs selected.")
     if action == "discard" and reason is None:
         return go(request, back, "Discarding needs a reason. Enter one and try again.")
-    if everything and finding.search.examines:
+    if everything and wanted.search.examines:
         return go(
             request,
             back,
@@ -162,14 +153,13 @@ async def act(request: Request) -> Response:
             " Search with qualifiers such as kind: or queue: only.",
         )
     which = "all matching jobs" if everything else f"{len(ids)} selected {'job' if len(ids) == 1 else 'jobs'}"
-    detail = f"Search: {finding.text or finding.state or 'everything'}" if everything else None
+    detail = f"Search: {wanted.text or wanted.state or 'everything'}" if everything else None
     if (question := await ask_first(request, f"{action.capitalize()} {which}?", back=back, detail=detail)) is not None:
         return question
-    chosen = cast(BulkAction, action)
     if everything:
-        operation = await app.operations.astart(chosen, reason=reason, **finding.chosen)
+        operation = await app.operations.astart(cast(BulkAction, action), reason=reason, **wanted.search.given)
         return go(request, f"/operations/{operation.id}")
-    return go(request, back, _said(action, await _operate(app, action, ids, reason)))
+    return go(request, back, _summary(action, await _operate(app, action, ids, reason)))
 
 
 async def _operate(app: App, action: str, ids: list[str], reason: str | None) -> list[Verdict]:
@@ -180,15 +170,15 @@ async def _operate(app: App, action: str, ids: list[str], reason: str | None) ->
     return await app.jobs.adiscard(*ids, reason=reason or "")
 
 
-def _said(action: str, verdicts: list[Verdict]) -> str:
+def _summary(action: str, verdicts: list[Verdict]) -> str:
     refused: dict[str, int] = {}
     for verdict in verdicts:
         if verdict.refused:
             why = (verdict.reason or "refused").replace("_", " ")
             refused[why] = refused.get(why, 0) + 1
     done = len(verdicts) - sum(refused.values())
-    word = {"cancel": "cancelled", "redrive": "redriven", "discard": "discarded"}[action]
-    parts = [f"{done} {word}", *(f"{count} not: {why}" for why, count in refused.items())]
+    verb = {"cancel": "cancelled", "redrive": "redriven", "discard": "discarded"}[action]
+    parts = [f"{done} {verb}", *(f"{count} not: {why}" for why, count in refused.items())]
     return "; ".join(parts) + "."
 
 

@@ -1,4 +1,4 @@
-"""Logs and artifacts of a job: read a piece, and download."""
+"""Routes that read and download logs and artifacts of a job."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ async def list_artifacts(app: TheApp, job_id: Id) -> Page[Artifact]:
 async def download_artifact(
     app: TheApp, job_id: Id, name: Name, attempt: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None
 ) -> Response:
-    """Download an artifact, up to 64 MB, always as an attachment and never as something that a browser would show;
-    without an attempt, of the last that has one of this name."""
+    """Download an artifact, up to 64 MB, always as an attachment that browsers do not display; without an attempt, from
+    the last attempt that has one of this name."""
     return await artifact_file(app, job_id, name, attempt)
 
 
@@ -72,18 +72,18 @@ async def download_artifact(
 
 async def log_piece(app: App, job_id: str, attempt: int | None, offset: int | None, tail: int | None) -> AttemptLog:
     client = app._session
-    found = await client.arun(log_parts(client.store, job_id, attempt, client.tenant))
-    return await in_thread(read_log, client.vault, found, offset, tail, opens=False)
+    log = await client.arun(log_parts(client.store, job_id, attempt, client.tenant))
+    return await in_thread(read_log, client.vault, log, offset, tail, opens=False)
 
 
 async def log_file(app: App, job_id: str, attempt: int | None) -> Response:
     client = app._session
-    found = await client.arun(log_parts(client.store, job_id, attempt, client.tenant))
-    data = await in_thread(raw_log, client.vault, found, opens=False)
-    return attachment(data, f"{found[0].id}-{found[1]}.log", TEXT)
+    log = await client.arun(log_parts(client.store, job_id, attempt, client.tenant))
+    data = await in_thread(raw_log, client.vault, log, opens=False)
+    return attachment(data, f"{log[0].id}-{log[1]}.log", TEXT)
 
 
 async def artifact_file(app: App, job_id: str, name: str, attempt: int | None) -> Response:
     client = app._session
-    found = await client.arun(artifact_of(client.store, job_id, name, attempt, client.tenant))
-    return attachment(await in_thread(read_artifact, client.vault, found), name)
+    location = await client.arun(artifact_of(client.store, job_id, name, attempt, client.tenant))
+    return attachment(await in_thread(read_artifact, client.vault, location), name)

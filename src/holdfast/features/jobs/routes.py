@@ -1,10 +1,8 @@
-"""POST/GET /jobs (with the fast path), cancel, redrive, discard, move, reschedule.
+"""HTTP routes of jobs: enqueue, list, read, cancel, redrive, discard, move, reschedule.
 
-``POST /api/v1/jobs`` without the machinery that finds routes and works out parameters, which costs as much again as
-the rest of the service: it is the one request that comes a thousand times a second.
-
-A middleware behind authentication and before all routes. It answers and refuses exactly what the route would; the route
-remains for the OpenAPI document.
+``FastEnqueue`` answers ``POST /api/v1/jobs`` without FastAPI's routing and parameter handling, which costs as much as
+the rest of the request. It is a middleware behind authentication and before all routes, and responds exactly as the
+route does. The route remains for the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -28,8 +26,10 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Attempt, Event, Job, Verdict
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, NotFound, WaitTimeout
-from holdfast.features.jobs.handle import Handle, accepted
-from holdfast.features.jobs.views import Story, Why, ledger_of, matching, story
+from holdfast.features.jobs.changes import accepted
+from holdfast.features.jobs.handle import Handle
+from holdfast.features.jobs.search import matching
+from holdfast.features.jobs.views import Story, Why, ledger_of, story
 from holdfast.features.payloads.model import HIDDEN
 from holdfast.features.tokens.model import Scope
 from holdfast.features.tokens.model import Scope as Allowed
@@ -60,14 +60,15 @@ from holdfast.stores.vault import NAME
 router = Router(prefix="/jobs", tags=["jobs"])
 
 COUNTED = 1_000
-"""How many jobs of a state are counted."""
+"""The most jobs of a state that are counted."""
 MANY = 1_000
-LONGEST_WAIT = 60.0
+MAX_WAIT = 60.0
+"""Seconds that a request may wait for a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The job that stands for what was asked; ``reason`` says why that is not a new one."""
+    """The job for an enqueue request; ``reason`` says why it is not a new one."""
 
     id: str
     tenant: str
@@ -97,22 +98,21 @@ class Accepted:
     },
 )
 async def enqueue_job(request: Request) -> Response:
-    """Enqueue one. The same key (in the body, or as `Idempotency-Key`) with the same body answers the same job, with
-    another body it is refused (`idempotency_conflict`)."""
+    """Enqueue one job. The same key (in the body, or as `Idempotency-Key`) with the same body returns the same job;
+    with another body it is refused (`idempotency_conflict`)."""
     app: App = request.app.state.app
     body = await request.body()
-    asked = read(Enqueue, body) if len(body) <= AT_ONCE else await at_leisure(body, partial(read, Enqueue, body))
-    options, idempotency_key = asked.options("kind", "payload"), request.headers.get("idempotency-key")
+    wanted = read(Enqueue, body) if len(body) <= AT_ONCE else await at_leisure(body, partial(read, Enqueue, body))
+    options, idempotency_key = wanted.options("kind", "payload"), request.headers.get("idempotency-key")
     if idempotency_key is not None and options.setdefault("key", idempotency_key) != idempotency_key:
         raise InvalidSetting("the header and the body name different idempotency keys", code="conflicting_options")
     if len(body) <= AT_ONCE:
-        handle = await app.aenqueue(asked.kind, asked.payload, **options)
+        handle = await app.aenqueue(wanted.kind, wanted.payload, **options)
     else:
-        prepared = await at_leisure(body, partial(app.prepare, asked.kind, asked.payload, **options))
+        prepared = await at_leisure(body, partial(app.prepare, wanted.kind, wanted.payload, **options))
         handle = await app._session.aenqueue(prepared.spec, prepared.tenant, prepared.decode)
-    answer = Accepted(handle.id, handle.tenant, handle.created, handle.reason)
     return Response(
-        as_json(answer),
+        as_json(Accepted(handle.id, handle.tenant, handle.created, handle.reason)),
         201 if handle.created else 200,
         {"location": here(request, f"/jobs/{handle.id}")},
         media_type="application/json",
@@ -125,7 +125,7 @@ class EnqueueMany(Body):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What became of one of many: without an ``id`` it was refused, for ``reason``."""
+    """The result for one job of a batch: without an ``id`` it was refused, for ``reason``."""
 
     id: str | None
     created: bool
@@ -136,31 +136,28 @@ class Judged:
 @router.post("/batch", dependencies=[allowed_one(Scope.ENQUEUE)], response_model=Page[Judged])
 async def enqueue_jobs(app: TheApp, many: EnqueueMany) -> Response:
     """Enqueue many jobs in one transaction. Results come in the order of the request."""
-    calls, judged = await asyncio.to_thread(_prepared, app, many)
-    handles = await app.aenqueue_many([call for call in calls if call is not None])
-    made = iter(handles)
+    prepared = await asyncio.to_thread(_prepare, app, many)
+    handles = iter(await app.aenqueue_many([job for job in prepared if not isinstance(job, Judged)]))
     items = []
-    for call, refused in zip(calls, judged, strict=True):
-        if call is None:
-            items.append(refused)
+    for job in prepared:
+        if isinstance(job, Judged):
+            items.append(job)
         else:
-            handle = next(made)
+            handle = next(handles)
             items.append(Judged(handle.id or None, handle.created, handle.reason, handle.detail))
     return Response(as_json({"items": items, "next": None}), media_type="application/json")
 
 
-def _prepared(app: App, many: EnqueueMany) -> tuple[list[Prepared[Any] | None], list[Judged | None]]:
-    """In a thread: a thousand payloads are checked, and some kinds store theirs elsewhere."""
-    calls: list[Prepared[Any] | None] = []
-    judged: list[Judged | None] = []
-    for asked in many.jobs:
+def _prepare(app: App, many: EnqueueMany) -> list[Prepared[Any] | Judged]:
+    """Check and pack the payloads; an invalid job becomes its refusal. Runs in a thread: there may be a thousand
+    payloads, and some kinds write theirs to the artifact store."""
+    prepared: list[Prepared[Any] | Judged] = []
+    for job in many.jobs:
         try:
-            calls.append(app.prepare(asked.kind, asked.payload, **asked.options("kind", "payload")))
-            judged.append(None)
+            prepared.append(app.prepare(job.kind, job.payload, **job.options("kind", "payload")))
         except HoldfastError as error:
-            calls.append(None)
-            judged.append(Judged(None, False, error.code, error.message))
-    return calls, judged
+            prepared.append(Judged(None, False, error.code, error.message))
+    return prepared
 
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
@@ -171,8 +168,8 @@ async def list_jobs(app: TheApp, search: Sought, after: After = None, limit: Lim
     a page may be short or empty and still have a `next`."""
     client = app._session
     before = None if after is None else parse_id(after)
-    found = await client.arun(matching(client.store, search, client.tenant, limit, before))
-    return Response(as_json({"items": found.jobs, "next": found.next}), media_type="application/json")
+    result = await client.arun(matching(client.store, search, client.tenant, limit, before))
+    return Response(as_json({"items": result.jobs, "next": result.next}), media_type="application/json")
 
 
 @router.get("/counts", dependencies=[allowed(Scope.READ)], response_model=Counted)
@@ -193,22 +190,22 @@ async def job_history(
     app: TheApp, job_id: Id, after: Annotated[int | None, Query(ge=0, le=2**62)] = None, limit: Limit = 200
 ) -> Page[Event]:
     """List a job's events, oldest first. `after` is the `seq` of the last one seen."""
-    client, place = app._session, -1 if after is None else after
+    client, last = app._session, -1 if after is None else after
     events = await client.arun(ledger_of(client.store, job_id, client.tenant))
     if not events:
         raise _missing(job_id)
-    return paged([event for event in events if event.seq > place], limit, lambda event: event.seq)
+    return paged([event for event in events if event.seq > last], limit, lambda event: event.seq)
 
 
 @router.get("/{job_id}/attempts", dependencies=[allowed(Scope.READ)], response_model=Page[Attempt])
 async def job_attempts(
     app: TheApp, job_id: Id, after: Annotated[int | None, Query(ge=0, le=2**31)] = None, limit: Limit = PAGE
 ) -> Page[Attempt]:
-    """List a job's attempts: parameters, worker, times, outcome, exit code, error and where the log is. `after` is the
-    number of the last one seen."""
-    place = -1 if after is None else after
-    found = await app.jobs.aattempts(job_id)
-    return paged([each for each in found if each.attempt > place], limit, lambda each: each.attempt)
+    """List a job's attempts: parameters, worker, times, outcome, exit code, error and location of the log. `after` is
+    the number of the last one seen."""
+    last = -1 if after is None else after
+    attempts = [attempt for attempt in await app.jobs.aattempts(job_id) if attempt.attempt > last]
+    return paged(attempts, limit, lambda attempt: attempt.attempt)
 
 
 @router.get("/{job_id}/chain", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
@@ -225,8 +222,8 @@ async def why_job(app: TheApp, job_id: Id) -> Why:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended, if it has. ``id`` is that of its last try, where each is a job of its own. ``sealed`` says that
-    there is a value, which only the program can open."""
+    """How a job ended, if it has. ``id`` is that of the last retry, if retries are new jobs. ``sealed`` means that
+    there is a value that only the program can unseal."""
 
     id: str
     state: State
@@ -248,7 +245,7 @@ async def job_result(
     request: Request,
     app: TheApp,
     job_id: Id,
-    wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="Seconds.")] = 0.0,
+    wait: Annotated[float, Query(ge=0, le=MAX_WAIT, description="Seconds.")] = 0.0,
 ) -> Response:
     """Show a job's result. With `wait`, the response comes when the job has ended or the time is over."""
     client = app._session
@@ -261,7 +258,7 @@ async def job_result(
 
 
 async def _waited(handle: Handle[Any], longest: float, stopping: asyncio.Event) -> Job | None:
-    """The job at its end; None if the time is up, or the service is to stop, which must not wait for those who wait."""
+    """The ended job; None if the time is up or the server stops, which must not wait for its clients."""
     ending = asyncio.create_task(handle.await_end(longest))
     leaving = asyncio.create_task(stopping.wait())
     try:
@@ -270,8 +267,8 @@ async def _waited(handle: Handle[Any], longest: float, stopping: asyncio.Event) 
             return ending.result() if ending.done() else None
         return None
     finally:
-        for each in (ending, leaving):
-            each.cancel()
+        ending.cancel()
+        leaving.cancel()
         await asyncio.gather(ending, leaving, return_exceptions=True)
 
 
@@ -280,25 +277,25 @@ async def _outcome(app: App, job: Job) -> Outcome:
     if job.state is not State.SUCCEEDED:
         over = job.state.finished and not job.retried
         return Outcome(job.id, job.state, over, error_code=job.error_code, error_message=job.error_message)
-    found = await client.arun(client.store.jobs.result(job.id, job.tenant))
-    if found is None:
+    result = await client.arun(client.store.jobs.result(job.id, job.tenant))
+    if result is None:
         return Outcome(job.id, job.state, True)
     if job.payload == HIDDEN:
-        return Outcome(job.id, job.state, True, HIDDEN, found.ref)
-    value = found.value
-    inside = value.get(NAME) if isinstance(value, dict) and value.keys() == {NAME} else None
-    if isinstance(inside, dict) and "key" in inside:
-        return Outcome(job.id, job.state, True, None, found.ref, sealed=True)
-    if inside is not None or found.ref is not None:
-        value = await asyncio.to_thread(client.vault.open_value, value, found.ref, tenant=job.tenant, job_id=job.id)
-    return Outcome(job.id, job.state, True, value, found.ref)
+        return Outcome(job.id, job.state, True, HIDDEN, result.ref)
+    value = result.value
+    envelope = value.get(NAME) if isinstance(value, dict) and value.keys() == {NAME} else None
+    if isinstance(envelope, dict) and "key" in envelope:
+        return Outcome(job.id, job.state, True, None, result.ref, sealed=True)
+    if envelope is not None or result.ref is not None:
+        value = await asyncio.to_thread(client.vault.open_value, value, result.ref, tenant=job.tenant, job_id=job.id)
+    return Outcome(job.id, job.state, True, value, result.ref)
 
 
 async def _story(app: App, job_id: str) -> Story:
-    found = await app._session.arun(story(app._session.store, job_id, app._session.tenant))
-    if found is None:
+    details = await app._session.arun(story(app._session.store, job_id, app._session.tenant))
+    if details is None:
         raise _missing(job_id)
-    return found
+    return details
 
 
 def _missing(job_id: str) -> NotFound:
@@ -310,7 +307,7 @@ operator_router = Router(prefix="/jobs/{job_id}", tags=["jobs"], dependencies=[a
 
 @operator_router.post("/cancel", response_model=Verdict)
 async def cancel_job(app: TheApp, job_id: Id, body: Because | None = None) -> Verdict:
-    """Cancel a job that has not finished. A running one is told to stop."""
+    """Cancel a job that has not finished. The worker of a running job is notified to stop."""
     return accepted(await app.jobs.acancel(job_id, reason=None if body is None else body.reason))
 
 
@@ -326,14 +323,14 @@ class Redrive(Because):
 @operator_router.post("/redrive", response_model=Verdict)
 async def redrive_job(app: TheApp, job_id: Id, body: Redrive | None = None) -> Verdict:
     """Redrive a dead letter: put it back into its queue with all attempts restored."""
-    asked = body or Redrive()
+    wanted = body or Redrive()
     verdicts = await app.jobs.aredrive(
         job_id,
-        reason=asked.reason,
-        from_step=asked.from_step,
-        max_attempts=asked.max_attempts,
-        at=asked.at,
-        delay=asked.delay,
+        reason=wanted.reason,
+        from_step=wanted.from_step,
+        max_attempts=wanted.max_attempts,
+        at=wanted.at,
+        delay=wanted.delay,
     )
     return accepted(verdicts)
 
@@ -378,7 +375,8 @@ async def replace_job_payload(app: TheApp, job_id: Id, body: ReplacePayload) -> 
 
 
 class MoveTo(Because):
-    """One of the four, within its priority or another one; a priority alone means last among those that have it."""
+    """One of the four positions, within the job's priority or another one. A priority alone means behind all others of
+    it."""
 
     first: bool = False
     last: bool = False
@@ -402,8 +400,8 @@ async def move_job(app: TheApp, job_id: Id, body: MoveTo) -> Verdict:
     return accepted([verdict])
 
 
-class Another(Because):
-    """When it is to be run: at a time or a while from now."""
+class RescheduleTo(Because):
+    """The new start: at a time, or after a delay."""
 
     at: Instant | None = None
     delay: Span | None = None
@@ -411,7 +409,7 @@ class Another(Because):
 
 
 @operator_router.post("/reschedule", response_model=Verdict)
-async def reschedule_job(app: TheApp, job_id: Id, body: Another) -> Verdict:
+async def reschedule_job(app: TheApp, job_id: Id, body: RescheduleTo) -> Verdict:
     """Change the start time of a waiting job; without a time or a delay, to now."""
     verdicts = await app.jobs.areschedule(
         job_id, at=body.at, delay=body.delay, max_attempts=body.max_attempts, reason=body.reason
@@ -426,7 +424,7 @@ async def run_job_now(app: TheApp, job_id: Id, body: Because | None = None) -> V
 
 
 ROUTE = Route(f"{PREFIX}/jobs", enqueue_job, methods=["POST"])
-"""By which the log names it."""
+"""The route under which the request log records fast enqueues."""
 
 
 class FastEnqueue:
@@ -441,9 +439,9 @@ class FastEnqueue:
         request = Request(scope, receive)
         try:
             require_one(request, Allowed.ENQUEUE)
-            answer = await enqueue_job(request)
+            response = await enqueue_job(request)
         except HoldfastError as error:
-            answer = refusal_of(error)
+            response = refusal_of(error)
         except RequestValidationError as error:
-            answer = invalid_request(error)
-        await answer(scope, receive, send)
+            response = invalid_request(error)
+        await response(scope, receive, send)

@@ -1,35 +1,41 @@
-"""Search jobs with words: ``state:dead_letter kind:mail payload.order_id:7 "connection refused"``. One parser for
-Python, the command line, the HTTP API and the search box of the dashboard.
+"""Search jobs with words: ``state:dead_letter kind:mail payload.order_id:7 "connection refused"``. Python, the command
+line, the HTTP API and the search box of the dashboard share this parser.
 
-A qualifier is a name, a colon and a value, quoted where it has blanks in it (``\\"`` is a quotation mark). All of them
-must hold. ``payload.customer.id:7`` compares a key of the payload. A word without a name is searched in the code and
-the message of a job's error, whatever its case.
+A qualifier is a name, a colon and a value; quote values that contain spaces (``\\"`` is a quotation mark). All
+qualifiers must match. ``payload.customer.id:7`` compares a key of the payload. A word without a name is searched in the
+code and the message of a job's error, ignoring case.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.engine.ids import parse_id
-from holdfast.engine.job import Job
+from holdfast.engine.job import EVERY_TENANT, Job
 from holdfast.engine.names import check_name
 from holdfast.engine.states import State
 from holdfast.engine.units import seconds
 from holdfast.errors import InvalidInput, InvalidSetting
 from holdfast.features.payloads.model import HIDDEN
-from holdfast.stores.requests import JobFilter
+from holdfast.stores.flow import Steps, flow, read_together
+from holdfast.stores.requests import Counted, JobFilter
 
-LONGEST: Final = 1_000
-WORDS: Final = 10
-"""How many words without a name there may be."""
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
 
-# The name in a search, and that in a filter.
+MAX_LENGTH: Final = 1_000
+MAX_WORDS: Final = 10
+"""Words without a name."""
+MAX_KEYS: Final = 20
+"""Keys in a path."""
+
+# From the name of a qualifier to the field of a ``JobFilter``.
 NAMES: Final[Mapping[str, str]] = {
     "state": "state",
     "kind": "kind",
@@ -56,14 +62,15 @@ _KEY = re.compile(rf'{_QUOTED}|[^\s".:]+')
 
 @dataclass(frozen=True, slots=True)
 class PayloadTerm:
-    """A key of the payload, by its path, and the value it must have, as text: a string, or a number, ``true``,
-    ``false`` or ``null`` as JSON writes it."""
+    """A key of the payload, by its path, and the value it must have: the text of a string, or a number, ``true``,
+    ``false`` or ``null`` as in JSON."""
 
     path: tuple[str, ...]
     value: str
 
     def fits(self, payload: object) -> bool:
-        """Never for a payload that is restricted, sealed or kept elsewhere: what is not shown is not found either."""
+        """Whether the payload has the value. False for restricted, sealed and externally stored payloads: values that
+        are not shown cannot be searched."""
         if not isinstance(payload, Mapping) or payload.keys() & NOT_SHOWN:
             return False
         for key in self.path:
@@ -77,20 +84,13 @@ class PayloadTerm:
 
     @property
     def indexable(self) -> bool:
-        """Whether both databases write such a value as the payload has it: not so for fractions and truth values."""
+        """Whether both databases index this value with the text that JSON has. They do not for fractions and
+        booleans."""
         return self.value not in ("true", "false", "null") and not _FRACTION.fullmatch(self.value)
-
-    def __str__(self) -> str:
-        keys = (key if _PLAIN.fullmatch(key) else _quote(key) for key in self.path)
-        value = self.value if _PLAIN.fullmatch(self.value) else _quote(self.value)
-        return f"{'.'.join(('payload', *keys))}:{value}"
 
 
 NOT_SHOWN: Final = frozenset({"$holdfast", HIDDEN})
-DEEPEST: Final = 20
-"""Keys in a path."""
 _FRACTION = re.compile(r"-?\d+(?:\.\d+)?[eE][+-]?\d+|-?\d+\.\d+|-?\d{19,}")
-_PLAIN = re.compile(r'[^\s".:\\]+')
 
 
 def _scalar(value: object) -> str | None:
@@ -99,14 +99,9 @@ def _scalar(value: object) -> str | None:
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, int | float):
-        with suppress(ValueError):  # an integer with too many digits to be written
+        with suppress(ValueError):  # Python refuses to format very long integers
             return repr(value)
     return None
-
-
-def _quote(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def _unquote(text: str) -> str:
@@ -115,7 +110,7 @@ def _unquote(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What was asked for: names of a ``JobFilter`` with their values, keys of the payload, and words of the error."""
+    """A parsed search: fields of a ``JobFilter`` with their values, keys of the payload, and words of the error."""
 
     given: Mapping[str, Any]
     words: tuple[str, ...] = ()
@@ -123,19 +118,19 @@ class Search:
 
     @property
     def examines(self) -> bool:
-        """Whether jobs have to be read one by one: only the names of a filter are in an index."""
+        """Whether jobs have to be read one by one: words and most keys of payloads are in no index."""
         return bool(self.words or self.payload)
 
     def filter(self, tenant: str, **page: Any) -> JobFilter:
         return JobFilter(**{"tenant": tenant, **self.given, **page})
 
     def fits(self, job: Job) -> bool:
-        """Whether the words are in its error and the keys in its payload; the filter is the store's to keep."""
-        said = f"{job.error_code or ''} {job.error_message or ''}".lower()
-        return all(word in said for word in self.words) and all(term.fits(job.payload) for term in self.payload)
+        """Whether the job's error contains the words and its payload the keys. The store applies the filter."""
+        error = f"{job.error_code or ''} {job.error_message or ''}".lower()
+        return all(word in error for word in self.words) and all(term.fits(job.payload) for term in self.payload)
 
     def holds(self, job: Job) -> bool:
-        """Whether the names of the filter hold for a job that was found in another way."""
+        """Whether a job that was read without the filter passes it."""
         for name, value in self.given.items():
             if name == "tag":
                 holds = value in job.tags
@@ -149,14 +144,14 @@ class Search:
 
 
 def names_a_time(text: str) -> bool:
-    """Whether it has to be known what time it is, which is a question to the store; if not, ``NEVER`` will do."""
+    """Whether the search contains a time, so that parsing needs the store's clock; ``NEVER`` suffices otherwise."""
     return _TIMED.search(text) is not None
 
 
 def parse(text: str, now: datetime) -> Search:
-    """``now`` is the store's present, which ``since:1h`` counts from."""
-    if len(text) > LONGEST:
-        raise _invalid(f"a search has at most {LONGEST:,} characters")
+    """Parse a search. ``now`` is the store's time, from which ``since:1h`` counts back."""
+    if len(text) > MAX_LENGTH:
+        raise _invalid(f"a search has at most {MAX_LENGTH:,} characters")
     given: dict[str, Any] = {}
     words: list[str] = []
     terms: list[PayloadTerm] = []
@@ -184,22 +179,22 @@ def parse(text: str, now: datetime) -> Search:
         if NAMES[name] in given:
             raise _invalid(f"{name}: is given twice, and a job has one of it")
         given[NAMES[name]] = _value(name, value, now)
-    if len(words) > WORDS:
-        raise _invalid(f"a search has at most {WORDS} words without a name")
+    if len(words) > MAX_WORDS:
+        raise _invalid(f"a search has at most {MAX_WORDS} words without a name")
     return Search(given, tuple(words), tuple(terms))
 
 
 def _term(name: str, value: str) -> PayloadTerm:
     path = tuple(_unquote(key) for key in _KEY.findall(name.removeprefix("payload")))
-    if len(path) > DEEPEST:
-        raise _invalid(f"a path has at most {DEEPEST} keys")
+    if len(path) > MAX_KEYS:
+        raise _invalid(f"a path has at most {MAX_KEYS} keys")
     if "\0" in name or "\0" in value:
         raise _invalid("a search cannot contain NUL")
     return PayloadTerm(path, value)
 
 
 def index_path(text: object) -> tuple[str, ...]:
-    """The keys of a path that can be indexed: ``payload.customer.id``."""
+    """The keys of a path that can be indexed, such as ``payload.customer.id``."""
     if not isinstance(text, str) or not _INDEXED.fullmatch(text):
         raise InvalidSetting(
             f"cannot index {text!r}",
@@ -213,30 +208,18 @@ def index_path(text: object) -> tuple[str, ...]:
 _INDEXED = re.compile(r"payload(?:\.[A-Za-z_][A-Za-z0-9_-]{0,63}){1,8}", re.ASCII)
 
 
-def written(search: Search) -> str:
-    """The same as text again: for a link to it."""
-    parts = []
-    for name, field in NAMES.items():
-        value = search.given.get(field)
-        if value is not None:
-            said = value.isoformat() if isinstance(value, datetime) else str(value)
-            parts.append(f'{name}:"{said}"' if re.search(r"\s", said) else f"{name}:{said}")
-    parts += [str(term) for term in search.payload]
-    return " ".join([*parts, *(f'"{word}"' if re.search(r"[\s:]", word) else word for word in search.words)])
-
-
 def narrowed(search: Search, **given: Any) -> Search:
-    """With these besides, where they are not None; what the text says of the same is refused."""
+    """The search with more conditions; None values are ignored. A condition that contradicts the text is refused."""
     more = {name: value for name, value in given.items() if value is not None}
     twice = [name for name in more if name in search.given and search.given[name] != more[name]]
     if twice:
         raise _invalid(f"{twice[0]} is given twice, with two values")
-    return dataclasses.replace(search, given={**search.given, **more})
+    return replace(search, given={**search.given, **more})
 
 
 def _value(name: str, value: str, now: datetime) -> Any:
-    how = _READ.get(name)
-    return check_name(value, name, limit=255) if how is None else how(value, now)
+    parser = _PARSERS.get(name)
+    return check_name(value, name, limit=255) if parser is None else parser(value, now)
 
 
 def _state(value: str, _: datetime) -> State:
@@ -247,19 +230,19 @@ def _state(value: str, _: datetime) -> State:
 
 
 def moment(value: str, now: datetime) -> datetime:
-    """A time, a day, or how long ago."""
+    """Parse a time, a date, or a duration before ``now``."""
     try:
         return now - timedelta(seconds=seconds(value, "time"))
     except InvalidSetting:
         pass
     try:
-        found = datetime.fromisoformat(value)
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        parsed = datetime.fromisoformat(value)
+        return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
     except (ValueError, OverflowError):
         raise _invalid(f"{value[:50]!r} is no time", "Use 90s, 1h30m, 2d, 2027-01-31 or 2027-01-31T09:00Z.") from None
 
 
-_READ: Final[Mapping[str, Callable[[str, datetime], Any]]] = {
+_PARSERS: Final[Mapping[str, Callable[[str, datetime], Any]]] = {
     "state": _state,
     "since": moment,
     "until": moment,
@@ -269,3 +252,107 @@ _READ: Final[Mapping[str, Callable[[str, datetime], Any]]] = {
 
 def _invalid(message: str, fix: str | None = None) -> InvalidInput:
     return InvalidInput(message, code="invalid_search", fix=fix)
+
+
+# --- run a search ---
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Jobs, and for those that wait a note about what they wait for."""
+
+    jobs: list[Job]
+    notes: dict[str, dict[str, Any]]
+
+
+@flow(writes=False)
+def page(store: Store, job_filter: JobFilter) -> Steps[Page]:
+    """A page of jobs. Reads the notes in one more query, and only if a job of the page may wait."""
+    jobs = yield from store.jobs.list(job_filter).start()
+    if not any(_may_wait(job) for job in jobs):
+        return Page(jobs, {})
+    notes = yield from store.jobs.notes(job_filter).start()
+    return Page(jobs, {job.id: notes[job.id] for job in jobs if _may_wait(job) and job.id in notes})
+
+
+EXAMINED_JOBS = 2_000
+"""Jobs that one call compares with conditions that no index covers. The page then ends with a ``next``."""
+EXAMINED_SECONDS = 2.0
+"""The call ends earlier after this time: payloads may be large."""
+BATCH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPage:
+    """A page of jobs that match a search. ``next`` continues it: the next page has the jobs before this id."""
+
+    jobs: list[Job]
+    notes: dict[str, dict[str, Any]]
+    next: str | None
+
+
+@flow(writes=False)
+def matching(
+    store: Store, search: Search, tenant: str, limit: int, before: str | None = None, payloads: bool = False
+) -> Steps[SearchPage]:
+    """A page of the jobs that match a search, newest first."""
+    if not search.examines:
+        # One more than requested, to know whether there is another page.
+        job_filter = search.filter(tenant, limit=limit + 1, before=before, payloads=payloads)
+        result = yield from page(store, job_filter).start()
+        jobs = result.jobs[:limit]
+        return SearchPage(jobs, result.notes, jobs[-1].id if len(result.jobs) > limit else None)
+    jobs, cursor, examined, until = [], before, 0, time.monotonic() + EXAMINED_SECONDS
+    term = (yield from _indexed(store, search, tenant)) if search.payload else None
+    while examined < EXAMINED_JOBS and (not examined or time.monotonic() < until):
+        batch = yield from _candidates(store, search, tenant, cursor, term, payloads or bool(search.payload))
+        for job_id, job in batch:
+            cursor, examined = job_id, examined + 1
+            if job is not None and search.fits(job) and search.holds(job):
+                jobs.append(job if payloads else replace(job, payload=None))
+                if len(jobs) == limit:
+                    return SearchPage(jobs, {}, cursor)
+        if len(batch) < BATCH:
+            return SearchPage(jobs, {}, None)
+    return SearchPage(jobs, {}, cursor)
+
+
+def _indexed(store: Store, search: Search, tenant: str) -> Steps[PayloadTerm | None]:
+    """The first payload term that an index covers, if any."""
+    terms = [term for term in search.payload if term.indexable]
+    if not terms or "fingerprint" in search.given or tenant == EVERY_TENANT:
+        return None
+    indexes = yield from store.jobs.payload_indexes().start()
+    return next((term for term in terms if ".".join(("payload", *term.path)) in indexes), None)
+
+
+def _candidates(
+    store: Store, search: Search, tenant: str, before: str | None, term: PayloadTerm | None, payloads: bool
+) -> Steps[list[tuple[str, Job | None]]]:
+    """The next jobs that may match, newest first."""
+    if term is None:
+        job_filter = search.filter(tenant, limit=BATCH, before=before, payloads=payloads)
+        return [(job.id, job) for job in (yield from store.jobs.list(job_filter).start())]
+    jobs: list[tuple[str, Job | None]] = []
+    for job_id in (yield from store.jobs.by_payload(term.path, term.value, tenant, before, BATCH).start()):
+        job = yield from store.jobs.get(job_id, tenant).start()
+        jobs.append((job_id, job))
+    return jobs
+
+
+@flow(writes=False)
+def listed(
+    store: Store, search: Search, tenant: str, limit: int, before: str | None, most: int
+) -> Steps[tuple[SearchPage, Counted | None]]:
+    """The page, and the number of jobs in each state. The counts are None if the search has any condition but a state:
+    no index can count those."""
+    jobs = matching(store, search, tenant, limit, before).start()
+    if search.examines or search.given.keys() - {"state"}:
+        return (yield from jobs), None
+    counts = store.jobs.capped_counts(JobFilter(tenant=tenant), most).start()
+    return (yield from read_together(jobs, counts))
+
+
+def _may_wait(job: Job) -> bool:
+    waits = job.state in (State.RETRY_WAITING, State.WAITING_FOR_APPROVAL)
+    return waits or (job.state is State.QUEUED and job.workflow_id is not None)

@@ -1,4 +1,4 @@
-"""A job's history, steps and waits as text."""
+"""A job as text for the command line: its facts, timeline, attempts, steps and the reason it waits."""
 
 from __future__ import annotations
 
@@ -12,27 +12,31 @@ from typing import Any
 
 from rich.text import Text
 
-from holdfast.cli.output import Cell, clock, line, moment, span, state_text, table
-from holdfast.engine.job import Attempt, Event, Job
+from holdfast.cli.output import Cell, clock, facts, line, moment, span, state_text, table, write
+from holdfast.engine.job import Attempt, Event, Job, Liveness
 from holdfast.engine.states import State
-from holdfast.engine.steps import NO_LIMIT, Step
+from holdfast.engine.steps import NO_LIMIT, Progress, Step
+from holdfast.engine.trace import plain_tags
 from holdfast.features.approvals.model import Approval
+from holdfast.features.dead_letters.model import DeadLetterGroup
 from holdfast.features.jobs.views import Story
+from holdfast.features.schedules.model import MadeFrom
 from holdfast.stores.vault import shown
 
 STEP_COLUMNS = ("n", "kind", "name", "state", "tries", "took", "value or error")
-STYLES = {"done": "green", "failed": "red", "asked": "magenta", "not over": "dim"}
+STYLES = {"done": "green", "failed": "red", "requested": "magenta", "not finished": "dim"}
 SHORT = 80
 
 
 def reason_text(story: Story) -> str | None:
-    """``waits for event payment.settled with invoice = 7 until …``; None for a job that does not wait in a call."""
+    """What the job waits for, such as ``waits for event payment.settled with invoice = 7 until …``; None for a job that
+    waits in no durable call."""
     step = story.waits_in
     unmet = [parent for parent in story.parents if parent.state is not State.SUCCEEDED]
     if story.job.state is State.QUEUED and story.job.attempt == 0 and unmet:
         return f"waits for {', '.join(f'{line(p.name or p.job_id)} ({p.state})' for p in unmet)}"
     if story.approval is not None:
-        return _asks(story.approval)
+        return _approval_text(story.approval)
     if step is None:
         return None
     until = "" if step.until is None else f" until {moment(step.until)}"
@@ -40,17 +44,17 @@ def reason_text(story: Story) -> str | None:
         case "sleep":
             return f"sleeps{until}" + ("" if step.name == "sleep" else f" ({line(step.name)})")
         case "event":
-            return f"waits for event {line(step.name)}{_with(step.wanted)}{until}"
+            return f"waits for event {line(step.name)}{_match_text(step.wanted)}{until}"
         case "approval":
-            return f"asks: {line(step.name)}"
+            return f"waits for approval: {line(step.name)}"
         case _:
-            tried = f"{step.tries} {'try' if step.tries == 1 else 'tries'}"
+            tries = f"{step.tries} {'try' if step.tries == 1 else 'tries'}"
             at = "" if step.until is None else f" at {moment(step.until)}"
-            return f"step {line(step.name)} is tried again{at}, after {tried}: {_error(step.error)}"
+            return f"step {line(step.name)} is tried again{at}, after {tries}: {_error(step.error)}"
 
 
 def short_reason(job: Job, note: dict[str, Any]) -> str:
-    """The same for a list, as far as the note of its last transition tells."""
+    """What a job of a list waits for, from the note of its last transition."""
     endless = job.due_at is None or job.due_at - job.created_at > NO_LIMIT
     until = "" if endless or job.due_at is None else f" until {moment(job.due_at)}"
     if note.get("held") == "parents":
@@ -60,7 +64,7 @@ def short_reason(job: Job, note: dict[str, Any]) -> str:
     if "sleeps" in note:
         return line(f"sleeps{until}")
     if "approval" in note:
-        return line(f"asks: {note['approval']}")
+        return line(f"waits for approval: {note['approval']}")
     if "step" in note:
         return line(f"step {note['step']} failed: {note.get('error', '')}")
     if until and job.state is State.QUEUED and "held" not in note:
@@ -68,13 +72,13 @@ def short_reason(job: Job, note: dict[str, Any]) -> str:
     return line(note.get("reason", ""))
 
 
-def _asks(approval: Approval) -> str:
+def _approval_text(approval: Approval) -> str:
     expires = "" if approval.expires_at is None else f", expires {moment(approval.expires_at)}"
-    given = f"{approval.approvals} of {approval.quorum} approvals"
-    return f"asks: {line(approval.name)} (approval {approval.id}), {given}{expires}"
+    votes = f"{approval.approvals} of {approval.quorum} approvals"
+    return f"waits for approval: {line(approval.name)} ({approval.id}), {votes}{expires}"
 
 
-def _with(wanted: dict[str, Any] | None) -> str:
+def _match_text(wanted: dict[str, Any] | None) -> str:
     parts = [f"{name} = {_json(value)}" for name, value in sorted((wanted or {}).items())]
     return line(f" with {', '.join(parts)}") if parts else ""
 
@@ -101,7 +105,7 @@ def state_of(step: Step, job: Job) -> str:
     if step.kind == "sleep" and step.is_late:
         return "done"
     if job.state.finished:
-        return "not over"
+        return "not finished"
     if step.running and job.state is State.IN_PROGRESS:
         return f"running since {moment(step.started_at)}"
     until = "" if step.until is None else f" until {moment(step.until)}"
@@ -111,7 +115,7 @@ def state_of(step: Step, job: Job) -> str:
         case "event":
             return f"waiting{until}"
         case "approval":
-            return "asked"
+            return "requested"
         case _:
             return "to be tried again"
 
@@ -133,8 +137,8 @@ def _value(step: Step) -> str:
         votes = [vote for vote in value.get("votes") or [] if isinstance(vote, dict)]
         people = ", ".join(str(vote.get("person")) for vote in votes)
         comment = votes[-1].get("comment") if votes else None
-        said = f"{value.get('state')} by {people}" if people else str(value.get("state"))
-        return line(said + (f": {comment}" if comment else ""), SHORT)
+        decision = f"{value.get('state')} by {people}" if people else str(value.get("state"))
+        return line(decision + (f": {comment}" if comment else ""), SHORT)
     if step.kind == "event" and isinstance(value, dict):
         value = value.get("data")
     if (sealed := shown(value)) is not value:
@@ -143,9 +147,10 @@ def _value(step: Step) -> str:
 
 
 def _error(error: dict[str, Any] | None) -> str:
-    said = error or {}
-    kind = str(said.get("type") or "").removeprefix("builtins.")
-    return line(": ".join(part for part in (kind, str(said.get("message") or "")) if part))
+    if error is None:
+        return ""
+    kind = str(error.get("type") or "").removeprefix("builtins.")
+    return line(": ".join(part for part in (kind, str(error.get("message") or "")) if part))
 
 
 def _json(value: Any) -> str:
@@ -153,11 +158,11 @@ def _json(value: Any) -> str:
 
 
 COLUMNS = ("time (UTC)", "after", "type", "from → to", "try", "by", "")
-# Shown elsewhere, or too long for a line.
+# Shown in other columns or sections, or too long for a line.
 ELSEWHERE = frozenset({"error_code", "error_message", "due_at", "reason", "traceback", "log"})
 _UUID = re.compile(r"\b([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
-# A wait up to this many seconds is shown as a span, a longer one as a time.
+# A wait of up to this many seconds is shown as a duration, a longer one as a time.
 SOON = 12 * 3600
 
 
@@ -166,7 +171,7 @@ def print_timeline(events: Sequence[Event]) -> None:
 
 
 def timeline(events: Sequence[Event]) -> list[list[Cell]]:
-    """One row an event; the date is given once a day."""
+    """One row per event; the date is given only in the first row of a day."""
     if not events:
         return []
     rows = [_row(events[0], None)]
@@ -194,7 +199,7 @@ def way(event: Event) -> Text:
 
 
 def special(event: Event) -> str:
-    """What was particular about this step: the error, when it is tried again, the reason, and whatever else."""
+    """The details of an event: the error, the reason, the time of the next attempt, and the rest of its metadata."""
     meta = event.meta
     parts = []
     if event.type in ("fail", "lapse", "crash", "expire", "deny") and meta.get("error_code"):
@@ -208,12 +213,12 @@ def special(event: Event) -> str:
 
 
 def _again(due: str, at: datetime) -> list[str]:
-    """When it goes on; nothing for what waits as long as it takes."""
+    """When the job continues; empty for a wait without a time limit."""
     try:
         due_at = datetime.fromisoformat(due)
-        # Up to the next millisecond, since the ledger gives the due time in whole ones.
+        # Rounded up: the ledger stores the due time in whole milliseconds.
         wait = math.ceil(max(0.0, (due_at - at).total_seconds()) * 1000) / 1000
-    except (ValueError, TypeError):  # somebody else's note
+    except (ValueError, TypeError):  # not written by Holdfast
         return [f"due {due}"]
     if due_at - at > NO_LIMIT:
         return []
@@ -225,7 +230,7 @@ def _short_value(value: Any) -> str:
 
 
 def short(actor: str) -> str:
-    """An actor with its UUIDs cut to what tells them apart."""
+    """An actor with its UUIDs cut to their first eight digits."""
     return line(_UUID.sub(r"\1", actor), 80)
 
 
@@ -242,3 +247,124 @@ def print_attempts(attempts: Sequence[Attempt]) -> None:
         for attempt in attempts
     ]
     table(("try", "began (UTC)", "took", "outcome", "by", "error"), rows, keep=("try", "began (UTC)", "took"))
+
+
+def print_chain(chain: Sequence[Job], shown_id: str) -> None:
+    """Print a job and its retries as new jobs, one row each."""
+    rows: list[list[Cell]] = []
+    for number, job in enumerate(chain, 1):
+        here = " (this one)" if job.id == shown_id else ""
+        error = line(f"{job.error_code}: {job.error_message}") if job.error_code else ""
+        rows.append([str(number), f"{job.id}{here}", state_text(job.state), error])
+    table(("try", "job", "state", "error"), rows)
+
+
+# --- the facts of a job, one line each ---
+
+
+def _progress(progress: Progress | None) -> str | None:
+    """``42 %: reading page 7 (attempt 1)``"""
+    if progress is None:
+        return None
+    share = None if progress.fraction is None else f"{progress.fraction:.0%}".replace("%", " %")
+    text = ": ".join(part for part in (share, progress.message) if part)
+    return f"{text} (attempt {progress.attempt})" if text else None
+
+
+def _reports(liveness: Liveness | None) -> str | None:
+    """``12 in attempt 1, the last 2027-01-31 03:00:00.000``"""
+    if liveness is None or liveness.reported_at is None:
+        return None
+    return f"{liveness.reports:,} in attempt {liveness.attempt}, the last {moment(liveness.reported_at)}"
+
+
+def _heartbeats(liveness: Liveness | None) -> str | None:
+    """``40 of the lease of worker-1, the last 2027-01-31 03:00:00.000``"""
+    if liveness is None or liveness.renewed_at is None or not liveness.renewals:
+        return None
+    return f"{liveness.renewals:,} of the lease of {liveness.worker}, the last {moment(liveness.renewed_at)}"
+
+
+def _origin(made: MadeFrom | None) -> str | None:
+    """``schedule nightly, for 2027-01-31 03:00:00.000; template monthly, version 3``"""
+    if made is None:
+        return None
+    schedule = None if made.due_at is None else f"schedule {made.schedule}, for {moment(made.due_at)}"
+    template = None if made.template is None else f"template {made.template}, version {made.template_version}"
+    return "; ".join(part for part in (schedule, template) if part)
+
+
+def _group(group: DeadLetterGroup | None) -> str | None:
+    """``3f2a9c0b1d4e5f60: 17 open, 20 times since 2027-01-31 03:00:00.000``"""
+    if group is None:
+        return None
+    note = f"; {group.noted_by}: {group.note}" if group.note else ""
+    return f"{group.fingerprint}: {group.open:,} open, {group.times:,} times since {moment(group.first_at)}{note}"
+
+
+def _running(story: Story) -> str | None:
+    """``step charge since 2027-01-31 03:00:00.000``"""
+    running = [f"step {step.name} since {moment(step.started_at)}" for step in story.steps if step.running]
+    return ", ".join(running) if running and story.job.state is State.IN_PROGRESS else None
+
+
+def _retries(job: Job) -> str:
+    """``2 of 9 used; all of them span up to 5 h 31 m``"""
+    if job.max_attempts == 1:
+        return "none"
+    return f"{job.retries} of {job.max_attempts - 1} used; all of them span up to {span(job.retry_span)}"
+
+
+def print_facts(story: Story, agent_disabled: str | None) -> None:
+    job, call = story.job, story.waits_in
+    endless = call is not None and call.until is None
+
+    def when(at: datetime | None) -> str | None:
+        return None if at is None else moment(at)
+
+    write(f"{job.kind}  {job.id}")
+    facts(
+        [
+            ("state", state_text(job.state)),
+            ("why", reason_text(story)),
+            ("error", f"{job.error_code}: {job.error_message}" if job.error_code else None),
+            ("running", _running(story)),
+            ("progress", _progress(Progress.saved(story.checkpoints))),
+            ("reports", _reports(story.liveness)),
+            ("heartbeats", _heartbeats(story.liveness)),
+            ("tenant", job.tenant),
+            ("queue", job.queue),
+            ("priority", str(job.priority)),
+            ("attempts", f"{job.attempt} begun, {job.crashes} lost workers"),
+            ("retries", _retries(job)),
+            ("enqueued", f"{moment(job.created_at)} by {job.enqueued_by} ({job.source_system})"),
+            ("made from", _origin(story.made_from)),
+            ("not before", when(job.run_at)),
+            ("due", None if endless else when(job.due_at)),
+            ("deadline", when(job.deadline_at)),
+            ("started", when(job.started_at)),
+            ("finished", when(job.finished_at)),
+            ("updated", when(job.updated_at)),
+            ("last error", when(job.last_error_at)),
+            ("key", job.idempotency_key),
+            ("tags", ", ".join(plain_tags(job.tags))),
+            ("trace", job.trace.traceparent),
+            ("executor", job.executor),
+            ("agent", job.agent),
+            ("agent disabled", agent_disabled),
+            ("correlation", job.correlation_id),
+            ("causation", job.causation_id),
+            ("parent", job.parent_id),
+            ("workflow", job.workflow_id),
+            ("reference", job.external_ref),
+            ("source", story.references.source_ref),
+            ("target", story.references.target_ref),
+            ("payload at", story.references.payload_ref),
+            ("result at", None if story.result is None else story.result.ref),
+            ("retry of", job.retry_of),
+            ("group", _group(story.group)),
+            ("redriven as", next((remade.new_id for remade in story.remade if remade.job_id == job.id), None)),
+            ("in place of", next((remade.job_id for remade in story.remade if remade.new_id == job.id), None)),
+            ("depth", None if job.depth is None else f"{job.depth} subscriptions behind it"),
+        ]
+    )

@@ -1,11 +1,10 @@
-"""``reasons()``; reasons of finished jobs and about workers.
+"""``reasons()``: why a job is in its state and does not run. Every reason that applies, in words, and what would change
+it. Pure.
 
-Why a job is where it is, and does not run (HF-2): every reason that holds, in words, and what would change it. Pure.
-
-Each reason is a small function of the whole scene that answers a ``Reason`` or nothing, and knows of no other. A new
-one is written (in ``why_over``, ``why_waiting`` or ``why_workers``), and put into ``REASONS``, in the order in which
-people should read them. What holds a queued job for another reason than time says so in its note (``{"held": …}``);
-what that means is in ``why_held``.
+Each reason is a function from a ``Snapshot`` to a ``Reason``, a list of them, or None. ``REASONS`` lists the functions
+in the order in which people should read the results. This module has the reasons of finished jobs and about workers,
+``why_reasons`` those of waiting and held jobs. A queued job that waits for something else than a time has a note
+(``{"held": …}``).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from holdfast.features.agents.model import AHEAD, WorkerSeen
 from holdfast.features.jobs.why_reasons import (
     WAITING,
     Reason,
-    Scene,
+    Snapshot,
     agent_disabled,
     at,
     deadline,
@@ -36,49 +35,49 @@ from holdfast.features.jobs.why_reasons import (
 )
 
 
-def running(scene: Scene) -> Reason | None:
-    job, around = scene.job, scene.around
+def running(snapshot: Snapshot) -> Reason | None:
+    job, around = snapshot.job, snapshot.around
     if job.state is not State.IN_PROGRESS or not around.held:
         return None
-    steps = [f"step {step.name} since {at(step.started_at)}" for step in scene.steps if step.running]
+    steps = [f"step {step.name} since {at(step.started_at)}" for step in snapshot.steps if step.running]
     doing = f", in {', '.join(steps)}" if steps else ""
     facts = {"holder": around.holder, "label": around.label, "heartbeat_at": around.renewed_at}
     return Reason(
         "running",
         f"it is running, in attempt {job.attempt}, since {at(job.started_at)}, by {around.holder}{doing};"
-        f" {_heartbeat(scene)}",
+        f" {_heartbeat(snapshot)}",
         f"To stop it: holdfast jobs cancel {job.id}",
         facts | {"taken_over_after": around.held_until},
     )
 
 
-def _heartbeat(scene: Scene) -> str:
-    """When the worker last renewed its lease, and what follows if it does not again. A worker renews three times per
-    lease, so one that is late by half of it has missed a beat."""
-    around = scene.around
+def _heartbeat(snapshot: Snapshot) -> str:
+    """When the worker last renewed its lease, and what happens if it does not again. A worker renews three times per
+    lease, so after half a lease without a renewal one is overdue."""
+    around = snapshot.around
     if around.renewed_at is None or around.held_until is None:
         return f"its lease ends at {at(around.held_until)}"
     silent, lease = around.now - around.renewed_at, around.held_until - around.renewed_at
-    said = f"the last heartbeat of the worker was at {at(around.renewed_at)}, {silent.total_seconds():.0f} s ago"
+    text = f"the last heartbeat of the worker was at {at(around.renewed_at)}, {silent.total_seconds():.0f} s ago"
     if silent > lease / 2:
-        said += ", and the next one is overdue"
-    return f"{said}; without another one the job is taken over after {at(around.held_until)}"
+        text += ", and the next one is overdue"
+    return f"{text}; without another one the job is taken over after {at(around.held_until)}"
 
 
-def prefetched(scene: Scene) -> Reason | None:
-    job, around = scene.job, scene.around
+def prefetched(snapshot: Snapshot) -> Reason | None:
+    job, around = snapshot.job, snapshot.around
     if job.state is not State.LEASED or not around.held:
         return None
     return Reason(
         "leased",
-        f"{around.holder} has taken it and not begun it yet; its lease is good until {at(around.held_until)}",
-        "It begins when that worker has a free slot, or comes back when it leaves.",
+        f"{around.holder} has claimed it and not started it yet; its lease ends at {at(around.held_until)}",
+        "It starts when that worker has a free slot, and is queued again when the worker stops.",
         {"holder": around.holder},
     )
 
 
-def lease_lapsed(scene: Scene) -> Reason | None:
-    job, around = scene.job, scene.around
+def lease_lapsed(snapshot: Snapshot) -> Reason | None:
+    job, around = snapshot.job, snapshot.around
     if job.state not in HELD_STATES or around.held:
         return None
     again = job.crashes < job.max_crashes
@@ -93,33 +92,33 @@ def lease_lapsed(scene: Scene) -> Reason | None:
     )
 
 
-def no_worker(scene: Scene) -> Reason | None:
-    if scene.job.state not in WAITING or scene.fitting:
+def no_worker(snapshot: Snapshot) -> Reason | None:
+    if snapshot.job.state not in WAITING or snapshot.fitting:
         return None
-    others = sorted({worker.tenant for worker in scene.around.workers})
+    others = sorted({worker.tenant for worker in snapshot.around.workers})
     if others:
-        says = f"the living workers serve other tenants ({', '.join(others)}), and none serves {scene.job.tenant}"
-        return Reason("other_tenants_workers", says, f"holdfast worker MODULE:APP --tenant {scene.job.tenant}")
+        says = f"the living workers serve other tenants ({', '.join(others)}), and none serves {snapshot.job.tenant}"
+        return Reason("other_tenants_workers", says, f"holdfast worker MODULE:APP --tenant {snapshot.job.tenant}")
     return Reason(
-        "no_worker", f"no living worker serves tenant {scene.job.tenant}", "Start one: holdfast worker MODULE:APP"
+        "no_worker", f"no living worker serves tenant {snapshot.job.tenant}", "Start one: holdfast worker MODULE:APP"
     )
 
 
-def no_worker_for_queue(scene: Scene) -> Reason | None:
-    job = scene.job
-    if job.state not in WAITING or not scene.fitting:
+def no_worker_for_queue(snapshot: Snapshot) -> Reason | None:
+    job = snapshot.job
+    if job.state not in WAITING or not snapshot.fitting:
         return None
-    if any(worker.queues is None or job.queue in worker.queues for worker in scene.fitting):
+    if any(worker.queues is None or job.queue in worker.queues for worker in snapshot.fitting):
         return None
-    served = sorted({queue for worker in scene.fitting for queue in worker.queues or ()})
-    says = f"{_workers(scene.fitting)}, and none serves queue {job.queue} (they serve {', '.join(served)})"
+    served = sorted({queue for worker in snapshot.fitting for queue in worker.queues or ()})
+    says = f"{_workers(snapshot.fitting)}, and none serves queue {job.queue} (they serve {', '.join(served)})"
     return Reason("no_worker_for_queue", says, f"holdfast worker MODULE:APP --queues {job.queue}", {"queue": job.queue})
 
 
-def no_worker_for_kind(scene: Scene) -> Reason | None:
-    job = scene.job
-    there = [worker for worker in scene.fitting if worker.queues is None or job.queue in worker.queues]
-    if job.state not in WAITING or not there or scene.able:
+def no_worker_for_kind(snapshot: Snapshot) -> Reason | None:
+    job = snapshot.job
+    there = [worker for worker in snapshot.fitting if worker.queues is None or job.queue in worker.queues]
+    if job.state not in WAITING or not there or snapshot.able:
         return None
     says = f"{_workers(there)} for its queue, and none has a handler for {job.kind}"
     return Reason(
@@ -127,12 +126,12 @@ def no_worker_for_kind(scene: Scene) -> Reason | None:
     )
 
 
-def no_worker_for_executor(scene: Scene) -> Reason | None:
-    job = scene.job
-    if job.state not in WAITING or job.executor is None or not scene.around.workers or scene.taking():
+def no_worker_for_executor(snapshot: Snapshot) -> Reason | None:
+    job = snapshot.job
+    if job.state not in WAITING or job.executor is None or not snapshot.around.workers or snapshot.taking():
         return None
-    labelled = [worker for worker in scene.fitting if worker.label == job.executor]
-    if labelled and not scene.able:  # the reasons for its queue and its kind say so already
+    labelled = [worker for worker in snapshot.fitting if worker.label == job.executor]
+    if labelled and not snapshot.able:  # the reasons about its queue and its kind cover this
         return None
     facts = {"executor": job.executor}
     if labelled:
@@ -145,22 +144,23 @@ def no_worker_for_executor(scene: Scene) -> Reason | None:
 _START: Final = "holdfast worker MODULE:APP --queues {job.queue} --executor {job.executor}"
 
 
-def generator_only(scene: Scene) -> Reason | None:
-    job = scene.job
+def generator_only(snapshot: Snapshot) -> Reason | None:
+    job = snapshot.job
     if job.state not in WAITING or job.executor is None:
         return None
-    if not any(each.label == job.executor and each.role == "generator" for each in scene.executors):
+    if not any(executor.label == job.executor and executor.role == "generator" for executor in snapshot.executors):
         return None
     says = f"it waits for executor {job.executor}, which is registered as a generator and executes nothing"
     return Reason("generator_only", says, f"holdfast executors add {job.executor}", {"executor": job.executor})
 
 
-def refused_executors(scene: Scene) -> Reason | None:
-    taking, listed = scene.taking(), {each.label for each in scene.executors if each.role == "executor"}
+def refused_executors(snapshot: Snapshot) -> Reason | None:
+    taking = snapshot.taking()
+    listed = {executor.label for executor in snapshot.executors if executor.role == "executor"}
     if (
-        scene.job.state not in WAITING
+        snapshot.job.state not in WAITING
         or not taking
-        or not scene.executors
+        or not snapshot.executors
         or any(worker.label in listed for worker in taking)
     ):
         return None
@@ -169,9 +169,9 @@ def refused_executors(scene: Scene) -> Reason | None:
     return Reason("executor_refused", says, "Add it: holdfast executors add LABEL")
 
 
-def all_busy(scene: Scene) -> Reason | None:
-    taking = scene.taking()
-    if not scene.is_due or not taking or not all(worker.full for worker in taking):
+def all_busy(snapshot: Snapshot) -> Reason | None:
+    taking = snapshot.taking()
+    if not snapshot.is_due or not taking or not all(worker.full for worker in taking):
         return None
     slots = sum(worker.slots or 0 for worker in taking)
     says = f"{_workers(taking)} that would take it, with all of their {slots} slots in use"
@@ -179,37 +179,37 @@ def all_busy(scene: Scene) -> Reason | None:
     return Reason("workers_busy", says, change, {"slots": slots})
 
 
-def jobs_ahead(scene: Scene) -> Reason | None:
-    ahead = scene.ahead
-    if not scene.is_due or not ahead:
+def jobs_ahead(snapshot: Snapshot) -> Reason | None:
+    ahead = snapshot.ahead
+    if not snapshot.is_due or not ahead:
         return None
     many = f"{ahead:,} or more jobs are" if ahead >= AHEAD else "1 job is" if ahead == 1 else f"{ahead:,} jobs are"
-    whose = "" if scene.turn is None else f", of its own tenant {scene.job.tenant}"
-    says = f"{many} before it in queue {scene.job.queue}{whose}"
-    return Reason("jobs_ahead", says, f"holdfast jobs move {scene.job.id} --first", {"ahead": ahead})
+    tenant = "" if snapshot.share is None else f", of its own tenant {snapshot.job.tenant}"
+    says = f"{many} before it in queue {snapshot.job.queue}{tenant}"
+    return Reason("jobs_ahead", says, f"holdfast jobs move {snapshot.job.id} --first", {"ahead": ahead})
 
 
-def tenant_turn(scene: Scene) -> Reason | None:
-    if not scene.is_due or scene.turn is None or not scene.others:
+def tenant_turn(snapshot: Snapshot) -> Reason | None:
+    if not snapshot.is_due or snapshot.share is None or not snapshot.others:
         return None
-    turn, job = scene.turn, scene.job
-    others = f"{scene.others:,} other tenant{'s have' if scene.others > 1 else ' has'}"
+    share, job = snapshot.share, snapshot.job
+    others = f"{snapshot.others:,} other tenant{'s have' if snapshot.others > 1 else ' has'}"
     return Reason(
         "tenant_turn",
         f"queue {job.queue} is shared fairly: {others} jobs waiting there, and {job.tenant} is served with weight"
-        f" {turn.weight}",
-        f"It comes when its tenant has its turn. For a larger share: holdfast tenants set {job.tenant} --weight N",
-        {"tenants": turn.tenants, "weight": turn.weight},
+        f" {share.weight}",
+        f"It runs when its tenant is next. For a larger share: holdfast tenants set {job.tenant} --weight N",
+        {"tenants": share.tenants, "weight": share.weight},
     )
 
 
-def its_turn(scene: Scene) -> Reason | None:
-    job = scene.job
-    in_time = job.deadline_at is None or job.deadline_at > scene.around.now
-    free = any(not worker.full for worker in scene.taking()) and not (
-        limited(scene) or reserved(scene) or paused(scene)
+def next_in_queue(snapshot: Snapshot) -> Reason | None:
+    job = snapshot.job
+    in_time = job.deadline_at is None or job.deadline_at > snapshot.around.now
+    free = any(not worker.full for worker in snapshot.taking()) and not (
+        limited(snapshot) or reserved(snapshot) or paused(snapshot)
     )
-    if not scene.is_due or job.due_at is not None or scene.ahead or scene.others or not free or not in_time:
+    if not snapshot.is_due or job.due_at is not None or snapshot.ahead or snapshot.others or not free or not in_time:
         return None
     return Reason(
         "next",
@@ -222,16 +222,16 @@ def _workers(workers: list[WorkerSeen]) -> str:
     return "there is a living worker" if len(workers) == 1 else f"there are {len(workers)} living workers"
 
 
-def succeeded(scene: Scene) -> Reason | None:
-    job, event = scene.job, scene.last("succeed")
+def succeeded(snapshot: Snapshot) -> Reason | None:
+    job, event = snapshot.job, snapshot.last("succeed")
     if job.state is not State.SUCCEEDED:
         return None
     by = f" by {event.actor}" if event is not None else ""
     return Reason("succeeded", f"it succeeded at {at(job.finished_at)}, in try {job.attempt}{by}")
 
 
-def retried(scene: Scene) -> Reason | None:
-    job, new = scene.job, scene.successor
+def retried(snapshot: Snapshot) -> Reason | None:
+    job, new = snapshot.job, snapshot.successor
     if new is None or job.state is not State.FAILED:
         return None
     return Reason(
@@ -250,25 +250,25 @@ _FAILED: Final = {
     ),
     "approval_expired": (
         "approval_expired",
-        "nobody decided its approval in time",
+        "no one decided its approval in time",
         "Enqueue it again, with more time to decide.",
     ),
     "denied": ("denied", "its approval was denied", "Only a new job can ask again."),
 }
 
 
-def failed(scene: Scene) -> Reason | None:
-    job = scene.job
-    if job.state is not State.FAILED or scene.successor is not None:
+def failed(snapshot: Snapshot) -> Reason | None:
+    job = snapshot.job
+    if job.state is not State.FAILED or snapshot.successor is not None:
         return None
-    event = scene.last("deny", "expire", "fail", "lapse", "crash")
+    event = snapshot.last("deny", "expire", "fail", "lapse", "crash")
     by = f" by {event.actor}" if event is not None and event.type == "deny" else ""
     code, says, change = _FAILED.get(job.error_code or "", ("failed", "it failed for good", "Enqueue it again."))
     return Reason(code, f"{says}{by}: {job.error_message} (at {at(job.finished_at)})", change)
 
 
-def dead_letter(scene: Scene) -> Reason | None:
-    job = scene.job
+def dead_letter(snapshot: Snapshot) -> Reason | None:
+    job = snapshot.job
     if job.state is not State.DEAD_LETTER:
         return None
     if job.crashes > job.max_crashes:
@@ -278,10 +278,10 @@ def dead_letter(scene: Scene) -> Reason | None:
     elif job.max_attempts == 1:
         why = "it failed, and is not tried again"
     else:
-        why = "it failed in a way that no other try can help"
+        why = "it failed with an error that is not retried"
     since = f"it is a dead letter since {at(job.finished_at)}"
     change = f"holdfast jobs redrive {job.id}, or holdfast jobs discard {job.id} --reason …"
-    group, others = scene.group, ""
+    group, others = snapshot.group, ""
     if group is not None and group.open > 1:
         others = f"; {group.open - 1} more wait for the same reason (group {group.fingerprint})"
         change += f"; all of them: holdfast dead-letters redrive {group.fingerprint}"
@@ -293,8 +293,8 @@ def dead_letter(scene: Scene) -> Reason | None:
     )
 
 
-def cancelled(scene: Scene) -> Reason | None:
-    job, event = scene.job, scene.last("cancel", "discard")
+def cancelled(snapshot: Snapshot) -> Reason | None:
+    job, event = snapshot.job, snapshot.last("cancel", "discard")
     if job.state is not State.CANCELLED or event is None:
         return None
     ended = "discarded" if event.type == "discard" else "cancelled"
@@ -303,13 +303,13 @@ def cancelled(scene: Scene) -> Reason | None:
     return Reason(ended, f"it was {ended} by {by} at {at(job.finished_at)}{reason}", "Enqueue it again.", {"by": by})
 
 
-def cleaned(scene: Scene) -> Reason | None:
-    if scene.job.state is not State.CLEANED:
+def cleaned(snapshot: Snapshot) -> Reason | None:
+    if snapshot.job.state is not State.CLEANED:
         return None
-    return Reason("cleaned", "it is over, and retention has emptied it; what happened is still in the ledger")
+    return Reason("cleaned", "retention has removed its data; its events are still in the ledger")
 
 
-REASONS: Final[tuple[Callable[[Scene], Reason | list[Reason] | None], ...]] = (
+REASONS: Final[tuple[Callable[[Snapshot], Reason | list[Reason] | None], ...]] = (
     succeeded,
     retried,
     failed,
@@ -340,14 +340,14 @@ REASONS: Final[tuple[Callable[[Scene], Reason | list[Reason] | None], ...]] = (
     all_busy,
     jobs_ahead,
     tenant_turn,
-    its_turn,
+    next_in_queue,
 )
 
 
-def reasons(scene: Scene) -> list[Reason]:
-    """Every one that holds."""
-    found: list[Reason] = []
-    for look in REASONS:
-        answer = look(scene)
-        found += answer if isinstance(answer, list) else [] if answer is None else [answer]
-    return found
+def reasons(snapshot: Snapshot) -> list[Reason]:
+    """Every reason that applies."""
+    result: list[Reason] = []
+    for check in REASONS:
+        answer = check(snapshot)
+        result += answer if isinstance(answer, list) else [] if answer is None else [answer]
+    return result

@@ -1,9 +1,5 @@
-"""``Reason``, ``Scene``; reasons of waiting and held jobs.
-
-Why a job that could be run is held back: by its parents, by a limit, by a reservation, by a pause. Pure.
-
-``why`` asks these as part of the whole scene; here is what each has to look at, and no more.
-"""
+"""``Reason``, ``Snapshot``, and the reasons of waiting and held jobs: workflow parents, limits, reservations, pauses,
+retries, durable calls, approvals. Pure."""
 
 from __future__ import annotations
 
@@ -26,8 +22,8 @@ WAITING: Final = frozenset({State.QUEUED, State.RETRY_WAITING})
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """All there is to know about it."""
+class Snapshot:
+    """Everything that the reasons depend on."""
 
     job: Job
     around: Circumstances
@@ -41,17 +37,17 @@ class Scene:
     limits: list[Limit] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     pauses: list[Pause] = field(default_factory=list)
-    turn: TurnOf | None = None
-    """Where it stands, if its queue is shared between tenants."""
+    share: TurnOf | None = None
+    """The share of its tenant, if tenants share its queue fairly."""
     group: DeadLetterGroup | None = None
-    """Of a dead letter: those that failed for the same reason."""
+    """For a dead letter: the group of dead letters with the same failure."""
 
     def last(self, *event_types: str) -> Event | None:
         return next((event for event in reversed(self.history) if event.type in event_types), None)
 
     @property
     def waits_in(self) -> Step | None:
-        """The durable call that it waits in."""
+        """The durable call that the job waits in."""
         if self.job.state is not State.RETRY_WAITING:
             return None
         waits = (step for step in self.steps if not step.over and step.wake_at == self.job.due_at)
@@ -59,7 +55,7 @@ class Scene:
 
     @property
     def is_due(self) -> bool:
-        """It waits for nobody but a worker."""
+        """Whether only a worker is missing."""
         job = self.job
         late = job.due_at is not None and job.due_at <= self.around.now
         ready = (job.state is State.QUEUED and job.due_at is None) or (job.state in WAITING and late)
@@ -72,21 +68,21 @@ class Scene:
 
     @property
     def ahead(self) -> int | None:
-        """How many stand before it: of its own tenant, where tenants share the queue."""
-        return self.around.ahead if self.turn is None else self.turn.ahead
+        """The number of jobs before it; only those of its tenant if tenants share the queue."""
+        return self.around.ahead if self.share is None else self.share.ahead
 
     @property
     def others(self) -> int:
-        """Tenants that it takes turns with."""
-        return 0 if self.turn is None else max(0, self.turn.tenants - 1)
+        """The number of other tenants that share the queue."""
+        return 0 if self.share is None else max(0, self.share.tenants - 1)
 
     def taking(self) -> list[WorkerSeen]:
-        """Those that would take it: of its tenant, its queue, its kind and its executor."""
+        """The workers that would claim it: those of its tenant, queue, kind and executor."""
         return [worker for worker in self.able if self.job.executor in (None, worker.label)]
 
     @property
     def able(self) -> list[WorkerSeen]:
-        """Those of its tenant, its queue and its kind, whatever their labels are."""
+        """The workers of its tenant, queue and kind, with any label."""
         return [
             worker
             for worker in self.fitting
@@ -101,8 +97,8 @@ def at(moment: datetime | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A reason why a job is not running. ``code`` is stable; ``says`` and ``change`` (what would change it) are
-    for people."""
+    """A reason why a job is not running. ``code`` is stable; ``says`` and ``change`` (what would change it) are for
+    people."""
 
     code: str
     says: str
@@ -114,26 +110,25 @@ LOST = frozenset({State.FAILED, State.DEAD_LETTER, State.CANCELLED})
 
 
 def by_parents(job: Job, parents: list[ParentResult]) -> Reason:
-    """It is parked for its parents: those that have not ended, or one that ended badly."""
+    """The job is held for its parents: those that have not ended, or one that failed."""
     resume = f"holdfast workflows resume {job.workflow_id}"
     lost = [parent for parent in parents if parent.state in LOST]
     open_ = [parent for parent in parents if not parent.state.finished]
     facts = {"held": "parents", "workflow_id": job.workflow_id, "parents": [parent.job_id for parent in open_ + lost]}
     if lost:
         dead = any(parent.state is State.DEAD_LETTER for parent in lost)
-        change = f"To run what failed once more, and this after it: {resume}" if dead else None
+        change = f"To run the failed jobs again, and this one after them: {resume}" if dead else None
         return Reason("behind_a_failure", f"it is held back behind {_named(lost)}", change, facts)
     if open_:
-        return Reason(
-            "parents", f"it waits for {_named(open_)}", f"Look at those: holdfast why {open_[0].job_id}", facts
-        )
+        return Reason("parents", f"it waits for {_named(open_)}", f"See: holdfast why {open_[0].job_id}", facts)
     return Reason(
         "workflow_stopped", "a job of its workflow failed, and that stops the others", f"See: {resume}", facts
     )
 
 
 def by_limits(job: Job, note: dict[str, Any], limits: list[Limit]) -> list[Reason]:
-    """The limit it is parked at, or those of whole queues and the like, which park nobody and are full."""
+    """The limit that the job is held for, or the limits of its queue, kind or tenant that are full. The latter hold no
+    single job."""
     if note.get("held") == "limit":
         bucket = json.loads(note["by"]) if "by" in note else None
         full = [limit for limit in limits if bucket is not None and _is_of(limit, bucket)]
@@ -151,21 +146,17 @@ def by_limits(job: Job, note: dict[str, Any], limits: list[Limit]) -> list[Reaso
 
 def by_reservations(job: Job, reservations: list[Reservation]) -> list[Reason]:
     counted = _counted(job)
-    active = [
-        each
-        for each in reservations
-        if each.state == "active"
-        and each.tenant in (EVERY_TENANT, job.tenant)
-        and (each.scope == "all" or each.name in counted.get(each.scope, ()))
-    ]
     return [
         Reason(
             "reserved",
-            f"{each.holder} has reserved {each.what}" + (f": {each.reason}" if each.reason else ""),
-            f"It goes on when that ends. To end it: holdfast reservations release {each.id}",
-            {"reservation": each.id},
+            f"{held.holder} has reserved {held.what}" + (f": {held.reason}" if held.reason else ""),
+            f"It continues when that ends. To end it: holdfast reservations release {held.id}",
+            {"reservation": held.id},
         )
-        for each in active
+        for held in reservations
+        if held.state == "active"
+        and held.tenant in (EVERY_TENANT, job.tenant)
+        and (held.scope == "all" or held.name in counted.get(held.scope, ()))
     ]
 
 
@@ -174,8 +165,8 @@ def by_pauses(job: Job, pauses: list[Pause]) -> list[Reason]:
         Reason(
             "paused",
             pause.says,
-            ("It goes on by itself then. " if pause.until is not None else "")
-            + f"To go on now: holdfast resume {pause.options}",
+            ("It continues by itself then. " if pause.until is not None else "")
+            + f"To continue now: holdfast resume {pause.options}",
             {"scope": pause.scope, "name": pause.name, "tenant": pause.tenant},
         )
         for pause in pauses
@@ -184,7 +175,7 @@ def by_pauses(job: Job, pauses: list[Pause]) -> list[Reason]:
 
 
 def _counted(job: Job) -> dict[str, set[str]]:
-    """By scope, the names under which it is counted."""
+    """The names under which the job is counted, by scope."""
     names = {"all": {EACH}, "queue": {job.queue}, "kind": {job.kind}, "tenant": {job.tenant}}
     if job.agent is not None:
         names["agent"] = {job.agent}
@@ -201,14 +192,14 @@ def _is_of(limit: Limit, bucket: list[str]) -> bool:
 
 def _reached(limit: Limit, name: str) -> Reason:
     what = "all jobs" if limit.scope == "all" else f"{limit.scope} {name}"
-    said = [f"{limit.concurrency} at a time"] if limit.concurrency is not None else []
+    bounds = [f"{limit.concurrency} at a time"] if limit.concurrency is not None else []
     if limit.rate is not None and limit.per is not None:
-        said.append(f"{limit.rate} in {limit.per:g} s")
+        bounds.append(f"{limit.rate} in {limit.per:g} s")
     option = "" if limit.scope == "all" else f" --{limit.scope} '{limit.name}'"
     return Reason(
         "limit_reached",
-        f"the limit of {what} is reached: {' and '.join(said)}",
-        f"It goes on when there is room. To see or change the limit: holdfast limits show{option}",
+        f"the limit of {what} is reached: {' and '.join(bounds)}",
+        f"It continues when the limit allows it. To see or change the limit: holdfast limits show{option}",
         {"scope": limit.scope, "name": name, "concurrency": limit.concurrency, "rate": limit.rate},
     )
 
@@ -218,12 +209,12 @@ def _named(parents: list[ParentResult]) -> str:
     return ", ".join(shown) + (f" and {len(parents) - 5} more" if len(parents) > 5 else "")
 
 
-def retry_waiting(scene: Scene) -> Reason | None:
-    job = scene.job
-    if job.state is not State.RETRY_WAITING or scene.waits_in is not None:
+def retry_waiting(snapshot: Snapshot) -> Reason | None:
+    job = snapshot.job
+    if job.state is not State.RETRY_WAITING or snapshot.waits_in is not None:
         return None
-    step = scene.last("retry", "snooze")
-    if step is None or step.type == "snooze":
+    event = snapshot.last("retry", "snooze")
+    if event is None or event.type == "snooze":
         return None
     return Reason(
         "retry_waiting",
@@ -235,53 +226,55 @@ def retry_waiting(scene: Scene) -> Reason | None:
     )
 
 
-def snoozed(scene: Scene) -> Reason | None:
-    job, step = scene.job, scene.last("retry", "snooze")
-    if job.state is not State.RETRY_WAITING or scene.waits_in is not None or step is None or step.type != "snooze":
+def snoozed(snapshot: Snapshot) -> Reason | None:
+    job, event = snapshot.job, snapshot.last("retry", "snooze")
+    if job.state is not State.RETRY_WAITING or snapshot.waits_in is not None or event is None or event.type != "snooze":
         return None
-    reason = step.meta.get("reason")
+    reason = event.meta.get("reason")
     who = "its worker stopped and handed it back" if reason == "worker_stopped" else "its handler put it off"
-    said = f" ({reason})" if reason and reason != "worker_stopped" else ""
+    detail = f" ({reason})" if reason and reason != "worker_stopped" else ""
     change = f"To run it at once: holdfast jobs reschedule {job.id}"
-    return Reason("snoozed", f"{who}{said}, until {at(job.due_at)}", change, {"due_at": at(job.due_at)})
+    return Reason("snoozed", f"{who}{detail}, until {at(job.due_at)}", change, {"due_at": at(job.due_at)})
 
 
-def in_a_call(scene: Scene) -> Reason | None:
-    """Asleep, or waiting for an event, or for a step to be tried again."""
-    step = scene.waits_in
+def in_a_call(snapshot: Snapshot) -> Reason | None:
+    """The job sleeps, waits for an event, or waits for the retry of a step."""
+    step = snapshot.waits_in
     if step is None:
         return None
     until = "" if step.until is None else f" until {at(step.until)}"
     if step.kind == "sleep":
-        return Reason("sleeping", f"its handler sleeps{until}", "It goes on by itself.", {"step": step.name})
+        return Reason("sleeping", f"its handler sleeps{until}", "It continues by itself.", {"step": step.name})
     if step.kind == "event":
         wanted = ", ".join(f"{name} = {value!r}" for name, value in sorted((step.wanted or {}).items()))
         says = f"it waits for the event {step.name}{f' with {wanted}' if wanted else ''}{until}"
         return Reason("waiting_for_event", says, f"holdfast send-event {step.name} …", {"event": step.name})
     error = (step.error or {}).get("message", "")
     says = f"its step {step.name} failed {step.tries} times ({error}) and is tried again at {at(step.wake_at)}"
-    return Reason("step_retry", says, f"To try at once: holdfast jobs reschedule {scene.job.id}", {"step": step.name})
+    return Reason(
+        "step_retry", says, f"To try at once: holdfast jobs reschedule {snapshot.job.id}", {"step": step.name}
+    )
 
 
-def waiting_for_approval(scene: Scene) -> Reason | None:
-    approval = scene.approval
-    if scene.job.state is not State.WAITING_FOR_APPROVAL or approval is None:
+def waiting_for_approval(snapshot: Snapshot) -> Reason | None:
+    approval = snapshot.approval
+    if snapshot.job.state is not State.WAITING_FOR_APPROVAL or approval is None:
         return None
-    who = ", ".join(approval.approvers) or "anybody"
+    who = ", ".join(approval.approvers) or "anyone"
     expires = "" if approval.expires_at is None else f"; it expires at {at(approval.expires_at)}"
-    not_asker = f", but not {approval.requester}" if approval.not_requester else ""
+    not_requester = f", but not {approval.requester}" if approval.not_requester else ""
     return Reason(
         "waiting_for_approval",
-        f"people are asked: {approval.summary} ({approval.name}). {who} may decide{not_asker};"
-        f" {approval.approvals} of {approval.quorum} approvals are there{expires}",
+        f"it waits for a decision: {approval.summary} ({approval.name}). {who} may decide{not_requester};"
+        f" it has {approval.approvals} of {approval.quorum} approvals{expires}",
         f"holdfast approvals approve {approval.id}, or deny",
         {"approval": approval.id, "approvers": list(approval.approvers)},
     )
 
 
-def agent_disabled(scene: Scene) -> Reason | None:
-    agent = scene.agent
-    if agent is None or agent.disabled_at is None or scene.job.state not in WAITING:
+def agent_disabled(snapshot: Snapshot) -> Reason | None:
+    agent = snapshot.agent
+    if agent is None or agent.disabled_at is None or snapshot.job.state not in WAITING:
         return None
     return Reason(
         "agent_disabled",
@@ -291,46 +284,48 @@ def agent_disabled(scene: Scene) -> Reason | None:
     )
 
 
-def held(scene: Scene) -> Reason | None:
-    """Parked, for whatever reason its note tells."""
-    why = scene.around.note.get("held")
-    if scene.job.state not in WAITING or why is None or (why == "agent_disabled" and scene.agent is not None):
+def held(snapshot: Snapshot) -> Reason | None:
+    """The job is held for the reason that its note gives."""
+    why = snapshot.around.note.get("held")
+    if snapshot.job.state not in WAITING or why is None or (why == "agent_disabled" and snapshot.agent is not None):
         return None
     if why == "parents":
-        return by_parents(scene.job, scene.parents)
-    if why == "limit" and (limited(scene) or reserved(scene) or paused(scene)):
+        return by_parents(snapshot.job, snapshot.parents)
+    if why == "limit" and (limited(snapshot) or reserved(snapshot) or paused(snapshot)):
         return None
-    return Reason("held", f"it is held back ({why})", "Whoever holds it back lets it go.", {"held": why})
+    return Reason("held", f"it is held back ({why})", "It continues when it is released.", {"held": why})
 
 
-def limited(scene: Scene) -> list[Reason]:
-    if scene.job.state is not State.QUEUED or (scene.job.due_at is not None and "held" not in scene.around.note):
+def limited(snapshot: Snapshot) -> list[Reason]:
+    if snapshot.job.state is not State.QUEUED or (
+        snapshot.job.due_at is not None and "held" not in snapshot.around.note
+    ):
         return []
-    return by_limits(scene.job, scene.around.note, scene.limits)
+    return by_limits(snapshot.job, snapshot.around.note, snapshot.limits)
 
 
-def paused(scene: Scene) -> list[Reason]:
-    return by_pauses(scene.job, scene.pauses) if scene.job.state in WAITING else []
+def paused(snapshot: Snapshot) -> list[Reason]:
+    return by_pauses(snapshot.job, snapshot.pauses) if snapshot.job.state in WAITING else []
 
 
-def reserved(scene: Scene) -> list[Reason]:
-    return by_reservations(scene.job, scene.reservations) if scene.job.state in WAITING else []
+def reserved(snapshot: Snapshot) -> list[Reason]:
+    return by_reservations(snapshot.job, snapshot.reservations) if snapshot.job.state in WAITING else []
 
 
-def not_due(scene: Scene) -> Reason | None:
-    job, around = scene.job, scene.around
+def not_due(snapshot: Snapshot) -> Reason | None:
+    job, around = snapshot.job, snapshot.around
     if job.state is not State.QUEUED or job.due_at is None or job.due_at <= around.now or "held" in around.note:
         return None
     by = around.note.get("by") if "rescheduled" in around.note else None
-    says = f"its time has not come: it is due at {at(job.due_at)}" + (f", as {by} decided" if by else "")
+    says = f"it is not due yet: it is due at {at(job.due_at)}" + (f", as {by} decided" if by else "")
     change = f"To run it at once: holdfast jobs reschedule {job.id}"
     return Reason("not_due", says, change, {"due_at": at(job.due_at)})
 
 
-def deadline(scene: Scene) -> Reason | None:
-    job = scene.job
+def deadline(snapshot: Snapshot) -> Reason | None:
+    job = snapshot.job
     waits = job.state in WAITING or job.state is State.WAITING_FOR_APPROVAL
-    if not waits or job.deadline_at is None or job.deadline_at > scene.around.now:
+    if not waits or job.deadline_at is None or job.deadline_at > snapshot.around.now:
         return None
     return Reason(
         "deadline_over",
@@ -339,9 +334,9 @@ def deadline(scene: Scene) -> Reason | None:
     )
 
 
-def to_be_promoted(scene: Scene) -> Reason | None:
-    job = scene.job
-    if job.due_at is None or job.due_at > scene.around.now or job.state not in WAITING:
+def to_be_promoted(snapshot: Snapshot) -> Reason | None:
+    job = snapshot.job
+    if job.due_at is None or job.due_at > snapshot.around.now or job.state not in WAITING:
         return None
-    says = f"its time came at {at(job.due_at)}; it enters its queue with the next look of any worker"
-    return Reason("due", says, "holdfast tick, or a worker, does it.")
+    says = f"it was due at {at(job.due_at)}; it will be queued at the next poll of a worker"
+    return Reason("due", says, "A worker does this, or: holdfast tick")

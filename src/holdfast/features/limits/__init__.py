@@ -1,1 +1,1 @@
-"""Limits, pauses, reservations and the settings of queues."""
+"""Limits, pauses, reservations and queue settings."""

@@ -13,17 +13,15 @@ from holdfast.cli.session import AnyTenant, NoTenant
 from holdfast.cli.tree import Commands
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.errors import NotFound
 from holdfast.features.limits.model import Limit, Named, Reservation, Rule, counted
 from holdfast.features.limits.operations import Limits, Pauses, Queues, Reservations
-from holdfast.stores.session import Session
 
 commands = Commands("Limit how many jobs run at once or start per period.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class What:
-    """The jobs that a limit is on; without a name all of them."""
+class LimitedJobs:
+    """The jobs that a limit applies to; without a name all of them."""
 
     queue: Annotated[
         str | None,
@@ -66,11 +64,11 @@ class What:
 def list_limits(session: AnyTenant) -> None:
     """List the limits with the number of running and waiting jobs under each."""
     with session.connect() as client:
-        found = Limits(client).list()
+        limits = Limits(client).list()
     session.print_list(
-        found,
+        limits,
         {
-            "what": lambda limit: line(_what(limit)),
+            "what": lambda limit: line(_target(limit)),
             "tenant": lambda limit: line(limit.tenant),
             "at once": lambda limit: "" if limit.concurrency is None else f"{limit.concurrency:,}",
             "rate": lambda limit: rate(limit.rate, limit.per, limit.burst) or "",
@@ -83,11 +81,11 @@ def list_limits(session: AnyTenant) -> None:
 
 
 @commands.add("show", "holdfast limits show --queue mail")
-def show(session: AnyTenant, what: What) -> None:
+def show(session: AnyTenant, what: LimitedJobs) -> None:
     """Show one limit; without an option, the one on all jobs."""
     with session.connect() as client:
-        found = _find(client, counted(**what.named))
-    _print(found, session.as_json)
+        limit = Limits(client).get(**what.named)
+    _print(limit, session.as_json)
 
 
 @commands.add(
@@ -111,33 +109,25 @@ def set_limit(
         typer.Option("--burst", metavar="N", min=1, help="Maximum starts at the same moment (1: evenly spread)."),
     ] = None,
     *,
-    what: What,
+    what: LimitedJobs,
 ) -> None:
     """Limit the jobs of a queue, kind, key, resource or agent; without one, all jobs. Takes effect at once."""
     rule = Rule.of(*counted(**what.named), concurrency, rate, burst)
     with session.connect() as client:
         client.run(client.store.limits.set(rule, client.actor, client.tenant))
-        found = _find(client, (rule.scope, rule.name))
-    _print(found, session.as_json)
+        limit = Limits(client).get(**what.named)  # with the number of running jobs
+    _print(limit, session.as_json)
 
 
 @commands.add("remove", "holdfast limits remove --queue mail")
-def remove(session: AnyTenant, what: What) -> None:
+def remove(session: AnyTenant, what: LimitedJobs) -> None:
     """Remove a limit. Jobs that waited for it can start."""
     with session.connect() as client:
         Limits(client).remove(**what.named)
     session.answer({"removed": True}, "Removed.")
 
 
-def _find(client: Session, what: tuple[str, str]) -> Limit:
-    wanted = (client.tenant, *what)
-    for each in Limits(client).list():
-        if (each.tenant, each.scope, each.name) == wanted:
-            return each
-    raise NotFound(f"no limit on {' '.join(what)} in tenant {client.tenant}", code="limit_not_found")
-
-
-def _what(limit: Limit) -> str:
+def _target(limit: Limit) -> str:
     if limit.scope == "all":
         return "all jobs"
     return f"each {limit.scope}" if limit.name == "*" else f"{limit.scope} {limit.name}"
@@ -147,7 +137,7 @@ def _print(limit: Limit, as_json: bool) -> None:
     if as_json:
         emit(limit)
         return
-    write(_what(limit))
+    write(_target(limit))
     facts(
         [
             ("tenant", "every tenant together" if limit.tenant == EVERY_TENANT else limit.tenant),
@@ -188,22 +178,22 @@ def pause(
     """Pause a queue, a kind, an agent, a tenant or everything. Running jobs finish."""
     what = Named(queue=queue, kind=kind, agent=agent, tenant=tenant, everything=everything)
     with session.connect(EVERY_TENANT if tenant is None else tenant) as client:
-        found = Pauses(client).set(
+        paused = Pauses(client).set(
             reason=reason,
             until=None if until is None else time_or_span(until, "--until"),
             refuse_enqueue=refuse_enqueue,
             **what,
         )
     if session.as_json:
-        emit(found)
+        emit(paused)
         return
-    write(f"{found.what} is paused")
+    write(f"{paused.what} is paused")
     facts(
         [
-            ("reason", found.reason),
-            ("since", f"{moment(found.since)} by {found.set_by}"),
-            ("until", "somebody resumes it" if found.until is None else moment(found.until)),
-            ("new jobs", "refused" if found.refuse_enqueue else "accepted, and wait"),
+            ("reason", paused.reason),
+            ("since", f"{moment(paused.since)} by {paused.set_by}"),
+            ("until", "it is resumed" if paused.until is None else moment(paused.until)),
+            ("new jobs", "refused" if paused.refuse_enqueue else "accepted, and wait"),
         ]
     )
 
@@ -226,9 +216,9 @@ def resume(
 def pauses(session: AnyTenant) -> None:
     """List what is paused, for a tenant and for all tenants, including disabled agents."""
     with session.connect() as client:
-        found = Pauses(client).list()
+        paused = Pauses(client).list()
     session.print_list(
-        found,
+        paused,
         {
             "what": lambda pause: line(pause.what),
             "since": lambda pause: moment(pause.since),
@@ -249,17 +239,17 @@ queue_commands = Commands("Configure queues: raise the priority of jobs that wai
 def list_queues(session: AnyTenant) -> None:
     """List the queues with settings."""
     with session.connect() as client:
-        found = Queues(client).list()
+        settings = Queues(client).list()
     session.print_list(
-        found,
+        settings,
         {
-            "queue": lambda each: line(each.queue),
-            "tenant": lambda each: line(each.tenant),
-            "ages every": lambda each: span(each.aging),
-            "by": lambda each: str(each.aging_step),
-            "up to": lambda each: str(each.aging_most),
+            "queue": lambda setting: line(setting.queue),
+            "tenant": lambda setting: line(setting.tenant),
+            "ages every": lambda setting: span(setting.aging),
+            "by": lambda setting: str(setting.aging_step),
+            "up to": lambda setting: str(setting.aging_most),
         },
-        none="No queue has settings of its own.",
+        none="No queue has settings.",
         keep=("queue", "ages every"),
     )
 
@@ -283,18 +273,16 @@ def age(
 ) -> None:
     """Raise the priority of jobs the longer they wait in a queue."""
     if (every is None) != never:
-        raise typer.BadParameter("say how often with --every, or --never")
+        raise typer.BadParameter("pass --every or --never")
     with session.connect() as client:
-        span_of = None if every is None else duration(every, "--every")
-        found = Queues(client).set_aging(queue, every=span_of, step=step, most=most)
+        interval = None if every is None else duration(every, "--every")
+        setting = Queues(client).set_aging(queue, every=interval, step=step, most=most)
     if session.as_json:
-        emit(found)
+        emit(setting)
+    elif setting is None:
+        say(f"Jobs in {queue} keep their priority.")
     else:
-        say(
-            f"Jobs in {queue} keep their priority."
-            if found is None
-            else f"Jobs in {queue} age every {span(found.aging)}."
-        )
+        say(f"Jobs in {queue} age every {span(setting.aging)}.")
 
 
 reservation_commands = Commands("List and release reservations.")
@@ -308,18 +296,18 @@ def list_reservations(
 ) -> None:
     """List reservations and the callers waiting for them, in order."""
     with session.connect() as client:
-        found = Reservations(client).list(ended=ended, limit=limit)
+        reservations = Reservations(client).list(ended=ended, limit=limit)
     session.print_list(
-        found,
+        reservations,
         {
-            "id": lambda each: each.id,
-            "what": lambda each: line(each.what),
-            "state": lambda each: state_text(each.state),
-            "holder": lambda each: line(each.holder),
-            "since": lambda each: moment(each.reserved_at or each.asked_at),
-            "job": lambda each: each.job_id or "",
-            "until": lambda each: moment(each.ended_at or each.expires_at),
-            "why": lambda each: line(_why(each)),
+            "id": lambda reservation: reservation.id,
+            "what": lambda reservation: line(reservation.what),
+            "state": lambda reservation: state_text(reservation.state),
+            "holder": lambda reservation: line(reservation.holder),
+            "since": lambda reservation: moment(reservation.reserved_at or reservation.asked_at),
+            "job": lambda reservation: reservation.job_id or "",
+            "until": lambda reservation: moment(reservation.ended_at or reservation.expires_at),
+            "why": lambda reservation: line(_why(reservation)),
         },
         none="Nothing is reserved.",
         keep=("id", "what", "state"),
@@ -343,5 +331,5 @@ def release(
 
 
 def _why(reservation: Reservation) -> str:
-    """What it is for while it lasts, and how it ended."""
+    """The reason of the reservation; once it has ended, how it ended."""
     return (reservation.reason or "") if reservation.ended_why is None else reservation.ended_why

@@ -1,6 +1,6 @@
-"""``reservations.hold(…)``: a reservation for the length of a block, of an ``App`` and of a remote ``Client``.
+"""``reservations.hold(…)``: a context manager that holds a reservation, for an ``App`` and a remote ``Client``.
 
-The block starts when earlier reservations are over and the running jobs have ended. A thread or a task renews the
+The block starts when earlier reservations have ended and the running jobs have finished. A thread or a task renews the
 reservation every third of its ``ttl``; if the process dies, it expires.
 """
 
@@ -19,16 +19,16 @@ from typing import Self
 from holdfast.engine.payload import safe_text
 from holdfast.engine.settlement import MESSAGE_LIMIT
 from holdfast.engine.units import Duration, seconds
-from holdfast.errors import HoldfastError, NotFound, StoreError
-from holdfast.features.limits.model import LOOK_EVERY, LOOK_LATER, Reserved, busy, is_begun, outlived, why_left
+from holdfast.errors import Conflict, HoldfastError, NotFound, StoreError
+from holdfast.features.limits.model import FIRST_PAUSES, LATER_PAUSE, Reserved
 
 log = logging.getLogger("holdfast.reservation")
 
 
 @dataclass(frozen=True, slots=True)
 class Reserver:
-    """The operations on one reservation. ``set`` queues it first and renews it afterwards; ``release`` takes the
-    reason. ``in_thread``: the sync form may be used in a thread beside async code."""
+    """The operations on one reservation. ``set`` requests it first and renews it afterwards; ``release`` takes the
+    reason. ``in_thread``: the sync form may be used in a thread of an async program."""
 
     set: Callable[[], Reserved]
     aset: Callable[[], Awaitable[Reserved]]
@@ -36,12 +36,12 @@ class Reserver:
     arelease: Callable[..., Awaitable[None]]
     in_thread: bool
     record: Callable[[], str] | None = None
-    """Records the block as a job, and answers its id."""
+    """Records the block as a job, and returns its id."""
     arecord: Callable[[], Awaitable[str]] | None = None
 
 
 class HeldReservation:
-    """A context manager, sync and async, that holds a reservation for its block. ``lost`` is true when the reservation
+    """A context manager, sync and async, that holds a reservation for its block. ``lost`` is true if the reservation
     has expired or was released by an operator: jobs may run there again. ``job_id`` is the job that records the
     block."""
 
@@ -54,27 +54,27 @@ class HeldReservation:
         self._reserver = reserver
         self._end: float | None = None
         self._until = 0.0
-        self._over = False
+        self._lost = False
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
     def lost(self) -> bool:
-        return self._over or time.monotonic() >= self._until
+        return self._lost or time.monotonic() >= self._until
 
     # --- with ---
 
     def __enter__(self) -> Self:
         self._begin()
         try:
-            while not self._is_begun(*self._ask()):
+            while not self._may_begin(*self._request()):
                 time.sleep(self._pause())
             if self._reserver.record is not None:
                 self.job_id = self._reserver.record()
         except BaseException as error:
-            with contextlib.suppress(HoldfastError):  # if nothing is there or the store is unreachable, it expires
-                self._reserver.release(why_left(error))
+            with contextlib.suppress(HoldfastError):  # not requested yet, or the store is unreachable and it expires
+                self._reserver.release(_reason(error))
             raise
         self._renew_in_thread()
         return self
@@ -83,12 +83,12 @@ class HeldReservation:
         self._stop_thread()
         released = True
         try:
-            self._reserver.release(why_left(error), **self._ending(error))
+            self._reserver.release(_reason(error), **self._outcome(error))
         except NotFound:
             released = False
-        self._left(released, error)
+        self._check_end(released, error)
 
-    def _ask(self) -> tuple[Reserved, float]:
+    def _request(self) -> tuple[Reserved, float]:
         now = time.monotonic()
         return self._reserver.set(), now
 
@@ -104,10 +104,10 @@ class HeldReservation:
     def _renew(self) -> None:
         while not self._ended.wait(self._ttl / 3):
             try:
-                goes_on = self._kept(*self._ask())
+                held = self._renewed(*self._request())
             except (HoldfastError, OSError) as error:
-                goes_on = self._missed(error)
-            if not goes_on:
+                held = self._not_renewed(error)
+            if not held:
                 return
 
     # --- async with ---
@@ -115,15 +115,15 @@ class HeldReservation:
     async def __aenter__(self) -> Self:
         self._begin()
         try:
-            while not self._is_begun(*(await self._aask())):  # noqa: ASYNC110 - the store is asked, there is no event
+            while not self._may_begin(*(await self._arequest())):  # noqa: ASYNC110 - polls the store: there is no event
                 await asyncio.sleep(self._pause())
             if self._reserver.arecord is not None:
                 self.job_id = await self._reserver.arecord()
         except BaseException as error:
             with contextlib.suppress(HoldfastError):
-                await self._reserver.arelease(why_left(error))
+                await self._reserver.arelease(_reason(error))
             raise
-        if self._reserver.in_thread:  # an event loop that is blocked does not lose the reservation
+        if self._reserver.in_thread:  # a blocked event loop must not lose the reservation
             self._renew_in_thread()
         else:
             self._task = asyncio.create_task(self._arenew())
@@ -138,12 +138,12 @@ class HeldReservation:
             await asyncio.wait({self._task})
         released = True
         try:
-            await self._reserver.arelease(why_left(error), **self._ending(error))
+            await self._reserver.arelease(_reason(error), **self._outcome(error))
         except NotFound:
             released = False
-        self._left(released, error)
+        self._check_end(released, error)
 
-    async def _aask(self) -> tuple[Reserved, float]:
+    async def _arequest(self) -> tuple[Reserved, float]:
         now = time.monotonic()
         return await self._reserver.aset(), now
 
@@ -151,58 +151,76 @@ class HeldReservation:
         while True:
             await asyncio.sleep(self._ttl / 3)
             try:
-                goes_on = self._kept(*(await self._aask()))
+                held = self._renewed(*(await self._arequest()))
             except (HoldfastError, OSError) as error:
-                goes_on = self._missed(error)
-            if not goes_on:
+                held = self._not_renewed(error)
+            if not held:
                 return
 
     # --- both ---
 
     def _begin(self) -> None:
         self._end = None if self._wait is None else time.monotonic() + self._wait
-        self._pauses = iter(LOOK_EVERY)
+        self._pauses = iter(FIRST_PAUSES)
 
-    def _is_begun(self, standing: Reserved, asked_at: float) -> bool:
-        if is_begun(standing, at_once=self._at_once):
-            self._until = asked_at + self._ttl
-            if not self.lost:  # otherwise the answer took so long that it may have expired: ask again
+    def _may_begin(self, reserved: Reserved, requested_at: float) -> bool:
+        if reserved.state in ("released", "expired", "withdrawn"):
+            raise Conflict("the reservation was released by another caller", code="reservation_lost")
+        if reserved.state == "active" and (self._at_once or not reserved.running):
+            self._until = requested_at + self._ttl
+            if not self.lost:  # otherwise the response took so long that it may have expired: request it again
                 return True
         if self._end is not None and time.monotonic() >= self._end:
-            raise busy(standing.what, standing)
+            jobs, others = f"{reserved.running} jobs are still running there", f"{reserved.ahead} others are before it"
+            raise Conflict(
+                f"{reserved.what} could not be reserved: {jobs if reserved.state == 'active' else others}",
+                code="reservation_busy",
+                fix="Wait longer, or try again later.",
+            )
         return False
 
-    def _ending(self, error: BaseException | None) -> dict[str, str | None]:
-        """What is said of the recorded run, if there is one."""
+    def _outcome(self, error: BaseException | None) -> dict[str, str | None]:
+        """The outcome of the recorded run, if there is one."""
         if self.job_id is None:
             return {}
         if error is None:
             return {"outcome": "succeeded"}
-        own = isinstance(error, HoldfastError)
-        code, message = (error.code, error.message) if own else (type(error).__name__, str(error))  # type: ignore[attr-defined]
-        said = {"error_code": safe_text(code, 100), "error_message": safe_text(message or code, MESSAGE_LIMIT)}
-        return {"outcome": "failed", **said}
+        if isinstance(error, HoldfastError):
+            code, message = error.code, error.message
+        else:
+            code, message = type(error).__name__, str(error)
+        return {
+            "outcome": "failed",
+            "error_code": safe_text(code, 100),
+            "error_message": safe_text(message or code, MESSAGE_LIMIT),
+        }
 
     def _pause(self) -> float:
-        return min(next(self._pauses, LOOK_LATER), self._ttl / 3)
+        return min(next(self._pauses, LATER_PAUSE), self._ttl / 3)
 
-    def _kept(self, standing: Reserved, asked_at: float) -> bool:
-        """Whether renewing goes on after this answer."""
-        if standing.state == "active":
-            self._until = asked_at + self._ttl
+    def _renewed(self, reserved: Reserved, requested_at: float) -> bool:
+        """Whether the reservation is still held after this response."""
+        if reserved.state == "active":
+            self._until = requested_at + self._ttl
             return True
-        return self._is_lost()
+        return self._give_up()
 
-    def _missed(self, error: Exception) -> bool:
-        """Whether renewing goes on after this error: while the store is unreachable, until the ``ttl`` has passed."""
+    def _not_renewed(self, error: Exception) -> bool:
+        """Whether it is still held after this error: if the store is unreachable, until the ``ttl`` has passed."""
         log.warning("Reservation %s could not be renewed: %s", self.id, error)
-        return (isinstance(error, StoreError | OSError) and not self.lost) or self._is_lost()
+        return (isinstance(error, StoreError | OSError) and not self.lost) or self._give_up()
 
-    def _is_lost(self) -> bool:
-        self._over = True
+    def _give_up(self) -> bool:
+        self._lost = True
         log.error("Reservation %s was lost; jobs may start there again", self.id)
         return False
 
-    def _left(self, released: bool, error: BaseException | None) -> None:
+    def _check_end(self, released: bool, error: BaseException | None) -> None:
         if (self.lost or not released) and error is None:
-            raise outlived()
+            raise Conflict(
+                "the reservation ended before its block: jobs may have run meanwhile", code="reservation_lost"
+            )
+
+
+def _reason(error: BaseException | None) -> str:
+    return "released" if error is None else f"left with {type(error).__name__}"

@@ -1,15 +1,12 @@
-"""``Limit``, ``Rule``, buckets; ``Pause``; ``Reservation``; ``QueueSetting``.
+"""Records and rules of limits, pauses, reservations and queue settings. Pure.
 
-Limits: how many jobs run at once, and how many are begun in a time (SC-16).
+A limit bounds how many jobs of one *scope* run at the same time, and how many start per period. A scope is all jobs, or
+those of a queue, a kind, a key, a resource, an agent or a tenant. The name ``*`` stands for each name separately: every
+key has its own count. A job is under every limit that counts it, and starts when all of them allow it.
 
-A limit counts the jobs of one *scope*: all of them, those of a queue, a kind, a key, a resource, an agent or a tenant.
-``*`` as the name stands for each name by itself: every key has a count of its own. A job is under every limit that
-counts it, and is begun when all of them have room.
-
-Pausing (DP-18): nothing of what a pause holds is begun, until somebody resumes it or its time is over. Pure.
-
-A pause is for everything, a queue, a kind or an agent; of every tenant (``*``) or of one. Everything of every tenant
-is the whole system: while that is paused the duties rest as well, and new jobs are refused unless it says otherwise.
+A pause stops starts until it is removed or its time has passed. It applies to everything, a queue, a kind or an agent,
+of every tenant (``*``) or of one. Pausing everything of every tenant turns the system off: maintenance tasks stop as
+well, and new jobs are refused unless the pause says otherwise.
 """
 
 from __future__ import annotations
@@ -27,13 +24,13 @@ from holdfast.engine.outcome import Failed, Succeeded
 from holdfast.engine.settlement import storable
 from holdfast.engine.times import instant
 from holdfast.engine.units import Duration, seconds
-from holdfast.errors import Conflict, InvalidInput, InvalidSetting, Refused
+from holdfast.errors import InvalidInput, InvalidSetting, Refused
 
 Scope = Literal["all", "queue", "kind", "key", "resource", "agent", "tenant"]
 SCOPES: Final[tuple[Scope, ...]] = ("all", "queue", "kind", "key", "resource", "agent", "tenant")
 EACH: Final = "*"
-MOST: Final = 1_000_000
-MOST_USES: Final = 20
+MAX_COUNT: Final = 1_000_000
+MAX_USES: Final = 20
 NAME_LIMIT: Final = 255
 RATE_SHORTEST, RATE_LONGEST = 0.001, 366 * 86_400.0
 
@@ -52,7 +49,7 @@ _SPANS = {
 
 
 class Bucket(NamedTuple):
-    """What is counted together: whose jobs, and of them those of one name."""
+    """Jobs that are counted together: those of a tenant and one name of a scope."""
 
     tenant: str
     scope: str
@@ -83,7 +80,7 @@ class Limit:
 
 
 class LimitTarget(TypedDict, total=False):
-    """What is limited: one of the names, or none of them for all jobs."""
+    """The target of a limit: one of the names, or none of them for all jobs."""
 
     queue: str
     kind: str
@@ -94,7 +91,7 @@ class LimitTarget(TypedDict, total=False):
 
 
 class LimitOptions(LimitTarget, total=False):
-    """What is limited and how far."""
+    """The target of a limit and its bounds."""
 
     concurrency: int | None
     rate: str | tuple[int, Duration] | None
@@ -103,7 +100,7 @@ class LimitOptions(LimitTarget, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is set, complete and checked."""
+    """A checked limit, ready to be stored."""
 
     scope: str
     name: str
@@ -121,7 +118,7 @@ class Rule:
         rate: str | tuple[int, Duration] | None = None,
         burst: int | None = None,
     ) -> Rule:
-        """As people say it: ``rate="100/m"`` or ``(100, "1m")``; without a burst they start evenly, one by one."""
+        """Check a limit: ``rate="100/m"`` or ``(100, "1m")``; without a burst, starts are spread evenly."""
         if concurrency is None and rate is None:
             raise InvalidSetting("a limit needs a concurrency or a rate", code="invalid_limit")
         if burst is not None and rate is None:
@@ -135,7 +132,7 @@ class Rule:
 
 
 def counted(**names: str | None) -> tuple[str, str]:
-    """The scope and the name of what is limited or reserved, of names of which one is given: none is everything."""
+    """The scope and the name of a limit or a reservation. At most one name may be given; none means everything."""
     given = [(scope, name) for scope, name in names.items() if name is not None]
     if len(given) > 1:
         raise InvalidSetting(f"name only one of {', '.join((scope for scope, _ in given))}", code="conflicting_options")
@@ -146,38 +143,39 @@ def counted(**names: str | None) -> tuple[str, str]:
 
 
 def uses(limit_key: object, resources: object) -> tuple[str, ...]:
-    """What a job counts against besides its queue and kind, as it is kept with the job."""
+    """The limit key and resources of a job, as stored with it. It counts against them besides its queue and kind."""
     if isinstance(resources, str) or not isinstance(resources, Iterable):
         raise InvalidSetting("resources must be a list of names", code="invalid_name")
     names = [] if limit_key is None else [f"key:{check_name(limit_key, 'limit_key', limit=NAME_LIMIT)}"]
     names += [f"resource:{check_name(name, 'resource', limit=NAME_LIMIT)}" for name in resources]
-    if len(names) > MOST_USES:
-        raise InvalidSetting(f"a job can use at most {MOST_USES} resources", code="invalid_limit")
+    if len(names) > MAX_USES:
+        raise InvalidSetting(f"a job can use at most {MAX_USES} resources", code="invalid_limit")
     return tuple(dict.fromkeys(names))
 
 
-LATE = 0.1
+SLACK = 0.1
 
 
 def tokens(left: float | None, since: float, rule: Rule) -> float:
-    """What is in a bucket that had so many tokens so many seconds ago; it starts with its burst.
+    """The tokens in a bucket that had ``left`` tokens ``since`` seconds ago; a new bucket starts with its burst.
 
-    Besides the burst it keeps what comes in during a tenth of a second: a worker comes a few milliseconds after a token
-    does, and what came in meanwhile would be lost each time."""
+    A bucket holds the burst and the tokens of another tenth of a second: a worker claims a few milliseconds after a
+    token has arrived, and tokens that arrive in between would be lost each time.
+    """
     burst = float(rule.burst or 0)
     if left is None:
         return burst
     pace = (rule.rate or 0) / (rule.per or 1.0)
-    return min(burst + LATE * pace, left + max(since, 0.0) * pace)
+    return min(burst + SLACK * pace, left + max(since, 0.0) * pace)
 
 
 def _rate(value: object) -> tuple[int, float]:
     count: object = None
     per: object = None
     if isinstance(value, str):
-        found = _RATE.fullmatch(value)
-        if found:
-            count, per = int(found[1]), _SPANS.get(found[2], found[2])
+        match = _RATE.fullmatch(value)
+        if match:
+            count, per = int(match[1]), _SPANS.get(match[2], match[2])
     elif isinstance(value, tuple) and len(value) == 2:
         count, per = value
     if count is None:
@@ -191,8 +189,10 @@ def _rate(value: object) -> tuple[int, float]:
 
 
 def _whole(value: object, what: str, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
-        raise InvalidSetting(f"{what} must be a number from {least} to {MOST:,}, not {value!r}", code="invalid_limit")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_COUNT:
+        raise InvalidSetting(
+            f"{what} must be a number from {least} to {MAX_COUNT:,}, not {value!r}", code="invalid_limit"
+        )
     return value
 
 
@@ -201,7 +201,7 @@ PAUSE_SHORTEST: Final = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """What is paused, why, by whom, and until when. None means until it is resumed."""
+    """What is paused, why, by whom, and until when. ``until`` None means until it is resumed."""
 
     tenant: str
     scope: str
@@ -219,26 +219,26 @@ class Pause:
 
     @property
     def halts(self) -> bool:
-        """It is the whole system's."""
+        """Whether it stops the whole system."""
         return self.scope == "all" and self.tenant == EVERY_TENANT
 
     @property
     def says(self) -> str:
-        """The words of ``pause_says``."""
+        """The pause as a sentence; the same text as the SQL function ``pause_says``."""
         until = "" if self.until is None else f" until {_at(self.until)}"
         return f"{self.what} was paused by {self.set_by} at {_at(self.since)}{until}: {self.reason}"
 
     @property
     def options(self) -> str:
-        """How it is named on the command line."""
+        """The options that name it on the command line."""
         if self.halts:
             return "--all"
         parts = [] if self.scope == "all" else [f"--{self.scope} {self.name}"]
         return " ".join(parts if self.tenant == EVERY_TENANT else [*parts, f"--tenant {self.tenant}"])
 
     def holds(self, tenant: str, queue: str, kind: str, agent: str | None) -> bool:
-        named = {"all": EACH, "queue": queue, "kind": kind, "agent": agent}[self.scope]
-        return self.tenant in (EVERY_TENANT, tenant) and named == self.name
+        name = {"all": EACH, "queue": queue, "kind": kind, "agent": agent}[self.scope]
+        return self.tenant in (EVERY_TENANT, tenant) and name == self.name
 
     def is_over(self, now: datetime) -> bool:
         return self.until is not None and self.until <= now
@@ -246,7 +246,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Pausing:
-    """What is to be paused, checked. ``lasting`` is in seconds of the store's clock, in place of ``until``."""
+    """A checked pause, ready to be stored. ``lasting`` is in seconds of the store's clock, instead of ``until``."""
 
     tenant: str
     scope: str
@@ -258,7 +258,7 @@ class Pausing:
 
     @property
     def refuses(self) -> bool:
-        """Unless it was said, the whole system refuses new jobs, and the rest takes them."""
+        """By default, a pause of the whole system refuses new jobs, and any other accepts them."""
         if self.refuse_enqueue is not None:
             return self.refuse_enqueue
         return self.scope == "all" and self.tenant == EVERY_TENANT
@@ -284,8 +284,7 @@ class Pausing:
 
 
 class Named(TypedDict, total=False):
-    """What is paused or resumed: a queue, a kind or an agent, of every tenant or of the one named; a tenant; or
-    everything."""
+    """The target of a pause: a queue, a kind or an agent, of every tenant or of one; a tenant; or everything."""
 
     queue: str | None
     kind: str | None
@@ -301,26 +300,26 @@ def named(
     tenant: str | None = None,
     everything: bool = False,
 ) -> tuple[str, str, str]:
-    """The tenant, the scope and the name. Everything has to be said: nobody comes to it by leaving something out."""
+    """The tenant, the scope and the name. ``everything`` must be given explicitly: it is not the default."""
     given = [(scope, name) for scope, name in (("queue", queue), ("kind", kind), ("agent", agent)) if name is not None]
     if len(given) > 1 or (everything and (given or tenant is not None)):
         raise InvalidSetting("name only one of queue, kind, agent, tenant and everything", code="conflicting_options")
     if not given and tenant is None and not everything:
         raise InvalidSetting("name a queue, a kind, an agent, a tenant or everything", code="nothing_named")
-    whose = EVERY_TENANT if tenant is None else check_name(tenant, "tenant")
+    owner = EVERY_TENANT if tenant is None else check_name(tenant, "tenant")
     if not given:
-        return whose, "all", EACH
+        return owner, "all", EACH
     scope, name = given[0]
-    return whose, scope, check_name(name, scope, limit=NAME_LIMIT)
+    return owner, scope, check_name(name, scope, limit=NAME_LIMIT)
 
 
 def in_words(scope: str, name: str, tenant: str) -> str:
-    thing = "everything" if scope == "all" else f"{scope} {name}"
-    return thing if tenant == EVERY_TENANT else f"{thing} of tenant {tenant}"
+    target = "everything" if scope == "all" else f"{scope} {name}"
+    return target if tenant == EVERY_TENANT else f"{target} of tenant {tenant}"
 
 
 def refused(pause: Pause, kind: str) -> Refused:
-    """A job of this kind is not accepted now."""
+    """The error for a job of this kind that a pause refuses."""
     return Refused(f"jobs of kind {kind} are refused: {pause.says}", code="paused", fix=LATER)
 
 
@@ -331,9 +330,9 @@ def _at(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# How soon whoever waits for its turn looks again: quickly at first, then at leisure.
-LOOK_EVERY: Final = (0.1, 0.1, 0.1, 0.2, 0.2, 0.3)
-LOOK_LATER: Final = 0.5
+# Seconds between polls of a caller that waits for its reservation: the first ones, and all later ones.
+FIRST_PAUSES: Final = (0.1, 0.1, 0.1, 0.2, 0.2, 0.3)
+LATER_PAUSE: Final = 0.5
 RESERVATION_SHORTEST, RESERVATION_LONGEST, TTL = 0.1, 3600.0, 30.0
 
 ReservationState = Literal["waiting", "active", "released", "expired", "withdrawn"]
@@ -358,7 +357,7 @@ class Reservation:
     ended_by: str | None
     ended_why: str | None
     job_id: str | None
-    """The job that records what its holder ran."""
+    """The job that records the work of its holder."""
 
     @property
     def what(self) -> str:
@@ -376,7 +375,7 @@ class ReservationOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Reserved(Reservation):
-    """The same for whoever has just asked: ``running`` jobs are under way there, ``ahead`` others before it in line."""
+    """A reservation for its owner: the number of ``running`` jobs in its scope, and of reservations ``ahead`` of it."""
 
     running: int
     ahead: int
@@ -384,7 +383,7 @@ class Reserved(Reservation):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What somebody asks for, again and again under one id: that keeps it alive for ``ttl`` seconds more."""
+    """A request for a reservation. Repeating it with the same id keeps the reservation for another ``ttl`` seconds."""
 
     id: str
     scope: str
@@ -395,50 +394,24 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where whoever asked stands: ``ahead`` are before it in the line, ``running`` jobs under way in its scope."""
+    """The state of a request: the number of reservations ``ahead`` of it, and of ``running`` jobs in its scope."""
 
     state: ReservationState
     running: int
     ahead: int
 
 
-def is_begun(standing: Standing | Reserved, *, at_once: bool) -> bool:
-    """Whether the block of whoever asked may begin; ``reservation_lost`` when it was ended by somebody else."""
-    if standing.state in ("released", "expired", "withdrawn"):
-        raise Conflict("the reservation was released by another caller", code="reservation_lost")
-    return standing.state == "active" and (at_once or not standing.running)
-
-
-def busy(what: str, standing: Standing | Reserved) -> Conflict:
-    """It has waited long enough."""
-    if standing.state == "active":
-        why = f"{standing.running} jobs are still running there"
-    else:
-        why = f"{standing.ahead} others are before this one"
-    return Conflict(
-        f"{what} could not be reserved: {why}", code="reservation_busy", fix="Wait longer, or try again later."
-    )
-
-
-def outlived() -> Conflict:
-    return Conflict("the reservation ended before its block: jobs may have run meanwhile", code="reservation_lost")
-
-
 RunEnd = Succeeded | Failed
-"""How the recorded run of a reservation ended, as its holder says it."""
+"""How the recorded run of a reservation ended, as its holder reports it."""
 
-
-def why_left(error: BaseException | None) -> str:
-    return "released" if error is None else f"left with {type(error).__name__}"
-
-
-NOBODYS: Final = Standing("withdrawn", 0, 0)
-"""Of an id that is another tenant's."""
+OTHER_TENANTS: Final = Standing("withdrawn", 0, 0)
+"""The answer for an id that belongs to another tenant."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSetting:
-    """A queue in which waiting counts: ``aging_step`` of priority for each ``aging`` seconds, up to ``aging_most``."""
+    """A queue with aging: the priority of a waiting job rises by ``aging_step`` every ``aging`` seconds, up to
+    ``aging_most``."""
 
     tenant: str
     queue: str

@@ -34,7 +34,6 @@ from holdfast.features.limits.model import (
     Reserved,
     Rule,
     RunEnd,
-    Standing,
     counted,
     in_words,
     named,
@@ -62,11 +61,13 @@ class Reservations(StoreNamespace):
         record: str | None = None,
     ) -> HeldReservation:
         """Reserve for a block: ``with app.reservations.hold("gpu-0", wait="30s"):``, or ``async with``. Takes a
-        resource, a queue, or neither for everything. The block starts when earlier reservations are over and the jobs
-        running there have ended, or ``at_once`` beside them. After ``wait`` it is refused as busy.
+        resource, a queue, or neither for everything. The block starts when earlier reservations have ended and the jobs
+        running there have finished; with ``at_once`` it does not wait for those jobs. After ``wait`` it is refused as
+        busy.
 
         ``record="calibrate"`` records the block as a job of that kind with one attempt, which ends as the block does:
-        ``held.job_id``. No worker claims it."""
+        ``held.job_id``. No worker claims it.
+        """
         kind = None if record is None else check_name(record, "kind")
         id, what = new_id(), ReservationOptions(resource=resource, queue=queue, ttl=ttl, reason=reason)
         reserver = Reserver(
@@ -78,7 +79,7 @@ class Reservations(StoreNamespace):
             record=None if kind is None else lambda: self.record(id, kind),
             arecord=None if kind is None else lambda: self.arecord(id, kind),
         )
-        return HeldReservation(id, _asked(id, **what).ttl, wait, at_once, reserver)
+        return HeldReservation(id, _request(id, **what).ttl, wait, at_once, reserver)
 
     @operation
     def list(self, *, ended: bool = False, limit: int = 50) -> Program[_Reservations]:
@@ -90,28 +91,31 @@ class Reservations(StoreNamespace):
     @operation
     def get(self, reservation_id: str) -> Program[Reservation]:
         """The reservation, or ``NotFound``."""
-        found = yield from run(self._store.reservations.get(reservation_id, self._tenant))
-        if found is None:
-            raise NotFound(f"no reservation {reservation_id}", code="reservation_not_found")
-        return found
+        reservation = yield from run(self._store.reservations.get(reservation_id, self._tenant))
+        if reservation is None:
+            raise _not_found(reservation_id)
+        return reservation
 
     aget = awaited(get)
 
     @operation
     def set(self, reservation_id: str, **what: Unpack[ReservationOptions]) -> Program[Reserved]:
-        """Queue a reservation, or renew it under the same id: that keeps it alive for another ``ttl``. It holds while
-        it is ``active``; jobs that started before are still ``running``. ``hold`` does all of this for a block."""
-        ask = _asked(reservation_id, **what)
-        standing = yield from run(self._store.reservations.set(ask, self._actor, self._tenant))
-        found = yield from run(self._store.reservations.get(reservation_id, self._tenant))
-        return _reserved(reservation_id, found, standing)
+        """Request a reservation, or renew it with the same id: that keeps it for another ``ttl``. It is held while it
+        is ``active``; jobs that started before are still ``running``. ``hold`` does all of this for a block."""
+        request = _request(reservation_id, **what)
+        status = yield from run(self._store.reservations.set(request, self._actor, self._tenant))
+        reservation = yield from run(self._store.reservations.get(reservation_id, self._tenant))
+        if reservation is None:  # the id belongs to another tenant
+            raise _not_found(reservation_id)
+        columns = {field.name: getattr(reservation, field.name) for field in fields(reservation)}
+        return Reserved(**columns | {"state": status.state}, running=status.running, ahead=status.ahead)
 
     aset = awaited(set)
 
     @operation
     def record(self, reservation_id: str, kind: str) -> Program[str]:
-        """Record what the holder of an active reservation runs: a job of this kind that has begun. It ends when the
-        reservation is released, and as crashed when that expires. Returns its id; a repeated call the same one."""
+        """Record the work of an active reservation's holder as a running job of this kind. It ends when the reservation
+        is released, and as crashed when that expires. Returns the job's id; a repeated call returns the same one."""
         name = check_name(kind, "kind")
         if self._tenant == EVERY_TENANT:
             raise InvalidSetting("a recorded run belongs to one tenant", code="tenant_required")
@@ -132,16 +136,16 @@ class Reservations(StoreNamespace):
         error_code: str | None = None,
         error_message: str | None = None,
     ) -> Program[None]:
-        """End a reservation. Its holder learns of it at the next renewal. ``outcome`` is that of a recorded run:
+        """End a reservation. Its holder is notified at the next renewal. ``outcome`` is that of a recorded run:
         ``succeeded``, or ``failed`` with an error; without one the run failed with ``reservation_released``."""
-        why, end = storable(reason) or "released", _ended(outcome, error_code, error_message)
+        why, end = storable(reason) or "released", _run_end(outcome, error_code, error_message)
         if not (yield from run(self._store.reservations.release(reservation_id, why, self._actor, self._tenant, end))):
             raise NotFound(f"no open reservation {reservation_id}", code="reservation_not_found")
 
     arelease = awaited(release)
 
 
-def _asked(
+def _request(
     id: str,
     *,
     resource: str | None = None,
@@ -150,18 +154,18 @@ def _asked(
     reason: str | None = None,
 ) -> Ask:
     scope, name = counted(resource=resource, queue=queue)
-    kept = seconds(ttl, "ttl")
-    if not RESERVATION_SHORTEST <= kept <= RESERVATION_LONGEST:
+    lifetime = seconds(ttl, "ttl")
+    if not RESERVATION_SHORTEST <= lifetime <= RESERVATION_LONGEST:
         raise InvalidSetting(
-            f"ttl must be from {RESERVATION_SHORTEST} s to an hour, not {kept:g} s", code="invalid_duration"
+            f"ttl must be from {RESERVATION_SHORTEST} s to an hour, not {lifetime:g} s", code="invalid_duration"
         )
     if scope != "all" and name == "*":
         raise InvalidSetting("pass a name to reserve, or nothing to reserve everything", code="invalid_name")
-    return Ask(id, scope, name, kept, storable(reason))
+    return Ask(id, scope, name, lifetime, storable(reason))
 
 
-def _ended(outcome: str | None, code: str | None, message: str | None) -> RunEnd | None:
-    """How a recorded run ended; None if nothing is said of it."""
+def _run_end(outcome: str | None, code: str | None, message: str | None) -> RunEnd | None:
+    """How a recorded run ended; None if no outcome was given."""
     if outcome not in (None, "succeeded", "failed"):
         raise InvalidSetting("the outcome of a recorded run must be succeeded or failed", code="invalid_outcome")
     if outcome != "failed" and (code, message) != (None, None):
@@ -171,20 +175,17 @@ def _ended(outcome: str | None, code: str | None, message: str | None) -> RunEnd
     return Failed(safe_text(code or "failed", 100), storable(message) or "the recorded run failed")
 
 
-def _reserved(id: str, found: Reservation | None, standing: Standing) -> Reserved:
-    if found is None:  # the id is another tenant's
-        raise NotFound(f"no reservation {id}", code="reservation_not_found")
-    known = {each.name: getattr(found, each.name) for each in fields(found)}
-    return Reserved(**known | {"state": standing.state}, running=standing.running, ahead=standing.ahead)
+def _not_found(reservation_id: str) -> NotFound:
+    return NotFound(f"no reservation {reservation_id}", code="reservation_not_found")
 
 
 BATCH = 1000
 
-_Pauses = list[Pause]  # inside the class the word is an operation
+_Pauses = list[Pause]  # inside the class, ``list`` is an operation
 
 
 class Pauses(StoreNamespace):
-    """What must not start for now: a queue, a kind, an agent, a tenant, or everything."""
+    """Pauses of a queue, a kind, an agent, a tenant, or everything: their jobs do not start."""
 
     @operation
     def set(
@@ -196,9 +197,9 @@ class Pauses(StoreNamespace):
         **what: Unpack[Named],
     ) -> Program[Pause]:
         """Start no more jobs of a ``queue``, a ``kind``, an ``agent`` (of every tenant, or of a ``tenant``), of a whole
-        ``tenant``, or of ``everything``: ``app.pauses.set(queue="mail", reason="SMTP is down", until="1h")``. When this
-        returns, no later claim takes such a job; running jobs may end. ``until`` is a time or a duration after which
-        the pause ends.
+        ``tenant``, or of ``everything``: ``app.pauses.set(queue="mail", reason="SMTP is down", until="1h")``. After
+        this returns, no claim takes such a job; running jobs may finish. ``until`` is a time, or a duration, after
+        which the pause ends.
 
         New jobs are accepted and wait; ``refuse_enqueue=True`` refuses them. A pause of everything refuses them by
         default, and stops maintenance too: no schedule fires, no job is promoted, expired or freed.
@@ -212,11 +213,11 @@ class Pauses(StoreNamespace):
     def remove(self, **what: Unpack[Named]) -> Program[None]:
         """End a pause, named as it was set: ``app.pauses.remove(queue="mail")``. Also enables a disabled agent."""
         tenant, scope, name = named(**what)
-        if not (yield from run(_go_on(self._caller, (tenant, scope, name)))):
+        if not (yield from run(_resume(self._caller, (tenant, scope, name)))):
             raise NotFound(
                 f"{in_words(scope, name, tenant)} is not paused",
                 code="not_paused",
-                fix="See what is: holdfast pauses",
+                fix="List the pauses: holdfast pauses",
             )
 
     aremove = awaited(remove)
@@ -230,25 +231,26 @@ class Pauses(StoreNamespace):
 
 
 @flow()
-def _go_on(caller: Caller, what: tuple[str, str, str]) -> Steps[bool]:
+def _resume(caller: Caller, what: tuple[str, str, str]) -> Steps[bool]:
     tenant, scope, name = what
     store = caller.store
-    was = yield from store.pauses.remove(scope, name, caller.actor, tenant).start()
-    whose = caller.tenant if tenant == "*" else tenant
-    agent = (yield from store.agents.get(name, whose).start()) if scope == "agent" else None
+    removed = yield from store.pauses.remove(scope, name, caller.actor, tenant).start()
+    owner = caller.tenant if tenant == "*" else tenant
+    agent = (yield from store.agents.get(name, owner).start()) if scope == "agent" else None
     if agent is None or not agent.disabled:
-        return was
-    yield from store.agents.enable(name, whose, caller.actor).start()
-    yield from store.agents.resume(name, BATCH, whose).start()
+        return removed
+    yield from store.agents.enable(name, owner, caller.actor).start()
+    yield from store.agents.resume(name, BATCH, owner).start()
     return True
 
 
 @flow(writes=False)
 def listed(caller: Caller, tenant: str) -> Steps[_Pauses]:
-    found, disabled = yield from read_together(
+    """The pauses, and the disabled agents as pauses."""
+    pauses, disabled = yield from read_together(
         caller.store.pauses.list(tenant).start(), caller.store.agents.list(tenant, disabled=True).start()
     )
-    return [*found, *(_as_pause(agent) for agent in disabled)]
+    return [*pauses, *(_as_pause(agent) for agent in disabled)]
 
 
 def _as_pause(agent: Agent) -> Pause:
@@ -257,30 +259,30 @@ def _as_pause(agent: Agent) -> Pause:
     return Pause(agent.tenant, "agent", agent.id, why, True, by, since, None)
 
 
-_Limits = list[Limit]  # inside the class the word is an operation
+_Limits = list[Limit]  # inside the class, ``list`` is an operation
 
 
 class Limits(StoreNamespace):
-    """Limits on how many jobs run at once, and how many start per period."""
+    """Limits on how many jobs run at the same time, and how many start per period."""
 
     @operation
     def set(self, **options: Unpack[LimitOptions]) -> Program[Limit]:
         """Set a limit on a queue, a kind, a key, a resource, an agent, a tenant, or (with none of these) on all jobs.
 
         ``app.limits.set(queue="mail", concurrency=5)``, ``app.limits.set(kind="call", rate="100/m", burst=10)``. The
-        name ``*`` means each by itself: ``key="*", concurrency=1`` runs one job per key. It replaces an earlier limit
-        on the same target at once; jobs that run above a lowered limit run to their end.
+        name ``*`` means each name separately: ``key="*", concurrency=1`` runs one job per key. It replaces an existing
+        limit on the same target immediately; jobs that run above a lowered limit finish.
         """
-        how = {name: options.get(name) for name in ("concurrency", "rate", "burst")}
-        what = {name: str(value) for name, value in options.items() if name not in how}
-        rule = Rule.of(*counted(**what), **how)  # type: ignore[arg-type]
+        bounds = {name: options.get(name) for name in ("concurrency", "rate", "burst")}
+        target = {name: str(value) for name, value in options.items() if name not in bounds}
+        rule = Rule.of(*counted(**target), **bounds)  # type: ignore[arg-type]
         return (yield from run(self._store.limits.set(rule, self._actor, self._tenant)))
 
     aset = awaited(set)
 
     @operation
     def remove(self, **what: Unpack[LimitTarget]) -> Program[None]:
-        """``app.limits.remove(queue="mail")``; without a target, the limit on all jobs."""
+        """Remove a limit: ``app.limits.remove(queue="mail")``; without a target, the limit on all jobs."""
         scope, name = counted(**what)
         if not (yield from run(self._store.limits.remove(scope, name, self._actor, self._tenant))):
             raise NotFound(f"no limit on {scope} {name} in this tenant", code="limit_not_found")
@@ -297,12 +299,11 @@ class Limits(StoreNamespace):
     @operation
     def get(self, **what: Unpack[LimitTarget]) -> Program[Limit]:
         """The limit on exactly this target, or ``NotFound``."""
-        wanted = (self._tenant, *counted(**what))
-        found = yield from run(self._store.limits.list(self._tenant))
-        for each in found:
-            if (each.tenant, each.scope, each.name) == wanted:
-                return each
-        raise NotFound(f"no limit on {wanted[1]} {wanted[2]} in this tenant", code="limit_not_found")
+        scope, name = counted(**what)
+        for limit in (yield from run(self._store.limits.list(self._tenant))):
+            if (limit.tenant, limit.scope, limit.name) == (self._tenant, scope, name):
+                return limit
+        raise NotFound(f"no limit on {scope} {name} in this tenant", code="limit_not_found")
 
     aget = awaited(get)
 
@@ -320,7 +321,7 @@ class Queues(StoreNamespace):
         self, queue: str, *, every: Duration | None, step: int = 1, most: int = 100
     ) -> Program[QueueSetting | None]:
         """Raise the priority of waiting jobs in a queue by ``step`` every ``every``, up to ``most``; ``every=None``
-        stops it. Priorities that were raised stay."""
+        stops it. Raised priorities stay."""
         name = check_name(queue, "queue")
         span = None if every is None else seconds(every, "span of aging")
         if span is not None and not AGING_SHORTEST <= span <= AGING_LONGEST:

@@ -1,4 +1,4 @@
-"""Queues, kinds, limits, pauses and reservations: what waits and runs where, and what holds it back."""
+"""Dashboard pages of queues, kinds, limits, pauses and reservations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LISTED: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """All that is known of one queue."""
+    """Everything that the pages show about one queue."""
 
     pulse: QueuePulse
     figures: QueueFigures
@@ -44,7 +44,7 @@ async def _rows(app: App) -> tuple[dict[str, QueueRow], Standing, list[Pause], l
     settings."""
     client = app._session
     store, tenant = client.store, client.tenant
-    stands, figures, pauses, settings, limits = await client.arun(
+    current, figures, pauses, settings, limits = await client.arun(
         beside(
             store.health.workers(tenant),
             store.health.queues(tenant),
@@ -53,29 +53,29 @@ async def _rows(app: App) -> tuple[dict[str, QueueRow], Standing, list[Pause], l
             store.limits.list(tenant),
         )
     )
-    aging = {each.queue: each for each in settings}
-    pulses = {each.queue: each for each in stands.queues}
-    lately = {each.queue: each for each in figures}
-    paused = {each.name: each for each in reversed(pauses) if each.scope == "queue"}
-    limited = {each.name: each for each in limits if each.scope == "queue"}
-    served = [queue for worker in stands.workers for queue in worker.queues or ()]
-    names = {*pulses, *lately, *paused, *aging, *served, *(limited.keys() - {"*"}), *declared_queues(app)}
+    aging = {setting.queue: setting for setting in settings}
+    pulses = {pulse.queue: pulse for pulse in current.queues}
+    recent = {figure.queue: figure for figure in figures}
+    paused = {pause.name: pause for pause in reversed(pauses) if pause.scope == "queue"}
+    limited = {limit.name: limit for limit in limits if limit.scope == "queue"}
+    served = [queue for worker in current.workers for queue in worker.queues or ()]
+    names = {*pulses, *recent, *paused, *aging, *served, *(limited.keys() - {"*"}), *declared_queues(app)}
     rows = {
         name: QueueRow(
             pulses.get(name) or QueuePulse(name),
-            lately.get(name) or QueueFigures(name),
+            recent.get(name) or QueueFigures(name),
             paused.get(name),
             limited.get(name),
             aging.get(name),
-            sum(1 for worker in stands.workers if worker.queues is None or name in worker.queues),
+            sum(1 for worker in current.workers if worker.queues is None or name in worker.queues),
         )
         for name in sorted(names)
     }
-    return rows, stands, pauses, limits
+    return rows, current, pauses, limits
 
 
 def declared_queues(app: App) -> set[str]:
-    return {str(each.kind.defaults.get("queue") or "default") for each in app._kinds.values()}
+    return {str(handler.kind.defaults.get("queue") or "default") for handler in app._kinds.values()}
 
 
 async def queues(request: Request) -> Response:
@@ -84,14 +84,14 @@ async def queues(request: Request) -> Response:
         request,
         "queues.html",
         rows=list(rows.values()),
-        halted=next((each for each in pauses if each.scope == "all"), None),
+        halted=next((pause for pause in pauses if pause.scope == "all"), None),
     )
 
 
 async def queue(request: Request) -> Response:
     app, name = the_app(request), request.path_params["name"]
     client = app._session
-    rows, stands, _, _ = await _rows(app)
+    rows, current, _, _ = await _rows(app)
     recent = await client.arun(client.store.health.recent(client.tenant, "queue", name, _range(request)))
     row = rows.get(name) or QueueRow(QueuePulse(name), QueueFigures(name), None, None, None, 0)
     return await render(
@@ -102,7 +102,7 @@ async def queue(request: Request) -> Response:
         recent=recent,
         ranges=RANGES,
         chart_rows=chart_rows(recent.activity),
-        workers=[each for each in stands.workers if each.queues is None or name in each.queues],
+        workers=[worker for worker in current.workers if worker.queues is None or name in worker.queues],
         own=f"/queues/{quote(name, safe='')}",
     )
 
@@ -110,7 +110,7 @@ async def queue(request: Request) -> Response:
 async def kind(request: Request) -> Response:
     app, name = the_app(request), request.path_params["name"]
     client = app._session
-    stands, pauses, limits, recent = await client.arun(
+    current, pauses, limits, recent = await client.arun(
         beside(
             client.store.health.workers(client.tenant),
             listed(client, client.tenant),
@@ -125,9 +125,9 @@ async def kind(request: Request) -> Response:
         recent=recent,
         ranges=RANGES,
         chart_rows=chart_rows(recent.activity),
-        workers=[each for each in stands.workers if each.kinds is None or name in each.kinds],
-        pause=next((each for each in pauses if each.scope == "kind" and each.name == name), None),
-        limit=next((each for each in limits if each.scope == "kind" and each.name == name), None),
+        workers=[worker for worker in current.workers if worker.kinds is None or name in worker.kinds],
+        pause=next((pause for pause in pauses if pause.scope == "kind" and pause.name == name), None),
+        limit=next((limit for limit in limits if limit.scope == "kind" and limit.name == name), None),
         declared=name in app._kinds,
         own=f"/kinds/{quote(name, safe='')}",
     )
@@ -135,9 +135,9 @@ async def kind(request: Request) -> Response:
 
 async def limits(request: Request) -> Response:
     app = the_app(request)
-    rows, stands, pauses, limits = await _rows(app)
+    rows, current, pauses, limits = await _rows(app)
     reservations, agents = await app.reservations.alist(limit=LISTED), await app.agents.alist(limit=LISTED)
-    kinds = {*app._kinds, *(kind for worker in stands.workers for kind in worker.kinds or ())}
+    kinds = {*app._kinds, *(kind for worker in current.workers for kind in worker.kinds or ())}
     return await render(
         request,
         "limits.html",
@@ -146,7 +146,7 @@ async def limits(request: Request) -> Response:
         reservations=reservations,
         rows=rows,
         scopes=SCOPES,
-        names={"queue": list(rows), "kind": sorted(kinds), "agent": [each.id for each in agents]},
+        names={"queue": list(rows), "kind": sorted(kinds), "agent": [agent.id for agent in agents]},
     )
 
 
@@ -154,8 +154,10 @@ async def release(request: Request) -> Response:
     """End a reservation, so that jobs start there again."""
     given = await fields(request)
     reason = said(given, "reason", REASON) or "released by an operator"
-    if (asks := await ask_first(request, "Release this reservation? Jobs start again.", back="/limits")) is not None:
-        return asks
+    if (
+        confirmation := await ask_first(request, "Release this reservation? Jobs start again.", back="/limits")
+    ) is not None:
+        return confirmation
     await the_app(request).reservations.arelease(said(given, "id", 64) or "", reason=reason)
     return go(request, "/limits", "Reservation released.")
 
@@ -166,28 +168,28 @@ def _range(request: Request) -> str | None:
 
 
 async def pause(request: Request) -> Response:
-    """For one's own tenant; for every tenant only with a token of all tenants."""
+    """Pause a target of the caller's tenant; of every tenant only with a token of all tenants."""
     given = await fields(request)
-    what, words = _what(request, given)
+    what, label = _target(request, given)
     reason = said(given, "reason", REASON)
     if reason is None:
         raise InvalidInput("A pause needs a reason.", code="reason_required")
     if what.get("everything") or given.get("what") == "everything":
-        question = f"Pause {words}? No job starts until it is resumed."
-        if (asks := await ask_first(request, question, back=_back(given))) is not None:
-            return asks
-    lasts = said(given, "for", 30)
-    until = time_of(given, "until") if lasts is None else seconds(lasts, "time")
+        question = f"Pause {label}? No job starts until it is resumed."
+        if (confirmation := await ask_first(request, question, back=_back(given))) is not None:
+            return confirmation
+    duration = said(given, "for", 30)
+    until = time_of(given, "until") if duration is None else seconds(duration, "time")
     refuse = {"yes": True, "no": False}.get(given.get("refuse", ""))
     await the_app(request).pauses.aset(reason=reason, until=until, refuse_enqueue=refuse, **what)
-    return go(request, _back(given), f"Paused {words}.")
+    return go(request, _back(given), f"Paused {label}.")
 
 
 async def resume(request: Request) -> Response:
     given = await fields(request)
-    what, words = _what(request, given)
+    what, label = _target(request, given)
     await the_app(request).pauses.aremove(**what)
-    return go(request, _back(given), f"Resumed {words}.")
+    return go(request, _back(given), f"Resumed {label}.")
 
 
 async def age(request: Request) -> Response:
@@ -198,8 +200,8 @@ async def age(request: Request) -> Response:
     await the_app(request).queues.aset_aging(
         queue, every=every, step=step, most=whole_number(given, "most", 1, 32_767) or 100
     )
-    told = "Removed aging of" if every is None else "Set aging of"
-    return go(request, _back(given), f"{told} queue {queue}.")
+    done = "Removed aging of" if every is None else "Set aging of"
+    return go(request, _back(given), f"{done} queue {queue}.")
 
 
 async def limit(request: Request) -> Response:
@@ -215,8 +217,8 @@ async def limit(request: Request) -> Response:
 
 async def unlimit(request: Request) -> Response:
     given = await fields(request)
-    if (asks := await ask_first(request, "Remove this limit?", back=_back(given))) is not None:
-        return asks
+    if (confirmation := await ask_first(request, "Remove this limit?", back=_back(given))) is not None:
+        return confirmation
     await the_app(request).limits.aremove(**_counted(given))
     return go(request, _back(given), "Limit removed.")
 
@@ -226,23 +228,24 @@ def _counted(given: dict[str, str]) -> dict[str, str]:
     return {} if scope == "all" else {scope: said(given, "name", 255) or ""}
 
 
-def _what(request: Request, given: dict[str, str]) -> tuple[Named, str]:
-    """What is meant, and in words. The credentials decide the tenant; those of every tenant may name one."""
+def _target(request: Request, given: dict[str, str]) -> tuple[Named, str]:
+    """The target of a pause, and its name in words. The credentials decide the tenant; those of every tenant may name
+    one."""
     identity = identity_of(request)
     tenant: str | None = the_app(request)._session.tenant
     if given.get("whose") == "all" or tenant == EVERY_TENANT:
         whole(request)
         tenant = None
-    sort = chosen(given, "what", PAUSED)
-    of_whom = "" if tenant is None else f" of tenant {identity.tenant if not identity.everywhere else tenant}"
-    if sort == "everything":
-        found: Named = {"everything": True} if tenant is None else {"tenant": tenant}
-        return found, f"everything{of_whom}"
+    scope = chosen(given, "what", PAUSED)
+    owner = "" if tenant is None else f" of tenant {identity.tenant if not identity.everywhere else tenant}"
+    if scope == "everything":
+        target: Named = {"everything": True} if tenant is None else {"tenant": tenant}
+        return target, f"everything{owner}"
     name = said(given, "name", 255) or ""
-    found = {sort: name}  # type: ignore[misc]
+    target = {scope: name}  # type: ignore[misc]
     if tenant is not None:
-        found["tenant"] = tenant
-    return found, f"{sort} {name}{of_whom}"
+        target["tenant"] = tenant
+    return target, f"{scope} {name}{owner}"
 
 
 def _back(given: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""/limits, /pauses, /reservations, /queues."""
+"""HTTP routes of limits, pauses, reservations and queue settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pause_router = Router(prefix="/pauses", tags=["pauses"])
 
 
 class What(Body):
-    """A queue, a kind or an agent, or everything: of the tenant, or of every tenant."""
+    """The target of a pause: a queue, a kind, an agent or everything, of the tenant or of every tenant."""
 
     queue: Text | None = None
     kind: Text | None = None
@@ -47,7 +47,7 @@ class What(Body):
                 )
             given["everything"] = self.everything
         elif given or self.everything:
-            given["tenant"] = who.tenant  # everything of it, where nothing else is named
+            given["tenant"] = who.tenant  # alone, it means everything of the tenant
         return given
 
 
@@ -57,7 +57,7 @@ class PauseRequest(What):
     )
 
     reason: Words
-    until: Instant | Span | None = Field(default=None, description="A time, or how long.")
+    until: Instant | Span | None = Field(default=None, description="A time, or a duration.")
     refuse_enqueue: bool | None = None
 
 
@@ -69,7 +69,7 @@ async def list_pauses(app: TheApp) -> Page[Pause]:
 
 @pause_router.post("", dependencies=[allowed(Scope.OPERATE)], response_model=Pause)
 async def pause(app: TheApp, who: Who, body: PauseRequest) -> Pause:
-    """Pause it until it is resumed. Running jobs finish."""
+    """Pause a queue, a kind, an agent or everything. Running jobs finish."""
     return await app.pauses.aset(
         reason=body.reason, until=body.until, refuse_enqueue=body.refuse_enqueue, **body.named(who)
     )
@@ -87,7 +87,7 @@ WHAT = ("queue", "kind", "key", "resource", "agent")
 
 
 class SetLimit(Body):
-    """What is limited, one of the names or none of them for all jobs, and how far."""
+    """The target, one of the names or none of them for all jobs, and its limits."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"queue": "mail", "concurrency": 5, "rate": "100/m"}]}
@@ -116,17 +116,17 @@ async def set_limit(app: TheApp, body: SetLimit) -> Limit:
     return await app.limits.aset(**given)
 
 
-Word = Annotated[str | None, Query(max_length=255)]
+TargetName = Annotated[str | None, Query(max_length=255)]
 
 
 @router.delete("", dependencies=[allowed_one(Scope.ADMIN)], status_code=204)
 async def remove_limit(
     app: TheApp,
-    queue: Word = None,
-    kind: Word = None,
-    key: Word = None,
-    resource: Word = None,
-    agent: Word = None,
+    queue: TargetName = None,
+    kind: TargetName = None,
+    key: TargetName = None,
+    resource: TargetName = None,
+    agent: TargetName = None,
 ) -> None:
     """Remove a limit; without a name, the one on all jobs."""
     named = dict(zip(WHAT, (queue, kind, key, resource, agent), strict=True))
@@ -137,7 +137,7 @@ reservation_router = Router(prefix="/reservations", tags=["reservations"])
 
 
 class Reserve(Body):
-    """A resource, a queue, or (with neither) everything; kept for ``ttl`` (30 s) unless it is asked for again."""
+    """A resource, a queue, or (with neither) everything; held for ``ttl`` (30 s) unless it is renewed."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"resource": "gpu-0", "ttl": "1m", "reason": "measuring"}]}
@@ -164,8 +164,8 @@ async def show_reservation(app: TheApp, reservation_id: Id) -> Reservation:
 
 @reservation_router.put("/{reservation_id}", dependencies=[allowed_one(Scope.OPERATE)], response_model=Reserved)
 async def reserve(app: TheApp, reservation_id: Id, body: Reserve) -> Reserved:
-    """Stand in line under an id of yours (a UUID), or ask again: that keeps it alive for `ttl` more, so ask every third
-    of it. It is yours while its state is `active`; `running` jobs, begun before, are still under way there."""
+    """Request a reservation under an id of yours (a UUID), or renew it for another `ttl`; renew it every third of that.
+    It is yours while its state is `active`. `running` is the number of jobs that started there before and still run."""
     given = {name: value for name, value in body.given().items() if value is not None}
     return await app.reservations.aset(parse_id(reservation_id), **given)
 
@@ -179,8 +179,8 @@ async def release_reservation(
     error_code: Annotated[str | None, Query(max_length=100)] = None,
     error_message: Annotated[str | None, Query(max_length=2_000)] = None,
 ) -> None:
-    """Release a reservation, yours or another caller's. Its holder is told at the next renewal. A recorded run ends
-    with it: as `outcome` says, else as failed."""
+    """Release a reservation, yours or another caller's. Its holder is notified at the next renewal. A recorded run ends
+    with it: with `outcome`, or as failed."""
     end = {"outcome": outcome, "error_code": error_code, "error_message": error_message}
     await app.reservations.arelease(parse_id(reservation_id), reason=reason, **end)
 
@@ -199,7 +199,7 @@ class RecordedRun:
     "/{reservation_id}/record", dependencies=[allowed_one(Scope.OPERATE)], response_model=RecordedRun
 )
 async def record_reservation(app: TheApp, reservation_id: Id, body: Record) -> RecordedRun:
-    """Record what the holder of an active reservation runs, as a job of this kind that has begun."""
+    """Record the work of an active reservation's holder as a running job of this kind."""
     return RecordedRun(reservation_id, await app.reservations.arecord(parse_id(reservation_id), body.kind))
 
 

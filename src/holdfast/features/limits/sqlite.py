@@ -1,8 +1,6 @@
 """Limits, reservations, queue settings and pauses on SQLite.
 
-Direct reservations (SC-10): asked for, kept alive, released; expired when nobody keeps them alive.
-
-There is one writer at a time: who is first in the line stays so until the end of the transaction.
+There is one writer at a time: the first reservation in line stays first until the end of the transaction.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from functools import cached_property
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.limits.model import (
-    NOBODYS,
+    OTHER_TENANTS,
     SCOPES,
     Ask,
     Bucket,
@@ -33,19 +31,19 @@ from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, 
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.limit_rows import NEXT_PARKED, RULE, beginning_of, drop_limit, put_limit, sweep
 
-_ASK = (
+_REQUEST = (
     "INSERT INTO reservation (id, tenant, scope, name, holder, reason, asked_at, expires_at)"
     " VALUES (:id, :tenant, :scope, :name, :actor, :reason, :now, :until)"
 )
-_KEEP = (
+_RENEW = (
     "UPDATE reservation SET expires_at = max(expires_at, :until)"
     " WHERE id = :id AND tenant = :tenant AND state IN ('waiting', 'active') AND expires_at > :now"
 )
-_OWN = (
+_STATE = (
     "SELECT CASE WHEN state IN ('waiting', 'active') AND expires_at <= :now THEN 'expired' ELSE state END"
     " FROM reservation WHERE id = :id AND tenant = :tenant"
 )
-# Whoever stands in the way: active, or before it in the line; everything is in the way of anything.
+# Conflicting reservations: those that are active or ahead in line. Everything conflicts with anything.
 _AHEAD = (
     "SELECT count(*) FROM reservation r JOIN reservation o ON o.id = :id"
     " WHERE r.id <> o.id AND r.expires_at > :now AND (r.tenant = o.tenant OR '*' IN (r.tenant, o.tenant))"
@@ -77,10 +75,10 @@ class SqliteReservations(SqlitePart, ReservationReads):
     @flow(tells=True)
     def release(self, reservation_id: str, why: str, actor: str, tenant: str, end: RunEnd | None = None) -> Steps[bool]:
         now = yield from sign(actor)
-        facts = {"id": reservation_id, "why": why, "actor": actor, "now": now}
-        rows = yield Statement(_RELEASE, {**facts, "any": any_tenant(tenant), "tenant": tenant})
-        for whose, scope, name, state, job_id in rows:
-            yield from _after(whose, scope, name, now)
+        params = {"id": reservation_id, "why": why, "actor": actor, "now": now}
+        rows = yield Statement(_RELEASE, {**params, "any": any_tenant(tenant), "tenant": tenant})
+        for owner, scope, name, state, job_id in rows:
+            yield from _requeue(owner, scope, name, now)
             if job_id is not None:
                 yield from end_run(job_id, end, actor, now, lost=state == "expired")
         yield from unsign()
@@ -93,22 +91,21 @@ class SqliteReservations(SqlitePart, ReservationReads):
     @flow(tells=True)
     def set(self, ask: Ask, actor: str, tenant: str) -> Steps[Standing]:
         now = yield from sign(actor)
-        facts = {"id": ask.id, "tenant": tenant, "now": now, "until": now + in_micros(ask.ttl)}
+        params = {"id": ask.id, "tenant": tenant, "now": now, "until": now + in_micros(ask.ttl)}
         what = {"tenant": tenant, "scope": ask.scope, "name": ask.name}
-        found = yield Statement(_OWN, facts)
-        if found:
-            yield Statement(_KEEP, facts)
+        if (yield Statement(_STATE, params)):
+            yield Statement(_RENEW, params)
             yield from renew_run(ask.id, tenant, now + in_micros(ask.ttl), now)
         elif (yield Statement("SELECT 1 FROM reservation WHERE id = ?", (ask.id,))):
             yield from unsign()
-            return NOBODYS
+            return OTHER_TENANTS
         else:
-            yield Statement(_ASK, {**facts, **what, "actor": actor, "reason": ask.reason or None})
-        ((state,),) = yield Statement(_OWN, facts)
-        ((ahead,),) = yield Statement(_AHEAD, facts)
+            yield Statement(_REQUEST, {**params, **what, "actor": actor, "reason": ask.reason or None})
+        ((state,),) = yield Statement(_STATE, params)
+        ((ahead,),) = yield Statement(_AHEAD, params)
         if state == "waiting" and ahead == 0:
             yield from expire_reservations(now)
-            yield Statement(_BEGIN, facts)
+            yield Statement(_BEGIN, params)
             yield _LIMITED_ON
             state = "active"
         ((running,),) = yield Statement(_RUNNING, what)
@@ -117,17 +114,17 @@ class SqliteReservations(SqlitePart, ReservationReads):
 
 
 def expire_reservations(now: int) -> Steps[int]:
-    """Write down which have run out: nobody has kept them alive."""
+    """Record the reservations that have expired because they were not renewed."""
     rows = yield Statement(_EXPIRE, {"now": now})
     for tenant, scope, name, job_id in rows:
-        yield from _after(tenant, scope, name, now)
+        yield from _requeue(tenant, scope, name, now)
         if job_id is not None:
             yield from end_run(job_id, None, None, now, lost=True)
     return len(rows)
 
 
-def _after(tenant: str, scope: str, name: str, now: int) -> Steps[None]:
-    """Jobs may be taken there again. Whoever looks into a queue hears of every commit."""
+def _requeue(tenant: str, scope: str, name: str, now: int) -> Steps[None]:
+    """Requeue the jobs parked for a resource. Queues need nothing: workers are notified of every commit."""
     if scope == "resource":
         yield from go_on(Bucket(tenant, scope, name), 1000, now)
 
@@ -141,9 +138,9 @@ _PAUSE = (
     " ON CONFLICT DO UPDATE SET reason = excluded.reason, refuse_enqueue = excluded.refuse_enqueue,"
     " set_by = excluded.set_by, until = excluded.until"
 )
-_ONE = f"SELECT {_COLUMNS} FROM pause WHERE tenant = :tenant AND scope = :scope AND name = :name"
+_GET_PAUSE = f"SELECT {_COLUMNS} FROM pause WHERE tenant = :tenant AND scope = :scope AND name = :name"
 _RESUME = "DELETE FROM pause WHERE tenant = :tenant AND scope = :scope AND name = :name RETURNING until"
-_OVER = "DELETE FROM pause WHERE until <= ? RETURNING tenant, scope, name"
+_END_PAUSES = "DELETE FROM pause WHERE until <= ? RETURNING tenant, scope, name"
 
 
 class SqlitePauses(SqlitePart, PauseReads):
@@ -160,17 +157,17 @@ class SqlitePauses(SqlitePart, PauseReads):
     def set(self, what: Pausing, actor: str) -> Steps[Pause]:
         now = yield from sign(actor)
         until = None if what.until is None else micros(what.until)
-        facts = {"tenant": what.tenant, "scope": what.scope, "name": what.name, "reason": what.reason, "now": now}
-        facts |= {"until": until if what.lasting is None else now + in_micros(what.lasting), "actor": actor}
-        yield Statement(_PAUSE, {**facts, "refuse_enqueue": int(what.refuses)})
-        rows = yield Statement(_ONE, facts)
+        params = {"tenant": what.tenant, "scope": what.scope, "name": what.name, "reason": what.reason, "now": now}
+        params |= {"until": until if what.lasting is None else now + in_micros(what.lasting), "actor": actor}
+        yield Statement(_PAUSE, {**params, "refuse_enqueue": int(what.refuses)})
+        rows = yield Statement(_GET_PAUSE, params)
         yield from unsign()
         return Record.decoder(Pause, SqliteCodec())(rows[0])
 
 
 def end_pauses(now: int) -> Steps[int]:
-    """Take away those whose time is over; nobody has heeded them since."""
-    rows = yield Statement(_OVER, (now,))
+    """Delete pauses that have ended; they have had no effect since."""
+    rows = yield Statement(_END_PAUSES, (now,))
     for tenant, scope, name in rows:
         yield from go_on(Bucket(tenant, scope, name), BATCH, now)
     return len(rows)
@@ -190,7 +187,7 @@ _WAKING = (
     "SELECT m.tenant, m.scope, m.name FROM rate_meter m WHERE m.wake_at <= ? AND m.wake_at IS NOT NULL"
     " ORDER BY m.wake_at LIMIT ?"
 )
-_AWAKE = "UPDATE rate_meter SET wake_at = NULL WHERE tenant = ? AND scope = ? AND name = ?"
+_CLEAR_WAKE = "UPDATE rate_meter SET wake_at = NULL WHERE tenant = ? AND scope = ? AND name = ?"
 _WAITS = (
     "SELECT 1 FROM job_state INDEXED BY parked WHERE held_by = ? AND held_by IS NOT NULL AND due_at IS NOT NULL"
     " AND state = 'queued' LIMIT 1"
@@ -220,21 +217,21 @@ def _nothing_due(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Ste
     if not (yield from is_limited()):
         return 0
     present = yield Statement("SELECT now FROM present")
-    over = yield Statement("SELECT 1 FROM pause WHERE until <= ? LIMIT 1", present[0])
-    if not over and (yield from halted()):
+    ended = yield Statement("SELECT 1 FROM pause WHERE until <= ? LIMIT 1", present[0])
+    if not ended and (yield from halted()):
         return 0
     rows = yield Statement(_ANYTHING, {"now": present[0][0]})
-    return None if rows or (yield from _might_go_on()) else 0
+    return None if rows or (yield from _may_requeue()) else 0
 
 
-def _might_go_on() -> Steps[bool]:
-    """Whether somebody is parked for something else than what is paused, which may be so for days."""
+def _may_requeue() -> Steps[bool]:
+    """Whether a job is parked for something else than a pause, which may last for days."""
     paused = {Bucket(*row).text for row in (yield Statement("SELECT tenant, scope, name FROM pause"))}
-    place = ""
-    while rows := (yield Statement(NEXT_PARKED, (place,))):
+    last = ""
+    while rows := (yield Statement(NEXT_PARKED, (last,))):
         if rows[0][0] not in paused:
             return True
-        place = rows[0][0]
+        last = rows[0][0]
     return False
 
 
@@ -245,11 +242,11 @@ def _no_token(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[
 
 
 def _hand_out_tokens(now: int, want: int) -> Steps[int]:
-    """Let jobs go on that waited for tokens which have come in by now; answers how many."""
+    """Requeue jobs that waited for tokens which are now available; returns their number."""
     count = 0
     for row in (yield Statement(_WAKING, (now, want))):
         bucket = Bucket(*row)
-        yield Statement(_AWAKE, bucket)
+        yield Statement(_CLEAR_WAKE, bucket)
         freed = yield from go_on(bucket, want, now)
         count += freed
         rules = yield Statement(RULE, (bucket.name, *bucket))
@@ -266,9 +263,9 @@ class SqliteLimits(SqlitePart):
     @flow(tells=True)
     def remove(self, scope: str, name: str, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
-        found = yield from drop_limit(scope, name, tenant, now)
+        removed = yield from drop_limit(scope, name, tenant, now)
         yield from unsign()
-        return found
+        return removed
 
     @flow(peek=_nothing_due)
     def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
@@ -301,31 +298,31 @@ class SqliteLimits(SqlitePart):
 
     @flow(writes=False)
     def list(self, tenant: str) -> Steps[list[Limit]]:
-        whose = {"any": any_tenant(tenant), "tenant": tenant}
-        parked = yield Statement(_PARKED, whose)
-        found = []
-        for row in (yield Statement(_LIST, whose)):
+        scope = {"any": any_tenant(tenant), "tenant": tenant}
+        parked = yield Statement(_PARKED, scope)
+        limits = []
+        for row in (yield Statement(_LIST, scope)):
             own, beginning = Bucket(*row[:3]).text, beginning_of(row[0], row[1])
             waiting = sum(n for held, n in parked if held == own or (row[2] == "*" and held.startswith(beginning)))
-            found.append(Record.decoder(Limit, SqliteCodec())((*row, waiting)))
+            limits.append(Record.decoder(Limit, SqliteCodec())((*row, waiting)))
         order: list[str] = list(SCOPES)
-        return sorted(found, key=lambda limit: (order.index(limit.scope), limit.name, limit.tenant))
+        return sorted(limits, key=lambda limit: (order.index(limit.scope), limit.name, limit.tenant))
 
 
 _AGING_COLUMNS = Record.columns(QueueSetting)
-_SET = (
+_SET_AGING = (
     f"INSERT INTO queue_setting ({_AGING_COLUMNS}) VALUES (:tenant, :queue, :every, :step, :most, :actor, :now)"
     " ON CONFLICT DO UPDATE SET aging = excluded.aging, aging_step = excluded.aging_step,"
     " aging_most = excluded.aging_most, set_by = excluded.set_by, updated_at = excluded.updated_at"
     f" RETURNING {_AGING_COLUMNS}"
 )
-_END = "DELETE FROM queue_setting WHERE tenant = :tenant AND queue = :queue"
+_REMOVE_AGING = "DELETE FROM queue_setting WHERE tenant = :tenant AND queue = :queue"
 _WAITING = "queue = :queue AND state = 'queued' AND due_at IS NULL"
 _LEVEL = (
     f"SELECT priority FROM job_state INDEXED BY claimable WHERE {_WAITING} AND priority < :level"
     " ORDER BY priority DESC LIMIT 1"
 )
-# Those longest in line. What a person has moved is theirs.
+# The jobs that have waited longest. Jobs that an operator moved are not changed.
 _OLDEST = (
     f"SELECT n FROM job_state INDEXED BY claimable WHERE {_WAITING} AND priority = :level"
     " AND (:tenant = '*' OR tenant = :tenant) ORDER BY position LIMIT :want"
@@ -353,12 +350,12 @@ class SqliteQueues(SqlitePart, QueueReads):
         self, queue: str, every: float | None, step: int, most: int, actor: str, tenant: str
     ) -> Steps[QueueSetting | None]:
         now = yield from sign(actor)
-        facts = {"tenant": tenant, "queue": queue}
+        target = {"tenant": tenant, "queue": queue}
         if every is None:
-            rows = yield Statement(_END, facts)
+            rows = yield Statement(_REMOVE_AGING, target)
         else:
             rows = yield Statement(
-                _SET, {**facts, "every": float(every), "step": step, "most": most, "actor": actor, "now": now}
+                _SET_AGING, {**target, "every": float(every), "step": step, "most": most, "actor": actor, "now": now}
             )
         yield from unsign()
         return Record.decoder(QueueSetting, SqliteCodec())(rows[0]) if rows else None
@@ -372,13 +369,13 @@ class SqliteQueues(SqlitePart, QueueReads):
             decode, (yield Statement(f"SELECT {_AGING_COLUMNS} FROM queue_setting ORDER BY tenant, queue"))
         ):
             level = setting.aging_most
-            whose = {"queue": setting.queue, "tenant": setting.tenant}
+            scope = {"queue": setting.queue, "tenant": setting.tenant}
             while count < want:
-                rows = yield Statement(_LEVEL, {**whose, "level": level})
+                rows = yield Statement(_LEVEL, {**scope, "level": level})
                 if not rows:
                     break
                 level = rows[0][0]
-                oldest = yield Statement(_OLDEST, {**whose, "level": level, "want": want - count})
+                oldest = yield Statement(_OLDEST, {**scope, "level": level, "want": want - count})
                 params = {
                     "numbers": ids_json(row[0] for row in oldest),
                     "now": now,

@@ -1,4 +1,4 @@
--- When a job is released by its worker, its slots become free, whoever makes the transition, and for each slot the next parked
+-- When a job is released by its worker, its slots become free, however the transition is made, and for each slot the next parked
 -- job is requeued, unless the limit was lowered meanwhile. A claim counts again. Two triggers, since nearly always no job is
 -- parked, and an update that finds nothing costs as much as settling.
 DROP TRIGGER IF EXISTS unpark_next;

@@ -1,7 +1,7 @@
-"""What the holder of a reservation runs, recorded as a job, on SQLite. ``postgres_pauses.sql`` has the same.
+"""The recorded work of a reservation's holder on SQLite; ``postgres_pauses.sql`` has the same for PostgreSQL.
 
-The job is enqueued and begun in one transaction, under a lease of its own, so nobody ever finds it in a queue. It ends
-with the reservation: as its holder says, or as crashed when nobody has kept the reservation alive.
+The job is enqueued and started in one transaction, under its own lease, so no worker ever sees it in a queue. It ends
+with the reservation: as its holder reports, or as crashed when the reservation was not renewed.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _END = (
 
 def record_run(reservation_id: str, kind: str, actor: str, tenant: str) -> Steps[str | None]:
     now = yield from sign(actor)
-    known = {"id": reservation_id, "tenant": tenant, "now": now, "actor": actor}
-    rows = yield Statement(_ACTIVE, known)
+    params = {"id": reservation_id, "tenant": tenant, "now": now, "actor": actor}
+    rows = yield Statement(_ACTIVE, params)
     if not rows or rows[0][0] is not None:
         yield from unsign()
         return rows[0][0] if rows else None
@@ -69,36 +69,38 @@ def record_run(reservation_id: str, kind: str, actor: str, tenant: str) -> Steps
         external_ref=f"reservation/{reservation_id}",
     )
     yield from add([spec], tenant, now)
-    yield from unsign()  # this gives the job its state
+    yield from unsign()  # gives the job its state
     yield from sign(actor)
-    known |= {"job": spec.id, "lease": str(uuid4()), "until": expires + HOUR}
+    params |= {"job": spec.id, "lease": str(uuid4()), "until": expires + HOUR}
     for text in (_LEASE, _START, "UPDATE reservation SET job_id = :job WHERE id = :id"):
-        yield Statement(text, known)
+        yield Statement(text, params)
     yield from unsign()
     return spec.id
 
 
 def renew_run(reservation_id: str, tenant: str, until: int, now: int) -> Steps[None]:
-    """The lease of the run outlives the reservation, which ends it."""
+    """Extend the lease of the run beyond the reservation, whose end closes it."""
     yield Statement(_RENEW, {"id": reservation_id, "tenant": tenant, "until": until + HOUR, "now": now})
 
 
 def end_run(job_id: str, end: RunEnd | None, actor: str | None, now: int, *, lost: bool) -> Steps[None]:
-    """End the run of a reservation that is over. Without an ``end`` it was lost, or somebody else released it."""
+    """End the run of a reservation that has ended. Without an ``end`` the run was lost, or another caller released the
+    reservation."""
     rows = yield Statement(_RUN, (job_id,))
     if not rows:
         return  # an operator has cancelled it
     lease = {"lease": rows[0][0], "now": now}
     if lost:
         code, message = "worker_lost", "the holder of the reservation stopped renewing it"
-        yield Statement(_END_LEASE, {**lease, "why": "lapsed"})  # only of a holder that is gone this may be said
+        # First: a job can fail as worker_lost only if its lease has ended.
+        yield Statement(_END_LEASE, {**lease, "why": "lapsed"})
     elif end is None:
         code, message = "reservation_released", f"the reservation was released by {actor}"
     else:
         code, message = (end.code, end.message) if isinstance(end, Failed) else ("", "")
     succeeded = isinstance(end, Succeeded) and not lost
-    told = {"code": None, "message": None} if succeeded else {"code": code, "message": message}
+    error = {"code": None, "message": None} if succeeded else {"code": code, "message": message}
     state = "succeeded" if succeeded else "failed"
-    yield Statement(_END, {"job": job_id, "state": state, "lost": int(lost), "now": now, **told})
+    yield Statement(_END, {"job": job_id, "state": state, "lost": int(lost), "now": now, **error})
     if not lost:
         yield Statement(_END_LEASE, {**lease, "why": "released"})

@@ -1,4 +1,4 @@
-"""Limits, reservations, queue settings and pauses in the database: ports, shared reads and PostgreSQL."""
+"""Limits, reservations, queue settings and pauses in the database: the ports, the shared reads, and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.outcome import Failed
 from holdfast.features.limits.model import (
-    NOBODYS,
+    OTHER_TENANTS,
     Ask,
     Limit,
     Pause,
@@ -30,15 +30,15 @@ class LimitStore(Protocol):
     def remove(self, scope: str, name: str, actor: str, tenant: str) -> Flow[bool]: ...
 
     def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]:
-        """End reservations that nobody keeps alive, and let parked jobs go on that have room by now."""
+        """Expire reservations that were not renewed, and requeue parked jobs that their limits now allow."""
         ...
 
     def wake(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]:
-        """Let jobs go on that waited for tokens of a rate limit which have come in by now."""
+        """Requeue jobs that waited for tokens of a rate limit which are now available."""
         ...
 
     def set(self, rule: Rule, actor: str, tenant: str) -> Flow[Limit]:
-        """New, or in place of the one there is. What runs already counts."""
+        """Set or replace a limit. Running jobs count."""
         ...
 
     def list(self, tenant: str) -> Flow[list[Limit]]: ...
@@ -48,7 +48,7 @@ class QueueStore(Protocol):
     def set_aging(
         self, queue: str, every: float | None, step: int, most: int, actor: str, tenant: str
     ) -> Flow[QueueSetting | None]:
-        """From now on waiting counts in a queue; None ends that."""
+        """Set the aging of a queue; ``every=None`` ends it."""
         ...
 
     def age(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Flow[int]: ...
@@ -58,36 +58,36 @@ class QueueStore(Protocol):
 
 class ReservationStore(Protocol):
     def release(self, reservation_id: str, why: str, actor: str, tenant: str, end: RunEnd | None = None) -> Flow[bool]:
-        """End a reservation, and with it the run that was recorded under it."""
+        """End a reservation, and the run that was recorded under it."""
         ...
 
     def record(self, reservation_id: str, kind: str, actor: str, tenant: str) -> Flow[str | None]:
-        """Record what the holder runs as a job of this kind that has begun; None when it is not active. Asked again it
-        answers the same job."""
+        """Record the work of the holder as a running job of this kind; None if the reservation is not active. A
+        repeated call returns the same job."""
         ...
 
     def get(self, reservation_id: str, tenant: str) -> Flow[Reservation | None]: ...
 
     def set(self, ask: Ask, actor: str, tenant: str) -> Flow[Standing]:
-        """Ask for a reservation, or keep alive the one that was asked for under this id."""
+        """Request a reservation, or renew the one with this id."""
         ...
 
     def list(self, tenant: str, ended: bool = False, limit: int = 50) -> Flow[list[Reservation]]:
-        """Those that wait or are active, in their order; with ``ended`` the rest too, newest first."""
+        """Waiting and active reservations in order; with ``ended`` the rest too, newest first."""
         ...
 
 
 class PauseStore(Protocol):
     def remove(self, scope: str, name: str, actor: str, tenant: str) -> Flow[bool]:
-        """False when it is not paused. What was held back goes on."""
+        """False if it is not paused. Jobs that were held back are requeued."""
         ...
 
     def set(self, what: Pausing, actor: str) -> Flow[Pause]:
-        """Nothing of it is taken any more once this has answered; said anew, it takes the place of what was said."""
+        """Set or replace a pause. After this returns, no claim takes its jobs."""
         ...
 
     def list(self, tenant: str) -> Flow[list[Pause]]:
-        """What is paused of this tenant's, or of everybody's, the widest first."""
+        """Pauses of this tenant and of all tenants, widest first."""
         ...
 
 
@@ -194,11 +194,11 @@ class PostgresQueues(Calls, QueueReads):
 class PostgresReservations(Calls, ReservationReads):
     @flow(single=True)
     def release(self, reservation_id: str, why: str, actor: str, tenant: str, end: RunEnd | None = None) -> Steps[bool]:
-        said: tuple[str | None, ...] = (None, None, None)
+        outcome: tuple[str | None, ...] = (None, None, None)
         if end is not None:
-            said = ("failed", end.code, end.message) if isinstance(end, Failed) else ("succeeded", None, None)
-        given = (reservation_id, why, actor, tenant, *said)
-        rows = yield self._call("release_reservation", "%s::uuid, %s, %s, %s, %s, %s, %s", *given)
+            outcome = ("failed", end.code, end.message) if isinstance(end, Failed) else ("succeeded", None, None)
+        params = (reservation_id, why, actor, tenant, *outcome)
+        rows = yield self._call("release_reservation", "%s::uuid, %s, %s, %s, %s, %s, %s", *params)
         return bool(rows[0][0])
 
     @flow(single=True)
@@ -220,7 +220,7 @@ class PostgresReservations(Calls, ReservationReads):
             tenant,
         )
         _, state, _, running, ahead = rows[0]
-        return NOBODYS if state is None else Standing(state, running, ahead)
+        return OTHER_TENANTS if state is None else Standing(state, running, ahead)
 
 
 class PostgresPauses(Calls, PauseReads):

@@ -38,7 +38,7 @@ commands = Commands("Create, list and change schedules.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
 Count = Annotated[int, typer.Option("--count", metavar="N", min=1, max=100, help="Number of times to show.")]
-COLOURS = {
+STYLES = {
     "active": "green",
     "paused": "yellow",
     "ended": "dim",
@@ -62,45 +62,45 @@ def list_schedules(
     state: Annotated[
         State | None, typer.Option("--state", metavar="NAME", help=f"Only schedules in this state: {', '.join(State)}.")
     ] = None,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only agents for this kind.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only schedules of this kind.")] = None,
 ) -> None:
     """List the schedules with their next times and problems."""
-    with template_commands.scheduling(session) as (_, schedules):
-        found = schedules.list(state=None if state is None else state.value, kind=kind)
+    with template_commands.open_schedules(session) as schedules:
+        page = schedules.list(state=None if state is None else state.value, kind=kind)
     session.print_list(
-        found,
+        page,
         {
-            "name": lambda each: line(each.name),
+            "name": lambda schedule: line(schedule.name),
             **session.tenants,
-            "when": lambda each: line(each.timing),
-            "zone": lambda each: each.zone,
-            "makes": lambda each: line(each.template or each.kind),
-            "state": lambda each: coloured(each.state),
-            "next (UTC)": lambda each: "" if each.next_fire_at is None else moment(each.next_fire_at),
-            "note": lambda each: line(_trouble(each) or ""),
+            "when": lambda schedule: line(schedule.timing),
+            "zone": lambda schedule: schedule.zone,
+            "makes": lambda schedule: line(schedule.template or schedule.kind),
+            "state": lambda schedule: styled(schedule.state),
+            "next (UTC)": lambda schedule: "" if schedule.next_fire_at is None else moment(schedule.next_fire_at),
+            "note": lambda schedule: line(schedule.trouble or ""),
         },
         none="There are no such schedules.",
         keep=("name", "state", "next (UTC)"),
-        described=lambda each: as_data(each),
+        described=as_data,
     )
 
 
 @commands.add("show", "holdfast schedules show nightly")
 def show(session: OneTenant, name: Name) -> None:
     """Show a schedule: its job, its times and their last results."""
-    with template_commands.scheduling(session) as (_, schedules):
-        found = schedules.get(name)
+    with template_commands.open_schedules(session) as schedules:
+        schedule = schedules.get(name)
         fires = schedules.history(name, limit=5)
     if session.as_json:
-        emit({**as_data(found), "history": fires})
+        emit({**as_data(schedule), "history": fires})
         return
-    print_schedule(found)
+    print_schedule(schedule)
     if fires:
         heading("Times")
         _print_fires(fires)
 
 
-# What people write who mean times: five or six fields of cron, a nickname, an interval.
+# Arguments that are a timing and not a name: five or six fields of cron, a nickname, an interval.
 _LIKE_TIMING = re.compile(r"@\w+$|every\s+\S|[\d*][\d*,/-]*(\s+[\w*,/#-]+){4,5}$")
 
 
@@ -125,19 +125,18 @@ def preview_schedule(
         name, timing = None, name
     if (name is None) == (timing is None):
         raise InvalidSetting("name a schedule, or pass --timing", code="conflicting_options")
-    if timing is not None:  # of a schedule that there is not yet: no database is needed
+    if timing is not None:  # needs no database
         times, now = Timing.of(timing, tz or "UTC"), datetime.now(UTC)
         coming = preview(times, now, now.replace(microsecond=0), count)
     else:
         assert name is not None
-        with template_commands.scheduling(session) as (_, schedules):
-            found, coming = schedules.get(name), schedules.preview(name, count)
-        times = found.timed
+        with template_commands.open_schedules(session) as schedules:
+            times, coming = schedules.get(name).timed, schedules.preview(name, count)
     if session.as_json:
         emit({"timing": times.text, "zone": times.zone, "words": times.words, "times": coming})
         return
     write(f"{times.words} ({times.zone})")
-    table(("UTC", f"in {times.zone}", ""), [_row(each) for each in coming], keep=("UTC",))
+    table(("UTC", f"in {times.zone}", ""), [_row(time) for time in coming], keep=("UTC",))
 
 
 @commands.add("history", "holdfast schedules history nightly --limit 10")
@@ -151,18 +150,18 @@ def history(
 ) -> None:
     """Show a schedule's past times, newest first: fired, skipped, waiting, missed or failed."""
     earlier = None if before is None else instant(before, "--before")
-    with template_commands.scheduling(session) as (_, schedules):
+    with template_commands.open_schedules(session) as schedules:
         fires = schedules.history(name, limit=limit, before=earlier)
     if session.as_json:
         emit(fires)
     elif not fires:
-        say("None of its times has come yet.")
+        say("It has not been due yet.")
     else:
         _print_fires(fires)
 
 
 def as_data(schedule: Schedule) -> dict[str, Any]:
-    return {**dataclasses.asdict(schedule), "words": _words(schedule)}
+    return {**dataclasses.asdict(schedule), "words": schedule.in_words}
 
 
 def print_schedule(schedule: Schedule) -> None:
@@ -172,10 +171,10 @@ def print_schedule(schedule: Schedule) -> None:
     write(schedule.name)
     facts(
         [
-            ("state", coloured(schedule.state)),
-            ("note", _trouble(schedule)),
+            ("state", styled(schedule.state)),
+            ("note", schedule.trouble),
             ("when", f"{schedule.timing} ({schedule.zone})"),
-            ("in words", _words(schedule)),
+            ("in words", schedule.in_words),
             ("makes", f"template {schedule.template} ({schedule.kind})" if schedule.template else schedule.kind),
             ("next", when(schedule.next_fire_at)),
             ("last", when(schedule.last_fire_at)),
@@ -194,41 +193,24 @@ def print_schedule(schedule: Schedule) -> None:
         print_document("Options", schedule.options)
 
 
-def coloured(word: str) -> Text:
-    return Text(word, COLOURS.get(word, ""))
-
-
-def _trouble(schedule: Schedule) -> str | None:
-    if schedule.problem == "unknown_kind":
-        return f"no worker that is alive knows kind {schedule.kind}"
-    if schedule.problem is not None:
-        return f"the last time failed: {schedule.problem}"
-    if schedule.undeclared_at is not None:
-        return f"the code of {schedule.declared_by} does not declare it any more"
-    return None
-
-
-def _words(schedule: Schedule) -> str | None:
-    try:
-        return schedule.timed.words
-    except InvalidSetting as error:  # written by hand, or in a zone that this machine does not know
-        return error.message
+def styled(text: str) -> Text:
+    return Text(text, STYLES.get(text, ""))
 
 
 def _print_fires(fires: list[ScheduleRun]) -> None:
     rows: list[list[Cell]] = [
         [
             moment(fire.due_at),
-            coloured(fire.status),
+            styled(fire.status),
             fire.job_id or "",
-            f"by {line(fire.actor)}" if fire.manual else _said(fire),
+            f"by {line(fire.actor)}" if fire.manual else _details(fire),
         ]
         for fire in fires
     ]
     table(("time (UTC)", "status", "job", ""), rows, keep=("time (UTC)", "status", "job"))
 
 
-def _said(fire: ScheduleRun) -> str:
+def _details(fire: ScheduleRun) -> str:
     if fire.count > 1 and fire.since_at is not None:
         return f"{fire.count:,} times from {moment(fire.since_at)}"
     return line(f"{fire.error_code}: {fire.error_message}") if fire.error_code else ""
@@ -256,18 +238,18 @@ def create(
         str | None, typer.Option("--template", metavar="NAME", help="Template to enqueue instead of a kind.")
     ] = None,
     *,
-    times: template_commands.Timed,
-    made: template_commands.Made,
+    times: template_commands.TimingOptions,
+    made: template_commands.EnqueueOptions,
     app: template_commands.FromApp = None,
 ) -> None:
     """Create a schedule for a kind or a template."""
     definition = {
-        **_named(kind, template),
+        **_source(kind, template),
         **times.given,
         **made.given,
         "payload": document(payload),
     }
-    with template_commands.scheduling(session, app) as (_, schedules):
+    with template_commands.open_schedules(session, app) as schedules:
         _print(schedules.add(name, timing, **definition), session.as_json)
 
 
@@ -286,33 +268,33 @@ def edit(
     kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="New job kind.")] = None,
     template: Annotated[str | None, typer.Option("--template", metavar="NAME", help="New template.")] = None,
     *,
-    times: template_commands.Timed,
-    made: template_commands.Made,
+    times: template_commands.TimingOptions,
+    made: template_commands.EnqueueOptions,
     app: template_commands.FromApp = None,
 ) -> None:
     """Change a schedule. New times count from now; unchanged ones keep the next time."""
     changes = {
-        **_named(kind, template),
+        **_source(kind, template),
         **times.given,
         **made.given,
         **({} if timing is None else {"timing": timing}),
         **({} if payload is None else {"payload": document(payload)}),
     }
-    with template_commands.scheduling(session, app) as (_, schedules):
+    with template_commands.open_schedules(session, app) as schedules:
         _print(schedules.edit(name, **changes), session.as_json)
 
 
 @commands.add("pause", "holdfast schedules pause nightly")
 def pause(session: OneTenant, name: Name) -> None:
     """Pause a schedule. Times that pass meanwhile are skipped."""
-    with template_commands.scheduling(session) as (_, schedules):
+    with template_commands.open_schedules(session) as schedules:
         _print(schedules.pause(name), session.as_json)
 
 
 @commands.add("resume", "holdfast schedules resume nightly")
 def resume(session: OneTenant, name: Name) -> None:
     """Resume a schedule, from its next time."""
-    with template_commands.scheduling(session) as (_, schedules):
+    with template_commands.open_schedules(session) as schedules:
         _print(schedules.resume(name), session.as_json)
 
 
@@ -326,7 +308,7 @@ def run(
     app: template_commands.FromApp = None,
 ) -> None:
     """Run a schedule now, outside its times, and print the job's id."""
-    with template_commands.scheduling(session, app) as (_, schedules):
+    with template_commands.open_schedules(session, app) as schedules:
         job_id = schedules.run(name, anyway=anyway)
     if session.as_json:
         emit({"schedule": name, "job_id": job_id})
@@ -337,13 +319,13 @@ def run(
 @commands.add("delete", "holdfast schedules delete nightly")
 def delete(session: OneTenant, name: Name) -> None:
     """Delete a schedule. Its jobs stay; its name can be used again."""
-    with template_commands.scheduling(session) as (_, schedules):
+    with template_commands.open_schedules(session) as schedules:
         schedules.remove(name)
-    session.answer({"schedule": name, "deleted": True}, f"Schedule {name} fires no more.")
+    session.answer({"schedule": name, "deleted": True}, f"Deleted schedule {name}.")
 
 
-def _named(kind: str | None, template: str | None) -> dict[str, str]:
-    return {name: said for name, said in (("kind", kind), ("template", template)) if said is not None}
+def _source(kind: str | None, template: str | None) -> dict[str, str]:
+    return {name: value for name, value in (("kind", kind), ("template", template)) if value is not None}
 
 
 def _print(schedule: Schedule, as_json: bool) -> None:

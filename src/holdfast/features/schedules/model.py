@@ -1,11 +1,8 @@
-"""``Schedule``, ``ScheduleRun``, ``Template``, drafts; what is decided about due times.
+"""Schedules and templates: records, drafts, and the decision about due times. Pure.
 
-Schedules (SC-9): when jobs are made by themselves, and what becomes of times that were missed or overlap.
-
-A store applies a ``Decision`` complete, and only if the schedule is still as it was read, so that no second process can
-apply it once more. What is decided is in ``placing``.
-
-Templates: job definitions with a name and versions (SC-8).
+A schedule creates jobs at its times; its policies decide about missed and overlapping times. A store applies a
+``Decision`` completely, and only if the schedule has not changed since it was read, so two processes cannot both apply
+it.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateDraft:
-    """What is stored of a template, checked; ``payload`` is JSON text."""
+    """A checked template definition, ready to be stored; ``payload`` is JSON text."""
 
     name: str
     kind: str
@@ -67,7 +64,7 @@ class TemplateDraft:
 
 @dataclass(frozen=True, slots=True)
 class MadeFrom:
-    """What a job was made from: a version of a template, a time of a schedule, or both."""
+    """The origin of a job: a version of a template, a time of a schedule, or both."""
 
     job_id: str
     tenant: str
@@ -79,7 +76,7 @@ class MadeFrom:
 
 
 def version_of(place: Place) -> int:
-    """Versions are listed by their numbers: a place in that list has one as its name."""
+    """The version number in a cursor: lists of versions use it as the name."""
     if not place.name.isascii() or not place.name.isdigit() or len(place.name) > 9:
         raise unknown_place()
     return int(place.name)
@@ -95,10 +92,10 @@ def payload_text(payload: Mapping[str, Any] | None, what: str) -> str:
     return own(encode(dict(payload or {}), limit=PAYLOAD_LIMIT, what=f"payload of {what}"))
 
 
-def together(
+def job_arguments(
     template: Template | None, payload: Mapping[str, Any], options: Mapping[str, Any], due: datetime
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The payload and the options of a job: what the template says, and on top of it what was said for this use."""
+    """The payload and the options of a job: the template's, overridden by those of this use."""
     if template is None:
         return dict(payload), job_options(options, due)
     return {**template.payload, **payload}, job_options({**template.options, **options}, due)
@@ -109,15 +106,15 @@ Overlap = Literal["allow", "skip", "queue"]
 FireStatus = Literal["fired", "skipped", "waiting", "missed", "failed"]
 
 GRACE: Final = timedelta(seconds=60)
-"""Later than this, a time is a missed one even if none has come after it."""
+"""A time that is later than this counts as missed, even if it is the latest."""
 MOST_FIRED: Final = 100
-"""How many missed times ``all`` makes up for, the latest; those before them stay missed."""
+"""The number of missed times, the latest, that the policy ``all`` fires. Earlier ones stay missed."""
 MOST_COUNTED: Final = 1000
-"""How far missed times are counted."""
+"""The most missed times that are counted."""
 MOST_WAITING: Final = 100
-"""How many times of one schedule wait under ``queue``; what comes on top is skipped."""
+"""The most times of one schedule that wait under the policy ``queue``. Further ones are skipped."""
 HOLD: Final = timedelta(seconds=30)
-"""How long a schedule whose kind nobody runs is left alone before it is looked at again."""
+"""How long a schedule is postponed if no worker handles its kind."""
 LONGEST_JITTER: Final = 86_400.0
 
 
@@ -157,10 +154,29 @@ class Schedule:
     def timed(self) -> Timing:
         return _timing(self.timing, self.zone)
 
+    @property
+    def in_words(self) -> str:
+        """The timing in words, or why it is invalid."""
+        try:
+            return self.timed.words
+        except InvalidSetting as error:  # written by hand, or in a zone that this machine does not have
+            return error.message
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it does not fire, or needs attention otherwise."""
+        if self.problem == "unknown_kind":
+            return f"no running worker has a handler for {self.kind}"
+        if self.problem is not None:
+            return f"the last run failed: {self.problem}"
+        if self.undeclared_at is not None:
+            return f"the code of {self.declared_by} no longer declares it"
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRun:
-    """The result of one time of a schedule. A row of missed times stands for ``count`` times since ``since_at``."""
+    """The result of one time of a schedule. A row of missed times represents ``count`` times since ``since_at``."""
 
     schedule_id: str
     tenant: str
@@ -178,7 +194,7 @@ class ScheduleRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleDraft:
-    """What people say of a schedule, checked. ``payload`` is JSON text."""
+    """A checked schedule definition; ``payload`` is JSON text."""
 
     name: str
     timing: Timing
@@ -205,8 +221,8 @@ class ScheduleDraft:
         jitter: object = 0,
         options: Mapping[str, Any] | None = None,
     ) -> ScheduleDraft:
-        spread = seconds(jitter, "jitter")
-        if spread > LONGEST_JITTER:
+        max_delay = seconds(jitter, "jitter")
+        if max_delay > LONGEST_JITTER:
             raise InvalidSetting("jitter must be at most one day", code="invalid_duration")
         return cls(
             name=check_name(name, "schedule"),
@@ -217,19 +233,19 @@ class ScheduleDraft:
             options=stored_options(options or {}),
             missed=_one_of(missed, Missed, "missed"),
             overlap=_one_of(overlap, Overlap, "overlap"),
-            jitter=spread,
+            jitter=max_delay,
         )
 
     def digest(self) -> str:
-        """The same for the same schedule, so that what the code says is compared with what it said before."""
+        """A hash of the definition, to see whether the code declares a schedule differently than before."""
         parts = [self.name, self.timing.text, self.timing.zone, self.kind, self.template, json.loads(self.payload)]
-        said = [*parts, self.options, self.missed, self.overlap, self.jitter]
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        parts += [self.options, self.missed, self.overlap, self.jitter]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """One time that has come and what is to become of it: a job, or why there is none."""
+    """A due time and its result: a job, or why there is none."""
 
     due_at: datetime
     action: Literal["fire", "missed", "failed"]
@@ -243,9 +259,10 @@ class Firing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """All that is to be done about one schedule, as it was read: nothing of it if it is not so any more.
+    """What to do about one schedule as it was read. The store applies all of it, or nothing if the schedule has
+    changed.
 
-    ``spare`` is the job for the longest waiting time, should there be one and nothing run any more.
+    ``spare`` is a job for the longest waiting time, used if one waits and no job of the schedule runs any more.
     """
 
     schedule: Schedule
@@ -258,7 +275,7 @@ class Decision:
 
 @lru_cache(maxsize=4096)
 def _timing(text: str, zone: str) -> Timing:
-    """Many schedules have the same times, and to check them costs more than to find the next one."""
+    """Cached: many schedules have the same timing, and checking one costs more than finding its next time."""
     return Timing.of(text, zone)
 
 
@@ -271,7 +288,7 @@ def _one_of(value: object, choices: Any, what: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A draft with its place in time, ready to be stored. The id is ours: the jitter is drawn with it."""
+    """A draft with its next time, ready to be stored. The id is chosen here because the jitter depends on it."""
 
     id: str
     draft: ScheduleDraft
@@ -289,7 +306,7 @@ class Placed:
         now: datetime,
         anchor: datetime | None = None,
     ) -> Placed:
-        """From now on: times before do not count. One without any left is refused."""
+        """Place a draft from now on; earlier times do not count. A schedule without a future time is refused."""
         begin = now.replace(microsecond=0) if anchor is None else anchor
         following = draft.timing.next(now, begin)
         if following is None:
@@ -299,23 +316,44 @@ class Placed:
             draft=draft,
             anchor=begin,
             next_fire_at=following,
-            attend_at=following + spread_of(id, draft.jitter, following),
+            attend_at=following + _jitter(id, draft.jitter, following),
         )
 
     def declared(self, by: str | None, hash: str | None) -> Placed:
         return dataclasses.replace(self, declared_by=by, declared_hash=hash)
 
     def declared_as(self, read: Schedule) -> Placed:
-        """By the same code as before, if by any."""
+        """The same, declared by the program that declared the stored schedule, if any."""
         return self.declared(read.declared_by, read.declared_hash)
 
     @property
     def state(self) -> str:
         return "ended" if self.next_fire_at is None else "active"
 
+    def columns(self, state: str) -> dict[str, Any]:
+        """The values of the columns that a definition sets. Only an active schedule has an ``attend_at``."""
+        draft = self.draft
+        return {
+            "state": state,
+            "timing": draft.timing.text,
+            "zone": draft.timing.zone,
+            "kind": draft.kind,
+            "template": draft.template,
+            "payload": draft.payload,
+            "options": draft.options,
+            "missed": draft.missed,
+            "overlap": draft.overlap,
+            "jitter": float(draft.jitter),
+            "declared_by": self.declared_by,
+            "declared_hash": self.declared_hash,
+            "anchor_at": self.anchor,
+            "next_fire_at": self.next_fire_at,
+            "attend_at": self.attend_at if state == "active" else None,
+        }
 
-def drafted(read: Schedule) -> ScheduleDraft:
-    """What is stored, as a draft again."""
+
+def draft_of(read: Schedule) -> ScheduleDraft:
+    """The definition of a stored schedule."""
     return ScheduleDraft(
         name=read.name,
         timing=Timing.of(read.timing, read.zone),
@@ -329,16 +367,16 @@ def drafted(read: Schedule) -> ScheduleDraft:
     )
 
 
-def moved(read: Schedule, draft: ScheduleDraft, now: datetime) -> Placed:
-    """Where it stands once it is defined anew: with the same times as before nothing moves."""
+def redefined(read: Schedule, draft: ScheduleDraft, now: datetime) -> Placed:
+    """A stored schedule with a new definition. The next time stays if timing, zone and jitter do."""
     same = (draft.timing.text, draft.timing.zone, draft.jitter) == (read.timing, read.zone, read.jitter)
     if same and read.next_fire_at is not None:
-        return unmoved(read, draft).declared_as(read)
+        return with_same_times(read, draft).declared_as(read)
     anchor = read.anchor_at if draft.timing.text == read.timing else None
     return Placed.at(read.id, draft, now, anchor).declared_as(read)
 
 
-def unmoved(read: Schedule, draft: ScheduleDraft) -> Placed:
+def with_same_times(read: Schedule, draft: ScheduleDraft) -> Placed:
     return Placed(
         id=read.id,
         draft=draft,
@@ -350,7 +388,7 @@ def unmoved(read: Schedule, draft: ScheduleDraft) -> Placed:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which of the times that have come are fired, which were missed, and when the next one comes."""
+    """Which of the due times are fired, which were missed, and the next time."""
 
     fire: tuple[datetime, ...]
     missed: tuple[datetime, ...]
@@ -358,35 +396,35 @@ class Plan:
 
 
 def plan(schedule: Schedule, now: datetime) -> Plan:
-    """What the schedule's policy says about the times from ``next_fire_at`` to now."""
+    """Apply the schedule's policy for missed times to the times from ``next_fire_at`` to now."""
     timing, expected = schedule.timed, schedule.next_fire_at
     if expected is None:
         return Plan((), (), None)
-    come = timing.last(expected, now, schedule.anchor_at, MOST_COUNTED)
-    if not come:  # the rules of the zone have changed since: the next one is another
+    due = timing.last(expected, now, schedule.anchor_at, MOST_COUNTED)
+    if not due:  # the rules of the time zone have changed, and with them the next time
         return Plan((), (), timing.next(now, schedule.anchor_at))
-    while come and come[-1] + spread(schedule, come[-1]) > now:
-        come.pop()  # its own jitter has not passed yet
-    if not come:
+    while due and due[-1] + jitter_of(schedule, due[-1]) > now:
+        due.pop()  # its jitter has not passed yet
+    if not due:
         return Plan((), (), expected)
-    after = timing.next(come[-1], schedule.anchor_at)
-    late = now - (come[-1] + spread(schedule, come[-1])) > GRACE
+    after = timing.next(due[-1], schedule.anchor_at)
+    late = now - (due[-1] + jitter_of(schedule, due[-1])) > GRACE
     match schedule.missed:
         case "all":
-            fired = come[-MOST_FIRED:]
+            fired = due[-MOST_FIRED:]
         case "once":
-            fired = come[-1:]
+            fired = due[-1:]
         case _:
-            fired = [] if late else come[-1:]
-    return Plan(tuple(fired), tuple(come[: len(come) - len(fired)]), after)
+            fired = [] if late else due[-1:]
+    return Plan(tuple(fired), tuple(due[: len(due) - len(fired)]), after)
 
 
-def spread(schedule: Schedule, due: datetime) -> timedelta:
-    """How long this very time is put off: the same for everybody who asks, and different from schedule to schedule."""
-    return spread_of(schedule.id, schedule.jitter, due)
+def jitter_of(schedule: Schedule, due: datetime) -> timedelta:
+    """The delay of this time: the same in every process, and different for every schedule."""
+    return _jitter(schedule.id, schedule.jitter, due)
 
 
-def spread_of(schedule_id: str, jitter: float, due: datetime) -> timedelta:
+def _jitter(schedule_id: str, jitter: float, due: datetime) -> timedelta:
     if not jitter:
         return timedelta(0)
     drawn = hashlib.sha256(f"{schedule_id} {due.isoformat()}".encode()).digest()[:8]

@@ -20,10 +20,10 @@ from holdfast.features.schedules.model import (
     ScheduleDraft,
     ScheduleRun,
     Template,
-    drafted,
-    moved,
-    together,
-    unmoved,
+    draft_of,
+    job_arguments,
+    redefined,
+    with_same_times,
 )
 from holdfast.features.schedules.recurrence import Coming, preview
 from holdfast.stores.flow import Steps, flow, read_together, run
@@ -31,17 +31,17 @@ from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
 
 Make = Callable[[str, Any, dict[str, Any]], JobSpec]
-"""Makes a job of a kind, a payload and options; refuses what does not fit a kind it knows."""
-TRIES = 5  # of a change that somebody else's came before
+"""Makes a job from a kind, a payload and options; raises if the payload does not fit a known kind."""
+TRIES = 5  # a change is repeated if another process changed the schedule first
 
-# Inside the class the word is an operation.
+# Inside the class, ``list`` is an operation.
 _Schedules = list[Schedule]
 _Fires = list[ScheduleRun]
 _Times = list[Coming]
 
 
 class Schedules(StoreNamespace):
-    """When jobs are made without a caller."""
+    """Schedules: jobs that are created at given times."""
 
     def __init__(self, caller: Caller, make: Make, new_id: Callable[[], str]) -> None:
         super().__init__(caller)
@@ -50,12 +50,11 @@ class Schedules(StoreNamespace):
 
     @operation
     def add(self, /, name: str, timing: str, **definition: Any) -> Program[Schedule]:
-        """``app.schedules.add("nightly", "0 3 * * *", kind="report", tz="Europe/Paris", payload={…})``.
+        """Add a schedule: ``app.schedules.add("nightly", "0 3 * * *", kind="report", tz="Europe/Paris", payload={…})``.
 
-        ``kind`` or ``template`` says what is made, ``payload`` with which arguments; a workflow that was declared with
-        ``@app.workflow`` is a kind. ``missed`` is skip, once or all;
-        ``overlap`` is allow, skip or queue; ``jitter`` spreads the load; other options are those of a template. A name
-        that is taken is refused.
+        ``kind`` or ``template`` names the job, ``payload`` has its arguments. A workflow that was declared with
+        ``@app.workflow`` is a kind. ``missed`` is skip, once or all; ``overlap`` is allow, skip or queue; ``jitter``
+        spreads the load; other options are those of a template. A name that is taken is refused.
         """
         return (yield from run(self._add(name, timing, definition)))
 
@@ -63,8 +62,8 @@ class Schedules(StoreNamespace):
 
     @operation
     def edit(self, /, name: str, **changes: Any) -> Program[Schedule]:
-        """Change the given options, also ``timing`` and ``tz``. With another timing the next time is computed from now
-        on; otherwise it stays."""
+        """Change the given options, also ``timing`` and ``tz``. A new timing counts from now on; otherwise the next
+        time stays."""
         return (yield from run(self._edit(name, changes)))
 
     aedit = awaited(edit)
@@ -114,7 +113,7 @@ class Schedules(StoreNamespace):
 
     @operation
     def history(self, name: str, *, limit: int = 50, before: datetime | None = None) -> Program[_Fires]:
-        """What happened at its past times, newest first."""
+        """The results of its past times, newest first."""
         return (yield from run(self._history(name, limit, before)))
 
     ahistory = awaited(history)
@@ -134,37 +133,39 @@ class Schedules(StoreNamespace):
         draft, template = yield from self._drafted(name, timing, definition)
         now = yield from store.clock.now().start()
         placed = Placed.at(self._new_id(), draft, now)
-        self._firing(draft, template, placed.next_fire_at or now)  # refused now rather than when it fires
+        self._firing(draft, template, placed.next_fire_at or now)  # refuse an invalid job now, not when it is due
         if not (yield from store.schedules.add(placed, self._actor, tenant).start()):
             raise Conflict(
                 f"schedule {name} already exists", code="schedule_exists", fix="Edit it, or choose another name."
             )
-        return (yield from self._shown((yield from self._found(name))))
+        return (yield from self._redacted((yield from self._stored(name))))
 
     @flow()
     def _edit(self, name: str, changes: Mapping[str, Any]) -> Steps[Schedule]:
         for _ in range(TRIES):
-            read = yield from self._found(name)
+            read = yield from self._stored(name)
             draft, template = yield from self._drafted(name, changes.get("timing", read.timing), changed(read, changes))
             now = yield from self._store.clock.now().start()
-            placed = moved(read, draft, now)
+            placed = redefined(read, draft, now)
             self._firing(draft, template, placed.next_fire_at or now)
             state = "active" if read.state == "ended" else read.state
             if (yield from self._change(read, placed, state)):
-                return (yield from self._shown((yield from self._found(name))))
+                return (yield from self._redacted((yield from self._stored(name))))
         raise _busy(name)
 
     @flow()
     def _set_state(self, name: str, state: str) -> Steps[Schedule]:
         for _ in range(TRIES):
-            read = yield from self._found(name)
+            read = yield from self._stored(name)
             if read.state == state or (read.state, state) == ("ended", "paused"):
-                return (yield from self._shown(read))
+                return (yield from self._redacted(read))
             now = yield from self._store.clock.now().start()
-            draft = drafted(read)
-            placed = Placed.at(read.id, draft, now, read.anchor_at) if state == "active" else unmoved(read, draft)
+            draft = draft_of(read)
+            placed = (
+                Placed.at(read.id, draft, now, read.anchor_at) if state == "active" else with_same_times(read, draft)
+            )
             if (yield from self._change(read, placed.declared_as(read), state)):
-                return (yield from self._shown(read if state == "deleted" else (yield from self._found(name))))
+                return (yield from self._redacted(read if state == "deleted" else (yield from self._stored(name))))
         raise _busy(name)
 
     def _change(self, read: Schedule, placed: Placed, state: str) -> Steps[bool]:
@@ -174,72 +175,73 @@ class Schedules(StoreNamespace):
     @flow(tells=True)
     def _run(self, name: str, anyway: bool) -> Steps[str]:
         store, tenant = self._store, self._tenant
-        read = yield from self._found(name)
+        read = yield from self._stored(name)
         template = yield from self._template(read.template)
         now = yield from store.clock.now().start()
-        firing = self._firing(drafted(read), template, now)
+        firing = self._firing(draft_of(read), template, now)
         job_id, reason, detail = yield from store.schedules.run(read.id, firing, anyway, self._actor, tenant).start()
         if job_id is None:
-            said = "a job of it is still running" if reason == "schedule_running" else detail
-            raise Refused(f"schedule {name} was not run: {said or reason}", code=reason)
+            why = "a job of it is still running" if reason == "schedule_running" else detail
+            raise Refused(f"schedule {name} was not run: {why or reason}", code=reason)
         return job_id
 
     @flow(writes=False)
     def _history(self, name: str, limit: int, before: datetime | None) -> Steps[_Fires]:
-        read = yield from self._found(name)
+        read = yield from self._stored(name)
         return (yield from self._store.schedules.fires(read.id, self._tenant, limit, before).start())
 
     @flow(writes=False)
     def _preview(self, name: str, count: int) -> Steps[_Times]:
-        read = yield from self._found(name)
+        read = yield from self._stored(name)
         now = yield from self._store.clock.now().start()
         return preview(read.timed, now, read.anchor_at, count)
 
     @flow(writes=False)
     def _get(self, name: str) -> Steps[Schedule]:
         store, tenant = self._store, self._tenant
-        found, rules = yield from read_together(
-            store.schedules.get(_named(name), tenant).start(), store.payload_rules.list(tenant).start()
+        schedule, rules = yield from read_together(
+            store.schedules.get(check_name(name, "schedule"), tenant).start(),
+            store.payload_rules.list(tenant).start(),
         )
-        if found is None:
-            raise _missing(name)
-        return _without(rules, found)
+        if schedule is None:
+            raise _not_found(name)
+        return _redacted(rules, schedule)
 
     @flow(writes=False)
     def _listed(self, state: str | None, kind: str | None, page: Paging) -> Steps[_Schedules]:
         store, tenant = self._store, self._tenant
-        found, rules = yield from read_together(
+        schedules, rules = yield from read_together(
             store.schedules.list(tenant, state, kind, **page).start(), store.payload_rules.list(tenant).start()
         )
-        return [_without(rules, each) for each in found]
+        return [_redacted(rules, schedule) for schedule in schedules]
 
     # --- parts ---
 
-    def _shown(self, found: Schedule) -> Steps[Schedule]:
-        """Without the payload of a restricted kind (rule 24): it is for the jobs that are made."""
+    def _redacted(self, schedule: Schedule) -> Steps[Schedule]:
+        """The schedule without the payload of a restricted kind: only its jobs see that."""
         rules = yield from self._store.payload_rules.list(self._tenant).start()
-        return _without(rules, found)
+        return _redacted(rules, schedule)
 
-    def _found(self, name: str) -> Steps[Schedule]:
-        found = yield from self._store.schedules.get(_named(name), self._tenant).start()
-        if found is None:
-            raise _missing(name)
-        return found
+    def _stored(self, name: str) -> Steps[Schedule]:
+        schedule = yield from self._store.schedules.get(check_name(name, "schedule"), self._tenant).start()
+        if schedule is None:
+            raise _not_found(name)
+        return schedule
 
     def _template(self, name: str | None) -> Steps[Template | None]:
         if name is None:
             return None
-        found = yield from self._store.templates.get(name, self._tenant).start()
-        if found is None or found.removed:
+        template = yield from self._store.templates.get(name, self._tenant).start()
+        if template is None or template.removed:
             raise NotFound(f"no template {name} in this tenant", code="template_not_found")
-        return found
+        return template
 
     def _drafted(
         self, name: str, timing: str, definition: Mapping[str, Any]
     ) -> Steps[tuple[ScheduleDraft, Template | None]]:
         template = yield from self._template(definition.get("template"))
         kind = definition.get("kind")
-        kind = getattr(kind, "name", kind)  # of a declared one
+        kind = getattr(kind, "name", kind)  # a declared kind, or its name
         if (kind is None) == (template is None):
             raise InvalidSetting(
                 "a schedule needs a kind or a template",
@@ -252,7 +254,7 @@ class Schedules(StoreNamespace):
         return ScheduleDraft.of(name, timing, options=options, **parts), template
 
     def _firing(self, draft: ScheduleDraft, template: Template | None, due: datetime) -> Firing:
-        payload, options = together(template, json.loads(draft.payload), draft.options, due)
+        payload, options = job_arguments(template, json.loads(draft.payload), draft.options, due)
         signed = {**options, "tenant": self._tenant, "enqueued_by": f"schedule {draft.name}"}
         spec = self._make(draft.kind, payload, signed)
         return Firing(due, "fire", spec, None if template is None else template.version)
@@ -262,7 +264,7 @@ _PARTS = ("kind", "template", "tz", "payload", "missed", "overlap", "jitter")
 
 
 def changed(read: Schedule, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The definition that a schedule has with these changes. An option that is None is taken away."""
+    """The definition of a schedule with these changes. None removes an option."""
     own: dict[str, Any] = {
         "tz": read.zone,
         "payload": read.payload,
@@ -276,17 +278,15 @@ def changed(read: Schedule, changes: Mapping[str, Any]) -> dict[str, Any]:
     return {**read.options, **own, **changes}
 
 
-def _without(rules: Sequence[PayloadRule], found: Schedule) -> Schedule:
-    return replace(found, payload=shown_payload(rules, found.tenant, found.kind, found.payload)) if rules else found
+def _redacted(rules: Sequence[PayloadRule], schedule: Schedule) -> Schedule:
+    if not rules:
+        return schedule
+    return replace(schedule, payload=shown_payload(rules, schedule.tenant, schedule.kind, schedule.payload))
 
 
 def _busy(name: str) -> Conflict:
     return Conflict(f"schedule {name} is being changed by another caller", code="schedule_changed")
 
 
-def _named(name: str) -> str:
-    return check_name(name, "schedule")
-
-
-def _missing(name: str) -> NotFound:
+def _not_found(name: str) -> NotFound:
     return NotFound(f"no schedule {name} in this tenant", code="schedule_not_found")

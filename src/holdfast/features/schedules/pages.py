@@ -1,4 +1,4 @@
-"""Schedules with their next runs in two time zones: run, pause, edit and create them. Templates of jobs."""
+"""Dashboard pages of schedules and templates: list, create, edit, run, pause, delete."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from holdfast.server.rendering import render, the_app
 from holdfast.stores.flow import beside
 
 LISTED: Final = 500
-LOOKED_AT: Final = 5_000
+SEARCHED: Final = 5_000
+"""Schedules that a search by name reads."""
 NEXT: Final = 10
 STATES: Final = ("", "active", "paused", "ended")
 TEXTS: Final = ("timing", "tz", "kind", "template", "missed", "overlap", "jitter", "queue", "priority")
 
 
 async def index(request: Request) -> Response:
-    asked = request.query_params
-    state, kind, name = chosen(asked, "state", STATES), said(asked, "kind"), said(asked, "name")
-    named = await _found(the_app(request), state or None, kind, name)
+    query = request.query_params
+    state, kind, name = chosen(query, "state", STATES), said(query, "kind"), said(query, "name")
+    schedules = await _matching(the_app(request), state or None, kind, name)
     return await render(
         request,
         "schedules.html",
-        schedules=named[:LISTED],
-        in_words=in_words,  # of each when its row is written: that is done a few rows at a time
-        trouble_of=trouble,
-        more=len(named) > LISTED,
+        schedules=schedules[:LISTED],
+        in_words=lambda schedule: schedule.in_words,
+        trouble_of=lambda schedule: schedule.trouble,
+        more=len(schedules) > LISTED,
         state=state,
         states=STATES[1:],
         kind=kind,
@@ -46,29 +47,29 @@ async def index(request: Request) -> Response:
     )
 
 
-async def _found(app: App, state: str | None, kind: str | None, name: str | None) -> list[Schedule]:
-    """One more than is listed, where there are more. A name is looked for here, page by page: others have their turn in
-    between."""
-    named: list[Schedule] = []
-    place: Place | None = None
-    for _ in range(LOOKED_AT // LISTED):
-        page = await app.schedules.alist(state=state, kind=kind, after=place, limit=LISTED + 1)
-        named += [each for each in page if name is None or name.lower() in each.name.lower()]
-        if len(page) <= LISTED or len(named) > LISTED:
+async def _matching(app: App, state: str | None, kind: str | None, name: str | None) -> list[Schedule]:
+    """The schedules to list, and one more if there are more. Names are compared here, page by page, so that other
+    requests run in between."""
+    result: list[Schedule] = []
+    last: Place | None = None
+    for _ in range(SEARCHED // LISTED):
+        page = await app.schedules.alist(state=state, kind=kind, after=last, limit=LISTED + 1)
+        result += [schedule for schedule in page if name is None or name.lower() in schedule.name.lower()]
+        if len(page) <= LISTED or len(result) > LISTED:
             break
-        place = Place(page[-1].tenant, page[-1].name)
-    return named
+        last = Place(page[-1].tenant, page[-1].name)
+    return result
 
 
 async def show(request: Request) -> Response:
-    app, asked = the_app(request), request.query_params
+    app, query = the_app(request), request.query_params
     schedule = await _schedule(request)
-    if asked.get("edit"):
+    if query.get("edit"):
         hides = await _hides(request, schedule)
-        return await _form(request, _written(schedule, hides), schedule=schedule, hides=hides)
-    zone = _zone(asked.get("zone"))
+        return await _form(request, _form_values(schedule, hides), schedule=schedule, hides=hides)
+    zone = _zone(query.get("zone"))
     client, store = app._session, app._session.store
-    before = time_of(asked, "before")
+    before = time_of(query, "before")
     fires, rules, now = await client.arun(
         beside(
             store.schedules.fires(schedule.id, client.tenant, PAGE, before),
@@ -81,8 +82,8 @@ async def show(request: Request) -> Response:
         request,
         "schedule.html",
         schedule=schedule,
-        words=in_words(schedule),
-        trouble=trouble(schedule),
+        words=schedule.in_words,
+        trouble=schedule.trouble,
         payload=HIDDEN if hides else schedule.payload,
         coming=_coming(schedule, now),
         zone=zone,
@@ -109,7 +110,7 @@ async def create(request: Request) -> Response:
 
 
 async def act(request: Request) -> Response:
-    """What is done to one: its name is all of the rest of the address, so the form says what."""
+    """Apply an action to a schedule. The name is the rest of the path, so the form names the action."""
     given, schedules = await fields(request), the_app(request).schedules
     schedule = await _schedule(request)
     here = path_of(schedule.name) + (f"?{request.url.query}" if request.url.query else "")
@@ -125,8 +126,8 @@ async def act(request: Request) -> Response:
             return go(request, here, f"Resumed schedule {schedule.name}.")
         case "delete":
             question = f"Delete schedule {schedule.name}? Its jobs and its history stay."
-            if (asks := await ask_first(request, question, back=here)) is not None:
-                return asks
+            if (confirmation := await ask_first(request, question, back=here)) is not None:
+                return confirmation
             await schedules.aremove(schedule.name)
             return go(request, "/schedules", f"Deleted schedule {schedule.name}.")
         case "preview":
@@ -150,7 +151,7 @@ async def _form(
     wrong: HoldfastError | None = None,
     tried: bool = False,
 ) -> Response:
-    """With what it would do, before anything is saved."""
+    """The form with a preview of the next times."""
     coming: list[Coming] = []
     words = None
     if tried or schedule is not None:
@@ -176,21 +177,21 @@ async def _form(
 
 
 def _definition(given: dict[str, str], *, keep_payload: bool = False) -> dict[str, Any]:
-    """What was filled in, in the words of ``app.schedules``; what is empty is not said, or taken away."""
-    found: dict[str, Any] = {name: said(given, name) for name in ("kind", "template")}
-    found = {name: value for name, value in found.items() if value is not None}
-    found["timing"] = said(given, "timing") or ""
-    found["tz"] = said(given, "tz") or "UTC"
-    found["missed"] = said(given, "missed") or "once"
-    found["overlap"] = said(given, "overlap") or "allow"
-    found["jitter"] = said(given, "jitter", 30) or 0
+    """The posted values as arguments of ``app.schedules``. Empty fields are left out, or reset."""
+    definition: dict[str, Any] = {name: said(given, name) for name in ("kind", "template")}
+    definition = {name: value for name, value in definition.items() if value is not None}
+    definition["timing"] = said(given, "timing") or ""
+    definition["tz"] = said(given, "tz") or "UTC"
+    definition["missed"] = said(given, "missed") or "once"
+    definition["overlap"] = said(given, "overlap") or "allow"
+    definition["jitter"] = said(given, "jitter", 30) or 0
     if not keep_payload or said(given, "payload", 1_048_576) is not None:
-        found["payload"] = document(given, "payload")
+        definition["payload"] = document(given, "payload")
     for name in ("queue", "priority"):
         text = said(given, name)
         if text is not None:
-            found[name] = _whole(text) if name == "priority" else text
-    return found
+            definition[name] = _whole(text) if name == "priority" else text
+    return definition
 
 
 def _whole(text: str) -> int:
@@ -200,7 +201,7 @@ def _whole(text: str) -> int:
         raise InvalidInput("priority is a whole number", code="invalid_request") from None
 
 
-def _written(schedule: Schedule, hides: bool) -> dict[str, str]:
+def _form_values(schedule: Schedule, hides: bool) -> dict[str, str]:
     own = {
         "timing": schedule.timing,
         "tz": schedule.zone,
@@ -223,12 +224,12 @@ def _coming(schedule: Schedule, now: datetime) -> list[Coming]:
         return []
     try:
         return preview(schedule.timed, now, schedule.anchor_at, NEXT)
-    except InvalidSetting:  # written by hand, or in a zone that this machine does not know
+    except InvalidSetting:  # written by hand, or in a zone that this machine does not have
         return []
 
 
 async def _hides(request: Request, schedule: Schedule) -> bool:
-    """Whether what the schedule gives to its jobs may not be seen (rule 24)."""
+    """Whether the payload of the schedule must not be shown."""
     client = the_app(request)._session
     rules = await client.arun(client.store.payload_rules.list(schedule.tenant))
     return effective(rules, schedule.tenant, schedule.kind).restricted
@@ -250,26 +251,9 @@ def path_of(name: str) -> str:
     return f"/schedules/{quote(name, safe='')}"
 
 
-def in_words(schedule: Schedule) -> str:
-    try:
-        return schedule.timed.words
-    except InvalidSetting as error:
-        return error.message
-
-
-def trouble(schedule: Schedule) -> str | None:
-    if schedule.problem == "unknown_kind":
-        return f"no running worker has a handler for {schedule.kind}"
-    if schedule.problem is not None:
-        return f"the last run failed: {schedule.problem}"
-    if schedule.undeclared_at is not None:
-        return f"the code of {schedule.declared_by} no longer declares it"
-    return None
-
-
 async def templates(request: Request) -> Response:
-    found = await the_app(request).templates.alist(limit=LISTED + 1)
-    return await render(request, "templates.html", templates=found[:LISTED], more=len(found) > LISTED)
+    page = await the_app(request).templates.alist(limit=LISTED + 1)
+    return await render(request, "templates.html", templates=page[:LISTED], more=len(page) > LISTED)
 
 
 async def use_template(request: Request) -> Response:
@@ -278,8 +262,8 @@ async def use_template(request: Request) -> Response:
     name = said(given, "name") or ""
     if given.get("do") == "remove":
         question = f"Remove template {name}? Its versions and its jobs stay."
-        if (asks := await ask_first(request, question, back="/templates")) is not None:
-            return asks
+        if (confirmation := await ask_first(request, question, back="/templates")) is not None:
+            return confirmation
         await app.templates.aremove(name)
         return go(request, "/templates", f"Removed template {name}.")
     job = await app.templates.aenqueue(name)

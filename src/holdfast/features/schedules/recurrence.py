@@ -1,11 +1,10 @@
-"""Cron, intervals, time zones, previews.
+"""Timing of schedules: cron expressions in a time zone, intervals, single times, previews. Pure: the caller has the
+clock.
 
-When a schedule fires: cron expressions in a time zone, intervals, single times. Pure: the caller has the clock.
-
-Cron is of two sorts, as in Debian. One that fixes the minute and the hour (``30 2 * * *``) means what the clock on the
-wall says: a time that the change to summer time leaves out is made up for at the first instant after the gap, and one
-that comes twice is taken the first time. One with a star in either (``*/15 * * * *``) means whatever passes: it fires
-whenever the clock on the wall shows such a time, twice where that comes twice. An interval knows no clock on a wall.
+There are two sorts of cron expressions, as in Debian's cron. One that fixes the minute and the hour (``30 2 * * *``)
+follows the local clock: a time that daylight saving skips fires at the first instant after the gap, and a time that
+occurs twice fires the first time only. One with a star in either field (``*/15 * * * *``) fires whenever the local
+clock shows such a time, twice if it occurs twice. An interval ignores daylight saving time.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _FIX: Final = 'For example "0 9 * * MON-FRI", "@daily", "every 90s", "at 2027-01
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """``text`` and ``zone`` are what people wrote; the rest follows from them."""
+    """When a schedule fires. ``text`` and ``zone`` are the input; the rest is parsed from them."""
 
     text: str
     zone: str
@@ -55,22 +54,22 @@ class Timing:
 
     @classmethod
     def of(cls, text: object, zone: object = "UTC") -> Timing:
-        """As people say it, checked: it can be read, and it fires some day."""
+        """Parse and check a timing. It must fire at least once."""
         if not isinstance(text, str) or not text.strip() or len(text) > TEXT_LIMIT:
             raise _invalid(f"the times of a schedule are text of up to {TEXT_LIMIT} characters")
-        known = zone_of(zone).key
-        said = " ".join(text.split())
-        if every := _EVERY.fullmatch(said):
+        key = zone_of(zone).key
+        normalized = " ".join(text.split())
+        if every := _EVERY.fullmatch(normalized):
             span = timedelta(seconds=seconds(every.group(1), "duration"))
             if not SHORTEST <= span <= LONGEST:
                 raise _invalid("an interval is from one second to ten years")
-            return cls(said, known, "every", every=span)
-        if at := _AT.fullmatch(said):
-            return cls(said, known, "at", at=_single(at.group(1), known))
-        return cls(said, known, "cron", cron=_expression(said, known))
+            return cls(normalized, key, "every", every=span)
+        if at := _AT.fullmatch(normalized):
+            return cls(normalized, key, "at", at=_single(at.group(1), key))
+        return cls(normalized, key, "cron", cron=_expression(normalized, key))
 
     def after(self, moment: datetime, anchor: datetime) -> Iterator[datetime]:
-        """The times later than ``moment``, in UTC, each later than the one before. Intervals count from ``anchor``."""
+        """The times after ``moment``, in UTC and ascending. Intervals count from ``anchor``."""
         if self.sort == "at":
             assert self.at is not None
             return iter((self.at,) if self.at > moment else ())
@@ -82,25 +81,26 @@ class Timing:
         return next(self.after(moment, anchor), None)
 
     def last(self, since: datetime, until: datetime, anchor: datetime, most: int) -> list[datetime]:
-        """The times from ``since`` to ``until``, both included: the last ``most`` of them, the earliest first.
+        """The last ``most`` times from ``since`` to ``until``, both included, earliest first.
 
-        Found in windows before ``until``, each twice as long: a year that was missed costs no more than what is asked.
+        The search uses windows before ``until``, each twice as long: a missed year costs no more than the requested
+        times.
         """
         window = timedelta(hours=1)
         while True:
             begin = max(since, until - window) - timedelta(microseconds=1)
-            found: list[datetime] = []
+            times: list[datetime] = []
             for moment in self.after(begin, anchor):
                 if moment > until:
                     break
-                found.append(moment)
-            if len(found) >= most or until - window <= since:
-                return found[-most:]
+                times.append(moment)
+            if len(times) >= most or until - window <= since:
+                return times[-most:]
             window *= 2
 
     @property
     def words(self) -> str:
-        """In words, for people."""
+        """The timing in words."""
         if self.sort == "at":
             assert self.at is not None
             return f"once, on {self.at.astimezone(zone_of(self.zone)):%Y-%m-%d at %H:%M:%S}"
@@ -111,16 +111,17 @@ class Timing:
 
 @lru_cache(maxsize=4096)
 def _explained(cron: str) -> str:
-    """Found out once: a list says it of each of its rows."""
-    words: str = CronSim(cron, datetime(2000, 1, 1)).explain()
-    return words
+    """Cached: a list shows it in each of its rows."""
+    text: str = CronSim(cron, datetime(2000, 1, 1)).explain()
+    return text
 
 
 def zone_of(name: object) -> zoneinfo.ZoneInfo:
-    """The zone of this name, or an error that tells a name nobody knows from a machine that knows no zones."""
+    """The time zone of this name. The error distinguishes an unknown name from a machine without a time zone
+    database."""
     if isinstance(name, str) and name and len(name) <= ZONE_LIMIT:
         try:
-            return zoneinfo.ZoneInfo(name)  # which keeps those that were asked for
+            return zoneinfo.ZoneInfo(name)  # cached by zoneinfo
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             if not zoneinfo.available_timezones():
                 raise InvalidSetting(
@@ -134,13 +135,13 @@ def zone_of(name: object) -> zoneinfo.ZoneInfo:
 
 
 def in_zone(wall: datetime, zone: zoneinfo.ZoneInfo) -> datetime:
-    """The instant at which the clock on the wall shows this, in UTC: the first such, or the first after the gap that
-    leaves it out."""
+    """The instant, in UTC, at which the local clock shows this time: the first one if it occurs twice, and the first
+    instant after the gap if daylight saving skips it."""
     early = wall.replace(tzinfo=zone, fold=0)
     instant = early.astimezone(UTC)
     if instant.astimezone(zone).replace(tzinfo=None) == wall:
         return instant
-    # In a gap the offset before it (fold 0) leads to an instant behind it, the one after it (fold 1) to one before it.
+    # In a gap, fold 0 (the offset before it) gives an instant after the gap, and fold 1 one before it.
     low, high = wall.replace(tzinfo=zone, fold=1).astimezone(UTC), instant
     offset = low.astimezone(zone).utcoffset()
     while high - low > _SECOND:
@@ -150,7 +151,7 @@ def in_zone(wall: datetime, zone: zoneinfo.ZoneInfo) -> datetime:
 
 
 def is_fixed(cron: str) -> bool:
-    """Whether it fixes the minute and the hour, and so means the clock on the wall."""
+    """Whether a cron expression fixes the minute and the hour, and so follows the local clock."""
     minute, hour = cron.split()[-5:-3]
     return not minute.startswith("*") and not hour.startswith("*")
 
@@ -161,23 +162,23 @@ def _fires(cron: str, zone: zoneinfo.ZoneInfo, moment: datetime) -> Iterator[dat
         return
     latest = moment
     if is_fixed(cron):
-        # A little earlier, for what the gap before may have put off until after it.
+        # Start earlier: a time that a gap skipped fires after the gap.
         wall = moment.astimezone(zone).replace(tzinfo=None) - timedelta(days=2)
-        for shown in _times(CronSim(cron, wall)):
-            if (instant := in_zone(shown, zone)) > latest:
+        for local in _times(CronSim(cron, wall)):
+            if (instant := in_zone(local, zone)) > latest:
                 latest = instant
                 yield instant
         return
     simulation = CronSim(cron, moment.astimezone(zone))
-    for shown in _times(simulation):
-        instant = shown.astimezone(UTC)
+    for local in _times(simulation):
+        instant = local.astimezone(UTC)
         if instant > latest and _shows(simulation, instant.astimezone(zone)):
             latest = instant
             yield instant
 
 
 def _times(simulation: CronSim) -> Iterator[datetime]:
-    """Until it gives up, which it does after fifty years without a match, or at the end of the calendar."""
+    """The times of a simulation. It ends after fifty years without a match, or at the end of the calendar."""
     while True:
         try:
             yield next(simulation)
@@ -186,7 +187,7 @@ def _times(simulation: CronSim) -> Iterator[datetime]:
 
 
 def _shows(simulation: CronSim, local: datetime) -> bool:
-    """Whether the clock on the wall really shows what was asked for: a day that was left out has no times."""
+    """Whether the local time matches the expression: some zones have skipped whole days."""
     return (
         local.second in simulation.seconds
         and local.minute in simulation.minutes
@@ -206,43 +207,43 @@ def _steps(every: timedelta, moment: datetime, anchor: datetime) -> Iterator[dat
         return
 
 
-def _expression(said: str, zone: str) -> str:
-    if said.startswith("@"):
+def _expression(text: str, zone: str) -> str:
+    if text.startswith("@"):
         try:
-            return NAMES[said.lower()]
+            return NAMES[text.lower()]
         except KeyError:
-            raise _invalid(f"there is no {said}; there are {', '.join(NAMES)}") from None
-    cron = said.upper()
+            raise _invalid(f"there is no {text}; there are {', '.join(NAMES)}") from None
+    cron = text.upper()
     try:
         _explained(cron)
     except (CronSimError, ValueError, AssertionError, KeyError, IndexError) as error:
-        raise _invalid(f"{said!r} is no cron expression of five or six fields: {error}") from None
+        raise _invalid(f"{text!r} is no cron expression of five or six fields: {error}") from None
     if next(_fires(cron, zone_of(zone), datetime(2024, 1, 1, tzinfo=UTC)), None) is None:
-        raise _invalid(f"{said!r} never comes")
+        raise _invalid(f"{text!r} never comes")
     return cron
 
 
-def _single(said: str, zone: str) -> datetime:
+def _single(text: str, zone: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(said)
+        moment = datetime.fromisoformat(text)
     except ValueError:
-        raise _invalid(f"{said!r} is no time") from None
+        raise _invalid(f"{text!r} is no time") from None
     try:
-        found = moment.astimezone(UTC) if moment.tzinfo is not None else in_zone(moment, zone_of(zone))
-        found.astimezone(zone_of(zone))  # in which it is shown
+        instant = moment.astimezone(UTC) if moment.tzinfo is not None else in_zone(moment, zone_of(zone))
+        instant.astimezone(zone_of(zone))  # must be displayable
     except OverflowError:
-        raise _invalid(f"{said!r} is outside of the years 1 to 9999") from None
-    return found
+        raise _invalid(f"{text!r} is outside of the years 1 to 9999") from None
+    return instant
 
 
 def _span(span: timedelta) -> str:
-    left, parts = span.total_seconds(), []
+    rest, parts = span.total_seconds(), []
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        whole, left = divmod(left, size)
+        whole, rest = divmod(rest, size)
         if whole:
             parts.append(f"{whole:.0f} {unit}")
-    if left:
-        parts.append(f"{left:g} s")
+    if rest:
+        parts.append(f"{rest:g} s")
     return " ".join(parts)
 
 
@@ -255,7 +256,7 @@ MOST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """One time at which a schedule will fire. ``local`` has its zone's offset; ``warning`` says what is odd."""
+    """A future time of a schedule. ``local`` has the offset of its zone; ``warning`` explains a clock change."""
 
     at: datetime
     local: datetime
@@ -273,32 +274,32 @@ def preview(timing: Timing, moment: datetime, anchor: datetime, count: int = 10)
 def _warnings(
     timing: Timing, zone: zoneinfo.ZoneInfo, moment: datetime, times: Sequence[datetime]
 ) -> dict[datetime, str]:
-    """By the time that is fired: what the clock on the wall leaves out is told where the next one fires."""
-    found: dict[datetime, list[str]] = {}
+    """Warnings by time. A time that the clock skips is reported at the next one that fires."""
+    notes: dict[datetime, list[str]] = {}
     fixed = is_fixed(timing.cron)
     for wall in _walls(timing.cron, zone, moment, times[-1]):
-        shown, said = in_zone(wall, zone), f"{wall:%H:%M} on {wall:%Y-%m-%d}"
-        if shown.astimezone(zone).replace(tzinfo=None) != wall:
-            behind = next((at for at in times if at >= shown), None)
-            if behind is not None and fixed and behind == shown:
-                _add(found, behind, f"{said} is left out by the clock: moved to {behind.astimezone(zone):%H:%M}")
-            elif behind is not None:
-                _add(found, behind, f"{said} is left out by the clock: skipped")
-        elif fixed and _comes_twice(wall, zone) and shown in times:
-            _add(found, shown, f"{said} comes twice: fires the first time only")
+        instant, label = in_zone(wall, zone), f"{wall:%H:%M} on {wall:%Y-%m-%d}"
+        if instant.astimezone(zone).replace(tzinfo=None) != wall:
+            following = next((at for at in times if at >= instant), None)
+            if following is not None and fixed and following == instant:
+                _add(notes, following, f"{label} is left out by the clock: moved to {following.astimezone(zone):%H:%M}")
+            elif following is not None:
+                _add(notes, following, f"{label} is left out by the clock: skipped")
+        elif fixed and _comes_twice(wall, zone) and instant in times:
+            _add(notes, instant, f"{label} comes twice: fires the first time only")
         elif _comes_twice(wall, zone):
-            for at in (shown, wall.replace(tzinfo=zone, fold=1).astimezone(UTC)):
+            for at in (instant, wall.replace(tzinfo=zone, fold=1).astimezone(UTC)):
                 if at in times:
-                    _add(found, at, f"{said} comes twice: fires both times")
-    return {at: "; ".join(notes) for at, notes in found.items()}
+                    _add(notes, at, f"{label} comes twice: fires both times")
+    return {at: "; ".join(texts) for at, texts in notes.items()}
 
 
 def _walls(cron: str, zone: zoneinfo.ZoneInfo, moment: datetime, last: datetime) -> Iterator[datetime]:
-    """What the expression names on a wall whose clock is never changed, around what is shown."""
+    """The local times that the expression names, ignoring clock changes, around the previewed period."""
     begin = moment.astimezone(zone).replace(tzinfo=None) - timedelta(hours=3)
     end = last.astimezone(zone).replace(tzinfo=None) + timedelta(hours=3)
-    named = itertools.takewhile(lambda wall: wall <= end, CronSim(cron, begin))
-    bounded = itertools.islice(named, 20 * MOST)
+    walls = itertools.takewhile(lambda wall: wall <= end, CronSim(cron, begin))
+    bounded = itertools.islice(walls, 20 * MOST)
     return (wall for wall in bounded if in_zone(wall, zone) > moment or _comes_twice(wall, zone))
 
 
@@ -307,5 +308,5 @@ def _comes_twice(wall: datetime, zone: zoneinfo.ZoneInfo) -> bool:
     return second.utcoffset() != first.utcoffset() and first.astimezone(UTC) < second.astimezone(UTC)
 
 
-def _add(found: dict[datetime, list[str]], at: datetime, note: str) -> None:
-    found.setdefault(at, []).append(note)
+def _add(notes: dict[datetime, list[str]], at: datetime, note: str) -> None:
+    notes.setdefault(at, []).append(note)

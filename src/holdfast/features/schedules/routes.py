@@ -1,4 +1,4 @@
-"""/schedules, /templates."""
+"""HTTP routes of schedules and templates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ template_router = Router(prefix="/templates", tags=["templates"])
 
 
 class KeptOptions(Body):
-    """How jobs are enqueued that are made later; ``deadline`` is how long after its time one may still be begun."""
+    """Options of jobs that are created later; ``deadline`` is how long after its time a job may still start."""
 
     queue: Text | None = None
     priority: int | None = Field(default=None, ge=-32_768, le=32_767)
@@ -36,15 +36,15 @@ class KeptOptions(Body):
     external_ref: Text | None = None
 
     def options(self, *besides: str) -> dict[str, Any]:
-        """What was said and is not null."""
+        """The given fields that are not null."""
         return {name: value for name, value in self.changes(*besides).items() if value is not None}
 
     def changes(self, *besides: str) -> dict[str, Any]:
-        """What was said: null as well, which takes something away."""
-        chosen = {name: value for name, value in self.given().items() if name not in besides}
-        if isinstance(chosen.get("retry"), RetryPolicy):
-            chosen["retry"] = chosen["retry"].policy()
-        return chosen
+        """The given fields, also those that are null: null removes an option."""
+        fields = {name: value for name, value in self.given().items() if name not in besides}
+        if isinstance(fields.get("retry"), RetryPolicy):
+            fields["retry"] = fields["retry"].policy()
+        return fields
 
 
 class PutTemplate(KeptOptions):
@@ -65,22 +65,24 @@ async def list_templates(
 ) -> Page[Template]:
     """List templates in their newest versions, by name."""
     scope = app._session.tenant
-    found = await app.templates.alist(after=Place.read(after, scope), limit=limit + 1)
-    return paged(found, limit, lambda each: Place(each.tenant, each.name).cursor(scope))
+    templates = await app.templates.alist(after=Place.read(after, scope), limit=limit + 1)
+    return paged(templates, limit, lambda template: Place(template.tenant, template.name).cursor(scope))
 
 
 @template_router.get("/{name:path}/versions", dependencies=[allowed(Scope.READ)], response_model=Page[Template])
 async def template_versions(app: TheApp, name: NamePath, after: After = None, limit: Limit = PAGE) -> Page[Template]:
     """List the versions of a template, newest first, including removals."""
     scope = app._session.tenant
-    found = await app.templates.aversions(name, after=Place.read(after, scope), limit=limit + 1)
-    if not found and after is None:
+    versions = await app.templates.aversions(name, after=Place.read(after, scope), limit=limit + 1)
+    if not versions and after is None:
         raise _missing(name)
-    return paged(found, limit, lambda each: Place(each.tenant, str(each.version)).cursor(scope))
+    return paged(versions, limit, lambda version: Place(version.tenant, str(version.version)).cursor(scope))
 
 
 class FromTemplate(JobOptions, Body):
-    arguments: dict[str, Any] = Field(default_factory=dict, description="On top of the template's payload.")
+    arguments: dict[str, Any] = Field(
+        default_factory=dict, description="Arguments that override the template's payload."
+    )
     version: int | None = Field(default=None, ge=1, le=2**31 - 1)
 
 
@@ -89,9 +91,9 @@ class FromTemplate(JobOptions, Body):
 )
 async def enqueue_template(app: TheApp, name: NamePath, body: FromTemplate | None = None) -> Accepted:
     """Enqueue a job from a template."""
-    asked = body or FromTemplate()
-    chosen = app.templates.using(version=asked.version, **asked.options("arguments", "version"))
-    handle = await chosen.aenqueue(name, **asked.arguments)
+    options = body or FromTemplate()
+    templates = app.templates.using(version=options.version, **options.options("arguments", "version"))
+    handle = await templates.aenqueue(name, **options.arguments)
     return Accepted(handle.id, handle.tenant, handle.created, handle.reason)
 
 
@@ -123,7 +125,7 @@ router = Router(prefix="/schedules", tags=["schedules"])
 
 
 class Definition(KeptOptions):
-    """What is made, and how: what is left out of a change stays."""
+    """The definition of a schedule. In a change, fields that are left out stay as they are."""
 
     timing: Annotated[str, Field(max_length=200, examples=["0 9 * * MON-FRI", "@daily", "every 15m"])] | None = None
     tz: Text | None = None
@@ -157,9 +159,9 @@ async def list_schedules(
 ) -> Response:
     """List schedules by name."""
     scope = app._session.tenant
-    found = await app.schedules.alist(state=state, kind=kind, after=Place.read(after, scope), limit=limit + 1)
-    page = paged(found, limit, lambda each: Place(each.tenant, each.name).cursor(scope))
-    return Response(as_json(page), media_type="application/json")  # not checked once more: it is our own
+    schedules = await app.schedules.alist(state=state, kind=kind, after=Place.read(after, scope), limit=limit + 1)
+    page = paged(schedules, limit, lambda schedule: Place(schedule.tenant, schedule.name).cursor(scope))
+    return Response(as_json(page), media_type="application/json")  # skips the validation of the response model
 
 
 @router.post("", dependencies=[allowed_one(Scope.OPERATE)], status_code=201, response_model=Schedule)
@@ -181,8 +183,8 @@ async def schedule_history(
     app: TheApp, name: NamePath, before: Annotated[Instant | None, Query()] = None, limit: Limit = PAGE
 ) -> Page[ScheduleRun]:
     """List a schedule's past times, newest first. `before` is the `due_at` of the last one seen."""
-    found = await app.schedules.ahistory(name, limit=limit + 1, before=before)
-    return paged(found, limit, lambda fire: fire.due_at.isoformat())
+    runs = await app.schedules.ahistory(name, limit=limit + 1, before=before)
+    return paged(runs, limit, lambda fire: fire.due_at.isoformat())
 
 
 @router.post("/{name:path}/pause", dependencies=[allowed_one(Scope.OPERATE)], response_model=Schedule)
@@ -203,8 +205,8 @@ class Ran:
 
 @router.post("/{name:path}/run-now", dependencies=[allowed_one(Scope.OPERATE)], status_code=201, response_model=Ran)
 async def run_schedule_now(app: TheApp, name: NamePath, anyway: bool = False) -> Ran:
-    """Run it now, besides its times. One that does not allow two at once is refused while a job of it runs, unless
-    `anyway`."""
+    """Run a schedule now, in addition to its times. A schedule that does not allow overlap is refused while a job of it
+    runs, unless `anyway`."""
     return Ran(await app.schedules.arun(name, anyway=anyway))
 
 

@@ -1,7 +1,7 @@
-"""What every worker does about schedules: declare those of its code, and fire what has come.
+"""The maintenance task of every worker that fires schedules, and syncs those that its code declares.
 
-No leader: any number of processes may do this at once. Each reads what has come, decides in Python, and hands the
-decision to the store, which applies it only to what is still as it was read.
+There is no leader: any number of processes may run it. Each reads the due schedules, decides in Python, and passes the
+decisions to the store, which applies only those whose schedule has not changed since.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from holdfast.features.schedules.model import (
     Schedule,
     ScheduleDraft,
     Template,
-    moved,
+    jitter_of,
+    job_arguments,
     plan,
-    spread,
-    together,
+    redefined,
 )
 from holdfast.stores.flow import Flow, Steps
 from holdfast.stores.port import Caller
@@ -47,16 +47,16 @@ BATCH = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Attended:
-    """What one look brought: ``declared`` when the code's own schedules were seen to."""
+class FireResult:
+    """The result of one run. ``reconciled``: it also synced the schedules that the code declares."""
 
     store: Store
-    declared: bool
+    reconciled: bool
     count: int
 
 
 class Scheduler:
-    """The schedules that the code of one app declares, and the duty that fires all there are."""
+    """The schedules that the code of one app declares, and the maintenance task that fires all schedules."""
 
     def __init__(
         self, caller: Caller, program: str, kinds: Collection[str], make: Make, new_id: Callable[[], str]
@@ -67,7 +67,7 @@ class Scheduler:
         self.make = make
         self._new_id = new_id
         self._declared: dict[str, ScheduleDraft] = {}
-        self._told: WeakSet[Store] = WeakSet()
+        self._reconciled: WeakSet[Store] = WeakSet()
 
     def declare(self, draft: ScheduleDraft) -> None:
         if draft.name in self._declared:
@@ -76,95 +76,96 @@ class Scheduler:
             )
         if draft.template is None:
             payload, due = json.loads(draft.payload), datetime(2000, 1, 1, tzinfo=UTC)
-            self._firing(draft.kind, draft.name, None, payload, draft.options, due, self._caller.tenant)
+            self._job(draft.kind, draft.name, None, payload, draft.options, due, self._caller.tenant)
         self._declared[draft.name] = draft
 
     def duty(self, tenant: str, every: float) -> MaintenanceTask:
         return MaintenanceTask("schedules", every, lambda store: self.attend(store, tenant), self._count, BATCH)
 
-    def attend(self, store: Store, tenant: str) -> Flow[Attended]:
-        look, fire = partial(self._peek, store, tenant), partial(self.fire_schedules, store, tenant)
-        return Flow(fire, peek=look, tells=True)
+    def attend(self, store: Store, tenant: str) -> Flow[FireResult]:
+        peek, fire = partial(self._peek, store, tenant), partial(self.fire_schedules, store, tenant)
+        return Flow(fire, peek=peek, tells=True)
 
-    def _count(self, attended: Attended) -> int:
-        if attended.declared:  # only now: it has been committed
-            self._told.add(attended.store)
-        return attended.count
+    def _count(self, result: FireResult) -> int:
+        if result.reconciled:  # remembered only now that it is committed
+            self._reconciled.add(result.store)
+        return result.count
 
-    def _peek(self, store: Store, tenant: str) -> Steps[Attended | None]:
-        if store not in self._told:
+    def _peek(self, store: Store, tenant: str) -> Steps[FireResult | None]:
+        if store not in self._reconciled:
             return None
         _, due, _ = yield from store.schedules.due(tuple(self._kinds), 1, tenant).start()
-        off = bool(due) and any(pause.halts for pause in (yield from store.pauses.list(tenant).start()))
-        return None if due and not off else Attended(store, False, 0)
+        halted = bool(due) and any(pause.halts for pause in (yield from store.pauses.list(tenant).start()))
+        return None if due and not halted else FireResult(store, False, 0)
 
-    def fire_schedules(self, store: Store, tenant: str) -> Steps[Attended]:
-        """One transaction: read, decide, apply. It bears the name of the operation that it comes to."""
-        fresh = store not in self._told
+    def fire_schedules(self, store: Store, tenant: str) -> Steps[FireResult]:
+        """Read, decide and apply in one transaction. Metrics report it by this function's name."""
+        fresh = store not in self._reconciled
         if fresh:
             yield from self._reconcile(store)
         now, due, run = yield from store.schedules.due(tuple(self._kinds), BATCH, tenant, held=fresh).start()
         pauses = (yield from store.pauses.list(tenant).start()) if due else []
         if any(pause.halts for pause in pauses):
-            return Attended(store, fresh, 0)  # what is missed meanwhile is for the policy of each
+            return FireResult(store, fresh, 0)  # the policy of each schedule decides about times missed meanwhile
         refusing = [pause for pause in pauses if pause.refuse_enqueue]
         templates: dict[tuple[str, str], Template | None] = {}
         decisions = []
         for schedule in due:
-            known = (schedule.tenant, schedule.template or "")
-            if schedule.template is not None and known not in templates:
-                templates[known] = yield from store.templates.get(schedule.template, schedule.tenant).start()
-            decided = self.decide(schedule, templates.get(known), now, schedule.kind in run)
-            decisions.append(_held(schedule, now, "paused") if _is_refused(decided, refusing) else decided)
+            key = (schedule.tenant, schedule.template or "")
+            if schedule.template is not None and key not in templates:
+                templates[key] = yield from store.templates.get(schedule.template, schedule.tenant).start()
+            decision = self.decide(schedule, templates.get(key), now, schedule.kind in run)
+            decisions.append(_postponed(schedule, now, "paused") if _is_refused(decision, refusing) else decision)
         if any(firing.job is not None for decision in decisions for firing in decision.firings):
             rules = yield from store.payload_rules.list(tenant).start()
-            decisions = [judged(decision, rules) for decision in decisions] if rules else decisions
+            decisions = [_checked_payloads(decision, rules) for decision in decisions] if rules else decisions
         applied = (yield from store.schedules.fire(decisions, tenant).start()) if decisions else 0
-        return Attended(store, fresh, applied)
+        return FireResult(store, fresh, applied)
 
     # --- deciding ---
 
     def decide(self, schedule: Schedule, template: Template | None, now: datetime, elsewhere: bool) -> Decision:
-        """``elsewhere`` somebody is alive who takes jobs of this kind; else one that is not ours is not known."""
+        """Decide about a due schedule. ``elsewhere``: another live worker handles its kind. A kind that no worker
+        handles is unknown."""
         if schedule.kind not in self._kinds and not elsewhere:
-            return _held(schedule, now, "unknown_kind")
+            return _postponed(schedule, now, "unknown_kind")
         try:
             planned = plan(schedule, now)
-        except HoldfastError as error:  # a zone that this machine does not know, or times written by hand
-            return _held(schedule, now, error.code)
+        except HoldfastError as error:  # a zone that this machine does not have, or a timing written by hand
+            return _postponed(schedule, now, error.code)
         except Exception:
             log.exception("The times of schedule %s cannot be computed", schedule.name)
-            return _held(schedule, now, "invalid_schedule")
-        firings = [self._of(schedule, template, due) for due in planned.fire]
+            return _postponed(schedule, now, "invalid_schedule")
+        firings = [self._firing(schedule, template, due) for due in planned.fire]
         if planned.missed:
             missed = planned.missed
             firings.insert(0, Firing(missed[-1], "missed", count=len(missed), since_at=missed[0]))
-        spare = self._of(schedule, template, now) if schedule.overlap == "queue" else None
+        spare = self._firing(schedule, template, now) if schedule.overlap == "queue" else None
         following = planned.next_fire_at
         return Decision(
             schedule=schedule,
             firings=tuple(firings),
             next_fire_at=following,
-            attend_at=None if following is None else following + spread(schedule, following),
+            attend_at=None if following is None else following + jitter_of(schedule, following),
             spare=spare if spare is not None and spare.action == "fire" else None,
             problem=next((firing.code for firing in firings if firing.code is not None), None),
         )
 
-    def _of(self, schedule: Schedule, template: Template | None, due: datetime) -> Firing:
-        """A time as a job, or as what kept it from becoming one: no schedule keeps the others from theirs."""
+    def _firing(self, schedule: Schedule, template: Template | None, due: datetime) -> Firing:
+        """The job of a due time, or its error: one invalid schedule must not stop the others."""
         try:
             if schedule.template is not None and (template is None or template.removed):
                 return Firing(due, "failed", code="template_not_found", message=f"template {schedule.template} is gone")
-            spec = self._firing(
+            spec = self._job(
                 schedule.kind, schedule.name, template, schedule.payload, schedule.options, due, schedule.tenant
             )
         except HoldfastError as error:
             return Firing(due, "failed", code=error.code, message=error.message)
-        except Exception as error:  # options written by hand, or a validator of the user's own
+        except Exception as error:  # options written by hand, or an error in the user's validator
             return Firing(due, "failed", code="invalid_schedule", message=f"{type(error).__name__}: {error}")
         return Firing(due, "fire", spec, None if template is None else template.version)
 
-    def _firing(
+    def _job(
         self,
         kind: str,
         name: str,
@@ -174,14 +175,14 @@ class Scheduler:
         due: datetime,
         tenant: str,
     ) -> JobSpec:
-        arguments, given = together(template, payload, options, due)
-        return self.make(kind, arguments, {**given, "tenant": tenant, "enqueued_by": f"schedule {name}"})
+        arguments, merged = job_arguments(template, payload, options, due)
+        return self.make(kind, arguments, {**merged, "tenant": tenant, "enqueued_by": f"schedule {name}"})
 
     # --- declaring ---
 
     def _reconcile(self, store: Store) -> Steps[None]:
-        """Bring the database to what the code says, once a process, when it starts: of two versions of the code the one
-        that started last has said the last word, and neither says it again."""
+        """Sync the declared schedules to the database, once per process, when it starts. If two versions of the code
+        run, the one that started last wins, and neither repeats it."""
         caller = self._caller
         own = yield from store.schedules.declared(self._program, caller.tenant).start()
         stored = {schedule.name: schedule for schedule in own}
@@ -197,13 +198,13 @@ class Scheduler:
             if read is None:
                 yield from self._introduce(store, draft, digest, now)
             elif read.declared_hash != digest:
-                placed = moved(read, draft, now).declared(self._program, digest)
+                placed = redefined(read, draft, now).declared(self._program, digest)
                 state = "active" if read.state == "ended" else read.state
                 if (yield from store.schedules.change(read, placed, state, caller.actor, caller.tenant).start()):
                     log.info("Schedule %s updated from the code: %s", name, draft.timing.text)
-        strangers = {name for name, read in stored.items() if name not in self._declared and read.undeclared_at is None}
+        removed = {name for name, read in stored.items() if name not in self._declared and read.undeclared_at is None}
         returned = {name for name, read in stored.items() if name in self._declared and read.undeclared_at is not None}
-        if strangers or returned:
+        if removed or returned:
             gone = yield from store.schedules.declare(self._program, sorted(self._declared), caller.tenant).start()
             for name in gone:
                 log.warning(
@@ -217,7 +218,7 @@ class Scheduler:
     def _introduce(self, store: Store, draft: ScheduleDraft, digest: str, now: datetime) -> Steps[None]:
         try:
             placed = Placed.at(self._new_id(), draft, now).declared(self._program, digest)
-        except InvalidSetting:  # a single time that is over
+        except InvalidSetting:  # a single time that has passed
             log.info("Declared schedule %s has no time left", draft.name)
             return
         caller = self._caller
@@ -226,17 +227,18 @@ class Scheduler:
 
 
 def _is_refused(decision: Decision, refusing: list[Pause]) -> bool:
-    """Whether a job that it would make is not accepted now."""
+    """Whether a pause refuses a job that the decision would create."""
     firings = decision.firings if decision.spare is None else (*decision.firings, decision.spare)
     specs = [firing.job for firing in firings if firing.job is not None]
-    whose = decision.schedule.tenant
-    return any(each.holds(whose, spec.queue, spec.kind, spec.agent) for each in refusing for spec in specs)
+    tenant = decision.schedule.tenant
+    return any(pause.holds(tenant, spec.queue, spec.kind, spec.agent) for pause in refusing for spec in specs)
 
 
-def judged(decision: Decision, rules: Sequence[PayloadRule]) -> Decision:
-    """With what a rule for payloads would refuse as a failure: the store would refuse all the others with it."""
+def _checked_payloads(decision: Decision, rules: Sequence[PayloadRule]) -> Decision:
+    """The decision with jobs that violate a payload rule turned into failures. Otherwise the store would refuse the
+    whole batch."""
 
-    def judge(firing: Firing) -> Firing:
+    def check(firing: Firing) -> Firing:
         job = firing.job
         rule = NO_RULE if job is None else effective(rules, decision.schedule.tenant, job.kind)
         refused = None if job is None else rule.objection(job.kind, job.payload)
@@ -244,12 +246,13 @@ def judged(decision: Decision, rules: Sequence[PayloadRule]) -> Decision:
             firing if refused is None else Firing(firing.due_at, "failed", code=refused.code, message=refused.message)
         )
 
-    firings = tuple(map(judge, decision.firings))
-    spare = decision.spare if decision.spare is None or judge(decision.spare).action == "fire" else None
-    problem = decision.problem or next((each.code for each in firings if each.code is not None), None)
+    firings = tuple(map(check, decision.firings))
+    spare = decision.spare if decision.spare is None or check(decision.spare).action == "fire" else None
+    problem = decision.problem or next((firing.code for firing in firings if firing.code is not None), None)
     return dataclasses.replace(decision, firings=firings, spare=spare, problem=problem)
 
 
-def _held(schedule: Schedule, now: datetime, problem: str) -> Decision:
-    """Leave it for a while with its time as it is: whoever can fire it later follows the policy for missed times."""
+def _postponed(schedule: Schedule, now: datetime, problem: str) -> Decision:
+    """Postpone the schedule and keep its next time: the worker that fires it later applies the policy for missed
+    times."""
     return Decision(schedule=schedule, next_fire_at=schedule.next_fire_at, attend_at=now + HOLD, problem=problem)

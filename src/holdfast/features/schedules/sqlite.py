@@ -1,9 +1,7 @@
 """Schedules and templates on SQLite.
 
-Schedules (SC-9): defining them, and applying what was decided about their times.
-
-A decision is applied only to a schedule that is still as it was read. Its next time moves on in the same transaction
-in which the jobs are made, and (schedule, time) is a key: so a time is fired once, whoever fires it.
+A decision is applied only if its schedule has not changed since it was read. The next time advances in the transaction
+that creates the jobs, and (schedule, time) is a key: so a time is fired once, whichever worker fires it.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ _ADD = (
     "INSERT INTO template (tenant, name, version, kind, payload, options, removed, created_by, created_at)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_FORGET = "DELETE FROM template WHERE tenant = ? AND name = ? AND version <= ? - 1000"
-_MADE = "INSERT INTO made_from (job_id, tenant, template, template_version) VALUES (?, ?, ?, ?)"
+_PRUNE = "DELETE FROM template WHERE tenant = ? AND name = ? AND version <= ? - 1000"
+_ADD_ORIGIN = "INSERT INTO made_from (job_id, tenant, template, template_version) VALUES (?, ?, ?, ?)"
 
 
 class SqliteTemplates(SqlitePart, TemplateReads):
@@ -37,13 +35,13 @@ class SqliteTemplates(SqlitePart, TemplateReads):
     def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
         last = yield from self.get(name, tenant).start()
-        there = last is not None and not last.removed
-        if there and last is not None:
+        exists = last is not None and not last.removed
+        if exists and last is not None:
             payload, options = json.dumps(last.payload), json.dumps(last.options)
             yield Statement(_ADD, (tenant, name, last.version + 1, last.kind, payload, options, 1, actor, now))
-            yield Statement(_FORGET, (tenant, name, last.version + 1))
+            yield Statement(_PRUNE, (tenant, name, last.version + 1))
         yield from unsign()
-        return there
+        return exists
 
     @flow(tells=True)
     def enqueue(self, specs: Sequence[JobSpec], template: str, version: int, tenant: str) -> Steps[list[Enqueued]]:
@@ -51,7 +49,7 @@ class SqliteTemplates(SqlitePart, TemplateReads):
         answers = yield from add(specs, tenant, now)
         made = [(answer.id, tenant, template, version) for answer in answers if answer.created]
         if made:
-            yield Statement(_MADE, made, many=True)
+            yield Statement(_ADD_ORIGIN, made, many=True)
         yield from unsign()
         return answers
 
@@ -67,7 +65,7 @@ class SqliteTemplates(SqlitePart, TemplateReads):
             version = 1 if last is None else last.version + 1
             options = json.dumps(draft.options)
             yield Statement(_ADD, (tenant, draft.name, version, draft.kind, draft.payload, options, 0, actor, now))
-            yield Statement(_FORGET, (tenant, draft.name, version))
+            yield Statement(_PRUNE, (tenant, draft.name, version))
         yield from unsign()
         return (yield from self.get(draft.name, tenant).start())
 
@@ -98,29 +96,29 @@ _AS_READ = (
     "SELECT overlap FROM schedule WHERE id = :id AND revision = :revision AND state = 'active'"
     " AND next_fire_at IS :expected AND (:any OR tenant = :tenant)"
 )
-# The jobs that are over are marked, so that whether one runs is a look at those that are left.
+# Fired times whose jobs have ended are marked, so that only the unmarked ones have to be read to see whether one runs.
 _MARK = (
     "UPDATE fire SET ended = 1 WHERE schedule_id = ? AND status = 'fired' AND NOT ended AND NOT EXISTS (SELECT 1"
     " FROM job_state s WHERE s.id = fire.job_id"
     " AND s.state IN ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval'))"
-    # A job that started a workflow is over when that is.
+    # A job that started a workflow has ended when the workflow has.
     " AND NOT EXISTS (SELECT 1 FROM workflow w WHERE w.parent_id = fire.job_id AND w.parent_id IS NOT NULL"
     " AND w.finished_at IS NULL)"
 )
 _RUNNING = "SELECT 1 FROM fire WHERE schedule_id = ? AND status = 'fired' AND NOT ended LIMIT 1"
 _WAITING = "SELECT due_at FROM fire WHERE schedule_id = ? AND status = 'waiting' ORDER BY due_at"
-_DEALT_WITH = "SELECT 1 FROM fire WHERE schedule_id = ? AND due_at = ? AND NOT manual"
-# Its own time, also if somebody said so twice in one instant.
+_DECIDED = "SELECT 1 FROM fire WHERE schedule_id = ? AND due_at = ? AND NOT manual"
+# A distinct time, even if two calls come in the same instant.
 _MANUAL = "SELECT max(?, coalesce(max(due_at) + 1, 0)) FROM fire WHERE schedule_id = ? AND manual"
 _ADD_FIRE = (
     "INSERT INTO fire (schedule_id, due_at, manual, tenant, status, job_id, count, since_at, error_code, error_message,"
     " actor, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_BECOME = (
+_RESOLVE = (
     "UPDATE fire SET status = ?, job_id = ?, error_code = ?, error_message = ?, at = ?"
     " WHERE schedule_id = ? AND due_at = ? AND NOT manual AND status = 'waiting'"
 )
-_SCHEDULE_MADE = (
+_ADD_SCHEDULE_ORIGIN = (
     "INSERT INTO made_from (job_id, tenant, template, template_version, schedule_id, schedule, due_at)"
     " VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
@@ -142,16 +140,16 @@ class SqliteSchedules(SqlitePart, ScheduleReads):
     @flow()
     def add(self, schedule: Placed, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
-        whose = {"id": schedule.id, "name": schedule.draft.name, "tenant": tenant, "actor": actor, "now": now}
-        rows = yield Statement(_SCHEDULE_ADD, {**_columns(schedule, schedule.state), **whose})
+        identity = {"id": schedule.id, "name": schedule.draft.name, "tenant": tenant, "actor": actor, "now": now}
+        rows = yield Statement(_SCHEDULE_ADD, {**_columns(schedule, schedule.state), **identity})
         yield from unsign()
         return bool(rows)
 
     @flow()
     def change(self, read: Schedule, becomes: Placed, state: str, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
-        whose = {"id": read.id, "revision": read.revision, "tenant": tenant, "any": any_tenant(tenant)}
-        rows = yield Statement(_CHANGE, {**_columns(becomes, state), **whose, "actor": actor, "now": now})
+        identity = {"id": read.id, "revision": read.revision, "tenant": tenant, "any": any_tenant(tenant)}
+        rows = yield Statement(_CHANGE, {**_columns(becomes, state), **identity, "actor": actor, "now": now})
         yield from unsign()
         return bool(rows)
 
@@ -168,8 +166,8 @@ class SqliteSchedules(SqlitePart, ScheduleReads):
     def fire(self, decisions: Sequence[Decision], tenant: str) -> Steps[int]:
         now = yield from sign(_SCHEDULER)
         applied, skipped = 0, list[str]()
-        off = yield from halted()
-        for decision in [] if off else sorted(decisions, key=lambda each: each.schedule.id):
+        is_halted = yield from halted()
+        for decision in [] if is_halted else sorted(decisions, key=lambda decision: decision.schedule.id):
             read = decision.schedule
             params = {"id": read.id, "revision": read.revision, "expected": _micros(read.next_fire_at)}
             rows = yield Statement(_AS_READ, {**params, "any": any_tenant(tenant), "tenant": tenant})
@@ -177,7 +175,7 @@ class SqliteSchedules(SqlitePart, ScheduleReads):
                 applied += 1
                 yield from _apply(decision, now, skipped)
         yield from unsign()
-        if skipped:  # which have a state from now on
+        if skipped:  # unsign has given them a state
             yield from sign(_SCHEDULER)
             yield Statement(_SKIP, {"now": now, "ids": ids_json(skipped)})
             yield from unsign()
@@ -190,17 +188,16 @@ class SqliteSchedules(SqlitePart, ScheduleReads):
         now = yield from sign(actor)
         text = "SELECT name FROM schedule WHERE id = ? AND state <> 'deleted' AND (? OR tenant = ?)"
         names = yield Statement(text, (schedule_id, any_tenant(tenant), tenant))
-        found = None if not names else (yield from self.get(names[0][0], tenant).start())
-        answer: tuple[str | None, str | None, str | None] = (None, "schedule_not_found", None)
-        if found is not None and found.id == schedule_id:
-            busy = found.overlap != "allow" and not anyway and (yield from _is_running(found.id))
-            if busy:
-                answer = (None, "schedule_running", None)
+        schedule = None if not names else (yield from self.get(names[0][0], tenant).start())
+        result: tuple[str | None, str | None, str | None] = (None, "schedule_not_found", None)
+        if schedule is not None and schedule.id == schedule_id:
+            if schedule.overlap != "allow" and not anyway and (yield from _is_running(schedule.id)):
+                result = (None, "schedule_running", None)
             else:
-                rows = yield Statement(_MANUAL, (now, found.id))
-                answer = (yield from _make(found, firing, rows[0][0], now, True, actor))[1:]
+                rows = yield Statement(_MANUAL, (now, schedule.id))
+                result = (yield from _make(schedule, firing, rows[0][0], now, True, actor))[1:]
         yield from unsign()
-        return answer
+        return result
 
 
 def _apply(decision: Decision, now: int, skipped: list[str]) -> Steps[None]:
@@ -208,28 +205,19 @@ def _apply(decision: Decision, now: int, skipped: list[str]) -> Steps[None]:
     running = yield from _is_running(schedule.id)
     waiting = [row[0] for row in (yield Statement(_WAITING, (schedule.id,)))]
     if waiting and not running and decision.spare is not None:
-        status, *_ = yield from _make(schedule, decision.spare, waiting.pop(0), now, False, _SCHEDULER, becomes=True)
+        status, *_ = yield from _make(schedule, decision.spare, waiting.pop(0), now, False, _SCHEDULER, waited=True)
         running = status == "fired"
-    for firing in sorted(decision.firings, key=lambda each: each.due_at):
+    for firing in sorted(decision.firings, key=lambda firing: firing.due_at):
         due = micros(firing.due_at)
-        if (yield Statement(_DEALT_WITH, (schedule.id, due))):
-            continue  # the key decides: a time there is a row of was dealt with
+        if (yield Statement(_DECIDED, (schedule.id, due))):
+            continue  # the key decides: a time that has a row is done
         if firing.action != "fire":
             since = _micros(firing.since_at)
-            said: tuple[Any, ...] = (
-                firing.action,
-                None,
-                firing.count,
-                since,
-                firing.code,
-                firing.message,
-                _SCHEDULER,
-                now,
-            )
-            yield Statement(_ADD_FIRE, (schedule.id, due, 0, schedule.tenant, *said))
+            result: tuple[Any, ...] = (firing.action, None, firing.count, since, firing.code, firing.message)
+            yield Statement(_ADD_FIRE, (schedule.id, due, 0, schedule.tenant, *result, _SCHEDULER, now))
         elif schedule.overlap == "queue" and (running or waiting) and len(waiting) < MOST_WAITING:
-            said = ("waiting", None, 1, None, None, None, _SCHEDULER, now)
-            yield Statement(_ADD_FIRE, (schedule.id, due, 0, schedule.tenant, *said))
+            result = ("waiting", None, 1, None, None, None)
+            yield Statement(_ADD_FIRE, (schedule.id, due, 0, schedule.tenant, *result, _SCHEDULER, now))
             waiting.append(due)
         else:
             skip = schedule.overlap != "allow" and (running or bool(waiting))
@@ -268,51 +256,37 @@ def _make(
     actor: str,
     *,
     skip: bool = False,
-    becomes: bool = False,
+    waited: bool = False,
 ) -> Steps[tuple[str, str | None, str | None, str | None]]:
-    """Make the job of one time, and say what became of it: the status, the job, and why there is none."""
+    """Create the job of one time and record the result. Returns the status, the job, and the error code and message.
+    ``waited``: the time has a row with the status ``waiting``."""
     assert firing.job is not None
-    full = yield from no_room(1, firing.job.kind, schedule.tenant, now)
-    if full is None:
-        full = yield from unregistered([firing.job], schedule.tenant, now)
-    if full is None:
+    refused = yield from no_room(1, firing.job.kind, schedule.tenant, now)
+    if refused is None:
+        refused = yield from unregistered([firing.job], schedule.tenant, now)
+    if refused is None:
         answer = (yield from add([firing.job], schedule.tenant, now))[0]
-    else:  # said here, and the schedules of others go on
-        answer = Enqueued(None, False, full.code, None, str(full))
+    else:  # recorded here; the other schedules continue
+        answer = Enqueued(None, False, refused.code, None, str(refused))
     status, job_id, code, detail = "skipped" if skip else "fired", answer.id, None, None
     if job_id is None or not answer.created:
         status, job_id, code, detail = "failed", None, answer.reason or "refused", answer.detail
     else:
         template = schedule.template if firing.template_version is not None else None
-        made = (job_id, schedule.tenant, template, firing.template_version, schedule.id, schedule.name, due)
-        yield Statement(_SCHEDULE_MADE, made)
-    if becomes:
-        yield Statement(_BECOME, (status, job_id, code, detail, now, schedule.id, due))
+        origin = (job_id, schedule.tenant, template, firing.template_version, schedule.id, schedule.name, due)
+        yield Statement(_ADD_SCHEDULE_ORIGIN, origin)
+    if waited:
+        yield Statement(_RESOLVE, (status, job_id, code, detail, now, schedule.id, due))
     else:
-        said = (status, job_id, 1, None, code, detail, actor, now)
-        yield Statement(_ADD_FIRE, (schedule.id, due, int(manual), schedule.tenant, *said))
+        result = (status, job_id, 1, None, code, detail)
+        yield Statement(_ADD_FIRE, (schedule.id, due, int(manual), schedule.tenant, *result, actor, now))
     return status, job_id, code, detail
 
 
 def _columns(placed: Placed, state: str) -> dict[str, Any]:
-    draft = placed.draft
-    return {
-        "state": state,
-        "timing": draft.timing.text,
-        "zone": draft.timing.zone,
-        "kind": draft.kind,
-        "template": draft.template,
-        "payload": draft.payload,
-        "options": json.dumps(draft.options),
-        "missed": draft.missed,
-        "overlap": draft.overlap,
-        "jitter": float(draft.jitter),
-        "declared_by": placed.declared_by,
-        "declared_hash": placed.declared_hash,
-        "anchor_at": micros(placed.anchor),
-        "next_fire_at": _micros(placed.next_fire_at),
-        "attend_at": _micros(placed.attend_at) if state == "active" else None,
-    }
+    columns = placed.columns(state)
+    times = {name: _micros(columns[name]) for name in ("anchor_at", "next_fire_at", "attend_at")}
+    return {**columns, **times, "options": json.dumps(columns["options"])}
 
 
 def _micros(moment: datetime | None) -> int | None:

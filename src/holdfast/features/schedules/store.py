@@ -1,4 +1,4 @@
-"""Schedules and templates in the database: port, shared reads and PostgreSQL."""
+"""Schedules and templates in the database: the ports, the shared reads, and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -32,34 +32,36 @@ from holdfast.stores.reader import at_most, beyond, within
 
 class ScheduleStore(Protocol):
     def add(self, schedule: Placed, actor: str, tenant: str) -> Flow[bool]:
-        """False when there is one of that name."""
+        """False if the name is taken."""
         ...
 
     def change(self, read: Schedule, becomes: Placed, state: str, actor: str, tenant: str) -> Flow[bool]:
-        """Define anew, pause, resume or delete what was read; False when it is not so any more."""
+        """Redefine, pause, resume or delete a schedule; False if it has changed since it was read."""
         ...
 
     def declared(self, declared_by: str, tenant: str) -> Flow[list[Schedule]]: ...
 
     def declare(self, declared_by: str, names: Sequence[str], tenant: str) -> Flow[list[str]]:
-        """Say which schedules a program declares; answers those that it has stopped declaring."""
+        """Record which schedules a program declares; returns those that it no longer declares."""
         ...
 
     def due(
         self, kinds: Sequence[str], want: int, tenant: str, held: bool = False
     ) -> Flow[tuple[datetime, list[Schedule], frozenset[str]]]:
-        """The time, and schedules to look at: of these kinds, and of those that no live worker of ours names. The last
-        are kinds of them that somebody runs. ``held`` asks for those of these kinds that nobody knew so far."""
+        """The time, and the due schedules: those of these kinds, and those whose kinds no live Holdfast worker names.
+        The set has the kinds among them that some worker handles. ``held`` first returns those of these kinds that no
+        worker handled so far."""
         ...
 
     def fire(self, decisions: Sequence[Decision], tenant: str) -> Flow[int]:
-        """Apply what was decided, where it was decided about what is still so; answers for how many."""
+        """Apply the decisions whose schedules have not changed since; returns their number."""
         ...
 
     def run(
         self, schedule_id: str, firing: Firing, anyway: bool, actor: str, tenant: str
     ) -> Flow[tuple[str | None, str | None, str | None]]:
-        """Run it now, besides its times: the job's id, or the reason why there is none and the words."""
+        """Run a schedule now, in addition to its times. Returns the job's id, or the reason and the message of a
+        refusal."""
         ...
 
     def get(self, name: str, tenant: str) -> Flow[Schedule | None]: ...
@@ -67,7 +69,7 @@ class ScheduleStore(Protocol):
     def fires(
         self, schedule_id: str, tenant: str, limit: int = 50, before: datetime | None = None
     ) -> Flow[list[ScheduleRun]]:
-        """What became of its times, the latest first."""
+        """The results of its past times, newest first."""
         ...
 
     def list(
@@ -78,7 +80,7 @@ class ScheduleStore(Protocol):
         after: Place | None = None,
         limit: int | None = None,
     ) -> Flow[list[Schedule]]:
-        """By their names, of several tenants one after the other."""
+        """Schedules by tenant and name."""
         ...
 
 
@@ -86,13 +88,13 @@ class TemplateStore(Protocol):
     def remove(self, name: str, actor: str, tenant: str) -> Flow[bool]: ...
 
     def get(self, name: str, tenant: str, version: int | None = None) -> Flow[Template | None]:
-        """This version; without one the newest, which may say that the template was removed."""
+        """This version, or the newest one, which may be a removal."""
         ...
 
     def versions(
         self, name: str, tenant: str, after: Place | None = None, limit: int | None = None
     ) -> Flow[list[Template]]:
-        """The newest first, of several tenants one after the other. ``after`` has the number of a version as name."""
+        """Versions by tenant, newest first. ``after`` has the number of a version as its name."""
         ...
 
     def enqueue(self, specs: Sequence[JobSpec], template: str, version: int, tenant: str) -> Flow[list[Enqueued]]: ...
@@ -100,21 +102,21 @@ class TemplateStore(Protocol):
     def made_from(self, job_id: str, tenant: str) -> Flow[MadeFrom | None]: ...
 
     def scheduled_at(self, job_id: str, tenant: str) -> Flow[datetime | None]:
-        """The time of the schedule that made this job, or the job that started its workflow."""
+        """The time of the schedule that created this job, or the job that started its workflow."""
         ...
 
     def set(self, draft: TemplateDraft, actor: str, tenant: str) -> Flow[Template | None]:
-        """A new version, unless it says what the newest does; None when the template is of another kind."""
+        """Add a version, unless it equals the newest one; None if the template is of another kind."""
         ...
 
     def list(self, tenant: str, after: Place | None = None, limit: int | None = None) -> Flow[list[Template]]:
-        """The newest version of each that was not removed, by their names, of several tenants one after the other."""
+        """The newest version of each template that was not removed, by tenant and name."""
         ...
 
 
 TEMPLATE_COLUMNS = Record.columns(Template, "t.")
 SCHEDULE_COLUMNS = Record.columns(Schedule, "s.")
-# Live workers that say which kinds they run, or that run any.
+# Live workers.
 ALIVE = "from {lease} l where l.ended_at is null and l.until > :now and"
 
 
@@ -160,8 +162,8 @@ class ScheduleReads(Reader):
     def due(
         self, kinds: Sequence[str], want: int, tenant: str, held: bool = False
     ) -> Steps[tuple[datetime, list[Schedule], frozenset[str]]]:
-        """What another worker of ours that is alive has the handlers for is left to that one: it can check the
-        arguments. Workers of other languages fire nothing. Answers the kinds besides that any of them runs."""
+        """Schedules whose handlers another live Holdfast worker has are left to that worker: it can check their
+        arguments. Workers in other languages do not fire schedules, but count for the kinds that are handled."""
         codec, own = self.dialect.codec, within(tenant, "s.tenant")
         rows = yield from self._ask(tenant, "select p.now from {present} p")
         now: Any = rows[0][0]
@@ -174,12 +176,12 @@ class ScheduleReads(Reader):
             rows = yield from self._ask(tenant, text, now=now, kinds=self.dialect.listed(kinds), want=want)
             if rows:
                 return codec.time(now), [self._schedule(row) for row in rows], frozenset()
-        # The order is what makes every planner walk the index, however few it thinks there are.
-        look = (
+        # ORDER BY makes the planners use the index, whatever their row estimates are.
+        any_due = (
             "select 1 from {schedule} s where s.attend_at <= :now and s.attend_at is not null"
             f" and {own} order by s.attend_at limit 1"
         )
-        if not (yield self.dialect.read(look, now=now, tenant=tenant)):
+        if not (yield self.dialect.read(any_due, now=now, tenant=tenant)):
             return codec.time(now), [], frozenset()
         named = self.dialect.has("l.kinds", "s.kind")
         text = (
@@ -189,9 +191,9 @@ class ScheduleReads(Reader):
             " order by s.attend_at limit :want"
         )
         rows = yield from self._ask(tenant, text, now=now, kinds=self.dialect.listed(kinds), want=want, ours=OURS)
-        found = [(self._schedule(row[:-1]), row[-1]) for row in rows]
-        run = frozenset(schedule.kind for schedule, workers in found if workers)
-        return codec.time(now), [schedule for schedule, _ in found], run
+        due = [(self._schedule(row[:-1]), row[-1]) for row in rows]
+        handled = frozenset(schedule.kind for schedule, workers in due if workers)
+        return codec.time(now), [schedule for schedule, _ in due], handled
 
     @flow(writes=False)
     def list(
@@ -202,7 +204,7 @@ class ScheduleReads(Reader):
         after: Place | None = None,
         limit: int | None = None,
     ) -> Steps[list[Schedule]]:
-        later, place = beyond(tenant, after, "s.tenant", "s.name")
+        later, cursor = beyond(tenant, after, "s.tenant", "s.name")
         conditions = [within(tenant, "s.tenant"), "s.state <> 'deleted'", later]
         if state is not None:
             conditions.append("s.state = :state")
@@ -212,7 +214,7 @@ class ScheduleReads(Reader):
             f"select {SCHEDULE_COLUMNS} from {{schedule}} s where {' and '.join(conditions)}"
             f" order by s.tenant, s.name{at_most(limit)}"
         )
-        rows = yield from self._ask(tenant, text, state=state, kind=kind, **place)
+        rows = yield from self._ask(tenant, text, state=state, kind=kind, **cursor)
         return [self._schedule(row) for row in rows]
 
 
@@ -236,15 +238,15 @@ class TemplateReads(Reader):
     def versions(
         self, name: str, tenant: str, after: Place | None = None, limit: int | None = None
     ) -> Steps[list[Template]]:
-        older, place = "1 = 1", {}
+        older, cursor = "1 = 1", {}
         if after is not None:
             older = "(t.tenant > :after_tenant or t.tenant = :after_tenant and t.version < :after_version)"
-            place = {"after_tenant": after.tenant, "after_version": version_of(after)}
+            cursor = {"after_tenant": after.tenant, "after_version": version_of(after)}
         text = (
             f"select {TEMPLATE_COLUMNS} from {{template}} t where t.name = :name and {within(tenant, 't.tenant')}"
             f" and {older} order by t.tenant, t.version desc{at_most(limit)}"
         )
-        rows = yield from self._ask(tenant, text, name=name, **place)
+        rows = yield from self._ask(tenant, text, name=name, **cursor)
         return [self._template(row) for row in rows]
 
     @flow(writes=False)
@@ -269,22 +271,21 @@ class TemplateReads(Reader):
 
     @flow(writes=False)
     def list(self, tenant: str, after: Place | None = None, limit: int | None = None) -> Steps[list[Template]]:
-        later, place = beyond(tenant, after, "t.tenant", "t.name")
+        later, cursor = beyond(tenant, after, "t.tenant", "t.name")
         text = (
             f"select {TEMPLATE_COLUMNS} from {{template}} t where {within(tenant, 't.tenant')} and not t.removed"
             f" and {later} and not exists (select 1 from {{template}} n"
             " where n.tenant = t.tenant and n.name = t.name and n.version > t.version)"
             f" order by t.tenant, t.name{at_most(limit)}"
         )
-        rows = yield from self._ask(tenant, text, **place)
+        rows = yield from self._ask(tenant, text, **cursor)
         return [self._template(row) for row in rows]
 
 
 class PostgresSchedules(Calls, ScheduleReads):
     @flow(single=True)
     def add(self, schedule: Placed, actor: str, tenant: str) -> Steps[bool]:
-        whose = {"id": schedule.id, "name": schedule.draft.name}
-        definition = _definition(schedule, schedule.state, **whose)
+        definition = _definition(schedule, schedule.state, id=schedule.id, name=schedule.draft.name)
         rows = yield self._call("add_schedule", "%s::json, %s, %s", definition, actor, tenant)
         return bool(rows[0][0])
 
@@ -356,27 +357,11 @@ class PostgresTemplates(Calls, TemplateReads):
         return (yield from self.get(draft.name, tenant).start())
 
 
-def _definition(placed: Placed, state: str, **whose: str) -> str:
-    """The columns as one JSON text; the payload is JSON already and put in as it is."""
-    draft = placed.draft
-    columns = {
-        **whose,
-        "state": state,
-        "timing": draft.timing.text,
-        "zone": draft.timing.zone,
-        "kind": draft.kind,
-        "template": draft.template,
-        "options": draft.options,
-        "missed": draft.missed,
-        "overlap": draft.overlap,
-        "jitter": draft.jitter,
-        "declared_by": placed.declared_by,
-        "declared_hash": placed.declared_hash,
-        "anchor_at": _text(placed.anchor),
-        "next_fire_at": _text(placed.next_fire_at),
-        "attend_at": _text(placed.attend_at) if state == "active" else None,
-    }
-    return f'{{"payload":{draft.payload},{json.dumps(columns)[1:]}'
+def _definition(placed: Placed, state: str, **identity: str) -> str:
+    """The columns as one JSON text. The payload is JSON already and is inserted unchanged."""
+    columns = {**identity, **placed.columns(state)}
+    payload = columns.pop("payload")
+    return f'{{"payload":{payload},{json.dumps(columns, default=datetime.isoformat)[1:]}'
 
 
 def _decision(decision: Decision) -> str:
@@ -384,29 +369,25 @@ def _decision(decision: Decision) -> str:
     columns = {
         "schedule": read.id,
         "revision": read.revision,
-        "expected": _text(read.next_fire_at),
-        "next_fire_at": _text(decision.next_fire_at),
-        "attend_at": _text(decision.attend_at),
+        "expected": read.next_fire_at,
+        "next_fire_at": decision.next_fire_at,
+        "attend_at": decision.attend_at,
         "problem": decision.problem,
     }
     firings = ",".join(map(_firing, decision.firings))
     spare = "" if decision.spare is None else f',"spare":{_firing(decision.spare)}'
-    return f'{json.dumps(columns)[:-1]}{spare},"firings":[{firings}]}}'
+    return f'{json.dumps(columns, default=datetime.isoformat)[:-1]}{spare},"firings":[{firings}]}}'
 
 
 def _firing(firing: Firing) -> str:
     columns = {
-        "due_at": _text(firing.due_at),
+        "due_at": firing.due_at,
         "action": firing.action,
         "template_version": firing.template_version,
         "count": firing.count,
-        "since_at": _text(firing.since_at),
+        "since_at": firing.since_at,
         "code": firing.code,
         "message": firing.message,
     }
     job = "" if firing.job is None else f',"job":{job_document(firing.job)}'
-    return f"{json.dumps(columns)[:-1]}{job}}}"
-
-
-def _text(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
+    return f"{json.dumps(columns, default=datetime.isoformat)[:-1]}{job}}}"

@@ -49,8 +49,8 @@ class OverlapPolicy(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed:
-    """How a schedule takes its times."""
+class TimingOptions:
+    """Options about the times of a schedule."""
 
     tz: Zone = None
     missed: Annotated[
@@ -67,18 +67,18 @@ class Timed:
 
     @property
     def given(self) -> dict[str, Any]:
-        said = {
+        options = {
             "tz": self.tz,
             "missed": None if self.missed is None else self.missed.value,
             "overlap": None if self.overlap is None else self.overlap.value,
             "jitter": None if self.jitter is None else duration(self.jitter, "--jitter"),
         }
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
-    """What the jobs that are made begin with."""
+class EnqueueOptions:
+    """Options of the jobs that a schedule or a template makes."""
 
     queue: Annotated[
         str | None, typer.Option("--queue", metavar="NAME", help="Queue for its jobs; default: the kind's.")
@@ -101,8 +101,8 @@ class Made:
 
     @property
     def given(self) -> dict[str, Any]:
-        """In the words of ``Options``."""
-        said = {
+        """The options that were given, with the names of ``Options``."""
+        options = {
             "queue": self.queue,
             "priority": self.priority,
             "agent": self.agent,
@@ -111,17 +111,17 @@ class Made:
             "retry": None if self.max_attempts is None else Retry(max_attempts=self.max_attempts),
             "deadline": None if self.deadline is None else duration(self.deadline, "--deadline"),
         }
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 @contextmanager
-def scheduling(session: CommandSession, app: str | None = None) -> Iterator[tuple[Session, Schedules]]:
+def open_schedules(session: CommandSession, app: str | None = None) -> Iterator[Schedules]:
     with session.connect() as client:
-        yield client, Schedules(client, _maker(client, app, session.url), new_id)
+        yield Schedules(client, _maker(client, app, session.url), new_id)
 
 
 @contextmanager
-def templating(session: CommandSession, app: str | None = None) -> Iterator[Templates]:
+def open_templates(session: CommandSession, app: str | None = None) -> Iterator[Templates]:
     with session.connect() as client:
         make, known = _maker(client, app, session.url), load_app(app, session.url)._kinds if app else {}
 
@@ -132,7 +132,7 @@ def templating(session: CommandSession, app: str | None = None) -> Iterator[Temp
 
 
 def _maker(client: Session, app: str | None, url: str | None) -> Make:
-    """Without an app nothing is known of a kind: what is made has the options that were given, and no others."""
+    """Makes jobs with the app's defaults for their kinds; without an app, with the given options only."""
     if app is not None:
         return load_app(app, url)._scheduler.make
 
@@ -155,35 +155,35 @@ Payload = Annotated[str, typer.Argument(metavar="PAYLOAD", help="JSON, @file, or
 @commands.add("list", "holdfast templates list")
 def list_templates(session: AnyTenant) -> None:
     """List the templates in their newest versions."""
-    with templating(session) as templates:
-        found = templates.list()
+    with open_templates(session) as templates:
+        page = templates.list()
     if session.as_json:
-        emit(found)
-    elif not found:
+        emit(page)
+    elif not page:
         say("There are no templates.")
     else:
-        _print_table(found)
+        _print_table(page)
 
 
 @commands.add("show", "holdfast templates show monthly --version 3")
 def show(session: OneTenant, name: Name, version: Version = None) -> None:
     """Show a template and its defaults."""
-    with templating(session) as templates:
-        found = templates.get(name, version)
-    _print(found, session.as_json)
+    with open_templates(session) as templates:
+        template = templates.get(name, version)
+    _print(template, session.as_json)
 
 
 @commands.add("versions", "holdfast templates versions monthly --limit 10")
 def versions(session: OneTenant, name: Name, limit: options.Limit = 50) -> None:
     """List the versions of a template, newest first."""
-    with templating(session) as templates:
-        found = templates.versions(name, limit=limit)
-    if not found:
+    with open_templates(session) as templates:
+        page = templates.versions(name, limit=limit)
+    if not page:
         raise not_found(name)
     if session.as_json:
-        emit(found)
+        emit(page)
     else:
-        _print_table(found)
+        _print_table(page)
 
 
 @commands.add("put", """holdfast templates put monthly report '{"scope": "month"}' --queue slow --max-attempts 3""")
@@ -193,20 +193,20 @@ def put(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="Job kind to enqueue.")],
     payload: Payload = "{}",
     *,
-    made: Made,
+    made: EnqueueOptions,
     app: FromApp = None,
 ) -> None:
     """Create a template or a new version of it. Older versions stay."""
-    with templating(session, app) as templates:
+    with open_templates(session, app) as templates:
         _print(templates.set(name, kind, document(payload), **made.given), session.as_json)
 
 
 @commands.add("remove", "holdfast templates remove monthly")
 def remove(session: OneTenant, name: Name) -> None:
     """Remove a template from use. Its versions stay readable."""
-    with templating(session) as templates:
+    with open_templates(session) as templates:
         templates.remove(name)
-    session.answer({"template": name, "removed": True}, f"Template {name} makes no more jobs.")
+    session.answer({"template": name, "removed": True}, f"Removed template {name}.")
 
 
 @commands.add("enqueue", """holdfast templates enqueue monthly '{"month": 3}'""")
@@ -214,7 +214,7 @@ def enqueue(
     session: OneTenant, name: Name, payload: Payload = "{}", version: Version = None, app: FromApp = None
 ) -> None:
     """Enqueue a job from a template, with these arguments added, and print its id."""
-    with templating(session, app) as templates:
+    with open_templates(session, app) as templates:
         handle = templates.using(version=version).enqueue(name, **document(payload))
     if session.as_json:
         emit({"id": handle.id, "tenant": handle.tenant, "created": handle.created, "reason": handle.reason})
@@ -222,17 +222,17 @@ def enqueue(
         write(handle.id)
 
 
-def _print_table(found: list[Template]) -> None:
+def _print_table(templates: list[Template]) -> None:
     rows: list[list[Cell]] = [
         [
-            line(each.name),
-            str(each.version),
-            line(each.kind),
-            "removed" if each.removed else "",
-            moment(each.created_at),
-            line(each.created_by),
+            line(template.name),
+            str(template.version),
+            line(template.kind),
+            "removed" if template.removed else "",
+            moment(template.created_at),
+            line(template.created_by),
         ]
-        for each in found
+        for template in templates
     ]
     table(("name", "version", "kind", "", "made", "by"), rows, keep=("name", "version"))
 

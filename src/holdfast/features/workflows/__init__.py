@@ -1,1 +1,1 @@
-"""Workflows: jobs that depend on one another."""
+"""Workflows: jobs that depend on other jobs."""

@@ -1,4 +1,4 @@
-"""``holdfast workflows list | show | graph | cancel | resume``: jobs that belong together."""
+"""``holdfast workflows list | show | graph | cancel | resume``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from holdfast.cli.output import STYLES, Cell, age, console, emit, facts, heading
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.features.workflows.model import CallbackRecord, Edge, Graph, Node, Workflow
-from holdfast.features.workflows.operations import Workflows, accepted
+from holdfast.features.workflows.operations import Workflows
 
 commands = Commands("List, cancel and resume workflows.")
 
 WorkflowId = Annotated[str, typer.Argument(metavar="ID", help="The workflow's id.")]
-MOST = 1000
+MAX_PAGE = 1000
 SHOWN = 200
 
 
@@ -30,7 +30,7 @@ SHOWN = 200
 )
 def list_workflows(
     session: AnyTenant,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only jobs of this kind.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only workflows of this kind.")] = None,
     over: Annotated[
         bool | None, typer.Option("--over/--active", help="Only finished workflows, or only unfinished ones.")
     ] = None,
@@ -40,8 +40,8 @@ def list_workflows(
     """List workflows, newest first."""
     with session.connect() as client:
         now = client.run(client.store.clock.now())
-        found = Workflows(client).list(kind=kind, over=over, before=after, limit=min(limit + 1, MOST))
-    page, more = found[:limit], len(found) > limit
+        workflows = Workflows(client).list(kind=kind, over=over, before=after, limit=min(limit + 1, MAX_PAGE))
+    page, more = workflows[:limit], len(workflows) > limit
     session.print_list(
         page,
         {
@@ -56,7 +56,7 @@ def list_workflows(
         },
         none="There are no such workflows.",
         keep=("id", "status", "jobs", "left", "failed", "age"),
-        described=lambda workflow: _document(workflow),
+        described=_document,
     )
     if more:
         say(f"There are more: --after {page[-1].id}")
@@ -66,13 +66,13 @@ def list_workflows(
 def show(session: AnyTenant, workflow: WorkflowId) -> None:
     """Show a workflow: status, counts, and its jobs with their dependencies."""
     with session.connect() as client:
-        found = Workflows(client).graph(workflow)
+        details = Workflows(client).graph(workflow)
     if session.as_json:
-        emit(_graph_document(found))
+        emit(_graph_document(details))
         return
-    _print_facts(found)
+    _print_facts(details)
     heading("Jobs")
-    _print_nodes(found)
+    _print_nodes(details)
 
 
 @commands.add(
@@ -83,13 +83,13 @@ def show(session: AnyTenant, workflow: WorkflowId) -> None:
 def graph(session: AnyTenant, workflow: WorkflowId) -> None:
     """Print the dependency graph: one job per line, followed by the jobs it waits for."""
     with session.connect() as client:
-        found = Workflows(client).graph(workflow)
+        details = Workflows(client).graph(workflow)
     if session.as_json:
-        emit(_graph_document(found))
+        emit(_graph_document(details))
         return
-    names = {node.job_id: line(node.label) for node in found.nodes}
-    before = _parents(found)
-    for node in found.nodes:
+    names = {node.job_id: line(node.label) for node in details.nodes}
+    before = _parents(details)
+    for node in details.nodes:
         parents = [
             names.get(edge.parent, edge.parent) + ("" if edge.on_failure == "skip" else f" [{edge.on_failure}]")
             for edge in before.get(node.job_id, ())
@@ -104,7 +104,7 @@ def cancel(session: AnyTenant, workflow: WorkflowId, reason: options.Reason = No
     with session.connect() as client:
         swept = Workflows(client).cancel(workflow, reason=reason)
     if session.as_json:
-        emit(accepted(swept))
+        emit(swept)
     else:
         write(f"{swept.jobs:,} jobs cancelled")
 
@@ -115,59 +115,62 @@ def resume(session: AnyTenant, workflow: WorkflowId, reason: options.Reason = No
     with session.connect() as client:
         swept = Workflows(client).resume(workflow, reason=reason)
     if session.as_json:
-        emit(accepted(swept))
+        emit(swept)
     else:
         write(f"{swept.jobs:,} jobs redriven")
 
 
 def _write_wrapped(first: Text, names: Sequence[str]) -> None:
-    """The names after the first text, on as many lines as they need, none cut."""
-    width, said, empty = console().width, first, True
-    for place, name in enumerate(names):
-        part = name + (", " if place + 1 < len(names) else "")
-        if not empty and cell_len(said.plain) + cell_len(part.rstrip()) > width:
-            said.rstrip()
-            write(said)
-            said = Text(" " * 6)
-        said, empty = said.append(part), False
-    write(said)
+    """Print the first text and the names, wrapped between names."""
+    width, text, empty = console().width, first, True
+    for number, name in enumerate(names, 1):
+        part = name + (", " if number < len(names) else "")
+        if not empty and cell_len(text.plain) + cell_len(part.rstrip()) > width:
+            text.rstrip()
+            write(text)
+            text = Text(" " * 6)
+        text, empty = text.append(part), False
+    write(text)
 
 
 def _document(workflow: Workflow) -> dict[str, Any]:
-    named = {name: getattr(workflow, name) for name in Workflow.__dataclass_fields__}
-    return {"status": workflow.status, **named}
+    return {"status": workflow.status, **{name: getattr(workflow, name) for name in Workflow.__dataclass_fields__}}
 
 
-def _graph_document(found: Graph) -> dict[str, Any]:
-    parts = found.parts()
-    named = {"workflow": _document(found.workflow), "parts": parts, "jobs": found.nodes, "edges": found.edges}
-    return named | {"callbacks": found.callbacks}
+def _graph_document(graph: Graph) -> dict[str, Any]:
+    return {
+        "workflow": _document(graph.workflow),
+        "parts": graph.parts(),
+        "jobs": graph.nodes,
+        "edges": graph.edges,
+        "callbacks": graph.callbacks,
+    }
 
 
-def _styled(word: str) -> Text:
-    style = {"partially_failed": "red", "active": "cyan", "skipped": "dim"}.get(word) or STYLES.get(word, "")
-    return Text(word, style=style)
+def _styled(status: str) -> Text:
+    style = {"partially_failed": "red", "active": "cyan", "skipped": "dim"}.get(status) or STYLES.get(status, "")
+    return Text(status, style=style)
 
 
 def _state(node: Node) -> str:
     return "skipped" if node.standing == "skipped" else node.state.value
 
 
-def _parents(found: Graph) -> dict[str, list[Edge]]:
+def _parents(graph: Graph) -> dict[str, list[Edge]]:
     before: dict[str, list[Edge]] = {}
-    for edge in found.edges:
+    for edge in graph.edges:
         before.setdefault(edge.child, []).append(edge)
     return before
 
 
-def _print_facts(found: Graph) -> None:
-    workflow, counts = found.workflow, found.workflow.counts
-    told = [(count, word) for word in counts.__dataclass_fields__ if (count := getattr(counts, word))]
+def _print_facts(graph: Graph) -> None:
+    workflow, counts = graph.workflow, graph.workflow.counts
+    shown = [(count, name) for name in counts.__dataclass_fields__ if (count := getattr(counts, name))]
     write(f"{workflow.kind}  {workflow.id}")
     facts(
         [
             ("status", _styled(workflow.status)),
-            ("jobs", f"{workflow.total:,}: " + ", ".join(f"{count:,} {word}" for count, word in told)),
+            ("jobs", f"{workflow.total:,}: " + ", ".join(f"{count:,} {name}" for count, name in shown)),
             ("stopped", "yes: a failure holds back what waits" if workflow.stopped else None),
             ("on failure", workflow.on_failure),
             ("tenant", workflow.tenant),
@@ -178,22 +181,22 @@ def _print_facts(found: Graph) -> None:
             ("key", workflow.key),
             ("correlation", workflow.correlation_id),
             ("parent", workflow.parent_id),
-            *((f"part {name}", _styled(status)) for name, status in found.parts().items()),
-            *(("callback", _callback(each, found)) for each in found.callbacks),
+            *((f"part {name}", _styled(status)) for name, status in graph.parts().items()),
+            *(("callback", _callback(callback, graph)) for callback in graph.callbacks),
         ]
     )
 
 
-def _callback(each: CallbackRecord, found: Graph) -> str:
-    names = {node.job_id: line(node.label) for node in found.nodes}
-    of = "" if each.step_id is None else f" of {names.get(each.step_id, each.step_id)}"
-    state = f"job {each.job_id}" if each.fired_at else "due" if each.due_at else "not fired"
-    return f"on {each.fires}{of}: {state}"
+def _callback(callback: CallbackRecord, graph: Graph) -> str:
+    names = {node.job_id: line(node.label) for node in graph.nodes}
+    of = "" if callback.step_id is None else f" of {names.get(callback.step_id, callback.step_id)}"
+    state = f"job {callback.job_id}" if callback.fired_at else "due" if callback.due_at else "not fired"
+    return f"on {callback.fires}{of}: {state}"
 
 
-def _print_nodes(found: Graph) -> None:
-    names = {node.job_id: line(node.label) for node in found.nodes}
-    before = _parents(found)
+def _print_nodes(graph: Graph) -> None:
+    names = {node.job_id: line(node.label) for node in graph.nodes}
+    before = _parents(graph)
     rows: list[list[Cell]] = [
         [
             names[node.job_id],
@@ -202,11 +205,11 @@ def _print_nodes(found: Graph) -> None:
             str(node.attempt),
             _why(node, [names.get(edge.parent, edge.parent) for edge in before.get(node.job_id, ()) if not edge.met]),
         ]
-        for node in found.nodes[:SHOWN]
+        for node in graph.nodes[:SHOWN]
     ]
     table(("name", "id", "state", "try", "why"), rows, keep=("id", "state", "try"))
-    if len(found.nodes) > SHOWN:
-        say(f"There are {len(found.nodes) - SHOWN:,} more jobs; --json prints them all.")
+    if len(graph.nodes) > SHOWN:
+        say(f"There are {len(graph.nodes) - SHOWN:,} more jobs; --json prints them all.")
 
 
 def _why(node: Node, unmet: list[str]) -> str:

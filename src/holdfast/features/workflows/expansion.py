@@ -1,7 +1,7 @@
-"""The handler ``workflow.map``: one job per item of a result, added to the running workflow.
+"""The handler ``workflow.map``: adds one job per item of a result to the running workflow.
 
-The jobs behind it wait for the new ones from the transaction that adds them. An attempt after a crash finds them there,
-by their names, and adds none.
+The transaction that adds the jobs also makes the jobs behind the map wait for them. An attempt after a crash finds the
+jobs by their names, and adds none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def expand(ctx: Context, items: Any, job: dict[str, Any], limit: int) -> int:
-    """Answers the number of items."""
+    """Add the jobs, and return the number of items."""
     if not isinstance(items, list):
         raise Reject("invalid_items", f"map expects a list of items, got {type(items).__name__}")
     if len(items) > limit:

@@ -1,4 +1,4 @@
-"""What ``wf.map`` over a result keeps until the items are known: the kind, its first parameter, the options."""
+"""What ``wf.map`` over a result stores until the items are known: the kind, its first parameter, the options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_ITEMS: Final = 10_000
 
 
 def template_of(kind: Kind[..., Any], spec: JobSpec) -> dict[str, Any]:
-    """As JSON: the worker that adds the jobs may not know the kind, or another version of its defaults."""
+    """The template as JSON: the worker that adds the jobs may not have the kind, or have other defaults for it."""
     options = {"queue": spec.queue, "priority": spec.priority, "tags": spec.tags, "retry": spec.retry}
     times = {"run_at": spec.run_at, "deadline_at": spec.deadline_at}
     return {
@@ -34,7 +34,7 @@ def template_of(kind: Kind[..., Any], spec: JobSpec) -> dict[str, Any]:
 
 
 def with_options(template: dict[str, Any], spec: JobSpec) -> JobSpec:
-    """A job of one item, with the options that the plan gave."""
+    """The job of one item, with the options of the plan."""
     options = job_options(template["options"], datetime.now(UTC))
     times: dict[str, Any] = {
         name: None if template[name] is None else instant(datetime.fromisoformat(template[name]), name)

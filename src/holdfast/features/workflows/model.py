@@ -1,7 +1,7 @@
-"""Workflows (DP-14, SC-17): what is planned, how it stands, and how that follows from its jobs.
+"""Workflows: the plan, the status, and how the status follows from the jobs. Pure.
 
-A job of a workflow *stands* open, succeeded, failed, dead (a dead letter, which may be redriven), cancelled or skipped.
-The database keeps how each one stands and counts them; ``derive`` says the same from the jobs and their dependencies
+The *standing* of a job in a workflow is open, succeeded, failed, dead (a dead letter, which may be redriven), cancelled
+or skipped. The database stores and counts standings; ``derive`` computes them from the jobs and their dependencies
 alone, and a test compares the two.
 """
 
@@ -20,8 +20,7 @@ from holdfast.engine.states import State
 from holdfast.errors import InvalidSetting
 
 OnFailure = Literal["stop", "continue", "skip"]
-"""What a job that did not succeed means for those after it: *skip* them, *continue* with them all the same, or *stop*
-the whole workflow."""
+"""What the failure of a job does to the jobs after it: *skip* them, *continue* with them, or *stop* the workflow."""
 
 ON_FAILURE: tuple[OnFailure, ...] = get_args(OnFailure)
 
@@ -79,7 +78,7 @@ Fires = Literal["success", "failure"]
 
 @dataclass(frozen=True, slots=True)
 class CallbackSpec:
-    """A job that is made when ``step`` has ended so, or the workflow if that is None."""
+    """A job that is created when ``step`` has ended so, or the workflow if ``step`` is None."""
 
     job: JobSpec
     fires: Fires
@@ -88,8 +87,8 @@ class CallbackSpec:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowFailure:
-    """What the callback of a failure is called with: the job that failed first, and its error. ``step`` is its name in
-    the workflow; a job that joined as a child of another has none."""
+    """The argument of a failure callback: the job that failed first, and its error. ``step`` is its name in the
+    workflow; a job that joined as a child of another has none."""
 
     workflow_id: str
     workflow: str
@@ -120,7 +119,7 @@ class WorkflowSpec:
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """More jobs for a workflow. Those that wait for ``behind``, a job of it, wait for the new ones, too."""
+    """More jobs for a workflow. Jobs that wait for ``behind``, a job of it, also wait for the new ones."""
 
     nodes: Sequence[NodeSpec]
     edges: Sequence[EdgeSpec] = ()
@@ -130,7 +129,8 @@ class Addition:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """``created`` is False when one that was started with the same key stands for it, or when it was refused."""
+    """The result of starting a workflow. ``created`` is False if one was started with the same key before, or if it was
+    refused."""
 
     id: str
     created: bool
@@ -139,7 +139,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What was done to the jobs of a workflow at once; a refusal is an answer (DP-3)."""
+    """The result of an operation on all jobs of a workflow. A refusal is returned, not raised."""
 
     id: str
     jobs: int
@@ -175,7 +175,7 @@ def find_cycle(parents: Mapping[str, Sequence[str]]) -> list[str] | None:
                 del on_path[name]
                 done.add(name)
             elif following in on_path:
-                # From child to parent we walked; people read it the way the work goes.
+                # The walk goes from child to parent; people read the opposite order.
                 return [*path[on_path[following] :], following][::-1]
             elif following not in done:
                 on_path[following] = len(path)
@@ -190,20 +190,20 @@ def plan_hash(
     on_failure: OnFailure,
     callbacks: Iterable[CallbackSpec] = (),
 ) -> str:
-    """Of what was planned, whatever ids the jobs were given: the same plan under the same key is the same workflow."""
+    """A hash of the plan without the ids of its jobs: the same plan with the same key is the same workflow."""
     names, digest = {}, hashlib.sha256(on_failure.encode())
     for node in nodes:
         names[node.job.id] = node.name
     for node in nodes:
         text = node.job.payload_hash or node.job.payload
-        # Of results that are arguments the names count: the ids are new each time.
+        # Arguments that are results of other jobs are hashed by name: the ids are new each time.
         text = rebound(text, names) if RESULT_MARK in text else text
         digest.update(f"\n{node.name}\0{node.job.kind}\0{text}".encode())
     for line in sorted(f"{names[e.child]}\0{names.get(e.parent, e.parent)}\0{e.on_failure}" for e in edges):
         digest.update(f"\n{line}".encode())
-    for each in callbacks:
-        about = "" if each.step is None else names.get(each.step, each.step)
-        digest.update(f"\n{each.fires}\0{about}\0{each.job.kind}".encode())
+    for callback in callbacks:
+        step = "" if callback.step is None else names.get(callback.step, callback.step)
+        digest.update(f"\n{callback.fires}\0{step}\0{callback.job.kind}".encode())
     return digest.hexdigest()
 
 
@@ -221,11 +221,12 @@ class Counts:
 
     @classmethod
     def of(cls, standings: Iterable[Standing]) -> Counts:
-        found = list(standings)
-        return cls(**{standing.value: found.count(standing) for standing in Standing})
+        counted = list(standings)
+        return cls(**{standing.value: counted.count(standing) for standing in Standing})
 
     def status(self, *, stopped: bool = False, cancelled: bool = False) -> WorkflowStatus:
-        """``failed`` where a failure stopped it or nothing succeeded; where the rest was done, ``partially_failed``."""
+        """``failed`` if a failure stopped the workflow or nothing succeeded; ``partially_failed`` if other jobs
+        succeeded."""
         if self.open:
             return WorkflowStatus.ACTIVE
         if cancelled:
@@ -274,8 +275,8 @@ class Workflow:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A job of a workflow: how it stands, and how many parents it still waits for. One that joined by being spawned
-    has no name."""
+    """A job of a workflow: its standing, and the number of parents it still waits for. A job that joined as a child of
+    another has no name."""
 
     job_id: str
     workflow_id: str
@@ -307,7 +308,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class ParentResult:
-    """A direct parent of a job, and what it returned."""
+    """A direct parent of a job, and its result."""
 
     job_id: str
     name: str | None
@@ -331,7 +332,7 @@ class CallbackRecord:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A workflow with its jobs, in the order in which they were added, who waits for whom, and its callbacks."""
+    """A workflow with its jobs in the order in which they were added, their dependencies, and its callbacks."""
 
     workflow: Workflow
     nodes: list[Node]
@@ -339,25 +340,25 @@ class Graph:
     callbacks: list[CallbackRecord] = field(default_factory=list)
 
     def parts(self) -> dict[str, WorkflowStatus]:
-        """The status of each group and sub-workflow, derived from its jobs (SC-17)."""
-        found: dict[str, list[Standing]] = {}
+        """The status of each group and sub-workflow, derived from its jobs."""
+        standings_of: dict[str, list[Standing]] = {}
         for node in self.nodes:
             names = [] if node.part is None else node.part.split(".")
             for length in range(1, len(names) + 1):
-                found.setdefault(".".join(names[:length]), []).append(Standing(node.standing))
-        return {name: Counts.of(standings).status() for name, standings in found.items()}
+                standings_of.setdefault(".".join(names[:length]), []).append(Standing(node.standing))
+        return {name: Counts.of(standings).status() for name, standings in standings_of.items()}
 
 
 def derive(states: Mapping[str, State], edges: Sequence[Edge], stopped: bool = False) -> dict[str, Standing]:
-    """How every job stands, from nothing but the states and the dependencies: what the database must have kept.
+    """The standing of every job, computed from states and dependencies alone, for comparison with the database.
 
-    In a stopped workflow what waits is skipped, too. So is here whatever was cancelled behind something bad.
+    In a stopped workflow, waiting jobs count as skipped; so do jobs that were cancelled behind a failed one.
     """
     standing = {job: STANDS.get(state, Standing.OPEN) for job, state in states.items()}
     children: dict[str, list[Edge]] = {}
     for edge in edges:
         children.setdefault(edge.parent, []).append(edge)
-    reached = [job for job, stands in standing.items() if stands in BAD]
+    reached = [job for job, value in standing.items() if value in BAD]
     while reached:
         for edge in children.get(reached.pop(), ()):
             waits = not edge.met and edge.on_failure != "continue"
@@ -365,7 +366,7 @@ def derive(states: Mapping[str, State], edges: Sequence[Edge], stopped: bool = F
                 standing[edge.child] = Standing.SKIPPED
                 reached.append(edge.child)
     if stopped:
-        for job, stands in standing.items():
-            if stands is Standing.OPEN and states[job] in (State.QUEUED, State.RETRY_WAITING):
+        for job, value in standing.items():
+            if value is Standing.OPEN and states[job] in (State.QUEUED, State.RETRY_WAITING):
                 standing[job] = Standing.SKIPPED
     return standing

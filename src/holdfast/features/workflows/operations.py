@@ -10,7 +10,7 @@ from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.settlement import storable
 from holdfast.errors import Conflict, InvalidSetting
 from holdfast.features.workflows.model import Graph, Swept, Workflow
-from holdfast.features.workflows.run import Extension, found, missing
+from holdfast.features.workflows.run import Extension, existing, not_found
 from holdfast.stores.flow import run
 from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.session import Session
@@ -18,7 +18,7 @@ from holdfast.stores.session import Session
 if TYPE_CHECKING:
     from holdfast.kind import Prepared
 
-_Workflows = list[Workflow]  # inside the class the word is an operation
+_Workflows = list[Workflow]  # inside the class, ``list`` is an operation
 
 
 def _no_kinds(*_: object) -> Prepared[Any]:
@@ -37,7 +37,7 @@ class Workflows(StoreNamespace):
     @operation
     def get(self, id: str) -> Program[Workflow]:
         """The workflow, or ``NotFound``."""
-        return found(id, (yield from run(self._store.workflows.get(id, self._tenant))))
+        return existing(id, (yield from run(self._store.workflows.get(id, self._tenant))))
 
     aget = awaited(get)
 
@@ -45,25 +45,26 @@ class Workflows(StoreNamespace):
     def list(
         self, *, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
     ) -> Program[_Workflows]:
-        """A page, newest first: all, those that are over, or the active ones. ``before`` is the last id of a page."""
+        """A page, newest first: all workflows, those that have ended (``over``), or the active ones. ``before`` is the
+        last id of the previous page."""
         return (yield from run(self._store.workflows.list(self._tenant, kind, over, before, page_size(limit))))
 
     alist = awaited(list)
 
     @operation
     def graph(self, id: str, *, limit: int | None = None) -> Program[Graph]:
-        """A workflow with its jobs and their dependencies; with a limit the first of its jobs."""
+        """A workflow with its jobs and their dependencies; with a limit, the first of its jobs."""
         graph = yield from run(self._store.workflows.graph(id, self._tenant, limit))
         if graph is None:
-            raise missing(id)
+            raise not_found(id)
         return graph
 
     agraph = awaited(graph)
 
     @operation
     def extend(self, id: str) -> Program[Extension]:
-        """Add jobs to a workflow that is not over: ``more = app.workflows.extend(id); more.add(…); more.start()``."""
-        workflow = found(id, (yield from run(self._store.workflows.get(id, self._tenant))))
+        """Add jobs to a workflow that has not ended: ``more = app.workflows.extend(id); more.add(…); more.start()``."""
+        workflow = existing(id, (yield from run(self._store.workflows.get(id, self._tenant))))
         return Extension(self._session, self._tenant, self._prepare, workflow)
 
     aextend = awaited(extend)
@@ -85,7 +86,7 @@ class Workflows(StoreNamespace):
     aresume = awaited(resume)
 
 
-_WORDS = {
+_REFUSALS = {
     "already_finished": "has no job that could be cancelled",
     "nothing_to_resume": "has no dead letter to resume from",
 }
@@ -93,7 +94,7 @@ _WORDS = {
 
 def accepted(swept: Swept) -> Swept:
     if swept.reason == "not_found":
-        raise missing(swept.id)
+        raise not_found(swept.id)
     if swept.refused:
-        raise Conflict(f"workflow {swept.id} {_WORDS[swept.reason or '']}", code=swept.reason)
+        raise Conflict(f"workflow {swept.id} {_REFUSALS[swept.reason or '']}", code=swept.reason)
     return swept

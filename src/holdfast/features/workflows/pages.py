@@ -1,4 +1,4 @@
-"""List, graph, bars along time."""
+"""Dashboard pages of workflows: the list, and one workflow with its graph and a chart over time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TICKS = 5
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One job. Without a width it has not been begun."""
+    """The bar of one job. It has no width if the job has not started."""
 
     job_id: str
     label: str
@@ -37,7 +37,7 @@ class Bar:
 class Chart:
     bars: tuple[Bar, ...]
     ticks: tuple[tuple[float, timedelta], ...]
-    """Where along the axis, and how long after the beginning that is."""
+    """Position on the axis, and time since the beginning."""
     height: int
     begin: datetime | None
     width: int = WIDTH
@@ -52,39 +52,44 @@ def bars(nodes: Sequence[Node], now: datetime) -> Chart:
     ends = [node.finished_at or now for node in nodes if node.started_at is not None]
     span = max(max(ends, default=now) - begin, timedelta(milliseconds=1)) if begin is not None else timedelta(0)
     room = WIDTH - LABEL - 10
-    found = []
-    for place, node in enumerate(nodes):
+    result = []
+    for number, node in enumerate(nodes):
         x, width, took = float(LABEL), 0.0, None
         if node.started_at is not None and begin is not None:
             took = max((node.finished_at or now) - node.started_at, timedelta(0))
             x = LABEL + room * ((node.started_at - begin) / span)
             width = max(2.0, min(room * (took / span), WIDTH - x))
-        y = TOP + place * ROW
-        found.append(
+        y = TOP + number * ROW
+        result.append(
             Bar(node.job_id, node.label, node.state.value, y, round(x, 1), round(width, 1), node.started_at, took)
         )
     ticks = [] if begin is None else [(LABEL + room * n / TICKS, span * n / TICKS) for n in range(TICKS + 1)]
-    return Chart(tuple(found), tuple(ticks), TOP + len(nodes) * ROW + 10, begin)
+    return Chart(tuple(result), tuple(ticks), TOP + len(nodes) * ROW + 10, begin)
 
 
 DRAWN: Final = 300
-"""How many jobs are drawn: more than that nobody can make out."""
+"""The most jobs that are drawn: a larger graph is unreadable."""
 LISTED: Final = 1_000
 REASON: Final = 1_000
 
 
 async def index(request: Request) -> Response:
-    asked = request.query_params
-    show = chosen(asked, "show", ("active", "over", "all"))
-    found = await the_app(request).workflows.alist(
-        kind=said(asked, "kind"),
+    query = request.query_params
+    show = chosen(query, "show", ("active", "over", "all"))
+    workflows = await the_app(request).workflows.alist(
+        kind=said(query, "kind"),
         over=None if show == "all" else show == "over",
-        before=said(asked, "before", 50),
+        before=said(query, "before", 50),
         limit=PAGE + 1,
     )
-    following = found[PAGE - 1].id if len(found) > PAGE else None
+    following = workflows[PAGE - 1].id if len(workflows) > PAGE else None
     return await render(
-        request, "workflows.html", workflows=found[:PAGE], following=following, show=show, kind=asked.get("kind", "")
+        request,
+        "workflows.html",
+        workflows=workflows[:PAGE],
+        following=following,
+        show=show,
+        kind=query.get("kind", ""),
     )
 
 
@@ -107,14 +112,14 @@ async def show(request: Request) -> Response:
 
 
 async def drawing(request: Request) -> Response:
-    """What the script of the page draws; it is text to it, never markup."""
+    """The graph as JSON for the script of the page."""
     graph = await _graph(request)
     nodes = [_node(node, request.scope.get("root_path", "")) for node in graph.nodes[:DRAWN]]
-    there = {node["id"] for node in nodes}
+    drawn = {node["id"] for node in nodes}
     edges = [
         {"from": edge.parent, "to": edge.child, "met": edge.met}
         for edge in graph.edges
-        if edge.child in there and edge.parent in there
+        if edge.child in drawn and edge.parent in drawn
     ]
     return JSONResponse({"nodes": nodes, "edges": edges})
 
@@ -122,9 +127,11 @@ async def drawing(request: Request) -> Response:
 async def cancel(request: Request) -> Response:
     given, id_ = await fields(request), request.path_params["workflow"]
     if (
-        asks := await ask_first(request, "Cancel all unfinished jobs of this workflow?", back=f"/workflows/{id_}")
+        confirmation := await ask_first(
+            request, "Cancel all unfinished jobs of this workflow?", back=f"/workflows/{id_}"
+        )
     ) is not None:
-        return asks
+        return confirmation
     swept = await the_app(request).workflows.acancel(id_, reason=said(given, "reason", REASON))
     return go(request, f"/workflows/{swept.id}", f"Cancelled {swept.jobs:,} jobs.")
 
@@ -136,16 +143,16 @@ async def resume(request: Request) -> Response:
 
 
 async def _graph(request: Request) -> Graph:
-    """Of a very large one the first jobs: a page reads no more of it than it shows."""
+    """The graph; of a very large one only the first jobs, as many as the page shows."""
     return await the_app(request).workflows.agraph(request.path_params["workflow"], limit=LISTED)
 
 
 def _parents(graph: Graph) -> dict[str, list[str]]:
     labels = {node.job_id: node.label for node in graph.nodes}
-    found: dict[str, list[str]] = {}
+    parents: dict[str, list[str]] = {}
     for edge in graph.edges:
-        found.setdefault(edge.child, []).append(labels.get(edge.parent, edge.parent))
-    return found
+        parents.setdefault(edge.child, []).append(labels.get(edge.parent, edge.parent))
+    return parents
 
 
 def _node(node: Node, root: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Jobs of a plan, groups and sub-workflows, and which of them waits for which.
+"""The parts of a plan: jobs, groups and sub-workflows, and their dependencies.
 
-``after`` takes handles of jobs and of groups, and names of jobs that are in the workflow already. Dependencies on a
-group become dependencies on the jobs that end it.
+``after`` takes planned jobs, groups, and names of jobs that are already in the workflow. A dependency on a group
+becomes dependencies on the jobs that end it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Mode = Literal["graph", "parallel", "sequential"]
 
 @dataclass(eq=False, slots=True)
 class Planned(Generic[R]):
-    """A job of a workflow, not started yet. It is what ``after`` takes, and what finds its handle in the run."""
+    """A job of a workflow that is not started yet. ``after`` takes it, and ``run[job]`` is its handle."""
 
     name: str
     part: Part = field(repr=False)
@@ -38,10 +38,10 @@ class Planned(Generic[R]):
     decode: Callable[[Any], R] = field(repr=False)
     links: list[Link] = field(default_factory=list, repr=False)
     failure_policy: OnFailure | None = field(default=None, repr=False)
-    """What its failure does to those after it, unless they say otherwise."""
+    """What its failure does to the jobs after it, unless they specify it themselves."""
 
     def wait_for(self, *others: Any, on_failure: OnFailure | None = None) -> Planned[R]:
-        """Let it wait for more: for a dependency that is known only later."""
+        """Add dependencies to the job after it was added."""
         self.links += _links(others, on_failure)
         return self
 
@@ -63,7 +63,7 @@ class Mapped(Planned[Any]):
 
 @dataclass(eq=False, slots=True)
 class Callback(Generic[R]):
-    """A job that is made when the workflow, or one of its jobs, has ended. ``run[callback]`` is its handle."""
+    """A job that is created when the workflow, or one of its jobs, has ended. ``run[callback]`` is its handle."""
 
     fires: Fires
     step: Planned[Any] | None = field(repr=False)
@@ -76,15 +76,15 @@ class Callback(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What is waited for, and what its failure does; None as the group or the workflow says."""
+    """A dependency on a job or a part. ``on_failure`` None means the policy of the group or the workflow."""
 
     target: Planned[Any] | Part | str
     on_failure: OnFailure | None
 
 
 class Part:
-    """Jobs of a workflow that belong together: the whole of it, a group, a sub-workflow. What is ``after`` a part waits
-    until all of it has ended."""
+    """A set of jobs in a workflow: the whole workflow, a group, or a sub-workflow. A job ``after`` a part waits until
+    all of it has ended."""
 
     def __init__(
         self, outer: Part | None, name: str | None, mode: Mode, on_failure: OnFailure | None, links: Sequence[Link] = ()
@@ -100,8 +100,8 @@ class Part:
 
     @property
     def plan(self) -> Plan:
-        """The whole that it is a part of."""
-        assert self.outer is not None  # the whole itself knows better
+        """The plan that it is a part of."""
+        assert self.outer is not None  # Plan overrides this property
         return self.outer.plan
 
     @overload
@@ -142,21 +142,21 @@ class Part:
         on_failure: OnFailure | None = None,
         **kwargs: Any,
     ) -> Planned[Any]:
-        """Add a job: a kind and its arguments, or ``kind.prepare(…)`` where the arguments are to be checked by their
-        types, or the name of a kind and a payload. ``on_failure``: what the failure of those before means for it.
+        """Add a job: a kind and its arguments, ``kind.prepare(…)`` if a type checker should check the arguments, or the
+        name of a kind and a payload. ``on_failure``: what the failure of its parents does to it.
 
         An argument may be a planned job: ``wf.add(parse, html=fetched)`` waits for ``fetched`` and calls ``parse`` with
         its result. A group gives the list of the results of its jobs, in the order in which they were added.
         """
-        sources = [each for each in (*args, *kwargs.values()) if isinstance(each, Planned | Part)]
-        waited = [list(each.walk()) if isinstance(each, Part) else each for each in sources]
+        sources = [value for value in (*args, *kwargs.values()) if isinstance(value, Planned | Part)]
+        parents = [list(source.walk()) if isinstance(source, Part) else source for source in sources]
         if sources:
             args = tuple(map(_result_of, args))
             kwargs = {key: _result_of(value) for key, value in kwargs.items()}
         prepared = self.plan.prepared(call, args, kwargs)
         label = self.plan.new_name(name, prepared.spec.kind, self)
         previous = self.members[-1:] if self.mode == "sequential" else []
-        links = [*_links(previous, self.failure_policy), *_links([after, *waited], on_failure)]
+        links = [*_links(previous, self.failure_policy), *_links([after, *parents], on_failure)]
         planned = Planned(label, self, prepared.spec, prepared.decode, links)
         self.members.append(planned)
         return planned
@@ -169,8 +169,8 @@ class Part:
         after: Any = None,
         on_failure: OnFailure | None = None,
     ) -> Part:
-        """Jobs that run at once, or one after the other. ``on_failure`` holds between them, and for what comes
-        after the group unless that says otherwise."""
+        """A group of jobs that run in parallel, or one after the other. ``on_failure`` applies between them, and to the
+        jobs after the group unless those specify it."""
         part = Part(self, self.plan.new_part(name, self), mode, on_failure, _links([after], None))
         if self.mode == "sequential" and self.members:
             part.links += _links(self.members[-1:], self.failure_policy)
@@ -210,10 +210,10 @@ class Part:
         on_failure: OnFailure | None = None,
         max_items: int = MOST_ITEMS,
     ) -> Any:
-        """One job per item, all at once: ``pages = wf.map(render, range(10)); wf.add(bind, pages)``.
+        """One job per item, in parallel: ``pages = wf.map(render, range(10)); wf.add(bind, pages)``.
 
         The items may be a planned job whose result is a list, or a group: then the jobs are added when that has ended,
-        at most ``max_items``. Either way, ``pages`` as an argument is the list of their results, in order.
+        at most ``max_items``. In both cases ``pages`` as an argument is the list of their results, in order.
         """
         label = name or self.plan.free(f"map-{kind.name}".replace(".", "-"))
         if isinstance(items, Planned | Part):
@@ -237,14 +237,14 @@ class Part:
         on_failure: OnFailure | None,
         max_items: int,
     ) -> Mapped:
-        """One job that adds the others when it runs. It bears their group's name, and is in their queue."""
+        """One job that adds the others when it runs. It has the name of their group, and their queue."""
         if type(max_items) is not int or not 1 <= max_items <= MOST_ITEMS:
             raise InvalidSetting(f"max_items must be between 1 and {MOST_ITEMS:,}", code="invalid_items")
-        one = self.plan.prepared(kind, (ResultOf(""),), {}).spec  # refused now rather than at run time
-        call = {"items": _result_of(items), "job": template_of(kind, one), "limit": max_items}
+        item = self.plan.prepared(kind, (ResultOf(""),), {}).spec  # refuse an invalid call now, not at run time
+        call = {"items": _result_of(items), "job": template_of(kind, item), "limit": max_items}
         short = self.plan.new_part(label, self).rpartition(".")[2]
         added = self.add(MAP, call, after=[after, items], name=short)
-        spec = dataclasses.replace(added.spec, queue=one.queue, priority=one.priority)
+        spec = dataclasses.replace(added.spec, queue=item.queue, priority=item.priority)
         mapped = Mapped(added.name, self, spec, added.decode, added.links, on_failure)
         self.members[-1] = mapped
         return mapped
@@ -258,8 +258,8 @@ class Part:
         )
 
     def include(self, other: Plan, *, name: str | None = None, after: Any = None) -> Part:
-        """Another workflow as a part of this one: what is after it waits until all of it has ended. Its jobs are called
-        ``name.job`` here. The other one stays what it was, and can be included again."""
+        """Include another workflow as a part: jobs after it wait until all of it has ended. Its jobs are named
+        ``name.job`` here. The other plan does not change, and can be included again."""
         own = other.failure_policy if other.on_failure_given else None
         part = self.group(name or other.kind, mode="graph", after=after, on_failure=own)
         _copy(other, part)
@@ -274,44 +274,45 @@ class Part:
 
 
 def _result_of(value: Any) -> Any:
-    return ResultOf(_source(value)) if isinstance(value, Planned | Part) else value
+    return ResultOf(source_of(value)) if isinstance(value, Planned | Part) else value
 
 
-def _source(value: Planned[Any] | Part) -> Source:
+def source_of(value: Planned[Any] | Part) -> Source:
+    """The reference to the result of a job, or to the results of a group."""
     if isinstance(value, Part):
-        return [_source(job) for job in value.walk()]
+        return [source_of(job) for job in value.walk()]
     return {"map": value.spec.id} if isinstance(value, Mapped) else value.spec.id
 
 
 def _links(targets: Iterable[Any], on_failure: OnFailure | None) -> list[Link]:
     policy = None if on_failure is None else check_on_failure(on_failure)
-    found: list[Link] = []
+    links: list[Link] = []
     for target in targets:
         if target is None:
             continue
         if isinstance(target, Planned | Part | str):
-            found.append(Link(target, policy))
+            links.append(Link(target, policy))
         elif isinstance(target, Iterable):
-            found += _links(target, policy)
+            links += _links(target, policy)
         else:
             raise InvalidSetting(
                 f"after expects jobs and groups of this workflow, got {type(target).__name__}", code="invalid_after"
             )
-    return found
+    return links
 
 
 def _copy(source: Part, target: Part) -> None:
+    """Copy the jobs, parts, links and callbacks of a plan into a part, with new ids and names."""
     twins: dict[int, Planned[Any] | Part] = {id(source): target}
 
     def copy(here: Part, there: Part) -> None:
         for member in here.members:
             if isinstance(member, Part):
-                inner = member.name or ""
-                label = there.plan.new_part(inner.rpartition(".")[2], there)
-                made = Part(there, label, member.mode, member.failure_policy)
-                twins[id(member)] = made
-                there.members.append(made)
-                copy(member, made)
+                label = there.plan.new_part((member.name or "").rpartition(".")[2], there)
+                part = Part(there, label, member.mode, member.failure_policy)
+                twins[id(member)] = part
+                there.members.append(part)
+                copy(member, part)
             else:
                 spec = dataclasses.replace(member.spec, id=new_id())
                 short = member.name.rpartition(".")[2]
@@ -326,21 +327,20 @@ def _copy(source: Part, target: Part) -> None:
     for _, twin in _twins(source, twins):
         if RESULT_MARK in twin.spec.payload:
             twin.spec.payload = rebound(twin.spec.payload, renamed)
-    for each in source.plan.callbacks:
-        about = None if each.step is None else twins.get(id(each.step))
-        if not isinstance(about, Planned):
+    for callback in source.plan.callbacks:
+        step = None if callback.step is None else twins.get(id(callback.step))
+        if not isinstance(step, Planned):
             raise InvalidSetting(
                 "a workflow with callbacks of its own cannot be included in another",
                 code="conflicting_options",
                 fix="Add the callbacks to its jobs, or to the outer workflow.",
             )
-        made = dataclasses.replace(each.spec, id=new_id(), payload=rebound(each.spec.payload, renamed))
-        target.plan.callbacks.append(Callback(each.fires, about, made, each.decode))
-    pairs = [(m, twins[id(m)]) for m in everything(source)]
-    for old, new in pairs:
-        new.links = [
+        spec = dataclasses.replace(callback.spec, id=new_id(), payload=rebound(callback.spec.payload, renamed))
+        target.plan.callbacks.append(Callback(callback.fires, step, spec, callback.decode))
+    for member in everything(source):
+        twins[id(member)].links = [
             Link(link.target if isinstance(link.target, str) else twins[id(link.target)], link.on_failure)
-            for link in old.links
+            for link in member.links
         ]
 
 
@@ -359,65 +359,63 @@ def everything(part: Part) -> Iterator[Planned[Any] | Part]:
 
 
 def policy(part: Part) -> OnFailure:
-    """What a failure inside this part does where nothing more is said."""
-    around: Part | None = part
-    while around is not None:
-        if around.failure_policy is not None:
-            return around.failure_policy
-        around = around.outer
+    """What a failure inside this part does by default."""
+    outer: Part | None = part
+    while outer is not None:
+        if outer.failure_policy is not None:
+            return outer.failure_policy
+        outer = outer.outer
     return "skip"
 
 
 class Edges:
-    """Who waits for whom, worked out: links to parts become links to the jobs that end them. Each part is looked at
-    once, however many wait for it."""
+    """Resolves links to dependencies between jobs: a link to a part becomes links to the jobs that end it. The result
+    for a part is cached, however many jobs wait for it."""
 
     def __init__(self, kind: str) -> None:
-        self._inside: dict[int, set[str]] = {}
-        self._last: dict[int, list[str] | None] = {}
+        self._job_names: dict[int, set[str]] = {}
+        self._last_jobs: dict[int, list[str] | None] = {}
         self._kind = kind
 
     def parents(self, jobs: Iterable[Planned[Any]]) -> dict[str, dict[str, OnFailure]]:
-        return {job.name: self._of(job, None) for job in jobs}
+        return {job.name: self._parents_of(job, None) for job in jobs}
 
-    def _of(self, job: Planned[Any], within: Part | None) -> dict[str, OnFailure]:
-        """Whom a job waits for: by itself, or because it begins a part that does. ``within`` a part, only what that
-        part knows of."""
-        found: dict[str, OnFailure] = {}
+    def _parents_of(self, job: Planned[Any], within: Part | None) -> dict[str, OnFailure]:
+        """The jobs that a job waits for: through its own links, and through those of the parts that it begins. With
+        ``within``, only dependencies inside that part."""
+        parents: dict[str, OnFailure] = {}
         for link in job.links:
-            found |= self._expanded(link, policy(job.part))
+            parents |= self._expanded(link, policy(job.part))
         part: Part | None = job.part
         while part is not None and part is not within:
-            if part.links and not self._names(part) & found.keys():
+            if part.links and not self._names(part) & parents.keys():
                 for link in part.links:
-                    found |= self._expanded(link, policy(part.outer or part))
+                    parents |= self._expanded(link, policy(part.outer or part))
             part = part.outer
-        return found
+        return parents
 
     def _names(self, part: Part) -> set[str]:
-        if id(part) not in self._inside:
-            self._inside[id(part)] = {job.name for job in part.walk()}
-        return self._inside[id(part)]
+        if id(part) not in self._job_names:
+            self._job_names[id(part)] = {job.name for job in part.walk()}
+        return self._job_names[id(part)]
 
-    def _expanded(self, link: Link, otherwise: OnFailure) -> dict[str, OnFailure]:
+    def _expanded(self, link: Link, default: OnFailure) -> dict[str, OnFailure]:
         target = link.target
         if isinstance(target, str):
-            return {target: link.on_failure or otherwise}
-        if isinstance(target, Planned):
-            return {target.name: link.on_failure or target.failure_policy or otherwise}
-        how = link.on_failure or target.failure_policy or otherwise
-        return dict.fromkeys(self._ends(target), how)
+            return {target: link.on_failure or default}
+        on_failure = link.on_failure or target.failure_policy or default
+        return dict.fromkeys([target.name] if isinstance(target, Planned) else self._ends(target), on_failure)
 
     def _ends(self, part: Part) -> list[str]:
         """The jobs of a part that no other job of it waits for: when they have ended, all of it has."""
-        known = self._last.get(id(part), [])
-        if known is None:
+        last = self._last_jobs.get(id(part), [])
+        if last is None:
             name = part.name or self._kind
             raise InvalidSetting(f"circular dependency: {name} -> {name}", code="workflow_cycle")
-        if id(part) not in self._last:
-            self._last[id(part)] = None
-            waited: set[str] = set()
+        if id(part) not in self._last_jobs:
+            self._last_jobs[id(part)] = None  # in progress: reaching this part again means a cycle
+            parents: set[str] = set()
             for job in part.walk():
-                waited |= self._of(job, part).keys()
-            known = self._last[id(part)] = [job.name for job in part.walk() if job.name not in waited]
-        return known
+                parents |= self._parents_of(job, part).keys()
+            last = self._last_jobs[id(part)] = [job.name for job in part.walk() if job.name not in parents]
+        return last

@@ -1,7 +1,7 @@
 """``Plan``: a workflow that is planned but not stored yet, or jobs to add to a running one.
 
-Planning a workflow: ``wf = app.workflow("publish"); a = wf.add(fetch, 7); wf.add(render, after=a); wf.start()``.
-Nothing is stored before ``start``, and then everything is, in one transaction.
+A plan is written as ``wf = app.workflow("publish"); a = wf.add(fetch, 7); wf.add(render, after=a); wf.start()``.
+Nothing is stored before ``start``, which stores everything in one transaction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.engine.bound_results import CALLBACK_TAG, ResultOf, Source
 from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting
 from holdfast.features.workflows.model import CallbackSpec, EdgeSpec, Fires, NodeSpec, OnFailure, find_cycle
-from holdfast.features.workflows.parts import Callback, Edges, Mapped, Part, Planned, everything, policy
+from holdfast.features.workflows.parts import Callback, Edges, Part, Planned, everything, policy, source_of
 from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.session import Session
 
@@ -27,7 +27,7 @@ NAME_LIMIT = 200
 
 
 class Plan(Part, StoreNamespace):
-    """The whole: what ``app.workflow`` and ``ctx.workflow`` begin. ``prepare`` makes a job of a kind's name."""
+    """The plan that ``app.workflow`` and ``ctx.workflow`` return. ``prepare`` makes a job from the name of a kind."""
 
     def __init__(
         self,
@@ -57,14 +57,16 @@ class Plan(Part, StoreNamespace):
         ``alert(<WorkflowFailure>)``, which names the first job that failed and its error."""
         return self.callback("failure", None, call, args, kwargs)
 
-    # --- what parts ask of it ---
+    # --- used by parts ---
 
     def callback(
         self, fires: Fires, step: Planned[Any] | None, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callback[Any]:
-        """The value is the first argument, of a kind by name ``result`` or ``failure``. A kind that takes nothing gets
-        nothing."""
-        source: Source = {"failure": True} if fires == "failure" else {"ends": True} if step is None else _one(step)
+        """Add a callback. The result or the failure is its first argument; a kind that is given by name gets it as the
+        key ``result`` or ``failure``. A kind without parameters gets no argument."""
+        source: Source = (
+            {"failure": True} if fires == "failure" else {"ends": True} if step is None else source_of(step)
+        )
         if isinstance(call, str):
             payload = {**(args[0] if args else {}), ("failure" if fires == "failure" else "result"): ResultOf(source)}
             args, kwargs = (payload,), {}
@@ -77,7 +79,7 @@ class Plan(Part, StoreNamespace):
         elif call.parameters:
             args = (ResultOf(source), *args)
         prepared = self.prepared(call, args, kwargs)
-        # Not a child of a job that plans it: children of a workflow's job join that workflow.
+        # Not a child of the job that plans it: children of a workflow's job join that workflow.
         tags = (*prepared.spec.tags, CALLBACK_TAG)
         spec = dataclasses.replace(prepared.spec, parent_id=None, workflow_id=None, tags=tags, alike=None)
         callback = Callback(fires, step, spec, prepared.decode)
@@ -130,7 +132,7 @@ class Plan(Part, StoreNamespace):
         return label
 
     def free(self, wanted: str) -> str:
-        """The name itself, or with the first number that makes it another one."""
+        """The name, with a number appended if it is taken."""
         if wanted not in self._names and wanted not in self._parts:
             return wanted
         number = 2
@@ -138,17 +140,17 @@ class Plan(Part, StoreNamespace):
             number += 1
         return f"{wanted}-{number}"
 
-    # --- working it out ---
+    # --- compiling ---
 
     def compiled(
         self, workflow_id: str, correlation_id: str | None, known: dict[str, str]
     ) -> tuple[tuple[NodeSpec, ...], tuple[EdgeSpec, ...]]:
-        """The nodes and edges; ``known`` has the ids of jobs that are in the workflow already, by name."""
+        """The nodes and edges; ``known`` has the ids of jobs that are already in the workflow, by name."""
         jobs = list(self.walk())
         if not jobs:
             raise InvalidSetting("it has no jobs", code="empty_workflow")
         parents = Edges(self.kind).parents(jobs)
-        cycle = find_cycle({name: [p for p in found if p in parents] for name, found in parents.items()})
+        cycle = find_cycle({name: [p for p in waits_for if p in parents] for name, waits_for in parents.items()})
         if cycle is not None:
             raise InvalidSetting(f"circular dependency: {' -> '.join(cycle)}", code="workflow_cycle")
         if sum(map(len, parents.values())) > MOST_EDGES:
@@ -164,28 +166,24 @@ class Plan(Part, StoreNamespace):
                 if parent not in ids:
                     raise InvalidSetting(f"no job {parent!r} in this workflow", code="unknown_parent")
                 edges.append(EdgeSpec(job.spec.id, ids[parent], on_failure))
-        waited = {edge.parent for edge in edges}
+        with_children = {edge.parent for edge in edges}
         nodes = []
         for job in jobs:
             spec = job.spec
             correlation = spec.correlation_id or correlation_id or (None if spec.parent_id else workflow_id)
             spec = dataclasses.replace(spec, workflow_id=workflow_id, correlation_id=correlation, alike=None)
-            fatal = spec.id not in waited and policy(job.part) == "stop"
+            fatal = spec.id not in with_children and policy(job.part) == "stop"
             nodes.append(NodeSpec(spec, job.name, job.part.name, fatal))
         return tuple(nodes), tuple(edges)
 
     def called_back(self, workflow_id: str, correlation_id: str | None) -> tuple[CallbackSpec, ...]:
         """The callbacks, as they are stored."""
-        found = [each.stored() for each in self.callbacks]
-        for each in found:
-            each.job.correlation_id = each.job.correlation_id or correlation_id or workflow_id
-        return tuple(found)
+        specs = tuple(callback.stored() for callback in self.callbacks)
+        for spec in specs:
+            spec.job.correlation_id = spec.job.correlation_id or correlation_id or workflow_id
+        return specs
 
     def names_used(self) -> list[str]:
-        """Names of jobs that must be in the workflow already."""
+        """Names in links that must be of jobs already in the workflow."""
         links = [link for member in everything(self) for link in member.links]
         return sorted({link.target for link in links if isinstance(link.target, str)} - self._names)
-
-
-def _one(step: Planned[Any]) -> Source:
-    return {"map": step.spec.id} if isinstance(step, Mapped) else step.spec.id

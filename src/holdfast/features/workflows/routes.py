@@ -1,4 +1,4 @@
-"""Workflows: jobs that wait for one another, started from nodes and edges."""
+"""HTTP routes of workflows: start from nodes and edges, extend, read, cancel, resume."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ShownWorkflow: Any = with_more(Workflow, "ShownWorkflow", status=WorkflowStatus)
 
 
 class ShownGraph(BaseModel):
-    """A workflow with its jobs and who waits for whom; ``parts`` has the status of each group."""
+    """A workflow with its jobs and dependencies; ``parts`` has the status of each group."""
 
     workflow: ShownWorkflow
     nodes: list[Node]
@@ -58,7 +58,7 @@ class ShownGraph(BaseModel):
 
 
 class AddNode(Enqueue, Body):
-    name: Annotated[str, Field(max_length=200)] = Field(description="What edges call it.")
+    name: Annotated[str, Field(max_length=200)] = Field(description="The name that edges use.")
 
 
 class AddEdge(Body):
@@ -113,7 +113,7 @@ class StartedWorkflow:
     created: bool
     reason: str | None
     jobs: dict[str, str]
-    """The ids of its jobs, by name; nothing where it was started before."""
+    """The ids of its jobs by name; empty if it was started before."""
 
 
 @router.post(
@@ -125,9 +125,9 @@ class StartedWorkflow:
 )
 async def start_workflow(request: Request, response: Response, app: TheApp, body: StartWorkflow) -> StartedWorkflow:
     """Start a workflow: store all its jobs in one transaction. Dependent jobs start when their parents have ended."""
-    how: dict[str, Any] = {name: getattr(body, name) for name in ("key", "on_failure", "correlation_id")}
-    plan = app.workflow(body.kind, **{name: value for name, value in how.items() if value is not None})
-    await asyncio.to_thread(_draw, app, plan, body)
+    options: dict[str, Any] = {name: getattr(body, name) for name in ("key", "on_failure", "correlation_id")}
+    plan = app.workflow(body.kind, **{name: value for name, value in options.items() if value is not None})
+    await asyncio.to_thread(_add_jobs, app, plan, body)
     started = await plan.astart()
     response.status_code = 201 if started.created else 200
     response.headers["location"] = here(request, f"/workflows/{started.id}")
@@ -135,8 +135,8 @@ async def start_workflow(request: Request, response: Response, app: TheApp, body
     return StartedWorkflow(started.id, started.tenant, started.created, started.reason, jobs)
 
 
-def _draw(app: App, plan: WorkflowPlan | Extension, body: AddJobs) -> None:
-    """In a thread: a thousand payloads are checked."""
+def _add_jobs(app: App, plan: WorkflowPlan | Extension, body: AddJobs) -> None:
+    """Add the nodes, edges and callbacks to a plan. Runs in a thread: there may be a thousand payloads to check."""
     known = {}
     for node in body.nodes:
         call = app.prepare(node.kind, node.payload, **node.options("name", "kind", "payload"))
@@ -146,11 +146,11 @@ def _draw(app: App, plan: WorkflowPlan | Extension, body: AddJobs) -> None:
             raise InvalidSetting(f"no job {edge.child!r} among the nodes", code="unknown_parent")
         parent = known.get(edge.parent, edge.parent)
         known[edge.child].wait_for(parent, on_failure=edge.on_failure)
-    for each in body.callbacks:
-        if each.step is not None and each.step not in known:
-            raise InvalidSetting(f"no job {each.step!r} among the nodes", code="unknown_parent")
-        step = None if each.step is None else known[each.step]
-        plan.callback(each.fires, step, each.kind, (each.payload,), {})
+    for callback in body.callbacks:
+        if callback.step is not None and callback.step not in known:
+            raise InvalidSetting(f"no job {callback.step!r} among the nodes", code="unknown_parent")
+        step = None if callback.step is None else known[callback.step]
+        plan.callback(callback.fires, step, callback.kind, (callback.payload,), {})
 
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[ShownWorkflow])
@@ -162,17 +162,21 @@ async def list_workflows(
     limit: Limit = PAGE,
 ) -> Any:
     """List workflows, newest first: all, only finished, or only unfinished ones."""
-    found = await app.workflows.alist(kind=kind, over=over, before=after, limit=limit + 1)
-    items = [_shown(each) for each in found[:limit]]
-    return {"items": items, "next": found[limit - 1].id if len(found) > limit else None}
+    workflows = await app.workflows.alist(kind=kind, over=over, before=after, limit=limit + 1)
+    items = [_shown(workflow) for workflow in workflows[:limit]]
+    return {"items": items, "next": workflows[limit - 1].id if len(workflows) > limit else None}
 
 
 @router.get("/{workflow_id}", dependencies=[allowed(Scope.READ)], response_model=ShownGraph)
 async def show_workflow(app: TheApp, workflow_id: Id) -> Any:
     """Show a workflow, its jobs and their dependencies."""
     graph: Graph = await app.workflows.agraph(workflow_id)
-    return {"workflow": _shown(graph.workflow), "nodes": graph.nodes, "edges": graph.edges, "parts": graph.parts()} | {
-        "callbacks": graph.callbacks
+    return {
+        "workflow": _shown(graph.workflow),
+        "nodes": graph.nodes,
+        "edges": graph.edges,
+        "parts": graph.parts(),
+        "callbacks": graph.callbacks,
     }
 
 
@@ -182,7 +186,7 @@ async def show_workflow(app: TheApp, workflow_id: Id) -> Any:
 async def extend_workflow(app: TheApp, workflow_id: Id, body: AddJobs) -> StartedWorkflow:
     """Add jobs to an unfinished workflow. Edges may name existing jobs as parents."""
     plan = await app.workflows.aextend(workflow_id)
-    await asyncio.to_thread(_draw, app, plan, body)
+    await asyncio.to_thread(_add_jobs, app, plan, body)
     added = await plan.astart()
     jobs = {name: job.spec.id for name, job in added.planned.items()}
     return StartedWorkflow(added.id, added.tenant, added.created, added.reason, jobs)

@@ -1,4 +1,4 @@
-"""``WorkflowRun``, start, extend, results of parents."""
+"""Starting and extending workflows, ``WorkflowRun``, and the results of parents."""
 
 from __future__ import annotations
 
@@ -47,12 +47,13 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-FIRST_LOOK, LONGEST_PAUSE = 0.05, 0.5
+# A waiting caller is notified of the end. In case a notification is lost it also polls, with growing pauses.
+FIRST_PAUSE, MAX_PAUSE = 0.05, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowRun(StoreNamespace):
-    """A workflow that was started. ``created`` is False when one was started before under the same key."""
+    """A workflow that was started. ``created`` is False if one was started before with the same key."""
 
     id: str
     tenant: str
@@ -70,8 +71,8 @@ class WorkflowRun(StoreNamespace):
     @overload
     def __getitem__(self, job: Part) -> list[Handle[Any]]: ...
     def __getitem__(self, job: Planned[Any] | Callback[Any] | Part | str) -> Handle[Any] | list[Handle[Any]]:
-        """The handle of a planned job, by its name as well (``run[a].result()``, ``run["fetch"]``); of a group or a
-        sequence, also by its name, the list of handles, in the order in which the jobs were added."""
+        """The handle of a planned job, also by its name (``run[a].result()``, ``run["fetch"]``). For a group or a
+        sequence, also by its name: the list of handles, in the order in which the jobs were added."""
         if not self.created:
             raise Conflict(
                 f"workflow {self.id} was started before, with other jobs",
@@ -79,7 +80,7 @@ class WorkflowRun(StoreNamespace):
                 fix="Read them with app.workflows.graph(run.id).",
             )
         if isinstance(job, Part):
-            return [self[each] for each in job.walk()]
+            return [self[member] for member in job.walk()]
         if isinstance(job, Callback):
             return Handle(job.spec.id, self.tenant, True, None, self._caller, job.decode)
         if not isinstance(job, Planned | str):
@@ -92,25 +93,25 @@ class WorkflowRun(StoreNamespace):
         planned = self.planned.get(name)
         if planned is not None:
             return Handle(planned.spec.id, self.tenant, True, None, self._caller, planned.decode)
-        members = [each for each in self.planned.values() if f"{each.part.name}.".startswith(f"{name}.")]
+        members = [member for member in self.planned.values() if f"{member.part.name}.".startswith(f"{name}.")]
         if not members:
-            there = ", ".join(list(self.planned)[:20])
+            names = ", ".join(list(self.planned)[:20])
             near = get_close_matches(name, self.planned, 1)
             guess = f"Did you mean {near[0]!r}? " if near else ""
-            raise NotFound(f"there is no job or group {name!r} in this workflow", fix=f"{guess}There are {there}.")
-        return [self[each] for each in members]
+            raise NotFound(f"there is no job or group {name!r} in this workflow", fix=f"{guess}There are {names}.")
+        return [self[member] for member in members]
 
     @operation
     def members(self, group: Part | Mapped | str) -> Program[list[Handle[Any]]]:
         """The handles of a group's jobs, also of those that ``wf.map`` added at run time."""
-        named = group if isinstance(group, str) else group.name
-        if named is None:
+        name = group if isinstance(group, str) else group.name
+        if name is None:
             raise InvalidSetting("members expects a group, not the whole workflow", code="invalid_name")
-        found = yield from run(self._store.workflows.members(self.id, named, self.tenant))
-        decode = {each.spec.id: each.decode for each in self.planned.values()}
+        ids = yield from run(self._store.workflows.members(self.id, name, self.tenant))
+        decode = {job.spec.id: job.decode for job in self.planned.values()}
         return [
             Handle(job_id, self.tenant, True, None, self._caller, decode.get(job_id, lambda value: value))
-            for job_id in found
+            for job_id in ids
         ]
 
     amembers = awaited(members)
@@ -118,73 +119,73 @@ class WorkflowRun(StoreNamespace):
     @operation
     def workflow(self) -> Program[Workflow]:
         """The workflow as it is now."""
-        return found(self.id, (yield from run(self._store.workflows.get(self.id, self.tenant))))
+        return existing(self.id, (yield from run(self._store.workflows.get(self.id, self.tenant))))
 
     aworkflow = awaited(workflow)
 
     @operation
     def status(self) -> Program[WorkflowStatus]:
         """Its status: active, succeeded, failed, …"""
-        return found(self.id, (yield from run(self._store.workflows.get(self.id, self.tenant)))).status
+        return existing(self.id, (yield from run(self._store.workflows.get(self.id, self.tenant)))).status
 
     astatus = awaited(status)
 
     def wait(self, timeout: Duration | None = None) -> Workflow:
         """Block until all its jobs have ended or are held back by a failure, or raise ``WaitTimeout``."""
-        told = threading.Event()
-        with self._listening(told.set):
+        notified = threading.Event()
+        with self._listening(notified.set):
             for pause in _pauses(timeout):
-                told.clear()
+                notified.clear()
                 workflow = self.workflow()
                 if workflow.over:
                     return workflow
-                told.wait(pause)
-        raise self._too_late(timeout)
+                notified.wait(pause)
+        raise self._timed_out(timeout)
 
     async def await_end(self, timeout: Duration | None = None) -> Workflow:
-        """``wait`` for async code."""
-        told, loop = asyncio.Event(), asyncio.get_running_loop()
+        """The async form of ``wait``."""
+        notified, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        def tell() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
-                loop.call_soon_threadsafe(told.set)
+        def notify() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(notified.set)
 
-        with self._listening(tell):
+        with self._listening(notify):
             for pause in _pauses(timeout):
-                told.clear()
+                notified.clear()
                 workflow = await self.aworkflow()
                 if workflow.over:
                     return workflow
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
-                        await told.wait()
-        raise self._too_late(timeout)
+                        await notified.wait()
+        raise self._timed_out(timeout)
 
     @contextlib.contextmanager
-    def _listening(self, tell: Callable[[], None]) -> Iterator[None]:
-        stop = self._store.listen(lambda _: tell(), lambda: ())
+    def _listening(self, notify: Callable[[], None]) -> Iterator[None]:
+        stop = self._store.listen(lambda _: notify(), lambda: ())
         try:
             yield
         finally:
             stop()
 
-    def _too_late(self, timeout: Duration | None) -> WaitTimeout:
+    def _timed_out(self, timeout: Duration | None) -> WaitTimeout:
         return WaitTimeout(f"workflow {self.id} had not finished after {timeout}")
 
 
 def _pauses(timeout: Duration | None) -> Iterator[float]:
     end = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
-    pause = FIRST_LOOK
+    pause = FIRST_PAUSE
     while True:
-        left = LONGEST_PAUSE if end is None else end - time.monotonic()
-        yield max(0.0, min(pause, left))
-        if left <= 0:
+        remaining = MAX_PAUSE if end is None else end - time.monotonic()
+        yield max(0.0, min(pause, remaining))
+        if remaining <= 0:
             return
-        pause = min(LONGEST_PAUSE, pause * 2)
+        pause = min(MAX_PAUSE, pause * 2)
 
 
 class WorkflowOptions(TypedDict, total=False):
-    """What ``app.workflow`` takes. ``connection`` is the caller's own: it exists if the transaction there commits."""
+    """Options of ``app.workflow``. With ``connection``, the workflow is part of the caller's transaction there."""
 
     on_failure: OnFailure
     key: str
@@ -195,7 +196,7 @@ class WorkflowOptions(TypedDict, total=False):
 
 
 class WorkflowPlan(Plan):
-    """A workflow to be started. With a ``key`` it is started once, however often this is done."""
+    """A workflow that can be started. With a ``key`` it is started once, however often ``start`` is called."""
 
     def __init__(
         self,
@@ -220,13 +221,13 @@ class WorkflowPlan(Plan):
         self._parent_id = parent_id
         self._connection = connection
         self.scheduled_at: datetime | None = None
-        """The time of the schedule that this workflow is started for, in a function of ``@app.workflow``."""
+        """The time of the schedule that starts this workflow, in a function of ``@app.workflow``."""
         self.once = False
-        """Whether what was started under this key is this workflow, also if its jobs were others."""
+        """Whether a workflow that was started with this key is accepted even if its jobs differ."""
 
     @operation
     def start(self) -> Program[WorkflowRun]:
-        """Store all of it in one transaction. Jobs that wait for others are claimed when those have ended."""
+        """Store the workflow in one transaction. Jobs that wait for others are claimed when those have ended."""
         spec, store, connection = self._spec(), self._store, self._connection
         with observers.sending([node.job for node in spec.nodes], self.tenant):
             if connection is None:
@@ -242,12 +243,12 @@ class WorkflowPlan(Plan):
     def _spec(self) -> WorkflowSpec:
         if missing := self.names_used():
             raise InvalidSetting(f"no job {missing[0]!r} in this workflow", code="unknown_parent")
-        flow_id = new_id()
-        nodes, edges = self.compiled(flow_id, self.correlation_id, {})
+        workflow_id = new_id()
+        nodes, edges = self.compiled(workflow_id, self.correlation_id, {})
         on_failure = self.failure_policy or "skip"
-        callbacks = self.called_back(flow_id, self.correlation_id)
+        callbacks = self.called_back(workflow_id, self.correlation_id)
         return WorkflowSpec(
-            id=flow_id,
+            id=workflow_id,
             kind=self.kind,
             generator=self.generator,
             enqueued_by=nodes[0].job.enqueued_by,
@@ -276,7 +277,7 @@ class WorkflowPlan(Plan):
 class Extension(Plan):
     """More jobs for a running workflow: ``more = await ctx.workflow(); more.add(resize, page); await more.astart()``.
 
-    ``after`` also takes names of jobs that are in it. Refused when the workflow is over.
+    ``after`` also takes names of jobs that are in it. Refused if the workflow has ended.
     """
 
     def __init__(self, client: Session, tenant: str, prepare: Callable[..., Prepared[Any]], workflow: Workflow) -> None:
@@ -286,18 +287,18 @@ class Extension(Plan):
     @operation
     def start(self) -> Program[WorkflowRun]:
         """Store the new jobs in one transaction."""
-        return (yield from self._adding(None))
+        return (yield from self._extend(None))
 
     astart = awaited(start)
 
     @operation
     def behind(self, job_id: str) -> Program[WorkflowRun]:
-        """Store the new jobs; those that wait for this job of the workflow wait for the new ones, too."""
-        return (yield from self._adding(job_id))
+        """Store the new jobs. Jobs that wait for this job of the workflow also wait for the new ones."""
+        return (yield from self._extend(job_id))
 
     abehind = awaited(behind)
 
-    def _adding(self, behind: str | None) -> Program[WorkflowRun]:
+    def _extend(self, behind: str | None) -> Program[WorkflowRun]:
         workflows, workflow = self._store.workflows, self.workflow
         known = yield from run(workflows.named(workflow.id, self.names_used(), self.tenant))
         nodes, edges = self.compiled(workflow.id, workflow.correlation_id, known)
@@ -309,10 +310,10 @@ class Extension(Plan):
 
     def _added(self, answer: Started) -> WorkflowRun:
         if answer.reason == "not_found":
-            raise missing(answer.id)
+            raise not_found(answer.id)
         if answer.reason is not None:
-            words = {"workflow_over": "is over", "name_taken": "has a job of one of these names already"}
-            raise Conflict(f"workflow {answer.id} {words[answer.reason]}", code=answer.reason)
+            reasons = {"workflow_over": "is over", "name_taken": "has a job of one of these names already"}
+            raise Conflict(f"workflow {answer.id} {reasons[answer.reason]}", code=answer.reason)
         planned = {job.name: job for job in self.walk()}
         return WorkflowRun(answer.id, self.tenant, True, None, self._caller, planned)
 
@@ -324,7 +325,7 @@ def plan_workflow(
     options: WorkflowOptions,
     running: Facts | None = None,
 ) -> WorkflowPlan:
-    """``running`` is the job that plans it, if one does: its parent (DP-10)."""
+    """Begin a plan. ``running`` is the job whose handler plans it, if any: it becomes the parent."""
     check_options(options, WorkflowOptions.__annotations__)
     given: dict[str, Any] = {**options}
     tenant = check_name(given.pop("tenant", running.tenant if running else client.tenant), "tenant")
@@ -338,16 +339,16 @@ def plan_workflow(
 
 def extend_workflow(client: Session, prepare: Callable[..., Prepared[Any]], workflow_id: str, tenant: str) -> Extension:
     workflow = client.run(client.store.workflows.get(workflow_id, tenant))
-    return Extension(client, tenant, prepare, found(workflow_id, workflow))
+    return Extension(client, tenant, prepare, existing(workflow_id, workflow))
 
 
-def found(id: str, workflow: Workflow | None) -> Workflow:
+def existing(id: str, workflow: Workflow | None) -> Workflow:
     if workflow is None:
-        raise missing(id)
+        raise not_found(id)
     return workflow
 
 
-def missing(id: str) -> NotFound:
+def not_found(id: str) -> NotFound:
     return NotFound(f"no workflow {id} in this tenant", code="workflow_not_found")
 
 
@@ -355,14 +356,14 @@ async def aextend_workflow(
     client: Session, prepare: Callable[..., Prepared[Any]], workflow_id: str, tenant: str
 ) -> Extension:
     workflow = await client.arun(client.store.workflows.get(workflow_id, tenant))
-    return Extension(client, tenant, prepare, found(workflow_id, workflow))
+    return Extension(client, tenant, prepare, existing(workflow_id, workflow))
 
 
 class Results(Mapping[str, Any]):
-    """By the name of the parent: ``results["fetch"]``, as it was stored; ``results.of(fetch)`` has the kind's own type.
+    """The results of the parents by name: ``results["fetch"]``, as stored; ``results.of(fetch)`` has the kind's type.
 
-    A parent that did not succeed is among them (where a failure lets its children go on): to ask for its result raises
-    ``JobFailed``, and ``states`` tells beforehand.
+    If a failure lets its children continue, a parent that did not succeed is among them: reading its result raises
+    ``JobFailed``. ``states`` has the states of all parents.
     """
 
     def __init__(self, parents: Sequence[ParentResult]) -> None:
@@ -383,29 +384,29 @@ class Results(Mapping[str, Any]):
 
     @property
     def succeeded(self) -> dict[str, Any]:
-        """Of those that did."""
+        """The results of the parents that succeeded."""
         return {name: p.value for name, p in self._parents.items() if p.state is State.SUCCEEDED}
 
     def of(self, kind: Kind[..., R]) -> list[R]:
-        """What the parents of this kind returned, in the order in which they were added."""
+        """The results of the parents of this kind, in the order in which they were added."""
         decode, name = kind._signature.unpack_result, kind.name
         return [decode(result_value(parent)) for parent in self._parents.values() if parent.kind == name]
 
     def one(self, kind: Kind[..., R]) -> R:
-        """What the only parent of this kind returned."""
-        (found,) = self.of(kind)
-        return found
+        """The result of the only parent of this kind."""
+        (result,) = self.of(kind)
+        return result
 
 
 def result_value(parent: ParentResult) -> Any:
-    """What a job returned; ``JobFailed`` if it did not succeed."""
+    """The result of a job; ``JobFailed`` if it did not succeed."""
     if parent.state is not State.SUCCEEDED:
         raise JobFailed(f"parent {parent.name or parent.job_id} is {parent.state}: it has no result")
     return parent.value
 
 
 class BoundResults:
-    """The values that a plan binds to arguments, of the jobs that this one waited for."""
+    """The values that a plan binds to arguments: results of the jobs that this one waited for."""
 
     def __init__(self, parents: Sequence[ParentResult], failed: WorkflowFailure | None) -> None:
         self._parents = {parent.job_id: parent for parent in parents}
@@ -417,17 +418,17 @@ class BoundResults:
         return result_value(self._parents[job_id])
 
     def mapped(self, job_id: str) -> list[Any]:
-        """In the order of the items: ids follow the order in which the jobs were added."""
-        self.result(job_id)  # whether it has added them
+        """The results of a map in the order of its items: ids follow the order in which the jobs were added."""
+        self.result(job_id)  # raises if the map has not added its jobs
         name = self._parents[job_id].name
-        return [result_value(each) for each in self._parents.values() if each.part == name and each.name]
+        return [result_value(parent) for parent in self._parents.values() if parent.part == name and parent.name]
 
     def ends(self) -> dict[str, Any]:
-        maps = {each.name: each.job_id for each in self._parents.values() if each.kind == MAP}
+        maps = {parent.name: parent.job_id for parent in self._parents.values() if parent.kind == MAP}
         return {
-            each.name: self.mapped(each.job_id) if each.name in maps else result_value(each)
-            for each in self._parents.values()
-            if each.name is not None and each.part not in maps
+            parent.name: self.mapped(parent.job_id) if parent.name in maps else result_value(parent)
+            for parent in self._parents.values()
+            if parent.name is not None and parent.part not in maps
         }
 
     def failure(self) -> dict[str, Any] | None:

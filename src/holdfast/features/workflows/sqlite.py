@@ -25,7 +25,7 @@ _START = (
     " enqueued_by, source_system, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _OF_KEY = "SELECT id, plan_hash FROM workflow WHERE tenant = ? AND kind = ? AND key = ?"
-_FIND = "SELECT tenant, finished_at IS NOT NULL, stopped FROM workflow WHERE id = :id AND (:any OR tenant = :tenant)"
+_GET = "SELECT tenant, finished_at IS NOT NULL, stopped FROM workflow WHERE id = :id AND (:any OR tenant = :tenant)"
 _NODES = (
     "INSERT INTO node (job_id, tenant, workflow_id, name, part, fatal, standing, unmet) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
@@ -44,8 +44,8 @@ _COUNT = (
 _CANCELLED = "UPDATE workflow SET cancelled_at = coalesce(cancelled_at, ?) WHERE id = ?"
 
 
-# They wait already, for the job that adds these: none can have been let go.
-_WAIT_TOO = (
+# They already wait for the job that adds these, so none can have been released.
+_WAIT_FOR_NEW = (
     "INSERT INTO dependency (child, parent, tenant, on_failure) SELECT d.child, v.value, d.tenant, d.on_failure"
     " FROM dependency d CROSS JOIN json_each(:new) v WHERE d.parent = :behind AND d.tenant = :tenant AND d.met = 0"
 )
@@ -62,8 +62,8 @@ _DUE = (
     " AND (:any OR tenant = :tenant) ORDER BY due_at LIMIT :want"
 )
 _FIRED = "UPDATE callback SET fired_at = ?, document = NULL WHERE job_id = ?"
-_PUT_OFF = "UPDATE callback SET due_at = ? WHERE job_id = ?"
-_AGAIN = 30_000_000  # microseconds
+_POSTPONE = "UPDATE callback SET due_at = ? WHERE job_id = ?"
+_RETRY_AFTER = 30_000_000  # microseconds
 
 
 def _none_due(*_: object) -> Steps[int | None]:
@@ -82,9 +82,9 @@ class SqliteWorkflows(SqlitePart, WorkflowReads):
             yield from unsign()
             same = known[0][1] == spec.plan_hash
             return Started(known[0][0], False, "duplicate_key" if same else "idempotency_conflict")
-        facts = (spec.id, tenant, spec.kind, spec.generator, spec.on_failure, spec.key, spec.plan_hash)
-        whose = (spec.correlation_id, spec.parent_id, spec.enqueued_by, spec.source_system, now)
-        yield Statement(_START, (*facts, *whose))
+        definition = (spec.id, tenant, spec.kind, spec.generator, spec.on_failure, spec.key, spec.plan_hash)
+        origin = (spec.correlation_id, spec.parent_id, spec.enqueued_by, spec.source_system, now)
+        yield Statement(_START, (*definition, *origin))
         yield from _plan(spec.id, Addition(spec.nodes, spec.edges, spec.callbacks), tenant, now, stopped=False)
         yield from unsign()
         return Started(spec.id, True)
@@ -93,7 +93,7 @@ class SqliteWorkflows(SqlitePart, WorkflowReads):
     def extend(self, workflow_id: str, more: Addition, actor: str, tenant: str) -> Steps[Started]:
         flow_id = parse_id(workflow_id)
         now = yield from sign(actor)
-        rows = yield Statement(_FIND, {"id": flow_id, "any": any_tenant(tenant), "tenant": tenant})
+        rows = yield Statement(_GET, {"id": flow_id, "any": any_tenant(tenant), "tenant": tenant})
         reason = "not_found" if not rows else "workflow_over" if rows[0][1] else None
         if reason is None and (yield Statement(_NAMED, (flow_id, ids_json(node.name for node in more.nodes)))):
             reason = "name_taken"
@@ -105,25 +105,25 @@ class SqliteWorkflows(SqlitePart, WorkflowReads):
     @duty(0, _none_due)
     def fire_callbacks(self, want: int, tenant: str) -> Steps[int]:
         now = yield from sign("workflows")
-        made = 0
-        for job_id, whose, job in (
+        count = 0
+        for job_id, owner, job in (
             yield Statement(_DUE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         ):
             spec = job_of(json.loads(job))
-            refused = yield from no_room(1, spec.kind, whose, now)
+            refused = yield from no_room(1, spec.kind, owner, now)
             try:
-                created = refused is None and (yield from add([spec], whose, now))[0].created
-            except Refused:  # paused, or its payload is not accepted: nothing of it was written
+                created = refused is None and (yield from add([spec], owner, now))[0].created
+            except Refused:  # paused, or its payload is not accepted: nothing was written
                 created = False
-            yield Statement(_FIRED, (now, job_id)) if created else Statement(_PUT_OFF, (now + _AGAIN, job_id))
-            made += created
+            yield Statement(_FIRED, (now, job_id)) if created else Statement(_POSTPONE, (now + _RETRY_AFTER, job_id))
+            count += created
         yield from unsign()
-        return made
+        return count
 
     @flow(tells=True)
     def cancel(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Steps[Swept]:
         flow_id = parse_id(workflow_id)
-        if not (yield Statement(_FIND, {"id": flow_id, "any": any_tenant(tenant), "tenant": tenant})):
+        if not (yield Statement(_GET, {"id": flow_id, "any": any_tenant(tenant), "tenant": tenant})):
             return Swept(flow_id, 0, True, "not_found")
         active = yield Statement(_ACTIVE, (flow_id,))
         if not active:
@@ -138,7 +138,7 @@ class SqliteWorkflows(SqlitePart, WorkflowReads):
     @flow(tells=True)
     def resume(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Steps[Swept]:
         flow_id = parse_id(workflow_id)
-        if not (yield Statement(_FIND, {"id": flow_id, "any": any_tenant(tenant), "tenant": tenant})):
+        if not (yield Statement(_GET, {"id": flow_id, "any": any_tenant(tenant), "tenant": tenant})):
             return Swept(flow_id, 0, True, "not_found")
         ids = [row[0] for row in (yield Statement(_DEAD, (flow_id,)))]
         if not ids:
@@ -148,58 +148,57 @@ class SqliteWorkflows(SqlitePart, WorkflowReads):
 
 
 def _plan(flow_id: str, more: Addition, tenant: str, now: int, *, stopped: bool) -> Steps[None]:
-    """Write down who waits for whom, then enqueue: the jobs find their nodes and wait from the beginning."""
+    """Write the dependencies, then enqueue: the jobs find their nodes and wait from the start."""
     nodes, edges = more.nodes, more.edges
     new = {node.job.id for node in nodes}
     old = sorted({edge.parent for edge in edges} - new)
     rows = (yield Statement(_STANDINGS, (flow_id, ids_json(old)))) if old else []
-    stands = {job_id: Standing(standing) for job_id, standing in rows}
-    if len(stands) < len(old):
+    standings = {job_id: Standing(standing) for job_id, standing in rows}
+    if len(standings) < len(old):
         raise InvalidInput("a job can wait only for jobs of its own workflow", code="unknown_parent")
-    behind = _behind(edges, stands)
+    behind = _behind(edges, standings)
     unmet = dict.fromkeys(new, 0)
-    written = []
+    dependencies = []
     for edge in edges:
-        known = stands.get(edge.parent, Standing.OPEN)
+        known = standings.get(edge.parent, Standing.OPEN)
         ended = known is not Standing.OPEN or edge.parent in behind
         met = known is Standing.SUCCEEDED or (edge.on_failure == "continue" and ended)
         unmet[edge.child] += not met
-        written.append((edge.child, edge.parent, tenant, edge.on_failure, int(met)))
-    yield Statement(_EDGES, written, many=True)
+        dependencies.append((edge.child, edge.parent, tenant, edge.on_failure, int(met)))
+    yield Statement(_EDGES, dependencies, many=True)
     standing = [Standing.SKIPPED if stopped or node.job.id in behind else Standing.OPEN for node in nodes]
     yield Statement(
         _NODES,
         [
-            (node.job.id, tenant, flow_id, node.name, node.part, int(node.fatal), stand.value, unmet[node.job.id])
-            for node, stand in zip(nodes, standing, strict=True)
+            (node.job.id, tenant, flow_id, node.name, node.part, int(node.fatal), status.value, unmet[node.job.id])
+            for node, status in zip(nodes, standing, strict=True)
         ],
         many=True,
     )
     if more.behind is not None:
         behind_it = {"behind": parse_id(more.behind), "new": ids_json(node.job.id for node in nodes), "tenant": tenant}
-        yield Statement(_WAIT_TOO, behind_it)
+        yield Statement(_WAIT_FOR_NEW, behind_it)
         yield Statement(_UNMET, {"behind": behind_it["behind"], "flow": flow_id})
     if more.callbacks:
-        kept = [(c.job.id, tenant, flow_id, c.step, c.fires, job_document(c.job)) for c in more.callbacks]
-        yield Statement(_CALLBACKS, kept, many=True)
-    counted = {"total": len(nodes), "open": standing.count(Standing.OPEN), "now": now, "id": flow_id}
-    yield Statement(_COUNT, counted)
+        callbacks = [(c.job.id, tenant, flow_id, c.step, c.fires, job_document(c.job)) for c in more.callbacks]
+        yield Statement(_CALLBACKS, callbacks, many=True)
+    counts = {"total": len(nodes), "open": standing.count(Standing.OPEN), "now": now, "id": flow_id}
+    yield Statement(_COUNT, counts)
     answers = yield from add([node.job for node in nodes], tenant, now)
     refused = next((answer for answer in answers if not answer.created), None)
     if refused is not None:
-        # All or nothing: a job that is refused takes the others with it.
+        # All or nothing: one refused job refuses the others.
         why = refused.detail or refused.reason
         raise Refused(f"a job of the workflow was refused: {why}", code="job_refused")
 
 
-def _behind(edges: Sequence[EdgeSpec], stands: dict[str, Standing]) -> set[str]:
-    """The new jobs that are behind something that failed."""
-    if not any(standing in BAD or standing is Standing.SKIPPED for standing in stands.values()):
-        return set()
-    bad = {job_id for job_id, standing in stands.items() if standing in BAD or standing is Standing.SKIPPED}
-    found: set[str] = set()
-    while True:
-        more = {e.child for e in edges if e.on_failure != "continue" and e.parent in bad | found} - found
+def _behind(edges: Sequence[EdgeSpec], standings: dict[str, Standing]) -> set[str]:
+    """The new jobs that are behind a failed one."""
+    bad = {job_id for job_id, standing in standings.items() if standing in BAD or standing is Standing.SKIPPED}
+    behind: set[str] = set()
+    while bad:
+        more = {e.child for e in edges if e.on_failure != "continue" and e.parent in bad | behind} - behind
         if not more:
-            return found
-        found |= more
+            break
+        behind |= more
+    return behind

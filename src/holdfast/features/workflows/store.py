@@ -1,9 +1,9 @@
-"""Workflows in the database: port, shared reads, PostgreSQL and SQLite."""
+"""Workflows in the database: the port, the shared reads, and PostgreSQL."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.states import state_of
@@ -28,47 +28,44 @@ from holdfast.stores.postgres.base import Calls
 from holdfast.stores.postgres.codec import plan_document, start_document
 from holdfast.stores.reader import within
 
-if TYPE_CHECKING:
-    pass
-
-Ids = list[str]  # inside a class the word is an operation
+Ids = list[str]  # inside a class, ``list`` is an operation
 
 
 class WorkflowStore(Protocol):
     def start(self, spec: WorkflowSpec, tenant: str) -> Flow[Started]:
-        """All its jobs, in one transaction; jobs with unmet parents wait from the beginning."""
+        """Store all its jobs in one transaction. Jobs with unmet parents are held from the start."""
         ...
 
     def extend(self, workflow_id: str, more: Addition, actor: str, tenant: str) -> Flow[Started]:
-        """More jobs for a workflow that is not over."""
+        """Add jobs to a workflow that has not ended."""
         ...
 
     def fire_callbacks(self, want: int, tenant: str) -> Flow[int]:
-        """Make the jobs of callbacks that are due; answers how many. What is refused is tried again later."""
+        """Create the jobs of due callbacks; returns their number. Refused ones are retried later."""
         ...
 
     def cancel(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Flow[Swept]: ...
 
     def resume(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Flow[Swept]:
-        """Redrive its dead letters; what was held back behind them comes back with that."""
+        """Redrive its dead letters; the jobs held back behind them are released."""
         ...
 
     def get(self, workflow_id: str, tenant: str) -> Flow[Workflow | None]: ...
 
     def graph(self, workflow_id: str, tenant: str, limit: int | None = None) -> Flow[Graph | None]:
-        """With a limit so many of its jobs, the first."""
+        """With a limit, only the first jobs."""
         ...
 
     def named(self, workflow_id: str, names: Sequence[str], tenant: str) -> Flow[dict[str, str]]:
-        """The ids of jobs of a workflow by their names there, of those that there are."""
+        """The ids of jobs of a workflow by name; unknown names are left out."""
         ...
 
     def parent_results(self, job_id: str, tenant: str) -> Flow[list[ParentResult]]:
-        """Of the jobs that this one waits or waited for: where they are and what they returned."""
+        """States and results of the jobs that this one waits or waited for."""
         ...
 
     def failure(self, job_id: str, tenant: str) -> Flow[WorkflowFailure | None]:
-        """What this job, a callback, was made for."""
+        """The failure that this job, a callback, was created for."""
         ...
 
     def name_of(self, job_id: str, tenant: str) -> Flow[str]:
@@ -82,12 +79,12 @@ class WorkflowStore(Protocol):
     def list(
         self, tenant: str, kind: str | None = None, over: bool | None = None, before: str | None = None, limit: int = 50
     ) -> Flow[list[Workflow]]:
-        """A page, newest first; ``before`` is the id of the last one of the page before."""
+        """A page, newest first; ``before`` is the last id of the previous page."""
         ...
 
 
 MOST = 1000
-EDGES = 10  # as many for each job are read where not all are
+EDGES = 10  # dependencies per job that are read if the graph is limited
 OWN = ("job_id", "workflow_id", "name", "part", "standing", "unmet")
 NODE_COLUMNS = ", ".join(f"{'n' if name in OWN else 's'}.{name}" for name in Record.columns(Node).split(", "))
 
@@ -102,14 +99,14 @@ class WorkflowReads(Reader):
 
     @flow(writes=False)
     def graph(self, workflow_id: str, tenant: str, limit: int | None = None) -> Steps[Graph | None]:
-        found = yield from self.get(workflow_id, tenant).start()
-        if found is None:
+        workflow = yield from self.get(workflow_id, tenant).start()
+        if workflow is None:
             return None
         text = (
             f"select {NODE_COLUMNS} from {{node}} n join {{job_state}} s on s.id = n.job_id"
             f" where n.workflow_id = :id and {within(tenant, 'n.tenant')} order by n.job_id{_first(limit)}"
         )
-        rows = yield from self._ask(tenant, text, id=found.id)
+        rows = yield from self._ask(tenant, text, id=workflow.id)
         decode = Record.decoder(Node, self.dialect.codec)
         nodes = [decode(row) for row in rows]
         text = (
@@ -117,41 +114,41 @@ class WorkflowReads(Reader):
             f" where n.workflow_id = :id and {within(tenant, 'n.tenant')} order by d.child, d.parent"
             f"{_first(None if limit is None else limit * EDGES)}"
         )
-        rows = yield from self._ask(tenant, text, id=found.id)
+        rows = yield from self._ask(tenant, text, id=workflow.id)
         identity = self.dialect.codec.id
         edges = [Edge(identity(c), identity(p), why, bool(met)) for c, p, why, met in rows]
         text = (
             f"select {Record.columns(CallbackRecord, 'c.')} from {{callback}} c"
             f" where c.workflow_id = :id and {within(tenant, 'c.tenant')} order by c.job_id"
         )
-        rows = yield from self._ask(tenant, text, id=found.id)
-        return Graph(found, nodes, edges, [Record.decoder(CallbackRecord, self.dialect.codec)(row) for row in rows])
+        rows = yield from self._ask(tenant, text, id=workflow.id)
+        return Graph(workflow, nodes, edges, [Record.decoder(CallbackRecord, self.dialect.codec)(row) for row in rows])
 
     @flow(writes=False)
     def named(self, workflow_id: str, names: Sequence[str], tenant: str) -> Steps[dict[str, str]]:
-        found: dict[str, str] = {}
+        ids: dict[str, str] = {}
         own = within(tenant, "n.tenant")
         text = f"select n.job_id from {{node}} n where n.workflow_id = :id and n.name = :name and {own}"
         for name in names:
             rows = yield from self._ask(tenant, text, id=parse_id(workflow_id), name=name)
             if rows:
-                found[name] = self.dialect.codec.id(rows[0][0])
-        return found
+                ids[name] = self.dialect.codec.id(rows[0][0])
+        return ids
 
     @flow(writes=False)
     def parent_results(self, job_id: str, tenant: str) -> Steps[list[ParentResult]]:
-        found = (
+        parents = (
             "select d.parent as id from {dependency} d where d.child = :id"
-            # Of a callback: the job it is about, or those that end the workflow.
+            # For a callback: the job it belongs to, or the jobs that end the workflow.
             " union all select n.job_id from {callback} c join {node} n on n.workflow_id = c.workflow_id"
             " where c.job_id = :id and n.name is not null and (n.job_id = c.step_id"
             " or c.step_id is null and not exists (select 1 from {dependency} d where d.parent = n.job_id))"
-            # And those that this job has added, if it is a map.
+            # And the jobs that this job added, if it is a map.
             " union all select m.job_id from {callback} c join {node} n on n.job_id = c.step_id"
             " join {node} m on m.workflow_id = n.workflow_id and m.part = n.name where c.job_id = :id"
         )
         text = (
-            f"select p.id, n.name, s.kind, s.state, r.value, r.ref, n.part from ({found}) p"
+            f"select p.id, n.name, s.kind, s.state, r.value, r.ref, n.part from ({parents}) p"
             " join {node} n on n.job_id = p.id join {job_state} s on s.id = p.id"
             f" left join {{result}} r on r.job_id = p.id where {within(tenant, 'n.tenant')} order by p.id"
         )
@@ -173,8 +170,9 @@ class WorkflowReads(Reader):
         )
         rows = yield from self._ask(tenant, text, id=parse_id(job_id))
         identity = self.dialect.codec.id
-        found = [WorkflowFailure(identity(w), kind, name, identity(job), *error) for w, kind, name, job, *error in rows]
-        return found[0] if found else None
+        for workflow_id, kind, name, failed, *error in rows:
+            return WorkflowFailure(identity(workflow_id), kind, name, identity(failed), *error)
+        return None
 
     @flow(writes=False)
     def name_of(self, job_id: str, tenant: str) -> Steps[str]:
@@ -210,8 +208,8 @@ class WorkflowReads(Reader):
             f"select {Record.columns(Workflow, 'w.')} from {{workflow}} w where {' and '.join(conditions)}"
             f" order by w.id desc limit {max(1, min(limit, MOST)):d}"
         )
-        place = None if before is None else parse_id(before)
-        rows = yield from self._ask(tenant, text, kind=kind, before=place)
+        cursor = None if before is None else parse_id(before)
+        rows = yield from self._ask(tenant, text, kind=kind, before=cursor)
         decode = Record.decoder(Workflow, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -222,10 +220,10 @@ def _first(limit: int | None) -> str:
 
 class PostgresWorkflows(Calls, WorkflowReads):
     def _start_again(self, spec: WorkflowSpec, tenant: str) -> Steps[Started]:
-        """The id is ours: if the first try came through, it is found by it."""
+        """Repeat a start whose response was lost. The caller chose the id, so a committed first try is found by it."""
         yield self._call("enter", "%s", tenant)
-        there = yield Statement(f"select from {self._s}workflow where id = %s and tenant = %s", (spec.id, tenant))
-        if there:
+        rows = yield Statement(f"select from {self._s}workflow where id = %s and tenant = %s", (spec.id, tenant))
+        if rows:
             return Started(spec.id, True)
         return (yield from self.start(spec, tenant).start())
 
