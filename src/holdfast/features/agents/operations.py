@@ -14,7 +14,7 @@ from holdfast.stores.namespace import StoreNamespace
 
 BATCH = 1000
 
-_Agents = list[Agent]  # inside the class the word is an operation
+_Agents = list[Agent]  # inside the class, `list` is an operation
 
 
 class Agents(StoreNamespace):
@@ -95,7 +95,7 @@ def _drained(agent: Agent, drained: bool) -> Agent:
     return agent
 
 
-_Executors = list[Executor]  # inside the class the word is an operation
+_Executors = list[Executor]  # inside the class, `list` is an operation
 
 ROLES: tuple[ExecutorRole, ...] = ("executor", "generator")
 
@@ -105,7 +105,7 @@ class Executors(StoreNamespace):
 
     @operation
     def set(self, label: str, role: ExecutorRole = "executor") -> Program[Executor]:
-        """Put a label on the list, or change its role: an ``executor`` may claim jobs; a ``generator`` plans work and
+        """Add a label to the list, or change its role. An ``executor`` may claim jobs; a ``generator`` plans work and
         may not."""
         if role not in ROLES:
             raise InvalidSetting(f"a role must be executor or generator, not {role!r}", code="invalid_role")
@@ -122,7 +122,7 @@ class Executors(StoreNamespace):
 
     @operation
     def remove(self, label: str) -> Program[None]:
-        """Take a label off the list. Its running jobs may end; it claims no more."""
+        """Remove a label from the list. Its running jobs may finish; it can claim no more."""
         if not (yield from run(self._store.executors.remove(label, self._actor))):
             raise NotFound(f"executor {label} is not on the allowlist", code="executor_not_found")
 
