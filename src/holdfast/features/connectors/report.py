@@ -69,7 +69,7 @@ class Columns:
         return list(row[: len(self.names)]) + [None] * (len(self.names) - len(row))
 
 
-def _document_parts(format: str, rows: Iterable[Row], columns: Sequence[str] | None, title: str) -> Iterator[str]:
+def document_parts(format: str, rows: Iterable[Row], columns: Sequence[str] | None, title: str) -> Iterator[str]:
     """The parts of the document: its beginning, one part per row, and its end."""
     begin, render, end = _WRITERS[format](Columns(columns), title)
     first = True
@@ -201,7 +201,7 @@ def generator(sources: Sources) -> Callable[..., Awaitable[ReportResult]]:
             document = Document(Path(folder) / "report")
             if hasattr(data, "__aiter__"):
                 data = _sync_rows(data, asyncio.get_running_loop())
-            parts = _document_parts(format, _counted(ctx, data, document), columns, heading)
+            parts = document_parts(format, _counted(ctx, data, document), columns, heading)
             await asyncio.to_thread(document.write, parts)
             keep, digest = ctx._run.session.vault.keep_file, document.digest.hexdigest()
             ref = await asyncio.to_thread(keep, document.path, digest, tenant=ctx.tenant, job_id=ctx.job_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT, Enqueued
@@ -101,7 +102,7 @@ class SqliteOperations(SqlitePart, OperationBatches):
         wanted = for_action(new.action, wanted)
         total = yield from self._count(wanted)
         now = yield from sign(actor)
-        params = {"id": new.id, "tenant": tenant, "action": new.action, "wanted": filter_json(wanted)}
+        params: dict[str, Any] = {"id": new.id, "tenant": tenant, "action": new.action, "wanted": filter_json(wanted)}
         params |= {"reason": new.reason or None, "limit": new.max_attempts, "rate": new.rate, "actor": actor}
         params |= {"total": min(total, COUNTED), "capped": int(total > COUNTED), "now": now}
         yield Statement(_START, params)
