@@ -12,7 +12,7 @@ from tests.support.stores import claim, open_lease, put, settle, spec
 
 
 def register(store: Store, name: str, **what: Any) -> None:
-    store.run(store.tenants.set(name, terms(what), "ada"))  # type: ignore[arg-type]
+    store.run(store.tenants.set(name, checked_settings(what), "ada"))  # type: ignore[arg-type]
 
 
 def share(store: Store, *queues: str) -> None:

@@ -66,7 +66,7 @@ begin
     get diagnostics v_count = row_count;
     v_total := greatest(v_total, note_pruned('operation', v_count));
 
-    -- Files that nobody could delete: they are in no known store, or a process deleted them and died before recording it.
+    -- Files that could not be deleted: they are in no known store, or a process deleted them and died before recording it.
     v_count := 0;
     for v_row in select l.tenant, l.ref from leftover l where l.at <= v_old order by l.again_at limit p_want for update skip locked loop
         delete from leftover l where l.tenant = v_row.tenant and l.ref = v_row.ref;
