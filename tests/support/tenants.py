@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.assembly import Store
-from holdfast.features.tenants.model import Tenant, terms
+from holdfast.features.tenants.model import Tenant, checked_settings
 from tests.support.stores import claim, open_lease, put, settle, spec
 
 

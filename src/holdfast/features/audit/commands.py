@@ -193,7 +193,7 @@ def _print(report: Report) -> None:
             ("seals", f"{report.seals:,}"),
             ("events", f"{report.events:,}"),
             ("actions", f"{report.actions:,}"),
-            ("purged", f"{report.purged:,} by retention, as the trail says" if report.purged else None),
+            ("purged", f"{report.purged:,} by retention, as recorded in the trail" if report.purged else None),
             ("unsealed", f"{report.unsealed:,} waiting to be sealed" if report.unsealed else None),
             ("newest", report.newest),
         ]

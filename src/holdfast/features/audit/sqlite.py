@@ -128,13 +128,13 @@ class SqliteAudit(SqlitePart, AuditReads):
             "SELECT seq FROM event WHERE job_id = ? AND (? OR tenant = ?) ORDER BY seq",
             (parse_id(job_id), any_tenant(tenant), tenant),
         )
-        found = []
+        result = []
         for (seq,) in rows:
             for number, sealed_at, block in (yield Statement(_HOLDING, {"seq": seq})):
                 digest = dict(leaves(block)).get(seq)
                 if digest is not None:
-                    found.append(Sealed(seq, number, from_micros(sealed_at), digest.hex()))
-        return found
+                    result.append(Sealed(seq, number, from_micros(sealed_at), digest.hex()))
+        return result
 
 
 # The position of the JSON document in a row, by the row's length: `meta` of an event, `changed` of an action.

@@ -188,14 +188,14 @@ class Check:
         intact = seal.is_intact()
         if gap:
             span = f"{expected}" if seal.number == expected + 1 else f"{expected} to {seal.number - 1}"
-            self._flaw("missing", "seal", expected, f"seal {span} is gone; what it covered cannot be checked")
+            self._flaw("missing", "seal", expected, f"seal {span} is missing; the rows it covered cannot be checked")
         elif intact and self._sound and seal.previous != (GENESIS if last is None else last.digest):
             number = 1 if last is None else last.number
-            says = f"seal {number} is not the one that seal {seal.number} was made after"
+            says = f"seal {number} is not the predecessor that seal {seal.number} was made with"
             self._flaw("rewritten", "seal", number, says)
         if not intact:
-            covers = f"what it covers (events {seal.first_seq} to {seal.last_seq}) cannot be checked"
-            self._flaw("edited", "seal", seal.number, f"seal {seal.number} is not as it was made; {covers}")
+            covers = f"the rows it covers (events {seal.first_seq} to {seal.last_seq}) cannot be checked"
+            self._flaw("edited", "seal", seal.number, f"seal {seal.number} was changed; {covers}")
         self._check_anchor(seal)
         # Inserted rows can only be recognized between two intact, adjacent seals, whose bounds are known.
         bounded = intact and not gap and self._sound
@@ -235,17 +235,17 @@ class Check:
             self._check_purge(action, proof, old=self.last is None or self.last.contents is None)
         self._find_moves()
         for what, number in self._edited:
-            self._flaw("edited", what, number, f"{what} {number} is not as it was sealed")
+            self._flaw("edited", what, number, f"{what} {number} was changed after it was sealed")
         for what, number in self._gone:
-            self._flaw("deleted", what, number, f"{what} {number} was sealed and is gone, and no purge says so")
+            self._flaw("deleted", what, number, f"{what} {number} was sealed and is missing, and no purge recorded it")
         for (what, number), item in self._extra.items():
             last = self.last
             if last is None or number <= last.base or last.sees(_xid(item)):
-                self._flaw("inserted", what, number, f"{what} {number} was put in after its time was sealed")
+                self._flaw("inserted", what, number, f"{what} {number} was inserted after its range was sealed")
         for anchor in self._anchored.values():
             if self.start is None or anchor.number > self.start.number:
                 newest = 0 if self.last is None else self.last.number
-                says = f"seal {anchor.number} was there when the anchor was taken; the chain ends with {newest}"
+                says = f"seal {anchor.number} existed when the anchor was taken; the chain ends with seal {newest}"
                 self._flaw("cut", "seal", anchor.number, says)
         self._broken += [Flaw("broken", "job", 0, f"job {stray.job_id} {stray.says}") for stray in tail.strays]
         for flaw in self._broken:
@@ -275,7 +275,7 @@ class Check:
         for row in rows:
             number = int(row[0] or 0)
             if number in items:  # no unique key spans the partitions
-                self._flaw("inserted", what, number, f"there are two of {what} {number}")
+                self._flaw("inserted", what, number, f"{what} {number} exists twice")
             items[number] = row
         for number, digest in leaves(sealed):
             self._counts[what] += 1
@@ -302,15 +302,14 @@ class Check:
         complete = self._complete
         floor = 0 if complete is None else complete.floor if what == "event" else complete.action_floor
         if complete is not None and xid is not None and number > max(floor, complete.base) and complete.sees(xid):
-            says = f"{what} {number} says it is of a transaction that had ended when seal {complete.number} was made"
+            says = f"{what} {number} names a transaction that had ended when seal {complete.number} was made"
             self._flaw("inserted", what, number, says)
         elif at > sealed_at + CLOCK_TOLERANCE:
-            says = f"{what} {number} says {_time(at)}, and was sealed at {_time(sealed_at)}"
+            says = f"{what} {number} has the time {_time(at)}, but was sealed at {_time(sealed_at)}"
             self._flaw("postdated", what, number, says)
         elif last is not None and at < last.sealed_at - CLOCK_TOLERANCE and (xid is None or xid > (last.xid or 0)):
-            says = (
-                f"{what} {number} says {_time(at)}, and was written after seal {last.number} of {_time(last.sealed_at)}"
-            )
+            sealed = f"seal {last.number} of {_time(last.sealed_at)}"
+            says = f"{what} {number} has the time {_time(at)}, but was written after {sealed}"
             self._flaw("backdated", what, number, says)
 
     def _check_history(self, trail: Trail) -> None:
@@ -327,11 +326,11 @@ class Check:
                 )
                 ends = replay(steps)
                 if not trail.consistent:
-                    says = f"the tenant or kind of job {trail.job_id}, or who enqueued it, is not what its events say"
+                    says = f"the tenant, kind or enqueuing actor of job {trail.job_id} differs from its events"
                 elif ends != trail.state:
-                    says = f"job {trail.job_id} is {trail.state}, and its events end with {ends}"
+                    says = f"job {trail.job_id} is {trail.state}, but its events end with {ends}"
             except ValueError as error:
-                says = f"the events of job {trail.job_id} are no legal history: {error}"
+                says = f"the events of job {trail.job_id} are not a legal history: {error}"
         if says is not None and len(self._broken) < MAX_FLAWS:
             self._broken.append(Flaw("broken", "job", first, says))
 
@@ -361,8 +360,8 @@ class Check:
             kind: FlawKind = "inserted" if digest is None else "deleted" if content.digest is None else "edited"
             happened = {
                 "inserted": "was added after",
-                "deleted": "is gone since",
-                "edited": "is not the one that was there when",
+                "deleted": "was removed after",
+                "edited": "was changed after",
             }
             says = f"the {content.what} of job {content.job_id} {happened[kind]} event {content.seq} was sealed"
             self._flaw(kind, content.what, content.seq, says)
@@ -374,12 +373,12 @@ class Check:
         if purged.announced is not None:
             granted = self.start is not None and purged.announced <= self.start.action_floor
             if purged.announced not in self._announced and not granted:
-                says = f"action {number} is a purge that no earlier seal has the announcement of"
+                says = f"action {number} is a purge whose announcement no earlier seal contains"
                 self._flaw("forged", "action", number, says)
             return
         if purged.malformed or not purged.cleaned:
             if purged.malformed or not old:
-                self._flaw("forged", "action", number, f"action {number} is a purge that names no jobs, as none does")
+                self._flaw("forged", "action", number, f"action {number} is a purge that names no jobs")
             return
         certain = True
         for job, clean in purged.cleaned.items():
@@ -390,15 +389,16 @@ class Check:
             sealed = proof.sealed.get(seq)
             wrong = sealed is not None and sealed != digest_of("event", clean)
             if wrong or (sealed is None and any(event in proof.sealed for event in listed or ())):
-                says = f"action {number} is a purge of job {job}, which the sealed events do not say was cleaned"
+                says = f"action {number} is a purge of job {job}, which was not cleaned according to its sealed events"
                 self._flaw("forged", "action", number, says)
             elif sealed is not None and listed is None:
                 certain = False  # cleaned by a version that did not list a job's events
             if job in proof.alive:
-                self._flaw("forged", "action", number, f"action {number} is a purge of job {job}, which is not gone")
+                self._flaw("forged", "action", number, f"action {number} is a purge of job {job}, which still exists")
         unlisted = [event for event in sorted(purged.unlisted) if proof is None or event in proof.sealed]
         if unlisted and certain:
-            says = f"action {number} is a purge of events {Ranges.text(unlisted)[:200]}, which no job it names had"
+            events = Ranges.text(unlisted)[:200]
+            says = f"action {number} is a purge of events {events}, which belong to none of the jobs it names"
             self._flaw("forged", "action", number, says)
 
     def _remove_purged(self, block: Block) -> None:

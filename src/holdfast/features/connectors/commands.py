@@ -95,7 +95,7 @@ def set_connector(
     """Set what a connector may reach in a tenant. Other settings stay unchanged; a given list replaces the old
     one.
 
-    Secrets are given by name: the workers find the value in HOLDFAST_SECRET_NAME, or ask a secret provider.
+    Secrets are given by name: the workers read the value from HOLDFAST_SECRET_NAME, or from a secret provider.
     """
     if any_host and host:
         raise InvalidSetting("pass --host or --any-host, not both", code="conflicting_options")

@@ -346,7 +346,7 @@ def redrive(
 
 @commands.add(
     "discard",
-    "holdfast dead-letters discard 3f2a9c0b1d4e5f60 --reason 'nobody wants them'",
+    "holdfast dead-letters discard 3f2a9c0b1d4e5f60 --reason 'no longer needed'",
     "holdfast dead-letters discard --all --until 90d --reason 'too old'",
 )
 def discard(
