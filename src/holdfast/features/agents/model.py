@@ -1,8 +1,8 @@
 """Agents and executors: their records, and the rules of an agent's jobs.
 
 A job names its agent by id. An id that is not registered is only a label. A registered agent has a retry policy and
-limits, which every store enforces. SQLite uses the rules in this module; PostgreSQL has them in ``postgres.sql``. The
-contract tests compare the two.
+limits, which every store enforces. The rules are written here for the store without SQL functions, and again in SQL;
+the contract tests compare the two.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Agent:
     def disabled(self) -> bool:
         return self.disabled_at is not None
 
-    def policy(self, default: Retry) -> Retry:
-        """The retry policy of the agent's jobs, with ``default`` for the parts that are not registered."""
+    def policy(self, otherwise: Retry) -> Retry:
+        """The retry policy of the agent's jobs, with ``otherwise`` for the parts that are not registered."""
         return Retry(
-            max_attempts=default.max_attempts if self.max_attempts is None else self.max_attempts,
-            max_crashes=default.max_crashes if self.max_crashes is None else self.max_crashes,
-            backoff=default.backoff if self.backoff is None else _stored_backoff(self.backoff),
+            max_attempts=otherwise.max_attempts if self.max_attempts is None else self.max_attempts,
+            max_crashes=otherwise.max_crashes if self.max_crashes is None else self.max_crashes,
+            backoff=otherwise.backoff if self.backoff is None else _stored_backoff(self.backoff),
         )
 
 

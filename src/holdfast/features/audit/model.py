@@ -244,8 +244,8 @@ class _Pairs(list[tuple[str, Any]]):
 
 
 def normal(text: str | None) -> str | None:
-    """A JSON document in the form in which PostgreSQL prints jsonb: keys ordered by length and then by bytes, a space
-    after each colon and comma, numbers in full. Text that is not JSON is returned unchanged."""
+    """A JSON document in its normal form, in which a database server prints its binary JSON: keys ordered by length and
+    then by bytes, a space after each colon and comma, numbers in full. Text that is not JSON is returned unchanged."""
     if text is None or text == "{}":
         return text
     try:

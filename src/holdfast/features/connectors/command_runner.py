@@ -239,7 +239,7 @@ class Program:
 def command_caller(
     kind: Kind[..., Any], program: Program, timeout: float | None, client: Session, children: Children
 ) -> Callable[[Claim], Awaitable[str | None]]:
-    """The function that runs the jobs of a command kind. It always ends by raising ``Ended`` with the outcome."""
+    """The function that runs a job of a command kind. It raises ``Ended`` with the outcome of the program."""
 
     async def call(claim: Claim) -> str | None:
         args, kwargs = kind._signature.unpack(claim.payload)

@@ -169,7 +169,7 @@ def _print_operation(operation: Operation, as_json: bool) -> None:
             ("state", operation.state),
             ("which", _which(operation)),
             ("done", _progress(operation)),
-            ("refused", ", ".join(f"{count:,} {why}" for why, count in sorted(operation.refusals.items()))),
+            ("refused", ", ".join(f"{count:,} {reason}" for reason, count in sorted(operation.refusals.items()))),
             ("rate", None if operation.rate is None else f"{operation.rate:g} a second"),
             ("attempts", None if operation.max_attempts is None else str(operation.max_attempts)),
             ("reason", operation.reason),

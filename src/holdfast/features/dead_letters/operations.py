@@ -259,7 +259,7 @@ class Operations(StoreNamespace):
     @operation
     def get(self, id: str) -> Program[Operation]:
         """The operation, or ``NotFound``."""
-        return _found(id, (yield from run(self._store.operations.get(id, self._tenant))))
+        return (yield from self._get(id))
 
     aget = awaited(get)
 
@@ -274,7 +274,7 @@ class Operations(StoreNamespace):
     def cancel(self, id: str, *, reason: str | None = None) -> Program[Operation]:
         """Stop the operation. Jobs it has changed stay changed."""
         cancelled = yield from run(self._store.operations.cancel(id, storable(reason), self._actor, self._tenant))
-        return _ended(cancelled, (yield from self._found(id)))
+        return _ended(cancelled, (yield from self._get(id)))
 
     acancel = awaited(cancel)
 
@@ -284,7 +284,7 @@ class Operations(StoreNamespace):
     ) -> Program[Operation]:
         """Wait until the operation is over, or raise ``WaitTimeout``. ``watch`` is called with its progress."""
         until = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
-        while not (operation := (yield from self._found(id))).over:
+        while not (operation := (yield from self._get(id))).over:
             if watch is not None:
                 watch(operation)
             if until is not None and time.monotonic() >= until:
@@ -300,7 +300,7 @@ class Operations(StoreNamespace):
     def run(self, id: str, *, watch: Callable[[Operation], None] | None = None) -> Program[Operation]:
         """Execute the operation in this process until it is over, in parallel with the workers. No batch is executed
         twice, and the rate applies to all of them together."""
-        while not (operation := (yield from self._found(id))).over:
+        while not (operation := (yield from self._get(id))).over:
             if watch is not None:
                 watch(operation)
             if (yield from run(self._store.operations.work(self._tenant, id))) is None:
@@ -309,8 +309,11 @@ class Operations(StoreNamespace):
 
     arun = awaited(run)
 
-    def _found(self, id: str) -> Program[Operation]:
-        return _found(id, (yield from run(self._store.operations.get(id, self._tenant))))
+    def _get(self, id: str) -> Program[Operation]:
+        operation = yield from run(self._store.operations.get(id, self._tenant))
+        if operation is None:
+            raise NotFound(f"no operation {id} in this tenant", code="operation_not_found")
+        return operation
 
     def _start_flow(
         self, action: str, reason: str | None, rate: float | None, max_attempts: int | None, wanted: Mapping[str, Any]
@@ -323,12 +326,6 @@ class Operations(StoreNamespace):
             raise InvalidSetting("max_attempts is only for a redrive", code="conflicting_options")
         new = NewOperation(self._new_id(), checked_action, text, attempt_limit(max_attempts), check_rate(rate))
         return self._store.operations.start(new, all_of(self._tenant, wanted), self._actor, self._tenant)
-
-
-def _found(id: str, operation: Operation | None) -> Operation:
-    if operation is None:
-        raise NotFound(f"no operation {id} in this tenant", code="operation_not_found")
-    return operation
 
 
 def _ended(cancelled: bool, operation: Operation) -> Operation:

@@ -183,7 +183,8 @@ class Subscription:
     def of_ledger(self) -> bool:
         return of_ledger(self.pattern)
 
-    def matches(self, event: Event | SentEvent) -> bool:
+    def wants(self, event: Event | SentEvent) -> bool:
+        """Whether the event matches the pattern, the kind and the data of this subscription."""
         if isinstance(event, Event):
             if self.kind is not None and not _matches(self.kind, event.kind):
                 return False

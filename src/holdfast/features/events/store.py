@@ -156,7 +156,7 @@ class SubscriptionReads(CursorReads):
         events = yield from self._events(subscription, want)
         if not events:
             return FeedResult()
-        matching = {event_key(event): event for event in events if subscription.matches(event)}
+        matching = {event_key(event): event for event in events if subscription.wants(event)}
         if matching:
             for key in (yield from self._delivered(subscription, list(matching))):
                 del matching[key]

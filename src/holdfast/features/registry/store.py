@@ -49,7 +49,7 @@ class EventTypeStore(Protocol):
 
 class PolicyStore(Protocol):
     def get(self) -> Flow[Policies]: ...
-    def set(self, what: Mapping[str, Any], actor: str) -> Flow[Policies]: ...
+    def set(self, changes: Mapping[str, Any], actor: str) -> Flow[Policies]: ...
 
 
 class KindReads(Reader):
@@ -123,8 +123,8 @@ class PostgresPolicies(Calls):
         return Policies(**rows[0][0])
 
     @flow(single=True)
-    def set(self, what: Mapping[str, Any], actor: str) -> Steps[Policies]:
-        rows = yield self._call("set_policies", "%s::jsonb, %s", json.dumps(what), actor)
+    def set(self, changes: Mapping[str, Any], actor: str) -> Steps[Policies]:
+        rows = yield self._call("set_policies", "%s::jsonb, %s", json.dumps(changes), actor)
         return Policies(**rows[0][0])
 
 
@@ -201,10 +201,10 @@ class SqlitePolicies(SqlitePart):
         return (yield from _policies())
 
     @flow()
-    def set(self, what: Mapping[str, Any], actor: str) -> Steps[Policies]:
+    def set(self, changes: Mapping[str, Any], actor: str) -> Steps[Policies]:
         yield from sign(actor)
         old = dataclasses.asdict((yield from _policies()))
-        new = {**old, **check_policies(what)}
+        new = {**old, **check_policies(changes)}
         if new != old:
             yield Statement(_SET_POLICIES, new)
             if new["pending_includes_running"] != old["pending_includes_running"]:

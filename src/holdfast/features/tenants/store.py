@@ -42,7 +42,7 @@ class TenantStore(Protocol):
         """The position of a job in a shared queue; None if it does not wait in one."""
         ...
 
-    def set(self, name: str, what: dict[str, Any], actor: str) -> Flow[None]:
+    def set(self, name: str, settings: dict[str, Any], actor: str) -> Flow[None]:
         """Set the given settings; None removes one, and the others do not change. Setting the first weight shares all
         queues."""
         ...
@@ -186,8 +186,8 @@ class PostgresTenants(Calls, TenantReads):
         return TurnOf(*rows[0]) if rows else None
 
     @flow(single=True)
-    def set(self, name: str, what: dict[str, Any], actor: str) -> Steps[None]:
-        yield self._call("set_tenant", "%s, %s::jsonb, %s", name, json.dumps(what), actor)
+    def set(self, name: str, settings: dict[str, Any], actor: str) -> Steps[None]:
+        yield self._call("set_tenant", "%s, %s::jsonb, %s", name, json.dumps(settings), actor)
 
     @flow(single=True)
     def pin(self, login: str, to_tenant: str, actor: str) -> Steps[Pin]:
@@ -328,30 +328,30 @@ class SqliteTenants(SqlitePart, TenantReads):
         return TurnOf(*rows[0])
 
     @flow(tells=True)
-    def set(self, name: str, what: dict[str, Any], actor: str) -> Steps[None]:
+    def set(self, name: str, settings: dict[str, Any], actor: str) -> Steps[None]:
         now = yield from sign(actor)
         yield Statement(_ADD, {"name": name, "actor": actor, "now": now})
         for column in ("title", "max_pending", "weight"):
-            if column in what:
-                yield Statement(_TENANT_SET.format(column=column), (what[column], name))
-        if what.get("max_pending") is not None:
+            if column in settings:
+                yield Statement(_TENANT_SET.format(column=column), (settings[column], name))
+        if settings.get("max_pending") is not None:
             yield Statement(_FORGET_LOAD, (name,))  # forces a new count
             yield _RULED
-        if "max_running" in what or "rate" in what:
-            yield from _set_limit(name, what, actor, now)
-        if what.get("weight") is not None and (yield Statement(_FAIR))[0] == (None, 1):
+        if "max_running" in settings or "rate" in settings:
+            yield from _set_limit(name, settings, actor, now)
+        if settings.get("weight") is not None and (yield Statement(_FAIR))[0] == (None, 1):
             yield from _share([EVERY_QUEUE])
         yield from unsign()
 
 
-def _set_limit(name: str, what: dict[str, Any], actor: str, now: int) -> Steps[None]:
+def _set_limit(name: str, settings: dict[str, Any], actor: str, now: int) -> Steps[None]:
     """Change the tenant's limit of running jobs and its rate; a part that is not given does not change."""
     rows = yield Statement(_LIMIT, {"name": name})
     concurrency, rate, per, burst = rows[0] if rows else (None, None, None, None)
-    if "max_running" in what:
-        concurrency = what["max_running"]
-    if "rate" in what:
-        rate, per, burst = what["rate"], what["per"], what["burst"]
+    if "max_running" in settings:
+        concurrency = settings["max_running"]
+    if "rate" in settings:
+        rate, per, burst = settings["rate"], settings["per"], settings["burst"]
     if concurrency is None and rate is None:
         yield from drop_limit("tenant", name, name, now)
     else:
@@ -364,9 +364,9 @@ def _fair() -> Steps[list[str]]:
 
 
 def _share(queues: Sequence[str]) -> Steps[None]:
-    was = yield from _fair()
-    if was != list(queues):
-        changed = json.dumps({"fair": [was or None, list(queues) or None]})
+    current = yield from _fair()
+    if current != list(queues):
+        changed = json.dumps({"fair": [current or None, list(queues) or None]})
         yield from note_action(EVERY_TENANT, "change", "tenants", "shared queues", changed)
     if queues:
         yield FAIR_INDEX
