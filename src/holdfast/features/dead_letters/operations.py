@@ -214,20 +214,11 @@ POLL_INTERVAL = 0.2
 _Operations = list[Operation]  # inside the class, `list` is an operation
 
 
-class JobSelection(TypedDict, total=False):
+class JobSelection(DeadLetterSelection, total=False):
     """Which jobs: those that match every given field."""
 
     state: State | str
-    kind: str
-    queue: str
-    agent: str
-    executor: str
-    tag: str
-    correlation_id: str
-    parent_id: str
     fingerprint: str
-    since: datetime
-    until: datetime
 
 
 class Operations(StoreNamespace):
