@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from holdfast import App
-from holdfast.features.dead_letters.model import Starting
+from holdfast.features.dead_letters.model import NewOperation
 from holdfast.features.limits.model import Rule
 from holdfast.features.postgres import PostgresStore
 from holdfast.features.workflows.model import CallbackSpec
@@ -108,7 +108,7 @@ def test_an_idle_worker_makes_few_transactions_over_three_connections(
 
 def _operation(store: PostgresStore) -> None:
     wanted = JobFilter(tenant=TENANT)
-    store.run(store.operations.start(Starting(new_id(), "redrive", None, None, 10), wanted, "ada", TENANT))
+    store.run(store.operations.start(NewOperation(new_id(), "redrive", None, None, 10), wanted, "ada", TENANT))
 
 
 def _leftover(store: PostgresStore) -> None:

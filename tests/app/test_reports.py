@@ -17,7 +17,7 @@ import pytest
 import holdfast
 from holdfast import App, Handle, Retry, State
 from holdfast.errors import InvalidArguments, InvalidSetting
-from holdfast.features.connectors.report import csv_cell, written
+from holdfast.features.connectors.report import csv_cell, document_parts
 from tests.app.conftest import NewApp
 from tests.support.workers import work_off
 
@@ -91,10 +91,10 @@ def test_numbers_stay_numbers_and_the_rest_is_text() -> None:
     assert [csv_cell(value) for value in (-5, -1.5, True, None, "-5", [1, {"a": 2}], float("inf"))] == [
         *(-5, -1.5, "true", "", "'-5", '[1, {"a": 2}]', ""),
     ]
-    assert "".join(written("json", [[1, float("nan")]], ["a", "b"], "")) == '[\n{"a": 1, "b": null}\n]\n'
-    assert "".join(written("csv", [[1], [2, 3]], ["a", "b"], "")) == '"a","b"\r\n1,""\r\n2,3\r\n'
-    assert "".join(written("csv", [], None, "")) == ""
-    assert json.loads("".join(written("json", [], None, ""))) == []
+    assert "".join(document_parts("json", [[1, float("nan")]], ["a", "b"], "")) == '[\n{"a": 1, "b": null}\n]\n'
+    assert "".join(document_parts("csv", [[1], [2, 3]], ["a", "b"], "")) == '"a","b"\r\n1,""\r\n2,3\r\n'
+    assert "".join(document_parts("csv", [], None, "")) == ""
+    assert json.loads("".join(document_parts("json", [], None, ""))) == []
 
 
 def test_a_source_yields_rows_and_is_given_arguments(app: App) -> None:

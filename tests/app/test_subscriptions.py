@@ -115,7 +115,7 @@ def test_one_that_fails_says_so_and_holds_up_no_other(app: App, monkeypatch: pyt
     app.subscriptions.set("a bad one", "job.enqueue", "bad", of_kind="pay")
     app.subscriptions.set("good", "job.enqueue", "good", of_kind="pay")
     app.enqueue("pay")
-    whole = type(app._store.subscriptions)._make  # type: ignore[attr-defined]
+    whole = type(app._store.subscriptions)._create_jobs  # type: ignore[attr-defined]
 
     def broken(self: Any, whose: Subscription, wanted: Any) -> Steps[Any]:
         if whose.job_kind == "bad":
@@ -123,7 +123,7 @@ def test_one_that_fails_says_so_and_holds_up_no_other(app: App, monkeypatch: pyt
         return (yield from whole(self, whose, wanted))
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(app._store.subscriptions), "_make", broken)
+        patch.setattr(type(app._store.subscriptions), "_create_jobs", broken)
         assert look(app) == 1
     bad, good = app.subscriptions.list()
     assert (bad.failure, good.failure, good.made) == ("it cannot be made", None, 1)

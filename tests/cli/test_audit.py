@@ -54,7 +54,7 @@ def test_a_trail_from_the_shell(holdfast: Holdfast, store: Store, tmp_path: Path
     with closing(open_by_hand(store.url)) as owner, unguarded(owner, "event"):
         owner.execute("update event set actor = 'nobody' where type = 'succeed'")
     broken = holdfast("audit", "verify")
-    assert (broken.exit_code, "event 3 is not as it was sealed" in broken.stdout) == (1, True)
+    assert (broken.exit_code, "event 3 was changed after it was sealed" in broken.stdout) == (1, True)
     report = json.loads(holdfast("audit", "verify", "--json").stdout)
     assert [(flaw["kind"], flaw["what"], flaw["number"]) for flaw in report["flaws"]] == [("edited", "event", 3)]
     assert holdfast("audit", "show", job_id).exit_code == 1

@@ -30,12 +30,12 @@ def test_it_says_whether_it_was_new_and_whom_it_woke(holdfast: Holdfast, store: 
     other = holdfast("send-event", "payment.settled", "invoice=8")
     assert (other.exit_code, other.stderr) == (0, "New: no job waited for it.\n")
     told = holdfast("send-event", "payment.settled", '{"invoice": 7}', "--key", "k")
-    assert (told.exit_code, told.stderr) == (0, "New: 2 jobs go on.\n")
+    assert (told.exit_code, told.stderr) == (0, "New: 2 jobs resume.\n")
     (event_id,) = told.stdout.splitlines()
     assert {state_of(store, job_id) for job_id in jobs} == {State.QUEUED}
     again = holdfast("send-event", "payment.settled", '{"invoice": 7}', "--key", "k", "--json")
     assert document(again) == {"id": event_id, "created": False, "woke": 0}
-    assert "sent before under this key" in again.stderr
+    assert "Already sent with this key" in again.stderr
     (step,) = store.run(store.steps.list(jobs[0], "default"))
     assert (step.value["id"], step.value["sent_by"]) == (event_id, config.operating_user())
 
@@ -82,7 +82,7 @@ def test_ways_to_say_it(
     job_id = waiting(sqlite_store, invoice)
     arguments = [argument.replace("FILE", str(path)) for argument in given]
     told = holdfast("send-event", "payment.settled", *arguments, "--url", sqlite_store.url, input='{"invoice": 7}')
-    assert (told.exit_code, told.stderr) == (0, "New: 1 job goes on.\n")
+    assert (told.exit_code, told.stderr) == (0, "New: 1 job resumes.\n")
     assert state_of(sqlite_store, job_id) is State.QUEUED
 
 
@@ -115,6 +115,6 @@ def test_what_cannot_be_told(holdfast: Holdfast, store: Store, given: tuple[str,
 def test_through_a_pipe(store: Store) -> None:
     job_id = waiting(store, "a\x1b[2J☃")
     done = run("send-event", "payment.settled", "-", url=store.url, input='{"invoice": "a\\u001b[2J☃"}'.encode())
-    assert (done.returncode, done.stderr) == (0, "New: 1 job goes on.\n")
+    assert (done.returncode, done.stderr) == (0, "New: 1 job resumes.\n")
     assert len(done.stdout.splitlines()) == 1
     assert state_of(store, job_id) is State.QUEUED

@@ -17,7 +17,7 @@ from holdfast.errors import InvalidSetting
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.store import ActionFilter
 from holdfast.features.dead_letters import store as dead_letters
-from holdfast.features.dead_letters.model import BATCH, GroupFilter, Operation, Starting
+from holdfast.features.dead_letters.model import BATCH, GroupFilter, NewOperation, Operation
 from holdfast.stores.flow import drive
 from holdfast.stores.requests import JobFilter
 from tests.support.stores import (
@@ -56,7 +56,7 @@ def start(
     store: Store, operation: Any = "redrive", *, tenant: str = TENANT, how: Any = None, **wanted: Any
 ) -> Operation:
     given = {"reason": "wrong month" if operation == "discard" else None} | (how or {})
-    new = Starting(new_id(), operation, **given)
+    new = NewOperation(new_id(), operation, **given)
     return store.run(store.operations.start(new, JobFilter(tenant=tenant, **wanted), "ada", tenant))
 
 

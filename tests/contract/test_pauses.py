@@ -13,7 +13,7 @@ from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, Refused
 from holdfast.features.agents.model import Definition
 from holdfast.features.assembly import Store
-from holdfast.features.dead_letters.model import Starting
+from holdfast.features.dead_letters.model import NewOperation
 from holdfast.features.limits.model import Pausing, Rule, named
 from holdfast.features.retention.model import RetentionRule
 from holdfast.stores.requests import JobFilter
@@ -156,7 +156,7 @@ def test_a_system_that_is_off_refuses_jobs_and_touches_nothing_while_what_runs_m
     asking = take_one(store)
     apply(store, asking.lease, asks(asking, new_id(), n=1, expires_in=5.0))
     store.run(store.retention.set(RetentionRule.of(clean_after=1.0), "ada", "default"))
-    store.run(store.operations.start(Starting(new_id(), "redrive"), JobFilter(tenant="default"), "ada", "default"))
+    store.run(store.operations.start(NewOperation(new_id(), "redrive"), JobFilter(tenant="default"), "ada", "default"))
     made = pause(store, "the disk is full", everything=True)
     assert made.halts
     with pytest.raises(Refused, match=r"everything was paused by ada at .*: the disk is full") as refused:

@@ -104,7 +104,7 @@ def test_the_ledger_is_read_backwards_in_bounded_looks(store: Store, monkeypatch
     assert [event.to_state for event in started.events] == [State.IN_PROGRESS]
     assert run(store.audit.recent_events(EventFilter(tenant="*", since=LATER))).events == []
 
-    monkeypatch.setattr(audit, "LOOKED_AT", 3)
+    monkeypatch.setattr(audit, "EVENTS_SCANNED", 3)
     found, before, looks = 0, None, 0
     while looks < 20:
         page = run(store.audit.recent_events(EventFilter(tenant="default", actor="nobody", before=before)))

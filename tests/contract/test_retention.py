@@ -15,7 +15,7 @@ from holdfast.engine.steps import StepEntry
 from holdfast.errors import InvalidSetting
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.store import ActionFilter
-from holdfast.features.dead_letters.model import Starting
+from holdfast.features.dead_letters.model import NewOperation
 from holdfast.features.events.model import Subscribing
 from holdfast.features.limits.model import Ask
 from holdfast.features.retention.model import RetentionRule, policy_for
@@ -335,7 +335,7 @@ def test_what_people_have_ended_is_forgotten_in_the_end(store: Store, by_hand: B
     assert run(store.webhooks.note_delivery(sent(told.id, new_id()), "default"))
     put_one(store)
     settle(store, take(store), FINAL)
-    begun = Starting(new_id(), "discard", reason="old")
+    begun = NewOperation(new_id(), "discard", reason="old")
     run(store.operations.start(begun, JobFilter(tenant="default", state=State.DEAD_LETTER), "ada", "default"))
     while run(store.operations.work("*")) is not None:
         pass

@@ -24,7 +24,7 @@ from holdfast.features.approvals.model import ApprovalFilter
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.attempts.model import LogPart
 from holdfast.features.audit.store import ActionFilter, EventFilter
-from holdfast.features.dead_letters.model import GroupFilter, Starting
+from holdfast.features.dead_letters.model import GroupFilter, NewOperation
 from holdfast.features.events.model import Subscribing
 from holdfast.features.limits.model import Ask, Pausing, Rule
 from holdfast.features.payloads.model import RuleDraft
@@ -509,7 +509,9 @@ def calls(
             store.dead_letters.redrive_as(ids["dead_letter"], new_id(), "{}", None, "ada", tenant)
         ),
         "dead_letters.remade": lambda: run(store.dead_letters.remade(job, tenant)),
-        "operations.start": lambda: run(store.operations.start(Starting(ids["bulk"], "redrive"), ALL, "ada", tenant)),
+        "operations.start": lambda: run(
+            store.operations.start(NewOperation(ids["bulk"], "redrive"), ALL, "ada", tenant)
+        ),
         "operations.next": lambda: run(store.operations.next()),
         "operations.work": lambda: run(store.operations.work()),
         "operations.cancel": lambda: run(store.operations.cancel(ids["bulk"], None, "ada", tenant)),
@@ -639,7 +641,7 @@ def test_some_roles_may_ask_for_every_tenant(place: Place, role: str) -> None:
 def test_who_executes_does_in_bulk_what_was_asked_for_and_nothing_else(place: Place) -> None:
     """A worker may not redrive, but works off what an administrator has started: on the jobs that were asked for."""
     wanted, other = place.ids["dead_letter"], bring_dead(place.owner, "other")
-    new = Starting(place.ids["bulk"], "redrive")
+    new = NewOperation(place.ids["bulk"], "redrive")
     place.owner.run(
         place.owner.operations.start(new, JobFilter(tenant="default", kind=job_kind(place)), "ada", "default")
     )

@@ -22,7 +22,7 @@ from holdfast.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.features.agents.model import Definition
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.attempts.model import LogPart
-from holdfast.features.dead_letters.model import Starting
+from holdfast.features.dead_letters.model import NewOperation
 from holdfast.features.limits.model import Ask, Rule
 from holdfast.features.payloads.model import RuleDraft
 from holdfast.features.postgres import PostgresStore
@@ -151,7 +151,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             dead, _ = put(store, *(spec(queue="dying") for _ in range(2)), tenant=tenant)
             settle(store, claim(store, lease, 2, queues=("dying",), tenant=tenant), FINAL, tenant=tenant)
             store.run(store.dead_letters.redrive_as(dead, new_id(), "{}", None, "ada", tenant))
-            asked, later = Starting(new_id(), "redrive"), JobFilter(tenant=tenant, kind="none")
+            asked, later = NewOperation(new_id(), "redrive"), JobFilter(tenant=tenant, kind="none")
             store.run(store.operations.start(asked, later, "ada", tenant))
             settle(store, claim(store, lease, 1, tenant=tenant), tenant=tenant)
             put_one(store, queue="patient", tenant=tenant)

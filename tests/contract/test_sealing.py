@@ -101,7 +101,7 @@ def test_the_server_hashes_as_the_library_does(postgres_url: str) -> None:
         block = store.run(store.audit.block(None))
     assert block is not None
     assert [digest_of("event", item) for item in block.events] == [digest for _, digest in leaves(block.seal.events)]
-    assert block.seal.is_whole()
+    assert block.seal.is_intact()
 
 
 def test_two_that_seal_at_once_make_one_chain(store_url: str, store: Store) -> None:

@@ -216,7 +216,7 @@ async def test_the_trail_is_filtered_and_checked(app: App, http: httpx2.AsyncCli
     verdict = await http.post("/audit/verify", data={"anchor": other})
     assert "The ledger does not match its seals" in verdict.text
     assert (await http.post("/audit/verify", data={"seals": "5001"})).status_code == 422
-    async with audit._checking:
+    async with audit._verifying:
         busy = await http.post("/audit/verify")
     assert (busy.status_code, "verify_running" in busy.text) == (409, True)
     doctor = await http.post("/system/doctor")

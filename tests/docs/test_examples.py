@@ -288,8 +288,8 @@ async def test_outage(request: pytest.FixtureRequest, store: str) -> None:
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_audit(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
     said = await load("audit").main(request.getfixturevalue(f"{store}_url"))
-    assert said[0] == "event 9 was sealed and is gone, and no purge says so"
-    assert re.fullmatch(r"job \S+ is succeeded, and its events end with in_progress", said[1])
+    assert said[0] == "event 9 was sealed and is missing, and no purge recorded it"
+    assert re.fullmatch(r"job \S+ is succeeded, but its events end with in_progress", said[1])
     assert len(said) == 2
     told = capsys.readouterr().out
     assert "10 events and actions in 1 seal: intact" in told

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import App, State
 from holdfast.features.assembly import open_store
-from holdfast.features.dead_letters.model import Starting
+from holdfast.features.dead_letters.model import NewOperation
 from holdfast.features.events.model import Subscribing
 from holdfast.stores.requests import JobFilter
 from tests.faults.checker import IN_TIME, check
@@ -204,7 +204,7 @@ def prepare(store_url: str) -> list[str]:
         (dead,) = put(store, spec("work", payload={"number": 8}, retry=PATIENT))
         settle(store, claim(store, open_lease(store, "gave up")), FINAL)
         everything = JobFilter(tenant="default")
-        store.run(store.operations.start(Starting(new_id(), "redrive"), everything, "ada", "default"))
+        store.run(store.operations.start(NewOperation(new_id(), "redrive"), everything, "ada", "default"))
         (lost,) = put(store, spec("work", payload={"number": 1}, retry=PATIENT))
         lease = open_lease(store, "lost before")
         assert claim(store, lease)

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import App
 from holdfast.features.assembly import Store
-from holdfast.features.dead_letters.model import Starting
+from holdfast.features.dead_letters.model import NewOperation
 from holdfast.features.limits.model import Ask
 from holdfast.server.app import make_service
 from holdfast.server.sessions import tokens_of
@@ -84,7 +84,7 @@ def _least(document: dict[str, Any], schema: dict[str, Any], name: str, job: str
 def owners(store: Store, by_hand: ByHand) -> dict[str, str]:
     """What the owner has, by the names that paths have for it."""
     ids, run = furnish(store, by_hand), store.run
-    run(store.operations.start(Starting(ids["bulk"], "redrive", CANARY), JobFilter(tenant=OWNER), "ada", OWNER))
+    run(store.operations.start(NewOperation(ids["bulk"], "redrive", CANARY), JobFilter(tenant=OWNER), "ada", OWNER))
     kept = Ask(new_id(), "queue", "theirs", 3600)
     run(store.reservations.set(kept, "ada", OWNER))
     run(store.subscriptions.set(AFTER, new_id(), "ada", OWNER))

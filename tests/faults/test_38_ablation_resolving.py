@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store, open_store
-from holdfast.features.dead_letters.model import GroupFilter, Starting
+from holdfast.features.dead_letters.model import GroupFilter, NewOperation
 from holdfast.stores.requests import JobFilter
 from tests.faults.test_38_ablation import POSTGRES, drop_trigger, replaced
 from tests.support.by_hand import ByHand, open_by_hand
@@ -57,7 +57,7 @@ def test_without_the_trigger_nobody_counts(store: Store, by_hand: ByHand) -> Non
 def test_without_the_look_at_the_filter_anything_can_be_resolved(store: Store, by_hand: ByHand) -> None:
     """Who calls `do_operation` names the jobs; the operation says which they may be, and each has one turn."""
     first, other = dead(store), dead(store, "other")
-    new = Starting(new_id(), "redrive")
+    new = NewOperation(new_id(), "redrive")
     store.run(store.operations.start(new, JobFilter(tenant=TENANT, kind="pay"), "ada", TENANT))
     call = "select do_operation(:op, :jobs, :last, false, 'default')"
     assert by_hand.execute(call, {"op": new.id, "jobs": [first, other], "last": first}) == [(1,)]

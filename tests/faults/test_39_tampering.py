@@ -113,7 +113,7 @@ def test_a_seal_that_was_edited_removed_or_made_anew_is_named(store: Store, owne
 def test_a_seal_that_was_hashed_anew_does_not_fit_the_next(store: Store, owner: ByHand) -> None:
     second = store.run(store.audit.get_seal(2))
     assert second is not None
-    forged = dataclasses.replace(second, version="other").sealed()
+    forged = dataclasses.replace(second, version="other").with_digest()
     with unguarded(owner, "seal"):
         values = {"digest": forged.digest, "version": forged.version}
         owner.execute("update seal set digest = :digest, version = :version where number = 2", values)

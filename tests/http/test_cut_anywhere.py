@@ -188,7 +188,7 @@ def test_a_list_of_few_among_many_goes_on_behind_empty_pages(
     base: str, drive: Drive, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "PAGE", 3)
-    monkeypatch.setattr(route, "PAGES", 2)
+    monkeypatch.setattr(route, "MAX_PAGES", 2)
     first = app.enqueue("rare")
     for _ in range(20):
         app.enqueue("mail")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from holdfast.engine.job import JobSpec
 from holdfast.engine.states import State
-from holdfast.features.agents.model import HOLD, Agent, Definition, Objection, objection
+from holdfast.features.agents.model import HOLD, Agent, AgentRefusal, Definition, objection
 from tests.model.upkeep import Upkeep
 from tests.model.world import ModelJob, seconds
 
@@ -76,7 +76,7 @@ class Registry(Upkeep):
             job.due_at = job.note = None
         return len(held)
 
-    def objection(self, spec: JobSpec, tenant: str) -> Objection | None:
+    def objection(self, spec: JobSpec, tenant: str) -> AgentRefusal | None:
         agent = self.agents.get((tenant, spec.agent or ""))
         return None if agent is None else objection(agent, spec.kind, len(spec.payload.encode()))
 

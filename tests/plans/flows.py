@@ -16,7 +16,7 @@ from holdfast.engine.steps import StepEntry
 from holdfast.features.approvals.model import ApprovalFilter, Ballot, Question
 from holdfast.features.assembly import Store
 from holdfast.features.audit.store import EventFilter
-from holdfast.features.dead_letters.model import GroupFilter, Starting
+from holdfast.features.dead_letters.model import GroupFilter, NewOperation
 from holdfast.features.jobs.views import why
 from holdfast.features.retention.model import RetentionRule
 from holdfast.stores.flow import Flow, Statement, Steps, flow
@@ -294,7 +294,7 @@ def batch(store: Store, wanted: dict[str, str]) -> Flow[Any]:
     @flow()
     def both() -> Steps[int | None]:
         given: dict[str, Any] = wanted | {"state": State(wanted["state"])}
-        new, chosen = Starting(job_id(7_000_000), "redrive"), JobFilter(tenant="a", until=MIDDLE, **given)
+        new, chosen = NewOperation(job_id(7_000_000), "redrive"), JobFilter(tenant="a", until=MIDDLE, **given)
         yield from store.operations.start(new, chosen, "ada", "a").start()
         return (yield from store.operations.work("a").start())
 

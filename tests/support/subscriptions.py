@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.engine.job import Job
 from holdfast.features.assembly import Store
-from holdfast.features.events.model import Delivery, Fed, Subscribing, Subscription
+from holdfast.features.events.model import Delivery, FeedResult, Subscribing, Subscription
 from holdfast.stores.requests import JobFilter, SendEvent
 from tests.support.stores import TENANT, new_id
 
@@ -25,7 +25,7 @@ def found(store: Store, name: str, tenant: str = TENANT) -> Subscription:
     return one
 
 
-def feed(store: Store, name: str, want: int = 1000, tenant: str = TENANT) -> Fed:
+def feed(store: Store, name: str, want: int = 1000, tenant: str = TENANT) -> FeedResult:
     return store.run(store.subscriptions.feed(name, want, tenant))
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.assembly import Store
-from holdfast.features.tenants.model import Tenant, terms
+from holdfast.features.tenants.model import Tenant, checked_settings
 from tests.support.stores import claim, open_lease, put, settle, spec
 
 
 def register(store: Store, name: str, **what: Any) -> None:
-    store.run(store.tenants.set(name, terms(what), "ada"))  # type: ignore[arg-type]
+    store.run(store.tenants.set(name, checked_settings(what), "ada"))  # type: ignore[arg-type]
 
 
 def share(store: Store, *queues: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from holdfast import Agent, Backoff, Retry
 from holdfast.engine.job import JobSpec
 from holdfast.engine.retry import GENTLE, PATIENT
-from holdfast.features.agents.model import Definition, Objection, objection, under
+from holdfast.features.agents.model import AgentRefusal, Definition, objection, under
 
 pytestmark = pytest.mark.req("CX-16")
 
@@ -69,15 +69,15 @@ def test_what_is_not_registered_is_the_kinds() -> None:
 def test_objections() -> None:
     assert objection(agent(), "plan", 10**9) is None
     assert objection(agent(kind="plan", max_payload_bytes=10), "plan", 10) is None
-    assert objection(agent(kind="mail"), "plan", 2) == Objection(
+    assert objection(agent(kind="mail"), "plan", 2) == AgentRefusal(
         "agent_kind_mismatch", "agent planner runs jobs of kind mail, not plan"
     )
-    assert objection(agent(max_payload_bytes=10), "plan", 11) == Objection(
+    assert objection(agent(max_payload_bytes=10), "plan", 11) == AgentRefusal(
         "agent_payload_limit", "agent planner takes payloads of up to 10 bytes, and this one has 11"
     )
     elsewhere = NOW.astimezone(timezone(timedelta(hours=2)))
     shut = agent(disabled_at=elsewhere, disabled_by="ada", disabled_reason="it loops", kind="mail")
-    assert objection(shut, "plan", 2) == Objection(
+    assert objection(shut, "plan", 2) == AgentRefusal(
         "agent_disabled", "agent planner was disabled by ada on 2026-11-15T09:28:11Z: it loops"
     )
 

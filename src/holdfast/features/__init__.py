@@ -1,4 +1,4 @@
-"""What is built on the engine. Features do not import one another."""
+"""Features built on the engine, one folder per noun. A feature does not import another feature."""
 
 FEATURES = (
     "jobs",
@@ -21,5 +21,5 @@ FEATURES = (
     "health",
     "workers",
 )
-"""Every feature, in the order in which its SQL is installed. The order also decides which of two triggers on the same
-table runs first, where the database goes by the order in which they were created."""
+"""Every feature, in the order in which its SQL is installed. In a database that fires the triggers of a table in the
+order of their creation, this order also decides which trigger fires first."""

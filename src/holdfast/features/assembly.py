@@ -1,6 +1,6 @@
-"""``Store``: a database with all its operations, one attribute for each namespace; ``open_store``.
+"""``Store``, a database with one attribute per namespace of operations, and ``open_store``, which opens one by URL.
 
-``features/sqlite.py`` and ``features/postgres.py`` put the parts together for either database.
+``features/sqlite.py`` and ``features/postgres.py`` assemble the implementations.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 
 class Store(Database, Protocol):
-    """Operations make flows, which the store runs. A tenant of ``*`` means every tenant, where the caller may."""
+    """Operations return flows, which the store runs. The tenant ``*`` means every tenant, if the caller has that
+    right."""
 
     @property
     def jobs(self) -> JobStore: ...
@@ -102,26 +103,26 @@ class Store(Database, Protocol):
     def health(self) -> HealthStore: ...
 
 
-_stand_ins: dict[str, Store] = {}
+_substitutes: dict[str, Store] = {}
 
 
 def stand_in(url: str, store: Store) -> None:
-    """From now on this store is what is opened for ``url``, in this process: for children of a test."""
-    _stand_ins[url] = store
+    """Make ``open_store`` return this store for ``url`` in this process. For child processes of the test kit."""
+    _substitutes[url] = store
 
 
 def open_store(
     url: object, *, schema: str = "holdfast", answer_within: float | None = None, pool_size: int = POOL_SIZE
 ) -> Store:
-    """``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite:///:memory:`` or ``postgresql://…``.
+    """Open ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite:///:memory:`` or ``postgresql://…``.
 
-    ``answer_within`` is how many seconds a server may take to answer before its connection is given up, ``pool_size``
-    how many connections to it there may be for threads, and as many for each event loop.
+    ``answer_within`` is the number of seconds after which a connection whose server has not answered is closed.
+    ``pool_size`` is the maximum number of connections for threads, and again for each event loop.
     """
     whole("pool_size", pool_size, 1, MOST_CONNECTIONS, "invalid_setting")
     url = url if isinstance(url, str) else ""
-    if url in _stand_ins:
-        return _stand_ins[url]
+    if url in _substitutes:
+        return _substitutes[url]
     scheme = url.split(":", 1)[0].lower()
     if scheme == "sqlite":
         from holdfast.features.sqlite import SqliteStore

@@ -1,4 +1,4 @@
-"""The PostgreSQL store, put together from the engine's parts and those of the features."""
+"""The PostgreSQL store: the engine's operations and those of every feature."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ MENDED: Final = {"reason": "mended in release 7"}
 EXAMPLES: Final[dict[str, Any]] = {
     "AddJobs": {"nodes": [{"name": "print", "kind": "print"}], "edges": [{"parent": "render", "child": "print"}]},
     "AddNode": {"name": "render", "kind": "render", "payload": {"issue": 7}},
-    "As": {"role": "executor"},
+    "AddExecutor": {"role": "executor"},
     "Because": WHY,
     "Checkpoint": {"job": JOB, "attempt": 1, "name": "row", "value": 100},
     "ClaimJobs": {"queues": ["default", "mail"], "want": 4, "kinds": ["send_mail"], "wait": 20},
@@ -37,16 +37,16 @@ EXAMPLES: Final[dict[str, Any]] = {
             {"kind": "send_mail", "payload": {"to": "bob@example.com"}, "key": "welcome-8"},
         ]
     },
-    "Go": {"skip": False},
+    "ResumeSubscription": {"skip": False},
     "MoveTo": {"first": True, "reason": "a customer waits for it"},
     "Note": {"note": "the bank was away on Monday; see ticket 7"},
     "OpenLease": {"name": "node-7", "ttl": 30, "kinds": ["send_mail"], "queues": ["mail"], "slots": 4},
-    "Pinning": {"tenant": "acme"},
+    "PinLogin": {"tenant": "acme"},
     "Record": {"kind": "nightly_import"},
     "Redrive": {**MENDED, "max_attempts": 3},
     "RedriveAs": {"payload": {"to": "ada@example.com"}, **MENDED},
     "RedriveGroup": {**MENDED, "rate": 50},
-    "Registering": {"on": True},
+    "RequireRegistration": {"on": True},
     "Release": {"jobs": [{"id": JOB, "attempt": 1}]},
     "RenewLease": {"ttl": 30},
     "ReplacePayload": {"payload": {"to": "ada@example.com"}, "reason": "the address was wrong"},
@@ -56,7 +56,7 @@ EXAMPLES: Final[dict[str, Any]] = {
     "SetRule": {"kind": "send_mail", "forbidden": ["password"], "max_bytes": "64KB"},
     "Settle": {"job": JOB, "attempt": 1, "outcome": "succeeded", "result": {"sent": 3}},
     "SettleMany": {"settlements": [{"job": JOB, "attempt": 1, "outcome": "failed", "error": {"message": "busy"}}]},
-    "Sharing": {"on": True, "queue": "mail"},
+    "SetFairQueues": {"on": True, "queue": "mail"},
     "What": {"queue": "mail"},
 }
 

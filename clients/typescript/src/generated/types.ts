@@ -16,7 +16,7 @@ export const decodeAccepted: Decoder<Accepted> = record<Accepted>(() => ({
   reason: nullable(text),
 }));
 
-/** Something that was done to the configuration: the ledger of what is no job's. */
+/** A change of the configuration. Actions are the ledger of everything that is not a job. */
 export interface Action {
   seq: number;
   tenant: string;
@@ -114,7 +114,7 @@ export interface AgeQueueInput {
   most?: number | undefined;
 }
 
-/** A registered agent: a named owner of jobs. `max_attempts`, `max_crashes` and `backoff` are None where the kind's own apply. `waiting` counts its waiting, delayed and retrying jobs, up to 10,000. `max_wait` is in seconds. */
+/** A registered agent: a named owner of jobs. `max_attempts`, `max_crashes` and `backoff` are None if those of the job's kind apply. `waiting` counts the agent's waiting, delayed and retrying jobs, up to 10,000. `max_wait` is in seconds. */
 export interface Agent {
   tenant: string;
   id: string;
@@ -310,7 +310,7 @@ export const decodeAttempt: Decoder<Attempt> = record<Attempt>(() => ({
   payload: optional(anything),
 }));
 
-/** A piece of an attempt's log. `offset` and `size` are in bytes: where `text` begins, and how long the log is now. `next` is the offset to continue from. `ended` says that the attempt writes no more. */
+/** A piece of an attempt's log. `offset` is the byte at which `text` begins, `size` the current length of the log in bytes, and `next` the offset to continue from. `ended`: the attempt has ended and writes no more. */
 export interface AttemptLog {
   job_id: string;
   attempt: number;
@@ -483,7 +483,7 @@ export const decodeConcern: Decoder<Concern> = record<Concern>(() => ({
   fix: text,
 }));
 
-/** Secrets are named, and never shown: nobody here has them. */
+/** Settings of a connector. Secrets are given by name; the server does not have their values. */
 export interface Connector {
   name: string;
   tenant: string;
@@ -511,7 +511,7 @@ export const decodeConnector: Decoder<Connector> = record<Connector>(() => ({
   updated_at: time,
 }));
 
-/** Who reads events, and how far it has come. `behind` counts up to a limit: `more` says that it is not all. */
+/** A named reader of events with its position. `behind` is the number of unread events, counted up to a limit; `more`: there are more than the limit. */
 export interface Consumer {
   tenant: string;
   name: string;
@@ -579,7 +579,7 @@ export interface CreateScheduleInput {
   name: string;
 }
 
-/** Each event that fits makes one job of a kind, or from a template. */
+/** A subscription: each matching event creates one job of a kind, or from a template. */
 export interface CreateSubscriptionInput {
   name: string;
   on: string;
@@ -654,7 +654,7 @@ export interface DeleteRetentionInput {
   state?: "succeeded" | "failed" | "cancelled" | "dead_letter" | null | undefined;
 }
 
-/** What became of an event that a subscription wanted: a job, or a refusal. */
+/** The result of an event that matched a subscription: a job, or a refusal. */
 export interface Delivery {
   subscription_id: string;
   event: string;
@@ -741,7 +741,7 @@ export interface EditScheduleInput {
   jitter?: number | string | null | undefined;
 }
 
-/** What all rules for one tenant and kind come to. */
+/** All rules for one tenant and kind, combined. */
 export interface Effective {
   forbidden: string[];
   restricted: boolean;
@@ -915,7 +915,7 @@ export const decodeEventType: Decoder<EventType> = record<EventType>(() => ({
   set_at: time,
 }));
 
-/** A label that leases may be opened under (`executor`), or never (`generator`: it plans work). */
+/** A registered label. An `executor` may open leases; a `generator` plans work and may not. */
 export interface Executor {
   label: string;
   role: string;
@@ -935,7 +935,7 @@ export interface ExtendWorkflowInput {
   callbacks?: AddCallbackInput[] | undefined;
 }
 
-/** `kind` is what was done, `what` to what. `number` is that of the event, action or seal; of a payload or result the number of its enqueue or succeed event; of a job the number of its first event, or 0 if it has none. */
+/** One manipulation: `kind` is what was done, `what` names the sort of row, `says` is the message. `number` is the number of the event, action or seal; for a payload or result that of its enqueue or succeed event; for a job that of its first event, or 0 if it has none. */
 export interface Flaw {
   kind: "edited" | "deleted" | "inserted" | "moved" | "backdated" | "postdated" | (string & {}) | "missing" | "rewritten" | "cut" | "broken" | "forged" | (string & {});
   what: "event" | "action" | "seal" | "payload" | "result" | "job" | (string & {});
@@ -1608,7 +1608,7 @@ export interface PauseSubscriptionInput {
   reason?: string | null | undefined;
 }
 
-/** A rule as it is stored. `declared_by` is the program that has it in its code; empty for an operator's. */
+/** A stored rule. `declared_by` is the program that declares it in its code; empty for an operator's rule. */
 export interface PayloadRule {
   tenant: string;
   kind: string;
@@ -1660,7 +1660,7 @@ export interface PinLoginInput {
   tenant: string;
 }
 
-/** The policies of a deployment. `unknown_kinds`, `unknown_agents` and `unknown_event_types` say what becomes of names that nobody registered: `accept`, `warn` or `refuse`. `empty_executors` says who may run jobs while no executor is listed: `everyone` or `nobody`. With `tenant_required`, jobs of the tenant `default`, which stands for none, are refused. With `pending_includes_running`, running jobs count against a tenant's `max_pending`. */
+/** The policies of a deployment. `unknown_kinds`, `unknown_agents` and `unknown_event_types` apply to unregistered names: `accept`, `warn` or `refuse`. `empty_executors` is who may run jobs while no executor is listed: `everyone` or `nobody`. With `tenant_required`, jobs of the tenant `default` are refused, because it means that no tenant was given. With `pending_includes_running`, running jobs count against a tenant's `max_pending`. */
 export interface Policies {
   unknown_kinds: "accept" | "warn" | "refuse" | (string & {});
   unknown_agents: "accept" | "warn" | "refuse" | (string & {});
@@ -1678,7 +1678,7 @@ export const decodePolicies: Decoder<Policies> = record<Policies>(() => ({
   pending_includes_running: missing(flag, () => (false)),
 }));
 
-/** What one policy would do now. Counts end at a limit, which `capped` says; `oldest_at` is the earliest end. One whose action is `delete` is of no policy: what cleaned jobs had in the artifact store and is still there. */
+/** What one policy would remove now. Counts end at a limit (`capped`); `oldest_at` is the earliest end of these jobs. A preview with the action `delete` belongs to no policy: it counts orphaned files that are still stored. */
 export interface Preview {
   tenant: string;
   kind: string;
@@ -1841,7 +1841,7 @@ export const decodeReferences: Decoder<References> = record<References>(() => ({
   payload_ref: missing(nullable(text), () => (null)),
 }));
 
-/** What is not said is as for a new one. */
+/** An omitted field gets its default value. */
 export interface RegisterAgentInput {
   name?: string | null | undefined;
   kind?: string | null | undefined;
@@ -1851,7 +1851,7 @@ export interface RegisterAgentInput {
   requires_approval?: boolean | undefined;
 }
 
-/** A kind of job that the deployment knows. */
+/** A kind that is registered in the deployment. */
 export interface RegisteredKind {
   name: string;
   description: string | null;
@@ -1865,7 +1865,7 @@ export const decodeRegisteredKind: Decoder<RegisteredKind> = record<RegisteredKi
   set_at: time,
 }));
 
-/** Whether a tenant has to be registered before it can have jobs. */
+/** Whether a tenant must be registered before it can have jobs. */
 export interface Registration {
   registered_only: boolean;
 }
@@ -1885,7 +1885,7 @@ export interface ReleaseReservationInput {
   error_message?: string | null | undefined;
 }
 
-/** How a job that was redriven with another payload and the one in its place name each other. */
+/** The link between a dead letter that was redriven with another payload and the job that replaced it. */
 export interface Remade {
   job_id: string;
   new_id: string;
@@ -2072,7 +2072,7 @@ export interface ResumeInput {
 }
 
 export interface ResumeSubscriptionInput {
-  /** Without what it has missed. */
+  /** Skip events that arrived while it was paused. */
   skip?: boolean | undefined;
 }
 
@@ -2239,7 +2239,7 @@ export interface SecretHeaderInput {
   prefix?: string | undefined;
 }
 
-/** An event of an application's own. */
+/** An application event. */
 export interface SendEventInput {
   name: string;
   data?: Record<string, unknown> | null | undefined;
@@ -2268,7 +2268,7 @@ export const decodeSentResult: Decoder<SentResult> = record<SentResult>(() => ({
   woke: number,
 }));
 
-/** What is not named stays as it was. */
+/** An omitted field keeps its value. */
 export interface SetConnectorInput {
   hosts?: string[] | undefined;
   headers?: Record<string, string | SecretHeaderInput> | undefined;
@@ -2278,7 +2278,7 @@ export interface SetConnectorInput {
   enabled?: boolean | undefined;
 }
 
-/** An event type. What is not named is removed. */
+/** An event type. An omitted field is removed. */
 export interface SetEventTypeInput {
   domain?: string | null | undefined;
   /** JSON Schema of the data. */
@@ -2313,7 +2313,7 @@ export interface SetPayloadRuleInput {
   replaceable?: boolean | null | undefined;
 }
 
-/** What is not named stays as it is. */
+/** The policies to change. An omitted field does not change. */
 export interface SetPoliciesInput {
   unknown_kinds?: "accept" | "warn" | "refuse" | null | undefined;
   unknown_agents?: "accept" | "warn" | "refuse" | null | undefined;
@@ -2330,7 +2330,7 @@ export interface SetRetentionInput {
   purge_after?: number | string | null | undefined;
 }
 
-/** What is left out stays as it is, and null takes it away. */
+/** An omitted field does not change; null removes a setting. */
 export interface SetTenantInput {
   title?: string | null | undefined;
   max_pending?: number | null | undefined;
@@ -2383,7 +2383,7 @@ export interface ShareQueuesInput {
   queue?: string | null | undefined;
 }
 
-/** Which queues are shared fairly; `*` is all, and beside it `-mail` all but mail. */
+/** Which queues are shared fairly; `*` means all, `*` with `-mail` all but mail. */
 export interface Shared {
   fair: string[];
 }
@@ -2712,7 +2712,7 @@ export interface TemplateVersionsInput {
   limit?: number | undefined;
 }
 
-/** A tenant and what its jobs use of what they may. `share` is its part of what is begun while all who have jobs waiting keep them coming; None where nothing is shared, or it has none waiting. One that nobody registered has no `created_at`. */
+/** A tenant with its limits and its usage. `share` is its part of the started jobs as long as every tenant that has waiting jobs keeps enqueuing; None if no queue is shared, or if it has no waiting jobs. An unregistered tenant has no `created_at`. */
 export interface Tenant {
   name: string;
   title: string | null;
@@ -2854,7 +2854,7 @@ export const decodeVerdict: Decoder<Verdict> = record<Verdict>(() => ({
   reason: nullable(text),
 }));
 
-/** `next` is the seal to go on with, where there are more than one request checks. */
+/** `next` is the seal to continue with, if there are more seals than one request verifies. */
 export interface Verified {
   report: Report;
   next: number | null;
@@ -2936,7 +2936,7 @@ export const decodeWhy: Decoder<Why> = record<Why>(() => ({
   reasons: list(decodeReason),
 }));
 
-/** An event with the seal it is in. `edited`: it is not what was sealed. */
+/** An event with the seal it is in. `edited`: it differs from what was sealed. */
 export interface Witnessed {
   event: Event;
   state: "sealed" | "unsealed" | "edited" | (string & {});

@@ -1,1 +1,1 @@
-"""Agents that jobs refer to, and the executors that may run jobs."""
+"""Agents, the named owners of jobs, and the allowlist of executors."""

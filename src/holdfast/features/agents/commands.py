@@ -1,4 +1,4 @@
-"""``holdfast agents, executors``."""
+"""``holdfast agents`` and ``holdfast executors``."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def list_agents(
 ) -> None:
     """List the registered agents."""
     with session.connect() as client:
-        found = Agents(client).list(kind=kind, disabled=disabled)
+        agents = Agents(client).list(kind=kind, disabled=disabled)
     session.print_list(
-        found,
+        agents,
         {
             "id": lambda agent: line(agent.id),
             **session.tenants,
@@ -55,8 +55,8 @@ def list_agents(
 def show(session: OneTenant, agent: AgentId) -> None:
     """Show an agent: its settings, its limits and whether it is disabled."""
     with session.connect() as client:
-        found = Agents(client).get(agent)
-    _print(found, session.as_json)
+        result = Agents(client).get(agent)
+    _print(result, session.as_json)
 
 
 @commands.add(
@@ -192,14 +192,14 @@ def list_executors(session: NoTenant) -> None:
     While the list is empty, every label may run jobs, or none: holdfast policies set empty_executors=nobody
     """
     with session.connect() as client:
-        found = Executors(client).list()
+        executors = Executors(client).list()
     session.print_list(
-        found,
+        executors,
         {
-            "label": lambda each: line(each.label),
-            "role": lambda each: each.role,
-            "added by": lambda each: line(each.added_by),
-            "added": lambda each: moment(each.added_at),
+            "label": lambda executor: line(executor.label),
+            "role": lambda executor: executor.role,
+            "added by": lambda executor: line(executor.added_by),
+            "added": lambda executor: moment(executor.added_at),
         },
         none="The list is empty: every label may execute, unless the policy empty_executors is nobody.",
     )

@@ -1,10 +1,8 @@
-"""``Agent``, what it allows; ``Executor``, workers seen around a job.
+"""Agents and executors: their records, and the rules of an agent's jobs.
 
-Agents: those whom jobs are for, with the policy and the limits of their jobs (CX-16).
-
-A job names its agent by id. A name that nobody has registered is only a label; one that is registered stands for
-rules, which every store keeps by itself. They are written here for the store that has no functions of its own, and
-once in SQL; the contract tests run on both.
+A job names its agent by id. An id that is not registered is only a label. A registered agent has a retry policy and
+limits, which every store enforces. The rules are written here for the store without SQL functions, and again in SQL;
+the contract tests compare the two.
 """
 
 from __future__ import annotations
@@ -24,17 +22,17 @@ NAME_LIMIT: Final = 255
 LARGEST_PAYLOAD: Final = 2**30
 SHORTEST_WAIT, LONGEST_WAIT = 0.001, 100 * 365 * 86_400.0
 WAITING_CAP: Final = 10_000
-"""Jobs that wait are counted up to here: a list of agents must not read the jobs of all of them."""
+"""Limit of the count of waiting jobs, so that listing agents does not read all of their jobs."""
 HOLD: Final = timedelta(minutes=10)
-"""How long jobs of a disabled agent are put off before a claim looks at them again."""
+"""How long the jobs of a disabled agent are postponed before a claim considers them again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
     """A registered agent: a named owner of jobs.
 
-    ``max_attempts``, ``max_crashes`` and ``backoff`` are None where the kind's own apply. ``waiting`` counts its
-    waiting, delayed and retrying jobs, up to 10,000. ``max_wait`` is in seconds.
+    ``max_attempts``, ``max_crashes`` and ``backoff`` are None if those of the job's kind apply. ``waiting`` counts the
+    agent's waiting, delayed and retrying jobs, up to 10,000. ``max_wait`` is in seconds.
     """
 
     tenant: str
@@ -59,16 +57,16 @@ class Agent:
         return self.disabled_at is not None
 
     def policy(self, otherwise: Retry) -> Retry:
-        """How its jobs are tried again: what was registered, and for the rest what their kind says."""
+        """The retry policy of the agent's jobs, with ``otherwise`` for the parts that are not registered."""
         return Retry(
             max_attempts=otherwise.max_attempts if self.max_attempts is None else self.max_attempts,
             max_crashes=otherwise.max_crashes if self.max_crashes is None else self.max_crashes,
-            backoff=otherwise.backoff if self.backoff is None else _readable(self.backoff),
+            backoff=otherwise.backoff if self.backoff is None else _stored_backoff(self.backoff),
         )
 
 
 class AgentOptions(TypedDict, total=False):
-    """What ``register`` takes besides the id."""
+    """The options of ``app.agents.set``."""
 
     name: str | None
     kind: str | None
@@ -80,7 +78,7 @@ class AgentOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """What is registered of an agent, complete and checked."""
+    """The complete, checked definition of an agent."""
 
     id: str
     name: str
@@ -104,7 +102,7 @@ class Definition:
         max_wait: Duration | None = None,
         requires_approval: bool = False,
     ) -> Definition:
-        """As people say it. The name of a preset is a backoff and no more; a ``Retry`` is the whole policy."""
+        """Check the options of ``set``. The name of a preset sets only the backoff; a ``Retry`` is a whole policy."""
         if not isinstance(requires_approval, bool):
             raise InvalidSetting("requires_approval must be true or false", code="invalid_agent")
         backoff, policy = None, None
@@ -113,44 +111,45 @@ class Definition:
         elif retry is not None:
             policy = as_stored_policy(retry)
             backoff = policy.backoff
-        called = check_name(id, "agent", limit=NAME_LIMIT)
+        id = check_name(id, "agent", limit=NAME_LIMIT)
         return cls(
-            id=called,
-            name=called if name is None else check_name(name, "name", limit=NAME_LIMIT),
+            id=id,
+            name=id if name is None else check_name(name, "name", limit=NAME_LIMIT),
             kind=None if kind is None else check_name(kind, "kind"),
             max_attempts=None if policy is None else policy.max_attempts,
             max_crashes=None if policy is None else policy.max_crashes,
             backoff=backoff,
-            max_payload_bytes=None if max_payload is None else _largest(max_payload),
-            max_wait=None if max_wait is None else _longest(max_wait),
+            max_payload_bytes=None if max_payload is None else _payload_limit(max_payload),
+            max_wait=None if max_wait is None else _wait_limit(max_wait),
             requires_approval=requires_approval,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Objection:
-    """Why an agent does not take a job: the stable code, and the words."""
+class AgentRefusal:
+    """Why an agent refuses a job: a stable code and a message."""
 
     reason: str
     detail: str
 
 
-def objection(agent: Agent, kind: str, payload_bytes: int) -> Objection | None:
+def objection(agent: Agent, kind: str, payload_bytes: int) -> AgentRefusal | None:
+    """Why the agent refuses a job of this kind and size, or None if it accepts it."""
     if agent.disabled_at is not None:
         since = agent.disabled_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        why = f"agent {agent.id} was disabled by {agent.disabled_by} on {since}: {agent.disabled_reason}"
-        return Objection("agent_disabled", why)
+        detail = f"agent {agent.id} was disabled by {agent.disabled_by} on {since}: {agent.disabled_reason}"
+        return AgentRefusal("agent_disabled", detail)
     if agent.kind is not None and agent.kind != kind:
-        return Objection("agent_kind_mismatch", f"agent {agent.id} runs jobs of kind {agent.kind}, not {kind}")
-    most = agent.max_payload_bytes
-    if most is not None and payload_bytes > most:
-        why = f"agent {agent.id} takes payloads of up to {most} bytes, and this one has {payload_bytes}"
-        return Objection("agent_payload_limit", why)
+        return AgentRefusal("agent_kind_mismatch", f"agent {agent.id} runs jobs of kind {agent.kind}, not {kind}")
+    limit = agent.max_payload_bytes
+    if limit is not None and payload_bytes > limit:
+        detail = f"agent {agent.id} takes payloads of up to {limit} bytes, and this one has {payload_bytes}"
+        return AgentRefusal("agent_payload_limit", detail)
     return None
 
 
 def under(agent: Agent, spec: JobSpec, now: datetime) -> JobSpec:
-    """The job with what it has of its agent. A policy that was given for this very job stays its own."""
+    """The job with its agent's retry policy and deadline. A policy given for this job takes precedence."""
     deadline = spec.deadline_at
     if agent.max_wait is not None:
         due = spec.run_at or (now if spec.delay is None else now + timedelta(seconds=spec.delay))
@@ -160,37 +159,37 @@ def under(agent: Agent, spec: JobSpec, now: datetime) -> JobSpec:
     return dataclasses.replace(spec, retry=retry, deadline_at=deadline)
 
 
-def _readable(backoff: dict[str, Any]) -> Backoff:
-    """The usual one where somebody wrote one by hand that makes no sense, as when a job is settled."""
+def _stored_backoff(backoff: dict[str, Any]) -> Backoff:
+    """Decode a stored backoff. An invalid one, written with SQL, counts as the default, as it does in settlements."""
     try:
         return Backoff.from_json(backoff)
     except InvalidSetting:
         return PATIENT
 
 
-def _largest(size: Size) -> int:
-    found = in_bytes(size, "payload limit", least=2)
-    if found > LARGEST_PAYLOAD:
+def _payload_limit(size: Size) -> int:
+    limit = in_bytes(size, "payload limit", least=2)
+    if limit > LARGEST_PAYLOAD:
         raise InvalidSetting(f"a payload limit must be at most {LARGEST_PAYLOAD:,} bytes", code="invalid_size")
-    return found
+    return limit
 
 
-def _longest(wait: Duration) -> float:
-    found = seconds(wait, "wait")
-    if not SHORTEST_WAIT <= found <= LONGEST_WAIT:
+def _wait_limit(wait: Duration) -> float:
+    limit = seconds(wait, "wait")
+    if not SHORTEST_WAIT <= limit <= LONGEST_WAIT:
         raise InvalidSetting("max_wait must be from one millisecond to 100 years", code="invalid_duration")
-    return found
+    return limit
 
 
 AHEAD: Final = 1000
-"""How many jobs before one are counted at most."""
+"""Limit of the count of jobs ahead of a job in its queue."""
 
 ExecutorRole = Literal["executor", "generator"]
 
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """A label that leases may be opened under (``executor``), or never (``generator``: it plans work)."""
+    """A registered label. An ``executor`` may open leases; a ``generator`` plans work and may not."""
 
     label: str
     role: str
@@ -200,7 +199,7 @@ class Executor:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSeen:
-    """A living worker. None: it did not say."""
+    """A running worker. ``kinds``, ``queues`` and ``slots`` are None if the worker did not report them."""
 
     label: str
     holder: str
@@ -217,16 +216,18 @@ class WorkerSeen:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
+    """The facts that explain why a job waits or runs: its lease, its position in the queue, and the workers."""
+
     now: datetime
     note: dict[str, Any]
-    """What its last transition was about."""
+    """The note of the job's last transition."""
     holder: str | None = None
     label: str | None = None
     held_until: datetime | None = None
     held: bool | None = None
-    """Whether the lease it is under is live; None: it is under none."""
+    """Whether the job's lease is live; None if the job has no lease."""
     ahead: int | None = None
-    """How many claimable jobs are before it in its queue, counted up to a limit; None: it is not claimable itself."""
+    """The number of claimable jobs ahead of it in its queue, up to ``AHEAD``; None if the job is not claimable."""
     workers: tuple[WorkerSeen, ...] = ()
     renewed_at: datetime | None = None
-    """When the worker that holds it last renewed its lease."""
+    """When the worker that holds the job last renewed its lease."""

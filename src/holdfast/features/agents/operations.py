@@ -14,7 +14,7 @@ from holdfast.stores.namespace import StoreNamespace
 
 BATCH = 1000
 
-_Agents = list[Agent]  # inside the class the word is an operation
+_Agents = list[Agent]  # inside the class, `list` is an operation
 
 
 class Agents(StoreNamespace):
@@ -35,7 +35,7 @@ class Agents(StoreNamespace):
     @operation
     def get(self, id: str) -> Program[Agent]:
         """The agent, or ``NotFound``."""
-        return _found(id, (yield from run(self._store.agents.get(id, self._tenant))))
+        return _existing(id, (yield from run(self._store.agents.get(id, self._tenant))))
 
     aget = awaited(get)
 
@@ -52,18 +52,18 @@ class Agents(StoreNamespace):
     def disable(self, id: str, *, reason: str) -> Program[Agent]:
         """Stop accepting and starting jobs of an agent. When this returns, no job can be enqueued for it and no waiting
         job of it can start. Running jobs continue. The first reason given is kept."""
-        why = storable(reason)
-        if why is None or not why.strip():
+        text = storable(reason)
+        if text is None or not text.strip():
             raise InvalidInput("disabling an agent needs a reason", code="reason_required")
-        agent = yield from run(self._store.agents.disable(_named(id), why, self._actor, self._tenant))
-        return _drained(_found(id, agent), (yield from run(self._store.agents.drain(id, self._tenant))))
+        agent = yield from run(self._store.agents.disable(_named(id), text, self._actor, self._tenant))
+        return _drained(_existing(id, agent), (yield from run(self._store.agents.drain(id, self._tenant))))
 
     adisable = awaited(disable)
 
     @operation
     def enable(self, id: str) -> Program[Agent]:
         """Accept and start jobs of the agent again. Its waiting jobs can start at once."""
-        agent = _found(id, (yield from run(self._store.agents.enable(_named(id), self._tenant, self._actor))))
+        agent = _existing(id, (yield from run(self._store.agents.enable(_named(id), self._tenant, self._actor))))
         while (yield from run(self._store.agents.resume(id, BATCH, self._tenant))) == BATCH:
             pass
         return agent
@@ -75,7 +75,7 @@ def _named(id: str) -> str:
     return check_name(id, "agent", limit=NAME_LIMIT)
 
 
-def _found(id: str, agent: Agent | None) -> Agent:
+def _existing(id: str, agent: Agent | None) -> Agent:
     if agent is None:
         raise NotFound(
             f"no agent {id} in this tenant",
@@ -95,7 +95,7 @@ def _drained(agent: Agent, drained: bool) -> Agent:
     return agent
 
 
-_Executors = list[Executor]  # inside the class the word is an operation
+_Executors = list[Executor]  # inside the class, `list` is an operation
 
 ROLES: tuple[ExecutorRole, ...] = ("executor", "generator")
 
@@ -105,7 +105,7 @@ class Executors(StoreNamespace):
 
     @operation
     def set(self, label: str, role: ExecutorRole = "executor") -> Program[Executor]:
-        """Put a label on the list, or change its role: an ``executor`` may claim jobs; a ``generator`` plans work and
+        """Add a label to the list, or change its role. An ``executor`` may claim jobs; a ``generator`` plans work and
         may not."""
         if role not in ROLES:
             raise InvalidSetting(f"a role must be executor or generator, not {role!r}", code="invalid_role")
@@ -122,7 +122,7 @@ class Executors(StoreNamespace):
 
     @operation
     def remove(self, label: str) -> Program[None]:
-        """Take a label off the list. Its running jobs may end; it claims no more."""
+        """Remove a label from the list. Its running jobs may finish; it can claim no more."""
         if not (yield from run(self._store.executors.remove(label, self._actor))):
             raise NotFound(f"executor {label} is not on the allowlist", code="executor_not_found")
 

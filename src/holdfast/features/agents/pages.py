@@ -1,4 +1,4 @@
-"""Agents and executors: who owns jobs, and who may execute them."""
+"""The pages of agents and executors."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ SHOWN: Final = 500
 
 
 async def agents(request: Request) -> Response:
-    found = await the_app(request).agents.alist(limit=SHOWN + 1)
-    return await render(request, "agents.html", agents=found[:SHOWN], more=len(found) > SHOWN)
+    result = await the_app(request).agents.alist(limit=SHOWN + 1)
+    return await render(request, "agents.html", agents=result[:SHOWN], more=len(result) > SHOWN)
 
 
 async def change(request: Request) -> Response:
     """Disable or enable an agent."""
-    given, app = await fields(request), the_app(request)
-    agent = said(given, "agent", 255) or ""
-    if given.get("do") == "enable":
+    form, app = await fields(request), the_app(request)
+    agent = said(form, "agent", 255) or ""
+    if form.get("do") == "enable":
         await app.agents.aenable(agent)
         return go(request, "/agents", f"Enabled agent {agent}.")
-    reason = said(given, "reason", 1_000)
+    reason = said(form, "reason", 1_000)
     if reason is None:
         raise InvalidInput("Disabling an agent needs a reason.", code="reason_required")
     await app.agents.adisable(agent, reason=reason)
@@ -37,25 +37,25 @@ async def change(request: Request) -> Response:
 
 
 async def executors(request: Request) -> Response:
-    found = await the_app(request).executors.alist()
-    everything = identity_of(request).runs_all
-    return await render(request, "executors.html", executors=found[:SHOWN], roles=ROLES, whole=everything)
+    labels = await the_app(request).executors.alist()
+    all_tenants = identity_of(request).runs_all
+    return await render(request, "executors.html", executors=labels[:SHOWN], roles=ROLES, whole=all_tenants)
 
 
-async def admit(request: Request) -> Response:
+async def add_executor(request: Request) -> Response:
     whole(request)
-    given = await fields(request)
-    role = chosen(given, "role", ROLES)
-    added = await the_app(request).executors.aset(said(given, "label", 255) or "", role)  # type: ignore[arg-type]
+    form = await fields(request)
+    role = chosen(form, "role", ROLES)
+    added = await the_app(request).executors.aset(said(form, "label", 255) or "", role)  # type: ignore[arg-type]
     return go(request, "/executors", f"Added {added.label} as {added.role}.")
 
 
-async def dismiss(request: Request) -> Response:
+async def remove_executor(request: Request) -> Response:
     whole(request)
     label = said(await fields(request), "label", 255) or ""
     question = f"Remove executor {label}? It claims no more jobs."
-    if (asks := await ask_first(request, question, back="/executors")) is not None:
-        return asks
+    if (confirmation := await ask_first(request, question, back="/executors")) is not None:
+        return confirmation
     await the_app(request).executors.aremove(label)
     return go(request, "/executors", f"Removed executor {label}.")
 
@@ -64,6 +64,6 @@ routes = [
     shows("/agents", agents),
     does("/agents", change, Scope.OPERATE),
     shows("/executors", executors),
-    does("/executors", admit, Scope.ADMIN),
-    does("/executors/remove", dismiss, Scope.ADMIN),
+    does("/executors", add_executor, Scope.ADMIN),
+    does("/executors/remove", remove_executor, Scope.ADMIN),
 ]

@@ -29,7 +29,7 @@ router = Router(prefix="/agents", tags=["agents"])
 
 
 class Register(Body):
-    """What is not said is as for a new one."""
+    """An omitted field gets its default value."""
 
     name: Text | None = None
     kind: Text | None = None
@@ -53,8 +53,8 @@ async def list_agents(
 ) -> Page[Agent]:
     """List agents by id."""
     scope = app._session.tenant
-    found = await app.agents.alist(kind=kind, disabled=disabled, after=Place.read(after, scope), limit=limit + 1)
-    return paged(found, limit, lambda each: Place(each.tenant, each.id).cursor(scope))
+    agents = await app.agents.alist(kind=kind, disabled=disabled, after=Place.read(after, scope), limit=limit + 1)
+    return paged(agents, limit, lambda agent: Place(agent.tenant, agent.id).cursor(scope))
 
 
 @router.post("/{agent:path}/disable", dependencies=[allowed_one(Scope.ADMIN)], response_model=Agent)
@@ -76,16 +76,16 @@ async def show_agent(app: TheApp, agent: NamePath) -> Agent:
 @router.put("/{agent:path}", dependencies=[allowed_one(Scope.ADMIN)], response_model=Agent)
 async def register_agent(app: TheApp, agent: NamePath, body: Register) -> Agent:
     """Register or redefine an agent. Repeating the same request changes nothing."""
-    given = body.given()
-    if isinstance(given.get("retry"), RetryPolicy):
-        given["retry"] = given["retry"].policy()
-    return await app.agents.aset(agent, **given)
+    options = body.given()
+    if isinstance(options.get("retry"), RetryPolicy):
+        options["retry"] = options["retry"].policy()
+    return await app.agents.aset(agent, **options)
 
 
 executor_router = Router(prefix="/executors", tags=["executors"])
 
 
-class As(Body):
+class AddExecutor(Body):
     role: ExecutorRole = "executor"
 
 
@@ -96,7 +96,7 @@ async def list_executors(app: TheApp) -> Page[Executor]:
 
 
 @executor_router.put("/{label:path}", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Executor)
-async def add_executor(app: TheApp, label: NamePath, body: As | None = None) -> Executor:
+async def add_executor(app: TheApp, label: NamePath, body: AddExecutor | None = None) -> Executor:
     """Add a label to the allowlist. An executor may claim jobs; a generator only plans them."""
     return await app.executors.aset(label, "executor" if body is None else body.role)
 

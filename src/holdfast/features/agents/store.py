@@ -1,8 +1,6 @@
 """Agents and executors in the database: ports, shared reads, PostgreSQL and SQLite.
 
-The registry of agents (CX-16): register, disable, enable, and holding back the jobs of those that are disabled.
-
-There is one writer at a time, so an agent that was read is as it was read until the end of the transaction.
+On SQLite there is one writer at a time, so an agent cannot change between its read and the end of the transaction.
 """
 
 from __future__ import annotations
@@ -26,23 +24,23 @@ from holdfast.stores.sqlite.codec import SqliteCodec
 
 class AgentStore(Protocol):
     def disable(self, agent: str, reason: str, actor: str, tenant: str) -> Flow[Agent | None]:
-        """From now on nothing is enqueued for it and what waits is not begun; None when nobody registered it."""
+        """Refuse new jobs for the agent and do not start its waiting jobs. None if the agent is not registered."""
         ...
 
     def drain(self, agent: str, tenant: str) -> Flow[bool]:
-        """Wait for those who still found it enabled; False if one of them has not ended."""
+        """Wait for the transactions that saw the agent enabled; False if one of them is still open."""
         ...
 
     def enable(self, agent: str, tenant: str, actor: str | None = None) -> Flow[Agent | None]: ...
 
     def resume(self, agent: str, want: int, tenant: str) -> Flow[int]:
-        """Bring back jobs that were put off while their agent was disabled."""
+        """Requeue up to ``want`` jobs that were postponed while their agent was disabled. Returns how many."""
         ...
 
     def get(self, agent: str, tenant: str) -> Flow[Agent | None]: ...
 
     def set(self, definition: Definition, tenant: str, actor: str | None = None) -> Flow[Agent]:
-        """New, or in place of the definition there is; whether it is disabled is not touched."""
+        """Register the agent, or replace its definition. Does not change whether it is disabled."""
         ...
 
     def list(
@@ -53,7 +51,7 @@ class AgentStore(Protocol):
         after: Place | None = None,
         limit: int | None = None,
     ) -> Flow[list[Agent]]:
-        """By their ids, of several tenants one after the other; those for one kind, the disabled ones or the others."""
+        """Agents by tenant and id: all, those for one kind, the disabled or the enabled ones."""
         ...
 
 
@@ -92,8 +90,8 @@ class AgentReads(Reader):
         after: Place | None = None,
         limit: int | None = None,
     ) -> Steps[list[Agent]]:
-        later, place = beyond(tenant, after, "a.tenant", "a.id")
-        conditions = [within(tenant, "a.tenant"), later]
+        past_cursor, cursor = beyond(tenant, after, "a.tenant", "a.id")
+        conditions = [within(tenant, "a.tenant"), past_cursor]
         if kind is not None:
             conditions.append("a.kind = :kind")
         if disabled is not None:
@@ -102,7 +100,7 @@ class AgentReads(Reader):
             f"select {AGENT_COLUMNS} from {{agent}} a where {' and '.join(conditions)}"
             f" order by a.tenant, a.id{at_most(limit)}"
         )
-        rows = yield from self._ask(tenant, text, kind=kind, **place)
+        rows = yield from self._ask(tenant, text, kind=kind, **cursor)
         return [self._agent(row) for row in rows]
 
 
@@ -172,13 +170,13 @@ class PostgresExecutors(Calls, Reader):
         return [decode(row) for row in rows]
 
 
-_PARTS = "name, kind, max_attempts, max_crashes, backoff, max_payload_bytes, max_wait, requires_approval"
+_DEFINITION = "name, kind, max_attempts, max_crashes, backoff, max_payload_bytes, max_wait, requires_approval"
 _REGISTER = (
-    f"INSERT INTO agent AS a (tenant, id, {_PARTS}, created_at, updated_at)"
+    f"INSERT INTO agent AS a (tenant, id, {_DEFINITION}, created_at, updated_at)"
     " VALUES (:tenant, :id, :name, :kind, :max_attempts, :max_crashes, :backoff, :max_payload_bytes, :max_wait,"
     " :requires_approval, :now, :now) ON CONFLICT (tenant, id) DO UPDATE SET"
-    f" ({_PARTS}, updated_at) = (excluded.{_PARTS.replace(', ', ', excluded.')}, excluded.updated_at)"
-    f" WHERE (a.{_PARTS.replace(', ', ', a.')}) IS NOT (excluded.{_PARTS.replace(', ', ', excluded.')})"
+    f" ({_DEFINITION}, updated_at) = (excluded.{_DEFINITION.replace(', ', ', excluded.')}, excluded.updated_at)"
+    f" WHERE (a.{_DEFINITION.replace(', ', ', a.')}) IS NOT (excluded.{_DEFINITION.replace(', ', ', excluded.')})"
 )
 _DISABLE = (
     "UPDATE agent SET disabled_at = :now, disabled_by = :actor, disabled_reason = :reason, updated_at = :now"
@@ -210,7 +208,7 @@ class SqliteAgents(SqlitePart, AgentReads):
 
     @flow(writes=False)
     def drain(self, agent: str, tenant: str) -> Steps[bool]:
-        """Nothing to wait for: whoever disables an agent has had the write lock."""
+        """Nothing to wait for: disabling the agent took the write lock, so no other transaction saw it enabled."""
         yield from ()
         return True
 

@@ -1,1 +1,1 @@
-"""What an attempt leaves behind: its log, and its files on hosts and in the artifact store."""
+"""The log of an attempt, and its files on hosts and in the artifact store."""

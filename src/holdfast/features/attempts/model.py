@@ -1,7 +1,7 @@
 """The log of an attempt: its parts, its limits, and references to files on hosts.
 
-``file://host/path`` names a file of a command job. The path has the job's id in it
-(``…/<first eight of the id>/<id>/<attempt>/output.log``), so a file that is found there is this job's.
+``file://host/path`` names a file of a command job. The path contains the job's id
+(``…/<first eight characters of the id>/<id>/<attempt>/output.log``), so the file belongs to this job.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from holdfast.errors import InvalidSetting
 
 LOG_LIMIT: Final = 256 * 1024
-"""Bytes of one attempt's lines that are kept, unless HOLDFAST_JOB_LOG_LIMIT says otherwise."""
+"""Bytes of log lines stored per attempt, unless HOLDFAST_JOB_LOG_LIMIT sets another limit."""
 PART_LIMIT: Final = 64 * 1024
 """Bytes of lines in one part."""
 READ_LIMIT: Final = 1024 * 1024
@@ -27,7 +27,7 @@ _FILE: Final = re.compile(r"file://([^/]*)(/.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """A part of an attempt's log: lines, or the reference of a program's output."""
+    """A part of an attempt's log: lines, or a reference to a program's output file."""
 
     job_id: str
     attempt: int
@@ -38,8 +38,8 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLog:
-    """A piece of an attempt's log. ``offset`` and ``size`` are in bytes: where ``text`` begins, and how long the log is
-    now. ``next`` is the offset to continue from. ``ended`` says that the attempt writes no more."""
+    """A piece of an attempt's log. ``offset`` is the byte at which ``text`` begins, ``size`` the current length of the
+    log in bytes, and ``next`` the offset to continue from. ``ended``: the attempt has ended and writes no more."""
 
     job_id: str
     attempt: int
@@ -49,7 +49,7 @@ class AttemptLog:
     size: int
     ended: bool
     ref: str | None = None
-    """Where a program's output is; None for the lines of a handler, which are in the database."""
+    """Reference to the file of a program's output; None for a handler's lines, which are in the database."""
 
     @property
     def more(self) -> bool:
@@ -58,7 +58,7 @@ class AttemptLog:
 
 
 def log_document(parts: Sequence[LogPart]) -> str:
-    """Parts as the SQL function takes them."""
+    """Encode parts as the JSON argument of the SQL function ``append_log``."""
     return json.dumps(
         [
             {"job": part.job_id, "attempt": part.attempt, "n": part.n, "lines": part.lines, "ref": part.ref}
@@ -72,23 +72,23 @@ def file_ref(host: str, path: bytes) -> str:
 
 
 def file_of(ref: str) -> tuple[str, bytes] | None:
-    """Host and path of a ``file://`` reference."""
-    found = _FILE.fullmatch(ref)
-    return None if found is None else (found[1], unquote_to_bytes(found[2]))
+    """Host and path of a ``file://`` reference, or None for any other reference."""
+    match = _FILE.fullmatch(ref)
+    return None if match is None else (match[1], unquote_to_bytes(match[2]))
 
 
 def piece_of(data: bytes, start: int, *, at_end: bool) -> tuple[int, str]:
-    """Where the text of some bytes of a log that begin at ``start`` ends, and the text. A character that is cut off at
-    the end is left to the next piece."""
-    whole = len(data)
+    """Decode bytes of a log that begin at offset ``start``. Returns the offset at which the text ends, and the text. A
+    character that is cut off at the end belongs to the next piece."""
+    size = len(data)
     if not at_end:
-        for back in range(1, min(4, whole) + 1):
-            byte = data[whole - back]
+        for back in range(1, min(4, size) + 1):
+            byte = data[size - back]
             if byte & 0xC0 != 0x80:  # the first byte of the last character
                 length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
-                whole -= back if length > back else 0
+                size -= back if length > back else 0
                 break
-    return start + whole, data[:whole].decode("utf-8", "replace")
+    return start + size, data[:size].decode("utf-8", "replace")
 
 
 def check_window(offset: object, tail: object) -> None:

@@ -17,12 +17,12 @@ from holdfast.stores.sqlite.base import SqlitePart, act_under, ids_json, unsign
 
 class AttemptStore(Protocol):
     def append_log(self, lease: str, parts: Sequence[LogPart], tenant: str) -> Flow[list[str]]:
-        """Add parts to the logs of attempts that run under this lease; writing one again changes nothing. Answers the
-        jobs whose attempt is another or has ended."""
+        """Append parts to the logs of attempts that run under this lease. Writing a part again changes nothing.
+        Returns the jobs whose attempt has ended or is held by another lease."""
         ...
 
     def log(self, job_id: str, attempt: int, tenant: str) -> Flow[list[LogPart]]:
-        """The parts of one attempt's log, in their order."""
+        """The parts of one attempt's log, in order."""
         ...
 
 
@@ -49,7 +49,7 @@ _RUNNING = (
     "SELECT id, tenant, attempt FROM job_state"
     " WHERE id IN (SELECT value FROM json_each(?)) AND +lease = ? AND +state = 'in_progress'"
 )
-# An insert that meets a part is refused (it might be a REPLACE), so it is not tried.
+# The trigger refuses an insert of an existing part, because it could be a REPLACE. So existing parts are skipped here.
 _APPEND = (
     "INSERT INTO attempt_log (job_id, tenant, attempt, n, at, lines, ref) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"
     " WHERE NOT EXISTS (SELECT 1 FROM attempt_log l WHERE l.job_id = ?1 AND l.attempt = ?3 AND l.n = ?4)"
@@ -65,11 +65,11 @@ class SqliteAttempts(SqlitePart, AttemptReads):
         rows: list[tuple[Any, ...]] = []
         stale: dict[str, None] = {}
         for part in parts:
-            whose = running.get((part.job_id, part.attempt))
-            if whose is None:
+            job_tenant = running.get((part.job_id, part.attempt))
+            if job_tenant is None:
                 stale[part.job_id] = None
             else:
-                rows.append((part.job_id, whose, part.attempt, part.n, now, part.lines, part.ref))
+                rows.append((part.job_id, job_tenant, part.attempt, part.n, now, part.lines, part.ref))
         if rows:
             yield Statement(_APPEND, rows, many=True)
         yield from unsign()

@@ -1,1 +1,1 @@
-"""The audit trail: seals over the ledger, their verification, actions of operators."""
+"""The audit trail: seals of the ledger, their verification, and configuration changes."""

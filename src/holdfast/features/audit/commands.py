@@ -22,7 +22,7 @@ from holdfast.features.jobs.timeline import short, way
 
 commands = Commands("Verify, show and export the sealed ledger.")
 
-PAUSE = 2.0  # seconds between two words about the progress
+PROGRESS_INTERVAL = 2.0  # seconds
 
 
 @commands.add(
@@ -70,26 +70,26 @@ def verify(
 def show(session: AnyTenant, job_id: options.JobId) -> None:
     """Show a job's events with their seals and check each one. Exit 1 if an event was changed."""
     with session.connect() as client:
-        found = Audit(client).get(full_id(client, job_id))
+        entries = Audit(client).get(full_id(client, job_id))
     if session.as_json:
-        emit(found)
+        emit(entries)
     else:
         rows: list[list[Cell]] = [
             [
-                str(each.event.seq),
-                moment(each.event.at),
-                each.event.type,
-                way(each.event),
-                short(each.event.actor),
-                each.state,
-                "" if each.seal is None else str(each.seal),
-                "" if each.digest is None else each.digest[:16],
+                str(entry.event.seq),
+                moment(entry.event.at),
+                entry.event.type,
+                way(entry.event),
+                short(entry.event.actor),
+                entry.state,
+                "" if entry.seal is None else str(entry.seal),
+                "" if entry.digest is None else entry.digest[:16],
             ]
-            for each in found
+            for entry in entries
         ]
         headers = ["event", "time (UTC)", "type", "from → to", "by", "is", "seal", "digest"]
         table(headers, rows, keep=headers[:4])
-    if any(each.state == "edited" for each in found):
+    if any(entry.state == "edited" for entry in entries):
         raise typer.Exit(FAILED)
 
 
@@ -115,17 +115,17 @@ def actions(
     """List configuration changes, newest first: who changed what, and when."""
     with session.connect() as client:
         earliest = since(since_, "--since", lambda: client.run(client.store.clock.now()))
-        found = Audit(client).actions(subject=subject, name=name, actor=actor, since=earliest, limit=limit)
+        changes = Audit(client).actions(subject=subject, name=name, actor=actor, since=earliest, limit=limit)
     session.print_list(
-        found,
+        changes,
         {
-            "time (UTC)": lambda each: moment(each.at),
-            "by": lambda each: line(each.actor, 60),
-            "did": lambda each: each.type,
-            "to": lambda each: each.subject,
-            "named": lambda each: line(each.name, 80),
-            "what changed": lambda each: (
-                "" if each.changed is None else line(json.dumps(each.changed, ensure_ascii=False), 120)
+            "time (UTC)": lambda action: moment(action.at),
+            "by": lambda action: line(action.actor, 60),
+            "did": lambda action: action.type,
+            "to": lambda action: action.subject,
+            "named": lambda action: line(action.name, 80),
+            "what changed": lambda action: (
+                "" if action.changed is None else line(json.dumps(action.changed, ensure_ascii=False), 120)
             ),
         },
         none="Nothing was done.",
@@ -155,11 +155,11 @@ def export(
 def anchor(session: NoTenant) -> None:
     """Print the newest seal as one line. Store it where the database owner cannot change it."""
     with session.connect(EVERY_TENANT) as client:
-        found = Audit(client).anchor()
+        newest = Audit(client).anchor()
     if session.as_json:
-        emit({"number": found.number, "digest": found.digest, "anchor": str(found)})
+        emit({"number": newest.number, "digest": newest.digest, "anchor": str(newest)})
     else:
-        write(str(found))
+        write(str(newest))
 
 
 @commands.add("seal", "holdfast audit seal")
@@ -173,13 +173,13 @@ def seal(session: NoTenant) -> None:
 def _progress() -> Progress:
     last = time.monotonic()
 
-    def tell(seals: int, events: int) -> None:
+    def report(seals: int, events: int) -> None:
         nonlocal last
-        if time.monotonic() - last > PAUSE:
+        if time.monotonic() - last > PROGRESS_INTERVAL:
             last = time.monotonic()
             say(f"{seals:,} seals, {events:,} events …")
 
-    return tell
+    return report
 
 
 def _print(report: Report) -> None:
@@ -193,7 +193,7 @@ def _print(report: Report) -> None:
             ("seals", f"{report.seals:,}"),
             ("events", f"{report.events:,}"),
             ("actions", f"{report.actions:,}"),
-            ("purged", f"{report.purged:,} by retention, as the trail says" if report.purged else None),
+            ("purged", f"{report.purged:,} by retention, as recorded in the trail" if report.purged else None),
             ("unsealed", f"{report.unsealed:,} waiting to be sealed" if report.unsealed else None),
             ("newest", report.newest),
         ]

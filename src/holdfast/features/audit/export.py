@@ -19,11 +19,11 @@ FORMAT = 1
 _BYTES = ("events", "actions", "contents")
 
 
-def written_header(start: Seal | None) -> str:
+def header_line(start: Seal | None) -> str:
     return _line({"holdfast": "audit", "format": FORMAT, "behind": None if start is None else _seal(start)})
 
 
-def written_block(block: Block) -> Iterator[str]:
+def block_lines(block: Block) -> Iterator[str]:
     for item in block.events:
         yield _line({"event": dict(zip(EVENT_FIELDS, item, strict=True))})
     for item in block.actions:
@@ -32,15 +32,15 @@ def written_block(block: Block) -> Iterator[str]:
 
 
 def read_header(lines: Iterator[str]) -> Seal | None:
-    """The last seal before the first block of the file."""
+    """Read the header: the last seal before the first block of the file, or None."""
     first = _read(next(lines, ""))
     if first.get("holdfast") != "audit" or first.get("format") != FORMAT:
         raise InvalidInput("this file was not written by `holdfast audit export`", code="invalid_audit_file")
     return None if first["behind"] is None else _seal_of(first["behind"])
 
 
-def read_parts(lines: Iterable[str]) -> Iterator[Block]:
-    """The blocks. Rows after the last seal belong to no block and are ignored."""
+def read_blocks(lines: Iterable[str]) -> Iterator[Block]:
+    """Read the blocks. Rows after the last seal belong to no block and are ignored."""
     events: list[Item] = []
     actions: list[Item] = []
     for line in lines:
@@ -80,9 +80,9 @@ def _item(values: Any, fields: tuple[str, ...]) -> Item:
 
 def _read(line: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except ValueError as error:
         raise InvalidInput(f"a line of the file is not JSON: {error}", code="invalid_audit_file") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise InvalidInput("a line of the file is not an object", code="invalid_audit_file")
-    return found
+    return value

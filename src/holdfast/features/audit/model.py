@@ -1,7 +1,7 @@
-"""The audit trail's own rules (HF-4, rule 28): the bytes that are hashed, what a seal is, what an anchor says.
+"""The audit trail: the bytes that are hashed, seals and anchors.
 
-Pure, and on purpose independent of the database: a check computes every digest here, from the rows alone. The encoding
-is written down in ``docs/guides/audit.md``, so that anybody can do the same with another tool.
+This module is independent of the database on purpose: a verification computes every digest here, from the rows alone.
+``docs/guides/audit.md`` documents the encoding, so that another tool can do the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.errors import InvalidInput
 
 Field = str | int | None
 Item = tuple[Field, ...]
-"""The fields of an event or an action, in the order they are hashed in; the first is its number."""
+"""The fields of an event or an action, in the order in which they are hashed; the first is its number."""
 
 EVENT_FIELDS = (
     *("seq", "job_id", "tenant", "kind", "type", "from_state", "to_state", "attempt", "at", "actor", "meta", "xid"),
@@ -34,27 +34,28 @@ _RANGES = re.compile(r"\d{1,19}(-\d{1,19})?(,\d{1,19}(-\d{1,19})?)*")
 
 
 def encoded(fields: Iterable[Field]) -> bytes:
-    """Each field as its length in bytes, a colon and itself; null is a minus. So no field can be taken for another."""
-    given = tuple(fields)
-    text = "".join(["-" if f is None else f"{len(s := str(f))}:{s}" for f in given])
-    if text.isascii():  # a third faster, and nearly always so
+    """Encode each field as its length in bytes, a colon and the value, or a minus for null. Fields encoded like this
+    cannot be confused with each other."""
+    values = tuple(fields)
+    text = "".join(["-" if f is None else f"{len(s := str(f))}:{s}" for f in values])
+    if text.isascii():  # nearly always, and a third faster
         return text.encode()
-    return b"".join([b"-" if f is None else b"%d:%b" % (len(b := str(f).encode()), b) for f in given])
+    return b"".join([b"-" if f is None else b"%d:%b" % (len(b := str(f).encode()), b) for f in values])
 
 
 def digest_of(what: str, item: Item) -> bytes:
-    """``what`` is ``event`` or ``action``."""
+    """The digest of an event or an action; ``what`` is ``event`` or ``action``."""
     return hashlib.sha256(encoded((what, *item))).digest()
 
 
 def content_digest(what: str, job_id: str, *texts: str | None) -> bytes:
-    """Of a payload, or of a result's value and reference, as stored. The job's id makes equal contents of two jobs
-    differ, so that digests cannot be looked up in a table made for all jobs."""
+    """The digest of a stored payload, or of a result's value and reference. It includes the job's id, so that equal
+    contents of two jobs have different digests and a precomputed table of digests is useless."""
     return hashlib.sha256(encoded((what, job_id, *texts))).digest()
 
 
 def is_envelope(text: str | None) -> bool:
-    """Whether a stored text is encrypted or kept elsewhere: only then can a change of keys alter it."""
+    """Whether a stored text is encrypted or in the artifact store: only then can a key rotation change it."""
     return text is not None and text.startswith('{"$holdfast"') and '"key"' in text
 
 
@@ -63,14 +64,14 @@ def leaf(number: int, digest: bytes) -> bytes:
 
 
 def leaves(block: bytes) -> Iterator[tuple[int, bytes]]:
-    """The numbers and digests that a seal keeps."""
+    """The numbers and digests in a seal's block of bytes."""
     for start in range(0, len(block), LEAF):
         yield int.from_bytes(block[start : start + 8], "big", signed=True), block[start + 8 : start + LEAF]
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """One link of the chain. Times are microseconds since 1970: what is hashed is what is kept."""
+    """One link of the chain. Times are microseconds since 1970, as they are hashed."""
 
     number: int
     previous: str
@@ -89,12 +90,12 @@ class Seal:
     version: str
     xid: int | None
     contents: bytes | None = None
-    """For each sealed enqueue event the digest of the payload, for each success that of the result, by the event's
-    number; the number is negative if the content was encrypted. None in seals made before there were any."""
+    """The digest of the payload for each sealed enqueue event and of the result for each success, by the event's
+    number; the number is negative if the content was encrypted. None in seals of versions without content digests."""
     cut: int | None = None
-    """Whether there was more to seal than one block takes (1), or nothing above ``floor`` was visible (0)."""
+    """1 if there was more to seal than fits into one block, 0 if nothing above ``floor`` was visible."""
 
-    def computed(self) -> str:
+    def computed_digest(self) -> str:
         head = encoded(
             (
                 *("seal", self.number, self.previous, self.event_count, self.action_count, self.floor),
@@ -106,19 +107,18 @@ class Seal:
         tail = encoded(("contents", len(self.contents) // LEAF, self.cut))
         return hashlib.sha256(head + self.events + self.actions + tail + self.contents).hexdigest()
 
-    def sealed(self) -> Seal:
-        """With its digest."""
-        return replace(self, digest=self.computed())
+    def with_digest(self) -> Seal:
+        return replace(self, digest=self.computed_digest())
 
-    def is_whole(self) -> bool:
-        """Whether it says of itself what it said when it was made."""
+    def is_intact(self) -> bool:
+        """Whether the seal's columns still agree with each other and with its digest."""
         numbers = [number for number, _ in leaves(self.events)]
-        counted = (len(numbers), len(self.actions) // LEAF) == (self.event_count, self.action_count)
+        counts_match = (len(numbers), len(self.actions) // LEAF) == (self.event_count, self.action_count)
         ends = (numbers[0], numbers[-1]) if numbers else (None, None)
-        return counted and ends == (self.first_seq, self.last_seq) and self.computed() == self.digest
+        return counts_match and ends == (self.first_seq, self.last_seq) and self.computed_digest() == self.digest
 
     def sees(self, xid: int | None) -> bool:
-        """Whether a transaction had ended when this was sealed."""
+        """Whether the transaction had ended when this seal was made."""
         if self.snapshot is None or xid is None:
             return True
         low, high, *open_ = self.snapshot.split(":")
@@ -128,7 +128,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """That an event of a job is in a seal; ``digest`` is what it was sealed with."""
+    """An event of a job that is in a seal, with the digest it was sealed with."""
 
     seq: int
     seal: int
@@ -138,31 +138,31 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """A purge, as its action tells it: the numbers of the events it removed, and for each job the event that says it
-    was cleaned. That event is sealed and lists the job's events, so a purge can be checked against the chain."""
+    """A purge as its action records it: the numbers of the events it removed, and the clean event of each job. A clean
+    event is sealed and lists the job's events, so a purge can be checked against the chain."""
 
     events: frozenset[int]
     cleaned: dict[str, Item]
-    """By job."""
+    """The clean event of each job, by the job's id."""
     malformed: bool
-    """It says something that no purge says."""
+    """Whether the action is not what a purge records."""
     announced: int | None = None
-    """Of a purge of a whole partition: the number of the action that listed its events before they were removed."""
+    """For a purge of a whole partition: the number of the action that listed its events before they were removed."""
 
     @classmethod
     def of(cls, action: Item) -> Purged:
         changed = _document(action[7])
         if (announced := cls.announcement(changed)) is not None:
             return cls(frozenset(), {}, malformed=False, announced=announced)
-        given = changed.get("jobs", {}) if isinstance(changed, dict) else None
+        jobs = changed.get("jobs", {}) if isinstance(changed, dict) else None
         cleaned: dict[str, Item] = {}
-        for job, fields in given.items() if isinstance(given, dict) else ():
+        for job, fields in jobs.items() if isinstance(jobs, dict) else ():
             if _JOB.fullmatch(job) and isinstance(fields, list) and len(fields) == 8 and isinstance(fields[0], int):
                 seq, kind, source, attempt, at, actor, meta, xid = fields
                 cleaned[job] = (
                     *(seq, job, action[1], kind, "clean", source, "cleaned", attempt, at, actor, meta, xid),
                 )
-        malformed = not isinstance(given, dict) or len(cleaned) < len(given)
+        malformed = not isinstance(jobs, dict) or len(cleaned) < len(jobs)
         return cls(frozenset(Ranges(Ranges.purged(changed)).numbers()), cleaned, malformed)
 
     @staticmethod
@@ -172,12 +172,12 @@ class Purged:
 
     @property
     def unlisted(self) -> frozenset[int]:
-        """Events that are in the purge and that none of its jobs says it had."""
+        """Events of the purge that none of its jobs' clean events lists."""
         return self.events.difference(*(self.listed(item) or {int(item[0] or 0)} for item in self.cleaned.values()))
 
     @staticmethod
     def listed(clean: Item) -> frozenset[int] | None:
-        """The events of a job, as the event lists them that says it was cleaned; None if it is older than that."""
+        """The events of a job that its clean event lists; None if an older version wrote it without the list."""
         meta = _document(clean[10])
         text = meta.get("events") if isinstance(meta, dict) else None
         if not isinstance(text, str) or not _RANGES.fullmatch(text):
@@ -191,7 +191,7 @@ def announced_events(action: Item) -> str:
 
 
 def withdrawn(action: Item) -> int | None:
-    """The announcement that this action takes back."""
+    """The number of the announcement that this action withdraws."""
     return Purged.announcement(_document(action[7]))
 
 
@@ -204,7 +204,7 @@ def _document(text: object) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that was done to the configuration: the ledger of what is no job's."""
+    """A change of the configuration. Actions are the ledger of everything that is not a job."""
 
     seq: int
     tenant: str
@@ -218,7 +218,8 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The newest seal, kept elsewhere: with it nobody can cut off or replace the chain up to there unnoticed."""
+    """The number and digest of a seal, stored outside the database. With an anchor, a verification detects that the
+    chain was truncated or replaced up to this seal."""
 
     number: int
     digest: str
@@ -228,23 +229,23 @@ class Anchor:
 
     @classmethod
     def of(cls, text: object) -> Anchor:
-        """``42:3f…``; what follows a space is for people."""
-        found = re.match(r"\s*(\d{1,18}):([0-9a-f]{64})(\s|\Z)", text if isinstance(text, str) else "")
-        if found is None:
+        """Parse ``42:3f…``. Text after a space is a comment."""
+        match = re.match(r"\s*(\d{1,18}):([0-9a-f]{64})(\s|\Z)", text if isinstance(text, str) else "")
+        if match is None:
             raise InvalidInput(
                 "an anchor is a number, a colon and 64 hexadecimal digits, as `holdfast audit anchor` prints it",
                 code="invalid_anchor",
             )
-        return cls(int(found.group(1)), found.group(2))
+        return cls(int(match.group(1)), match.group(2))
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object with all its keys, also one that is there twice."""
+    """A JSON object with all its keys, including duplicates."""
 
 
 def normal(text: str | None) -> str | None:
-    """A JSON document in its one normal form: shorter keys first, then by their bytes, a space after colon and comma,
-    numbers in full. (So a server prints its own binary form of one.) What is not JSON stays as it is."""
+    """A JSON document in its normal form, in which a database server prints its binary JSON: keys ordered by length and
+    then by bytes, a space after each colon and comma, numbers in full. Text that is not JSON is returned unchanged."""
     if text is None or text == "{}":
         return text
     try:
@@ -269,7 +270,7 @@ def _text(value: Any) -> str:
 
 
 class Ranges:
-    """Numbers written as ``5-9,12``: those of the events that a purge took away."""
+    """Numbers written as ``5-9,12``: the events that a purge removed."""
 
     def __init__(self, text: str) -> None:
         self._ranges = [
@@ -278,7 +279,7 @@ class Ranges:
 
     @classmethod
     def purged(cls, changed: Any) -> str:
-        """The numbers that an action says a purge took: none, if it does not say so properly."""
+        """The event numbers that a purge's action lists; empty if the list is malformed."""
         text = changed.get("events") if isinstance(changed, dict) else None
         return text if isinstance(text, str) and _RANGES.fullmatch(text) else ""
 
@@ -287,18 +288,18 @@ class Ranges:
             yield from range(low, min(high, low + 1_000_000) + 1)
 
     def of(self, numbers: Sequence[int]) -> set[int]:
-        """Those of ``numbers`` (ascending) that are in it."""
-        found, place = set(), 0
+        """The members of ``numbers`` (ascending) that are in the ranges."""
+        result, position = set(), 0
         for number in numbers:
-            while place < len(self._ranges) and self._ranges[place][1] < number:
-                place += 1
-            if place < len(self._ranges) and self._ranges[place][0] <= number:
-                found.add(number)
-        return found
+            while position < len(self._ranges) and self._ranges[position][1] < number:
+                position += 1
+            if position < len(self._ranges) and self._ranges[position][0] <= number:
+                result.add(number)
+        return result
 
     @staticmethod
     def text(numbers: Iterable[int]) -> str:
-        """``numbers`` ascend."""
+        """Format ``numbers``, which must be ascending."""
         parts: list[list[int]] = []
         for number in numbers:
             if parts and parts[-1][1] == number - 1:

@@ -14,25 +14,22 @@ from holdfast.engine.job import Event
 from holdfast.engine.names import check_whole, page_size
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.errors import InvalidInput, NotFound
-from holdfast.features.audit.export import read_header, read_parts, written_block, written_header
+from holdfast.features.audit.export import block_lines, header_line, read_blocks, read_header
 from holdfast.features.audit.model import Action, Anchor, Seal
 from holdfast.features.audit.store import ActionFilter
-from holdfast.features.audit.verification import (
-    Check,
-    Report,
-)
+from holdfast.features.audit.verification import Check, Report
 from holdfast.stores.codecs import micros
 from holdfast.stores.flow import run
 from holdfast.stores.namespace import StoreNamespace, call
 from holdfast.worker.maintenance import release
 
 Progress = Callable[[int, int], None]
-"""Told now and then how many seals and how many events were checked."""
+"""Called after each block with the numbers of seals and events checked so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Witnessed:
-    """An event with the seal it is in. ``edited``: it is not what was sealed."""
+    """An event with the seal it is in. ``edited``: it differs from what was sealed."""
 
     event: Event
     state: Literal["sealed", "unsealed", "edited"]
@@ -75,15 +72,15 @@ class Audit(StoreNamespace):
     ) -> Program[Report]:
         """Check the chain block by block from seal ``begin`` on, and report everything that does not fit.
 
-        ``anchors`` are earlier answers of ``anchor``: with one, a chain that was cut off or rebuilt is detected.
+        ``anchors`` are earlier results of ``anchor``: with one, a chain that was truncated or rebuilt is detected.
         """
-        tell = _checked(progress)
+        report = _checked(progress)
         check = Check((yield from self._before(begin)), _anchors(anchors))
         last = check.start
         while (block := (yield from run(self._store.audit.block(last)))) is not None:
             check.add(block)
             last = block.seal
-            tell(check.seals, check.events)
+            report(check.seals, check.events)
         return check.end((yield from run(self._store.audit.unsealed(check.last))))
 
     averify = awaited(verify)
@@ -113,17 +110,17 @@ class Audit(StoreNamespace):
         if not events:
             raise NotFound(f"no job {job_id} in tenant {self._tenant}")
         now = yield from run(self._store.audit.fingerprints(job_id, self._tenant))
-        sealed = {each.seq: each for each in (yield from run(self._store.audit.sealed(job_id, self._tenant)))}
-        found = []
+        sealed = {event.seq: event for event in (yield from run(self._store.audit.sealed(job_id, self._tenant)))}
+        result = []
         for event in events:
             seal = sealed.get(event.seq)
             if seal is None:
-                found.append(Witnessed(event, "unsealed"))
+                result.append(Witnessed(event, "unsealed"))
             else:
                 same = now.get(event.seq) == seal.digest
                 state: Literal["sealed", "edited"] = "sealed" if same else "edited"
-                found.append(Witnessed(event, state, seal.seal, seal.sealed_at, seal.digest))
-        return found
+                result.append(Witnessed(event, state, seal.seal, seal.sealed_at, seal.digest))
+        return result
 
     aget = awaited(get)
 
@@ -159,16 +156,16 @@ class Audit(StoreNamespace):
         """Write all blocks sealed since then to a file of JSON lines, which ``verify_file`` checks without a database.
         Returns the number of blocks."""
         start = None if since is None else (yield from self._before((yield from self._first_since(since))))
-        tell, count, events = _checked(progress), 0, 0
-        # For its owner alone: it has the ledger of every tenant. A file that is there keeps the mode it has.
+        report, count, events = _checked(progress), 0, 0
+        # Readable by its owner only: it contains the ledger of every tenant. An existing file keeps its mode.
         with os.fdopen(os.open(_path(to), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(written_header(start))
+            file.write(header_line(start))
             last = start
             while (block := (yield from run(self._store.audit.block(last)))) is not None:
-                yield from call(partial(file.writelines, written_block(block)))
+                yield from call(partial(file.writelines, block_lines(block)))
                 last = block.seal
                 count, events = count + 1, events + block.seal.event_count
-                tell(count, events)
+                report(count, events)
         return count
 
     aexport = awaited(export)
@@ -177,29 +174,29 @@ class Audit(StoreNamespace):
         """The seal before this one, where a check starts."""
         if check_whole(number, "begin") <= 1:
             return None
-        found = yield from run(self._store.audit.get_seal(number - 1))
-        if found is None:
+        seal = yield from run(self._store.audit.get_seal(number - 1))
+        if seal is None:
             raise NotFound(f"no seal {number - 1} to start after", code="seal_not_found")
-        return found
+        return seal
 
     def _first_since(self, since: datetime) -> Program[int]:
-        """The number of the first seal of that time or later; times ascend with the numbers."""
+        """The number of the first seal at or after a time, by bisection: the times of seals ascend."""
         newest = yield from run(self._store.audit.get_seal())
         low, high = 1, 1 if newest is None else newest.number + 1
         while low < high:
             middle = (low + high) // 2
-            found = yield from run(self._store.audit.get_seal(middle))
-            if found is not None and found.sealed_at < micros(since):
+            seal = yield from run(self._store.audit.get_seal(middle))
+            if seal is not None and seal.sealed_at < micros(since):
                 low = middle + 1
             else:
                 high = middle
         return low
 
 
-def _anchors(given: object) -> list[Anchor]:
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise InvalidInput(f"anchors must be a list, not {type(given).__name__}", code="invalid_anchor")
-    return [each if isinstance(each, Anchor) else Anchor.of(each) for each in given]
+def _anchors(values: object) -> list[Anchor]:
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidInput(f"anchors must be a list, not {type(values).__name__}", code="invalid_anchor")
+    return [value if isinstance(value, Anchor) else Anchor.of(value) for value in values]
 
 
 def _checked(progress: object) -> Progress:
@@ -217,10 +214,10 @@ def _path(to: object) -> Path:
 
 
 def verify_file(path: str | Path, anchors: Sequence[Anchor | str] = (), progress: Progress | None = None) -> Report:
-    """Check what ``export`` wrote, with no database at hand."""
+    """Verify a file that ``export`` wrote, without a database."""
     with Path(path).open(encoding="utf-8") as file:
         check = Check(read_header(file), _anchors(anchors))
-        for block in read_parts(file):
+        for block in read_blocks(file):
             check.add(block)
             if progress is not None:
                 progress(check.seals, check.events)

@@ -1,4 +1,4 @@
-"""The audit trail: what was done to the configuration, what happened to jobs, and whether all of it is as sealed."""
+"""The audit pages: configuration changes, events of jobs, and the verification of the chain."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from holdfast.server.pages import PAGE, chosen, does, fields, said, shows, time_
 from holdfast.server.rendering import render, the_app
 
 MOST_SEALS: Final = 5_000
-USUAL_SEALS: Final = 200
-_checking = asyncio.Lock()
+DEFAULT_SEALS: Final = 200
+_verifying = asyncio.Lock()
 
 
 async def index(request: Request) -> Response:
-    asked, client = request.query_params, the_app(request)._session
-    show = chosen(asked, "show", ("actions", "events"))
-    before = whole_number(asked, "before", 1, 2**62)
-    actor, event_type, since = said(asked, "actor", 255), said(asked, "type", 50), time_of(asked, "since")
-    subject = said(asked, "subject", 255)
+    query, client = request.query_params, the_app(request)._session
+    show = chosen(query, "show", ("actions", "events"))
+    before = whole_number(query, "before", 1, 2**62)
+    actor, event_type, since = said(query, "actor", 255), said(query, "type", 50), time_of(query, "since")
+    subject = said(query, "subject", 255)
     actions, events, following = [], [], None
     if show == "actions":
         wanted = ActionFilter(
             tenant=client.tenant,
             subject=subject,
-            name=said(asked, "name", 255),
+            name=said(query, "name", 255),
             actor=actor,
             type=event_type,
             since=since,
@@ -43,7 +43,7 @@ async def index(request: Request) -> Response:
         actions = await client.arun(client.store.audit.actions(wanted))
         following = actions[PAGE - 1].seq if len(actions) > PAGE else None
     else:
-        looked = await client.arun(
+        page = await client.arun(
             client.store.audit.recent_events(
                 EventFilter(
                     tenant=client.tenant,
@@ -56,7 +56,7 @@ async def index(request: Request) -> Response:
                 )
             )
         )
-        events, following = looked.events, looked.before
+        events, following = page.events, page.before
     return await render(
         request,
         "audit.html",
@@ -64,32 +64,32 @@ async def index(request: Request) -> Response:
         actions=actions[:PAGE],
         events=events,
         following=following,
-        given={name: asked.get(name, "") for name in ("actor", "type", "subject", "name", "since")},
+        given={name: query.get(name, "") for name in ("actor", "type", "subject", "name", "since")},
         anchor=await _anchor(request),
-        usual=USUAL_SEALS,
+        usual=DEFAULT_SEALS,
         most=MOST_SEALS,
     )
 
 
 async def verify(request: Request) -> Response:
-    """The newest seals, away from the loop, and one check at a time: what it costs is bounded."""
+    """Verify the newest seals in a thread, one verification at a time, so that the cost is bounded."""
     whole(request)
-    given = await fields(request)
-    seals = whole_number(given, "seals", 1, MOST_SEALS) or USUAL_SEALS
-    kept = said(given, "anchor", 200)
-    if _checking.locked():
+    form = await fields(request)
+    seals = whole_number(form, "seals", 1, MOST_SEALS) or DEFAULT_SEALS
+    anchor = said(form, "anchor", 200)
+    if _verifying.locked():
         raise Conflict("A verification is already running.", code="verify_running", fix="Try again in a moment.")
-    async with _checking:
+    async with _verifying:
         newest = await _anchor(request)
         begin = 1 if newest is None else max(1, newest.number - seals + 1)
         report: Report = await asyncio.to_thread(
-            the_app(request).audit.verify, begin=begin, anchors=[] if kept is None else [kept]
+            the_app(request).audit.verify, begin=begin, anchors=[] if anchor is None else [anchor]
         )
     return await render(request, "verified.html", report=report, begin=begin)
 
 
 async def _anchor(request: Request) -> Anchor | None:
-    """The newest seal; for whoever may know of all tenants together."""
+    """The newest seal, if the caller may act for every tenant."""
     if not identity_of(request).runs_all:
         return None
     client = the_app(request)._session

@@ -14,7 +14,7 @@ return sha256(convert_to(
     || audit_field((extract(epoch from in_time(e.at)) * 1000000)::bigint::text) || audit_field(e.actor) || audit_field(e.meta::text)
     || audit_field(e.xid::text), 'UTF8'));
 
--- Digest of a job's content, with the number of the event that brought it; the number is negative if the content is encrypted.
+-- Digest of a job's payload or result, with the number of its enqueue or succeed event, negative if the content is encrypted.
 create or replace function content_leaf(p_seq bigint, p_what text, p_job uuid, p_text text, p_pair boolean, p_ref text) returns bytea
 language sql stable
 return int8send(case when p_text like '{"$holdfast"%' and position('"key"' in p_text) > 0 then -p_seq else p_seq end)
@@ -108,8 +108,8 @@ begin
     return null;
 end $$;
 
--- Seal a block of committed ledger events, hashed together with the previous block. Any worker may seal; there is no leader. A
--- caller that finds another one sealing waits for its block. A lock that is not released within two seconds is an error that
+-- Seal a block of committed ledger events, hashed together with the previous block. Any worker may seal; there is no leader. If
+-- another caller is sealing, this one waits for its block. A lock that is not released within two seconds is an error that
 -- names its holder, because an unsealed ledger proves nothing.
 --
 -- Every event up to `floor` that `snapshot` sees is sealed. New events are those above the floor, and those below it whose
@@ -297,7 +297,8 @@ begin
     return coalesce(v_count, 0);
 end $$;
 
--- Return the payloads that these events brought, for a verifier that may read every tenant's events but no payloads.
+-- Return the payloads of the jobs that these events enqueued, for a verifier that may read every tenant's events but no
+-- payloads.
 create or replace function brought_payloads(numbers bigint[]) returns table (seq bigint, job_id uuid, state text, payload text, replaced text)
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column

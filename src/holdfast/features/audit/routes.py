@@ -1,4 +1,4 @@
-"""Audit: what was done to the configuration, and whether the ledger is still what was sealed."""
+"""``/audit``: configuration changes, and the verification of the sealed ledger."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ router = Router(prefix="/audit", tags=["audit"])
 
 MOST_SEALS = 1_000
 
-Word = Annotated[str | None, Query(max_length=255)]
+NameQuery = Annotated[str | None, Query(max_length=255)]
 
 
 class Verified(BaseModel):
-    """``next`` is the seal to go on with, where there are more than one request checks."""
+    """``next`` is the seal to continue with, if there are more seals than one request verifies."""
 
     report: Report
     next: int | None
@@ -33,20 +33,20 @@ class Verified(BaseModel):
 @router.get("/actions", dependencies=[allowed(Scope.READ)], response_model=Page[Action])
 async def list_actions(
     app: TheApp,
-    subject: Word = None,
-    name: Word = None,
-    actor: Word = None,
-    since: Word = None,
+    subject: NameQuery = None,
+    name: NameQuery = None,
+    actor: NameQuery = None,
+    since: NameQuery = None,
     after: Annotated[int | None, Query(ge=1, le=2**62, description="The number of the last one seen.")] = None,
     limit: Limit = PAGE,
 ) -> Page[Action]:
     """List configuration changes (limits, agents, schedules, executors, rules, …), newest first."""
     client = app._session
     earliest = None if since is None else moment(since, await client.arun(client.store.clock.now()))
-    found = await app.audit.aactions(
+    actions = await app.audit.aactions(
         subject=subject, name=name, actor=actor, since=earliest, before=after, limit=limit + 1
     )
-    return paged(found, limit, lambda action: action.seq)
+    return paged(actions, limit, lambda action: action.seq)
 
 
 @router.get("/verify", dependencies=[allowed_whole(Scope.READ)], response_model=Verified)
@@ -64,8 +64,8 @@ async def verify_audit(
 @router.get("/anchor", dependencies=[allowed_whole(Scope.READ)], response_model=str)
 async def audit_anchor(app: TheApp) -> str:
     """Show the newest seal as one line. Store it where the database owner cannot change it."""
-    found: Anchor = await app.audit.aanchor()
-    return str(found)
+    anchor: Anchor = await app.audit.aanchor()
+    return str(anchor)
 
 
 @router.get("/jobs/{job_id}", dependencies=[allowed(Scope.READ)], response_model=Page[Witnessed])

@@ -1,4 +1,4 @@
-"""Sealing the ledger (HF-4, rule 28). SQLite has no SHA-256, so the hashing is done here, outside of the write lock."""
+"""Seals on SQLite. SQLite has no SHA-256, so this module computes the digests, outside of the write lock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EVENT = "e.seq, e.job_id, e.tenant, e.kind, e.type, e.from_state, e.to_state, e
 _ACTION = "e.seq, e.tenant, e.at, e.actor, e.type, e.subject, e.name, e.changed, e.first_seq, e.last_seq, NULL"
 _LAST = "SELECT number, digest, floor, action_floor FROM seal ORDER BY number DESC LIMIT 1"
 _FRESH = "SELECT {fields} FROM {table} e WHERE e.seq > ? ORDER BY e.seq LIMIT ?"
-# Between the look and the lock somebody else may have sealed: then this is not the next block any more.
+# Another process may have sealed between the draft and the write lock; then this is no longer the next block.
 _ADD = (
     f"INSERT INTO seal ({Record.columns(Seal)}) SELECT {', '.join(':' + name for name in Seal.__slots__)}"
     " WHERE coalesce((SELECT max(number) FROM seal), 0) = :number - 1 RETURNING 1"
@@ -57,25 +57,25 @@ class SqliteAudit(SqlitePart, AuditReads):
 
     @staticmethod
     def _item(row: Row) -> Item:
-        """Documents are kept as they were written here, and hashed in their normal form."""
-        place = _DOCUMENT[len(row)]
-        if row[place] is None:
+        """Normalize the JSON document. SQLite stores documents as they were written."""
+        column = _DOCUMENT[len(row)]
+        if row[column] is None:
             return tuple(row)
-        return (*row[:place], normal(row[place]), *row[place + 1 :])
+        return (*row[:column], normal(row[column]), *row[column + 1 :])
 
     def seal(self, version: str, want: int = 2000) -> Flow[int]:
         drafted: list[Seal] = []
 
-        def look() -> Steps[int | None]:
+        def draft() -> Steps[int | None]:
             drafted[:] = yield from self._draft(version, want)
             return None if drafted else 0
 
-        def seal_ledger() -> Steps[int]:  # by the name of its operation, as every flow has it
+        def seal_ledger() -> Steps[int]:  # a flow is named after its function
             (seal,) = drafted
             rows = yield Statement(_ADD, {name: getattr(seal, name) for name in Seal.__slots__})
             return seal.event_count + seal.action_count if rows else 0
 
-        return Flow(seal_ledger, peek=look)
+        return Flow(seal_ledger, peek=draft)
 
     def _draft(self, version: str, want: int) -> Steps[list[Seal]]:
         last = yield Statement(_LAST)
@@ -106,18 +106,18 @@ class SqliteAudit(SqlitePart, AuditReads):
             contents=contents,
             cut=int(len(events) >= want),
         )
-        return [seal.sealed()]
+        return [seal.with_digest()]
 
     def _sealed_contents(self, numbers: Sequence[int]) -> Steps[bytes]:
-        """The digests of what the jobs of these events carry. A part at a time: payloads may be large."""
-        found: dict[int, bytes] = {}
+        """The digests of the payloads and results of these events' jobs, read in parts because they may be large."""
+        digests: dict[int, bytes] = {}
         for start in range(0, len(numbers), 200):
-            some = json.dumps(numbers[start : start + 200])
+            batch = json.dumps(numbers[start : start + 200])
             for text, what in ((_PAYLOADS, "payload"), (_RESULTS, "result")):
-                for seq, job_id, *texts in (yield Statement(text, (some,))):
+                for seq, job_id, *texts in (yield Statement(text, (batch,))):
                     digest = content_digest(what, job_id, *texts)
-                    found[seq] = leaf(-seq if is_envelope(texts[0]) else seq, digest)
-        return b"".join(found[seq] for seq in sorted(found))
+                    digests[seq] = leaf(-seq if is_envelope(texts[0]) else seq, digest)
+        return b"".join(digests[seq] for seq in sorted(digests))
 
     def _leaves(self, what: str, rows: Sequence[Row]) -> bytes:
         return b"".join([leaf(row[0], digest_of(what, self._item(row))) for row in rows])
@@ -128,14 +128,14 @@ class SqliteAudit(SqlitePart, AuditReads):
             "SELECT seq FROM event WHERE job_id = ? AND (? OR tenant = ?) ORDER BY seq",
             (parse_id(job_id), any_tenant(tenant), tenant),
         )
-        found = []
+        result = []
         for (seq,) in rows:
             for number, sealed_at, block in (yield Statement(_HOLDING, {"seq": seq})):
                 digest = dict(leaves(block)).get(seq)
                 if digest is not None:
-                    found.append(Sealed(seq, number, from_micros(sealed_at), digest.hex()))
-        return found
+                    result.append(Sealed(seq, number, from_micros(sealed_at), digest.hex()))
+        return result
 
 
-# Where an event has its meta, and an action what changed.
+# The position of the JSON document in a row, by the row's length: `meta` of an event, `changed` of an action.
 _DOCUMENT = {len(EVENT_FIELDS): EVENT_FIELDS.index("meta"), len(ACTION_FIELDS): ACTION_FIELDS.index("changed")}

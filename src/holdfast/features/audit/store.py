@@ -36,7 +36,7 @@ from holdfast.stores.reader import within
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionFilter:
-    """Which actions to list, newest first; ``before`` is the number of the last one of the page before."""
+    """Which actions to list, newest first; ``before`` is the number of the last action of the previous page."""
 
     tenant: str
     subject: str | None = None
@@ -50,7 +50,7 @@ class ActionFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events of the ledger to show, newest first; ``before`` is the number to go on before."""
+    """Which events of the ledger to list, newest first; ``before`` is the number at which the previous page ended."""
 
     tenant: str
     kind: str | None = None
@@ -62,53 +62,55 @@ class EventFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """Events that were found among those that were looked at, and where to go on; None: there are none before."""
+class EventPage:
+    """Matching events, and the ``before`` of the next page; None if there are no earlier events."""
 
     events: list[Event]
     before: int | None
 
 
 class AuditStore(Protocol):
-    """One chain for the whole database: all but ``sealed`` and ``actions`` are for whoever may act for every tenant."""
+    """One chain for the whole database. All operations but ``sealed`` and ``actions`` need a caller who may act for
+    every tenant."""
 
     def seal(self, version: str, want: int = 2000) -> Flow[int]:
-        """Seal the next block; answers how much is in it: none, too, while somebody else is sealing."""
+        """Seal the next block. Returns the number of rows in it; also 0 while another process is sealing."""
         ...
 
     def get_seal(self, number: int | None = None) -> Flow[Seal | None]:
-        """This one; without a number the newest."""
+        """The seal with this number, or the newest."""
         ...
 
     def block(self, after: Seal | None) -> Flow[Block | None]:
-        """The seal behind this one with the rows in its place; None when there is none."""
+        """The next seal with the rows of its range; None at the end of the chain."""
         ...
 
     def unsealed(self, after: Seal | None) -> Flow[Tail]:
-        """What waits to be sealed behind this one, and rows that belong to no job."""
+        """The rows after this seal that are not sealed yet, and rows that belong to no job."""
         ...
 
     def sealed(self, job_id: str, tenant: str) -> Flow[list[Sealed]]:
-        """Of the events of a job those that are sealed."""
+        """The sealed events of a job."""
         ...
 
     def fingerprints(self, job_id: str, tenant: str) -> Flow[dict[int, str]]:
-        """The digests that the events of a job have now, by their numbers."""
+        """The current digests of a job's events, by number."""
         ...
 
     def actions(self, wanted: ActionFilter) -> Flow[list[Action]]: ...
-    def recent_events(self, wanted: EventFilter) -> Flow[Looked]:
-        """A page of the ledger. No more than a number of rows is looked at, however few of them fit."""
+    def recent_events(self, wanted: EventFilter) -> Flow[EventPage]:
+        """A page of the ledger. It reads at most ``EVENTS_SCANNED`` numbers, even if few of them match."""
         ...
 
 
 EVERY = "*"
 LOWEST = -(2**63)
-LOOKED_AT = 50_000
-"""Numbers of the ledger that one page looks through."""
-STRAYS = 100
-"""Rows without the rows they belong to, of each sort, that are named."""
-# The histories of the jobs whose first event is in a range, whole: one statement, so that they fit the states.
+EVENTS_SCANNED = 50_000
+"""Event numbers that one page scans."""
+MAX_STRAYS = 100
+"""Stray rows of each sort that are reported."""
+# The complete histories of the jobs whose first event is in a range. One statement, so that the events and the states
+# are of the same moment.
 _TRAILS = (
     "select e.job_id, s.state, e.seq, e.type, e.from_state, e.to_state,"
     " s.tenant = e.tenant and s.kind = e.kind and j.tenant = e.tenant and j.kind = e.kind"
@@ -132,9 +134,9 @@ _RESULTS = (
 _STRAYS = {
     "has a state and no event": "select s.id from {job_state} s"
     " where not exists (select 1 from {event} e where e.job_id = s.id)",
-    "has a state and was never asked for": "select s.id from {job_state} s"
+    "has a state and no job row": "select s.id from {job_state} s"
     " where not exists (select 1 from {job} j where j.id = s.id)",
-    "was asked for and has no state": "select j.id from {job} j"
+    "has a job row and no state": "select j.id from {job} j"
     " where not exists (select 1 from {job_state} s where s.id = j.id)",
     "has a result and has not succeeded": "select r.job_id from {result} r"
     " where not exists (select 1 from {job_state} s where s.id = r.job_id and s.state = 'succeeded')",
@@ -147,13 +149,13 @@ _RESEALED = "select a.changed from {action} a where a.type = 'reseal' and a.name
 
 
 class AuditReads(Reader):
-    # How the columns are asked for, so that the rows are what is hashed.
+    # Column lists that return the values in the form in which they are hashed.
     _event_fields: ClassVar[str]
     _action_fields: ClassVar[str]
     _sealed_at: ClassVar[str]
     _among: ClassVar[str]
     _jobs: ClassVar[str]
-    """The condition that a job is in the list ``jobs``."""
+    """Condition: the job is in the list ``jobs``."""
     _newest: ClassVar[str]
 
     @staticmethod
@@ -167,18 +169,18 @@ class AuditReads(Reader):
 
     @flow(writes=False)
     def block(self, after: Seal | None) -> Steps[Block | None]:
-        # Numbers begin with 1; whatever is below that was put in.
-        before = (0, LOWEST, LOWEST) if after is None else (after.number, after.floor, after.action_floor)
-        number, floor, action_floor = before
+        # Numbers begin at 1. The first block starts below, so that it includes inserted rows with lower numbers.
+        start = (0, LOWEST, LOWEST) if after is None else (after.number, after.floor, after.action_floor)
+        number, floor, action_floor = start
         seal = yield from self._seal("where s.number > :number order by s.number limit 1", number=number)
-        if seal is None or not seal.is_whole():  # one that was edited says nothing about what to read
+        if seal is None or not seal.is_intact():  # the range of an edited seal is unknown
             return None if seal is None else Block(seal, (), (), ())
-        if seal.number != number + 1 or (after is not None and not after.is_whole()):
-            floor, action_floor = seal.floor, seal.action_floor  # where it begins is not known: only what it names
+        if seal.number != number + 1 or (after is not None and not after.is_intact()):
+            floor, action_floor = seal.floor, seal.action_floor  # its start is unknown: read only the rows it names
         events = yield from self._rows("event", self._event_fields, floor, seal.floor, seal.events)
         actions = yield from self._rows("action", self._action_fields, action_floor, seal.action_floor, seal.actions)
-        there = {item[0] for item in events}
-        missing = [each for each, _ in leaves(seal.events) if each not in there]
+        present = {item[0] for item in events}
+        missing = [seq for seq, _ in leaves(seal.events) if seq not in present]
         purges = (yield from self._purges(missing[0], missing[-1])) if missing else []
         trails = yield from self._trails(floor, seal.floor)
         contents: list[Content] = []
@@ -205,7 +207,7 @@ class AuditReads(Reader):
         purges = [self._item(row) for row in rows]
         strays: list[Stray] = []
         for says, text in _STRAYS.items():
-            rows = yield from self._ask(EVERY, f"{text} limit {STRAYS:d}")
+            rows = yield from self._ask(EVERY, f"{text} limit {MAX_STRAYS:d}")
             strays += [Stray(self.dialect.codec.id(row[0]), says) for row in rows]
         return Tail(count, purges, (yield from self._proofs(purges)), strays)
 
@@ -220,15 +222,7 @@ class AuditReads(Reader):
 
     @flow(writes=False)
     def actions(self, wanted: ActionFilter) -> Steps[list[Action]]:
-        conditions, params = [within(wanted.tenant, "a.tenant")], dict[str, Any]()
-        for column in ("subject", "name", "actor", "type"):
-            value = getattr(wanted, column)
-            if value is not None:
-                conditions.append(f"a.{column} = :{column}")
-                params[column] = value
-        if wanted.since is not None:
-            conditions.append("a.at >= :since")
-            params["since"] = self.dialect.codec.moment(wanted.since)
+        conditions, params = self._filter(wanted, "a", ("subject", "name", "actor", "type"))
         if wanted.before is not None:
             conditions.append("a.seq < :before")
             params["before"] = wanted.before
@@ -241,30 +235,37 @@ class AuditReads(Reader):
         return [decode(row) for row in rows]
 
     @flow(writes=False)
-    def recent_events(self, wanted: EventFilter) -> Steps[Looked]:
+    def recent_events(self, wanted: EventFilter) -> Steps[EventPage]:
         rows = yield from self._ask(wanted.tenant, self._newest)
         high = min(wanted.before or 2**62, int(rows[0][0] or 0) + 1)
-        low = max(0, high - LOOKED_AT)
-        conditions, params = [within(wanted.tenant, "e.tenant"), "e.seq < :high", "e.seq > :low"], dict[str, Any]()
-        for column in ("kind", "actor", "type"):
-            value = getattr(wanted, column)
-            if value is not None:
-                conditions.append(f"e.{column} = :{column}")
-                params[column] = value
-        if wanted.since is not None:
-            conditions.append("e.at >= :since")
-            params["since"] = self.dialect.codec.moment(wanted.since)
+        low = max(0, high - EVENTS_SCANNED)
+        conditions, params = self._filter(wanted, "e", ("kind", "actor", "type"))
         limit = max(1, min(wanted.limit, 1000))
         text = (
             f"select {EVENT_COLUMNS} from {{event}} e where {' and '.join(conditions)}"
-            f" order by e.seq desc limit {limit:d}"
+            f" and e.seq < :high and e.seq > :low order by e.seq desc limit {limit:d}"
         )
         rows = yield from self._ask(wanted.tenant, text, high=high, low=low, **params)
         decode = Record.decoder(Event, self.dialect.codec, skip=("cursor",))
         events = [decode(row) for row in rows]
         if len(events) == limit:
-            return Looked(events, events[-1].seq)
-        return Looked(events, low + 1 if low > 0 else None)
+            return EventPage(events, events[-1].seq)
+        return EventPage(events, low + 1 if low > 0 else None)
+
+    def _filter(
+        self, wanted: ActionFilter | EventFilter, alias: str, columns: Iterable[str]
+    ) -> tuple[list[str], dict[str, Any]]:
+        """Conditions and parameters for the tenant, the start time and the columns that the filter sets."""
+        conditions, params = [within(wanted.tenant, f"{alias}.tenant")], dict[str, Any]()
+        for column in columns:
+            value = getattr(wanted, column)
+            if value is not None:
+                conditions.append(f"{alias}.{column} = :{column}")
+                params[column] = value
+        if wanted.since is not None:
+            conditions.append(f"{alias}.at >= :since")
+            params["since"] = self.dialect.codec.moment(wanted.since)
+        return conditions, params
 
     def _seal(self, which: str, **params: object) -> Steps[Seal | None]:
         columns = Record.columns(Seal, "s.").replace("s.sealed_at", self._sealed_at)
@@ -274,45 +275,46 @@ class AuditReads(Reader):
         values: list[Any] = [bytes(value) if isinstance(value, memoryview) else value for value in rows[0]]
         return Seal(*values)
 
-    def _rows(self, what: str, fields: str, low: int, high: int, kept: bytes) -> Steps[list[Item]]:
-        """The rows in the place of a block: those between the floor before and its own, and late ones that it names."""
+    def _rows(self, what: str, fields: str, low: int, high: int, sealed: bytes) -> Steps[list[Item]]:
+        """The rows of a block: those between the previous floor and its own, and late ones outside that it names."""
         text = f"select {fields} from {{{what}}} e where e.seq > :low and e.seq <= :high order by e.seq"
         rows = yield from self._ask(EVERY, text, low=low, high=high)
-        found = [self._item(row) for row in rows]
-        late = [str(number) for number, _ in leaves(kept) if number <= low or number > high]
+        items = [self._item(row) for row in rows]
+        late = [str(number) for number, _ in leaves(sealed) if number <= low or number > high]
         if late:
             text = f"select {fields} from {{{what}}} e where e.seq {self._among}"
             rows = yield from self._ask(EVERY, text, late=self.dialect.listed(late))
-            found += [self._item(row) for row in rows]
-        return found
+            items += [self._item(row) for row in rows]
+        return items
 
     def _purges(self, low: int, high: int) -> Steps[list[str]]:
+        """The event numbers of each purge that overlaps a range, also of purges that were announced."""
         text = (
             "select a.changed from {action} a"
             " where a.first_seq <= :high and a.last_seq >= :low and a.first_seq is not null order by a.seq"
         )
         rows = yield from self._ask(EVERY, text, low=low, high=high)
-        said = [self.dialect.codec.json(row[0]) for row in rows]
-        announced = {number for each in said if (number := Purged.announcement(each)) is not None}
-        found = [Ranges.purged(each) for each in said if Purged.announcement(each) is None]
+        purges = [self.dialect.codec.json(row[0]) for row in rows]
+        announced = {number for purge in purges if (number := Purged.announcement(purge)) is not None}
+        ranges = [Ranges.purged(purge) for purge in purges if Purged.announcement(purge) is None]
         text = "select a.changed from {action} a where a.seq = :number and a.type = 'announce'"
         for number in sorted(announced):
             rows = yield from self._ask(EVERY, text, number=number)
-            found += [Ranges.purged(self.dialect.codec.json(row[0])) for row in rows]
-        return found
+            ranges += [Ranges.purged(self.dialect.codec.json(row[0])) for row in rows]
+        return ranges
 
     def _trails(self, low: int, high: int) -> Steps[list[Trail]]:
         rows = yield from self._ask(EVERY, _TRAILS, low=low, high=high)
-        found = []
-        for job, those in groupby(rows, itemgetter(0, 1)):
-            steps = list(those)
-            alike = all(row[6] for row in steps)
-            found.append(Trail(self.dialect.codec.id(job[0]), job[1], [tuple(row[2:6]) for row in steps], alike))
-        return found
+        trails = []
+        for (job_id, state), group in groupby(rows, itemgetter(0, 1)):
+            steps = list(group)
+            consistent = all(row[6] for row in steps)
+            trails.append(Trail(self.dialect.codec.id(job_id), state, [tuple(row[2:6]) for row in steps], consistent))
+        return trails
 
     def _contents(self, numbers: Sequence[str]) -> Steps[list[Content]]:
-        """What the jobs of these events carry now. A part at a time: payloads may be large."""
-        found: list[Content] = []
+        """The current payloads and results of the jobs of these events, read in parts because they may be large."""
+        contents: list[Content] = []
         payloads = (yield from self._payloads()) if numbers else ""
         for start in range(0, len(numbers), 200):
             late = self.dialect.listed(numbers[start : start + 200])
@@ -320,16 +322,16 @@ class AuditReads(Reader):
             for what, text in texts.items():
                 rows = yield from self._ask(EVERY, text, late=late)
                 for row in rows:
-                    texts_of, said = (row[3:4], row[4]) if what == "payload" else (row[3:], None)
-                    content = yield from self._content(what, row[0], row[1], row[2], texts_of)
-                    if said is not None:
-                        content = replace(content, replaced=str(json.loads(said).get("new")))
-                    found.append(content)
-        return found
+                    values, replaced = (row[3:4], row[4]) if what == "payload" else (row[3:], None)
+                    content = yield from self._content(what, row[0], row[1], row[2], values)
+                    if replaced is not None:
+                        content = replace(content, replaced=str(json.loads(replaced).get("new")))
+                    contents.append(content)
+        return contents
 
     def _payloads(self) -> Steps[str]:
-        """The statement that reads the payloads that the events in ``late`` brought."""
-        yield from ()  # other stores have to ask
+        """The statement that reads the payloads of the enqueue events in ``late``."""
+        yield from ()  # PostgreSQL has to query which statement is allowed
         return PAYLOADS + self._among
 
     def _content(
@@ -341,46 +343,46 @@ class AuditReads(Reader):
         digest, resealed = content_digest(what, job_id, *texts), []
         if is_envelope(texts[0]):
             rows = yield from self._ask(EVERY, _RESEALED, name=job_id)
-            said = [self.dialect.codec.json(row[0]) for row in rows]
-            resealed = [str(each.get(what)) for each in said if isinstance(each, dict)]
+            actions = [self.dialect.codec.json(row[0]) for row in rows]
+            resealed = [str(changed.get(what)) for changed in actions if isinstance(changed, dict)]
         return Content(seq, what, job_id, state, digest, resealed)
 
     def _proofs(self, actions: Iterable[Item]) -> Steps[dict[int, Proof]]:
-        """What the chain and the tables say about the purges among these actions."""
-        found: dict[int, Proof] = {}
+        """The evidence of the chain and the tables about the purges among these actions."""
+        proofs: dict[int, Proof] = {}
         for action in actions:
             if action[4] != "purge":
                 continue
             purged = Purged.of(action)
             cleaned = purged.cleaned
             sealed = yield from self._sealed_with(int(item[0] or 0) for item in cleaned.values())
-            # Of a job whose cleaning was never sealed nothing may have been.
-            lost = [item for item in cleaned.values() if int(item[0] or 0) not in sealed]
-            doubted = {each for item in lost for each in Purged.listed(item) or ()} | purged.unlisted
-            sealed |= yield from self._sealed_with(doubted)
+            # If the clean event of a job was never sealed, none of the job's events may have been.
+            unproved = [item for item in cleaned.values() if int(item[0] or 0) not in sealed]
+            suspects = {seq for item in unproved for seq in Purged.listed(item) or ()} | purged.unlisted
+            sealed |= yield from self._sealed_with(suspects)
             alive: frozenset[str] = frozenset()
             if cleaned:
                 text = _ALIVE.replace("{among}", self._jobs)
                 rows = yield from self._ask(EVERY, text, jobs=self.dialect.listed(list(cleaned)))
                 alive = frozenset(self.dialect.codec.id(row[0]) for row in rows)
-            found[int(action[0] or 0)] = Proof(sealed, alive)
-        return found
+            proofs[int(action[0] or 0)] = Proof(sealed, alive)
+        return proofs
 
     def _sealed_with(self, numbers: Iterable[int]) -> Steps[dict[int, bytes]]:
-        """The digests that seals keep for these events; nothing for those that no seal has."""
-        found: dict[int, bytes] = {}
+        """The sealed digests of these events; events that no seal contains are left out."""
+        digests: dict[int, bytes] = {}
         wanted = sorted(set(numbers))
         text = "select s.events from {seal} s where s.last_seq >= :seq and s.first_seq <= :seq order by s.number"
         for number in wanted:
-            if number not in found:
+            if number not in digests:
                 rows = yield from self._ask(EVERY, text, seq=number)
                 for row in rows:
-                    kept = dict(leaves(bytes(row[0])))
-                    found |= {each: kept[each] for each in wanted if each in kept}
-        return found
+                    sealed = dict(leaves(bytes(row[0])))
+                    digests |= {seq: sealed[seq] for seq in wanted if seq in sealed}
+        return digests
 
 
-# As the seals have it: the nearest time within the years 1 to 9999 (``in_time``).
+# Seals contain the nearest time within the years 1 to 9999 (the SQL function ``in_time``).
 _WITHIN = "least(greatest({column}, '0001-01-01 00:00:00+00'), '9999-12-31 00:00:00+00')"
 _MICROS = f"(extract(epoch from {_WITHIN}) * 1000000)::bigint"
 
@@ -401,7 +403,7 @@ class PostgresAudit(Calls, AuditReads):
 
     @override
     def _payloads(self) -> Steps[str]:
-        """From the table itself, where that is allowed: a function is only as honest as the owner of the database."""
+        """Read the table itself if that is allowed: the owner of the database could have changed the function."""
         text = "select has_column_privilege('{job}', 'payload', 'select')"
         rows = yield from self._ask(EVERY, text)
         if rows[0][0]:

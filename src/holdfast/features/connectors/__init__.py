@@ -1,1 +1,1 @@
-"""Built-in kinds and their settings: HTTP requests, reports, programs."""
+"""The built-in kinds (HTTP requests, reports, commands) and the settings of connectors."""

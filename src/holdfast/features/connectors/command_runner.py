@@ -1,15 +1,13 @@
-"""``app.command``: command line, run, outcome of a program.
+"""``app.command``: kinds whose jobs run a program, with its exit code, log and artifacts on the attempt.
 
-Command jobs (SC-14): a kind whose jobs run a program, with its exit code, log and artifacts on the attempt.
+There is no shell, a small environment, and an empty stdin by default. On timeout, cancellation and shutdown the whole
+process group gets SIGTERM and, after ``kill_after``, SIGKILL. When the attempt has ended, no process of the group is
+left.
 
-No shell, a small environment, nothing on stdin unless asked for. On timeout, cancel and shutdown the whole process
-group gets SIGTERM and, after ``kill_after``, SIGKILL; when the attempt has ended, nothing of the group is left.
-
-The command line of a command job: ``["convert", "{source}", "-resize", "{width}x", "{target}"]``.
-
-A value goes into one element of the list and cannot become two, nor reach a shell, for there is none. What it could
-still do is pass for an option (``--output=…``), so text that begins with a dash is refused where it would begin an
-element, unless a ``--`` of the template's own comes before. The program itself is never taken from a payload.
+A command line is a template: ``["convert", "{source}", "-resize", "{width}x", "{target}"]``. A value fills part of one
+element and cannot become two elements. It could still pass for an option (``--output=…``), so text that begins with a
+dash is refused at the start of an element, unless the template has a ``--`` before it. The program itself never comes
+from a payload.
 """
 
 from __future__ import annotations
@@ -52,11 +50,13 @@ Argument = str | int | float
 Part = tuple[str, str | None]
 
 
-def builder(kind: str, template: Sequence[str], fields: Mapping[str, Any] | None = None) -> Callable[..., list[str]]:
-    """A function from the payload's fields to the command line, with a signature that says what they are."""
+def _line_builder(
+    kind: str, template: Sequence[str], fields: Mapping[str, Any] | None = None
+) -> Callable[..., list[str]]:
+    """A function from the payload's fields to the command line. Its signature has the fields and their types."""
     if isinstance(template, str) or not template:
         raise _invalid(kind, "a command is a list: the program, then its arguments")
-    parts = [_parsed(kind, element) for element in template]
+    parts = [_parse_element(kind, element) for element in template]
     names = list(dict.fromkeys(name for element in parts for _, name in element if name is not None))
     if any(name is not None for _, name in parts[0]):
         raise _invalid(kind, "the program itself cannot come from a payload")
@@ -65,11 +65,11 @@ def builder(kind: str, template: Sequence[str], fields: Mapping[str, Any] | None
         raise _invalid(kind, f"no element has the field {', '.join(sorted(types.keys() - set(names)))}")
 
     def build(**values: Any) -> list[str]:
-        made, guarded = [], True
+        line, guarded = [], True
         for element in parts:
-            made.append(_filled(kind, element, values, guarded))
-            guarded = guarded and made[-1] != "--"
-        return made
+            line.append(_fill_element(kind, element, values, guarded))
+            guarded = guarded and line[-1] != "--"
+        return line
 
     parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=types[name]) for name in names]
     build.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -78,8 +78,8 @@ def builder(kind: str, template: Sequence[str], fields: Mapping[str, Any] | None
     return build
 
 
-def checked(kind: str, argv: object) -> list[str]:
-    """What a function of the user's own has made."""
+def _checked_line(kind: str, argv: object) -> list[str]:
+    """Check a command line that a function of the application has returned."""
     if isinstance(argv, str) or not isinstance(argv, Sequence) or not argv:
         raise InvalidArguments(f"{kind}: a command line must be a list of text")
     for element in argv:
@@ -88,38 +88,38 @@ def checked(kind: str, argv: object) -> list[str]:
     return list(argv)
 
 
-def _parsed(kind: str, element: object) -> list[Part]:
+def _parse_element(kind: str, element: object) -> list[Part]:
     if not isinstance(element, str):
-        raise _invalid(kind, "every element of a command is text")
+        raise _invalid(kind, "every element of a command must be text")
     try:
-        found = list(Formatter().parse(element))
+        fields = list(Formatter().parse(element))
     except ValueError as error:
         raise _invalid(kind, f"{element!r}: {error}") from None
     parts = []
-    for literal, name, form, conversion in found:
+    for literal, name, form, conversion in fields:
         if name is not None and (form or conversion or not name.isidentifier()):
             raise _invalid(kind, f"{element!r}: a field is a plain name in braces")
         parts.append((literal, name))
     return parts or [("", None)]
 
 
-def _filled(kind: str, element: list[Part], values: Mapping[str, Any], guarded: bool) -> str:
-    made = ""
+def _fill_element(kind: str, element: list[Part], values: Mapping[str, Any], guarded: bool) -> str:
+    text = ""
     for literal, name in element:
-        made += literal
+        text += literal
         if name is not None:
             value = values[name]
             if isinstance(value, bool) or not isinstance(value, (str, int, float)):
                 raise InvalidArguments(f"{kind}: {name} is {type(value).__name__}, not text or a number")
-            if guarded and not made and isinstance(value, str) and value.startswith("-"):
+            if guarded and not text and isinstance(value, str) and value.startswith("-"):
                 raise InvalidArguments(f"{kind}: {name} begins with a dash and would be read as an option")
-            made += str(value)
-    return made
+            text += str(value)
+    return text
 
 
-def _invalid(kind: str, why: str) -> InvalidSetting:
+def _invalid(kind: str, reason: str) -> InvalidSetting:
     return InvalidSetting(
-        f"{kind}: {why}", code="invalid_command", fix='For example ["convert", "{source}", "{target}"].'
+        f"{kind}: {reason}", code="invalid_command", fix='For example ["convert", "{source}", "{target}"].'
     )
 
 
@@ -131,28 +131,31 @@ _USERINFO = re.compile(r"(?<=://)[^\s/@]+(?=@)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
-def program_outcome(program: Program, answer: dict[str, Any], log_ref: str, artifacts: list[str]) -> Outcome:
+def _program_outcome(program: Program, report: dict[str, Any], log_ref: str, artifacts: list[str]) -> Outcome:
+    """The outcome of a program from the report of its shim."""
     note: dict[str, Any] = {"log": log_ref}
-    if "not_started" in answer:
-        return Failed("command_not_started", f"the program could not be started: {answer['not_started']}", note=note)
-    status: int = answer["exit_code"]
+    if "not_started" in report:
+        return Failed("command_not_started", f"the program could not be started: {report['not_started']}", note=note)
+    status: int = report["exit_code"]
     note["exit_code"] = status
-    if answer["log_error"]:
-        note["log_error"] = answer["log_error"]
+    if report["log_error"]:
+        note["log_error"] = report["log_error"]
     if status in program.ok_exit_codes:
         result: dict[str, Any] = {"exit_code": status}
         if artifacts:
             result["artifacts"] = artifacts
         return Succeeded(encode(result), note)
-    said = tail(answer["stderr"], program.env)
+    stderr = _tail(report["stderr"], program.env)
+    suffix = f": {stderr}" if stderr else ""
     if status < 0:
-        return Failed("killed_by_signal", _with(f"the program was killed by signal {_named(-status)}", said), note=note)
+        message = f"the program was killed by signal {_signal_name(-status)}{suffix}"
+        return Failed("killed_by_signal", message, note=note)
     final = status in program.reject_exit_codes
-    return Failed("exit_code", _with(f"the program ended with exit code {status}", said), final=final, note=note)
+    return Failed("exit_code", f"the program ended with exit code {status}{suffix}", final=final, note=note)
 
 
-def tail(text: str, env: Mapping[str, str]) -> str:
-    """The end of what a program said: its last lines as one, without control characters and known secrets."""
+def _tail(text: str, env: Mapping[str, str]) -> str:
+    """The last lines of a program's output as one line, without control characters and known secrets."""
     for name, value in env.items():
         if len(value) > 3 and _SECRET_NAME.search(name):
             text = text.replace(value, HIDDEN)
@@ -161,11 +164,7 @@ def tail(text: str, env: Mapping[str, str]) -> str:
     return " | ".join(line for line in lines if line)[-TAIL_LIMIT:]
 
 
-def _with(what: str, said: str) -> str:
-    return f"{what}: {said}" if said else what
-
-
-def _named(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return f"{number} ({signal.Signals(number).name})"
     except ValueError:
@@ -178,7 +177,7 @@ SHIM = Recipe((sys.executable, "-I", "-S", program_shim.__file__), "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """How the program of a kind is run. ``of`` takes it as ``app.command`` does, and checks it."""
+    """How the program of a kind is run. ``of`` checks the options of ``app.command``."""
 
     cwd: str | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -220,8 +219,8 @@ class Program:
             kill_after=seconds(kill_after, "kill_after"),
         )
 
-    def environment(self, claim: Claim, at: program_files.AttemptDirectory) -> dict[str, str]:
-        """A few variables that programs need, those that were asked for, those that were given, and the job's."""
+    def environment(self, claim: Claim, directory: program_files.AttemptDirectory) -> dict[str, str]:
+        """The variables that most programs need, those in ``inherit`` and ``env``, and the job's."""
         names = (*INHERITED, *self.inherit)
         return {
             "PATH": os.defpath,
@@ -232,100 +231,112 @@ class Program:
             "HOLDFAST_TENANT": claim.tenant,
             "HOLDFAST_ATTEMPT": str(claim.attempt),
             "HOLDFAST_IDEMPOTENCY_KEY": f"{claim.tenant}:{claim.kind}:{claim.id}",
-            "HOLDFAST_PAYLOAD": str(at.payload),
-            "HOLDFAST_ARTIFACTS": str(at.artifacts),
+            "HOLDFAST_PAYLOAD": str(directory.payload),
+            "HOLDFAST_ARTIFACTS": str(directory.artifacts),
         }
 
 
 def command_caller(
     kind: Kind[..., Any], program: Program, timeout: float | None, client: Session, children: Children
 ) -> Callable[[Claim], Awaitable[str | None]]:
+    """The function that runs a job of a command kind. It raises ``Ended`` with the outcome of the program."""
+
     async def call(claim: Claim) -> str | None:
         args, kwargs = kind._signature.unpack(claim.payload)
-        line = checked(kind.name, kind.function(*args, **kwargs))
-        named = program.log_dir or config.log_directory()
-        at = await in_thread(program_files.set_up, named or config.state_directory(), claim, may_make=named is None)
-        order = {
+        line = _checked_line(kind.name, kind.function(*args, **kwargs))
+        log_dir = program.log_dir or config.log_directory()
+        directory = await in_thread(
+            program_files.create_directory, log_dir or config.state_directory(), claim, create_parent=log_dir is None
+        )
+        request = {
             "argv": line,
             "cwd": program.cwd,
-            "env": program.environment(claim, at),
-            "stdin": str(at.payload) if program.stdin == "payload" else None,
-            "log": str(at.log),
+            "env": program.environment(claim, directory),
+            "stdin": str(directory.payload) if program.stdin == "payload" else None,
+            "log": str(directory.log),
             "log_limit": program.log_limit,
         }
-        await _append_log(client, claim, 1, at.log_ref)  # where it is while it runs, and if this worker is killed
+        # Recorded first, so that the log can be found while the program runs and if this worker is killed.
+        await _record_log(client, claim, 1, directory.log_ref)
         try:
-            answer = await _run(order, program, timeout, children)
-            found = await in_thread(at.found)
+            report = await _run(request, program, timeout, children)
+            files = await in_thread(directory.output_files)
         except Ended as ended:
-            await in_thread(at.clear)
-            place = await _keep_output(client, claim, at, [])
+            await in_thread(directory.clear)
+            log_ref = await _store_output(client, claim, directory, [])
             outcome = ended.outcome
             assert isinstance(outcome, (Failed, Crashed))
-            raise Ended(replace(outcome, note={**(outcome.note or {}), "log": place})) from None
+            raise Ended(replace(outcome, note={**(outcome.note or {}), "log": log_ref})) from None
         finally:
-            await in_thread(at.clear)
-        place = await _keep_output(client, claim, at, found)
-        raise Ended(program_outcome(program, answer, place, [each.name for each in found]))
+            await in_thread(directory.clear)
+        log_ref = await _store_output(client, claim, directory, files)
+        raise Ended(_program_outcome(program, report, log_ref, [file.name for file in files]))
 
     return call
 
 
-async def _keep_output(
-    client: Session, claim: Claim, at: program_files.AttemptDirectory, found: Sequence[program_files.Found]
+async def _store_output(
+    client: Session,
+    claim: Claim,
+    directory: program_files.AttemptDirectory,
+    files: Sequence[program_files.OutputFile],
 ) -> str:
-    """Record the files of the program, and move them and its log to the artifact store if there is one. Answers where
-    the log is. A store that cannot be used leaves them on this host: how the program ended counts for more."""
-    artifacts, moved, ref = client.vault.artifacts, True, at.log_ref
-    whose = {"tenant": claim.tenant, "job_id": claim.id}
-    for each in found:
-        place = each.ref
+    """Record the files of the program, and move them and its log to the artifact store if there is one. Returns the
+    reference of the log. If the artifact store fails, the files stay on this host: the attempt does not fail for
+    it."""
+    artifacts, moved, ref = client.vault.artifacts, True, directory.log_ref
+    owner = {"tenant": claim.tenant, "job_id": claim.id}
+    for file in files:
+        file_ref = file.ref
         try:
             if artifacts is not None:
-                place = await in_thread(artifacts.put_file, each.path, each.sha256, **whose)
+                file_ref = await in_thread(artifacts.put_file, file.path, file.sha256, **owner)
         except (HoldfastError, OSError) as error:
             moved = False
-            log.warning("Artifact %s of job %s stays on this host: %s", each.name, claim.id, error)
-        about = {"size": each.size, "sha256": each.sha256}
+            log.warning("Artifact %s of job %s stays on this host: %s", file.name, claim.id, error)
+        meta = {"size": file.size, "sha256": file.sha256}
         await client.arun(
-            client.store.steps.add_artifact(claim.id, claim.lease, claim.attempt, each.name, place, client.scope, about)
+            client.store.steps.add_artifact(
+                claim.id, claim.lease, claim.attempt, file.name, file_ref, client.scope, meta
+            )
         )
     if artifacts is None:
         return ref
     try:
-        ref = await in_thread(at.move_log, artifacts, **whose)
-        kept = await _append_log(client, claim, 2, ref)
+        ref = await in_thread(directory.copy_log, artifacts, **owner)
+        recorded = await _record_log(client, claim, 2, ref)
     except (HoldfastError, OSError) as error:
         log.warning("The output of job %s stays on this host: %s", claim.id, error)
         return ref
-    if kept and moved:
-        await in_thread(at.remove)
+    if recorded and moved:
+        await in_thread(directory.remove)
     return ref
 
 
-async def _append_log(client: Session, claim: Claim, n: int, ref: str) -> bool:
-    """Record where the output is; whether it was recorded. An attempt is not failed for it."""
+async def _record_log(client: Session, claim: Claim, n: int, ref: str) -> bool:
+    """Record the reference of the output. Returns whether it was recorded; an attempt does not fail for it."""
     part = LogPart(claim.id, claim.attempt, n, None, ref)
     try:
         return not await client.arun(client.store.attempts.append_log(claim.lease, [part], client.scope))
     except Exception as error:
-        log.warning("Where the output of job %s is could not be recorded: %s", claim.id, error)
+        log.warning("The reference of job %s's output could not be recorded: %s", claim.id, error)
         return False
 
 
-async def _run(order: Message, program: Program, timeout: float | None, children: Children) -> Message:
+async def _run(request: Message, program: Program, timeout: float | None, children: Children) -> Message:
+    """Run the program in a shim process. Returns the shim's report."""
     child = await children.start(SHIM)
     try:
         async with asyncio.timeout(timeout):
-            return await child.ask(order)
+            return await child.ask(request)
     except TimeoutError:
-        last = await _stop(child, program.kill_after)
+        note = await _stop(child, program.kill_after)
         message = f"the program was not done after {timeout} s, and was killed"
-        raise Ended(Failed("timeout", message, note=last)) from None
-    except asyncio.CancelledError as told:
-        # Only of a job that was cancelled is nobody waiting for its end. Otherwise it is handed on in a moment, and
-        # must not run twice.
-        patient = told.args[:1] == ("cancelled",)
+        raise Ended(Failed("timeout", message, note=note)) from None
+    except asyncio.CancelledError as cancellation:
+        # A cancelled job may take its time to stop. In every other case the job is about to be released to another
+        # worker, and must not run twice.
+        patient = cancellation.args[:1] == ("cancelled",)
         await _stop(child, program.kill_after if patient else min(program.kill_after, 0.8 * LAST_WORDS))
         raise
     except ChildDied as died:
@@ -335,21 +346,21 @@ async def _run(order: Message, program: Program, timeout: float | None, children
 
 
 async def _stop(child: Child, kill_after: float) -> Message:
-    """Ask it to end, then end it; answers its exit code if it had one to give."""
+    """Send SIGTERM, wait, then SIGKILL. Returns the exit code if the program ended in time."""
     child.send_signal(signal.SIGTERM)
     try:
         async with asyncio.timeout(kill_after):
-            answer = await child.answer()
+            report = await child.answer()
     except (TimeoutError, ChildDied):
         return {}
     finally:
         child.kill()
         await child.gone(1.0)
-    return {"exit_code": answer["exit_code"]} if "exit_code" in answer else {}
+    return {"exit_code": report["exit_code"]} if "exit_code" in report else {}
 
 
 class CommandSettings(TypedDict, total=False):
-    """``fields`` gives the types of a template's fields, which are text or numbers else. The rest is in the guide."""
+    """The options of ``app.command``. ``fields`` has the types of a template's fields; default: text or a number."""
 
     fields: Mapping[str, Any]
     queue: str
@@ -373,13 +384,15 @@ class CommandSettings(TypedDict, total=False):
 def command_parts(
     name: str, argv: Sequence[str] | Callable[..., Sequence[str]], settings: CommandSettings
 ) -> tuple[Callable[..., Sequence[str]], Options, float | None, Program]:
+    """Check the arguments of ``app.command``. Returns the function that makes command lines, the kind's options, the
+    timeout and the program."""
     check_options(settings, CommandSettings.__annotations__)
     if callable(argv):
         if "fields" in settings:
             raise InvalidSetting("a function already defines its fields", code="conflicting_options")
         function: Callable[..., Sequence[str]] = argv
     else:
-        function = builder(name, argv, settings.get("fields"))
+        function = _line_builder(name, argv, settings.get("fields"))
     timeout = settings.get("timeout")
     options = Options(
         queue=settings.get("queue", "default"),

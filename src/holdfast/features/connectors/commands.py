@@ -1,4 +1,4 @@
-"""``holdfast connectors list | show | set | remove``: what a tenant's connectors may reach, with secrets by name."""
+"""``holdfast connectors list | show | set | remove``: the hosts and secrets that a tenant's connectors may use."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Name = Annotated[str, typer.Argument(metavar="CONNECTOR", help="The connector's 
 def list_connectors(session: AnyTenant) -> None:
     """List the connector settings."""
     with session.connect() as client:
-        found = Connectors(client).list()
+        connectors = Connectors(client).list()
     session.print_list(
-        found,
+        connectors,
         {
-            "connector": lambda each: line(each.name),
-            "tenant": lambda each: line(each.tenant),
-            "enabled": lambda each: "yes" if each.enabled else "no",
-            "hosts": lambda each: line(", ".join(each.hosts) or "any public one"),
-            "secrets": lambda each: line(", ".join(each.secrets)),
+            "connector": lambda connector: line(connector.name),
+            "tenant": lambda connector: line(connector.tenant),
+            "enabled": lambda connector: "yes" if connector.enabled else "no",
+            "hosts": lambda connector: line(", ".join(connector.hosts) or "any public one"),
+            "secrets": lambda connector: line(", ".join(connector.secrets)),
         },
         none="Nothing is set for any connector: their jobs are rejected until something is.",
         keep=("connector", "tenant"),
@@ -43,8 +43,8 @@ def list_connectors(session: AnyTenant) -> None:
 def show(session: OneTenant, name: Name) -> None:
     """Show the settings of one connector."""
     with session.connect() as client:
-        found = Connectors(client).get(name)
-    _print(found, session.as_json)
+        connector = Connectors(client).get(name)
+    _print(connector, session.as_json)
 
 
 @commands.add(
@@ -95,26 +95,26 @@ def set_connector(
     """Set what a connector may reach in a tenant. Other settings stay unchanged; a given list replaces the old
     one.
 
-    Secrets are given by name: the workers find the value in HOLDFAST_SECRET_NAME, or ask a secret provider.
+    Secrets are given by name: the workers read the value from HOLDFAST_SECRET_NAME, or from a secret provider.
     """
     if any_host and host:
         raise InvalidSetting("pass --host or --any-host, not both", code="conflicting_options")
-    says = ConnectorOptions()
+    options = ConnectorOptions()
     if host or any_host:
-        says["hosts"] = list(host or ())
+        options["hosts"] = list(host or ())
     if header or secret_header:
-        says["headers"] = pairs(header or ()) | _by_name(pairs(secret_header or ()), prefix)
+        options["headers"] = pairs(header or ()) | _secret_headers(pairs(secret_header or ()), prefix)
     if secret:
-        says["secrets"] = secret
+        options["secrets"] = secret
     if timeout is not None:
-        says["timeout"] = duration(timeout, "--timeout")
+        options["timeout"] = duration(timeout, "--timeout")
     if max_bytes is not None:
-        says["max_bytes"] = int(max_bytes) if max_bytes.isdecimal() else max_bytes
+        options["max_bytes"] = int(max_bytes) if max_bytes.isdecimal() else max_bytes
     if enabled is not None:
-        says["enabled"] = enabled
+        options["enabled"] = enabled
     with session.connect() as client:
-        made = Connectors(client).set(name, **says)
-    _print(made, session.as_json)
+        connector = Connectors(client).set(name, **options)
+    _print(connector, session.as_json)
 
 
 @commands.add("remove", "holdfast connectors remove http.request")
@@ -125,29 +125,29 @@ def remove(session: OneTenant, name: Name) -> None:
     session.answer({"name": name, "removed": True}, "Removed.")
 
 
-def _by_name(given: dict[str, str], prefix: str) -> dict[str, Any]:
-    return {header: {"secret": name} | ({"prefix": prefix} if prefix else {}) for header, name in given.items()}
+def _secret_headers(headers: dict[str, str], prefix: str) -> dict[str, Any]:
+    return {header: {"secret": name} | ({"prefix": prefix} if prefix else {}) for header, name in headers.items()}
 
 
-def _print(found: Connector, as_json: bool) -> None:
+def _print(connector: Connector, as_json: bool) -> None:
     if as_json:
-        emit(found)
+        emit(connector)
         return
-    write(found.name)
+    write(connector.name)
     facts(
         [
-            ("tenant", found.tenant),
-            ("enabled", "yes" if found.enabled else "no"),
-            ("hosts", ", ".join(found.hosts) or "any public one"),
-            ("headers", ", ".join(_header(name, value) for name, value in found.headers.items()) or None),
-            ("secrets", ", ".join(found.secrets) or None),
-            ("timeout", None if found.timeout is None else span(found.timeout)),
-            ("max bytes", None if found.max_bytes is None else in_words(found.max_bytes)),
-            ("set", f"{moment(found.updated_at)} by {found.set_by}"),
+            ("tenant", connector.tenant),
+            ("enabled", "yes" if connector.enabled else "no"),
+            ("hosts", ", ".join(connector.hosts) or "any public one"),
+            ("headers", ", ".join(_header(name, value) for name, value in connector.headers.items()) or None),
+            ("secrets", ", ".join(connector.secrets) or None),
+            ("timeout", None if connector.timeout is None else span(connector.timeout)),
+            ("max bytes", None if connector.max_bytes is None else in_words(connector.max_bytes)),
+            ("set", f"{moment(connector.updated_at)} by {connector.set_by}"),
         ]
     )
 
 
 def _header(name: str, value: Any) -> str:
-    wanted = secret_in(value)
-    return f"{name}: {value}" if wanted is None else f"{name}: {wanted[1]}the secret {wanted[0]}"
+    secret = secret_in(value)
+    return f"{name}: {value}" if secret is None else f"{name}: {secret[1]}the secret {secret[0]}"

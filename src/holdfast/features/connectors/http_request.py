@@ -1,7 +1,8 @@
-"""``http.request`` (JF-8): a job that is one request, sent through the guard, and tried again where that may help.
+"""``http.request``: a job that sends one HTTP request through the guarded client and retries temporary failures.
 
-At least once: whoever dies between the answer and the end of the job asks again, with the same ``Idempotency-Key``.
-What the job may reach, and with which secrets, is its tenant's settings; the payload has names of secrets only.
+The request is sent at least once: if a worker dies between the response and the end of the job, the request is sent
+again with the same ``Idempotency-Key``. The tenant's settings decide which hosts and secrets the job may use; the
+payload contains only names of secrets.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from holdfast.worker.shutdown import Ended
 
 REQUEST: Final = "http.request"
 INLINE: Final = 65_536
-"""A larger answer lies in the artifact store."""
+"""Bytes; a larger response is stored in the artifact store."""
 EXCERPT: Final = 300
 LONGEST_WAIT: Final = 86_400.0
-KEPT: Final = ("content-type", "etag", "last-modified", "location", "x-request-id")
-AGAIN: Final = frozenset({408, 425, 429, *range(500, 600)})
+RESULT_HEADERS: Final = ("content-type", "etag", "last-modified", "location", "x-request-id")
+RETRIED_STATUSES: Final = frozenset({408, 425, 429, *range(500, 600)})
 _UNSAFE: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 class HttpResult(TypedDict, total=False):
-    """``json`` or ``body`` where the answer is text and small, else ``artifact``: where it lies."""
+    """The response: ``json`` or ``body`` if it is small and text, otherwise ``artifact``, a reference to it."""
 
     status: int
     headers: dict[str, str]
@@ -54,7 +55,7 @@ class HttpResult(TypedDict, total=False):
 
 
 def requester(reach: Outbound) -> Callable[..., Awaitable[HttpResult]]:
-    """The handler."""
+    """The handler of ``http.request``."""
 
     async def http_request(
         ctx: Context,
@@ -71,23 +72,28 @@ def requester(reach: Outbound) -> Callable[..., Awaitable[HttpResult]]:
     ) -> HttpResult:
         check_request({"headers": headers, "body": body, "json": json, "timeout": timeout, "max_bytes": max_bytes})
         settings = await reach.settings(ctx, REQUEST)
-        own = _own_headers(ctx, method, headers or {}, json)
+        job_headers = _job_headers(ctx, method, headers or {}, json)
         try:
-            policy = reach.narrowed(settings, timeout, max_bytes).redirecting(redirects)
-            made, secrets = await reach.headers(ctx, settings, own)
+            policy = reach.narrowed_policy(settings, timeout, max_bytes).redirecting(redirects)
+            sent_headers, secrets = await reach.headers(ctx, settings, job_headers)
             if secrets and not policy.plain_secrets:
                 policy = policy.secure()
             data = codec.dumps(json).encode() if json is not None else (body or "").encode()
-            answer = await send(Outgoing(method, url, made, data), policy)
+            response = await send(Outgoing(method, url, sent_headers, data), policy)
         except EgressError as error:
-            raise unsent(error) from None
-        return await _judged(ctx, answer, secrets, expect, keep or [])
+            # A refused request and a response that is too large would end the same way the next time.
+            final = isinstance(error, EgressRefused | EgressTooLarge)
+            raise Ended(Failed(error.code, error.message, final=final)) from None
+        expected = response.status in expect if expect else 200 <= response.status < 300
+        if expected:
+            return await _result(ctx, response, secrets, keep or [])
+        raise _failure(ctx, response, secrets)
 
     return http_request
 
 
 def check_request(values: Mapping[str, Any]) -> None:
-    """What can be said of a payload before anything is stored: above all that no secret is in it."""
+    """Check a payload before it is stored, above all that it contains no secret."""
     if values.get("body") is not None and values.get("json") is not None:
         raise InvalidArguments(f"{REQUEST}: a request has a body or json, not both")
     for name in ("timeout", "max_bytes"):
@@ -101,61 +107,53 @@ def check_request(values: Mapping[str, Any]) -> None:
         raise InvalidArguments(refused.message, code="secret_in_payload", fix=refused.fix) from None
 
 
-def unsent(error: EgressError) -> Ended:
-    """What was refused, or is too large, is so the next time."""
-    return Ended(Failed(error.code, error.message, final=isinstance(error, EgressRefused | EgressTooLarge)))
+def _job_headers(ctx: Context, method: str, headers: Mapping[str, Any], json: Any) -> dict[str, Any]:
+    """The payload's headers, with a content type for JSON and an idempotency key for unsafe methods."""
+    result: dict[str, Any] = dict(headers)
+    names = {name.lower() for name in result}
+    if json is not None and "content-type" not in names:
+        result["Content-Type"] = "application/json"
+    if method in _UNSAFE and "idempotency-key" not in names:
+        result["Idempotency-Key"] = ctx.idempotency_key
+    return result
 
 
-def _own_headers(ctx: Context, method: str, headers: Mapping[str, Any], json: Any) -> dict[str, Any]:
-    own: dict[str, Any] = dict(headers)
-    named = {name.lower() for name in own}
-    if json is not None and "content-type" not in named:
-        own["Content-Type"] = "application/json"
-    if method in _UNSAFE and "idempotency-key" not in named:
-        own["Idempotency-Key"] = ctx.idempotency_key
-    return own
+def _failure(ctx: Context, response: Answer, secrets: list[bytes]) -> Ended:
+    """The outcome of an unexpected status. The delay of a retry respects ``Retry-After``."""
+    excerpt = without(response.body, secrets)[: 4 * EXCERPT].decode("utf-8", "replace")
+    excerpt = one_line(ctx._run.redact(excerpt, EXCERPT), EXCERPT).strip()
+    message = f"{response.origin} answered {response.status}" + (f": {excerpt}" if excerpt else "")
+    if response.status not in RETRIED_STATUSES:
+        return Ended(Failed("http_rejected", message, final=True, note={"status": response.status}))
+    since = http_date(response.header("date")) or datetime.now(UTC)
+    after = asked_delay(response.header("retry-after"), since, LONGEST_WAIT)
+    return Ended(Failed("http_unavailable", message, no_sooner=after, note={"status": response.status}))
 
 
-async def _judged(
-    ctx: Context, answer: Answer, secrets: list[bytes], expect: list[int] | None, keep: list[str]
-) -> HttpResult:
-    fine = answer.status in expect if expect else 200 <= answer.status < 300
-    if fine:
-        return await _result(ctx, answer, secrets, keep)
-    said = without(answer.body, secrets)[: 4 * EXCERPT].decode("utf-8", "replace")
-    said = one_line(ctx._run.redact(said, EXCERPT), EXCERPT).strip()
-    message = f"{answer.origin} answered {answer.status}" + (f": {said}" if said else "")
-    if answer.status not in AGAIN:
-        raise Ended(Failed("http_rejected", message, final=True, note={"status": answer.status}))
-    since = http_date(answer.header("date")) or datetime.now(UTC)
-    after = asked_delay(answer.header("retry-after"), since, LONGEST_WAIT)
-    raise Ended(Failed("http_unavailable", message, no_sooner=after, note={"status": answer.status}))
-
-
-async def _result(ctx: Context, answer: Answer, secrets: list[bytes], keep: list[str]) -> HttpResult:
-    wanted = {*KEPT, *(name.lower() for name in keep)}
+async def _result(ctx: Context, response: Answer, secrets: list[bytes], keep: list[str]) -> HttpResult:
+    names = {*RESULT_HEADERS, *(name.lower() for name in keep)}
     headers = {
         name: without(value.encode("latin-1"), secrets).decode("latin-1")
-        for name, value in answer.headers
-        if name in wanted
+        for name, value in response.headers
+        if name in names
     }
-    body = without(answer.body, secrets)
-    elapsed = int(answer.elapsed * 1000)
-    made = HttpResult(status=answer.status, headers=headers, size=len(body), elapsed_ms=elapsed)
+    body = without(response.body, secrets)
+    elapsed = int(response.elapsed * 1000)
+    result = HttpResult(status=response.status, headers=headers, size=len(body), elapsed_ms=elapsed)
     text = _as_text(body)
     if text is None:
-        made["artifact"] = await ctx.artifact("body", data=body, meta={"size": len(body)})
-        return made
+        result["artifact"] = await ctx.artifact("body", data=body, meta={"size": len(body)})
+        return result
     if "json" in headers.get("content-type", ""):
-        with suppress(InvalidPayload):  # then it is text
-            made["json"] = decode(text)
-            return made
-    made["body"] = text
-    return made
+        with suppress(InvalidPayload):  # invalid JSON is returned as text
+            result["json"] = decode(text)
+            return result
+    result["body"] = text
+    return result
 
 
 def _as_text(body: bytes) -> str | None:
-    """None for what is too large to lie with the job, or is no text that a database keeps."""
+    """The body as text; None if it is too large to be stored with the job, or not text that a database can store."""
     if len(body) > INLINE or b"\0" in body:
         return None
     try:

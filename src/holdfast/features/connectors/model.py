@@ -1,7 +1,7 @@
-"""Settings of connectors, per tenant (JF-11): whom they may reach, with what headers, and which secrets by name. Pure.
+"""Settings of connectors, per tenant: allowed hosts, headers, and secrets by name.
 
-A secret is never here, only its name: what is stored says ``{"secret": "RATES_TOKEN"}``, and a worker asks the
-environment or a secret provider when a job runs. What looks like a secret itself is refused, here and by the database.
+Settings contain only the names of secrets: ``{"secret": "RATES_TOKEN"}``. When a job runs, the worker reads the value
+from the environment or a secret provider. A value that looks like a secret is refused here and by the database.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.engine.units import Duration, Size, in_bytes, seconds
 from holdfast.errors import InvalidSetting, Refused
 
 MOST: Final = 200
-"""So many hosts, headers and secrets at most."""
+"""Maximum number of hosts, of headers and of secrets."""
 LONGEST: Final = 600.0
 LARGEST: Final = 256 * 1024 * 1024
 _HOST: Final = re.compile(
@@ -32,8 +32,8 @@ _NAMES: Final = Redactor(("key", "auth"))
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """What a tenant has set for one connector (``http.request``): hosts, if any, are the only ones; headers are sent
-    unless the job has its own; secrets are those that jobs may name."""
+    """A tenant's settings for one connector (``http.request``). ``hosts`` are the only allowed hosts, if there are any.
+    ``headers`` are sent unless the job sets its own. ``secrets`` are the secrets that jobs may use."""
 
     tenant: str
     name: str
@@ -49,8 +49,8 @@ class Connector:
 
 
 class ConnectorOptions(TypedDict, total=False):
-    """``hosts``: names, ``*.example.com``, perhaps with a port. ``headers``: text, or ``{"secret": NAME}`` and perhaps
-    a ``prefix``. ``secrets``: names. ``timeout`` and ``max_bytes`` make the usual ones smaller."""
+    """``hosts``: names such as ``*.example.com``, optionally with a port. ``headers``: text, or ``{"secret": NAME}``
+    with an optional ``prefix``. ``secrets``: names. ``timeout`` and ``max_bytes`` lower the defaults."""
 
     hosts: list[str]
     headers: dict[str, Any]
@@ -62,7 +62,7 @@ class ConnectorOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorDraft:
-    """What is to be set, checked."""
+    """Complete, checked settings that are about to be stored."""
 
     name: str
     enabled: bool = True
@@ -73,32 +73,32 @@ class ConnectorDraft:
     max_bytes: int | None = None
 
     @classmethod
-    def of(cls, name: str, was: Connector | None, given: Mapping[str, Any]) -> ConnectorDraft:
-        """What was given, and of the rest what was there."""
-        check_options(given, ConnectorOptions.__annotations__)
-        old = {} if was is None else {each: getattr(was, each) for each in ConnectorOptions.__annotations__}
-        said = {**old, **given}
-        if not isinstance(said.get("enabled", True), bool):
-            raise _invalid("enabled is true or false")
-        timeout, size = said.get("timeout"), said.get("max_bytes")
-        made = cls(
+    def of(cls, name: str, current: Connector | None, options: Mapping[str, Any]) -> ConnectorDraft:
+        """The current settings with the given options applied."""
+        check_options(options, ConnectorOptions.__annotations__)
+        old = {} if current is None else {name: getattr(current, name) for name in ConnectorOptions.__annotations__}
+        settings = {**old, **options}
+        if not isinstance(settings.get("enabled", True), bool):
+            raise _invalid("enabled must be true or false")
+        timeout, size = settings.get("timeout"), settings.get("max_bytes")
+        draft = cls(
             name=check_name(name, "connector"),
-            enabled=said.get("enabled", True),
-            hosts=_hosts(said.get("hosts", ())),
-            headers=_headers(said.get("headers", {})),
-            secrets=_secrets(said.get("secrets", ())),
+            enabled=settings.get("enabled", True),
+            hosts=_hosts(settings.get("hosts", ())),
+            headers=_headers(settings.get("headers", {})),
+            secrets=_secrets(settings.get("secrets", ())),
             timeout=None if timeout is None else _within(seconds(timeout, "timeout"), LONGEST, "timeout", "seconds"),
             max_bytes=None
             if size is None
             else int(_within(in_bytes(size, "max_bytes"), LARGEST, "max_bytes", "bytes")),
         )
-        if not made.hosts and (made.secrets or any(secret_in(value) for value in made.headers.values())):
+        if not draft.hosts and (draft.secrets or any(secret_in(value) for value in draft.headers.values())):
             raise InvalidSetting(
                 "secrets are sent only to named hosts",
                 code="secrets_need_hosts",
                 fix="Name the hosts that may receive the secrets.",
             )
-        return made
+        return draft
 
 
 def check_secret_name(value: object) -> str:
@@ -111,26 +111,26 @@ def check_secret_name(value: object) -> str:
 
 
 def secret_in(value: object) -> tuple[str, str] | None:
-    """The name and the prefix of ``{"secret": "RATES_TOKEN", "prefix": "Bearer "}``; None for what is plain text."""
+    """The name and the prefix of ``{"secret": "RATES_TOKEN", "prefix": "Bearer "}``; None for plain text."""
     if isinstance(value, str):
         return None
     if not isinstance(value, Mapping) or not {"secret"} <= value.keys() <= {"secret", "prefix"}:
-        raise _invalid('the value of a header is text, or {"secret": NAME} and perhaps a "prefix"')
+        raise _invalid('the value of a header must be text, or {"secret": NAME} with an optional "prefix"')
     prefix = value.get("prefix", "")
     if not isinstance(prefix, str) or len(prefix) > 20 or not _VALUE.fullmatch(prefix):
-        raise _invalid('a prefix is short, such as "Bearer "')
+        raise _invalid('a prefix must be at most 20 characters of text, such as "Bearer "')
     return check_secret_name(value["secret"]), prefix
 
 
 def check_headers(headers: object) -> None:
-    """Raise if a header of a job is none, or has a secret in it."""
+    """Raise if a header of a job is invalid or contains a secret."""
     _headers(headers)
 
 
 def refuse_secret(header: str, value: str) -> None:
-    """Raise if the value of a header seems to be a secret itself: by the header's name, or by its own shape."""
-    telling = header.lower() != "idempotency-key" and _NAMES.looks_secret(header.replace("-", "_"))
-    if telling or HIDDEN in hide_shapes(value, HIDDEN):
+    """Raise if the header's name or the shape of its value suggests that the value is a secret."""
+    secret_name = header.lower() != "idempotency-key" and _NAMES.looks_secret(header.replace("-", "_"))
+    if secret_name or HIDDEN in hide_shapes(value, HIDDEN):
         raise Refused(
             f"the header {header} would store a secret; store only its name",
             code="secret_in_settings",
@@ -139,23 +139,23 @@ def refuse_secret(header: str, value: str) -> None:
 
 
 def _hosts(values: object) -> tuple[str, ...]:
-    made = tuple(_listed(values, "hosts"))
-    for host in made:
+    hosts = tuple(_listed(values, "hosts"))
+    for host in hosts:
         port = host.rpartition(":")[2]
         if not _HOST.fullmatch(host) or (port.isdecimal() and "]" not in port and int(port) > 65_535):
-            raise _invalid(f"{host[:80]!r} is no host: api.example.com, *.example.com, perhaps with :8443")
-    return made
+            raise _invalid(f"{host[:80]!r} is not a host; use api.example.com or *.example.com, optionally with :8443")
+    return hosts
 
 
 def _headers(values: object) -> dict[str, Any]:
     if not isinstance(values, Mapping) or len(values) > MOST:
-        raise _invalid(f"headers are up to {MOST} names with values")
+        raise _invalid(f"headers must be an object with up to {MOST} names")
     for name, value in values.items():
         if not isinstance(name, str) or not _HEADER.fullmatch(name):
-            raise _invalid("the name of a header has characters that none may have")
+            raise _invalid("the name of a header contains characters that are not allowed")
         if secret_in(value) is None:
             if not _VALUE.fullmatch(value):
-                raise _invalid(f"the header {name} has characters that none may have, or too many")
+                raise _invalid(f"the header {name} contains characters that are not allowed, or is too long")
             refuse_secret(name, value)
     return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
@@ -165,16 +165,16 @@ def _secrets(values: object) -> tuple[str, ...]:
 
 
 def _listed(values: object, what: str) -> list[str]:
-    if not isinstance(values, (list, tuple)) or len(values) > MOST or not all(isinstance(each, str) for each in values):
-        raise _invalid(f"{what} are a list of up to {MOST} texts")
-    return list(dict.fromkeys(each if what == "secrets" else each.lower() for each in values))
+    if not isinstance(values, (list, tuple)) or len(values) > MOST or not all(isinstance(text, str) for text in values):
+        raise _invalid(f"{what} must be a list of up to {MOST} texts")
+    return list(dict.fromkeys(text if what == "secrets" else text.lower() for text in values))
 
 
-def _within(value: float, most: float, what: str, unit: str) -> float:
-    if not 0 < value <= most:
-        raise _invalid(f"{what} is more than 0 and at most {most:,.0f} {unit}")
+def _within(value: float, limit: float, what: str, unit: str) -> float:
+    if not 0 < value <= limit:
+        raise _invalid(f"{what} must be more than 0 and at most {limit:,.0f} {unit}")
     return value
 
 
-def _invalid(why: str) -> InvalidSetting:
-    return InvalidSetting(why, code="invalid_connector")
+def _invalid(message: str) -> InvalidSetting:
+    return InvalidSetting(message, code="invalid_connector")

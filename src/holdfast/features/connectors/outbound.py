@@ -1,6 +1,6 @@
-"""What an app's connectors go out with: the operator's policy, what the tenant has set, and secrets by name.
+"""Outgoing requests of connectors: the operator's policy, the tenant's settings, and secrets by name.
 
-A secret is asked for when a job runs, is told to the redactor before anything else, and is kept nowhere.
+A secret is read when a job runs, registered with the redactor before anything else, and stored nowhere.
 """
 
 from __future__ import annotations
@@ -18,59 +18,62 @@ from holdfast.features.connectors.model import Connector, secret_in
 from holdfast.outgoing import EgressPolicy
 
 SecretProvider = Callable[[str, str], str | Awaitable[str | None] | None]
-"""From the name of a secret and a tenant to its value, or None."""
+"""Returns the value of a secret, or None, for its name and a tenant."""
 OutgoingHeaders = Callable[[Context], Mapping[str, str]]
-"""Headers for whatever a job sends: where its trace goes on."""
+"""Returns headers for every request of a job, such as those that propagate its trace."""
 REDACTED: Final = b"[redacted]"
 
 
 @dataclass(slots=True)
 class Outbound:
+    """Everything that a connector needs to send a request for a job."""
+
     policy: EgressPolicy = field(repr=False)
     secrets: SecretProvider = field(repr=False)
     redact: Redactor = field(repr=False)
     outgoing_headers: OutgoingHeaders | None = None
 
     async def settings(self, ctx: Context, name: str) -> Connector:
-        """Those of the job's own tenant. Nothing goes out before somebody has said so."""
-        found = await ctx._run.session.arun(ctx._run.session.store.connectors.get(name, ctx.tenant))
-        if found is None:
+        """The settings of the job's tenant. Without settings, the job is rejected and nothing is sent."""
+        connector = await ctx._run.session.arun(ctx._run.session.store.connectors.get(name, ctx.tenant))
+        if connector is None:
             raise Reject("connector_not_set", f"nothing is set for {name} in this tenant: app.connectors.set(…)")
-        if not found.enabled:
+        if not connector.enabled:
             raise Reject("connector_disabled", f"{name} is disabled in this tenant")
-        return found
+        return connector
 
-    def narrowed(self, settings: Connector, timeout: float | None, max_bytes: int | None) -> EgressPolicy:
-        """The operator's policy, made smaller by what the tenant has set and by what the job asks for."""
-        total = min(each for each in (self.policy.total, settings.timeout, timeout) if each is not None)
-        size = min(each for each in (self.policy.max_bytes, settings.max_bytes, max_bytes) if each is not None)
+    def narrowed_policy(self, settings: Connector, timeout: float | None, max_bytes: int | None) -> EgressPolicy:
+        """The operator's policy with the stricter limits of the tenant's settings and of the job."""
+        total = min(limit for limit in (self.policy.total, settings.timeout, timeout) if limit is not None)
+        size = min(limit for limit in (self.policy.max_bytes, settings.max_bytes, max_bytes) if limit is not None)
         return replace(self.policy, own_hosts=settings.hosts, total=total, max_bytes=size)
 
     async def headers(
-        self, ctx: Context, settings: Connector, own: Mapping[str, Any]
+        self, ctx: Context, settings: Connector, job_headers: Mapping[str, Any]
     ) -> tuple[dict[str, str], list[bytes]]:
-        """What the tenant sends always, what this job sends, and the secrets that are in there."""
-        named = {name.lower() for name in own}
-        given = {name: value for name, value in settings.headers.items() if name.lower() not in named} | dict(own)
-        made: dict[str, str] = {}
-        values: list[bytes] = []
-        for name, value in given.items():
-            wanted = secret_in(value)
-            if wanted is None:
-                made[name] = value
+        """The headers of the tenant's settings and of the job with their secrets filled in, and those secrets."""
+        names = {name.lower() for name in job_headers}
+        templates = {name: value for name, value in settings.headers.items() if name.lower() not in names}
+        headers: dict[str, str] = {}
+        secrets: list[bytes] = []
+        for name, value in (templates | dict(job_headers)).items():
+            reference = secret_in(value)
+            if reference is None:
+                headers[name] = value
                 continue
-            if name in own and wanted[0] not in settings.secrets:
-                raise Reject("secret_not_allowed", f"jobs of this tenant may not use a secret called {wanted[0]}")
-            secret = await self.secret(wanted[0], ctx.tenant)
-            values.append(secret.encode())
-            made[name] = wanted[1] + secret
+            secret_name, prefix = reference
+            if name in job_headers and secret_name not in settings.secrets:
+                raise Reject("secret_not_allowed", f"jobs of this tenant may not use a secret called {secret_name}")
+            secret = await self.secret(secret_name, ctx.tenant)
+            secrets.append(secret.encode())
+            headers[name] = prefix + secret
         more = {} if self.outgoing_headers is None else self.outgoing_headers(ctx)
-        taken = {name.lower() for name in made}
-        return made | {name: value for name, value in more.items() if name.lower() not in taken}, values
+        taken = {name.lower() for name in headers}
+        return headers | {name: value for name, value in more.items() if name.lower() not in taken}, secrets
 
     async def secret(self, name: str, tenant: str) -> str:
-        found = await asyncio.to_thread(self.secrets, name, tenant)  # it may ask somebody
-        value = await found if inspect.isawaitable(found) else found
+        result = await asyncio.to_thread(self.secrets, name, tenant)  # a provider may block on I/O
+        value = await result if inspect.isawaitable(result) else result
         if not isinstance(value, str) or len(value) < LEAST:
             raise Reject("secret_missing", f"there is no secret called {name} for this tenant here, or it is too short")
         self.redact.know(value)
@@ -78,7 +81,7 @@ class Outbound:
 
 
 def without(data: bytes, secrets: list[bytes]) -> bytes:
-    """What came back, without the secrets that were sent: some servers repeat what they were told."""
+    """Received bytes with the sent secrets redacted, because some servers echo requests."""
     for secret in secrets:
         data = data.replace(secret, REDACTED)
     return data

@@ -1,4 +1,4 @@
-"""Connectors: which hosts and secrets the built-in kinds may use."""
+"""The connectors page: which hosts and secrets the built-in kinds may use."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ async def index(request: Request) -> Response:
 
 async def change(request: Request) -> Response:
     """Save hosts, secrets and whether it is enabled; headers and sizes keep their values."""
-    given, app = await fields(request), the_app(request)
-    name = said(given, "name", 255) or ""
-    hosts, secrets = ((said(given, each, 2_000) or "").replace(",", " ").split() for each in ("hosts", "secrets"))
-    await app.connectors.aset(name, hosts=hosts, secrets=secrets, enabled=given.get("enabled") != "no")
+    form, app = await fields(request), the_app(request)
+    name = said(form, "name", 255) or ""
+    hosts, secrets = ((said(form, field, 2_000) or "").replace(",", " ").split() for field in ("hosts", "secrets"))
+    await app.connectors.aset(name, hosts=hosts, secrets=secrets, enabled=form.get("enabled") != "no")
     return go(request, "/connectors", f"Saved connector {name}.")
 
 
 async def remove(request: Request) -> Response:
     name = said(await fields(request), "name", 255) or ""
     question = f"Remove the settings of connector {name}? Only the policy of the workers applies then."
-    if (asks := await ask_first(request, question, back="/connectors")) is not None:
-        return asks
+    if (confirmation := await ask_first(request, question, back="/connectors")) is not None:
+        return confirmation
     await the_app(request).connectors.aremove(name)
     return go(request, "/connectors", f"Removed the settings of connector {name}.")
 

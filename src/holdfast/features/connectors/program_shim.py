@@ -1,8 +1,8 @@
-"""The process between a worker and a program: starts it, keeps its log within bounds, and says how it ended.
+"""The process between a worker and a program: it starts the program, writes a bounded log, and reports the exit code.
 
-It leads the process group the program runs in, so that whoever kills the group gets both, with all they have
-started. It stands alone: run by its path, with the standard library only, it is there in a few milliseconds.
-A signal to the group is meant for the program; the shim stays to write down its last words.
+The shim leads the process group of the program, so that a signal to the group reaches both and all their children. It
+is run by its path and imports only the standard library, so it starts in a few milliseconds. A signal to the group is
+meant for the program: the shim ignores it and records the program's last output.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ import time
 from typing import Any, BinaryIO
 
 TAIL = 4_096
-# What a program leaves behind may keep its output open: after its end it is listened to no longer than this.
+# Seconds to read on after the program has ended: processes that it left behind may keep its output open.
 LINGER = 0.5
-GLANCE = 0.05
-# What a program says to its group (`kill 0`) it does not mean for the shim.
-OF_THE_PROGRAM = (
+POLL_INTERVAL = 0.05
+# Signals that the program may send to its group (`kill 0`). They are not meant for the shim.
+IGNORED_SIGNALS = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM),
 )
 
 
 class Log:
-    """At most ``limit`` bytes; what comes after is counted. A disk that is full does not stop the program."""
+    """A log file of at most ``limit`` bytes; further bytes are only counted. A full disk does not stop the program."""
 
     def __init__(self, path: str, limit: int) -> None:
         self._file: BinaryIO | None = open(path, "ab", buffering=0)  # noqa: SIM115 - open for as long as the program runs
@@ -41,13 +41,13 @@ class Log:
         self.error: str | None = None
 
     def write(self, chunk: bytes) -> None:
-        kept = chunk[: self._left]
-        if kept:
-            self._left -= len(kept)
-            self._put(kept)
+        head = chunk[: self._left]
+        if head:
+            self._left -= len(head)
+            self._put(head)
             if self._left == 0:
                 self._put(f"\n[holdfast: the log was cut here, after {self._limit:,} bytes]\n".encode())
-        self._dropped += len(chunk) - len(kept)
+        self._dropped += len(chunk) - len(head)
 
     def close(self) -> None:
         if self._dropped:
@@ -65,29 +65,30 @@ class Log:
                 self._file = None
 
 
-def run(order: dict[str, Any], link: socket.socket) -> dict[str, Any]:
-    log = Log(order["log"], order["log_limit"])
+def run(request: dict[str, Any], link: socket.socket) -> dict[str, Any]:
+    """Run the program and return the report for the worker."""
+    log = Log(request["log"], request["log_limit"])
     try:
-        with open(order["stdin"] or os.devnull, "rb") as given:
+        with open(request["stdin"] or os.devnull, "rb") as stdin:
             process = subprocess.Popen(
-                order["argv"],
-                stdin=given,
+                request["argv"],
+                stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                cwd=order["cwd"],
-                env=order["env"],
+                cwd=request["cwd"],
+                env=request["env"],
             )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         log.write(f"[holdfast: not started: {error}]\n".encode(errors="replace"))
         log.close()
         return {"not_started": str(error)}
-    tail = _attend(process, log, link)
+    tail = _copy_output(process, log, link)
     log.close()
     return {"exit_code": process.wait(), "stderr": tail.decode(errors="replace"), "log_error": log.error}
 
 
-def _attend(process: subprocess.Popen[bytes], log: Log, link: socket.socket) -> bytes:
-    """Write down what it says until it has ended; answers the end of what it said on stderr."""
+def _copy_output(process: subprocess.Popen[bytes], log: Log, link: socket.socket) -> bytes:
+    """Copy the program's output to the log until it has ended. Returns the end of its stderr."""
     assert process.stdout is not None
     assert process.stderr is not None
     tail = b""
@@ -96,13 +97,13 @@ def _attend(process: subprocess.Popen[bytes], log: Log, link: socket.socket) -> 
         selector.register(link, selectors.EVENT_READ)
         selector.register(process.stdout, selectors.EVENT_READ)
         selector.register(process.stderr, selectors.EVENT_READ)
-        while process.poll() is None or (len(selector.get_map()) > 1 and not _over(ended)):
+        while process.poll() is None or (len(selector.get_map()) > 1 and not _lingered(ended)):
             if process.returncode is not None and ended is None:
                 ended = time.monotonic()
-            speaking = len(selector.get_map()) > 1
-            for key, _ in selector.select(GLANCE if speaking else 0):
+            output_open = len(selector.get_map()) > 1
+            for key, _ in selector.select(POLL_INTERVAL if output_open else 0):
                 if key.fileobj is link:
-                    os.killpg(0, signal.SIGKILL)  # the worker is gone: nobody wants this any more
+                    os.killpg(0, signal.SIGKILL)  # the worker has died
                 chunk = os.read(key.fd, 65_536)
                 if not chunk:
                     selector.unregister(key.fileobj)
@@ -110,17 +111,17 @@ def _attend(process: subprocess.Popen[bytes], log: Log, link: socket.socket) -> 
                 log.write(chunk)
                 if key.fileobj is process.stderr:
                     tail = (tail + chunk)[-TAIL:]
-            if not speaking:  # there is only its end to wait for, and no event for that
+            if not output_open:  # only the program's end is left to wait for, and no selector event reports it
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(GLANCE)
+                    process.wait(POLL_INTERVAL)
     return tail
 
 
-def _over(ended: float | None) -> bool:
+def _lingered(ended: float | None) -> bool:
     return ended is not None and time.monotonic() - ended > LINGER
 
 
-# --- the same frames as in worker/processes/protocol.py, which cannot be imported without all of Holdfast ---
+# --- the frames of worker/processes/protocol.py, which cannot be imported without the rest of Holdfast ---
 
 MARK = b"\x00hf\xff"
 
@@ -150,14 +151,14 @@ def main() -> None:
     link = socket.socket(fileno=int(sys.argv[1]))
     link.set_inheritable(False)
     # A function, not SIG_IGN, which the program would inherit.
-    for number in OF_THE_PROGRAM:
+    for number in IGNORED_SIGNALS:
         signal.signal(number, lambda *_: None)
-    # Whoever ignores the ends of children is not told of exit codes, and that is inherited.
+    # A process that ignores SIGCHLD gets no exit codes of its children, and it may have inherited that setting.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     read(link)
     send(link, {})
     send(link, run(read(link), link))
-    read(link)  # until the worker lets go
+    read(link)  # returns when the worker closes the socket
 
 
 if __name__ == "__main__":

@@ -1,14 +1,11 @@
-"""The handler ``report.generate``: JSON, HTML, CSV.
+"""``report.generate``: write rows as JSON, HTML or CSV to the tenant's artifact store.
 
-``report.generate`` (JF-10): rows as JSON, HTML or CSV, written to the artifact store of the tenant.
+The rows are in the payload, or come from a function of the app (``@app.report("sales")``) that a job names with
+arguments. A payload never contains a query. Rows are written one at a time: a million rows need no more memory than
+one.
 
-The rows are in the payload, or come from a function of the app (``@app.report("sales")``) that a job can name and give
-arguments to. There is no query in a payload, and none is made of one.
-
-Rows as JSON, HTML or CSV, a piece at a time: a million rows need no more memory than one (JF-10).
-
-What is in a cell was written by anybody. In CSV a text that a spreadsheet would take for a formula is made text by an
-apostrophe in front (rule 32), and every text is quoted; in HTML everything is escaped, and the page runs nothing.
+Cells are untrusted. In CSV, text that a spreadsheet would treat as a formula gets an apostrophe in front, and all text
+is quoted. In HTML everything is escaped, and the page runs no script.
 """
 
 from __future__ import annotations
@@ -36,7 +33,8 @@ from holdfast.errors import InvalidArguments, InvalidSetting
 Row = Mapping[str, Any] | Sequence[Any]
 
 TYPES: Final = {"json": "application/json", "html": "text/html; charset=utf-8", "csv": "text/csv; charset=utf-8"}
-# Also behind spaces and quotation marks, which some programs take away first; and as East Asian keyboards type them.
+# Also after spaces and quotation marks, which some programs strip first, and in the full-width forms of East Asian
+# keyboards.
 _FORMULA: Final = re.compile("^[\\s\"'\u00a0\ufeff]*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]")
 _PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -53,33 +51,33 @@ td.n {{ text-align: right; font-variant-numeric: tabular-nums; }}
 """
 
 
-class Shape:
-    """Which columns there are: those that were named, or those of the first row."""
+class Columns:
+    """The columns of a report: those given, or those of the first row."""
 
-    def __init__(self, columns: Sequence[str] | None) -> None:
-        self.columns = None if columns is None else [str(name) for name in columns]
+    def __init__(self, names: Sequence[str] | None) -> None:
+        self.names = None if names is None else [str(name) for name in names]
 
     def cells(self, row: Row) -> list[Any]:
         if isinstance(row, Mapping):
-            if self.columns is None:
-                self.columns = [str(name) for name in row]
-            return [row.get(name) for name in self.columns]
+            if self.names is None:
+                self.names = [str(name) for name in row]
+            return [row.get(name) for name in self.names]
         if isinstance(row, (str, bytes)) or not isinstance(row, Sequence):
             raise TypeError("a row is a list of values, or an object")
-        if self.columns is None:
-            self.columns = [str(number) for number in range(1, len(row) + 1)]
-        return list(row[: len(self.columns)]) + [None] * (len(self.columns) - len(row))
+        if self.names is None:
+            self.names = [str(number) for number in range(1, len(row) + 1)]
+        return list(row[: len(self.names)]) + [None] * (len(self.names) - len(row))
 
 
-def written(form: str, rows: Iterable[Row], columns: Sequence[str] | None, title: str) -> Iterator[str]:
-    """The pieces of the document. One is made a row, besides those at its ends."""
-    begin, each, end = _WRITERS[form](Shape(columns), title)
+def document_parts(format: str, rows: Iterable[Row], columns: Sequence[str] | None, title: str) -> Iterator[str]:
+    """The parts of the document: its beginning, one part per row, and its end."""
+    begin, render, end = _WRITERS[format](Columns(columns), title)
     first = True
     for row in rows:
-        line = each(row)
+        line = render(row)
         if first:
             yield begin()
-        yield line if first or form != "json" else ",\n" + line
+        yield line if first or format != "json" else ",\n" + line
         first = False
     if first:
         yield begin()
@@ -87,45 +85,46 @@ def written(form: str, rows: Iterable[Row], columns: Sequence[str] | None, title
 
 
 Writer = tuple[Callable[[], str], Callable[[Row], str], str]
+"""A function for the beginning of a document, called after the first row; one for each row; and the end."""
 
 
-def _json(shape: Shape, title: str) -> Writer:
-    def each(row: Row) -> str:
-        cells = [_finite(cell) for cell in shape.cells(row)]
-        return json.dumps(dict(zip(shape.columns or (), cells, strict=True)), ensure_ascii=False, default=str)
+def _json(columns: Columns, title: str) -> Writer:
+    def render(row: Row) -> str:
+        cells = [_finite(cell) for cell in columns.cells(row)]
+        return json.dumps(dict(zip(columns.names or (), cells, strict=True)), ensure_ascii=False, default=str)
 
-    return lambda: "[\n", each, "\n]\n"
+    return lambda: "[\n", render, "\n]\n"
 
 
-def _csv(shape: Shape, title: str) -> Writer:
-    made = io.StringIO(newline="")
-    writer = csv.writer(made, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\r\n")
+def _csv(columns: Columns, title: str) -> Writer:
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\r\n")
 
     def line(cells: Iterable[Any]) -> str:
-        made.seek(0)
-        made.truncate()
+        buffer.seek(0)
+        buffer.truncate()
         writer.writerow([csv_cell(cell) for cell in cells])
-        return made.getvalue()
+        return buffer.getvalue()
 
-    return lambda: line(shape.columns) if shape.columns else "", lambda row: line(shape.cells(row)), ""
+    return lambda: line(columns.names) if columns.names else "", lambda row: line(columns.cells(row)), ""
 
 
-def _html(shape: Shape, title: str) -> Writer:
+def _html(columns: Columns, title: str) -> Writer:
     def begin() -> str:
-        head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in shape.columns or ())
+        head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in columns.names or ())
         return _PAGE.format(title=html.escape(title), head=head)
 
-    def each(row: Row) -> str:
-        return f"<tr>{''.join(map(_html_cell, shape.cells(row)))}</tr>\n"
+    def render(row: Row) -> str:
+        return f"<tr>{''.join(map(_html_cell, columns.cells(row)))}</tr>\n"
 
-    return begin, each, "</tbody></table></body></html>\n"
+    return begin, render, "</tbody></table></body></html>\n"
 
 
 _WRITERS: Final = {"json": _json, "html": _html, "csv": _csv}
 
 
 def csv_cell(value: Any) -> str | int | float:
-    """A number as it is, and all else as text that no spreadsheet calculates."""
+    """A number unchanged, and everything else as text that no spreadsheet evaluates."""
     if isinstance(value, bool) or value is None or not isinstance(value, (int, float)):
         text = _text(value)
         return f"'{text}" if _FORMULA.match(text) else text
@@ -155,8 +154,8 @@ def _finite(value: Any) -> Any:
 
 GENERATE: Final = "report.generate"
 LARGEST: Final = 2 * 1024**3
-LOOK_EVERY: Final = 500
-"""After so many rows it is looked whether the job is still wanted."""
+BATCH: Final = 500
+"""Rows between two cancellation checks, and rows that are read from an async source at a time."""
 
 Source = Callable[..., Iterable[Row] | AsyncIterator[Row] | Awaitable[Iterable[Row]]]
 Sources = dict[str, Source]
@@ -179,7 +178,7 @@ def add_source(sources: Sources, name: str, function: Source) -> None:
 
 
 def generator(sources: Sources) -> Callable[..., Awaitable[ReportResult]]:
-    """The handler."""
+    """The handler of ``report.generate``."""
 
     async def report_generate(
         ctx: Context,
@@ -196,21 +195,21 @@ def generator(sources: Sources) -> Callable[..., Awaitable[ReportResult]]:
             raise Reject(
                 "no_artifact_store", "a report needs an artifact store: App(artifacts=…), or HOLDFAST_ARTIFACTS"
             )
-        found: Any = rows if source is None else await _rows(ctx, sources, source, arguments or {})
-        heading, called = title or source or "Report", name or f"{source or 'report'}.{format}"
+        data: Any = rows if source is None else await _source_rows(ctx, sources, source, arguments or {})
+        heading, filename = title or source or "Report", name or f"{source or 'report'}.{format}"
         with tempfile.TemporaryDirectory(prefix="holdfast-report-") as folder:
             document = Document(Path(folder) / "report")
-            if hasattr(found, "__aiter__"):
-                found = _threaded(found, asyncio.get_running_loop())
-            pieces = written(format, _counted(ctx, found, document), columns, heading)
-            await asyncio.to_thread(document.write, pieces)
+            if hasattr(data, "__aiter__"):
+                data = _sync_rows(data, asyncio.get_running_loop())
+            parts = document_parts(format, _counted(ctx, data, document), columns, heading)
+            await asyncio.to_thread(document.write, parts)
             keep, digest = ctx._run.session.vault.keep_file, document.digest.hexdigest()
             ref = await asyncio.to_thread(keep, document.path, digest, tenant=ctx.tenant, job_id=ctx.job_id)
-        about = {"size": document.size, "sha256": digest, "rows": document.rows, "content_type": TYPES[format]}
-        await ctx.artifact(called, ref, about)
+        meta = {"size": document.size, "sha256": digest, "rows": document.rows, "content_type": TYPES[format]}
+        await ctx.artifact(filename, ref, meta)
         return ReportResult(
             artifact=ref,
-            name=called,
+            name=filename,
             format=format,
             content_type=TYPES[format],
             rows=document.rows,
@@ -222,7 +221,7 @@ def generator(sources: Sources) -> Callable[..., Awaitable[ReportResult]]:
 
 
 def check_report(values: Mapping[str, Any]) -> None:
-    """What can be said of a payload before it is stored."""
+    """Check a payload before it is stored."""
     if (values.get("rows") is None) == (values.get("source") is None):
         raise InvalidArguments(f"{GENERATE}: a report needs either rows or a source")
     if values.get("rows") is not None and values.get("arguments"):
@@ -240,18 +239,18 @@ def check_report(values: Mapping[str, Any]) -> None:
 
 @dataclass(slots=True)
 class Document:
-    """A file that is hashed as it is written."""
+    """A file that is hashed while it is written."""
 
     path: Path
     rows: int = 0
     size: int = 0
     digest: Any = None
 
-    def write(self, pieces: Iterator[str]) -> None:
+    def write(self, parts: Iterator[str]) -> None:
         self.digest = hashlib.sha256()
         with self.path.open("wb") as file:
-            for piece in pieces:
-                data = piece.encode("utf-8", "replace")
+            for part in parts:
+                data = part.encode("utf-8", "replace")
                 self.size += len(data)
                 if self.size > LARGEST:
                     raise Reject("report_too_large", f"the report has more than {LARGEST:,} bytes")
@@ -259,43 +258,45 @@ class Document:
                 file.write(data)
 
 
-async def _rows(ctx: Context, sources: Sources, name: str, arguments: dict[str, Any]) -> Any:
+async def _source_rows(ctx: Context, sources: Sources, name: str, arguments: dict[str, Any]) -> Any:
+    """Call the report function, in a thread if it is a plain function."""
     function = sources.get(name)
     if function is None:
         raise Reject("report_not_found", f"this worker has no report called {name}")
     parameters = list(inspect.signature(function).parameters)
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-    own: AnyContext = ctx if is_async else SyncContext(ctx._run)  # other functions run in a thread
-    given = (own,) if parameters[:1] == ["ctx"] else ()
+    context: AnyContext = ctx if is_async else SyncContext(ctx._run)
+    args = (context,) if parameters[:1] == ["ctx"] else ()
     try:
-        inspect.signature(function).bind(*given, **arguments)
+        inspect.signature(function).bind(*args, **arguments)
     except TypeError as error:
         raise InvalidArguments(f"{GENERATE}: report {name}: {error}") from None
     if inspect.iscoroutinefunction(function):
-        return await function(*given, **arguments)
+        return await function(*args, **arguments)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        return function(*given, **arguments)
-    return await asyncio.to_thread(function, *given, **arguments)
+        return function(*args, **arguments)
+    return await asyncio.to_thread(function, *args, **arguments)
 
 
 def _counted(ctx: Context, rows: Iterable[Row], document: Document) -> Iterator[Row]:
+    """Count the rows, and stop if the job is cancelled."""
     for row in rows:
-        if document.rows % LOOK_EVERY == 0:
+        if document.rows % BATCH == 0:
             ctx.raise_if_cancelled()
         document.rows += 1
         yield row
 
 
-def _threaded(rows: AsyncIterator[Row], loop: asyncio.AbstractEventLoop) -> Iterator[Row]:
-    """Rows that come on the event loop, for the thread that writes them: some hundred at a time."""
+def _sync_rows(rows: AsyncIterator[Row], loop: asyncio.AbstractEventLoop) -> Iterator[Row]:
+    """Read an async source from the thread that writes the document, one batch at a time."""
 
-    async def some() -> list[Row]:
-        found: list[Row] = []
+    async def read_batch() -> list[Row]:
+        result: list[Row] = []
         async for row in rows:
-            found.append(row)
-            if len(found) == LOOK_EVERY:
+            result.append(row)
+            if len(result) == BATCH:
                 break
-        return found
+        return result
 
-    while batch := asyncio.run_coroutine_threadsafe(some(), loop).result():
+    while batch := asyncio.run_coroutine_threadsafe(read_batch(), loop).result():
         yield from batch

@@ -1,4 +1,4 @@
-"""Connectors: what a tenant's jobs may reach, with secrets by name."""
+"""``/connectors``: the hosts that a tenant's jobs may reach, with secrets by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ router = Router(prefix="/connectors", tags=["connectors"])
 
 
 class ShownConnector(BaseModel):
-    """Secrets are named, and never shown: nobody here has them."""
+    """Settings of a connector. Secrets are given by name; the server does not have their values."""
 
     name: str
     tenant: str
@@ -38,7 +38,7 @@ class SecretHeader(Body):
 
 
 class SetConnector(Body):
-    """What is not named stays as it was."""
+    """An omitted field keeps its value."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -78,10 +78,10 @@ async def show_connector(app: TheApp, name: Name) -> Any:
 @router.put("/{name}", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownConnector)
 async def set_connector(app: TheApp, name: Name, body: SetConnector) -> Any:
     """Set what a connector may reach. It applies to jobs that start from now on."""
-    says: Any = body.given()
-    if "headers" in says:
-        says["headers"] = body.model_dump(include={"headers"}, exclude_defaults=True).get("headers", {})
-    return await app.connectors.aset(name, **says)
+    options: Any = body.given()
+    if "headers" in options:
+        options["headers"] = body.model_dump(include={"headers"}, exclude_defaults=True).get("headers", {})
+    return await app.connectors.aset(name, **options)
 
 
 @router.delete("/{name}", dependencies=[allowed_one(Scope.ADMIN)], status_code=204)

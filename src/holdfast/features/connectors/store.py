@@ -21,7 +21,7 @@ class ConnectorStore(Protocol):
     def get(self, name: str, tenant: str) -> Flow[Connector | None]: ...
 
     def set(self, draft: ConnectorDraft, actor: str, tenant: str) -> Flow[Connector]:
-        """In place of what there is. Settings are one tenant's; there are none for all."""
+        """Replace the settings. They belong to one tenant; there are no settings for all tenants."""
         ...
 
     def list(self, tenant: str) -> Flow[list[Connector]]:
@@ -91,10 +91,10 @@ class SqliteConnectors(SqlitePart, ConnectorReads):
     @flow()
     def set(self, draft: ConnectorDraft, actor: str, tenant: str) -> Steps[Connector]:
         now = yield from sign(actor)
-        facts = {"tenant": tenant, "name": draft.name, "enabled": int(draft.enabled), "hosts": ids_json(draft.hosts)}
-        facts |= {"headers": json.dumps(draft.headers, sort_keys=True), "secrets": ids_json(draft.secrets)}
-        facts |= {"timeout": draft.timeout, "max_bytes": draft.max_bytes, "actor": actor, "now": now}
-        yield Statement(_PUT, facts)
-        rows = yield Statement(_ONE, facts)
+        params = {"tenant": tenant, "name": draft.name, "enabled": int(draft.enabled), "hosts": ids_json(draft.hosts)}
+        params |= {"headers": json.dumps(draft.headers, sort_keys=True), "secrets": ids_json(draft.secrets)}
+        params |= {"timeout": draft.timeout, "max_bytes": draft.max_bytes, "actor": actor, "now": now}
+        yield Statement(_PUT, params)
+        rows = yield Statement(_ONE, params)
         yield from unsign()
         return Record.decoder(Connector, SqliteCodec())(rows[0])

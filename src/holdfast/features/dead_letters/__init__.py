@@ -1,1 +1,1 @@
-"""Dead letters in groups, and operations on many jobs at once."""
+"""Groups of dead letters, and bulk operations on many jobs."""

@@ -1,8 +1,7 @@
-"""``holdfast dead-letters, operations``.
+"""``holdfast dead-letters`` and ``holdfast operations``.
 
-``holdfast dead-letters list | show | note | redrive | discard``: what failed for good, in groups.
-
-One job by its id is redriven and discarded by ``holdfast jobs``; here it is a group, or all that match.
+These commands change whole groups of dead letters, or all jobs that match. ``holdfast jobs`` redrives and discards
+single jobs by id.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from holdfast.cli.tree import Commands
 from holdfast.engine.states import State
 from holdfast.errors import InvalidSetting
 from holdfast.features.dead_letters.model import DeadLetterGroup, Operation
-from holdfast.features.dead_letters.operations import Operations, Wanted
+from holdfast.features.dead_letters.operations import JobSelection, Operations
 from holdfast.features.jobs.operator_commands import MaxAttempts, letters_of
 from holdfast.stores.ids import new_id
 from holdfast.stores.session import Session
@@ -56,23 +55,23 @@ Wait = Annotated[bool, typer.Option("--wait", help="Run the operation in this pr
 All = Annotated[bool, typer.Option("--all", help="Select all jobs, if no other option selects some.")]
 
 
-def chosen(client: Session, which: Which, everything: bool, state: State | None = None) -> Wanted:
-    """A filter of what was given. One that leaves nothing out must be meant."""
-    wanted = which.wanted(client.run(client.store.clock.now()))
+def _selection(client: Session, which: Which, everything: bool, state: State | None = None) -> JobSelection:
+    """The options as a selection. Selecting all jobs needs ``--all``."""
+    selection = which.wanted(client.run(client.store.clock.now()))
     if state is not None:
-        wanted["state"] = state
-    if not wanted and not everything:
-        raise typer.BadParameter("say which jobs, or --all")
-    return cast(Wanted, wanted)
+        selection["state"] = state
+    if not selection and not everything:
+        raise typer.BadParameter("select jobs with options, or pass --all")
+    return cast(JobSelection, selection)
 
 
-def begun(client: Session, operation: Operation, wait: bool, as_json: bool) -> None:
-    """What was started, or with ``--wait`` what came of it."""
+def _print_started(client: Session, operation: Operation, wait: bool, as_json: bool) -> None:
+    """Print the operation that was started; with ``--wait``, run it first."""
     if wait:
         operation = Operations(client, new_id).run(operation.id, watch=None if as_json else _watch())
-    print_operation(operation, as_json)
+    _print_operation(operation, as_json)
     if not wait:
-        say(f"Workers do it from now on; see: holdfast operations wait {operation.id}")
+        say(f"Workers execute it from now on; see: holdfast operations wait {operation.id}")
 
 
 @operation_commands.add(
@@ -97,9 +96,9 @@ def start(
 ) -> None:
     """Start an operation on all matching jobs. Workers run it in small batches at a bounded rate."""
     with session.connect() as client:
-        wanted = chosen(client, which, everything, state)
-        started = Operations(client, new_id).start(action.value, reason=reason, rate=rate, **wanted)
-        begun(client, started, wait, session.as_json)
+        selection = _selection(client, which, everything, state)
+        started = Operations(client, new_id).start(action.value, reason=reason, rate=rate, **selection)
+        _print_started(client, started, wait, session.as_json)
 
 
 @operation_commands.add("list", "holdfast operations list --running")
@@ -111,16 +110,16 @@ def list_operations(
 ) -> None:
     """List bulk operations with their progress, newest first."""
     with session.connect() as client:
-        found = Operations(client, new_id).list(running=running, limit=limit, before=after)
+        operations = Operations(client, new_id).list(running=running, limit=limit, before=after)
     session.print_list(
-        found,
+        operations,
         {
-            "id": lambda each: each.id,
-            "action": lambda each: each.action,
-            "which": lambda each: line(_which(each)),
-            "state": lambda each: each.state,
-            "done": lambda each: _progress(each),
-            "by": lambda each: line(each.created_by),
+            "id": lambda operation: operation.id,
+            "action": lambda operation: operation.action,
+            "which": lambda operation: line(_which(operation)),
+            "state": lambda operation: operation.state,
+            "done": lambda operation: _progress(operation),
+            "by": lambda operation: line(operation.created_by),
         },
         none="There are no such operations.",
         keep=("id", "action", "state", "done"),
@@ -131,15 +130,15 @@ def list_operations(
 def show_operation(session: AnyTenant, operation: OperationId) -> None:
     """Show an operation: what it does to which jobs, who started it, and its progress."""
     with session.connect() as client:
-        found = Operations(client, new_id).get(operation)
-    print_operation(found, session.as_json)
+        result = Operations(client, new_id).get(operation)
+    _print_operation(result, session.as_json)
 
 
 @operation_commands.add("cancel", "holdfast operations cancel ID --reason 'too early'")
 def cancel(session: AnyTenant, operation: OperationId, reason: options.Reason = None) -> None:
     """Cancel an operation. Jobs it has already changed stay changed."""
     with session.connect() as client:
-        print_operation(Operations(client, new_id).cancel(operation, reason=reason), session.as_json)
+        _print_operation(Operations(client, new_id).cancel(operation, reason=reason), session.as_json)
 
 
 @operation_commands.add("wait", "holdfast operations wait ID --timeout 10m")
@@ -153,64 +152,66 @@ def wait(
     """Wait until an operation has finished and show its progress. Exit 1 if it was cancelled."""
     limit = None if timeout is None else duration(timeout, "--timeout")
     with session.connect() as client:
-        found = Operations(client, new_id).wait(operation, timeout=limit, watch=None if session.as_json else _watch())
-    print_operation(found, session.as_json)
-    if found.state == "cancelled":
+        result = Operations(client, new_id).wait(operation, timeout=limit, watch=None if session.as_json else _watch())
+    _print_operation(result, session.as_json)
+    if result.state == "cancelled":
         raise typer.Exit(FAILED)
 
 
-def print_operation(found: Operation, as_json: bool) -> None:
+def _print_operation(operation: Operation, as_json: bool) -> None:
     if as_json:
-        emit(found)
+        emit(operation)
         return
-    write(f"{found.action}  {found.id}")
-    ended = None if found.finished_at is None else moment(found.finished_at)
+    write(f"{operation.action}  {operation.id}")
+    ended = None if operation.finished_at is None else moment(operation.finished_at)
     facts(
         [
-            ("state", found.state),
-            ("which", _which(found)),
-            ("done", _progress(found)),
-            ("refused", ", ".join(f"{count:,} {why}" for why, count in sorted(found.refusals.items()))),
-            ("rate", None if found.rate is None else f"{found.rate:g} a second"),
-            ("attempts", None if found.max_attempts is None else str(found.max_attempts)),
-            ("reason", found.reason),
-            ("tenant", found.tenant),
-            ("started", f"{moment(found.created_at)} by {found.created_by}"),
-            ("ended", ended if found.cancelled_by is None else f"{ended} by {found.cancelled_by}"),
-            ("because", found.cancelled_reason),
+            ("state", operation.state),
+            ("which", _which(operation)),
+            ("done", _progress(operation)),
+            ("refused", ", ".join(f"{count:,} {reason}" for reason, count in sorted(operation.refusals.items()))),
+            ("rate", None if operation.rate is None else f"{operation.rate:g} a second"),
+            ("attempts", None if operation.max_attempts is None else str(operation.max_attempts)),
+            ("reason", operation.reason),
+            ("tenant", operation.tenant),
+            ("started", f"{moment(operation.created_at)} by {operation.created_by}"),
+            ("ended", ended if operation.cancelled_by is None else f"{ended} by {operation.cancelled_by}"),
+            ("because", operation.cancelled_reason),
         ]
     )
 
 
 def _watch() -> Any:
-    """A line on stderr that is written over where that is a terminal; into a file only what is new of it."""
-    screen, told = console(stderr=True), [""]
+    """A callback that shows the progress on stderr: one line that is overwritten on a terminal, and otherwise a line
+    for each change."""
+    screen, last = console(stderr=True), ""
 
-    def tell(found: Operation) -> None:
-        text = f"{found.action}: {_progress(found)}"
-        if text != told[0]:
-            told[0] = text
+    def show_progress(operation: Operation) -> None:
+        nonlocal last
+        text = f"{operation.action}: {_progress(operation)}"
+        if text != last:
+            last = text
             if screen.is_terminal:
                 screen.print(plain(text), end="\r")
             else:
                 say(text)
 
-    return tell
+    return show_progress
 
 
-def _which(found: Operation) -> str:
-    given = {name: value for name, value in found.wanted.items() if (name, value) != ("state", "dead_letter")}
-    said = ", ".join(
-        f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in given.items()
+def _which(operation: Operation) -> str:
+    shown = {name: value for name, value in operation.wanted.items() if (name, value) != ("state", "dead_letter")}
+    text = ", ".join(
+        f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in shown.items()
     )
-    return said or "all"
+    return text or "all"
 
 
-def _progress(found: Operation) -> str:
+def _progress(operation: Operation) -> str:
     """``1,200 of 5,000 (24 %)``"""
-    many = f"{found.total:,}{'+' if found.capped else ''}"
-    share = "" if found.fraction is None else f" ({found.fraction:.0%})".replace("%", " %")
-    return f"{found.done:,} of {many}{share}"
+    total = f"{operation.total:,}{'+' if operation.capped else ''}"
+    share = "" if operation.fraction is None else f" ({operation.fraction:.0%})".replace("%", " %")
+    return f"{operation.done:,} of {total}{share}"
 
 
 commands = Commands("List, redrive and discard dead letters, grouped by error.")
@@ -255,28 +256,28 @@ def list_groups(
     """List dead letters, grouped by error."""
     with session.connect() as client:
         now = client.run(client.store.clock.now())
-        given: dict[str, Any] = {"kind": kind, "queue": queue, "text": text, "after": after}
-        given["since"] = since(newer, "--since", lambda: now)
-        wanted = {name: value for name, value in given.items() if value is not None}
-        most = min(limit + 1, 1000)
-        groups = letters_of(client).groups(order=sort.value, resolved=resolved, limit=most, **wanted)
-    found, more = groups[:limit], len(groups) > limit
+        filters: dict[str, Any] = {"kind": kind, "queue": queue, "text": text, "after": after}
+        filters["since"] = since(newer, "--since", lambda: now)
+        filters = {name: value for name, value in filters.items() if value is not None}
+        one_more = min(limit + 1, 1000)
+        groups = letters_of(client).groups(order=sort.value, resolved=resolved, limit=one_more, **filters)
+    page, more = groups[:limit], len(groups) > limit
     session.print_list(
-        found,
+        page,
         {
-            "group": lambda each: each.fingerprint,
-            "kind": lambda each: line(each.kind),
-            "open": lambda each: f"{each.open:,}",
-            "times": lambda each: f"{each.times:,}",
-            "last seen": lambda each: age(each.last_at, now),
-            "error": lambda each: line(f"{each.error_code}: {each.error_message}", 80),
-            "note": lambda each: line(each.note or "", 60),
+            "group": lambda group: group.fingerprint,
+            "kind": lambda group: line(group.kind),
+            "open": lambda group: f"{group.open:,}",
+            "times": lambda group: f"{group.times:,}",
+            "last seen": lambda group: age(group.last_at, now),
+            "error": lambda group: line(f"{group.error_code}: {group.error_message}", 80),
+            "note": lambda group: line(group.note or "", 60),
         },
         none="There are no such dead letters.",
         keep=("group", "open", "times", "last seen"),
     )
     if more:
-        say(f"There are more: --after {found[-1].cursor}")
+        say(f"There are more: --after {page[-1].cursor}")
 
 
 @commands.add("show", "holdfast dead-letters show 3f2a9c0b1d4e5f60")
@@ -284,17 +285,15 @@ def show(session: AnyTenant, group: Group) -> None:
     """Show a group: error, location, count, first and last failure, and its newest jobs."""
     with session.connect() as client:
         letters = letters_of(client)
-        found = letters.group(group)
+        result = letters.group(group)
         jobs = letters.jobs(group, limit=SHOWN)
     if session.as_json:
-        emit({"group": found, "jobs": jobs})
+        emit({"group": result, "jobs": jobs})
         return
-    _print(found)
+    _print(result)
     if jobs:
-        heading("Jobs" if found.open <= SHOWN else f"The newest {SHOWN} of {found.open:,} jobs")
-        rows = [
-            [each.id, str(each.attempt), moment(each.created_at), line(each.error_message or "", 80)] for each in jobs
-        ]
+        heading("Jobs" if result.open <= SHOWN else f"The newest {SHOWN} of {result.open:,} jobs")
+        rows = [[job.id, str(job.attempt), moment(job.created_at), line(job.error_message or "", 80)] for job in jobs]
         table(("id", "try", "enqueued", "error"), rows, keep=("id", "try", "enqueued"))
 
 
@@ -306,11 +305,11 @@ def note(
 ) -> None:
     """Set a note on a group. It stays when more dead letters join the group."""
     with session.connect() as client:
-        found = letters_of(client).note(group, text or None)
+        result = letters_of(client).note(group, text or None)
     if session.as_json:
-        emit(found)
+        emit(result)
     else:
-        _print(found)
+        _print(result)
 
 
 @commands.add(
@@ -334,15 +333,20 @@ def redrive(
     A bulk operation, done by the workers; --wait does it here.
     """
     with session.connect() as client:
-        wanted = chosen(client, which, _everything(group, everything))
-        letters = letters_of(client)
-        how: dict[str, Any] = {"reason": reason, "rate": rate, "max_attempts": max_attempts}
-        begun(client, letters.redrive(group, **how, **wanted), wait, session.as_json)  # type: ignore[misc]
+        selection = _selection(client, which, _everything(group, everything))
+        started = letters_of(client).redrive(
+            group,
+            reason=reason,
+            rate=rate,
+            max_attempts=max_attempts,
+            **selection,  # type: ignore[misc]
+        )
+        _print_started(client, started, wait, session.as_json)
 
 
 @commands.add(
     "discard",
-    "holdfast dead-letters discard 3f2a9c0b1d4e5f60 --reason 'nobody wants them'",
+    "holdfast dead-letters discard 3f2a9c0b1d4e5f60 --reason 'no longer needed'",
     "holdfast dead-letters discard --all --until 90d --reason 'too old'",
 )
 def discard(
@@ -360,30 +364,31 @@ def discard(
     A bulk operation, done by the workers; --wait does it here.
     """
     with session.connect() as client:
-        wanted = chosen(client, which, _everything(group, everything))
-        begun(client, letters_of(client).discard(group, reason=reason, rate=rate, **wanted), wait, session.as_json)  # type: ignore[misc]
+        selection = _selection(client, which, _everything(group, everything))
+        started = letters_of(client).discard(group, reason=reason, rate=rate, **selection)  # type: ignore[misc]
+        _print_started(client, started, wait, session.as_json)
 
 
 def _everything(group: str | None, everything: bool) -> bool:
-    """A group says which; to say all besides could mean two things."""
+    """Whether no further selection is needed. A group together with ``--all`` is ambiguous."""
     if group is not None and everything:
         raise InvalidSetting("pass a group or --all, not both", code="conflicting_options")
     return everything or group is not None
 
 
-def _print(found: DeadLetterGroup) -> None:
-    write(f"{found.kind}  {found.fingerprint}")
-    noted = None if found.noted_at is None else f"{found.note} ({found.noted_by}, {moment(found.noted_at)})"
+def _print(group: DeadLetterGroup) -> None:
+    write(f"{group.kind}  {group.fingerprint}")
+    noted = None if group.noted_at is None else f"{group.note} ({group.noted_by}, {moment(group.noted_at)})"
     facts(
         [
-            ("error", f"{found.error_code}: {found.error_message}"),
-            ("where", found.frame),
-            ("open", f"{found.open:,}"),
-            ("times", f"{found.times:,}"),
-            ("first seen", moment(found.first_at)),
-            ("last seen", moment(found.last_at)),
-            ("sample", found.sample_job),
-            ("tenant", found.tenant),
+            ("error", f"{group.error_code}: {group.error_message}"),
+            ("where", group.frame),
+            ("open", f"{group.open:,}"),
+            ("times", f"{group.times:,}"),
+            ("first seen", moment(group.first_at)),
+            ("last seen", moment(group.last_at)),
+            ("sample", group.sample_job),
+            ("tenant", group.tenant),
             ("note", noted),
         ]
     )

@@ -1,4 +1,4 @@
-"""Groups; ``Operation``, rates, progress."""
+"""Groups of dead letters, and bulk operations with their rate and progress."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from holdfast.errors import InvalidInput, InvalidSetting
 BulkAction = Literal["cancel", "redrive", "discard"]
 BULK_ACTIONS: Final = ("cancel", "redrive", "discard")
 BATCH: Final = 100
-"""Jobs in one transaction: their locks are kept for a few milliseconds."""
+"""Jobs in one transaction, so that their locks are held for only a few milliseconds."""
 WINDOW: Final = 1_000
-"""How many jobs are looked at for one batch where most may have ended already."""
+"""Jobs that are read for one batch if many of them may have ended already."""
 COUNTED: Final = 100_000
-"""Up to how many are counted when an operation begins."""
-LEAST_RATE: Final = 0.001
-MOST_RATE: Final = 1_000_000.0
+"""Limit of the count of matching jobs when an operation starts."""
+MIN_RATE: Final = 0.001
+MAX_RATE: Final = 1_000_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Operation:
     reason: str | None
     max_attempts: int | None
     rate: float | None
-    "Maximum jobs per second."
+    """Maximum jobs per second."""
     state: str
     """``running``, ``done`` or ``cancelled``."""
     total: int
@@ -67,13 +67,13 @@ class Operation:
 
     @property
     def batch(self) -> int:
-        """How many jobs at a time: what the rate allows in about a second."""
+        """The number of jobs in a batch: as many as the rate allows in about a second."""
         return BATCH if self.rate is None else max(1, min(BATCH, math.floor(self.rate)))
 
 
 @dataclass(frozen=True, slots=True)
-class Starting:
-    """An operation about to be started."""
+class NewOperation:
+    """A bulk operation that is about to be started."""
 
     id: str
     action: BulkAction
@@ -83,10 +83,10 @@ class Starting:
 
 
 def check_rate(rate: object) -> float | None:
-    """Jobs a second; None for as fast as it goes."""
+    """Check a rate in jobs per second; None means no limit."""
     if rate is None:
         return None
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not LEAST_RATE <= rate <= MOST_RATE:
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not MIN_RATE <= rate <= MAX_RATE:
         raise InvalidSetting("a rate must be a number of jobs per second from 0.001 to 1,000,000", code="invalid_rate")
     return float(rate)
 
@@ -130,24 +130,24 @@ class DeadLetterGroup:
 
     @property
     def cursor(self) -> str:
-        """What the next page begins after, in either order."""
+        """The cursor of a page that begins after this group, in either order."""
         return f"{self.last_at.timestamp():.6f}/{self.open}/{self.fingerprint}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFilter:
-    """Which groups, the newest or the largest first. ``after`` is the cursor of the last one of the page before."""
+    """Which groups to list, newest or largest first. ``after`` is the cursor of the last group of the previous page."""
 
     tenant: str
     kind: str | None = None
     queue: str | None = None
     text: str | None = None
-    """Somewhere in the code, the message, the place or the note."""
+    """Text in the error code, the message, the location or the note."""
     since: datetime | None = None
-    """Seen since."""
+    """Only groups with a failure since this time."""
     order: Order = "last"
     resolved: bool = False
-    """Also those that have nothing open any more."""
+    """Include groups without open dead letters."""
     limit: int = 50
     after: str | None = None
 
@@ -155,15 +155,15 @@ class GroupFilter:
         if self.order not in ORDERS:
             raise InvalidSetting(f"groups can be sorted by {' or '.join(ORDERS)}, not {self.order!r}")
         instant_or_none(self.since, "since")
-        self.place()
+        self.position()
 
-    def place(self) -> tuple[float, int, str] | None:
-        """Behind which time or number, and which fingerprint."""
+    def position(self) -> tuple[float, int, str] | None:
+        """The time, the number of open dead letters and the fingerprint that ``after`` contains."""
         if self.after is None:
             return None
         try:
-            last, opened, fingerprint = self.after.split("/", 2)
-            return float(last), int(opened), fingerprint
+            last_at, open_count, fingerprint = self.after.split("/", 2)
+            return float(last_at), int(open_count), fingerprint
         except ValueError:
             raise InvalidInput(
                 f"{self.after!r} is not a cursor of the dead letter list", code="invalid_cursor"
@@ -172,7 +172,7 @@ class GroupFilter:
 
 @dataclass(frozen=True, slots=True)
 class Remade:
-    """How a job that was redriven with another payload and the one in its place name each other."""
+    """The link between a dead letter that was redriven with another payload and the job that replaced it."""
 
     job_id: str
     new_id: str

@@ -1,4 +1,4 @@
-"""``app.dead_letters``, ``app.operations``; the maintenance task of bulk operations."""
+"""``app.dead_letters`` and ``app.operations``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from holdfast.features.dead_letters.model import (
     BulkAction,
     DeadLetterGroup,
     GroupFilter,
+    NewOperation,
     Operation,
     Order,
-    Starting,
     check_action,
     check_rate,
 )
@@ -37,11 +37,11 @@ _Groups = list[DeadLetterGroup]
 REASONS = {
     "not_found": "no such job in this tenant",
     "not_dead": "it is not a dead letter",
-    "in_workflow": "others of its workflow wait for that very job",
+    "in_workflow": "other jobs of its workflow depend on it",
 }
 
 
-class GroupWanted(TypedDict, total=False):
+class GroupOptions(TypedDict, total=False):
     """Which groups, and in what order."""
 
     kind: str
@@ -54,8 +54,8 @@ class GroupWanted(TypedDict, total=False):
     after: str
 
 
-class Chosen(TypedDict, total=False):
-    """Which dead letters: those for which all of it holds."""
+class DeadLetterSelection(TypedDict, total=False):
+    """Which dead letters: those that match every given field."""
 
     kind: str
     queue: str
@@ -78,9 +78,10 @@ class DeadLetters(StoreNamespace):
         self._prepare = prepare
 
     @operation
-    def groups(self, **wanted: Unpack[GroupWanted]) -> Program[_Groups]:
-        """A page of groups, the latest failure first, or the largest with ``order="count"``; ``after`` is the
-        ``cursor`` of the last group of the page before. ``resolved=True`` includes groups without open dead letters."""
+    def groups(self, **wanted: Unpack[GroupOptions]) -> Program[_Groups]:
+        """A page of groups, most recent failure first, or largest first with ``order="count"``. ``after`` is the
+        ``cursor`` of the last group of the previous page. ``resolved=True`` includes groups without open dead
+        letters."""
         return (yield from run(self._store.dead_letters.groups(GroupFilter(tenant=self._tenant, **wanted))))
 
     agroups = awaited(groups)
@@ -88,10 +89,7 @@ class DeadLetters(StoreNamespace):
     @operation
     def group(self, fingerprint: str) -> Program[DeadLetterGroup]:
         """One group, or ``NotFound``."""
-        found = yield from run(self._store.dead_letters.group(fingerprint, self._tenant))
-        if found is None:
-            raise NotFound(f"no group of dead letters {fingerprint} in this tenant", code="group_not_found")
-        return found
+        return _known(fingerprint, (yield from run(self._store.dead_letters.group(fingerprint, self._tenant))))
 
     agroup = awaited(group)
 
@@ -117,20 +115,25 @@ class DeadLetters(StoreNamespace):
         reason: str | None = None,
         rate: float | None = None,
         max_attempts: int | None = None,
-        **chosen: Unpack[Chosen],
+        **selection: Unpack[DeadLetterSelection],
     ) -> Program[Operation]:
         """Put the dead letters of a group, or all that match, back into their queues: a bulk operation, at most
         ``rate`` jobs per second. For single jobs: ``app.jobs.redrive(id)``."""
-        return (yield from run(self._resolve("redrive", group, reason, rate, max_attempts, chosen)))
+        return (yield from run(self._resolve("redrive", group, reason, rate, max_attempts, selection)))
 
     aredrive = awaited(redrive)
 
     @operation
     def discard(
-        self, group: str | None = None, *, reason: str, rate: float | None = None, **chosen: Unpack[Chosen]
+        self,
+        group: str | None = None,
+        *,
+        reason: str,
+        rate: float | None = None,
+        **selection: Unpack[DeadLetterSelection],
     ) -> Program[Operation]:
         """Discard the dead letters of a group, or all that match, for good."""
-        return (yield from run(self._resolve("discard", group, reason, rate, None, chosen)))
+        return (yield from run(self._resolve("discard", group, reason, rate, None, selection)))
 
     adiscard = awaited(discard)
 
@@ -142,24 +145,26 @@ class DeadLetters(StoreNamespace):
         if job is None:
             raise NotFound(f"no job {job_id} in this tenant")
         new = self._prepare(job.kind, payload, job.tenant)
-        answer = yield from run(
+        result = yield from run(
             self._store.dead_letters.redrive_as(job.id, new.id, new.payload, storable(reason), self._actor, job.tenant)
         )
-        if answer.id is None:
-            why = answer.reason or "refused"
-            raise Conflict(f"job {job_id} cannot be redriven with another payload: {REASONS.get(why, why)}", code=why)
-        return answer.id
+        if result.id is None:
+            code = result.reason or "refused"
+            raise Conflict(
+                f"job {job_id} cannot be redriven with another payload: {REASONS.get(code, code)}", code=code
+            )
+        return result.id
 
     aredrive_as = awaited(redrive_as)
 
     @flow(writes=False)
     def _jobs(self, fingerprint: str, limit: int, before: str | None) -> Steps[list[Job]]:
         wanted = JobFilter(tenant=self._tenant, fingerprint=fingerprint, limit=limit, before=before)
-        found = yield from self._store.jobs.list(wanted).start()
-        if not found:
+        jobs = yield from self._store.jobs.list(wanted).start()
+        if not jobs:
             group = yield from self._store.dead_letters.group(fingerprint, self._tenant).start()
             _known(fingerprint, group)
-        return found
+        return jobs
 
     @flow()
     def _note(self, fingerprint: str, note: str | None) -> Steps[DeadLetterGroup]:
@@ -171,9 +176,9 @@ class DeadLetters(StoreNamespace):
         store = self._store
         group = yield from store.dead_letters.group(fingerprint, self._tenant).start()
         # A caller who reads every tenant writes the note to the tenant of the group.
-        whose = _known(fingerprint, group).tenant
-        yield from store.dead_letters.note(fingerprint, text, self._actor, whose).start()
-        group = yield from store.dead_letters.group(fingerprint, whose).start()
+        tenant = _known(fingerprint, group).tenant
+        yield from store.dead_letters.note(fingerprint, text, self._actor, tenant).start()
+        group = yield from store.dead_letters.group(fingerprint, tenant).start()
         return _known(fingerprint, group)
 
     @flow()
@@ -184,13 +189,13 @@ class DeadLetters(StoreNamespace):
         reason: str | None,
         rate: float | None,
         max_attempts: int | None,
-        chosen: Chosen,
+        selection: DeadLetterSelection,
     ) -> Steps[Operation]:
-        wanted: dict[str, Any] = dict(chosen)
+        wanted: dict[str, Any] = dict(selection)
         if group is not None:
-            found = yield from self._store.dead_letters.group(group, self._tenant).start()
-            wanted["fingerprint"] = _known(group, found).fingerprint
-        return (yield from self._operations._starting(action, reason, rate, max_attempts, wanted).start())
+            stored = yield from self._store.dead_letters.group(group, self._tenant).start()
+            wanted["fingerprint"] = _known(group, stored).fingerprint
+        return (yield from self._operations._start_flow(action, reason, rate, max_attempts, wanted).start())
 
 
 def _known(fingerprint: str, group: DeadLetterGroup | None) -> DeadLetterGroup:
@@ -203,26 +208,17 @@ def _known(fingerprint: str, group: DeadLetterGroup | None) -> DeadLetterGroup:
     return group
 
 
-LOOK = 0.2
+POLL_INTERVAL = 0.2
 """Seconds between two reads of a caller that waits."""
 
-_Operations = list[Operation]  # inside the class the word is an operation
+_Operations = list[Operation]  # inside the class, `list` is an operation
 
 
-class Wanted(TypedDict, total=False):
-    """Which jobs: those for which all of it holds."""
+class JobSelection(DeadLetterSelection, total=False):
+    """Which jobs: those that match every given field."""
 
     state: State | str
-    kind: str
-    queue: str
-    agent: str
-    executor: str
-    tag: str
-    correlation_id: str
-    parent_id: str
     fingerprint: str
-    since: datetime
-    until: datetime
 
 
 class Operations(StoreNamespace):
@@ -240,25 +236,27 @@ class Operations(StoreNamespace):
         reason: str | None = None,
         rate: float | None = None,
         max_attempts: int | None = None,
-        **wanted: Unpack[Wanted],
+        **selection: Unpack[JobSelection],
     ) -> Program[Operation]:
-        """``app.operations.start("cancel", kind="import", tag="spring")``: cancel, redrive or discard all jobs that
-        match, without waiting for the end. Workers do it in small batches, together at most ``rate`` jobs per second.
+        """Start a bulk operation: ``app.operations.start("cancel", kind="import", tag="spring")``.
+
+        It cancels, redrives or discards all jobs that match. Workers execute it in small batches, together at most
+        ``rate`` jobs per second. This call does not wait for the end.
         """
-        return (yield from run(self._starting(action, reason, rate, max_attempts, wanted)))
+        return (yield from run(self._start_flow(action, reason, rate, max_attempts, selection)))
 
     astart = awaited(start)
 
     @operation
     def get(self, id: str) -> Program[Operation]:
         """The operation, or ``NotFound``."""
-        return _found(id, (yield from run(self._store.operations.get(id, self._tenant))))
+        return (yield from self._get(id))
 
     aget = awaited(get)
 
     @operation
     def list(self, *, running: bool = False, limit: int = 50, before: str | None = None) -> Program[_Operations]:
-        """Newest first; ``before`` is the id of the last operation of the page before."""
+        """Operations, newest first; ``before`` is the id of the last operation of the previous page."""
         return (yield from run(self._store.operations.list(self._tenant, running, before, page_size(limit))))
 
     alist = awaited(list)
@@ -267,7 +265,7 @@ class Operations(StoreNamespace):
     def cancel(self, id: str, *, reason: str | None = None) -> Program[Operation]:
         """Stop the operation. Jobs it has changed stay changed."""
         cancelled = yield from run(self._store.operations.cancel(id, storable(reason), self._actor, self._tenant))
-        return _ended(cancelled, (yield from self._found(id)))
+        return _ended(cancelled, (yield from self._get(id)))
 
     acancel = awaited(cancel)
 
@@ -277,51 +275,48 @@ class Operations(StoreNamespace):
     ) -> Program[Operation]:
         """Wait until the operation is over, or raise ``WaitTimeout``. ``watch`` is called with its progress."""
         until = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
-        while not (operation := (yield from self._found(id))).over:
+        while not (operation := (yield from self._get(id))).over:
             if watch is not None:
                 watch(operation)
             if until is not None and time.monotonic() >= until:
                 raise WaitTimeout(
                     f"operation {id} has not finished: {operation.done} of {operation.total} jobs are done"
                 )
-            yield from sleep(LOOK)
+            yield from sleep(POLL_INTERVAL)
         return operation
 
     await_end = awaited(wait)
 
     @operation
     def run(self, id: str, *, watch: Callable[[Operation], None] | None = None) -> Program[Operation]:
-        """Work on the operation here until it is over, beside the workers: no batch is done twice, and the rate
-        holds."""
-        while not (operation := (yield from self._found(id))).over:
+        """Execute the operation in this process until it is over, in parallel with the workers. No batch is executed
+        twice, and the rate applies to all of them together."""
+        while not (operation := (yield from self._get(id))).over:
             if watch is not None:
                 watch(operation)
             if (yield from run(self._store.operations.work(self._tenant, id))) is None:
-                yield from sleep(LOOK / 4)
+                yield from sleep(POLL_INTERVAL / 4)
         return operation
 
     arun = awaited(run)
 
-    def _found(self, id: str) -> Program[Operation]:
-        return _found(id, (yield from run(self._store.operations.get(id, self._tenant))))
+    def _get(self, id: str) -> Program[Operation]:
+        operation = yield from run(self._store.operations.get(id, self._tenant))
+        if operation is None:
+            raise NotFound(f"no operation {id} in this tenant", code="operation_not_found")
+        return operation
 
-    def _starting(
+    def _start_flow(
         self, action: str, reason: str | None, rate: float | None, max_attempts: int | None, wanted: Mapping[str, Any]
     ) -> Flow[Operation]:
-        """The flow that starts an operation, also as part of another one."""
-        which, why = check_action(action), storable(reason)
-        if which == "discard" and not (why or "").strip():
+        """The flow that starts an operation, alone or as part of another flow."""
+        checked_action, text = check_action(action), storable(reason)
+        if checked_action == "discard" and not (text or "").strip():
             raise InvalidInput("discarding dead letters needs a reason", code="reason_required")
-        if max_attempts is not None and which != "redrive":
+        if max_attempts is not None and checked_action != "redrive":
             raise InvalidSetting("max_attempts is only for a redrive", code="conflicting_options")
-        new = Starting(self._new_id(), which, why, attempt_limit(max_attempts), check_rate(rate))
+        new = NewOperation(self._new_id(), checked_action, text, attempt_limit(max_attempts), check_rate(rate))
         return self._store.operations.start(new, all_of(self._tenant, wanted), self._actor, self._tenant)
-
-
-def _found(id: str, operation: Operation | None) -> Operation:
-    if operation is None:
-        raise NotFound(f"no operation {id} in this tenant", code="operation_not_found")
-    return operation
 
 
 def _ended(cancelled: bool, operation: Operation) -> Operation:

@@ -1,4 +1,4 @@
-"""Groups, one group, operations."""
+"""The pages of dead letter groups and of bulk operations."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ from holdfast.engine.job import Job
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, InvalidInput, NotFound
 from holdfast.features.dead_letters.model import NOTE_LIMIT, ORDERS, DeadLetterGroup, Operation, Order
-from holdfast.features.dead_letters.operations import GroupWanted
+from holdfast.features.dead_letters.operations import GroupOptions
 from holdfast.features.payloads.model import HIDDEN
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import require
 from holdfast.server.pages import PAGE, ask_first, chosen, document, does, fields, go, number, said, shows, whole_number
 from holdfast.server.rendering import render, the_app
 
-MOST_TRIES: Final = 1_000
-REASON: Final = 1_000
+MAX_ATTEMPTS: Final = 1_000
+REASON_LIMIT: Final = 1_000
 
 
 async def groups(request: Request) -> Response:
-    asked = request.query_params
-    wanted: GroupWanted = {
-        "order": cast(Order, chosen(asked, "order", ORDERS)),
-        "resolved": bool(asked.get("resolved")),
+    params = request.query_params
+    options: GroupOptions = {
+        "order": cast(Order, chosen(params, "order", ORDERS)),
+        "resolved": bool(params.get("resolved")),
         "limit": PAGE + 1,
     }
     for name in ("kind", "queue", "text", "after"):
-        value = said(asked, name)
+        value = said(params, name)
         if value is not None:
-            wanted[name] = value
-    found = await the_app(request).dead_letters.agroups(**wanted)
-    following = found[PAGE - 1].cursor if len(found) > PAGE else None
-    query = {name: asked.get(name) for name in ("kind", "queue", "text", "order", "resolved")}
+            options[name] = value
+    result = await the_app(request).dead_letters.agroups(**options)
+    following = result[PAGE - 1].cursor if len(result) > PAGE else None
+    query = {name: params.get(name) for name in ("kind", "queue", "text", "order", "resolved")}
     return await render(
-        request, "dead_letters.html", groups=found[:PAGE], following=following, wanted=wanted, query=query
+        request, "dead_letters.html", groups=result[:PAGE], following=following, wanted=options, query=query
     )
 
 
 async def group(request: Request) -> Response:
     app, before = the_app(request), said(request.query_params, "before", 50)
-    found = await _group(request)
-    jobs = await app.dead_letters.ajobs(found.fingerprint, limit=PAGE + 1, before=before)
+    result = await _group(request)
+    jobs = await app.dead_letters.ajobs(result.fingerprint, limit=PAGE + 1, before=before)
     client = app._session
-    sample = await client.arun(client.store.jobs.get(found.sample_job, client.tenant))  # may be purged
+    sample = await client.arun(client.store.jobs.get(result.sample_job, client.tenant))  # may be purged
     running = [
-        each
-        for each in await app.operations.alist(running=True, limit=PAGE)
-        if each.wanted.get("fingerprint") == found.fingerprint
+        operation
+        for operation in await app.operations.alist(running=True, limit=PAGE)
+        if operation.wanted.get("fingerprint") == result.fingerprint
     ]
     following = jobs[PAGE - 1].id if len(jobs) > PAGE else None
     return await render(
         request,
         "dead_letter_group.html",
-        group=found,
+        group=result,
         jobs=jobs[:PAGE],
         following=following,
         sample=sample,
@@ -69,45 +69,45 @@ async def group(request: Request) -> Response:
 
 
 async def note(request: Request) -> Response:
-    found, given = await _group(request), await fields(request)
-    await the_app(request).dead_letters.anote(found.fingerprint, said(given, "note", NOTE_LIMIT))
-    return go(request, _path(request, found), "Note saved.")
+    group, form = await _group(request), await fields(request)
+    await the_app(request).dead_letters.anote(group.fingerprint, said(form, "note", NOTE_LIMIT))
+    return go(request, _path(request, group), "Note saved.")
 
 
 async def redrive(request: Request) -> Response:
-    """All that are open in the group, as an operation that can be followed."""
-    found, given = await _group(request), await fields(request)
+    """Redrive all open dead letters of the group, as a bulk operation."""
+    group, form = await _group(request), await fields(request)
     started = await the_app(request).dead_letters.aredrive(
-        found.fingerprint,
-        reason=said(given, "reason", REASON),
-        rate=number(given, "rate"),
-        max_attempts=whole_number(given, "max_attempts", 1, MOST_TRIES),
+        group.fingerprint,
+        reason=said(form, "reason", REASON_LIMIT),
+        rate=number(form, "rate"),
+        max_attempts=whole_number(form, "max_attempts", 1, MAX_ATTEMPTS),
     )
     return go(request, f"/operations/{started.id}", "Redriving the jobs of this group.")
 
 
 async def discard(request: Request) -> Response:
-    found, given = await _group(request), await fields(request)
-    reason = _required(given)
-    question = f"Discard all {found.open:,} dead letters of this group permanently?"
-    if (asks := await ask_first(request, question, back=_path(request, found))) is not None:
-        return asks
-    started = await the_app(request).dead_letters.adiscard(found.fingerprint, reason=reason, rate=number(given, "rate"))
+    group, form = await _group(request), await fields(request)
+    reason = _required_reason(form)
+    question = f"Discard all {group.open:,} dead letters of this group permanently?"
+    if (confirmation := await ask_first(request, question, back=_path(request, group))) is not None:
+        return confirmation
+    started = await the_app(request).dead_letters.adiscard(group.fingerprint, reason=reason, rate=number(form, "rate"))
     return go(request, f"/operations/{started.id}", "Discarding the jobs of this group.")
 
 
 async def resolve(request: Request) -> Response:
-    """One job of the group."""
-    found, given = await _group(request), await fields(request)
+    """Redrive or discard one job of the group."""
+    group, form = await _group(request), await fields(request)
     job, jobs = await _job(request), the_app(request).jobs
-    if given.get("action") == "redrive":
-        verdicts = await jobs.aredrive(job.id, reason=said(given, "reason", REASON), tenant=job.tenant)
-    elif given.get("action") == "discard":
-        reason = _required(given)
+    if form.get("action") == "redrive":
+        verdicts = await jobs.aredrive(job.id, reason=said(form, "reason", REASON_LIMIT), tenant=job.tenant)
+    elif form.get("action") == "discard":
+        reason = _required_reason(form)
         if (
-            asks := await ask_first(request, f"Discard job {job.id} permanently?", back=_path(request, found))
+            confirmation := await ask_first(request, f"Discard job {job.id} permanently?", back=_path(request, group))
         ) is not None:
-            return asks
+            return confirmation
         verdicts = await jobs.adiscard(job.id, reason=reason, tenant=job.tenant)
     else:
         raise InvalidInput("Choose redrive or discard.", code="invalid_request")
@@ -115,21 +115,21 @@ async def resolve(request: Request) -> Response:
         raise Conflict(
             f"Cannot change job {job.id}: it is already {job.state} ({verdicts[0].reason})", code=verdicts[0].reason
         )
-    done = "redriven" if given["action"] == "redrive" else "discarded"
-    return go(request, _path(request, found), f"Job {job.id} {done}.")
+    done = "redriven" if form["action"] == "redrive" else "discarded"
+    return go(request, _path(request, group), f"Job {job.id} {done}.")
 
 
 async def edit(request: Request) -> Response:
-    found, job = await _group(request), await _job(request)
+    group, job = await _group(request), await _job(request)
     shown = None if job.payload == HIDDEN else json.dumps(job.payload, indent=2, ensure_ascii=False)
-    return await render(request, "dead_letter_edit.html", group=found, job=job, payload=shown)
+    return await render(request, "dead_letter_edit.html", group=group, job=job, payload=shown)
 
 
-async def remake(request: Request) -> Response:
-    """A new job with what was written in its place."""
-    job, given = await _job(request), await fields(request)
-    payload = document(given, "payload")
-    new = await the_app(request).dead_letters.aredrive_as(job.id, payload, reason=said(given, "reason", REASON))
+async def replace(request: Request) -> Response:
+    """Replace the dead letter with a new job that has the edited payload."""
+    job, form = await _job(request), await fields(request)
+    payload = document(form, "payload")
+    new = await the_app(request).dead_letters.aredrive_as(job.id, payload, reason=said(form, "reason", REASON_LIMIT))
     return go(request, f"/jobs/{new}", f"This job replaces {job.id}.")
 
 
@@ -139,22 +139,22 @@ async def _group(request: Request) -> DeadLetterGroup:
 
 
 async def _job(request: Request) -> Job:
-    found = await the_app(request).jobs.aget(request.path_params["job"])
-    if found.state is not State.DEAD_LETTER:
+    job = await the_app(request).jobs.aget(request.path_params["job"])
+    if job.state is not State.DEAD_LETTER:
         raise NotFound("no such dead letter in this tenant", code="not_dead")
-    return found
+    return job
 
 
-def _required(given: dict[str, str]) -> str:
-    reason = said(given, "reason", REASON)
+def _required_reason(form: dict[str, str]) -> str:
+    reason = said(form, "reason", REASON_LIMIT)
     if reason is None:
         raise InvalidInput("Discarding dead letters needs a reason.", code="reason_required")
     return reason
 
 
-def _path(request: Request, found: DeadLetterGroup) -> str:
+def _path(request: Request, group: DeadLetterGroup) -> str:
     query = f"?{request.url.query}" if request.url.query else ""
-    return f"/dead-letters/{found.fingerprint}{query}"
+    return f"/dead-letters/{group.fingerprint}{query}"
 
 
 ONE: Final = "/dead-letters/{fingerprint}"
@@ -166,7 +166,7 @@ routes = [
     does(ONE + "/discard", discard, Scope.OPERATE),
     does(ONE + "/jobs/{job}", resolve, Scope.OPERATE),
     shows(ONE + "/jobs/{job}/edit", edit, Scope.OPERATE),
-    does(ONE + "/jobs/{job}/edit", remake, Scope.OPERATE),
+    does(ONE + "/jobs/{job}/edit", replace, Scope.OPERATE),
 ]
 
 
@@ -176,11 +176,15 @@ OPERATION_PAGE = 50
 async def list_operations(request: Request) -> Response:
     require(request, Scope.READ)
     before = request.query_params.get("before")
-    found = await the_app(request).operations.alist(
+    operations = await the_app(request).operations.alist(
         limit=OPERATION_PAGE + 1, before=parse_id(before) if before else None
     )
     return await render(
-        request, "operations.html", operations=found[:OPERATION_PAGE], more=len(found) > OPERATION_PAGE, before=before
+        request,
+        "operations.html",
+        operations=operations[:OPERATION_PAGE],
+        more=len(operations) > OPERATION_PAGE,
+        before=before,
     )
 
 
@@ -194,8 +198,8 @@ async def cancel(request: Request) -> Response:
     operation = await _operation(request)
     page = f"/operations/{operation.id}"
     question = f"Cancel this operation? {operation.done:,} finished jobs are not undone."
-    if (asked := await ask_first(request, question, back=page)) is not None:
-        return asked
+    if (confirmation := await ask_first(request, question, back=page)) is not None:
+        return confirmation
     await the_app(request).operations.acancel(operation.id)
     return go(request, page, "Operation cancelled.")
 

@@ -1,4 +1,4 @@
-"""/dead-letters, /operations."""
+"""``/dead-letters`` and ``/operations``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.engine.job import Job
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput
 from holdfast.features.dead_letters.model import BulkAction, DeadLetterGroup, Operation, Order
-from holdfast.features.dead_letters.operations import GroupWanted
+from holdfast.features.dead_letters.operations import GroupOptions
 from holdfast.features.jobs.search import moment
 from holdfast.features.tokens.model import Scope
 from holdfast.server.bodies import Because, Body, Text, Words
@@ -23,17 +23,17 @@ from holdfast.stores.requests import JobFilter
 
 router = Router(prefix="/dead-letters", tags=["dead letters"])
 
-Word = Annotated[str | None, Query(max_length=255)]
+NameQuery = Annotated[str | None, Query(max_length=255)]
 Rate = Annotated[float | None, Field(default=None, ge=0.001, le=1_000_000, description="Maximum jobs per second.")]
 
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[DeadLetterGroup])
 async def list_dead_letters(
     app: TheApp,
-    kind: Word = None,
-    queue: Word = None,
-    text: Word = None,
-    since: Word = None,
+    kind: NameQuery = None,
+    queue: NameQuery = None,
+    text: NameQuery = None,
+    since: NameQuery = None,
     order: Order = "last",
     resolved: bool = False,
     after: Annotated[str | None, Query(max_length=255)] = None,
@@ -41,18 +41,18 @@ async def list_dead_letters(
 ) -> Page[DeadLetterGroup]:
     """List dead letter groups, most recent first or largest first (`order=count`). `resolved` includes groups with
     nothing open."""
-    wanted = GroupWanted(order=order, resolved=resolved, limit=limit + 1)
+    options = GroupOptions(order=order, resolved=resolved, limit=limit + 1)
     if kind is not None:
-        wanted["kind"] = kind
+        options["kind"] = kind
     if queue is not None:
-        wanted["queue"] = queue
+        options["queue"] = queue
     if text is not None:
-        wanted["text"] = text
+        options["text"] = text
     if after is not None:
-        wanted["after"] = after
+        options["after"] = after
     if since is not None:
-        wanted["since"] = moment(since, await app._session.arun(app._session.store.clock.now()))
-    return paged(await app.dead_letters.agroups(**wanted), limit, lambda group: group.cursor)
+        options["since"] = moment(since, await app._session.arun(app._session.store.clock.now()))
+    return paged(await app.dead_letters.agroups(**options), limit, lambda group: group.cursor)
 
 
 @router.get("/{group}", dependencies=[allowed(Scope.READ)], response_model=DeadLetterGroup)
@@ -65,10 +65,10 @@ async def list_dead_jobs(app: TheApp, group: Name, after: After = None, limit: L
     """List the open dead letters of a group, newest first, without payloads."""
     client, before = app._session, None if after is None else parse_id(after)
     wanted = JobFilter(tenant=client.tenant, fingerprint=group, limit=limit + 1, before=before, payloads=False)
-    found = await client.arun(client.store.jobs.list(wanted))
-    if not found:
+    jobs = await client.arun(client.store.jobs.list(wanted))
+    if not jobs:
         await show_dead_letters(app, group)
-    return paged(found, limit, lambda job: job.id)
+    return paged(jobs, limit, lambda job: job.id)
 
 
 class Note(Body):
@@ -91,9 +91,9 @@ async def redrive_dead_letters(
     request: Request, response: Response, app: TheApp, group: Name, body: RedriveGroup | None = None
 ) -> Operation:
     """Redrive all dead letters of a group. Workers run this as an operation."""
-    asked = body or RedriveGroup.model_validate({})
+    options = body or RedriveGroup.model_validate({})
     started = await app.dead_letters.aredrive(
-        group, reason=asked.reason, rate=asked.rate, max_attempts=asked.max_attempts
+        group, reason=options.reason, rate=options.rate, max_attempts=options.max_attempts
     )
     response.headers["location"] = here(request, f"/operations/{started.id}")
     return started
@@ -118,7 +118,7 @@ operation_router = Router(prefix="/operations", tags=["operations"])
 
 
 class Which(Body):
-    """Which jobs: those for which all of it holds. ``q`` says the same in one line."""
+    """Which jobs: those that match every given field. ``q`` is the same as one line of text."""
 
     q: str | None = Field(default=None, max_length=1_000)
     state: State | None = None
@@ -134,7 +134,7 @@ class Which(Body):
     until: Text | None = None
     everything: bool = Field(default=False, description="Select all jobs, if nothing else selects some.")
 
-    async def chosen(self, app: App) -> dict[str, Any]:
+    async def selection(self, app: App) -> dict[str, Any]:
         names = self.model_fields_set & {*Which.model_fields} - {"everything"}
         search = await the_search(app, **{name: getattr(self, name) for name in names})
         if search.examines:
@@ -165,9 +165,9 @@ class StartOperation(Which):
 @operation_router.post("", dependencies=[allowed(Scope.OPERATE)], status_code=202, response_model=Operation)
 async def start_operation(request: Request, response: Response, app: TheApp, body: StartOperation) -> Operation:
     """Start an operation on all matching jobs: cancel, redrive or discard. Workers run it in small batches."""
-    wanted = await body.chosen(app)
+    selection = await body.selection(app)
     started = await app.operations.astart(
-        body.action, reason=body.reason, rate=body.rate, max_attempts=body.max_attempts, **wanted
+        body.action, reason=body.reason, rate=body.rate, max_attempts=body.max_attempts, **selection
     )
     response.headers["location"] = here(request, f"/operations/{started.id}")
     return started
@@ -178,8 +178,8 @@ async def list_operations(
     app: TheApp, running: bool = False, after: After = None, limit: Limit = PAGE
 ) -> Page[Operation]:
     """List bulk operations, newest first."""
-    found = await app.operations.alist(running=running, limit=limit + 1, before=after)
-    return paged(found, limit, lambda each: each.id)
+    operations = await app.operations.alist(running=running, limit=limit + 1, before=after)
+    return paged(operations, limit, lambda operation: operation.id)
 
 
 @operation_router.get("/{operation_id}", dependencies=[allowed(Scope.READ)], response_model=Operation)

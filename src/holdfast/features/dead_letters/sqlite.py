@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT, Enqueued
 from holdfast.engine.states import State
-from holdfast.features.dead_letters.model import COUNTED, Operation, Starting
-from holdfast.features.dead_letters.store import DeadLetterReads, Operating, as_wanted, for_action
+from holdfast.features.dead_letters.model import COUNTED, NewOperation, Operation
+from holdfast.features.dead_letters.store import DeadLetterReads, OperationBatches, filter_json, for_action
 from holdfast.stores.codecs import Record, in_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.requests import JobFilter
@@ -27,11 +28,11 @@ _FIND = (
     "SELECT s.state, j.workflow_id, j.tenant, (SELECT r.new_id FROM redriven_as r WHERE r.job_id = s.id)"
     " FROM job_state s JOIN job j ON j.n = s.n WHERE s.id = :old AND (:any OR s.tenant = :tenant)"
 )
-_GIVE_UP = "UPDATE job_state SET state = 'cancelled', finished_at = :now, note = :note WHERE id = :old"
-_KEPT = SAME.replace("payload, ", "")
-_REMAKE = (
-    f"INSERT INTO job (id, payload, {_KEPT}, queue, priority, max_attempts, enqueued_by, created_at)"
-    f" SELECT :new, :payload, j.{_KEPT.replace(', ', ', j.')}, s.queue, s.priority, s.max_attempts, :actor, :now"
+_DISCARD = "UPDATE job_state SET state = 'cancelled', finished_at = :now, note = :note WHERE id = :old"
+_COPIED = SAME.replace("payload, ", "")
+_REPLACE = (
+    f"INSERT INTO job (id, payload, {_COPIED}, queue, priority, max_attempts, enqueued_by, created_at)"
+    f" SELECT :new, :payload, j.{_COPIED.replace(', ', ', j.')}, s.queue, s.priority, s.max_attempts, :actor, :now"
     " FROM job j JOIN job_state s ON s.n = j.n WHERE j.id = :old"
 )
 _LINK = "INSERT INTO redriven_as (job_id, tenant, new_id, by, at) VALUES (:old, :tenant, :new, :actor, :now)"
@@ -52,22 +53,22 @@ class SqliteDeadLetters(SqlitePart, DeadLetterReads):
     ) -> Steps[Enqueued]:
         old = parse_id(job_id)
         rows = yield Statement(_FIND, {"old": old, "any": any_tenant(tenant), "tenant": tenant})
-        state, workflow, whose, made = rows[0] if rows else (None, None, tenant, None)
-        if made is not None:
-            return Enqueued(made, False)
+        state, workflow, job_tenant, replacement = rows[0] if rows else (None, None, tenant, None)
+        if replacement is not None:
+            return Enqueued(replacement, False)
         refusal = "not_found" if state is None else "not_dead" if state != State.DEAD_LETTER else None
-        if refusal is None and workflow is not None:  # others wait for that very job
+        if refusal is None and workflow is not None:  # other jobs depend on this job
             refusal = "in_workflow"
         if refusal is not None:
             return Enqueued(None, False, refusal)
         now = yield from sign(actor)
-        why = f"redriven as {new_id}" + (f": {reason}" if reason else "")
-        names = {"old": old, "new": new_id}
-        yield Statement(_GIVE_UP, {"old": old, "now": now, "note": json.dumps({"reason": why})})
-        yield Statement(_REMAKE, names | {"payload": payload, "actor": actor, "now": now})
+        note = f"redriven as {new_id}" + (f": {reason}" if reason else "")
+        job_ids = {"old": old, "new": new_id}
+        yield Statement(_DISCARD, {"old": old, "now": now, "note": json.dumps({"reason": note})})
+        yield Statement(_REPLACE, job_ids | {"payload": payload, "actor": actor, "now": now})
         for statement in IN_PLACE:
-            yield Statement(statement, names)
-        yield Statement(_LINK, names | {"tenant": whose, "actor": actor, "now": now})
+            yield Statement(statement, job_ids)
+        yield Statement(_LINK, job_ids | {"tenant": job_tenant, "actor": actor, "now": now})
         yield from unsign()
         return Enqueued(new_id, True)
 
@@ -95,15 +96,16 @@ _CANCEL = (
 )
 
 
-class SqliteOperations(SqlitePart, Operating):
+class SqliteOperations(SqlitePart, OperationBatches):
     @flow()
-    def start(self, new: Starting, wanted: JobFilter, actor: str, tenant: str) -> Steps[Operation]:
-        chosen = for_action(new.action, wanted)
-        total = yield from self._count(chosen)
+    def start(self, new: NewOperation, wanted: JobFilter, actor: str, tenant: str) -> Steps[Operation]:
+        wanted = for_action(new.action, wanted)
+        total = yield from self._count(wanted)
         now = yield from sign(actor)
-        facts = {"id": new.id, "tenant": tenant, "action": new.action, "wanted": as_wanted(chosen)}
-        how = {"reason": new.reason or None, "limit": new.max_attempts, "rate": new.rate, "actor": actor, "now": now}
-        yield Statement(_START, facts | how | {"total": min(total, COUNTED), "capped": int(total > COUNTED)})
+        params: dict[str, Any] = {"id": new.id, "tenant": tenant, "action": new.action, "wanted": filter_json(wanted)}
+        params |= {"reason": new.reason or None, "limit": new.max_attempts, "rate": new.rate, "actor": actor}
+        params |= {"total": min(total, COUNTED), "capped": int(total > COUNTED), "now": now}
+        yield Statement(_START, params)
         yield from unsign()
         started = yield from self.get(new.id, tenant).start()
         assert started is not None
@@ -123,30 +125,30 @@ class SqliteOperations(SqlitePart, Operating):
     @flow()
     def cancel(self, operation_id: str, reason: str | None, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
-        whose = {"id": parse_id(operation_id), "any": any_tenant(tenant), "tenant": tenant}
-        rows = yield Statement(_CANCEL, whose | {"now": now, "actor": actor, "reason": reason or None})
+        params = {"id": parse_id(operation_id), "any": any_tenant(tenant), "tenant": tenant}
+        rows = yield Statement(_CANCEL, params | {"now": now, "actor": actor, "reason": reason or None})
         yield from unsign()
         return bool(rows)
 
-    # --- what working on one asks for ---
-
     def _hold_operation(self, only: str | None, tenant: str) -> Steps[Operation | None]:
-        """There is one writer at a time, so to have the write lock is to have it."""
+        """There is one writer at a time: the write lock holds the operation."""
         ((now,),) = yield Statement("SELECT now FROM present")
-        whose = {"any": any_tenant(tenant), "tenant": tenant}
-        rows = yield Statement(_HOLD, whose | {"now": now, "only": only})
+        params = {"any": any_tenant(tenant), "tenant": tenant, "now": now, "only": only}
+        rows = yield Statement(_HOLD, params)
         return self._operation(rows[0]) if rows else None
 
-    def _do_operation(self, found: Operation, jobs: Sequence[str], last: str | None, over: bool) -> Steps[None]:
-        now = yield from sign(found.created_by)
-        verdicts = yield from apply(found.action, jobs, found.reason, found.tenant, now, found.max_attempts, found.id)
-        no = Counter(verdict.reason or "refused" for verdict in verdicts if verdict.refused)
-        pause = 0 if found.rate is None else in_micros(len(jobs) / found.rate)
+    def _do_operation(self, operation: Operation, jobs: Sequence[str], last: str | None, over: bool) -> Steps[None]:
+        now = yield from sign(operation.created_by)
+        verdicts = yield from apply(
+            operation.action, jobs, operation.reason, operation.tenant, now, operation.max_attempts, operation.id
+        )
+        refusals = Counter(verdict.reason or "refused" for verdict in verdicts if verdict.refused)
+        pause = 0 if operation.rate is None else in_micros(len(jobs) / operation.rate)
         progress = {
-            "id": found.id,
-            "done": len(jobs) - no.total(),
-            "refused": no.total(),
-            "refusals": json.dumps(dict(Counter(found.refusals) + no)),
+            "id": operation.id,
+            "done": len(jobs) - refusals.total(),
+            "refused": refusals.total(),
+            "refusals": json.dumps(dict(Counter(operation.refusals) + refusals)),
             "last": last,
             "next": now + pause,
             "over": int(over),

@@ -1,9 +1,9 @@
-"""Dead letters in groups and bulk operations in the database: port, shared reads and PostgreSQL.
+"""Groups of dead letters and bulk operations in the database: ports, shared reads and PostgreSQL.
 
-Working off a bulk operation (DP-15): find the next jobs, do to them what was asked, move its place on.
-
-One transaction a batch, so a process that is killed has done all of it or nothing, and each job has one turn: places
-only go down. Many processes may work at once: one has the operation's row, the others look for another operation.
+A bulk operation is executed in batches: read the next matching jobs, change them, advance the operation's position. A
+batch is one transaction, so a process that is killed has done all of it or nothing. Positions only descend, so each
+job is processed once. Many processes may work at the same time: one holds the operation's row, and the others take
+another operation.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from holdfast.features.dead_letters.model import (
     WINDOW,
     DeadLetterGroup,
     GroupFilter,
+    NewOperation,
     Operation,
     Remade,
-    Starting,
 )
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
@@ -46,36 +46,36 @@ class DeadLetterStore(Protocol):
         ...
 
     def note(self, fingerprint: str, note: str | None, actor: str, tenant: str) -> Flow[bool]:
-        """What people have found out about a group; None takes it away. False: there is no such group."""
+        """Set the note of a group; None removes it. False if there is no such group."""
         ...
 
     def redrive_as(
         self, job_id: str, new_id: str, payload: str, reason: str | None, actor: str, tenant: str
     ) -> Flow[Enqueued]:
-        """Discard a dead letter, and enqueue a job in its place with another payload (JSON text). Asked again it
-        answers the same job, with ``created`` False; without an id ``reason`` says why there is none."""
+        """Discard a dead letter and enqueue a job with another payload (JSON text) in its place. A repeated call
+        returns the same job with ``created`` False. If the id is None, ``reason`` is the refusal."""
         ...
 
     def remade(self, job_id: str, tenant: str) -> Flow[list[Remade]]:
-        """Of which job it took the place, and which job took its."""
+        """The job that this job replaced, and the job that replaced it."""
         ...
 
 
 class OperationStore(Protocol):
-    def start(self, new: Starting, wanted: JobFilter, actor: str, tenant: str) -> Flow[Operation]:
-        """Have something done to all jobs that a filter wants: they are counted now, and whoever has time does it."""
+    def start(self, new: NewOperation, wanted: JobFilter, actor: str, tenant: str) -> Flow[Operation]:
+        """Start an operation on all matching jobs. They are counted now; workers execute the operation."""
         ...
 
     def next(self, tenant: str = EVERY_TENANT) -> Flow[float | None]:
-        """In how many seconds a batch of some operation is due; None when there is none."""
+        """The seconds until the next batch of any operation is due; None if there is no running operation."""
         ...
 
     def work(self, tenant: str = EVERY_TENANT, only: str | None = None) -> Flow[int | None]:
-        """Do the next batch that is due, of this operation or any; how many jobs it was, or None for nothing to do."""
+        """Execute the next due batch of this operation, or of any. Returns the number of jobs; None if none was due."""
         ...
 
     def cancel(self, operation_id: str, reason: str | None, actor: str, tenant: str) -> Flow[bool]:
-        """No further batch is begun. False when it is over already, or is not there."""
+        """Start no further batch. False if the operation has ended or does not exist."""
         ...
 
     def get(self, operation_id: str, tenant: str) -> Flow[Operation | None]: ...
@@ -83,14 +83,14 @@ class OperationStore(Protocol):
     def list(
         self, tenant: str, running: bool = False, before: str | None = None, limit: int = 50
     ) -> Flow[list[Operation]]:
-        """Newest first; ``before`` is the id of the last one of the page before."""
+        """Newest first; ``before`` is the id of the last operation of the previous page."""
         ...
 
 
 GROUP_COLUMNS = Record.columns(DeadLetterGroup, "g.").replace("g.error_message", spoken("g.error_message", "g"))
 OPERATION_COLUMNS = Record.columns(Operation, "o.")
-# A literal part of a text, whatever case it is in; a few hundred groups are read for it, not the dead letters.
-_FITS = " or ".join(
+# A case-insensitive search for literal text. It reads a few hundred groups, not the dead letters.
+_CONTAINS_TEXT = " or ".join(
     f"lower({column}) like :part escape '!'" for column in ("g.error_code", "g.error_message", "g.frame", "g.note")
 )
 
@@ -110,25 +110,25 @@ class DeadLetterReads(Reader):
             conditions.append("g.kind = :kind")
             params["kind"] = wanted.kind
         if wanted.queue is not None:
-            fits = "l.tenant = g.tenant and l.queue = :queue and l.fingerprint = g.fingerprint"
-            conditions.append(f"exists (select 1 from {{dead_letter}} l where {fits})")
+            in_queue = "l.tenant = g.tenant and l.queue = :queue and l.fingerprint = g.fingerprint"
+            conditions.append(f"exists (select 1 from {{dead_letter}} l where {in_queue})")
             params["queue"] = wanted.queue
         if wanted.text is not None:
-            conditions.append(f"({_FITS})")
-            params["part"] = _part(wanted.text)
+            conditions.append(f"({_CONTAINS_TEXT})")
+            params["part"] = _like_pattern(wanted.text)
         if wanted.since is not None:
             conditions.append("g.last_at >= :since")
             params["since"] = moment(wanted.since)
         by = "g.last_at" if wanted.order == "last" else "g.open"
-        place = wanted.place()
-        if place is not None:
+        position = wanted.position()
+        if position is not None:
             conditions.append(f"({by}, g.fingerprint) < (:place, :name)")
-            last, opened, params["name"] = place
-            params["place"] = moment(datetime.fromtimestamp(last, UTC)) if wanted.order == "last" else opened
+            last_at, open_count, params["name"] = position
+            params["place"] = moment(datetime.fromtimestamp(last_at, UTC)) if wanted.order == "last" else open_count
         index = "largest" if wanted.order == "count" else "all" if wanted.resolved else "newest"
-        named = "" if wanted.tenant == EVERY_TENANT else self.dialect.by_index(f"dead_letter_group_{index}")
+        hint = "" if wanted.tenant == EVERY_TENANT else self.dialect.by_index(f"dead_letter_group_{index}")
         text = (
-            f"select {GROUP_COLUMNS} from {{dead_letter_group}} g{named} where {' and '.join(conditions)}"
+            f"select {GROUP_COLUMNS} from {{dead_letter_group}} g{hint} where {' and '.join(conditions)}"
             f" order by {by} desc, g.fingerprint desc limit {max(1, min(wanted.limit, MOST)):d}"
         )
         rows = yield from self._ask(wanted.tenant, text, **params)
@@ -189,34 +189,31 @@ class OperationReads(Reader):
         return [self._operation(row) for row in rows]
 
 
-def _part(text: str) -> str:
-    """For ``like``, with what means something to it taken literally."""
+def _like_pattern(text: str) -> str:
+    """A pattern for ``like`` that matches the literal text anywhere."""
     literal = text.lower()
-    for sign in "!%_":
-        literal = literal.replace(sign, f"!{sign}")
+    for character in "!%_":
+        literal = literal.replace(character, f"!{character}")
     return f"%{literal}%"
 
 
-_SPAN = ("since", "until")
-_NOT_KEPT = ("tenant", "before", "limit", "payloads")
+_TIMES = ("since", "until")
+_NOT_STORED = ("tenant", "before", "limit", "payloads")
 
 
 log = logging.getLogger("holdfast.store")
 
 
-def as_wanted(wanted: JobFilter) -> str:
-    """A filter as an operation keeps it: the names that were given, and their values."""
-    given = {field.name: getattr(wanted, field.name) for field in dataclasses.fields(wanted)}
-    kept = {name: value for name, value in given.items() if value is not None and name not in _NOT_KEPT}
-    return json.dumps({name: _plain(value) for name, value in kept.items()}, sort_keys=True)
-
-
-def _plain(value: Any) -> str:
-    return value.isoformat() if isinstance(value, datetime) else str(value)
+def filter_json(wanted: JobFilter) -> str:
+    """A filter as it is stored with an operation: the fields that are set, with their values as text."""
+    fields = {field.name: getattr(wanted, field.name) for field in dataclasses.fields(wanted)}
+    values = {name: value for name, value in fields.items() if value is not None and name not in _NOT_STORED}
+    texts = {name: value.isoformat() if isinstance(value, datetime) else str(value) for name, value in values.items()}
+    return json.dumps(texts, sort_keys=True)
 
 
 def for_action(action: str, wanted: JobFilter) -> JobFilter:
-    """The filter with the state that the action is about."""
+    """The filter with the state that the action applies to."""
     if action == "cancel":
         if wanted.state is not None and wanted.state not in ACTIVE:
             raise InvalidSetting(f"{wanted.state} jobs have finished and cannot be cancelled", code="not_active")
@@ -226,66 +223,69 @@ def for_action(action: str, wanted: JobFilter) -> JobFilter:
     return dataclasses.replace(wanted, state=State.DEAD_LETTER)
 
 
-class Operating(OperationReads):
+class OperationBatches(OperationReads):
+    """Executes batches of bulk operations. A store provides the lock and the update."""
+
     def _work(self, tenant: str, only: str | None) -> Steps[int | None]:
-        found = yield from self._hold_operation(only, tenant)
-        if found is None:
+        operation = yield from self._hold_operation(only, tenant)
+        if operation is None:
             return None
         try:
-            most = found.batch
-            _filter(found, most)
+            limit = operation.batch
+            _stored_filter(operation, limit)
         except Exception:
-            # Nobody can tell which jobs were meant: it ends with none, and the other operations have their turn.
-            log.error("Operation %s of tenant %s cannot be read; ending it", found.id, found.tenant)
-            yield from self._do_operation(found, [], None, True)
+            # The filter is unreadable, so the matching jobs are unknown. End the operation, because the next call
+            # would take it again and never reach the other operations.
+            log.error("Operation %s of tenant %s cannot be read; ending it", operation.id, operation.tenant)
+            yield from self._do_operation(operation, [], None, True)
             return 0
-        seen = yield from self._next_jobs(found, most)
-        jobs = [job_id for job_id, state in seen if found.action != "cancel" or state in ACTIVE][:most]
-        full = len(seen) == (most if _narrow(found) else WINDOW)
-        # Of a window that had more than a batch in it, the rest is for the next one.
-        last = jobs[-1] if len(jobs) == most else seen[-1][0] if seen else None
-        over = not full and (not jobs or last == seen[-1][0])
-        yield from self._do_operation(found, jobs, last, over)
+        rows = yield from self._next_jobs(operation, limit)
+        jobs = [job_id for job_id, state in rows if operation.action != "cancel" or state in ACTIVE][:limit]
+        full = len(rows) == (limit if _has_state(operation) else WINDOW)
+        # If the window had more jobs than fit into a batch, the next batch starts after the last job of this one.
+        last = jobs[-1] if len(jobs) == limit else rows[-1][0] if rows else None
+        over = not full and (not jobs or last == rows[-1][0])
+        yield from self._do_operation(operation, jobs, last, over)
         return len(jobs)
 
-    def _next_jobs(self, found: Operation, most: int) -> Steps[list[tuple[str, State]]]:
-        """By id, newest first, from where the last batch ended."""
-        wanted = _filter(found, most if _narrow(found) else WINDOW)
+    def _next_jobs(self, operation: Operation, limit: int) -> Steps[list[tuple[str, State]]]:
+        """Matching jobs by id, newest first, from the operation's position on."""
+        wanted = _stored_filter(operation, limit if _has_state(operation) else WINDOW)
         text, params = page("page.id, s.state", wanted)
-        rows = yield from self._ask(found.tenant, text, **params)
+        rows = yield from self._ask(operation.tenant, text, **params)
         return [(self.dialect.codec.id(row[0]), state_of(row[1])) for row in rows]
 
     def _count(self, wanted: JobFilter) -> Steps[int]:
-        """How many there are, up to one more than is counted."""
-        found, params = ids(dataclasses.replace(wanted, limit=COUNTED + 1), COUNTED + 1)
-        text = f"select count(*) from ({found}) c"
+        """The number of matching jobs, up to ``COUNTED`` + 1."""
+        matching, params = ids(dataclasses.replace(wanted, limit=COUNTED + 1), COUNTED + 1)
+        text = f"select count(*) from ({matching}) c"
         if wanted.state is None:
             active = ", ".join(f"'{state}'" for state in sorted(ACTIVE))
             text += f" join {{job_state}} s on s.id = c.id where s.state in ({active})"
         rows = yield from self._ask(wanted.tenant, text, **params)
         return int(rows[0][0])
 
-    # --- what each store does in its own way ---
-
     @abstractmethod
     def _hold_operation(self, only: str | None, tenant: str) -> Steps[Operation | None]:
-        """The one that is due to oneself; None when there is none, or others have them."""
+        """Lock a due operation; None if none is due, or other processes hold them."""
 
     @abstractmethod
-    def _do_operation(self, found: Operation, jobs: Sequence[str], last: str | None, over: bool) -> Steps[None]: ...
+    def _do_operation(self, operation: Operation, jobs: Sequence[str], last: str | None, over: bool) -> Steps[None]:
+        """Apply the action to the jobs and advance the position to ``last``; ``over`` ends the operation."""
 
 
-def _narrow(found: Operation) -> bool:
-    """Whether all that the filter finds are jobs to be worked on."""
-    return "state" in found.wanted
+def _has_state(operation: Operation) -> bool:
+    """Whether the filter names a state: then the action applies to every job that matches."""
+    return "state" in operation.wanted
 
 
-def _filter(found: Operation, limit: int) -> JobFilter:
-    given: dict[str, Any] = {
-        name: datetime.fromisoformat(value) if name in _SPAN else State(value) if name == "state" else value
-        for name, value in found.wanted.items()
+def _stored_filter(operation: Operation, limit: int) -> JobFilter:
+    """The filter of an operation, from its position on."""
+    values: dict[str, Any] = {
+        name: datetime.fromisoformat(value) if name in _TIMES else State(value) if name == "state" else value
+        for name, value in operation.wanted.items()
     }
-    return JobFilter(tenant=found.tenant, before=found.place, limit=limit, **given)
+    return JobFilter(tenant=operation.tenant, before=operation.place, limit=limit, **values)
 
 
 class PostgresDeadLetters(Calls, DeadLetterReads):
@@ -298,23 +298,23 @@ class PostgresDeadLetters(Calls, DeadLetterReads):
     def redrive_as(
         self, job_id: str, new_id: str, payload: str, reason: str | None, actor: str, tenant: str
     ) -> Steps[Enqueued]:
-        given = (parse_id(job_id), new_id, payload, reason, actor, tenant)
-        rows = yield self._call("redrive_as", "%s, %s, %s::json, %s, %s, %s", *given)
-        made, created, refusal = rows[0]
-        return Enqueued(None if made is None else str(made), created, refusal)
+        params = (parse_id(job_id), new_id, payload, reason, actor, tenant)
+        rows = yield self._call("redrive_as", "%s, %s, %s::json, %s, %s, %s", *params)
+        replacement, created, refusal = rows[0]
+        return Enqueued(None if replacement is None else str(replacement), created, refusal)
 
 
-class PostgresOperations(Calls, Operating):
+class PostgresOperations(Calls, OperationBatches):
     @flow()
-    def start(self, new: Starting, wanted: JobFilter, actor: str, tenant: str) -> Steps[Operation]:
-        chosen = for_action(new.action, wanted)
-        total = yield from self._count(chosen)
+    def start(self, new: NewOperation, wanted: JobFilter, actor: str, tenant: str) -> Steps[Operation]:
+        wanted = for_action(new.action, wanted)
+        total = yield from self._count(wanted)
         yield self._call(
             "start_operation",
             "%s, %s, %s, %s, %s, %s, %s::integer, %s::float8, %s, %s",
             new.id,
             new.action,
-            as_wanted(chosen),
+            filter_json(wanted),
             min(total, COUNTED),
             total > COUNTED,
             new.reason,
@@ -329,7 +329,7 @@ class PostgresOperations(Calls, Operating):
 
     @flow(single=True, writes=False)
     def next(self, tenant: str = EVERY_TENANT) -> Steps[float | None]:
-        """One statement, and no transaction around it: every worker asks this twice a second."""
+        """One statement without a transaction: every worker polls this twice a second."""
         rows = yield self._call("next_operation", "%s", tenant)
         return None if rows[0][0] is None else float(rows[0][0])
 
@@ -342,13 +342,11 @@ class PostgresOperations(Calls, Operating):
         rows = yield self._call("cancel_operation", "%s, %s, %s, %s", parse_id(operation_id), reason, actor, tenant)
         return bool(rows[0][0])
 
-    # --- what working on one asks for ---
-
     def _hold_operation(self, only: str | None, tenant: str) -> Steps[Operation | None]:
         text = f"select {Record.columns(Operation)} from {self.dialect.schema}hold_operation(%s::uuid, %s)"
         rows = yield Statement(text, (only, tenant))
         return self._operation(rows[0]) if rows else None
 
-    def _do_operation(self, found: Operation, jobs: Sequence[str], last: str | None, over: bool) -> Steps[None]:
-        given = (found.id, list(jobs), last, over, found.tenant)
-        yield self._call("do_operation", "%s, %s::uuid[], %s::uuid, %s, %s", *given)
+    def _do_operation(self, operation: Operation, jobs: Sequence[str], last: str | None, over: bool) -> Steps[None]:
+        params = (operation.id, list(jobs), last, over, operation.tenant)
+        yield self._call("do_operation", "%s, %s::uuid[], %s::uuid, %s, %s", *params)

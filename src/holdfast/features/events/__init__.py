@@ -1,1 +1,1 @@
-"""Events: consumers of the ledger and subscriptions that make jobs of events."""
+"""Events: consumers of the ledger, and subscriptions that create jobs from events."""

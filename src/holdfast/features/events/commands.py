@@ -1,4 +1,4 @@
-"""``holdfast events, send-event, subscriptions, consumers``."""
+"""``holdfast events``, ``send-event``, ``subscriptions`` and ``consumers``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from holdfast.cli.tree import Commands
 from holdfast.engine.job import Event
 from holdfast.engine.names import check_name
 from holdfast.errors import Conflict
-from holdfast.features.events.model import DEPTH, MOST_DEEP, JobOptions, Subscription
+from holdfast.features.events.model import DEFAULT_DEPTH, MAX_DEPTH, JobOptions, Subscription
 from holdfast.features.events.operations import Events, Subscriptions
 from holdfast.features.events.read import check_gone
 from holdfast.features.events.store import COUNTED
@@ -58,10 +58,10 @@ def list_subscriptions(session: AnyTenant) -> None:
     """List the subscriptions with their events, jobs and positions."""
     with session.connect() as client:
         features = Subscriptions(client)
-        found = features.list()
-        behind = {one.id: features.behind(one) for one in found}
+        subscriptions = features.list()
+        behind = {one.id: features.behind(one) for one in subscriptions}
     session.print_list(
-        found,
+        subscriptions,
         {
             "name": lambda one: line(one.name),
             **session.tenants,
@@ -74,7 +74,7 @@ def list_subscriptions(session: AnyTenant) -> None:
         },
         none="There are no subscriptions.",
         keep=("state", "behind", "made", "refused"),
-        described=lambda one: _described(one, behind[one.id]),
+        described=lambda one: _as_dict(one, behind[one.id]),
     )
 
 
@@ -83,17 +83,16 @@ def show(session: AnyTenant, name: SubscriptionName) -> None:
     """Show a subscription: its events, its job, its position and refused events."""
     with session.connect() as client:
         features = Subscriptions(client)
-        found = features.get(name)
-        behind, refused = features.behind(found), features.deliveries(found, refused=True)
+        subscription = features.get(name)
+        behind, refused = features.behind(subscription), features.deliveries(subscription, refused=True)
     if session.as_json:
-        emit(_described(found, behind) | {"refusals": refused})
+        emit(_as_dict(subscription, behind) | {"refusals": refused})
         return
-    _print(found, behind)
+    _print(subscription, behind)
     if refused:
         heading("Refused")
         rows: list[list[Cell]] = [
-            [moment(each.at) if each.at else "", line(each.event), line(each.refusal or ""), str(each.depth)]
-            for each in refused
+            [moment(d.at) if d.at else "", line(d.event), line(d.refusal or ""), str(d.depth)] for d in refused
         ]
         table(("at", "event", "why", "depth"), rows)
 
@@ -151,24 +150,24 @@ def create(
             "--max-depth",
             metavar="N",
             min=1,
-            max=MOST_DEEP,
-            help="Maximum length of a chain of jobs that create one another.",
+            max=MAX_DEPTH,
+            help="Maximum length of a chain of jobs that create each other.",
         ),
-    ] = DEPTH,
+    ] = DEFAULT_DEPTH,
 ) -> None:
     """Create a subscription: each matching event creates one job. With --all-tenants, for the events of every
     tenant."""
-    how: dict[str, Any] = {"queue": queue, "executor": executor, "priority": priority, "template": template}
-    how["delay"] = None if delay is None else duration(delay, "--delay")
-    how["payload"] = None if payload is None else document(payload)
-    given = JobOptions(**{name: value for name, value in how.items() if value is not None})  # type: ignore[typeddict-item]
-    wanted = None if match is None else document(match)
+    values: dict[str, Any] = {"queue": queue, "executor": executor, "priority": priority, "template": template}
+    values["delay"] = None if delay is None else duration(delay, "--delay")
+    values["payload"] = None if payload is None else document(payload)
+    options = JobOptions(**{name: value for name, value in values.items() if value is not None})  # type: ignore[typeddict-item]
+    data = None if match is None else document(match)
     with session.connect() as client:
         features = Subscriptions(client)
-        made = features.set(
-            name, on, makes, of_kind=kind, match=wanted, start=start.value, max_depth=max_depth, **given
+        subscription = features.set(
+            name, on, makes, of_kind=kind, match=data, start=start.value, max_depth=max_depth, **options
         )
-        _told(features, made, session.as_json)
+        _print_result(features, subscription, session.as_json)
 
 
 @commands.add("pause", "holdfast subscriptions pause audit --reason 'too many'")
@@ -180,7 +179,7 @@ def pause(
     """Pause a subscription. Events that arrive meanwhile are kept until it resumes."""
     with session.connect() as client:
         features = Subscriptions(client)
-        _told(features, features.pause(name, reason=reason), session.as_json)
+        _print_result(features, features.pause(name, reason=reason), session.as_json)
 
 
 @commands.add("resume", "holdfast subscriptions resume audit --skip")
@@ -188,13 +187,13 @@ def resume(
     session: AnyTenant,
     name: SubscriptionName,
     skip: Annotated[
-        bool, typer.Option("--skip", help="Skip events that arrived while the webhook was disabled.")
+        bool, typer.Option("--skip", help="Skip events that arrived while the subscription was paused.")
     ] = False,
 ) -> None:
-    """Enable a webhook and send the events that arrived meanwhile."""
+    """Resume a subscription, beginning with the events that arrived meanwhile."""
     with session.connect() as client:
         features = Subscriptions(client)
-        _told(features, features.resume(name, skip=skip), session.as_json)
+        _print_result(features, features.resume(name, skip=skip), session.as_json)
 
 
 @commands.add("delete", "holdfast subscriptions delete audit")
@@ -205,28 +204,21 @@ def delete(session: AnyTenant, name: SubscriptionName) -> None:
     session.answer({"name": name, "deleted": True}, f"{name} is gone.")
 
 
-def _told(features: Subscriptions, one: Subscription, as_json: bool) -> None:
+def _print_result(features: Subscriptions, one: Subscription, as_json: bool) -> None:
     behind = features.behind(one)
     if as_json:
-        emit(_described(one, behind))
+        emit(_as_dict(one, behind))
     else:
         _print(one, behind)
 
 
-def _described(one: Subscription, behind: int) -> dict[str, Any]:
-    names = ("name", "tenant", "pattern", "kind", "match", "job_kind", "job_options", "max_depth", "declared")
-    counts = (
-        "made",
-        "refused",
-        "failure",
-        "failed_at",
-        "paused_at",
-        "paused_by",
-        "paused_reason",
-        "created_at",
-        "created_by",
+def _as_dict(one: Subscription, behind: int) -> dict[str, Any]:
+    names = (
+        *("name", "tenant", "pattern", "kind", "match", "job_kind", "job_options", "max_depth", "declared"),
+        *("made", "refused", "failure", "failed_at", "paused_at", "paused_by", "paused_reason"),
+        *("created_at", "created_by"),
     )
-    return {name: getattr(one, name) for name in (*names, *counts)} | {"behind": behind}
+    return {name: getattr(one, name) for name in names} | {"behind": behind}
 
 
 def _on(one: Subscription) -> str:
@@ -246,8 +238,8 @@ def _state(one: Subscription) -> Text:
 def _print(one: Subscription, behind: int) -> None:
     paused = None
     if one.paused_at is not None:
-        why = f": {one.paused_reason}" if one.paused_reason else ""
-        paused = f"since {moment(one.paused_at)} by {one.paused_by}{why}"
+        reason = f": {one.paused_reason}" if one.paused_reason else ""
+        paused = f"since {moment(one.paused_at)} by {one.paused_by}{reason}"
     write(one.name)
     facts(
         [
@@ -275,7 +267,7 @@ def _print(one: Subscription, behind: int) -> None:
 
 
 PAGE = 100
-PAUSE = 0.5
+POLL_INTERVAL = 0.5
 
 
 def events(
@@ -299,55 +291,56 @@ def events(
     reader = None if consumer is None else check_name(consumer, "consumer")
     most = limit if limit is not None or follow else PAGE
     last: Event | None = None
-    found: list[Event] = []
+    collected: list[Event] = []
     with session.connect() as client:
         for page in _pages(client, reader, after, most, follow, skip_gaps):
             last = page[-1]
             if session.as_json and not follow:
-                found += page
+                collected += page
                 continue
             for event in page:
                 sys.stdout.write((to_json(event) if session.as_json else _line(event)) + "\n")
             sys.stdout.flush()
     if session.as_json and not follow:
-        emit(found)
+        emit(collected)
     if last is not None and reader is None:
-        say(f"To go on from here: --after '{last.cursor}'")
+        say(f"To continue from here: --after '{last.cursor}'")
 
 
 def _pages(
     client: Session, consumer: str | None, after: str | None, most: int | None, follow: bool, skip_gaps: bool
 ) -> Iterator[list[Event]]:
-    """Pages until there are no more. A consumer's place moves when its page has been printed: at least once."""
-    place = after if consumer is None else client.run(client.store.ledger.cursor(consumer, client.tenant))
+    """Pages until there are no more. A consumer's position advances after its page was printed, so each event is
+    printed at least once."""
+    position = after if consumer is None else client.run(client.store.ledger.cursor(consumer, client.tenant))
     left = most
     while left is None or left > 0:
         want = PAGE if left is None else min(PAGE, left)
-        page = client.run(client.store.ledger.read(place, want, client.tenant))
-        if consumer is None and place is not None and not skip_gaps:  # a consumer holds a purge back
-            client.run(check_gone(client.store, place, client.tenant))
+        page = client.run(client.store.ledger.read(position, want, client.tenant))
+        if consumer is None and position is not None and not skip_gaps:  # a consumer holds back a purge
+            client.run(check_gone(client.store, position, client.tenant))
         if page:
             yield page
             if consumer is not None:
-                _keep(client, consumer, page[-1].cursor, place)
-            place = page[-1].cursor
+                _save_position(client, consumer, page[-1].cursor, position)
+            position = page[-1].cursor
             left = None if left is None else left - len(page)
         elif follow:
-            time.sleep(PAUSE)
+            time.sleep(POLL_INTERVAL)
         else:
             return
 
 
-def _keep(client: Session, consumer: str, cursor: str, was: str | None) -> None:
+def _save_position(client: Session, consumer: str, cursor: str, was: str | None) -> None:
     if not client.run(client.store.ledger.save_cursor(consumer, cursor, was, client.tenant)):
         raise Conflict(f"another process is reading as consumer {consumer!r}", code="consumer_moved")
 
 
 def _line(event: Event) -> str:
     attempt = f" try {event.attempt}" if event.attempt else ""
-    what = line(special(event))
+    details = line(special(event))
     text = f"{moment(event.at)}  {event.job_id}  {line(event.kind, 60)}  {event.type}  {way(event).plain}{attempt}"
-    return plain(f"{text}  by {short(event.actor)}" + (f"  {what}" if what else ""))
+    return plain(f"{text}  by {short(event.actor)}" + (f"  {details}" if details else ""))
 
 
 consumer_commands = Commands("Manage event consumers and their stored positions.")
@@ -358,15 +351,15 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The consumer's name."
 def list_consumers(session: AnyTenant) -> None:
     """List event consumers with their positions and how far each is behind."""
     with session.connect() as client:
-        found = Events(client).consumers()
+        consumers = Events(client).consumers()
     session.print_list(
-        found,
+        consumers,
         {
-            "name": lambda each: line(each.name),
-            "tenant": lambda each: line(each.tenant),
-            "reads": lambda each: each.of,
-            "behind": lambda each: behind_by(each.behind),
-            "moved": lambda each: moment(each.updated_at),
+            "name": lambda consumer: line(consumer.name),
+            "tenant": lambda consumer: line(consumer.tenant),
+            "reads": lambda consumer: consumer.of,
+            "behind": lambda consumer: behind_by(consumer.behind),
+            "moved": lambda consumer: moment(consumer.updated_at),
         },
         none="There are no consumers.",
         keep=("behind", "moved"),
@@ -383,7 +376,7 @@ def reset_consumer(
     with session.connect() as client:
         Events(client).reset_consumer(name, to.value)
     session.answer(
-        {"name": name, "to": to.value}, f"{name} goes on from {'the beginning' if to is From.BEGINNING else 'now'}."
+        {"name": name, "to": to.value}, f"{name} continues from {'the beginning' if to is From.BEGINNING else 'now'}."
     )
 
 
@@ -413,21 +406,21 @@ def send_event(
     Jobs that wait for the event resume; jobs that wait later find it. Prints the event's id. A value that is JSON (a
     number, a boolean, null, a list or an object) is read as JSON, everything else as text.
     """
-    told, whose = data_of(data or []), session.scope
+    event_data, tenant = data_of(data or []), session.scope
     with closing(App(config.database_url(session.url), name=NAME, schema=session.schema)) as app:
         refuse_unready(app._store)
         if job is not None:
-            app.jobs.get(job, tenant=whose)
-        sent = app.send_event(name, told, key=key, job=job, tenant=whose)
+            app.jobs.get(job, tenant=tenant)
+        sent = app.send_event(name, event_data, key=key, job=job, tenant=tenant)
     if session.as_json:
         emit(sent)
     else:
         write(sent.id)
-    say(_said(sent))
+    say(_sent_message(sent))
 
 
-def _said(sent: SentResult) -> str:
+def _sent_message(sent: SentResult) -> str:
     if not sent.created:
-        return "It was sent before under this key: this is that one, and nothing is told again."
-    woken = {0: "no job waited for it", 1: "1 job goes on"}.get(sent.woke, f"{sent.woke} jobs go on")
-    return f"New: {woken}."
+        return "Already sent with this key: this is the existing event, and no job resumes."
+    resumed = {0: "no job waited for it", 1: "1 job resumes"}.get(sent.woke, f"{sent.woke} jobs resume")
+    return f"New: {resumed}."

@@ -1,6 +1,6 @@
-"""Events that make jobs (DP-13): which event a subscription wants, and the job it makes of one. Pure.
+"""Subscriptions: which events match, and the job that an event creates. Both stores use these rules.
 
-A pattern names ledger events (``job.succeed``, ``job.*``) or application events (``order.paid``). Both stores use this.
+A pattern names ledger events (``job.succeed``, ``job.*``) or application events (``order.paid``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal, TypedDict
 
 from holdfast.engine.ids import parse_id
-from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, EVERY_TENANT, Event, JobSpec
+from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, Event, JobSpec
 from holdfast.engine.job_options import job_options
 from holdfast.engine.names import check_name, check_options
 from holdfast.engine.order import check_priority
@@ -28,20 +28,20 @@ from holdfast.features.schedules.model import Template
 
 Start = Literal["now", "beginning"]
 
-_EVENT_TYPES: Final = frozenset(event_type.value for event_type in EventType)
 
 LEDGER: Final = "job."
 TOLD_BY_US: Final = ("schedule.missed", "webhook.disabled")
-"""Events that are not about a job; the database tells them among those of applications."""
-DEPTH: Final = 5
-"""How many subscriptions may lie behind a job, unless a subscription says otherwise."""
-MOST_DEEP: Final = 100
+"""Events of Holdfast that are not about a job. The database sends them as application events."""
+DEFAULT_DEPTH: Final = 5
+"""Default maximum length of a chain of jobs that subscriptions create."""
+MAX_DEPTH: Final = 100
 PATTERN_LIMIT: Final = 500
 TELLS: Final = "webhook.deliver"
-"""The kind of jobs that tell webhooks of events (features/webhooks/model.py)."""
+"""The kind of the jobs that deliver events to webhooks (features/webhooks/model.py)."""
 
-# As people say it. A worker with a free slot takes a job, which is to claim and to start it in one step.
-_SAID: Final = {
+# Names that patterns may use, and the ledger's event types. `take` is a claim and a start in one step, by a worker with
+# a free slot.
+_ALIASES: Final = {
     "enqueued": "enqueue",
     "claimed": "claim",
     "started": "take|job.start",
@@ -70,10 +70,10 @@ _SAID: Final = {
 
 
 class JobOptions(TypedDict, total=False):
-    """How the jobs of a subscription are enqueued. In ``payload`` text that begins with ``$.`` is a value of the event
-    (``"$.data.order"``), ``$`` the whole of it; without one the payload is ``{"event": …}``. With a ``template`` its
-    newest version says the rest, and its payload is filled up with the one given here. ``of_queue`` is the queue of the
-    jobs whose events are wanted."""
+    """How the jobs of a subscription are enqueued. In ``payload``, text that begins with ``$.`` is replaced by a value
+    of the event (``"$.data.order"``), and ``$`` by the whole event; the default payload is ``{"event": …}``. A
+    ``template`` provides the other options in its newest version, and its payload is merged with this one.
+    ``of_queue`` selects events of jobs in this queue."""
 
     queue: str
     priority: int
@@ -107,7 +107,7 @@ class SentEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribing:
-    """A subscription about to be made, checked."""
+    """A checked subscription that is about to be stored."""
 
     name: str
     pattern: str
@@ -115,7 +115,7 @@ class Subscribing:
     kind: str | None = None
     match: dict[str, Any] | None = None
     job_options: dict[str, Any] = field(default_factory=dict)
-    max_depth: int = DEPTH
+    max_depth: int = DEFAULT_DEPTH
     start: Start = "now"
     declared: bool = False
 
@@ -128,15 +128,15 @@ class Subscribing:
         *,
         kind: str | None = None,
         match: dict[str, Any] | None = None,
-        max_depth: int = DEPTH,
+        max_depth: int = DEFAULT_DEPTH,
         start: Start = "now",
         options: JobOptions | None = None,
         declared: bool = False,
     ) -> Subscribing:
         if start not in ("now", "beginning"):
             raise InvalidSetting("a subscription must start now or at the beginning", code="invalid_subscription")
-        if not 1 <= max_depth <= MOST_DEEP:
-            raise InvalidSetting(f"max_depth must be from 1 to {MOST_DEEP}", code="invalid_subscription")
+        if not 1 <= max_depth <= MAX_DEPTH:
+            raise InvalidSetting(f"max_depth must be from 1 to {MAX_DEPTH}", code="invalid_subscription")
         if match is not None and not isinstance(match, dict):
             raise InvalidSetting("match must be a JSON object", code="invalid_subscription")
         if kind is not None and not kind.replace("*", ""):
@@ -171,7 +171,7 @@ class Subscription:
     paused_by: str | None
     paused_reason: str | None
     failure: str | None
-    """Why the last read failed; it is retried."""
+    """Why the last run failed. It is retried."""
     failed_at: datetime | None
     made: int
     refused: int
@@ -184,25 +184,26 @@ class Subscription:
         return of_ledger(self.pattern)
 
     def wants(self, event: Event | SentEvent) -> bool:
+        """Whether the event matches the pattern, the kind and the data of this subscription."""
         if isinstance(event, Event):
-            if self.kind is not None and not _fits(self.kind, event.kind):
+            if self.kind is not None and not _matches(self.kind, event.kind):
                 return False
             if event.kind == self.job_kind == TELLS:
-                return False  # to tell of what became of telling would never end
-            told: Mapping[str, Any] = event.meta
+                return False  # delivering the events of deliveries would never end
+            data: Mapping[str, Any] = event.meta
         else:
-            told = event.data
-        if not _fits(self.pattern, event.name):
+            data = event.data
+        if not _matches(self.pattern, event.name):
             return False
-        wanted = self.match
-        return wanted is None or canonical(projection(told, list(wanted))) == canonical(
-            projection(wanted, list(wanted))
-        )
+        if self.match is None:
+            return True
+        keys = list(self.match)
+        return canonical(projection(data, keys)) == canonical(projection(self.match, keys))
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of an event that a subscription wanted: a job, or a refusal."""
+    """The result of an event that matched a subscription: a job, or a refusal."""
 
     subscription_id: str
     event: str
@@ -214,8 +215,8 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
-    """The job an event is about, as far as a job made of it takes after it."""
+class Cause:
+    """The properties that a created job inherits from the job that the event is about."""
 
     correlation_id: str | None = None
     depth: int = 0
@@ -224,13 +225,13 @@ class Behind:
 
     @property
     def trace(self) -> tuple[str, ...]:
-        """The trace it belongs to, as tags."""
+        """The tags of its trace."""
         return tuple(filter(is_trace_tag, self.tags))
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
-    """What one look of a subscription came to."""
+class FeedResult:
+    """The result of one run of a subscription: events read, jobs made, events refused."""
 
     seen: int = 0
     made: int = 0
@@ -239,7 +240,8 @@ class Fed:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """Who reads events, and how far it has come. ``behind`` counts up to a limit: ``more`` says that it is not all."""
+    """A named reader of events with its position. ``behind`` is the number of unread events, counted up to a limit;
+    ``more``: there are more than the limit."""
 
     tenant: str
     name: str
@@ -251,41 +253,37 @@ class Consumer:
 
 
 def check_pattern(pattern: object) -> str:
-    """The pattern as it is stored: event types as the ledger has them, each alternative whole."""
+    """Check a pattern. Returns it as it is stored, with the ledger's names of event types."""
     if not isinstance(pattern, str) or not pattern.strip():
-        raise _bad_pattern("a pattern is text such as job.succeeded or order.*")
-    parts = [_part(part.strip()) for part in pattern.split("|")]
+        raise _bad_pattern("a pattern must be text such as job.succeeded or order.*")
+    parts = [_pattern_part(part.strip()) for part in pattern.split("|")]
     if len({part.startswith(LEDGER) for part in parts}) > 1:
-        raise _bad_pattern("events of jobs and of the application are two subscriptions")
+        raise _bad_pattern("events of jobs and events of applications need two subscriptions")
     text = "|".join(dict.fromkeys(parts))
     if len(text) > PATTERN_LIMIT:
-        raise _bad_pattern(f"a pattern has at most {PATTERN_LIMIT} characters")
+        raise _bad_pattern(f"a pattern must have at most {PATTERN_LIMIT} characters")
     return text
 
 
-def _part(part: str) -> str:
+def _pattern_part(part: str) -> str:
     if part == "*":
-        raise _bad_pattern("* alone says neither whose events: write job.*, or the beginning of a name")
+        raise _bad_pattern("* alone is ambiguous; write job.*, or the beginning of a name")
     if not part.startswith(LEDGER):
         return check_name(part, "event")
     event_type = part.removeprefix(LEDGER)
-    if "*" in event_type:
-        if not any(_fits(part, LEDGER + known) for known in _EVENT_TYPES):
-            raise _bad_pattern(f"{part} is no event of jobs: {', '.join(EventType)}")
-        return part
-    if event_type not in _SAID and event_type not in _EVENT_TYPES:
-        raise _bad_pattern(f"{part} is no event of jobs: {', '.join(EventType)}")
-    return LEDGER + _SAID.get(event_type, event_type)
+    if event_type not in _ALIASES and not any(_matches(part, LEDGER + known) for known in EventType):
+        raise _bad_pattern(f"{part} is not an event of jobs: {', '.join(EventType)}")
+    return LEDGER + _ALIASES.get(event_type, event_type)
 
 
-def _bad_pattern(why: str) -> InvalidSetting:
+def _bad_pattern(message: str) -> InvalidSetting:
     return InvalidSetting(
-        why, code="invalid_pattern", fix="Use for example job.succeeded, job.*, order.paid or order.*."
+        message, code="invalid_pattern", fix="Use for example job.succeeded, job.*, order.paid or order.*."
     )
 
 
 def check_event_name(name: object) -> str:
-    """What an application may call its events: nothing that could be taken for one of ours."""
+    """Check the name of an application event. Names of Holdfast's own events are reserved."""
     checked = check_name(name, "event")
     if checked.startswith(LEDGER) or checked in TOLD_BY_US:
         raise InvalidSetting(
@@ -299,17 +297,17 @@ def of_ledger(pattern: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _shape(pattern: str) -> re.Pattern[str]:
+def _compiled(pattern: str) -> re.Pattern[str]:
     parts = ("".join(".*" if c == "*" else re.escape(c) for c in part) for part in pattern.split("|"))
     return re.compile("|".join(parts), re.DOTALL)
 
 
-def _fits(pattern: str, name: str) -> bool:
-    return _shape(pattern).fullmatch(name) is not None
+def _matches(pattern: str, name: str) -> bool:
+    return _compiled(pattern).fullmatch(name) is not None
 
 
-def document(event: Event | SentEvent) -> dict[str, Any]:
-    """The event as a job is given it."""
+def _event_document(event: Event | SentEvent) -> dict[str, Any]:
+    """The event in the form in which a job receives it."""
     if isinstance(event, SentEvent):
         return {
             "id": event.id,
@@ -317,7 +315,7 @@ def document(event: Event | SentEvent) -> dict[str, Any]:
             "tenant": event.tenant,
             "data": event.data,
             "sent_by": event.sent_by,
-            "sent_at": _written(event.sent_at),
+            "sent_at": _timestamp(event.sent_at),
         }
     return {
         "id": str(event.seq),
@@ -329,82 +327,84 @@ def document(event: Event | SentEvent) -> dict[str, Any]:
         "to_state": event.to_state,
         "attempt": event.attempt,
         "actor": event.actor,
-        "at": _written(event.at),
+        "at": _timestamp(event.at),
         "meta": {name: value for name, value in event.meta.items() if name != "traceback"},
     }
 
 
-def key_of(event: Event | SentEvent) -> str:
+def event_key(event: Event | SentEvent) -> str:
+    """The identity of the event in ``delivery``."""
     return str(event.seq) if isinstance(event, Event) else event.id
 
 
-def job_of(
-    whose: Subscription, event: Event | SentEvent, behind: Behind, new_id: str, template: Template | None = None
+def job_for(
+    subscription: Subscription, event: Event | SentEvent, cause: Cause, new_id: str, template: Template | None = None
 ) -> JobSpec | str:
-    """The job that an event makes, or the reason why it makes none. ``template`` is the newest version of the one that
-    the subscription names."""
-    depth, options = behind.depth + 1, whose.job_options
-    if depth > whose.max_depth:
+    """The job that an event creates, or the code of the refusal. ``template`` is the newest version of the
+    subscription's template."""
+    depth, options = cause.depth + 1, subscription.job_options
+    if depth > subscription.max_depth:
         reason = "too_deep"
         return reason
     if "template" in options and (template is None or template.removed):
         reason = "template_not_found"
         return reason
-    told = document(event)
-    payload = _filled(options.get("payload", {"event": "$"} if template is None else {}), told)
+    default = {"event": "$"} if template is None else {}
+    payload = _filled(options.get("payload", default), _event_document(event))
     due = event.at if isinstance(event, Event) else event.sent_at
     if template is not None:
         payload, options = template.payload | payload, job_options(template.options, due) | options
     try:
         return JobSpec(
             id=new_id,
-            kind=whose.job_kind if template is None else template.kind,
+            kind=subscription.job_kind if template is None else template.kind,
             payload=own(encode(payload)),
-            enqueued_by=f"subscription {whose.name}",
+            enqueued_by=f"subscription {subscription.name}",
             source_system="subscription",
             queue=options.get("queue", DEFAULT_QUEUE),
             priority=options.get("priority", 0),
             delay=options.get("delay"),
             retry=job_policy(options),
             retry_as=options.get("retry_as"),
-            tags=(*options.get("tags", ()), *behind.trace),
+            tags=(*options.get("tags", ()), *cause.trace),
             agent=options.get("agent"),
             executor=options.get("executor"),
             deadline_at=options.get("deadline"),
             external_ref=options.get("external_ref"),
-            correlation_id=options.get("correlation_id", behind.correlation_id),
-            causation_id=key_of(event),
+            correlation_id=options.get("correlation_id", cause.correlation_id),
+            causation_id=event_key(event),
             depth=depth,
         )
     except HoldfastError as error:
         return error.code
 
 
-def _filled(value: Any, told: dict[str, Any]) -> Any:
+def _filled(value: Any, event: dict[str, Any]) -> Any:
+    """A payload with its references to the event (``$``, ``$.data.order``) replaced. ``$$`` is a literal ``$``."""
     if isinstance(value, dict):
-        return {name: _filled(each, told) for name, each in value.items()}
+        return {name: _filled(inner, event) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_filled(each, told) for each in value]
+        return [_filled(inner, event) for inner in value]
     if not isinstance(value, str) or not value.startswith("$"):
         return value
     if value == "$":
-        return told
+        return event
     if not value.startswith("$."):
         return value.removeprefix("$") if value.startswith("$$") else value
-    found: Any = told
+    result: Any = event
     for name in value[2:].split("."):
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
+        result = result.get(name) if isinstance(result, dict) else None
+    return result
 
 
 def stored_options(options: JobOptions) -> dict[str, Any]:
-    """Checked, and as JSON."""
+    """Check the options. Returns them as JSON values."""
     check_options(options, JobOptions.__annotations__)
     stored: dict[str, Any] = {}
-    named: Mapping[str, Any] = options
+    values: Mapping[str, Any] = options
     for name, what in (("queue", "queue"), ("executor", "executor"), ("of_queue", "queue"), ("template", "template")):
-        if name in named:
-            stored[name] = check_name(named[name], what)
+        if name in values:
+            stored[name] = check_name(values[name], what)
     if "priority" in options:
         stored["priority"] = check_priority(options["priority"])
     if options.get("tags"):
@@ -429,23 +429,20 @@ def stored_options(options: JobOptions) -> dict[str, Any]:
     return stored
 
 
-def job_policy(options: Mapping[str, Any], usual: Retry = DEFAULT_RETRY) -> Retry:
+def job_policy(options: Mapping[str, Any], default: Retry = DEFAULT_RETRY) -> Retry:
+    """The retry policy in stored options; ``retry`` is that of a template."""
     if "max_attempts" not in options:
-        policy: Retry = options.get("retry", usual)  # a template's
+        policy: Retry = options.get("retry", default)
         return policy
     backoff = Backoff.from_json(options["backoff"])
     return Retry(options["max_attempts"], backoff, options["max_crashes"])
 
 
-def _written(at: datetime) -> str:
+def _timestamp(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def check_scope(tenant: str) -> str:
-    return tenant if tenant == EVERY_TENANT else check_name(tenant, "tenant")
-
-
-def cause_of(event: Event | SentEvent) -> str | None:
-    """The job whose depth counts."""
-    found = event.job_id if isinstance(event, Event) else event.cause_id
-    return None if found is None else parse_id(found)
+def cause_id(event: Event | SentEvent) -> str | None:
+    """The job that the event is about, or whose handler sent it."""
+    job_id = event.job_id if isinstance(event, Event) else event.cause_id
+    return None if job_id is None else parse_id(job_id)

@@ -1,18 +1,18 @@
-"""``app.events`` (read the ledger, manage consumers), ``app.subscriptions`` (events that make jobs)."""
+"""``app.events`` (read the ledger, manage consumers) and ``app.subscriptions`` (events that create jobs)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, TypeVar, Unpack, cast
 
-from holdfast.engine.job import Event
+from holdfast.engine.job import EVERY_TENANT, Event
 from holdfast.engine.names import check_name, page_size
 from holdfast.engine.operation import Emit, Items, Program, awaited, awaited_stream, operation, stream
 from holdfast.engine.retry import Retry
 from holdfast.engine.settlement import storable
 from holdfast.errors import Conflict, InvalidInput, InvalidSetting, NotFound
 from holdfast.features.events.model import (
-    DEPTH,
+    DEFAULT_DEPTH,
     Consumer,
     Delivery,
     JobOptions,
@@ -21,7 +21,6 @@ from holdfast.features.events.model import (
     Subscribing,
     Subscription,
     check_pattern,
-    check_scope,
 )
 from holdfast.stores.flow import Flow, run
 from holdfast.stores.ids import new_id
@@ -30,14 +29,14 @@ from holdfast.stores.port import Caller
 
 E = TypeVar("E", Event, SentEvent)
 
-_Subscriptions = list[Subscription]  # inside the classes the word is an operation
+_Subscriptions = list[Subscription]  # inside the classes, `list` is an operation
 _Consumers = list[Consumer]
 _Deliveries = list[Delivery]
 
 
 class Subscriptions(StoreNamespace):
-    """Events that make jobs. ``tenant`` is whose events are meant: the session's tenant by default, ``"*"`` for every
-    tenant."""
+    """Events that create jobs. ``tenant`` is the tenant of the events: the session's tenant by default, ``"*"`` for
+    every tenant."""
 
     @operation
     def set(
@@ -49,37 +48,34 @@ class Subscriptions(StoreNamespace):
         of_kind: str | None = None,
         match: dict[str, Any] | None = None,
         start: Start = "now",
-        max_depth: int = DEPTH,
+        max_depth: int = DEFAULT_DEPTH,
         tenant: str | None = None,
         **options: Unpack[JobOptions],
     ) -> Program[Subscription]:
-        """Have each matching event make one job of ``kind``, or from a ``template``. Replaces a subscription of the
+        """Create one job of ``kind``, or from a ``template``, for each matching event. Replaces a subscription of the
         same name, which keeps its position.
 
         ``on`` is a pattern: ``job.succeeded``, ``job.*``, ``order.paid``, ``order.*``, alternatives between ``|``.
         ``of_kind`` is the kind of the job that the event is about, ``match`` what its data must contain. A new
         subscription starts with events from now on, or at the ``beginning`` of the ledger. ``max_depth`` limits chains
-        of jobs that make jobs. The options say how the jobs are enqueued.
+        of jobs that create jobs. The options apply to the created jobs.
         """
         scope, template = self._scope(tenant), options.get("template")
         if (kind is None) == (template is None):
             raise InvalidSetting("a subscription needs either a kind or a template", code="invalid_subscription")
-        makes = kind if kind is not None else (yield from self._kind(check_name(template, "template"), scope))
+        job_kind = kind if kind is not None else (yield from self._kind(check_name(template, "template"), scope))
         new = Subscribing.of(
-            name, on, makes, kind=of_kind, match=match, start=start, max_depth=max_depth, options=options
+            name, on, job_kind, kind=of_kind, match=match, start=start, max_depth=max_depth, options=options
         )
         yield from run(self._store.subscriptions.set(new, new_id(), self._actor, scope))
-        return (yield from self._present(name, scope))
+        return (yield from self._get(name, scope))
 
     aset = awaited(set)
 
     @operation
     def get(self, name: str, *, tenant: str | None = None) -> Program[Subscription]:
         """The subscription, or ``NotFound``."""
-        found = yield from run(self._store.subscriptions.get(name, self._scope(tenant)))
-        if found is None:
-            raise _missing(name)
-        return found
+        return (yield from self._get(name, self._scope(tenant)))
 
     aget = awaited(get)
 
@@ -92,7 +88,7 @@ class Subscriptions(StoreNamespace):
 
     @operation
     def pause(self, name: str, *, reason: str | None = None, tenant: str | None = None) -> Program[Subscription]:
-        """Make no more jobs. Events that arrive meanwhile are kept until it is resumed."""
+        """Create no more jobs. Events that arrive meanwhile are kept until it is resumed."""
         scope = self._scope(tenant)
         flow = self._store.subscriptions.pause(_named(name), storable(reason), self._actor, scope)
         return (yield from self._changed(name, scope, flow))
@@ -101,7 +97,7 @@ class Subscriptions(StoreNamespace):
 
     @operation
     def resume(self, name: str, *, skip: bool = False, tenant: str | None = None) -> Program[Subscription]:
-        """Make jobs again, first of the events that arrived while it was paused; ``skip`` leaves those out."""
+        """Create jobs again, beginning with the events that arrived while it was paused; ``skip`` leaves those out."""
         scope = self._scope(tenant)
         flow = self._store.subscriptions.resume(_named(name), bool(skip), scope, self._actor)
         return (yield from self._changed(name, scope, flow))
@@ -110,7 +106,7 @@ class Subscriptions(StoreNamespace):
 
     @operation
     def remove(self, name: str, *, tenant: str | None = None) -> Program[None]:
-        """Remove a subscription. Jobs it has made stay."""
+        """Remove a subscription. Jobs that it has created stay."""
         if not (yield from run(self._store.subscriptions.remove(_named(name), self._scope(tenant), self._actor))):
             raise _missing(name)
 
@@ -118,7 +114,7 @@ class Subscriptions(StoreNamespace):
 
     @operation
     def behind(self, one: Subscription) -> Program[int]:
-        """How many events it has not read yet, counted up to 10,000."""
+        """The number of events that it has not read yet, counted up to 10,000."""
         _check_subscription(one)
         return (yield from run(self._store.subscriptions.behind(one.cursor, one.of_ledger, one.tenant)))
 
@@ -126,36 +122,36 @@ class Subscriptions(StoreNamespace):
 
     @operation
     def deliveries(self, one: Subscription, *, refused: bool = False, limit: int = 20) -> Program[_Deliveries]:
-        """Which events made which jobs, newest first; with ``refused`` only events that made none."""
+        """Which events created which jobs, newest first; with ``refused`` only events that created none."""
         _check_subscription(one)
         return (yield from run(self._store.subscriptions.deliveries(one.id, one.tenant, refused, page_size(limit))))
 
     adeliveries = awaited(deliveries)
 
     def _scope(self, tenant: str | None) -> str:
-        return check_scope(tenant or self._tenant)
+        return _checked_scope(tenant or self._tenant)
 
     def _kind(self, template: str, scope: str) -> Program[str]:
-        """The kind that a template has now."""
-        found = yield from run(self._store.templates.get(template, scope))
-        if found is None or found.removed:
+        """The current kind of a template."""
+        stored = yield from run(self._store.templates.get(template, scope))
+        if stored is None or stored.removed:
             raise NotFound(f"no template {template} in this tenant", code="template_not_found")
-        return found.kind
+        return stored.kind
 
     def _changed(self, name: str, scope: str, flow: Flow[bool]) -> Program[Subscription]:
         if not (yield from run(flow)):
             raise _missing(name)
-        return (yield from self._present(name, scope))
+        return (yield from self._get(name, scope))
 
-    def _present(self, name: str, scope: str) -> Program[Subscription]:
-        found = yield from run(self._store.subscriptions.get(name, scope))
-        if found is None:
+    def _get(self, name: str, scope: str) -> Program[Subscription]:
+        subscription = yield from run(self._store.subscriptions.get(name, scope))
+        if subscription is None:
             raise _missing(name)
-        return found
+        return subscription
 
 
 class Following(JobOptions, total=False):
-    """What ``app.on`` takes besides the pattern; the options of jobs are those of their kind unless said here."""
+    """The options of ``app.on``. Options of jobs default to those of their kind."""
 
     kind: str
     match: dict[str, Any]
@@ -166,7 +162,7 @@ class Following(JobOptions, total=False):
 
 
 class Declarable(Protocol):
-    """A kind, as far as it matters here."""
+    """The properties of a kind that ``app.on`` uses."""
 
     @property
     def name(self) -> str: ...
@@ -178,42 +174,43 @@ class Declarable(Protocol):
 
 D = TypeVar("D", bound=Declarable)
 
-_ABOUT = frozenset({"kind", "match", "name", "start", "max_depth", "tenant"})
+_SUBSCRIPTION_OPTIONS = frozenset({"kind", "match", "name", "start", "max_depth", "tenant"})
 
 
 class Declarations:
-    """What a program declares with ``app.on``. A worker that starts writes it to the database."""
+    """The subscriptions that a program declares with ``app.on``. A worker writes them to the database when it
+    starts."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str | None], Subscribing] = {}
 
-    def on(self, pattern: str, wanted: Following) -> Callable[[D], D]:
+    def on(self, pattern: str, options: Following) -> Callable[[D], D]:
         def declare(kind: D) -> D:
             if not hasattr(kind, "defaults"):
                 raise InvalidSetting("@app.on(…) must be above @app.job()", code="invalid_subscription")
-            own: Mapping[str, Any] = {k: v for k, v in kind.defaults.items() if k in _INHERITED and v != ()}
-            given: Mapping[str, Any] = {k: v for k, v in wanted.items() if k not in _ABOUT}
-            if "payload" not in given and "event" not in kind.parameters:
+            defaults: Mapping[str, Any] = {k: v for k, v in kind.defaults.items() if k in _INHERITED and v != ()}
+            job_options: Mapping[str, Any] = {k: v for k, v in options.items() if k not in _SUBSCRIPTION_OPTIONS}
+            if "payload" not in job_options and "event" not in kind.parameters:
                 raise InvalidSetting(
                     f"{kind.name} has no event parameter",
                     code="invalid_subscription",
                     fix="Add a parameter named event to the handler, or pass a payload to app.on.",
                 )
-            if isinstance(own.get("retry"), Retry):  # errors by type stay with the kind, where the handler runs
-                policy = own["retry"]
-                own = {**own, "retry": Retry(policy.max_attempts, policy.backoff, policy.max_crashes)}
+            if isinstance(defaults.get("retry"), Retry):  # errors by type stay with the kind, where the handler runs
+                policy = defaults["retry"]
+                defaults = {**defaults, "retry": Retry(policy.max_attempts, policy.backoff, policy.max_crashes)}
             new = Subscribing.of(
-                wanted.get("name") or f"{kind.name} on {check_pattern(pattern)}"[:100],
+                options.get("name") or f"{kind.name} on {check_pattern(pattern)}"[:100],
                 pattern,
                 kind.name,
-                kind=wanted.get("kind"),
-                match=wanted.get("match"),
-                start=wanted.get("start", "now"),
-                max_depth=wanted.get("max_depth", DEPTH),
-                options=cast(JobOptions, {**own, **given}),
+                kind=options.get("kind"),
+                match=options.get("match"),
+                start=options.get("start", "now"),
+                max_depth=options.get("max_depth", DEFAULT_DEPTH),
+                options=cast(JobOptions, {**defaults, **job_options}),
                 declared=True,
             )
-            key = (new.name, wanted.get("tenant"))
+            key = (new.name, options.get("tenant"))
             if key in self._known:
                 raise InvalidSetting(
                     f"subscription {new.name!r} already exists",
@@ -228,7 +225,7 @@ class Declarations:
     def sync(self, caller: Caller) -> None:
         """Write the declared subscriptions to the database. One that exists keeps its position."""
         for (_, tenant), new in self._known.items():
-            scope = check_scope(tenant or caller.tenant)
+            scope = _checked_scope(tenant or caller.tenant)
             caller.run(caller.store.subscriptions.set(new, new_id(), caller.actor, scope))
 
 
@@ -236,8 +233,8 @@ _INHERITED = frozenset({"queue", "executor", "priority", "tags", "retry", "retry
 
 
 class Events(StoreNamespace):
-    """The events of jobs (the ledger) and those that applications send, read by named consumers whose position the
-    database keeps."""
+    """The events of jobs (the ledger) and those that applications send, read by named consumers. The database stores
+    the position of each consumer."""
 
     @stream
     def read(self, consumer: str, *, page: int = 100, tenant: str | None = None) -> Items[Event]:
@@ -294,6 +291,10 @@ class Events(StoreNamespace):
     def _consumer(self, name: str, flow: Flow[bool]) -> Program[None]:
         if not (yield from run(flow)):
             raise NotFound(f"no consumer {name} in this tenant", code="consumer_not_found")
+
+
+def _checked_scope(tenant: str) -> str:
+    return tenant if tenant == EVERY_TENANT else check_name(tenant, "tenant")
 
 
 def _check_subscription(one: object) -> None:

@@ -1,4 +1,4 @@
-"""Subscriptions and consumers of events."""
+"""The page of subscriptions and consumers."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ SHOWN: Final = 200
 
 async def index(request: Request) -> Response:
     app = the_app(request)
-    found, consumers = await app.subscriptions.alist(), await app.events.aconsumers()
+    subscriptions, consumers = await app.subscriptions.alist(), await app.events.aconsumers()
     return await render(
         request,
         "subscriptions.html",
-        subscriptions=found[:SHOWN],
+        subscriptions=subscriptions[:SHOWN],
         consumers=consumers[:SHOWN],
-        more=max(len(found), len(consumers)) > SHOWN,
+        more=max(len(subscriptions), len(consumers)) > SHOWN,
     )
 
 
 async def change(request: Request) -> Response:
-    given, app = await fields(request), the_app(request)
-    name = said(given, "name", 255) or ""
-    match given.get("do"):
+    form, app = await fields(request), the_app(request)
+    name = said(form, "name", 255) or ""
+    match form.get("do"):
         case "pause":
-            await app.subscriptions.apause(name, reason=said(given, "reason", 1_000))
+            await app.subscriptions.apause(name, reason=said(form, "reason", 1_000))
             return go(request, "/subscriptions", f"Paused subscription {name}.")
         case "resume":
-            await app.subscriptions.aresume(name, skip=bool(given.get("skip")))
+            await app.subscriptions.aresume(name, skip=bool(form.get("skip")))
             return go(request, "/subscriptions", f"Resumed subscription {name}.")
         case "remove":
             question = f"Remove subscription {name}? Jobs it has made stay."
-            if (asks := await ask_first(request, question, back="/subscriptions")) is not None:
-                return asks
+            if (confirmation := await ask_first(request, question, back="/subscriptions")) is not None:
+                return confirmation
             await app.subscriptions.aremove(name)
             return go(request, "/subscriptions", f"Removed subscription {name}.")
-    raise InvalidInput("do is pause, resume or remove", code="invalid_request")
+    raise InvalidInput("do must be pause, resume or remove", code="invalid_request")
 
 
 async def change_consumer(request: Request) -> Response:
-    given, app = await fields(request), the_app(request)
-    name, do = said(given, "name", 255) or "", given.get("do")
+    form, app = await fields(request), the_app(request)
+    name, do = said(form, "name", 255) or "", form.get("do")
     match do:
         case "beginning":
             question = f"Let consumer {name} read all events again?"
@@ -57,9 +57,9 @@ async def change_consumer(request: Request) -> Response:
         case "remove":
             question = f"Remove consumer {name} and its position?"
         case _:
-            raise InvalidInput("do is beginning, now or remove", code="invalid_request")
-    if (asks := await ask_first(request, question, back="/subscriptions")) is not None:
-        return asks
+            raise InvalidInput("do must be beginning, now or remove", code="invalid_request")
+    if (confirmation := await ask_first(request, question, back="/subscriptions")) is not None:
+        return confirmation
     if do == "remove":
         await app.events.aremove_consumer(name)
         return go(request, "/subscriptions", f"Removed consumer {name}.")

@@ -1,6 +1,6 @@
-"""For those who follow the ledger from a place that they keep themselves: whether retention was faster (ADR 0043).
+"""Detect events that retention purged before a reader that stores its own cursor has read them (ADR 0043).
 
-Consumers and subscriptions, whose place the database keeps, hold a purge back; of all others it knows nothing.
+Consumers and subscriptions, whose cursor is in the database, hold back a purge. Other readers cannot.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 @flow(writes=False)
-def check_gone(store: Store, place: str, tenant: str) -> Steps[None]:
-    """``EventsGone`` when events after this cursor were purged since it was given out. Asked after the page that was
-    read from there, so that no purge is between the two."""
-    through = yield from store.ledger.gone(place, tenant).start()
+def check_gone(store: Store, cursor: str, tenant: str) -> Steps[None]:
+    """Raise ``EventsGone`` if unread events after this cursor were purged. Call it after reading the page from the
+    cursor, so that no purge can happen in between."""
+    through = yield from store.ledger.gone(cursor, tenant).start()
     if through is None:
         return
     end = yield from store.ledger.end(tenant).start()

@@ -1,4 +1,4 @@
-"""/events (list, stream, send), /subscriptions, /consumers."""
+"""``/events`` (list, stream, send), ``/subscriptions`` and ``/consumers``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from holdfast.engine.job import Event
 from holdfast.errors import EventsGone, StoreUnavailable
-from holdfast.features.events.model import DEPTH, Consumer, Delivery, Subscription
+from holdfast.features.events.model import DEFAULT_DEPTH, Consumer, Delivery, Subscription
 from holdfast.features.events.read import check_gone
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Lasting
@@ -41,32 +41,32 @@ from holdfast.stores.requests import SentResult
 router = Router(prefix="/events", tags=["events"])
 
 KEEP_ALIVE = 15
-LAST_EVENTS = 3.0
-"""Seconds for a stream to end by itself when the server leaves."""
-LONGEST_IN_A_HEAD = 2_000
-PAGES = 20
-"""Where few events fit what is asked for, so many pages are looked at before the answer says where to go on."""
+STREAM_GRACE = 3.0
+"""Seconds in which a stream can end by itself when the server shuts down."""
+LONGEST_HEADER = 2_000
+MAX_PAGES = 20
+"""Pages that one request reads. If few events match, the response is short and ``next`` is where to continue."""
 
 Gaps = Annotated[
     Literal["tell", "skip"],
     Query(description="What to do where retention has removed unread events: refuse (410), or skip the gap."),
 ]
 GONE: dict[int | str, dict[str, Any]] = {
-    410: {"description": "`events_gone`: retention has removed events that were not read from this place."}
+    410: {"description": "`events_gone`: retention has removed unread events after this position."}
 }
 Several = Annotated[list[str] | None, Query(max_length=20)]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which events: those for which all of it holds. Of each, several are alternatives."""
+class EventSelection:
+    """Which events: those that match every field. Several values of a field are alternatives."""
 
     kind: frozenset[str]
     type: frozenset[str]
     job: frozenset[str]
     queue: frozenset[str]
 
-    async def fits(self, event: Event, live: LedgerFeed) -> bool:
+    async def matches(self, event: Event, live: LedgerFeed) -> bool:
         return (
             (not self.kind or event.kind in self.kind)
             and (not self.type or event.type in self.type)
@@ -75,11 +75,13 @@ class Wanted:
         )
 
 
-async def _wanted(kind: Several = None, type: Several = None, job: Several = None, queue: Several = None) -> Wanted:
-    return Wanted(*(frozenset(each or ()) for each in (kind, type, job, queue)))
+async def _selection(
+    kind: Several = None, type: Several = None, job: Several = None, queue: Several = None
+) -> EventSelection:
+    return EventSelection(*(frozenset(values or ()) for values in (kind, type, job, queue)))
 
 
-Filter = Annotated[Wanted, Depends(_wanted)]
+Filter = Annotated[EventSelection, Depends(_selection)]
 
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Event], responses=GONE)
@@ -96,21 +98,21 @@ async def list_events(
     the last missing one (`through`) and the `cursor` of the current end: read the current state again and continue
     from there, or skip the gap with `gaps=skip`."""
     client = app._session
-    found: list[Event] = []
-    place = after
-    for _ in range(PAGES):
-        page = await client.arun(client.store.ledger.read(place, limit, client.tenant))
-        if place is not None and gaps == "tell":
-            await client.arun(check_gone(client.store, place, client.tenant))
+    events: list[Event] = []
+    position = after
+    for _ in range(MAX_PAGES):
+        page = await client.arun(client.store.ledger.read(position, limit, client.tenant))
+        if position is not None and gaps == "tell":
+            await client.arun(check_gone(client.store, position, client.tenant))
         for event in page:
-            place = event.cursor
-            if await wanted.fits(event, live):
-                found.append(event)
-            if len(found) == limit:
+            position = event.cursor
+            if await wanted.matches(event, live):
+                events.append(event)
+            if len(events) == limit:
                 break
-        if not page or len(found) == limit:  # a page may be short and not the last
+        if not page or len(events) == limit:  # a page may be short and not the last
             break
-    return Response(as_json({"items": found, "next": place}), media_type="application/json")
+    return Response(as_json({"items": events, "next": position}), media_type="application/json")
 
 
 @router.get(
@@ -134,52 +136,58 @@ async def stream_events(
     too slow and that the next events are read from its own position. A message with only an `id:` moves the position
     past filtered events. The stream ends with the token. A position from which retention has removed events is 410, as
     for the list, unless `gaps=skip`."""
-    place = last_event_id or after
+    position = last_event_id or after
     tenant = app._session.tenant
-    if place is None:
-        place = await live.place(tenant)
-    else:  # one that is none is refused now, not in the midst of the stream
-        await app._session.arun(app._session.store.ledger.read(place, 1, tenant))
+    if position is None:
+        position = await live.place(tenant)
+    else:  # an invalid cursor is refused now, not in the middle of the stream
+        await app._session.arun(app._session.store.ledger.read(position, 1, tenant))
         if gaps == "tell":
-            await app._session.arun(check_gone(app._session.store, place, tenant))
-    told = _told(live, tenant, place, wanted, Lasting(request, Scope.READ), gaps == "skip")
-    # Also with the head, which comes whole or not at all: of a stream that breaks right then the place is known. It
-    # may be long where much is under way, and what lies in between takes no long heads.
-    head = {"Holdfast-Cursor": place} if len(place) <= LONGEST_IN_A_HEAD else None
-    # The stream ends by itself when the server leaves (``LedgerFeed``); sse-starlette would cancel it.
-    leaving = anyio.Event()
+            await app._session.arun(check_gone(app._session.store, position, tenant))
+    messages = _messages(live, tenant, position, wanted, Lasting(request, Scope.READ), gaps == "skip")
+    # The position is also in a header: headers arrive completely or not at all, so a client whose stream breaks right
+    # after them can continue. While many transactions are open a cursor is long, and proxies refuse long headers.
+    headers = {"Holdfast-Cursor": position} if len(position) <= LONGEST_HEADER else None
+    # The stream ends by itself when the server shuts down (``LedgerFeed``); sse-starlette would cancel it.
+    shutdown = anyio.Event()
     return EventSourceResponse(
-        told, headers=head, ping=KEEP_ALIVE, sep="\n", shutdown_event=leaving, shutdown_grace_period=LAST_EVENTS
+        messages,
+        headers=headers,
+        ping=KEEP_ALIVE,
+        sep="\n",
+        shutdown_event=shutdown,
+        shutdown_grace_period=STREAM_GRACE,
     )
 
 
-async def _told(
-    live: LedgerFeed, tenant: str, place: str, wanted: Wanted, lasting: Lasting, skip: bool
+async def _messages(
+    live: LedgerFeed, tenant: str, position: str, wanted: EventSelection, lasting: Lasting, skip: bool
 ) -> AsyncIterator[ServerSentEvent]:
-    yield ServerSentEvent(comment="following", retry=2_000, id=place)
+    yield ServerSentEvent(comment="following", retry=2_000, id=position)
     passed_over = False
-    # Whoever comes back from its place is told of a gap, or waits until the database is there.
+    # On these errors the stream ends. A client that reconnects gets the error, or waits for the database.
     with suppress(EventsGone, StoreUnavailable):
-        async with aclosing(live.follow(tenant, after=place, skip=skip, marks=True)) as events:
+        async with aclosing(live.follow(tenant, after=position, skip=skip, marks=True)) as events:
             async for event in events:
                 if not await lasting.holds():
                     return
                 if isinstance(event, ListenerBehind):
                     yield ServerSentEvent(event="lagged", data="{}")
                 elif isinstance(event, FeedItem):
-                    # Else one that wants few would come back from long ago, and be told of what it did not want.
+                    # Without this, a client whose filter matches few events would reconnect with an old position and
+                    # read all filtered events again.
                     if passed_over:
                         yield ServerSentEvent(comment="passed over", id=event.cursor)
                     passed_over = False
-                elif await wanted.fits(event, live):
+                elif await wanted.matches(event, live):
                     yield ServerSentEvent(event=event.name, data=as_json(event).decode(), id=event.cursor)
                     passed_over = False
                 else:
                     passed_over = True
 
 
-class Tell(Body):
-    """An event of an application's own."""
+class SendEvent(Body):
+    """An application event."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -195,9 +203,9 @@ class Tell(Body):
 
 
 @router.post("", dependencies=[allowed_one(Scope.ENQUEUE)], status_code=201, response_model=SentResult)
-async def send_event(app: TheApp, told: Tell) -> SentResult:
+async def send_event(app: TheApp, body: SendEvent) -> SentResult:
     """Send an application event. Jobs that wait for it resume."""
-    return await app.asend_event(told.name, told.data, key=told.key, job=told.job)
+    return await app.asend_event(body.name, body.data, key=body.key, job=body.job)
 
 
 subscription_router = Router(prefix="/subscriptions", tags=["subscriptions"])
@@ -206,7 +214,7 @@ ShownSubscription: Any = with_more(Subscription, "ShownSubscription", behind=int
 
 
 class Subscribe(Body):
-    """Each event that fits makes one job of a kind, or from a template."""
+    """A subscription: each matching event creates one job of a kind, or from a template."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -220,7 +228,7 @@ class Subscribe(Body):
     of_kind: Text | None = None
     match: dict[str, Any] | None = None
     start: Literal["now", "beginning"] = "now"
-    max_depth: int = Field(default=DEPTH, ge=1, le=1_000)
+    max_depth: int = Field(default=DEFAULT_DEPTH, ge=1, le=1_000)
     queue: Text | None = None
     priority: int | None = Field(default=None, ge=-32_768, le=32_767)
     tags: list[Text] | None = Field(default=None, max_length=50)
@@ -232,12 +240,12 @@ class Subscribe(Body):
     payload: dict[str, Any] | None = None
 
     def options(self) -> dict[str, Any]:
-        chosen = {
+        options = {
             name: value for name, value in self.given().items() if value is not None and name not in ("name", "on")
         }
-        if isinstance(chosen.get("retry"), RetryPolicy):
-            chosen["retry"] = chosen["retry"].policy()
-        return chosen
+        if isinstance(options.get("retry"), RetryPolicy):
+            options["retry"] = options["retry"].policy()
+        return options
 
 
 @subscription_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Subscription])
@@ -251,19 +259,19 @@ async def create_subscription(app: TheApp, body: Subscribe) -> Subscription:
     return await app.subscriptions.aset(body.name, body.on, **body.options())
 
 
-class Go(Body):
-    skip: bool = Field(default=False, description="Without what it has missed.")
+class ResumeSubscription(Body):
+    skip: bool = Field(default=False, description="Skip events that arrived while it was paused.")
 
 
 @subscription_router.post("/{name:path}/pause", dependencies=[allowed_one(Scope.OPERATE)], response_model=Subscription)
 async def pause_subscription(app: TheApp, name: NamePath, body: Because | None = None) -> Subscription:
-    "Pause a subscription. Events that arrive meanwhile are kept until it resumes."
+    """Pause a subscription. Events that arrive meanwhile are kept until it resumes."""
     reason = None if body is None else body.reason
     return await app.subscriptions.apause(name, reason=reason)
 
 
 @subscription_router.post("/{name:path}/resume", dependencies=[allowed_one(Scope.OPERATE)], response_model=Subscription)
-async def resume_subscription(app: TheApp, name: NamePath, body: Go | None = None) -> Subscription:
+async def resume_subscription(app: TheApp, name: NamePath, body: ResumeSubscription | None = None) -> Subscription:
     """Resume a subscription, including the events that arrived meanwhile."""
     return await app.subscriptions.aresume(name, skip=body is not None and body.skip)
 

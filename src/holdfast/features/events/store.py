@@ -1,10 +1,9 @@
 """Subscriptions and consumers in the database: ports, shared reads and PostgreSQL.
 
-The look of a subscription: read what is new, make a job of each event it wants, move its place on.
-
-One transaction, so a crash leaves all of it or nothing (DP-13). Many processes may look at once: one has the
-subscription, the others go on to the next. The events are read before anything is written: where transactions have
-ids, a snapshot taken later would count what this one writes as seen.
+A run of a subscription (``feed``) reads new events, creates a job for each match, and advances the cursor. This is one
+transaction, so a crash leaves all of it or nothing. Many processes may run at the same time: one holds the
+subscription, and the others continue with the next. The events are read before anything is written: on PostgreSQL, a
+snapshot taken after a write would treat this transaction's own events as read.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from holdfast.engine.job import EVERY_TENANT, Enqueued, Event, JobSpec
 from holdfast.errors import Conflict
 from holdfast.features.events.model import (
-    Behind,
+    Cause,
     Consumer,
     Delivery,
-    Fed,
+    FeedResult,
     SentEvent,
     Subscribing,
     Subscription,
-    cause_of,
-    job_of,
-    key_of,
+    cause_id,
+    event_key,
+    job_for,
 )
 from holdfast.features.payloads.model import effective
 from holdfast.features.schedules.model import Template
@@ -49,13 +48,14 @@ class SubscriptionStore(Protocol):
     def pause(self, name: str, reason: str | None, actor: str, tenant: str) -> Flow[bool]: ...
 
     def resume(self, name: str, skip: bool, tenant: str, actor: str | None = None) -> Flow[bool]:
-        """With ``skip`` without what it has missed."""
+        """Resume a subscription; ``skip`` leaves out the events that arrived while it was paused."""
         ...
 
     def remove(self, name: str, tenant: str, actor: str | None = None) -> Flow[bool]: ...
 
-    def feed(self, name: str, want: int, tenant: str) -> Flow[Fed]:
-        """Read up to ``want`` events and make the jobs of those it wants; nothing while somebody else does."""
+    def feed(self, name: str, want: int, tenant: str) -> Flow[FeedResult]:
+        """Read up to ``want`` events and create the jobs of those that match. Does nothing while another process feeds
+        this subscription."""
         ...
 
     def failed(self, id: str, failure: str, tenant: str) -> Flow[None]: ...
@@ -69,7 +69,7 @@ class SubscriptionStore(Protocol):
     def behind(self, cursor: str | None, of_ledger: bool, tenant: str) -> Flow[int]: ...
 
     def set(self, new: Subscribing, id: str, actor: str, tenant: str) -> Flow[bool]:
-        """Whether it is new. A declared one that is there gets another definition, and keeps its place."""
+        """Create a subscription; False if it exists. An existing declared one is redefined and keeps its position."""
         ...
 
     def list(self, tenant: str) -> Flow[list[Subscription]]: ...
@@ -77,7 +77,7 @@ class SubscriptionStore(Protocol):
 
 class ConsumerStore(Protocol):
     def reset(self, consumer: str, beginning: bool, tenant: str, actor: str | None = None) -> Flow[bool]:
-        """Have a consumer read all of it again, or nothing of what there is."""
+        """Move a consumer to the beginning of the events, or to the end."""
         ...
 
     def remove(self, consumer: str, tenant: str, actor: str | None = None) -> Flow[bool]: ...
@@ -87,33 +87,34 @@ class ConsumerStore(Protocol):
 
 COLUMNS = Record.columns(Subscription, "s.")
 COUNTED = 10_000
-"""How far a consumer is behind is counted up to here."""
+"""Limit of the count of unread events."""
 
 
 _CURSOR = re.compile(r"a?[0-9;:,]{0,100000}")
 
 
-class PlaceReads(Reader):
-    def _past(self, cursor: str | None, of_ledger: bool, most: int, tenant: str) -> Steps[int]:
-        other = bool(cursor) and of_ledger == (cursor or "").startswith("a")
-        if other or not _CURSOR.fullmatch(cursor or "") or not tenant.strip():
-            return most  # written by hand, and of no use: as if it had read nothing
-        if self.dialect.percent:  # a server whose cursors only it can read
+class CursorReads(Reader):
+    def _count_after(self, cursor: str | None, of_ledger: bool, most: int, tenant: str) -> Steps[int]:
+        """The number of events after a cursor, up to ``most``."""
+        wrong_kind = bool(cursor) and of_ledger == (cursor or "").startswith("a")
+        if wrong_kind or not _CURSOR.fullmatch(cursor or "") or not tenant.strip():
+            return most  # an invalid cursor, written with SQL: as if nothing was read
+        if self.dialect.percent:  # PostgreSQL, where only the server can parse a cursor
             function = "events_after" if of_ledger else "app_events_after"
             text = f"select count(*) from {{{function}}}(:cursor, :most, :scope)"
             rows = yield from self._ask(tenant, text, cursor=cursor, most=most, scope=tenant)
             return int(rows[0][0])
         table = "event" if of_ledger else "app_event"
-        mine = "1 = 1" if tenant == EVERY_TENANT else "e.tenant = :tenant"
-        text = f"select count(*) from (select 1 from {{{table}}} e where e.seq > :seq and {mine} limit :most)"
+        in_scope = "1 = 1" if tenant == EVERY_TENANT else "e.tenant = :tenant"
+        text = f"select count(*) from (select 1 from {{{table}}} e where e.seq > :seq and {in_scope} limit :most)"
         rows = yield from self._ask(
             tenant, text, seq=int((cursor or "0").lstrip("a").partition(";")[0] or 0), most=most
         )
         return int(rows[0][0])
 
 
-class SubscriptionReads(PlaceReads):
-    """Reads subscriptions and makes jobs of events. The constructor sets the parts that it reads and enqueues with."""
+class SubscriptionReads(CursorReads):
+    """Reads subscriptions and creates jobs from events. The constructor sets the stores that this needs."""
 
     _jobs: JobStore
     _ledger: LedgerStore
@@ -121,19 +122,19 @@ class SubscriptionReads(PlaceReads):
     _payload_rules: PayloadRuleStore
 
     @cached_property
-    def _one(self) -> Callable[[Row], Subscription]:
+    def _subscription(self) -> Callable[[Row], Subscription]:
         return Record.decoder(Subscription, self.dialect.codec)
 
     @flow(writes=False)
     def get(self, name: str, tenant: str) -> Steps[Subscription | None]:
-        # One for every tenant is kept under '*', so this compares even then.
+        # A subscription to the events of every tenant is stored with the tenant '*', so an equal comparison finds it.
         text = f"select {COLUMNS} from {{subscription}} s where s.name = :name and s.tenant = :scope"
         rows = yield from self._ask(tenant, text, name=name, scope=tenant)
-        return self._one(rows[0]) if rows else None
+        return self._subscription(rows[0]) if rows else None
 
     @flow(writes=False)
     def deliveries(self, id: str, tenant: str, refused: bool, limit: int) -> Steps[list[Delivery]]:
-        """The newest first; only refusals, or all of them. Each has its index."""
+        """Deliveries, newest first: all, or only refusals. There is an index for each of the two."""
         only = "and d.refusal is not null" if refused else ""
         text = (
             f"select {Record.columns(Delivery, 'd.')} from {{delivery}} d where d.subscription_id = :id {only}"
@@ -145,99 +146,98 @@ class SubscriptionReads(PlaceReads):
 
     @flow(writes=False)
     def behind(self, cursor: str | None, of_ledger: bool, tenant: str) -> Steps[int]:
-        """How many events are past a place; no more than so many are counted."""
-        return (yield from self._past(cursor, of_ledger, COUNTED, tenant))
+        """The number of events after a cursor, up to ``COUNTED``."""
+        return (yield from self._count_after(cursor, of_ledger, COUNTED, tenant))
 
-    def _feed(self, name: str, want: int, tenant: str) -> Steps[Fed]:
-        whose = yield from self._hold(name, tenant)
-        if whose is None:
-            return Fed()
-        events = yield from self._events(whose, want)
+    def _feed(self, name: str, want: int, tenant: str) -> Steps[FeedResult]:
+        subscription = yield from self._hold(name, tenant)
+        if subscription is None:
+            return FeedResult()
+        events = yield from self._events(subscription, want)
         if not events:
-            return Fed()
-        wanted = {key_of(event): event for event in events if whose.wants(event)}
-        if wanted:
-            for key in (yield from self._delivered(whose, list(wanted))):
-                del wanted[key]
-        deliveries = (yield from self._make(whose, wanted)) if wanted else []
-        yield from self._advance(whose, events[-1].cursor, deliveries)
-        made = sum(each.job_id is not None for each in deliveries)
-        return Fed(len(events), made, len(deliveries) - made)
+            return FeedResult()
+        matching = {event_key(event): event for event in events if subscription.wants(event)}
+        if matching:
+            for key in (yield from self._delivered(subscription, list(matching))):
+                del matching[key]
+        deliveries = (yield from self._create_jobs(subscription, matching)) if matching else []
+        yield from self._advance(subscription, events[-1].cursor, deliveries)
+        made = sum(delivery.job_id is not None for delivery in deliveries)
+        return FeedResult(len(events), made, len(deliveries) - made)
 
-    def _events(self, whose: Subscription, want: int) -> Steps[Sequence[Event] | Sequence[SentEvent]]:
-        read = self._ledger.read if whose.of_ledger else self._ledger.read_sent
-        return (yield from read(whose.cursor, want, whose.tenant).start())
+    def _events(self, subscription: Subscription, want: int) -> Steps[Sequence[Event] | Sequence[SentEvent]]:
+        read = self._ledger.read if subscription.of_ledger else self._ledger.read_sent
+        return (yield from read(subscription.cursor, want, subscription.tenant).start())
 
-    def _make(self, whose: Subscription, wanted: dict[str, Event | SentEvent]) -> Steps[list[Delivery]]:
-        """Enqueue, tenant by tenant; what becomes of each event."""
-        causes = {key: cause_of(event) for key, event in wanted.items()}
-        ids = sorted({cause for cause in causes.values() if cause is not None})
-        known = (yield from self._behind(ids)) if ids else {}
+    def _create_jobs(self, subscription: Subscription, events: dict[str, Event | SentEvent]) -> Steps[list[Delivery]]:
+        """Enqueue the jobs of these events, tenant by tenant. Returns the result of each event."""
+        cause_ids = {key: cause_id(event) for key, event in events.items()}
+        ids = sorted({job_id for job_id in cause_ids.values() if job_id is not None})
+        causes = (yield from self._causes(ids)) if ids else {}
         deliveries: list[Delivery] = []
         specs: dict[str, dict[str, JobSpec]] = {}
-        templates = yield from self._templates_of(whose, {event.tenant for event in wanted.values()})
-        rules = yield from self._payload_rules.list(whose.tenant).start()
-        for key, event in wanted.items():
-            behind = known.get(causes[key] or "", Behind())
-            if whose.job_options.get("of_queue", behind.queue) != behind.queue:
-                continue  # not wanted: it is only now that the job is looked at
-            made = job_of(whose, event, behind, new_id(), templates.get(event.tenant))
-            if isinstance(made, JobSpec) and rules:  # the store would refuse all the others with it
-                refused = effective(rules, event.tenant, made.kind).objection(made.kind, made.payload)
-                made = made if refused is None else refused.code
-            if isinstance(made, JobSpec):
-                specs.setdefault(event.tenant, {})[key] = made
+        templates = yield from self._templates_of(subscription, {event.tenant for event in events.values()})
+        rules = yield from self._payload_rules.list(subscription.tenant).start()
+        for key, event in events.items():
+            cause = causes.get(cause_ids[key] or "", Cause())
+            if subscription.job_options.get("of_queue", cause.queue) != cause.queue:
+                continue  # does not match after all: events do not contain the queue of their job
+            job = job_for(subscription, event, cause, new_id(), templates.get(event.tenant))
+            if isinstance(job, JobSpec) and rules:  # checked here, because the store would refuse the whole batch
+                refused = effective(rules, event.tenant, job.kind).objection(job.kind, job.payload)
+                job = job if refused is None else refused.code
+            if isinstance(job, JobSpec):
+                specs.setdefault(event.tenant, {})[key] = job
             else:
-                deliveries.append(Delivery(whose.id, key, event.tenant, None, made, behind.depth + 1))
+                deliveries.append(Delivery(subscription.id, key, event.tenant, None, job, cause.depth + 1))
         for tenant, jobs in specs.items():
-            answers = yield from self._enqueue(list(jobs.values()), templates.get(tenant), tenant).start()
-            for (key, spec), answer in zip(jobs.items(), answers, strict=True):
-                refusal = None if answer.created else answer.reason or "refused"
-                job_id = spec.id if answer.created else None
-                deliveries.append(Delivery(whose.id, key, tenant, job_id, refusal, spec.depth or 1))
+            results = yield from self._enqueue(list(jobs.values()), templates.get(tenant), tenant).start()
+            for (key, spec), result in zip(jobs.items(), results, strict=True):
+                refusal = None if result.created else result.reason or "refused"
+                job_id = spec.id if result.created else None
+                deliveries.append(Delivery(subscription.id, key, tenant, job_id, refusal, spec.depth or 1))
         return deliveries
 
-    def _templates_of(self, whose: Subscription, tenants: set[str]) -> Steps[dict[str, Template]]:
-        """The template it makes jobs from, as each tenant has it."""
-        found: dict[str, Template] = {}
-        if "template" not in whose.job_options:
-            return found
+    def _templates_of(self, subscription: Subscription, tenants: set[str]) -> Steps[dict[str, Template]]:
+        """Each tenant's version of the subscription's template."""
+        templates: dict[str, Template] = {}
+        if "template" not in subscription.job_options:
+            return templates
         for tenant in sorted(tenants):
-            template = yield from self._templates.get(whose.job_options["template"], tenant).start()
+            template = yield from self._templates.get(subscription.job_options["template"], tenant).start()
             if template is not None:
-                found[tenant] = template
-        return found
+                templates[tenant] = template
+        return templates
 
     def _enqueue(self, specs: Sequence[JobSpec], template: Template | None, tenant: str) -> Flow[list[Enqueued]]:
         if template is None:
             return self._jobs.enqueue(specs, tenant)
         return self._templates.enqueue(specs, template.name, template.version, tenant)
 
-    # --- what each store does in its own way ---
-
     @abstractmethod
     def _hold(self, name: str, tenant: str) -> Steps[Subscription | None]:
-        """The subscription to oneself; None when somebody else has it, or it is paused."""
+        """Lock the subscription; None if another process holds it, or it is paused."""
 
     @abstractmethod
-    def _behind(self, ids: Sequence[str]) -> Steps[dict[str, Behind]]:
-        """What is to be known of the jobs that events are about."""
+    def _causes(self, ids: Sequence[str]) -> Steps[dict[str, Cause]]:
+        """The properties of these jobs that created jobs inherit."""
 
     @abstractmethod
-    def _delivered(self, whose: Subscription, events: Sequence[str]) -> Steps[set[str]]:
-        """Of these events, those that have had their fate."""
+    def _delivered(self, subscription: Subscription, events: Sequence[str]) -> Steps[set[str]]:
+        """Those of these events that already have a delivery."""
 
     @abstractmethod
-    def _advance(self, whose: Subscription, cursor: str, deliveries: Sequence[Delivery]) -> Steps[None]: ...
+    def _advance(self, subscription: Subscription, cursor: str, deliveries: Sequence[Delivery]) -> Steps[None]:
+        """Record the deliveries and move the cursor."""
 
     @flow(writes=False)
     def list(self, tenant: str) -> Steps[list[Subscription]]:
         text = f"select {COLUMNS} from {{subscription}} s where {within(tenant, 's.tenant')} order by s.name, s.tenant"
         rows = yield from self._ask(tenant, text)
-        return [self._one(row) for row in rows]
+        return [self._subscription(row) for row in rows]
 
 
-class ConsumerReads(PlaceReads):
+class ConsumerReads(CursorReads):
     @flow(writes=False)
     def list(self, tenant: str) -> Steps[list[Consumer]]:
         text = (
@@ -245,14 +245,13 @@ class ConsumerReads(PlaceReads):
             f" where {within(tenant, 'c.tenant')} order by c.name, c.tenant"
         )
         rows: Rows = yield from self._ask(tenant, text)
-        found = []
+        consumers = []
         for scope, name, cursor, updated_at in rows:
-            told = cursor.startswith("a")
-            past = yield from self._past(cursor, not told, COUNTED, scope)
-            of: Literal["jobs", "application"] = "application" if told else "jobs"
+            of: Literal["jobs", "application"] = "application" if cursor.startswith("a") else "jobs"
+            unread = yield from self._count_after(cursor, of == "jobs", COUNTED, scope)
             at = self.dialect.codec.time(updated_at)
-            found.append(Consumer(scope, name, cursor, at, past, past == COUNTED, of))
-        return found
+            consumers.append(Consumer(scope, name, cursor, at, unread, unread == COUNTED, of))
+        return consumers
 
 
 class PostgresSubscriptions(Calls, SubscriptionReads):
@@ -269,7 +268,7 @@ class PostgresSubscriptions(Calls, SubscriptionReads):
 
     @flow(single=True, writes=False)
     def active(self, tenant: str) -> Steps[list[tuple[str, str, str]]]:
-        """One statement, and no transaction around it: every worker asks this twice a second."""
+        """One statement without a transaction: every worker polls this twice a second."""
         rows = yield self._call("active_subscriptions", "%s", tenant)
         return [(scope, name, str(id)) for scope, name, id in rows]
 
@@ -289,46 +288,44 @@ class PostgresSubscriptions(Calls, SubscriptionReads):
         return bool(rows[0][0])
 
     @flow()
-    def feed(self, name: str, want: int, tenant: str) -> Steps[Fed]:
+    def feed(self, name: str, want: int, tenant: str) -> Steps[FeedResult]:
         return (yield from self._feed(name, want, tenant))
 
     @flow(single=True)
     def failed(self, id: str, failure: str, tenant: str) -> Steps[None]:
         yield self._call("subscription_failed", "%s, %s, %s", id, failure, tenant)
 
-    # --- what the look asks for ---
-
     def _hold(self, name: str, tenant: str) -> Steps[Subscription | None]:
         columns = Record.columns(Subscription)
         text = f"select {columns} from {self.dialect.schema}hold_subscription(%s, %s)"
         rows = yield Statement(text, (name, tenant))
-        return self._one(rows[0]) if rows else None
+        return self._subscription(rows[0]) if rows else None
 
-    def _behind(self, ids: Sequence[str]) -> Steps[dict[str, Behind]]:
+    def _causes(self, ids: Sequence[str]) -> Steps[dict[str, Cause]]:
         rows = yield Statement(
             f"select id::text, correlation_id, depth, queue, tags from {self.dialect.schema}job"
             " where id = any(%s::uuid[])",
             (list(ids),),
         )
         return {
-            job_id: Behind(correlation or job_id, depth or 0, queue, tuple(tags))
+            job_id: Cause(correlation or job_id, depth or 0, queue, tuple(tags))
             for job_id, correlation, depth, queue, tags in rows
         }
 
-    def _delivered(self, whose: Subscription, events: Sequence[str]) -> Steps[set[str]]:
-        rows = yield self._call("delivered", "%s, %s::text[], %s", whose.id, list(events), whose.tenant)
+    def _delivered(self, subscription: Subscription, events: Sequence[str]) -> Steps[set[str]]:
+        params = (subscription.id, list(events), subscription.tenant)
+        rows = yield self._call("delivered", "%s, %s::text[], %s", *params)
         return {row[0] for row in rows}
 
-    def _advance(self, whose: Subscription, cursor: str, deliveries: Sequence[Delivery]) -> Steps[None]:
-        fates = json.dumps(
+    def _advance(self, subscription: Subscription, cursor: str, deliveries: Sequence[Delivery]) -> Steps[None]:
+        results = json.dumps(
             [
                 {"event": d.event, "tenant": d.tenant, "job_id": d.job_id, "refusal": d.refusal, "depth": d.depth}
                 for d in deliveries
             ]
         )
-        yield self._call(
-            "advance_subscription", "%s, %s, %s, %s::json, %s", whose.id, whose.cursor, cursor, fates, whose.tenant
-        )
+        params = (subscription.id, subscription.cursor, cursor, results, subscription.tenant)
+        yield self._call("advance_subscription", "%s, %s, %s, %s::json, %s", *params)
 
     @flow(single=True)
     def set(self, new: Subscribing, id: str, actor: str, tenant: str) -> Steps[bool]:
@@ -348,9 +345,9 @@ class PostgresSubscriptions(Calls, SubscriptionReads):
             actor,
             tenant,
         )
-        created, refused, why = rows[0]
+        created, refused, refusal = rows[0]
         if refused:
-            raise Conflict(f"subscription {new.name} already exists", code=why)
+            raise Conflict(f"subscription {new.name} already exists", code=refusal)
         return bool(created)
 
 

@@ -1,1 +1,1 @@
-"""Rules for payloads, and the keys they are sealed with."""
+"""Payload rules, and the rotation of encryption keys."""

@@ -1,4 +1,4 @@
-"""``holdfast payload-rules, keys``."""
+"""``holdfast rules`` and ``holdfast keys``."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ DeclaredBy = Annotated[
 def list_rules(session: AnyTenant) -> None:
     """List the payload rules of the tenant and of all tenants."""
     with session.connect() as client:
-        found = _rules(client).list()
+        rules = _rules(client).list()
     session.print_list(
-        found,
+        rules,
         {
             "kind": lambda rule: line(rule.kind),
             "tenant": lambda rule: line(rule.tenant),
-            "says": lambda rule: line(_says(rule)),
+            "says": lambda rule: line(_summary(rule)),
             "by": lambda rule: line(rule.declared_by or rule.set_by),
         },
         none="There are no rules for payloads.",
@@ -54,8 +54,8 @@ def list_rules(session: AnyTenant) -> None:
 def show(session: AnyTenant, kind: Kind = EACH_KIND, declared_by: DeclaredBy = "") -> None:
     """Show one rule."""
     with session.connect() as client:
-        found = _found(client, kind, declared_by)
-    _print(found, session.as_json)
+        rule = _get(client, kind, declared_by)
+    _print(rule, session.as_json)
 
 
 @commands.add(
@@ -104,8 +104,8 @@ def set_rule(
         replaceable=replaceable,
     )
     with session.connect() as client:
-        made = client.run(client.store.payload_rules.set(draft, client.actor, client.tenant))
-    _print(made, session.as_json)
+        rule = client.run(client.store.payload_rules.set(draft, client.actor, client.tenant))
+    _print(rule, session.as_json)
 
 
 @commands.add("delete", "holdfast rules delete import")
@@ -128,14 +128,14 @@ def check(
         refusal = _rules(client).check(kind, value)
     if refusal is not None:
         raise refusal
-    session.answer({"kind": kind, "allowed": True}, "No rule objects.")
+    session.answer({"kind": kind, "allowed": True}, "Allowed.")
 
 
 def _rules(client: Session) -> PayloadRules:
     return PayloadRules(client, client.name)
 
 
-def _found(client: Session, kind: str, declared_by: str) -> PayloadRule:
+def _get(client: Session, kind: str, declared_by: str) -> PayloadRule:
     wanted = (client.tenant, kind, declared_by)
     for rule in _rules(client).list():
         if (rule.tenant, rule.kind, rule.declared_by) == wanted:
@@ -147,7 +147,7 @@ def _size(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdecimal() else text
 
 
-def _says(rule: PayloadRule) -> str:
+def _summary(rule: PayloadRule) -> str:
     parts = ["signal only"] if rule.signal_only else []
     parts += ["restricted"] if rule.classification == "restricted" else []
     parts += [] if rule.max_bytes is None else [f"payload up to {in_words(rule.max_bytes)}"]
@@ -165,7 +165,7 @@ def _print(rule: PayloadRule, as_json: bool) -> None:
     facts(
         [
             ("tenant", "every tenant" if rule.tenant == "*" else rule.tenant),
-            ("says", _says(rule)),
+            ("says", _summary(rule)),
             ("forbidden", ", ".join(rule.forbidden) if rule.signal_only else None),
             ("declared by", rule.declared_by or None),
             ("set", f"{moment(rule.updated_at)} by {rule.set_by}"),
@@ -184,7 +184,7 @@ def list_keys(as_json: options.Json = False) -> None:
     if as_json:
         emit([{"name": name, "current": number == 0} for number, name in enumerate(names)])
     elif not names:
-        say("There are no keys: nothing is sealed.")
+        say("There are no keys: nothing is encrypted.")
     else:
         table(("key", ""), [[name, "current" if number == 0 else ""] for number, name in enumerate(names)])
 
@@ -220,12 +220,12 @@ def rotate_keys(
             "no encryption keys are set", code="no_keys", fix="Set HOLDFAST_KEYS with the new key first."
         )
 
-    def tell(so_far: Rotated) -> None:
+    def report(so_far: Rotated) -> None:
         if not session.as_json:
-            say(f"{so_far.resealed:,} sealed anew …")
+            say(f"{so_far.resealed:,} re-encrypted …")
 
     with session.connect() as client:
-        done = rotate(client, vault, tell, page)
+        done = rotate(client, vault, report, page)
     session.answer(done, f"{done.resealed:,} sealed with {vault.keys.current}.")
     if done.unread:
         say(f"{done.unread:,} could not be opened: their key is not in HOLDFAST_KEYS, or they were changed.")

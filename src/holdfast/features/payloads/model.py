@@ -1,7 +1,7 @@
-"""What may be in a payload, by tenant and kind (DP-4): forbidden keys, who may see it, how large it may be.
+"""Payload rules by tenant and kind: forbidden keys, visibility and size.
 
-Several rules can hold for one job: of its tenant or of all, of its kind or of all, set by an operator or declared by
-programs. Together they are as strict as the strictest of them in each point, so that none can loosen another.
+Several rules can apply to one job: for its tenant or for all, for its kind or for all, set by an operator or declared
+by programs. The strictest value of each option counts, so that no rule can loosen another.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ FORBIDDEN: Final = (
     *("body", "content", "raw", "vector", "embedding"),
     *("secret", "token", "password", "ssn", "personal_data"),
 )
-OWN_KEYS: Final = frozenset({"$holdfast", "key", "sealed", "stored"})
-MOST_KEYS: Final = 200
-LEAST_BYTES: Final = 256
-"""Less than that would keep out what the database itself enqueues, such as the notice of an approval."""
-MOST_BYTES: Final = 2**31 - 1
+RESERVED_KEYS: Final = frozenset({"$holdfast", "key", "sealed", "stored"})
+MAX_KEYS: Final = 200
+MIN_BYTES: Final = 256
+"""A lower limit would refuse jobs that the database itself enqueues, such as the notice of an approval."""
+MAX_BYTES: Final = 2**31 - 1
 HIDDEN: Final = "[restricted]"
-"""What readers see in place of a restricted payload."""
+"""Shown to readers in place of a restricted payload."""
 WITHHELD: Final = "what is said of a restricted job's failure is not kept"
-"""What is kept in place of the words of its errors: the ledger is sealed, and nothing could take them out later."""
+"""Stored in place of the error messages of a restricted job: the ledger is sealed, so they could not be removed
+later."""
 
 Classification = Literal["safe_metadata", "restricted"]
 
 
 class RuleOptions(TypedDict, total=False):
-    """What ``app.payload_rules.set`` and ``PayloadPolicy`` take."""
+    """The options of ``app.payload_rules.set`` and ``PayloadPolicy``."""
 
     signal_only: bool
     forbidden: Iterable[str] | None
@@ -51,10 +52,10 @@ class RuleOptions(TypedDict, total=False):
 class PayloadPolicy:
     """The payload rules that a kind declares: ``@app.job(rules=PayloadPolicy(signal_only=True, max_bytes="16KB"))``.
 
-    ``signal_only`` refuses payloads with a forbidden key (``forbidden`` replaces the usual list). ``restricted`` hides
-    payload and result from everyone but the handler. ``max_bytes`` and ``max_result_bytes`` limit sizes; with ``store``
-    larger values go to the artifact store instead of being refused. With ``replaceable`` an operator may replace the
-    payload of a waiting job.
+    ``signal_only`` refuses payloads with a forbidden key (``forbidden`` replaces the default list). ``restricted``
+    hides payload and result from everyone but the handler. ``max_bytes`` and ``max_result_bytes`` limit sizes; with
+    ``store`` larger values go to the artifact store instead of being refused. With ``replaceable`` an operator may
+    replace the payload of a waiting job.
     """
 
     signal_only: bool = False
@@ -68,7 +69,7 @@ class PayloadPolicy:
     def __post_init__(self) -> None:
         if self.forbidden is not None and not isinstance(self.forbidden, str):  # frozen, hence object
             object.__setattr__(self, "forbidden", tuple(self.forbidden))
-        RuleDraft.of(**self.options())  # refuse here, where it is written
+        RuleDraft.of(**self.options())  # raises where the policy is declared
 
     def options(self) -> RuleOptions:
         return RuleOptions(
@@ -84,7 +85,7 @@ class PayloadPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleDraft:
-    """One rule, checked. ``store``: what is larger goes to the artifact store by itself; None says nothing of it."""
+    """One checked rule. ``store``: larger values go to the artifact store; None leaves that to other rules."""
 
     kind: str = EACH_KIND
     signal_only: bool = False
@@ -108,7 +109,7 @@ class RuleDraft:
         store: bool | None = None,
         replaceable: bool | None = None,
     ) -> RuleDraft:
-        """As people write it; ``forbidden`` in place of the usual list."""
+        """Check the options of a rule; ``forbidden`` replaces the default list."""
         if forbidden is not None and not signal_only:
             raise InvalidSetting("forbidden keys need signal_only=True", code="conflicting_options")
         names = FORBIDDEN if forbidden is None else _names(forbidden)
@@ -122,7 +123,7 @@ class RuleDraft:
             store=store,
             replaceable=replaceable,
         )
-        if not draft.says_something:
+        if not draft.has_effect:
             raise InvalidSetting(
                 "the rule is empty",
                 code="empty_rule",
@@ -135,14 +136,14 @@ class RuleDraft:
         return self.classification == "restricted"
 
     @property
-    def says_something(self) -> bool:
-        limits = (self.max_bytes, self.max_result_bytes, self.store, self.replaceable)
-        return self.signal_only or self.restricted or any(each is not None for each in limits)
+    def has_effect(self) -> bool:
+        options = (self.max_bytes, self.max_result_bytes, self.store, self.replaceable)
+        return self.signal_only or self.restricted or any(option is not None for option in options)
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadRule:
-    """A rule as it is stored. ``declared_by`` is the program that has it in its code; empty for an operator's."""
+    """A stored rule. ``declared_by`` is the program that declares it in its code; empty for an operator's rule."""
 
     tenant: str
     kind: str
@@ -158,13 +159,13 @@ class PayloadRule:
     created_at: datetime
     updated_at: datetime
 
-    def holds_for(self, tenant: str, kind: str) -> bool:
+    def applies_to(self, tenant: str, kind: str) -> bool:
         return self.tenant in (tenant, EVERY_TENANT) and self.kind in (kind, EACH_KIND)
 
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What all rules for one tenant and kind come to."""
+    """All rules for one tenant and kind, combined."""
 
     forbidden: frozenset[str] = frozenset()
     restricted: bool = False
@@ -174,7 +175,7 @@ class Effective:
     replaceable: bool = False
 
     def objection(self, kind: str, payload: str) -> HoldfastError | None:
-        """Why a payload, as JSON text, may not be enqueued. Names where, never what."""
+        """Why a payload (JSON text) is refused, or None. The error names the path of a key, never its value."""
         size = len(payload) if payload.isascii() else len(payload.encode())
         if self.max_bytes is not None and size > self.max_bytes:
             return Refused(
@@ -196,42 +197,43 @@ NO_RULE: Final = Effective()
 
 
 def combine(rules: Iterable[PayloadRule | RuleDraft]) -> Effective:
-    """The strictest of each. What is larger may be stored if one says so and none objects."""
-    given = list(rules)
-    if not given:
+    """The strictest value of each option. ``store`` and ``replaceable`` need one rule that allows it and none that
+    forbids it."""
+    rules = list(rules)
+    if not rules:
         return NO_RULE
     return Effective(
-        forbidden=frozenset(name for rule in given if rule.signal_only for name in rule.forbidden),
-        restricted=any(rule.classification == "restricted" for rule in given),
-        max_bytes=min((rule.max_bytes for rule in given if rule.max_bytes is not None), default=None),
-        max_result_bytes=min(
-            (rule.max_result_bytes for rule in given if rule.max_result_bytes is not None), default=None
-        ),
-        store=any(rule.store for rule in given) and not any(rule.store is False for rule in given),
-        replaceable=any(rule.replaceable for rule in given) and not any(rule.replaceable is False for rule in given),
+        forbidden=frozenset(name for rule in rules if rule.signal_only for name in rule.forbidden),
+        restricted=any(rule.classification == "restricted" for rule in rules),
+        max_bytes=_smallest(rule.max_bytes for rule in rules),
+        max_result_bytes=_smallest(rule.max_result_bytes for rule in rules),
+        store=any(rule.store for rule in rules) and not any(rule.store is False for rule in rules),
+        replaceable=any(rule.replaceable for rule in rules) and not any(rule.replaceable is False for rule in rules),
     )
 
 
 def together(one: Effective, other: Effective) -> Effective:
-    """Both hold. ``store`` of either is enough here: each has asked its own rules whether one objects."""
+    """Combine two combinations. One ``store`` or ``replaceable`` is enough here: each side has already checked that
+    none of its own rules forbids it."""
     if one is NO_RULE or other is NO_RULE:
         return other if one is NO_RULE else one
     return Effective(
         one.forbidden | other.forbidden,
         one.restricted or other.restricted,
-        _least(one.max_bytes, other.max_bytes),
-        _least(one.max_result_bytes, other.max_result_bytes),
+        _smallest((one.max_bytes, other.max_bytes)),
+        _smallest((one.max_result_bytes, other.max_result_bytes)),
         one.store or other.store,
         one.replaceable or other.replaceable,
     )
 
 
-def _least(one: int | None, other: int | None) -> int | None:
-    return min((each for each in (one, other) if each is not None), default=None)
+def _smallest(limits: Iterable[int | None]) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def effective(rules: Iterable[PayloadRule], tenant: str, kind: str) -> Effective:
-    return combine(rule for rule in rules if rule.holds_for(tenant, kind))
+    """The rules that apply to jobs of this tenant and kind, combined."""
+    return combine(rule for rule in rules if rule.applies_to(tenant, kind))
 
 
 def shown_payload(rules: Iterable[PayloadRule], tenant: str, kind: str, payload: dict[str, Any]) -> dict[str, Any]:
@@ -240,18 +242,18 @@ def shown_payload(rules: Iterable[PayloadRule], tenant: str, kind: str, payload:
 
 
 def forbidden_at(value: JsonValue, names: frozenset[str]) -> str | None:
-    """Where the first of these keys stands, as ``$.items[3].password``; upper and lower case are the same."""
+    """The path of the first of these keys, such as ``$.items[3].password``, ignoring case; None if there is none."""
     stack: list[tuple[Any, Any]] = [(value, None)]
     while stack:
-        box, trail = stack.pop()
-        if isinstance(box, dict):
-            for key, item in box.items():
+        container, trail = stack.pop()
+        if isinstance(container, dict):
+            for key, item in container.items():
                 if key.lower() in names:
                     return path_of((trail, key))
                 if isinstance(item, dict | list):
                     stack.append((item, (trail, key)))
-        elif isinstance(box, list):
-            stack += [(item, (trail, n)) for n, item in enumerate(box) if isinstance(item, dict | list)]
+        elif isinstance(container, list):
+            stack += [(item, (trail, n)) for n, item in enumerate(container) if isinstance(item, dict | list)]
     return None
 
 
@@ -259,13 +261,13 @@ def _names(forbidden: Iterable[str]) -> tuple[str, ...]:
     if isinstance(forbidden, str):
         raise InvalidSetting("forbidden keys must be a list of text", code="invalid_name")
     names = tuple(dict.fromkeys(check_name(name, "forbidden key").lower() for name in forbidden))
-    if not 0 < len(names) <= MOST_KEYS or any(set(name) & set('"\\') for name in names):
+    if not 0 < len(names) <= MAX_KEYS or any(set(name) & set('"\\') for name in names):
         raise InvalidSetting(
-            f"forbidden keys must be 1 to {MOST_KEYS} names without quotes and backslashes", code="invalid_name"
+            f"forbidden keys must be 1 to {MAX_KEYS} names without quotes and backslashes", code="invalid_name"
         )
-    if OWN_KEYS & set(names):
+    if RESERVED_KEYS & set(names):
         raise InvalidSetting(
-            f"{', '.join(sorted(OWN_KEYS))} are reserved keys of sealed and stored payloads", code="invalid_name"
+            f"{', '.join(sorted(RESERVED_KEYS))} are reserved keys of sealed and stored payloads", code="invalid_name"
         )
     return names
 
@@ -273,7 +275,7 @@ def _names(forbidden: Iterable[str]) -> tuple[str, ...]:
 def _bytes(size: Size | None, what: str) -> int | None:
     if size is None:
         return None
-    found = in_bytes(size, what, least=LEAST_BYTES)
-    if found > MOST_BYTES:
-        raise InvalidSetting(f"{what} must be at most {MOST_BYTES:,} bytes", code="invalid_size")
-    return found
+    limit = in_bytes(size, what, least=MIN_BYTES)
+    if limit > MAX_BYTES:
+        raise InvalidSetting(f"{what} must be at most {MAX_BYTES:,} bytes", code="invalid_size")
+    return limit

@@ -1,15 +1,15 @@
-"""``app.payload_rules``; key rotation.
+"""``app.payload_rules``, and key rotation.
 
-Changing keys: what is sealed with an old one is opened, sealed with the current one, and put back, page by page.
-
-First payloads and results, then what handlers have kept on their way. Each is a transaction of its own, so it can be
-stopped and begun again at any moment, and jobs run meanwhile. What cannot be opened (its key is not here) is left as it
-is, and counted. What lay in the artifact store under the old key goes when no job names it any more: a retry that is a
-job of its own may.
+A key rotation decrypts each value that an old key encrypted and stores it encrypted with the current key, page by
+page: first payloads and results, then checkpoints, step results and logs. Each value is one transaction, so a rotation
+can be stopped and started again at any time while jobs run. A value whose key is missing is counted and not changed. A
+file in the artifact store that an old key encrypted is deleted when no job refers to it any more: a retry as a new job
+may.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ from holdfast.worker.maintenance import clearing
 
 log = logging.getLogger("holdfast.worker")
 
-_Rules = list[PayloadRule]  # inside the class the word is an operation
+_Rules = list[PayloadRule]  # inside the class, `list` is an operation
 
 
 class PayloadRules(StoreNamespace):
@@ -56,20 +56,21 @@ class PayloadRules(StoreNamespace):
 
     @operation
     def set(
-        self, kind: str = EACH_KIND, *, every_tenant: bool = False, **says: Unpack[RuleOptions]
+        self, kind: str = EACH_KIND, *, every_tenant: bool = False, **options: Unpack[RuleOptions]
     ) -> Program[PayloadRule]:
-        """``app.payload_rules.set("import", signal_only=True, max_bytes="16KB")``; without a kind for all kinds."""
-        draft = RuleDraft.of(kind, **says)
-        return (yield from run(self._store.payload_rules.set(draft, self._actor, self._whose(every_tenant))))
+        """Set the rule of a kind, or without a kind for all kinds: ``app.payload_rules.set("import", signal_only=True,
+        max_bytes="16KB")``."""
+        draft = RuleDraft.of(kind, **options)
+        return (yield from run(self._store.payload_rules.set(draft, self._actor, self._scope(every_tenant))))
 
     aset = awaited(set)
 
     @operation
     def remove(self, kind: str = EACH_KIND, *, every_tenant: bool = False, declared_by: str = "") -> Program[None]:
         """Remove an operator's rule, or with ``declared_by`` one that a program no longer declares."""
-        whose = self._whose(every_tenant)
-        if not (yield from run(self._store.payload_rules.remove(kind, declared_by, self._actor, whose))):
-            raise NotFound(f"no payload rule for {kind} in tenant {whose}", code="rule_not_found")
+        tenant = self._scope(every_tenant)
+        if not (yield from run(self._store.payload_rules.remove(kind, declared_by, self._actor, tenant))):
+            raise NotFound(f"no payload rule for {kind} in tenant {tenant}", code="rule_not_found")
 
     aremove = awaited(remove)
 
@@ -83,12 +84,11 @@ class PayloadRules(StoreNamespace):
     @operation
     def get(self, kind: str = EACH_KIND, *, every_tenant: bool = False) -> Program[PayloadRule]:
         """The operator's rule for exactly this kind, or ``NotFound``."""
-        wanted = (self._whose(every_tenant), kind, "")
-        found = yield from run(self._store.payload_rules.list(self._tenant))
-        for each in found:
-            if (each.tenant, each.kind, each.declared_by) == wanted:
-                return each
-        raise NotFound(f"no rule for {kind} in tenant {wanted[0]}", code="rule_not_found")
+        tenant = self._scope(every_tenant)
+        for rule in (yield from run(self._store.payload_rules.list(self._tenant))):
+            if (rule.tenant, rule.kind, rule.declared_by) == (tenant, kind, ""):
+                return rule
+        raise NotFound(f"no rule for {kind} in tenant {tenant}", code="rule_not_found")
 
     aget = awaited(get)
 
@@ -107,16 +107,14 @@ class PayloadRules(StoreNamespace):
 
     acheck = awaited(check)
 
-    def _whose(self, every_tenant: bool) -> str:
+    def _scope(self, every_tenant: bool) -> str:
         return EVERY_TENANT if every_tenant else self._tenant
 
-    # --- what kinds declare ---
-
-    def _declare(self, kind: str, says: RuleOptions) -> Effective:
-        """Keep a rule that the code declares until a worker starts. Returns what it amounts to."""
-        if not says:
+    def _declare(self, kind: str, options: RuleOptions) -> Effective:
+        """Remember a rule that the code declares until a worker starts. Returns its effect."""
+        if not options:
             return combine(())
-        self._declared[kind] = draft = RuleDraft.of(kind, **says)
+        self._declared[kind] = draft = RuleDraft.of(kind, **options)
         return combine([draft])
 
     def _sync_declarations(self, tenant: str) -> None:
@@ -125,8 +123,8 @@ class PayloadRules(StoreNamespace):
         caller = self._caller
         try:
             rules = caller.run(caller.store.payload_rules.list(tenant))
-            own = {each.kind: each for each in rules if (each.tenant, each.declared_by) == (tenant, self._program)}
-            if own.keys() != self._declared.keys() or any(differs(own[k], d) for k, d in self._declared.items()):
+            own = {rule.kind: rule for rule in rules if (rule.tenant, rule.declared_by) == (tenant, self._program)}
+            if own.keys() != self._declared.keys() or any(_differs(own[k], d) for k, d in self._declared.items()):
                 drafts = [self._declared[kind] for kind in sorted(self._declared)]
                 caller.run(caller.store.payload_rules.declare(self._program, drafts, caller.actor, tenant))
                 rules = caller.run(caller.store.payload_rules.list(tenant))
@@ -138,14 +136,9 @@ class PayloadRules(StoreNamespace):
             self._cache.load(None)
 
 
-def differs(stored: PayloadRule, draft: RuleDraft) -> bool:
-    return (
-        *(stored.signal_only, stored.forbidden, stored.classification),
-        *(stored.max_bytes, stored.max_result_bytes, stored.store, stored.replaceable),
-    ) != (
-        *(draft.signal_only, draft.forbidden, draft.classification),
-        *(draft.max_bytes, draft.max_result_bytes, draft.store, draft.replaceable),
-    )
+def _differs(stored: PayloadRule, draft: RuleDraft) -> bool:
+    names = (field.name for field in dataclasses.fields(RuleDraft) if field.name != "kind")
+    return any(getattr(stored, name) != getattr(draft, name) for name in names)
 
 
 PAGE = 100
@@ -153,48 +146,52 @@ PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
-    """``unread``: those that no key here opens. ``passed``: those that changed meanwhile, and are met the next time."""
+    """The counts of a key rotation. ``unread``: values that no configured key decrypts. ``passed``: values that changed
+    meanwhile, which the next rotation finds."""
 
     resealed: int = 0
     unread: int = 0
     passed: int = 0
 
 
-def rotate(caller: Caller, vault: Vault, told: Callable[[Rotated], None] = lambda _: None, page: int = PAGE) -> Rotated:
-    """Seal everything of the caller's tenant (or of all, for ``*``) with the current key; tells how far it is."""
+def rotate(
+    caller: Caller, vault: Vault, report: Callable[[Rotated], None] = lambda _: None, page: int = PAGE
+) -> Rotated:
+    """Re-encrypt all values of the caller's tenant (``*``: of every tenant) with the current key. ``report`` is called
+    with the counts after each page."""
     if vault.keys is None:
         raise InvalidSetting(
             "no encryption keys are set", code="no_keys", fix="Set HOLDFAST_KEYS with the new key first."
         )
     done, after = Rotated(), None
-    while found := caller.run(
+    while jobs := caller.run(
         caller.store.payload_rules.sealed_payloads(vault.keys.current, after, page, caller.tenant)
     ):
-        for job in found:
+        for job in jobs:
             for what, text in (("payload", job.payload), ("result", job.result)):
                 if text is not None:
-                    done = _counted(done, _one(caller, vault, job, what, text))  # type: ignore[arg-type]
-        after = found[-1].id
-        told(done)
-    done = _rotate_parts(caller, vault, done, told, page)
+                    done = _counted(done, _reseal(caller, vault, job, what, text))  # type: ignore[arg-type]
+        after = jobs[-1].id
+        report(done)
+    done = _rotate_parts(caller, vault, done, report, page)
     if vault.artifacts is not None:
         StoreNamespace(caller)._drive(clearing(caller.store, vault.artifacts, caller.tenant))
     return done
 
 
-def _rotate_parts(caller: Caller, vault: Vault, done: Rotated, told: Callable[[Rotated], None], page: int) -> Rotated:
-    """What handlers have kept on their way."""
+def _rotate_parts(caller: Caller, vault: Vault, done: Rotated, report: Callable[[Rotated], None], page: int) -> Rotated:
+    """Rotate checkpoints, step results and log lines."""
     assert vault.keys is not None
     after: SealedPart | None = None
-    while found := caller.run(caller.store.payload_rules.sealed_parts(vault.keys.current, after, page, caller.tenant)):
-        for part in found:
-            done = _counted(done, _part(caller, vault, part))
-        after = found[-1]
-        told(done)
+    while parts := caller.run(caller.store.payload_rules.sealed_parts(vault.keys.current, after, page, caller.tenant)):
+        for part in parts:
+            done = _counted(done, _reseal_part(caller, vault, part))
+        after = parts[-1]
+        report(done)
     return done
 
 
-def _part(caller: Caller, vault: Vault, part: SealedPart) -> bool | None:
+def _reseal_part(caller: Caller, vault: Vault, part: SealedPart) -> bool | None:
     try:
         opened = vault.open(part.text, what=part.what, tenant=part.tenant, job_id=part.job_id, place=part.place)
     except HoldfastError:
@@ -212,8 +209,8 @@ def _counted(done: Rotated, written: bool | None) -> Rotated:
     return Rotated(done.resealed + (written is True), done.unread + (written is None), done.passed + (written is False))
 
 
-def _one(caller: Caller, vault: Vault, job: SealedJob, what: What, text: str) -> bool | None:
-    """Whether it was written; None when it could not be opened."""
+def _reseal(caller: Caller, vault: Vault, job: SealedJob, what: What, text: str) -> bool | None:
+    """Whether the value was written; None if it could not be decrypted."""
     try:
         opened = _opened(caller, vault, job, what, text)
     except HoldfastError:
@@ -231,7 +228,7 @@ def _opened(caller: Caller, vault: Vault, job: SealedJob, what: What, text: str)
     except Refused as refused:
         if refused.code != "seal_broken":
             raise
-        # A retry that is a job of its own has the payload of the first one.
+        # A retry as a new job shares the payload of the first attempt, which was encrypted for that job's id.
         for other in caller.run(caller.store.jobs.chain(job.id, job.tenant)):
             try:
                 return vault.open(text, what=what, tenant=job.tenant, job_id=other.id)

@@ -1,4 +1,4 @@
-"""Payload rules: what payloads and results may contain."""
+"""The page of payload rules."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ SHOWN: Final = 200
 
 
 async def index(request: Request) -> Response:
-    found = await the_app(request).payload_rules.alist()
-    return await render(request, "payload_rules.html", rules=found[:SHOWN])
+    rules = await the_app(request).payload_rules.alist()
+    return await render(request, "payload_rules.html", rules=rules[:SHOWN])
 
 
 async def change(request: Request) -> Response:
     """Save an operator's rule for one kind, or for all kinds."""
-    given = await fields(request)
+    form = await fields(request)
     await the_app(request).payload_rules.aset(
-        said(given, "kind", 255) or EACH_KIND,
-        signal_only=given.get("signal_only") == "yes",
-        restricted=given.get("restricted") == "yes",
-        max_bytes=said(given, "max_bytes", 20),
+        said(form, "kind", 255) or EACH_KIND,
+        signal_only=form.get("signal_only") == "yes",
+        restricted=form.get("restricted") == "yes",
+        max_bytes=said(form, "max_bytes", 20),
     )
     return go(request, "/payload-rules", "Rule saved. It applies to jobs that are enqueued from now on.")
 
 
 async def remove(request: Request) -> Response:
-    given = await fields(request)
-    kind = said(given, "kind", 255) or EACH_KIND
-    if (asks := await ask_first(request, "Remove this rule?", back="/payload-rules")) is not None:
-        return asks
-    await the_app(request).payload_rules.aremove(kind, declared_by=said(given, "declared_by", 255) or "")
+    form = await fields(request)
+    kind = said(form, "kind", 255) or EACH_KIND
+    if (confirmation := await ask_first(request, "Remove this rule?", back="/payload-rules")) is not None:
+        return confirmation
+    await the_app(request).payload_rules.aremove(kind, declared_by=said(form, "declared_by", 255) or "")
     return go(request, "/payload-rules", "Rule removed.")
 
 

@@ -1,4 +1,4 @@
-"""Rules for payloads: what may be in one, who sees it, how large it may be."""
+"""``/payload-rules``: allowed content, visibility and size of payloads."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ async def effective_payload_rule(app: TheApp, kind: Kind) -> Effective:
 @router.put("", dependencies=[allowed_one(Scope.ADMIN)], response_model=PayloadRule)
 async def set_payload_rule(app: TheApp, body: SetRule) -> PayloadRule:
     """Set a payload rule for jobs that are enqueued from now on. Restricted payloads are hidden at once."""
-    given = {name: value for name, value in body.given().items() if name != "kind"}
-    return await app.payload_rules.aset(body.kind, **given)
+    options = {name: value for name, value in body.given().items() if name != "kind"}
+    return await app.payload_rules.aset(body.kind, **options)
 
 
 @router.delete("", dependencies=[allowed_one(Scope.ADMIN)], status_code=204)

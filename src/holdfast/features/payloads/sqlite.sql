@@ -36,7 +36,7 @@ BEGIN
 END;
 
 -- An encrypted value names its key: {"$holdfast": {"key": …, "sealed": …}}, or "stored" if the ciphertext is stored elsewhere.
--- That the content is the same, and belongs to this job, is guaranteed by the authenticated encryption: without the key nobody
+-- That the content is the same, and belongs to this job, is guaranteed by the authenticated encryption: without the key no one
 -- can produce a valid value.
 DROP TRIGGER IF EXISTS judge_resealed_insert;
 CREATE TRIGGER judge_resealed_insert BEFORE INSERT ON resealed

@@ -1,4 +1,4 @@
-"""Rules for payloads, and sealed payloads in the database: port, shared reads, PostgreSQL and SQLite."""
+"""Payload rules and the re-encryption of stored values in the database: port, shared reads, PostgreSQL and SQLite."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.stores.sqlite.codec import SqliteCodec
 
 @dataclass(frozen=True, slots=True)
 class SealedJob:
-    """A job of which the payload or the result is sealed with an old key, as JSON text; None for what is not."""
+    """A job whose payload or result (JSON text) is encrypted with an old key; None for a value that is not."""
 
     id: str
     tenant: str
@@ -30,8 +30,8 @@ class SealedJob:
 
 @dataclass(frozen=True, slots=True)
 class SealedPart:
-    """What is sealed with an old key: the result of a step (``place`` is its number), a checkpoint (its name) or log
-    lines (``attempt/part``)."""
+    """A value that is encrypted with an old key: the result of a step (``place`` is its number), a checkpoint (its
+    name) or log lines (``attempt/part``)."""
 
     job_id: str
     tenant: str
@@ -44,31 +44,31 @@ class PayloadRuleStore(Protocol):
     def remove(self, kind: str, declared_by: str, actor: str, tenant: str) -> Flow[bool]: ...
 
     def declare(self, program: str, drafts: Sequence[RuleDraft], actor: str, tenant: str) -> Flow[int]:
-        """What a program has in its code, all of it; what it does not declare any more is gone."""
+        """Replace all rules that a program declares in its code. Rules that it no longer declares are deleted."""
         ...
 
     def sealed_payloads(self, but: str, after: str | None, want: int, tenant: str) -> Flow[list[SealedJob]]:
-        """Jobs that are sealed with another key than this one, by their ids, from behind ``after`` on."""
+        """Jobs with values encrypted with another key than ``but``, by id, beginning after ``after``."""
         ...
 
     def reseal(self, job_id: str, was: str, becomes: str, actor: str, tenant: str) -> Flow[bool]:
-        """Put what was sealed anew in the place of what was; False when that is not there any more."""
+        """Replace an encrypted payload or result with its re-encryption; False if the stored value has changed."""
         ...
 
     def sealed_parts(self, but: str, after: SealedPart | None, want: int, tenant: str) -> Flow[list[SealedPart]]:
-        """What handlers have kept and is sealed with another key than this one, by job, kind of part and place."""
+        """Checkpoints, step results and log lines encrypted with another key than ``but``, in key order."""
         ...
 
     def reseal_part(self, part: SealedPart, becomes: str, actor: str, tenant: str) -> Flow[bool]:
-        """The same as ``reseal``, for one of them."""
+        """The same as ``reseal``, for one of these parts."""
         ...
 
     def set(self, draft: RuleDraft, actor: str, tenant: str) -> Flow[PayloadRule]:
-        """An operator's rule, in place of the one there is."""
+        """Set or replace an operator's rule."""
         ...
 
     def list(self, tenant: str) -> Flow[list[PayloadRule]]:
-        """Those of the tenant and those of every tenant; nothing is read where there never was one."""
+        """The rules of the tenant and those of every tenant."""
         ...
 
 
@@ -99,7 +99,7 @@ class PostgresPayloadRules(Calls, PayloadRuleReads):
     @flow(single=True)
     def sealed_payloads(self, but: str, after: str | None, want: int, tenant: str) -> Steps[list[SealedJob]]:
         rows = yield self._call("sealed_payloads", "%s, %s::uuid, %s, %s", but, after, want, tenant)
-        return [SealedJob(str(job_id), whose, payload, result) for job_id, whose, payload, result in rows]
+        return [SealedJob(str(job_id), *rest) for job_id, *rest in rows]
 
     @flow(single=True)
     def reseal(self, job_id: str, was: str, becomes: str, actor: str, tenant: str) -> Steps[bool]:
@@ -108,14 +108,14 @@ class PostgresPayloadRules(Calls, PayloadRuleReads):
 
     @flow(single=True)
     def sealed_parts(self, but: str, after: SealedPart | None, want: int, tenant: str) -> Steps[list[SealedPart]]:
-        behind = (None, None, None) if after is None else (after.job_id, after.what, after.place)
-        rows = yield self._call("sealed_parts", "%s, %s::uuid, %s, %s, %s, %s", but, *behind, want, tenant)
+        start = (None, None, None) if after is None else (after.job_id, after.what, after.place)
+        rows = yield self._call("sealed_parts", "%s, %s::uuid, %s, %s, %s, %s", but, *start, want, tenant)
         return [SealedPart(str(job_id), *rest) for job_id, *rest in rows]
 
     @flow(single=True)
     def reseal_part(self, part: SealedPart, becomes: str, actor: str, tenant: str) -> Steps[bool]:
-        where = (part.job_id, part.what, part.place, part.text, becomes)
-        rows = yield self._call("reseal_part", "%s::uuid, %s, %s, %s, %s, %s, %s", *where, actor, tenant)
+        params = (part.job_id, part.what, part.place, part.text, becomes, actor, tenant)
+        rows = yield self._call("reseal_part", "%s::uuid, %s, %s, %s, %s, %s, %s", *params)
         return bool(rows[0][0])
 
     @flow(single=True)
@@ -162,14 +162,14 @@ _SEALED = (
     " FROM job j LEFT JOIN result r ON r.job_id = j.id WHERE (:any OR j.tenant = :tenant) AND j.id > :after"
     " AND ({payload} <> :but OR {result} <> :but) ORDER BY j.id LIMIT :want"
 ).format(payload=_KEY.format("j.payload"), result=_KEY.format("r.value"))
-_STILL = "SELECT tenant FROM job WHERE id = :id AND payload = :was AND (:any OR tenant = :tenant)"
-_WRITE_DOWN = (
+_UNCHANGED = "SELECT tenant FROM job WHERE id = :id AND payload = :was AND (:any OR tenant = :tenant)"
+_RECORD = (
     "INSERT INTO resealed (job_id, tenant, n, from_key, to_key, actor, at)"
     " SELECT :id, :tenant, 1 + (SELECT count(*) FROM resealed WHERE job_id = :id),"
     f" {_KEY.format(':was')}, {_KEY.format(':becomes')}, :actor, :now"
 )
-# It goes when no job names it any more: a retry that is a job of its own may.
-_LEAVE = (
+# The old file becomes an orphaned file. It is deleted when no job refers to it any more: a retry as a new job may.
+_ORPHAN_OLD_FILE = (
     "INSERT INTO leftover (tenant, ref, job_id, at, again_at)"
     " SELECT :tenant, o.ref, substr(o.ref, -101, 36), :now, :now"
     " FROM (SELECT json_extract(:was, '$.\"$holdfast\".stored') AS ref) o WHERE o.ref IS NOT NULL"
@@ -234,20 +234,20 @@ class SqlitePayloadRules(SqlitePart, PayloadRuleReads):
     @flow()
     def reseal(self, job_id: str, was: str, becomes: str, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
-        names = {"id": job_id, "was": was, "becomes": becomes, "actor": actor, "now": now}
+        params = {"id": job_id, "was": was, "becomes": becomes, "actor": actor, "now": now}
         scope = {"any": any_tenant(tenant), "tenant": tenant}
-        rows = yield Statement(_STILL, names | scope)
+        rows = yield Statement(_UNCHANGED, params | scope)
         if rows:
-            yield Statement(_WRITE_DOWN, names | {"tenant": rows[0][0]})
-            yield Statement(_RESEAL, names)
-            told = {"payload": content_digest("payload", job_id, becomes).hex()}
+            yield Statement(_RECORD, params | {"tenant": rows[0][0]})
+            yield Statement(_RESEAL, params)
+            digests = {"payload": content_digest("payload", job_id, becomes).hex()}
         else:
-            rows = yield Statement(_RESEAL_RESULT, names | scope)
-            told = {"result": content_digest("result", job_id, becomes, rows[0][1]).hex()} if rows else {}
+            rows = yield Statement(_RESEAL_RESULT, params | scope)
+            digests = {"result": content_digest("result", job_id, becomes, rows[0][1]).hex()} if rows else {}
         if rows:
-            # The seals over the ledger have the digest of what was there before.
-            yield from note_action(rows[0][0], "reseal", "job", job_id, json.dumps(told))
-            yield Statement(_LEAVE, names | {"tenant": rows[0][0]})
+            # The seals of the ledger contain the digest of the old ciphertext. This action records the new one.
+            yield from note_action(rows[0][0], "reseal", "job", job_id, json.dumps(digests))
+            yield Statement(_ORPHAN_OLD_FILE, params | {"tenant": rows[0][0]})
         yield from unsign()
         return bool(rows)
 
@@ -261,8 +261,8 @@ class SqlitePayloadRules(SqlitePart, PayloadRuleReads):
     @flow()
     def reseal_part(self, part: SealedPart, becomes: str, actor: str, tenant: str) -> Steps[bool]:
         yield from sign(actor)
-        names = {"job": part.job_id, "place": part.place, "was": part.text, "becomes": becomes}
-        rows = yield Statement(_RESEAL_PART[part.what], names | {"any": any_tenant(tenant), "tenant": tenant})
+        params = {"job": part.job_id, "place": part.place, "was": part.text, "becomes": becomes}
+        rows = yield Statement(_RESEAL_PART[part.what], params | {"any": any_tenant(tenant), "tenant": tenant})
         yield from unsign()
         return bool(rows)
 

@@ -1,1 +1,1 @@
-"""Registered kinds and event types, and what becomes of unregistered ones."""
+"""The registries of kinds and event types, and the policies for unregistered names."""

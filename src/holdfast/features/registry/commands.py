@@ -1,4 +1,4 @@
-"""``holdfast kinds, event-types, policies``."""
+"""``holdfast kinds``, ``event-types`` and ``policies``."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Description = Annotated[str | None, typer.Option("--description", metavar="TEXT"
 def list_kinds(session: NoTenant) -> None:
     """List the registered kinds. Built-in kinds need no registration."""
     with session.connect() as client:
-        found = Kinds(client).list()
+        kinds = Kinds(client).list()
     session.print_list(
-        found,
+        kinds,
         {
-            "kind": lambda each: line(each.name),
-            "description": lambda each: line(each.description or ""),
-            "set": lambda each: f"{moment(each.set_at)} by {line(each.set_by)}",
+            "kind": lambda kind: line(kind.name),
+            "description": lambda kind: line(kind.description or ""),
+            "set": lambda kind: f"{moment(kind.set_at)} by {line(kind.set_by)}",
         },
         none="No kind is registered.",
         keep=("kind",),
@@ -45,12 +45,12 @@ def list_kinds(session: NoTenant) -> None:
 def show_kind(session: NoTenant, name: KindName) -> None:
     """Show one registered kind."""
     with session.connect() as client:
-        found = Kinds(client).get(name)
+        kind = Kinds(client).get(name)
     if session.as_json:
-        emit(found)
+        emit(kind)
         return
-    write(found.name)
-    facts([("description", found.description), ("set", f"{moment(found.set_at)} by {found.set_by}")])
+    write(kind.name)
+    facts([("description", kind.description), ("set", f"{moment(kind.set_at)} by {kind.set_by}")])
 
 
 @kind_commands.add("register", "holdfast kinds register shop.jobs:app")
@@ -60,7 +60,7 @@ def register(
 ) -> None:
     """Register every kind that an app declares."""
     with closing(load_app(app, session.url)) as declared, session.connect() as client:
-        kinds = {name: each.description for name, each in declared._kinds.items()}
+        kinds = {name: kind.description for name, kind in declared._kinds.items()}
         changed = Kinds(client, lambda: kinds).register()
     session.answer({"kinds": len(kinds), "changed": changed}, f"{len(kinds)} kinds are registered, {changed} changed.")
 
@@ -88,14 +88,14 @@ def list_event_types(
 ) -> None:
     """List the registered event types."""
     with session.connect() as client:
-        found = EventTypes(client).list(domain=domain)
+        types = EventTypes(client).list(domain=domain)
     session.print_list(
-        found,
+        types,
         {
-            "event type": lambda each: line(each.name),
-            "domain": lambda each: line(each.domain or ""),
-            "schema": lambda each: "yes" if each.schema else "no",
-            "description": lambda each: line(each.description or ""),
+            "event type": lambda event_type: line(event_type.name),
+            "domain": lambda event_type: line(event_type.domain or ""),
+            "schema": lambda event_type: "yes" if event_type.schema else "no",
+            "description": lambda event_type: line(event_type.description or ""),
         },
         none="No event type is registered.",
         keep=("event type",),
@@ -106,8 +106,8 @@ def list_event_types(
 def show_event_type(session: NoTenant, name: TypeName) -> None:
     """Show one registered event type with its schema."""
     with session.connect() as client:
-        found = EventTypes(client).get(name)
-    _print_type(found, session.as_json)
+        event_type = EventTypes(client).get(name)
+    _print_type(event_type, session.as_json)
 
 
 @event_type_commands.add(
@@ -128,9 +128,9 @@ def add_event_type(
     description: Description = None,
 ) -> None:
     """Register an event type, or replace it."""
-    wanted: Any = None if data_schema is None else document(data_schema)
+    json_schema: Any = None if data_schema is None else document(data_schema)
     with session.connect() as client:
-        added = EventTypes(client).set(name, domain=domain, schema=wanted, description=description)
+        added = EventTypes(client).set(name, domain=domain, schema=json_schema, description=description)
     session.answer(added, f"Event type {name} is registered.")
 
 
@@ -146,8 +146,8 @@ def remove_event_type(session: NoTenant, name: TypeName) -> None:
 def show_policies(session: NoTenant) -> None:
     """Show the policies of the deployment."""
     with session.connect() as client:
-        found = DeploymentPolicies(client).get()
-    _print_policies(found, session.as_json)
+        policies = DeploymentPolicies(client).get()
+    _print_policies(policies, session.as_json)
 
 
 @policy_commands.add(
@@ -167,52 +167,52 @@ def set_policies(
     ],
 ) -> None:
     """Change policies. They apply to what is enqueued, sent or claimed from now on."""
-    words = {"true": True, "false": False}
-    chosen: Any = {name: words.get(value, value) for name, value in pairs(policies).items()}
-    if not chosen:
+    booleans = {"true": True, "false": False}
+    changes: Any = {name: booleans.get(value, value) for name, value in pairs(policies).items()}
+    if not changes:
         raise InvalidSetting("name a policy and its value: unknown_kinds=refuse", code="invalid_policy")
     with session.connect() as client:
-        found = DeploymentPolicies(client).set(**chosen)
-    _print_policies(found, session.as_json)
+        result = DeploymentPolicies(client).set(**changes)
+    _print_policies(result, session.as_json)
 
 
 @policy_commands.add("unregistered", "holdfast policies unregistered --all-tenants")
 def unregistered(session: AnyTenant) -> None:
     """List kinds, agents and event types that were accepted with a warning."""
     with session.connect() as client:
-        found = DeploymentPolicies(client).unregistered()
+        names = DeploymentPolicies(client).unregistered()
     session.print_list(
-        found,
+        names,
         {
-            "registry": lambda each: each.registry,
-            "name": lambda each: line(each.name),
+            "registry": lambda entry: entry.registry,
+            "name": lambda entry: line(entry.name),
             **session.tenants,
-            "first seen": lambda each: moment(each.first_at),
+            "first seen": lambda entry: moment(entry.first_at),
         },
         none="No unregistered names were accepted.",
     )
 
 
-def _print_type(found: EventType, as_json: bool) -> None:
+def _print_type(event_type: EventType, as_json: bool) -> None:
     if as_json:
-        emit(found)
+        emit(event_type)
         return
-    write(found.name)
+    write(event_type.name)
     facts(
         [
-            ("domain", found.domain),
-            ("description", found.description),
-            ("set", f"{moment(found.set_at)} by {found.set_by}"),
+            ("domain", event_type.domain),
+            ("description", event_type.description),
+            ("set", f"{moment(event_type.set_at)} by {event_type.set_by}"),
         ]
     )
-    if found.schema is not None:
-        print_document("Schema", found.schema)
+    if event_type.schema is not None:
+        print_document("Schema", event_type.schema)
 
 
-def _print_policies(found: Policies, as_json: bool) -> None:
+def _print_policies(policies: Policies, as_json: bool) -> None:
     if as_json:
-        emit(found)
+        emit(policies)
         return
     heading("Policies")
-    values = {name: getattr(found, name) for name in Policies.__dataclass_fields__}
+    values = {name: getattr(policies, name) for name in Policies.__dataclass_fields__}
     facts([(name, str(value).lower() if isinstance(value, bool) else value) for name, value in values.items()])

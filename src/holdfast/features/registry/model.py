@@ -1,4 +1,4 @@
-"""``RegisteredKind``, ``EventType``, ``Policies``: what a deployment knows, and what becomes of the rest."""
+"""Registered kinds and event types, and the policies of a deployment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUILT_IN: Final = frozenset(
     for prefix in ("", "connector.")
     for name in ("http.request", "webhook.deliver", "report.generate")
 )
-"""Kinds that every worker knows, which nobody needs to register."""
+"""Kinds that every worker has, which need no registration."""
 SCHEMA_LIMIT: Final = 65_536
 TEXT_LIMIT: Final = 1_000
 NAME_LIMIT: Final = 255
@@ -28,7 +28,7 @@ NAME_LIMIT: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class RegisteredKind:
-    """A kind of job that the deployment knows."""
+    """A kind that is registered in the deployment."""
 
     name: str
     description: str | None
@@ -62,10 +62,10 @@ class UnregisteredName:
 class Policies:
     """The policies of a deployment.
 
-    ``unknown_kinds``, ``unknown_agents`` and ``unknown_event_types`` say what becomes of names that nobody registered:
-    ``accept``, ``warn`` or ``refuse``. ``empty_executors`` says who may run jobs while no executor is listed:
-    ``everyone`` or ``nobody``. With ``tenant_required``, jobs of the tenant ``default``, which stands for none, are
-    refused. With ``pending_includes_running``, running jobs count against a tenant's ``max_pending``.
+    ``unknown_kinds``, ``unknown_agents`` and ``unknown_event_types`` apply to unregistered names: ``accept``, ``warn``
+    or ``refuse``. ``empty_executors`` is who may run jobs while no executor is listed: ``everyone`` or ``nobody``. With
+    ``tenant_required``, jobs of the tenant ``default`` are refused, because it means that no tenant was given. With
+    ``pending_includes_running``, running jobs count against a tenant's ``max_pending``.
     """
 
     unknown_kinds: Unknown = "accept"
@@ -77,7 +77,7 @@ class Policies:
 
 
 class PolicyOptions(TypedDict, total=False):
-    """What is set; what is left out stays as it is."""
+    """The policies to change; omitted ones do not change."""
 
     unknown_kinds: Unknown
     unknown_agents: Unknown
@@ -88,7 +88,7 @@ class PolicyOptions(TypedDict, total=False):
 
 
 def check_policies(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, checked."""
+    """Check the options and return them."""
     check_options(options, PolicyOptions.__annotations__)
     for name, value in options.items():
         allowed = {
@@ -96,15 +96,15 @@ def check_policies(options: Mapping[str, Any]) -> dict[str, Any]:
             "tenant_required": (True, False),
             "pending_includes_running": (True, False),
         }.get(name, get_args(Unknown))
-        if not any(value is each or (isinstance(value, str) and value == each) for each in allowed):
-            shown = ", ".join(str(each).lower() if isinstance(each, bool) else each for each in allowed)
+        if not any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
+            shown = ", ".join(str(choice).lower() if isinstance(choice, bool) else choice for choice in allowed)
             raise InvalidSetting(f"{name} must be one of {shown}, not {value!r}", code="invalid_policy")
     return dict(options)
 
 
 @dataclass(frozen=True, slots=True)
 class EventTypeDraft:
-    """An event type to be registered, checked."""
+    """A checked event type that is about to be registered."""
 
     name: str
     domain: str | None = None
@@ -139,8 +139,8 @@ def not_registered(registry: Registry, name: str) -> Refused:
     return Refused(f"{registry} {name} is not registered", code=code)
 
 
-def event_data_invalid(name: str, wrong: str) -> Refused:
-    return Refused(f"the data of event {name} does not fit its schema: {wrong}", code="event_data_invalid")
+def event_data_invalid(name: str, problem: str) -> Refused:
+    return Refused(f"the data of event {name} does not fit its schema: {problem}", code="event_data_invalid")
 
 
 def tenant_required(kind: str) -> Refused:

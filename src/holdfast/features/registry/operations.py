@@ -1,4 +1,4 @@
-"""``app.kinds``, ``app.event_types``, ``app.policies``: registries, and what becomes of names that are not in them."""
+"""``app.kinds``, ``app.event_types`` and ``app.policies``: the registries, and the policies for other names."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from holdfast.stores.flow import run
 from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
 
-_Kinds = list[RegisteredKind]  # inside the classes the word is an operation
+_Kinds = list[RegisteredKind]  # inside the classes, `list` is an operation
 _Types = list[EventType]
 _Names = list[UnregisteredName]
 
 
 class Kinds(StoreNamespace):
-    """The registry of kinds, for all tenants. ``app.policies`` says what becomes of jobs of other kinds."""
+    """The registry of kinds, for all tenants. ``app.policies`` decides about jobs of other kinds."""
 
     def __init__(self, caller: Caller, declared: Callable[[], Mapping[str, str | None]] = dict) -> None:
-        """``declared`` answers the kinds of the app, with their descriptions."""
+        """``declared`` returns the kinds of the app with their descriptions."""
         super().__init__(caller)
         self._declared = declared
 
@@ -76,10 +76,10 @@ class Kinds(StoreNamespace):
     aremove = awaited(remove)
 
     def _one(self, name: str) -> Program[RegisteredKind]:
-        found = yield from run(self._store.kinds.get(name, self._tenant))
-        if found is None:
+        kind = yield from run(self._store.kinds.get(name, self._tenant))
+        if kind is None:
             raise _no_kind(name)
-        return found
+        return kind
 
 
 class EventTypes(StoreNamespace):
@@ -104,11 +104,11 @@ class EventTypes(StoreNamespace):
     @operation
     def get(self, name: str) -> Program[EventType]:
         """One event type; ``NotFound`` if it is not registered."""
-        known = check_name(name, "event type", limit=NAME_LIMIT)
-        found = yield from run(self._store.event_types.get(known, self._tenant))
-        if found is None:
+        checked = check_name(name, "event type", limit=NAME_LIMIT)
+        event_type = yield from run(self._store.event_types.get(checked, self._tenant))
+        if event_type is None:
             raise _no_type(name)
-        return found
+        return event_type
 
     aget = awaited(get)
 
@@ -123,8 +123,8 @@ class EventTypes(StoreNamespace):
     @operation
     def remove(self, name: str) -> Program[None]:
         """Remove an event type from the registry. Events that were sent stay."""
-        known = check_name(name, "event type", limit=NAME_LIMIT)
-        if not (yield from run(self._store.event_types.remove(known, self._actor))):
+        checked = check_name(name, "event type", limit=NAME_LIMIT)
+        if not (yield from run(self._store.event_types.remove(checked, self._actor))):
             raise _no_type(name)
 
     aremove = awaited(remove)

@@ -1,4 +1,4 @@
-"""The registries and the policies of the deployment."""
+"""The page of the registries and the deployment's policies."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SHOWN: Final = 500
 
 async def registry(request: Request) -> Response:
     app = the_app(request)
-    found = await app.policies.aget()
+    policies = await app.policies.aget()
     return await render(
         request,
         "registry.html",
-        policies=[(name, getattr(found, name)) for name in Policies.__dataclass_fields__],
+        policies=[(name, getattr(policies, name)) for name in Policies.__dataclass_fields__],
         kinds=(await app.kinds.alist())[:SHOWN],
         event_types=(await app.event_types.alist())[:SHOWN],
         unregistered=(await app.policies.aunregistered())[:SHOWN],

@@ -1,4 +1,4 @@
-"""/kinds, /event-types, /policies."""
+"""``/kinds``, ``/event-types`` and ``/policies``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SetKind(Body):
 
 
 class SetEventType(Body):
-    """An event type. What is not named is removed."""
+    """An event type. An omitted field is removed."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -46,7 +46,7 @@ class SetEventType(Body):
 
 
 class SetPolicies(Body):
-    """What is not named stays as it is."""
+    """The policies to change. An omitted field does not change."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"unknown_kinds": "refuse"}]})
 
@@ -95,8 +95,10 @@ async def show_event_type(app: TheApp, name: NamePath) -> EventType:
 @event_type_router.put("/{name:path}", dependencies=[allowed_whole(Scope.ADMIN)], response_model=EventType)
 async def set_event_type(app: TheApp, name: NamePath, body: SetEventType | None = None) -> EventType:
     """Register an event type, or replace it."""
-    new = body or SetEventType()
-    return await app.event_types.aset(name, domain=new.domain, schema=new.json_schema, description=new.description)
+    definition = body or SetEventType()
+    return await app.event_types.aset(
+        name, domain=definition.domain, schema=definition.json_schema, description=definition.description
+    )
 
 
 @event_type_router.delete("/{name:path}", dependencies=[allowed_whole(Scope.ADMIN)], status_code=204)
@@ -114,8 +116,8 @@ async def show_policies(app: TheApp) -> Policies:
 @policy_router.put("", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Policies)
 async def set_policies(app: TheApp, body: SetPolicies) -> Policies:
     """Change policies. They apply to what is enqueued, sent or claimed from now on."""
-    chosen: Any = {name: value for name, value in body.given().items() if value is not None}
-    return await app.policies.aset(**chosen)
+    changes: Any = {name: value for name, value in body.given().items() if value is not None}
+    return await app.policies.aset(**changes)
 
 
 @policy_router.get("/unregistered", dependencies=[allowed(Scope.READ)], response_model=Page[UnregisteredName])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -26,7 +27,7 @@ from holdfast.stores.sqlite.codec import SqliteCodec
 
 class KindStore(Protocol):
     def register(self, kinds: Mapping[str, str | None], actor: str) -> Flow[int]:
-        """Kinds and their descriptions. Answers how many are new or have changed."""
+        """Register kinds with their descriptions. Returns how many are new or have changed."""
         ...
 
     def remove(self, name: str, actor: str) -> Flow[bool]: ...
@@ -48,7 +49,7 @@ class EventTypeStore(Protocol):
 
 class PolicyStore(Protocol):
     def get(self) -> Flow[Policies]: ...
-    def set(self, what: Mapping[str, Any], actor: str) -> Flow[Policies]: ...
+    def set(self, changes: Mapping[str, Any], actor: str) -> Flow[Policies]: ...
 
 
 class KindReads(Reader):
@@ -122,8 +123,8 @@ class PostgresPolicies(Calls):
         return Policies(**rows[0][0])
 
     @flow(single=True)
-    def set(self, what: Mapping[str, Any], actor: str) -> Steps[Policies]:
-        rows = yield self._call("set_policies", "%s::jsonb, %s", json.dumps(what), actor)
+    def set(self, changes: Mapping[str, Any], actor: str) -> Steps[Policies]:
+        rows = yield self._call("set_policies", "%s::jsonb, %s", json.dumps(changes), actor)
         return Policies(**rows[0][0])
 
 
@@ -132,7 +133,7 @@ _REGISTER = (
     " ON CONFLICT (name) DO UPDATE SET description = excluded.description, set_by = excluded.set_by,"
     " set_at = excluded.set_at WHERE description IS NOT excluded.description RETURNING 1"
 )
-_KNOWN_NOW = "DELETE FROM unregistered_name WHERE registry = ? AND name = ?"
+_FORGET_UNREGISTERED = "DELETE FROM unregistered_name WHERE registry = ? AND name = ?"
 
 
 class SqliteKinds(SqlitePart, KindReads):
@@ -142,7 +143,7 @@ class SqliteKinds(SqlitePart, KindReads):
         changed = 0
         for name, about in kinds.items():
             changed += len((yield Statement(_REGISTER, {"name": name, "about": about, "actor": actor, "now": now})))
-            yield Statement(_KNOWN_NOW, ("kind", name))
+            yield Statement(_FORGET_UNREGISTERED, ("kind", name))
         yield from unsign()
         return changed
 
@@ -167,7 +168,7 @@ class SqliteEventTypes(SqlitePart, EventTypeReads):
     def set(self, draft: EventTypeDraft, actor: str) -> Steps[EventType]:
         now = yield from sign(actor)
         yield Statement(_SET, (draft.name, draft.domain, draft.schema, draft.description, actor, now))
-        yield Statement(_KNOWN_NOW, ("event type", draft.name))
+        yield Statement(_FORGET_UNREGISTERED, ("event type", draft.name))
         rows = yield Statement(
             f"SELECT {Record.columns(EventType)} FROM registered_event WHERE name = ?", (draft.name,)
         )
@@ -200,27 +201,23 @@ class SqlitePolicies(SqlitePart):
         return (yield from _policies())
 
     @flow()
-    def set(self, what: Mapping[str, Any], actor: str) -> Steps[Policies]:
+    def set(self, changes: Mapping[str, Any], actor: str) -> Steps[Policies]:
         yield from sign(actor)
-        was = _facts((yield from _policies()))
-        wanted = {**was, **check_policies(what)}
-        if wanted != was:
-            yield Statement(_SET_POLICIES, wanted)
-            if wanted["pending_includes_running"] != was["pending_includes_running"]:
-                yield Statement("DELETE FROM tenant_load")  # counted anew
-        for name in sorted(wanted):
-            if wanted[name] != was[name]:
-                changed = json.dumps({name: [was[name], wanted[name]]})
+        old = dataclasses.asdict((yield from _policies()))
+        new = {**old, **check_policies(changes)}
+        if new != old:
+            yield Statement(_SET_POLICIES, new)
+            if new["pending_includes_running"] != old["pending_includes_running"]:
+                yield Statement("DELETE FROM tenant_load")  # forces a new count
+        for name in sorted(new):
+            if new[name] != old[name]:
+                changed = json.dumps({name: [old[name], new[name]]})
                 yield from note_action(EVERY_TENANT, "change", "policies", name, changed)
-        found = yield from _policies()
+        policies = yield from _policies()
         yield from unsign()
-        return found
+        return policies
 
 
 def _policies() -> Steps[Policies]:
     ((kinds, agents, events, empty, required, running),) = yield _POLICIES
     return Policies(kinds, agents, events, empty, bool(required), bool(running))
-
-
-def _facts(found: Policies) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in Policies.__dataclass_fields__}

@@ -1,1 +1,1 @@
-"""What is kept for how long, and what was used."""
+"""Retention policies, the removal of old jobs, and usage sums."""

@@ -1,4 +1,4 @@
-"""``holdfast retention, usage``."""
+"""``holdfast retention`` and ``holdfast usage``."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ State = Annotated[
 def list_policies(session: AnyTenant) -> None:
     """List the policies. For a job, the most specific one applies: first by tenant, then kind, then state."""
     with session.connect() as client:
-        found = RetentionPolicies(client).list()
+        policies = RetentionPolicies(client).list()
     if session.as_json:
-        emit(found)
-    elif not found:
+        emit(policies)
+    elif not policies:
         say("There is no policy: finished jobs are kept for ever.")
     else:
-        _print(found)
+        _print(policies)
 
 
 @commands.add(
@@ -76,11 +76,11 @@ def set_policy(
         raise typer.BadParameter("give --clean-after, --purge-after, or both; or --for-ever")
     clean, purge = (None if age is None else duration(age, "age") for age in ages)
     with session.connect() as client:
-        made = RetentionPolicies(client).set(kind=kind, state=state, clean_after=clean, purge_after=purge)
+        policy = RetentionPolicies(client).set(kind=kind, state=state, clean_after=clean, purge_after=purge)
     if session.as_json:
-        emit(made)
+        emit(policy)
     else:
-        _print([made])
+        _print([policy])
 
 
 @commands.add("delete", "holdfast retention delete --kind heartbeat")
@@ -95,24 +95,24 @@ def delete(session: AnyTenant, kind: Kind = None, state: State = None) -> None:
 def preview(session: AnyTenant) -> None:
     """Show what each policy would remove now, and which consumers delay a purge. Changes nothing."""
     with session.connect() as client:
-        found = RetentionPolicies(client).preview()
+        previews = RetentionPolicies(client).preview()
     if session.as_json:
-        emit(found)
+        emit(previews)
         return
-    if not found:
+    if not previews:
         say("There is no policy: finished jobs are kept for ever.")
         return
     rows: list[list[Cell]] = [
         [
-            line(each.tenant),
-            line(each.kind),
-            each.state,
-            each.action,
-            f"{each.due:,}" + ("+" if each.capped else ""),
-            "" if each.oldest_at is None else moment(each.oldest_at),
-            "" if each.held_by is None else f"{each.held:,} by {line(each.held_by)}",
+            line(entry.tenant),
+            line(entry.kind),
+            entry.state,
+            entry.action,
+            f"{entry.due:,}" + ("+" if entry.capped else ""),
+            "" if entry.oldest_at is None else moment(entry.oldest_at),
+            "" if entry.held_by is None else f"{entry.held:,} by {line(entry.held_by)}",
         ]
-        for each in found
+        for entry in previews
     ]
     table(["tenant", "kind", "state", "what", "due", "oldest end", "held back"], rows, keep=("kind", "what", "due"))
 
@@ -141,21 +141,21 @@ def orphans(session: AnyTenant) -> None:
     "run", delete them. Only this database may use the store."""
     with session.connect() as client:
         artifacts = open_artifacts(config.artifact_place(config.database_url(session.url)))
-        found = RetentionPolicies(client, artifacts).remove_orphans()
-    session.answer({"found": found}, f"{found:,} found that no job has any more.")
+        count = RetentionPolicies(client, artifacts).remove_orphans()
+    session.answer({"found": count}, f"{count:,} orphaned files found.")
 
 
-def _print(found: list[Retention]) -> None:
+def _print(policies: list[Retention]) -> None:
     rows: list[list[Cell]] = [
         [
-            line(each.tenant),
-            line(each.kind),
-            each.state,
-            "never" if each.clean_after is None else span(each.clean_after),
-            "never" if each.purge_after is None else span(each.purge_after),
-            f"{line(each.set_by)}{' (declared)' if each.declared else ''}",
+            line(policy.tenant),
+            line(policy.kind),
+            policy.state,
+            "never" if policy.clean_after is None else span(policy.clean_after),
+            "never" if policy.purge_after is None else span(policy.purge_after),
+            f"{line(policy.set_by)}{' (declared)' if policy.declared else ''}",
         ]
-        for each in found
+        for policy in policies
     ]
     table(["tenant", "kind", "state", "clean after", "purge after", "set by"], rows, keep=("kind", "state"))
 
@@ -184,46 +184,46 @@ def usage(
         raise typer.BadParameter("give --csv or --json, not both")
     groups = check_groups(options.listed(by))
     with session.connect() as client:
-        found = UsageReport(client).list(by=groups, since=_day(since), until=_day(until), kind=kind, count=count)
+        rows = UsageReport(client).list(by=groups, since=_day(since), until=_day(until), kind=kind, count=count)
     if session.as_json:
-        emit(found)
+        emit(rows)
     elif as_csv:
-        _write_csv(found)
-    elif not found:
+        _write_csv(rows)
+    elif not rows:
         say("Nothing was counted.")
     else:
-        _usage_print(found, groups)
+        _print_usage(rows, groups)
 
 
 def _day(text: str | None) -> str | int | None:
-    """``30d`` is so many days ago."""
+    """``30d`` is 30 days ago."""
     return int(text[:-1]) if text is not None and text[-1:] == "d" and text[:-1].isdecimal() else text
 
 
-def _write_csv(found: list[Usage]) -> None:
+def _write_csv(rows: list[Usage]) -> None:
     names = [field.name for field in dataclasses.fields(Usage)]
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(names)
-    for each in found:
-        out.writerow([_safe(getattr(each, name)) for name in names])
+    for row in rows:
+        out.writerow([_safe(getattr(row, name)) for name in names])
 
 
 def _safe(value: object) -> object:
-    """A name that a spreadsheet would take for a formula is quoted."""
+    """Quote a name that a spreadsheet would treat as a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULAS) else value
 
 
-def _usage_print(found: list[Usage], groups: tuple[str, ...]) -> None:
-    counts = [name for name in COUNTS if name not in _HIDDEN or any(getattr(each, name) for each in found)]
+def _print_usage(sums: list[Usage], groups: tuple[str, ...]) -> None:
+    counts = [name for name in COUNTS if name not in _HIDDEN or any(getattr(entry, name) for entry in sums)]
     rows: list[list[Cell]] = [
         [
-            *(line(getattr(each, group)) for group in groups),
-            *(f"{getattr(each, name):,}" for name in counts),
-            span(each.run_time),
-            span(each.wait_time),
-            f"{each.cost:,.6f}".rstrip("0").rstrip("."),
+            *(line(getattr(entry, group)) for group in groups),
+            *(f"{getattr(entry, name):,}" for name in counts),
+            span(entry.run_time),
+            span(entry.wait_time),
+            f"{entry.cost:,.6f}".rstrip("0").rstrip("."),
         ]
-        for each in found
+        for entry in sums
     ]
     headers = [*groups, *counts, "run time", "wait time", "cost"]
     table(headers, rows, keep=(*groups, "succeeded", "run time", "cost"))

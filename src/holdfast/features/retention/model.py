@@ -1,11 +1,9 @@
-"""Policies, previews; ``Usage``.
+"""Retention policies and usage sums.
 
-Retention (DP-16): for how long finished jobs are kept, and what goes when.
-
-A policy names a tenant, a kind and a state, each of which may be ``*``, and says how long after its end a job is
-*cleaned* (what it carried is gone, its tombstone and its ledger stay) and *purged* (all of it is gone). The most
-specific policy decides alone; where none is, a job is kept for ever. ``*`` as the state is no word about dead letters:
-somebody is still to look at them, so they go only by a policy that names them.
+A policy names a tenant, a kind and a state, each of which may be ``*``. It says how long after its end a job is
+*cleaned* (its contents are deleted, its tombstone and its ledger stay) and *purged* (deleted completely). Only the most
+specific policy applies; without one, a job is kept for ever. The state ``*`` does not include dead letters, because
+they still need a decision: only a policy that names them removes them.
 """
 
 from __future__ import annotations
@@ -23,10 +21,10 @@ from holdfast.errors import InvalidSetting
 
 ANY: Final = "*"
 ENDS: Final = ("succeeded", "failed", "cancelled", "dead_letter")
-"""The states that a policy can name; ``*`` is the first three."""
+"""The states that a policy can name; ``*`` means the first three."""
 
 Pass = Literal["clean", "purge", "prune", "delete", "idle"]
-"""``delete``: what cleaned jobs had in the artifact store."""
+"""``prune``: bookkeeping; ``delete``: orphaned files of cleaned jobs in the artifact store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class RetentionRule:
-    """What is set, complete and checked."""
+    """A complete, checked policy that is about to be stored."""
 
     kind: str = ANY
     state: str = ANY
@@ -64,7 +62,7 @@ class RetentionRule:
         purge_after: Duration | None = None,
         declared: bool = False,
     ) -> RetentionRule:
-        """As people say it. Neither age keeps for ever what a wider policy would let go."""
+        """Check the options of a policy. Without an age, jobs are kept that a wider policy would remove."""
         clean = None if clean_after is None else seconds(clean_after, "clean_after")
         purge = None if purge_after is None else seconds(purge_after, "purge_after")
         if clean is not None and purge is not None and purge < clean:
@@ -73,9 +71,10 @@ class RetentionRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
-    """One slice of a sweep: how many jobs were looked at, how many went, how many were due and had to stay because
-    ``held_by`` has not read their ledger. ``more`` says that the pass goes on."""
+class SweepResult:
+    """One slice of a sweep: the number of jobs that were read (``looked``), that were removed (``done``), and that were
+    due but held back (``held``) because the reader ``held_by`` has not read their events. ``more``: the pass is not at
+    its end."""
 
     action: Pass
     looked: int
@@ -85,14 +84,14 @@ class Swept:
     more: bool
 
 
-IDLE: Final = Swept("idle", 0, 0, 0, None, False)
-"""It was no pass's turn."""
+IDLE: Final = SweepResult("idle", 0, 0, 0, None, False)
+"""No pass was due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What one policy would do now. Counts end at a limit, which ``capped`` says; ``oldest_at`` is the earliest end.
-    One whose action is ``delete`` is of no policy: what cleaned jobs had in the artifact store and is still there."""
+    """What one policy would remove now. Counts end at a limit (``capped``); ``oldest_at`` is the earliest end of these
+    jobs. A preview with the action ``delete`` belongs to no policy: it counts orphaned files that are still stored."""
 
     tenant: str
     kind: str
@@ -118,12 +117,14 @@ def check_state(state: str | None) -> str:
 
 
 def policy_for(policies: Iterable[Retention], tenant: str, kind: str, state: str) -> Retention | None:
-    """The rule itself: of the policies that fit, the one that names the tenant, then the kind, then the state."""
-    fitting = [each for each in policies if _fits(each, tenant, kind, state)]
-    return min(fitting, key=lambda each: (each.tenant == ANY, each.kind == ANY, each.state == ANY), default=None)
+    """The policy that applies: of those that match, one that names the tenant wins, then the kind, then the state."""
+    matching = [policy for policy in policies if _matches(policy, tenant, kind, state)]
+    return min(
+        matching, key=lambda policy: (policy.tenant == ANY, policy.kind == ANY, policy.state == ANY), default=None
+    )
 
 
-def _fits(policy: Retention, tenant: str, kind: str, state: str) -> bool:
+def _matches(policy: Retention, tenant: str, kind: str, state: str) -> bool:
     return (
         policy.tenant in (ANY, tenant)
         and policy.kind in (ANY, kind)
@@ -134,8 +135,8 @@ def _fits(policy: Retention, tenant: str, kind: str, state: str) -> bool:
 By = Literal["day", "kind", "tenant"]
 GROUPS: Final[tuple[By, ...]] = ("tenant", "kind", "day")
 MILLION: Final = 1_000_000
-MOST_COST: Final = 1e9
-"""Units of one attempt. Sums are kept in millionths as whole numbers, so they are exact."""
+MAX_COST: Final = 1e9
+"""Units of one attempt. Sums are stored as whole numbers of millionths, so they are exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,8 @@ COUNTS: Final = ("enqueued", "started", "succeeded", "failed", "crashed", "dead"
 
 
 def check_groups(by: object) -> tuple[By, ...]:
-    """In their own order, each once: ``"day"``, ``("kind", "day")``, or nothing for one sum of all."""
+    """Check the groups of a report: ``"day"``, ``("kind", "day")``, or nothing for one sum. Returns each once, in the
+    order of ``GROUPS``."""
     names = (by,) if isinstance(by, str) else tuple(by) if isinstance(by, (list, tuple, set, frozenset)) else (by,)
     unknown = [name for name in names if name not in GROUPS]
     if unknown:
@@ -177,7 +179,7 @@ def check_groups(by: object) -> tuple[By, ...]:
 
 
 def check_day(value: object, today: datetime) -> date | None:
-    """A date, a moment (its day, UTC), text such as ``2027-01-31``, or days back from today."""
+    """Check a day: a date, a time (its day in UTC), text such as ``2027-01-31``, or a number of days before today."""
     if value is None:
         return None
     if isinstance(value, datetime):
@@ -195,20 +197,21 @@ def check_day(value: object, today: datetime) -> date | None:
 
 
 def check_cost(units: object) -> float:
-    """Units of one call, with six decimals: what is kept is exact."""
+    """Check a cost. Rounded to six decimals, so that the stored number is exact."""
     if not isinstance(units, (int, float)) or isinstance(units, bool) or not math.isfinite(units):
         raise InvalidSetting(f"a cost must be a number, not {units!r}", code="invalid_cost")
-    if not 0 <= units <= MOST_COST:
-        raise InvalidSetting(f"a cost must be from 0 to {MOST_COST:,.0f}, not {units!r}", code="invalid_cost")
+    if not 0 <= units <= MAX_COST:
+        raise InvalidSetting(f"a cost must be from 0 to {MAX_COST:,.0f}, not {units!r}", code="invalid_cost")
     return round(float(units), 6)
 
 
 PREVIEWED = 10_000
+"""Jobs that a preview reads for each policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something in the artifact store that belonged to a job."""
+    """An orphaned file: a file in the artifact store or on a host that no job needs any more."""
 
     tenant: str
     job_id: str

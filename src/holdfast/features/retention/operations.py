@@ -1,4 +1,4 @@
-"""``app.retention``, ``app.usage``; the sweep and orphaned-file tasks."""
+"""``app.retention`` and ``app.usage``."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from holdfast.stores.namespace import StoreNamespace, call
 from holdfast.stores.port import Caller
 from holdfast.worker.maintenance import clearing, release
 
-_Policies = list[Retention]  # inside the class the word is an operation
+_Policies = list[Retention]  # inside the class, `list` is an operation
 _Previews = list[Preview]
 _Usages = list[Usage]
 
 
 class RetentionPolicies(StoreNamespace):
-    """How long jobs are kept. ``tenant`` is whose jobs are meant: the session's tenant by default, ``"*"`` for every
-    tenant."""
+    """How long jobs are kept. ``tenant`` is the tenant of the jobs: the session's tenant by default, ``"*"`` for
+    every tenant."""
 
     def __init__(self, caller: Caller, artifacts: Artifacts | None = None) -> None:
         super().__init__(caller)
@@ -53,7 +53,8 @@ class RetentionPolicies(StoreNamespace):
         purge_after: Duration | None = None,
         tenant: str | None = None,
     ) -> Program[Retention]:
-        """``app.retention.set(clean_after="30d", purge_after="365d")``, for a ``kind``, a ``state``, or all jobs.
+        """Set a policy for a ``kind``, a ``state``, or all jobs:
+        ``app.retention.set(clean_after="30d", purge_after="365d")``.
 
         Cleaning removes payload, result, checkpoints, steps and logs of a job; its tombstone and its ledger stay until
         it is purged. Only the most specific policy applies: by tenant, then kind, then state. A policy without an age
@@ -91,19 +92,20 @@ class RetentionPolicies(StoreNamespace):
 
     @operation
     def sweep(self, *, tenant: str | None = None, limit: int = 100_000) -> Program[dict[str, int]]:
-        """Apply the policies here and now, without the pauses workers make. Returns how many jobs were cleaned and
-        purged, events pruned, and files deleted in the artifact store and on this host. Ends when nothing is due, or
-        after ``limit`` jobs."""
+        """Apply the policies now in this process, without the pauses of workers. Returns how many jobs were cleaned and
+        purged, rows of bookkeeping pruned, and files deleted in the artifact store and on this host. Ends when nothing
+        is due, or after ``limit`` jobs."""
         store, scope, most = self._store, tenant or self._tenant, page_size(limit)
         done = {"clean": 0, "purge": 0, "prune": 0, "delete": 0}
         while sum(done.values()) < most:
             while (yield from run(store.usage.count())):
                 pass
-            swept = yield from run(store.retention.sweep(tenant=scope))
-            if swept.action == "idle":
+            result = yield from run(store.retention.sweep(tenant=scope))
+            if result.action == "idle":
                 break
-            done[swept.action] += swept.done
-            if swept.action == "purge" and swept.looked and not swept.done:  # announced, or held back by the next seal
+            done[result.action] += result.done
+            # A purge that removed nothing was only announced, or waits for a seal: seal, and try again.
+            if result.action == "purge" and result.looked and not result.done:
                 while (yield from run(store.audit.seal(release()))):
                     pass
         done["delete"] = yield from clearing(store, self._artifacts, scope)
@@ -113,9 +115,10 @@ class RetentionPolicies(StoreNamespace):
 
     @operation
     def remove_orphans(self, *, tenant: str | None = None) -> Program[int]:
-        """Find files in the artifact store that belong to no job of this database, or to a cleaned one, and are older
-        than a week: a program that dies between storing and enqueuing leaves them. They are listed for deletion, like
-        the files of cleaned jobs; returns how many are new. The store must belong to this database alone."""
+        """Find orphaned files in the artifact store: files older than a week that belong to no job of this database, or
+        to a cleaned one. A program that dies between storing and enqueuing leaves them. They are recorded for deletion,
+        like the files of cleaned jobs. Returns how many are new. The artifact store must belong to this database
+        alone."""
         if self._artifacts is None:
             raise InvalidSetting(
                 "no artifact store is configured",
@@ -123,15 +126,15 @@ class RetentionPolicies(StoreNamespace):
                 fix="Set App(artifacts=…) or HOLDFAST_ARTIFACTS to a directory or s3://bucket/prefix.",
             )
         references, new = self._artifacts.references(), 0
-        while some := (yield from call(lambda: tuple(itertools.islice(references, 500)))):
-            found = [Leftover(each.tenant, each.job_id, str(each)) for each in some]
-            new += yield from run(self._store.retention.find_orphans(found, tenant or self._tenant))
+        while batch := (yield from call(lambda: tuple(itertools.islice(references, 500)))):
+            files = [Leftover(reference.tenant, reference.job_id, str(reference)) for reference in batch]
+            new += yield from run(self._store.retention.find_orphans(files, tenant or self._tenant))
         return new
 
     aremove_orphans = awaited(remove_orphans)
 
     def _declare(self, kind: str, rule: RetentionRule | None) -> None:
-        """Keep what the code declares until a worker starts."""
+        """Remember a policy that the code declares until a worker starts."""
         if rule is not None:
             self._declared[kind] = dataclasses.replace(rule, kind=kind)
 
@@ -145,7 +148,7 @@ Day = date | datetime | str | int
 
 class UsageReport(StoreNamespace):
     """Attempts, run time and cost per tenant, kind and day, summed up from the ledger. The first call starts the
-    counting with all events there are; from then on workers continue it."""
+    counting with all existing events; workers continue it."""
 
     @operation
     def list(
@@ -158,8 +161,8 @@ class UsageReport(StoreNamespace):
         tenant: str | None = None,
         count: bool = True,
     ) -> Program[_Usages]:
-        """``app.usage.list(by="day", since=30)``: by ``tenant``, ``kind``, ``day`` (UTC), several, or ``()`` for one
-        sum.
+        """Usage by ``tenant``, ``kind``, ``day`` (UTC), several of them, or ``()`` for one sum:
+        ``app.usage.list(by="day", since=30)``.
 
         ``since`` and ``until`` are days, both included, or a number of days back. It counts new events first;
         ``count=False`` only reads the sums, for callers who may not write.

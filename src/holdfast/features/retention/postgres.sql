@@ -208,8 +208,8 @@ begin
     perform set_config('holdfast.tenant', v_scope, true);
 end $$;
 
--- Delete what a job carried. Its facts except the payload, its keys, approval decisions and its ledger stay. A dead letter is
--- discarded first: the state machine has no other path.
+-- Delete the contents of jobs. Their facts except the payload, their keys, approval decisions and the ledger stay. A dead
+-- letter is discarded first: the state machine has no other path.
 create or replace function clean_jobs(p_jobs uuid[]) returns void
 language plpgsql set search_path from current as $$
 #variable_conflict use_column

@@ -34,7 +34,8 @@ begin
     execute format('create policy tenancy on %I using (tenant = (select scope()) or (select scope()) = ''*'')', p_name);
 end $$;
 
--- Made apart and then attached, which does not stop the statements that write events; creating it in place would.
+-- Create a partition as a separate table and attach it. This does not block the statements that write events; creating it in
+-- place would.
 create or replace function make_partition(p_low timestamptz, p_high timestamptz) returns void
 language plpgsql set search_path from current as $$
 declare

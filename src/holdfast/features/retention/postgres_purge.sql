@@ -66,7 +66,7 @@ begin
     get diagnostics v_count = row_count;
     v_total := greatest(v_total, note_pruned('operation', v_count));
 
-    -- Files that nobody could delete: they are in no known store, or a process deleted them and died before recording it.
+    -- Files that could not be deleted: they are in no known store, or a process deleted them and died before recording it.
     v_count := 0;
     for v_row in select l.tenant, l.ref from leftover l where l.at <= v_old order by l.again_at limit p_want for update skip locked loop
         delete from leftover l where l.tenant = v_row.tenant and l.ref = v_row.ref;
@@ -128,8 +128,8 @@ end $$;
 
 -- Files that jobs leave in the artifact store and on hosts. The database cannot delete there, so it records what to delete in
 -- the transaction that cleans the job; a process that can reach the files deletes them and then the record. If that process
--- dies in between, the record stays, and deleting twice is harmless. A file that a job still refers to is never handed out: a
--- retry that is a job of its own shares the payload of the first attempt.
+-- dies in between, the record stays, and deleting twice is harmless. A file that a job still refers to is never returned: a
+-- retry as a new job shares the payload of the first attempt.
 
 create or replace function still_named(p_job uuid, p_ref text) returns boolean
 language sql stable set search_path from current as $$

@@ -1,4 +1,4 @@
-"""/retention, /usage."""
+"""``/retention`` and ``/usage``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ router = Router(prefix="/retention", tags=["retention"])
 End = Literal["succeeded", "failed", "cancelled", "dead_letter"]
 
 
-class Keep(Body):
+class SetRetention(Body):
     kind: Text | None = None
     state: End | None = None
     clean_after: Span | None = None
@@ -38,7 +38,7 @@ async def preview_retention(app: TheApp) -> Page[Preview]:
 
 
 @router.put("", dependencies=[allowed_one(Scope.ADMIN)], response_model=Retention)
-async def set_retention(app: TheApp, body: Keep) -> Retention:
+async def set_retention(app: TheApp, body: SetRetention) -> Retention:
     """Set a retention policy for a kind, a state, or all jobs. The most specific policy applies."""
     return await app.retention.aset(
         kind=body.kind,
@@ -58,8 +58,8 @@ async def delete_retention(
 
 usage_router = Router(prefix="/usage", tags=["usage"])
 
-PARTS = 1_000
-"""How many parts of the ledger one request counts at most."""
+MAX_BATCHES = 1_000
+"""Batches of events that one request counts."""
 
 
 @usage_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Usage])
@@ -79,6 +79,6 @@ async def show_usage(
 @usage_router.post("/count", dependencies=[allowed(Scope.OPERATE)], status_code=204)
 async def count_usage(app: TheApp) -> None:
     """Update the counts, as far as one request may. Workers continue."""
-    for _ in range(PARTS):
+    for _ in range(MAX_BATCHES):
         if not await app._session.arun(app._session.store.usage.count(begin=True)):
             return

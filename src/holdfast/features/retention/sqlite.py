@@ -1,8 +1,6 @@
 """Retention policies, sweeps and usage on SQLite.
 
-Retention (DP-16): policies, their previews, and the sweep, a slice at a time.
-
-How a pass walks the jobs is told in the PostgreSQL store's features/retention/postgres.sql; it is the same here.
+A pass walks the jobs in the same way as on PostgreSQL; ``postgres.sql`` explains it.
 """
 
 from __future__ import annotations
@@ -19,9 +17,9 @@ from holdfast.features.retention.model import (
     Preview,
     Retention,
     RetentionRule,
-    Swept,
+    SweepResult,
 )
-from holdfast.features.retention.sqlite_purge import SqliteOrphans, clean_jobs, prune_bookkeeping, purge_jobs
+from holdfast.features.retention.sqlite_purge import SqliteOrphans, clean_jobs, first_id, prune_bookkeeping, purge_jobs
 from holdfast.features.retention.store import RetentionReads, UsageReads
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
@@ -42,19 +40,21 @@ _SET = (
     " AND (retention.clean_after, retention.purge_after, retention.declared)"
     " IS NOT (excluded.clean_after, excluded.purge_after, excluded.declared) RETURNING 1"
 )
-_ORPHAN = "DELETE FROM retention_pass WHERE tenant = :tenant AND kind = :kind AND state = :state AND action = :action"
+_DELETE_PASS = (
+    "DELETE FROM retention_pass WHERE tenant = :tenant AND kind = :kind AND state = :state AND action = :action"
+)
 _ONE = f"SELECT {_COLUMNS} FROM retention WHERE tenant = ? AND kind = ? AND state = ?"
 _DELETE = "DELETE FROM retention WHERE tenant = ? AND kind = ? AND state = ? RETURNING 1"
-# Policies have changed: each has its passes, and they begin at the first job.
-_FORGET = "DELETE FROM retention_pass WHERE :any OR tenant = :tenant"
-_BEGIN = (
+# After a change of the policies each policy gets its passes, and they start at the first job.
+_DELETE_PASSES = "DELETE FROM retention_pass WHERE :any OR tenant = :tenant"
+_START_PASSES = (
     "INSERT INTO retention_pass (tenant, kind, state, action, again_at) SELECT r.tenant, r.kind, r.state, v.value, :now"
     ' FROM retention r, json_each(\'["clean", "purge"]\') v WHERE (:any OR r.tenant = :tenant)'
     " AND CASE v.value WHEN 'clean' THEN coalesce(r.clean_after, r.purge_after) ELSE r.purge_after END IS NOT NULL"
 )
-_COUNT = "INSERT INTO usage_place (id, cursor, updated_at) VALUES (1, NULL, ?) ON CONFLICT DO NOTHING"
-_PRUNE = "SELECT 1 FROM upkeep WHERE prune_at <= :now AND :any"
-_TURN = (
+_START_COUNTING = "INSERT INTO usage_place (id, cursor, updated_at) VALUES (1, NULL, ?) ON CONFLICT DO NOTHING"
+_PRUNE_DUE = "SELECT 1 FROM upkeep WHERE prune_at <= :now AND :any"
+_NEXT_PASS = (
     "SELECT tenant, kind, state, action, reached, looked, restart_at, held, held_by FROM retention_pass"
     " WHERE again_at <= :now AND (:any OR tenant = :tenant) ORDER BY again_at, action LIMIT 1"
 )
@@ -63,11 +63,11 @@ _PASSES = (
     " WHERE :any OR tenant IN (:tenant, '*') ORDER BY tenant, kind, state, action"
 )
 _REACHED = "SELECT reached FROM retention_pass WHERE tenant = ? AND kind = ? AND state = ? AND action = 'clean'"
-_GO_ON = (
+_ADVANCE = (
     "UPDATE retention_pass SET reached = :reached, looked = :looked, again_at = :again, restart_at = :restart,"
     " held = :held, held_by = :held_by WHERE tenant = :tenant AND kind = :kind AND state = :state AND action = :action"
 )
-_LEFT = "SELECT count(*), min(at) FROM (SELECT at FROM leftover WHERE :any OR tenant = :tenant LIMIT :most)"
+_ORPHANED_FILES = "SELECT count(*), min(at) FROM (SELECT at FROM leftover WHERE :any OR tenant = :tenant LIMIT :most)"
 _AHEAD = "id > :after AND id <= :upto"
 _NEXT_OF_TENANT = (
     " UNION ALL ".join(
@@ -78,7 +78,7 @@ _NEXT_OF_TENANT = (
     + " ORDER BY id LIMIT :look"
 )
 _WAS = "CASE s.state WHEN 'cleaned' THEN coalesce(json_extract(s.note, '$.was'), 'succeeded') ELSE s.state END"
-# The rule of features/retention/model.py: nobody who names more has the say.
+# The rule of features/retention/model.py: no policy that is more specific matches.
 _DUE = (
     f"SELECT s.id, s.finished_at FROM (SELECT *, {_WAS} AS was FROM job_state s"
     " WHERE s.id IN (SELECT value FROM json_each(:ids))) s"
@@ -95,8 +95,8 @@ _DUE = (
     " WHERE r.retry_of = s.id AND r.retry_of IS NOT NULL AND (:action = 'purge' OR t.finished_at IS NULL))"
     " ORDER BY s.id LIMIT :want"
 )
-# Nobody who reads the ledger is robbed of an event; and the newest of all stays, so that no number is used twice.
-# That a job was cleaned is counted by nobody: a purge need not wait until the counting has come so far.
+# Readers of the ledger never miss events, and the newest event of all stays, so that no number is used twice. No usage
+# depends on the event that a job was cleaned, so a purge does not wait for the usage counter to reach it.
 _UNREAD = (
     "WITH reader (tenant, name, seq) AS ("
     " SELECT tenant, 'consumer ' || name, CAST(cursor AS INTEGER) FROM consumer WHERE cursor NOT LIKE 'a%'"
@@ -108,19 +108,19 @@ _UNREAD = (
     " GROUP BY e.job_id"
     f" UNION ALL SELECT job_id, '{NEWEST}' FROM event WHERE seq = (SELECT max(seq) FROM event)"
     " AND job_id IN (SELECT value FROM json_each(:ids))"
-    # If a seal has events of a job, it has to have all of them. The last one lists the others, and without it nobody
-    # could tell a purge from a deletion.
+    # If a seal covers some events of a job, it must cover all of them. The last event lists the others; without it a
+    # purge could not be told from tampering.
     " UNION ALL SELECT e.job_id, 'seal' FROM event e, (SELECT max(floor) AS floor FROM seal) l"
     " WHERE e.job_id IN (SELECT value FROM json_each(:ids)) GROUP BY e.job_id"
     " HAVING min(e.seq) <= l.floor AND max(e.seq) > l.floor"
 )
 
 
-def _nothing(_: object, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Any]:
-    """Whether it is anybody's turn: a task that writes for nothing would wake every listener."""
-    present = yield Statement("SELECT now FROM present")
-    scope = {"now": present[0][0], "any": any_tenant(tenant), "tenant": tenant}
-    rows = (yield Statement(_PRUNE, scope)) or (yield Statement(_TURN, scope))
+def _peek_sweep(_: object, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Any]:
+    """Check first whether a pass is due: a task that writes without need would wake every listener."""
+    ((now,),) = yield Statement("SELECT now FROM present")
+    scope = {"now": now, "any": any_tenant(tenant), "tenant": tenant}
+    rows = (yield Statement(_PRUNE_DUE, scope)) or (yield Statement(_NEXT_PASS, scope))
     return None if rows else IDLE
 
 
@@ -137,89 +137,89 @@ class SqliteRetention(SqlitePart, SqliteOrphans, RetentionReads):
     @flow(writes=False)
     def preview(self, tenant: str, most: int = PREVIEWED) -> Steps[list[Preview]]:
         now = int((yield Statement("SELECT now FROM present"))[0][0])
-        found = []
-        for walk in (yield Statement(_PASSES, {"any": any_tenant(tenant), "tenant": tenant})):
-            key, action = walk[:3], walk[3]
-            found_rule = yield Statement(_ONE, key)
-            if not found_rule:  # a pass without its policy has nothing to say
+        previews = []
+        for *key, action, _, _, _, held, held_by in (
+            yield Statement(_PASSES, {"any": any_tenant(tenant), "tenant": tenant})
+        ):
+            rows = yield Statement(_ONE, tuple(key))
+            if not rows:  # a pass without its policy
                 continue
-            rule = _decode(found_rule[0])
-            cutoff = _cutoff(rule, action, now)
-            ids = yield from _next(rule, "", _first_id(cutoff), most)
-            due = yield from _due(rule, action, ids, cutoff, most)
+            policy = _decode(rows[0])
+            cutoff = _cutoff(policy, action, now)
+            ids = yield from _next_ids(policy, "", _first_id_after(cutoff), most)
+            due = yield from _due(policy, action, ids, cutoff, most)
             oldest = min((at for _, at in due), default=None)
             oldest_at = None if oldest is None else from_micros(oldest)
-            found.append(
-                Preview(
-                    rule.tenant, rule.kind, rule.state, action, len(due), len(ids) >= most, oldest_at, walk[7], walk[8]
-                )
-            )
-        ((count, oldest),) = yield Statement(_LEFT, {"any": any_tenant(tenant), "tenant": tenant, "most": most})
+            selection = (policy.tenant, policy.kind, policy.state)
+            previews.append(Preview(*selection, action, len(due), len(ids) >= most, oldest_at, held, held_by))
+        params = {"any": any_tenant(tenant), "tenant": tenant, "most": most}
+        ((count, oldest),) = yield Statement(_ORPHANED_FILES, params)
         if count:
-            found.append(Preview(tenant, ANY, ANY, "delete", count, count >= most, from_micros(oldest), 0, None))
-        return found
+            previews.append(Preview(tenant, ANY, ANY, "delete", count, count >= most, from_micros(oldest), 0, None))
+        return previews
 
-    @duty(IDLE, _nothing)
-    def sweep(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Swept]:
+    @duty(IDLE, _peek_sweep)
+    def sweep(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[SweepResult]:
         now = yield from sign("retention")
         scope = {"now": now, "any": any_tenant(tenant), "tenant": tenant}
-        if (yield Statement(_PRUNE, scope)):
-            swept = yield from _prune(want, now)
+        if (yield Statement(_PRUNE_DUE, scope)):
+            result = yield from _prune(want, now)
         else:
-            turn = yield Statement(_TURN, scope)
-            swept = (yield from _slice(turn[0], want, look, now)) if turn else IDLE
+            rows = yield Statement(_NEXT_PASS, scope)
+            result = (yield from _sweep_slice(rows[0], want, look, now)) if rows else IDLE
         yield from unsign()
-        return swept
+        return result
 
     @flow()
-    def set(self, keeping: RetentionRule, actor: str, tenant: str) -> Steps[Retention]:
+    def set(self, rule: RetentionRule, actor: str, tenant: str) -> Steps[Retention]:
         now = yield from sign(actor)
         params = {
             "tenant": tenant,
-            "kind": keeping.kind,
-            "state": keeping.state,
-            "clean_after": keeping.clean_after,
-            "purge_after": keeping.purge_after,
-            "declared": int(keeping.declared),
+            "kind": rule.kind,
+            "state": rule.state,
+            "clean_after": rule.clean_after,
+            "purge_after": rule.purge_after,
+            "declared": int(rule.declared),
             "actor": actor,
             "now": now,
         }
         changed = yield Statement(_SET, params)
         if changed:
             yield from _restart(tenant, now)
-            if keeping.purge_after is not None:  # what is purged was counted before
-                yield Statement(_COUNT, (now,))
-        rows = yield Statement(_ONE, (tenant, keeping.kind, keeping.state))
+            if rule.purge_after is not None:  # usage is counted before jobs are purged
+                yield Statement(_START_COUNTING, (now,))
+        rows = yield Statement(_ONE, (tenant, rule.kind, rule.state))
         yield from unsign()
         return _decode(rows[0])
 
 
-def _prune(want: int, now: int) -> Steps[Swept]:
+def _prune(want: int, now: int) -> Steps[SweepResult]:
     pruned = yield from prune_bookkeeping(want, now)
     more = pruned >= want
     yield Statement("UPDATE upkeep SET prune_at = ?", (now if more else now + 10 * MINUTE,))
-    return Swept("prune", pruned, pruned, 0, None, more)
+    return SweepResult("prune", pruned, pruned, 0, None, more)
 
 
-def _slice(turn: Row, want: int, look: int, now: int) -> Steps[Swept]:
-    tenant, kind, state, action, reached, walked, restart, held, held_by = turn
-    place: dict[str, Any] = {"tenant": tenant, "kind": kind, "state": state, "action": action}
+def _sweep_slice(row: Row, want: int, look: int, now: int) -> Steps[SweepResult]:
+    """Process one slice of a pass and save its position."""
+    tenant, kind, state, action, reached, walked, restart, held, held_by = row
+    key: dict[str, Any] = {"tenant": tenant, "kind": kind, "state": state, "action": action}
     rows = yield Statement(_ONE, (tenant, kind, state))
-    if not rows:  # a pass without its policy would keep the others from theirs
-        yield Statement(_ORPHAN, place)
-        return Swept(action, 0, 0, 0, None, True)
-    rule = _decode(rows[0])
+    if not rows:  # a pass without its policy would block the other passes
+        yield Statement(_DELETE_PASS, key)
+        return SweepResult(action, 0, 0, 0, None, True)
+    policy = _decode(rows[0])
     if restart is not None and restart <= now:
         reached, walked, restart, held, held_by = "", 0, None, 0, None
-    cutoff = _cutoff(rule, action, now)
-    top = _first_id(cutoff)
-    if action == "purge":  # never ahead of the cleaning
-        top = min(top, (yield Statement(_REACHED, (tenant, kind, state)))[0][0])
-    ids = yield from _next(rule, reached, top, look)
+    cutoff = _cutoff(policy, action, now)
+    end = _first_id_after(cutoff)
+    if action == "purge":  # a purge never overtakes the cleaning
+        end = min(end, (yield Statement(_REACHED, (tenant, kind, state)))[0][0])
+    ids = yield from _next_ids(policy, reached, end, look)
     due: list[str] = []
-    for start in range(0, len(ids), want):  # a part at a time: mostly the first has as many as are wanted
-        found = yield from _due(rule, action, ids[start : start + want], cutoff, want - len(due))
-        due += [row[0] for row in found]
+    for start in range(0, len(ids), want):  # part by part: usually the first part contains enough jobs
+        part = yield from _due(policy, action, ids[start : start + want], cutoff, want - len(due))
+        due += [job_id for job_id, _ in part]
         if len(due) >= want:
             break
     unread: dict[str, str] = {}
@@ -228,14 +228,14 @@ def _slice(turn: Row, want: int, look: int, now: int) -> Steps[Swept]:
     elif due:
         for job_id, reader in (yield Statement(_UNREAD, {"ids": ids_json(due)})):
             unread.setdefault(job_id, reader)
-        if going := [job_id for job_id in due if job_id not in unread]:
-            yield from purge_jobs(going)
-    full = len(due) >= want  # there may be more of those that were looked at
+        if removable := [job_id for job_id in due if job_id not in unread]:
+            yield from purge_jobs(removable)
+    full = len(due) >= want  # more of the jobs read may be due
     more = full or len(ids) >= look
     held += len(unread)
     held_by = min(unread.values(), default=held_by)
     walked += len(ids)
-    if not more:  # the less often the longer its way, and soon if somebody only had to read
+    if not more:  # less often the longer its walk, and soon if only a reader lagged behind
         pause = SOON if held else min(DAY, max(MINUTE, (now - cutoff) // 24))
         restart = min(now + pause + walked * 100, NEVER if restart is None else restart)
     params = {
@@ -246,16 +246,17 @@ def _slice(turn: Row, want: int, look: int, now: int) -> Steps[Swept]:
         "held": held,
         "held_by": held_by,
     }
-    yield Statement(_GO_ON, place | params)
-    return Swept(action, len(ids), len(due) - len(unread), len(unread), min(unread.values(), default=None), more)
+    yield Statement(_ADVANCE, key | params)
+    return SweepResult(action, len(ids), len(due) - len(unread), len(unread), min(unread.values(), default=None), more)
 
 
-def _next(rule: Retention, after: str, upto: str, look: int) -> Steps[list[str]]:
-    """The next ids. A policy that names a tenant, or a tenant and a kind, walks its own index and no other's jobs."""
-    params = {"after": after, "upto": upto, "tenant": rule.tenant, "kind": rule.kind, "look": look}
-    if rule.tenant == ANY:
+def _next_ids(policy: Retention, after: str, upto: str, look: int) -> Steps[list[str]]:
+    """The next ids of a pass. A policy for one tenant, or one tenant and kind, uses an index and reads no other
+    jobs."""
+    params = {"after": after, "upto": upto, "tenant": policy.tenant, "kind": policy.kind, "look": look}
+    if policy.tenant == ANY:
         rows = yield Statement(f"SELECT id FROM job WHERE {_AHEAD} ORDER BY id LIMIT :look", params)
-    elif rule.kind != ANY:
+    elif policy.kind != ANY:
         own = "tenant = :tenant AND kind = :kind"
         rows = yield Statement(f"SELECT id FROM job WHERE {own} AND {_AHEAD} ORDER BY id LIMIT :look", params)
     else:
@@ -263,49 +264,49 @@ def _next(rule: Retention, after: str, upto: str, look: int) -> Steps[list[str]]
     return [row[0] for row in rows]
 
 
-def _due(rule: Retention, action: str, ids: list[str], cutoff: int, want: int) -> Steps[list[tuple[str, int]]]:
-    names = {"tenant": rule.tenant, "kind": rule.kind, "state": rule.state, "action": action}
-    rows = yield Statement(_DUE, names | {"ids": ids_json(ids), "cutoff": cutoff, "want": want})
+def _due(policy: Retention, action: str, ids: list[str], cutoff: int, want: int) -> Steps[list[tuple[str, int]]]:
+    """Of these jobs, those that the policy decides about and that are due, with the time of their end."""
+    params = {"tenant": policy.tenant, "kind": policy.kind, "state": policy.state, "action": action}
+    rows = yield Statement(_DUE, params | {"ids": ids_json(ids), "cutoff": cutoff, "want": want})
     return [(row[0], row[1]) for row in rows]
 
 
-LONGEST = 100 * 366 * 86_400.0
+MAX_AGE = 100 * 366 * 86_400.0
 
 
-def _cutoff(rule: Retention, action: str, now: int) -> int:
-    ages = (rule.clean_after, rule.purge_after) if action == "clean" else (rule.purge_after,)
-    # A number that is no age keeps for a hundred years: nothing goes early for it.
-    return now - in_micros(min(age if 0 <= age < LONGEST else LONGEST for age in ages if age is not None))
+def _cutoff(policy: Retention, action: str, now: int) -> int:
+    """Jobs that ended before this time are due. An invalid age, written with SQL, counts as a hundred years, so that
+    no job is removed early because of it."""
+    ages = (policy.clean_after, policy.purge_after) if action == "clean" else (policy.purge_after,)
+    return now - in_micros(min(age if 0 <= age < MAX_AGE else MAX_AGE for age in ages if age is not None))
 
 
-def _first_id(at: int) -> str:
-    """The least id of the millisecond after a moment: whoever ended by then has a lower one."""
-    digits = f"{max(0, at // 1000 + 1):012x}"
-    return f"{digits[:8]}-{digits[8:]}"
+def _first_id_after(at: int) -> str:
+    """The lowest id of the millisecond after a time. A job that ended by then has a lower id."""
+    return first_id(at + 1000)
 
 
 def _restart(tenant: str, now: int) -> Steps[None]:
     scope = {"any": any_tenant(tenant), "tenant": tenant}
-    yield Statement(_FORGET, scope)
-    yield Statement(_BEGIN, scope | {"now": now})
+    yield Statement(_DELETE_PASSES, scope)
+    yield Statement(_START_PASSES, scope | {"now": now})
 
 
 _decode = Record.decoder(Retention, SqliteCodec())
 
 
 _SUMS = (*COUNTS, "run_time", "wait_time", "cost")
-_MORE = (
+_UNCOUNTED = (
     "SELECT 1 FROM usage_place u WHERE EXISTS (SELECT 1 FROM event WHERE seq > CAST(coalesce(u.cursor, 0) AS INTEGER))"
 )
-_PLACE = "SELECT CAST(coalesce(cursor, 0) AS INTEGER) FROM usage_place"
-_USAGE_BEGIN = "INSERT INTO usage_place (id, cursor, updated_at) VALUES (1, NULL, ?) ON CONFLICT DO NOTHING"
+_CURSOR = "SELECT CAST(coalesce(cursor, 0) AS INTEGER) FROM usage_place"
 _LAST = "SELECT count(*), max(seq) FROM (SELECT seq FROM event WHERE seq > :after ORDER BY seq LIMIT :want)"
-_USAGE_GO_ON = "UPDATE usage_place SET cursor = ?, updated_at = ?"
-# One event that was written by hand must not keep the others from being counted: its time is taken to be within the
-# years 1 to 9999, its context to be JSON, and it costs no more than this.
+_SAVE_CURSOR = "UPDATE usage_place SET cursor = ?, updated_at = ?"
+# An event written with SQL must not stop the counting of the others: its time is clamped to the years 1 to 9999, its
+# context is ignored if it is not JSON, and its cost is bounded.
 _AT = "max(-62135596800000000, min(253402300799999999, {}))"
 _META = "CASE WHEN json_valid({0}) THEN {0} END"
-_MOST = 10**15
+_MAX_MICROS = 10**15
 _RAN = (
     f"(SELECT {_AT.format('e.at')} - {_AT.format('b.at')} FROM event b"
     " WHERE b.job_id = e.job_id AND b.seq < e.seq AND b.to_state = 'in_progress' ORDER BY b.seq DESC LIMIT 1)"
@@ -315,7 +316,7 @@ _READY = (
     f" WHEN 'reschedule' THEN CAST(round((julianday(nullif(json_extract({_META.format('q.meta')}, '$.rescheduled'),"
     " 'now')) - 2440587.5) * 86400000) AS INTEGER) * 1000 END"
 )
-# From when it could have been taken: asked for, and due by then. Times in the ledger's context have milliseconds.
+# From the moment it could have been claimed: enqueued, and due. Times in the ledger's context have milliseconds.
 _WAITED = (
     f"(SELECT {_AT.format('e.at')} - {_AT.format('max(q.at, coalesce(' + _READY + ', q.at))')} FROM event q"
     " WHERE q.job_id = e.job_id AND q.seq < e.seq AND q.to_state = 'queued' ORDER BY q.seq DESC LIMIT 1)"
@@ -330,31 +331,31 @@ _ADD = (
     f" sum(CASE WHEN e.to_state = 'in_progress' THEN max(0, coalesce({_WAITED}, 0)) ELSE 0 END),"
     " sum(CASE WHEN e.from_state = 'in_progress'"
     f" AND json_type({_META.format('e.meta')}, '$.cost') IN ('integer', 'real')"
-    f" THEN max(0, min({_MOST}, CAST(round(json_extract(e.meta, '$.cost') * 1000000) AS INTEGER))) ELSE 0 END)"
+    f" THEN max(0, min({_MAX_MICROS}, CAST(round(json_extract(e.meta, '$.cost') * 1000000) AS INTEGER))) ELSE 0 END)"
     " FROM event e WHERE e.seq > :after AND e.seq <= :last GROUP BY 1, 2, 3"
     " ON CONFLICT DO UPDATE SET " + ", ".join(f"{name} = {name} + excluded.{name}" for name in _SUMS)
 )
 
 
-def _usage_nothing(_: object, want: int = 2000, begin: bool = False) -> Steps[Any]:
-    """A look that finds nothing must not take the write lock."""
-    rows = yield Statement(_MORE)
+def _peek_count(_: object, want: int = 2000, begin: bool = False) -> Steps[Any]:
+    """Check for new events first: a count without any must not take the write lock."""
+    rows = yield Statement(_UNCOUNTED)
     return None if rows or begin else 0
 
 
 class SqliteUsage(SqlitePart, UsageReads):
-    @flow(peek=_usage_nothing)
+    @flow(peek=_peek_count)
     def count(self, want: int = 2000, begin: bool = False) -> Steps[int]:
         now = yield from sign(None)
         if begin:
-            yield Statement(_USAGE_BEGIN, (now,))
-        place = yield Statement(_PLACE)
+            yield Statement(_START_COUNTING, (now,))
+        rows = yield Statement(_CURSOR)
         count = 0
-        if place:
-            after = int(place[0][0])
+        if rows:
+            after = int(rows[0][0])
             ((count, last),) = yield Statement(_LAST, {"after": after, "want": want})
             if count:
                 yield Statement(_ADD, {"after": after, "last": last})
-                yield Statement(_USAGE_GO_ON, (str(last), now))
+                yield Statement(_SAVE_CURSOR, (str(last), now))
         yield from unsign()
         return int(count)

@@ -1,4 +1,4 @@
-"""What a sweep deletes on SQLite: jobs, bookkeeping, and the references of orphaned files."""
+"""The deletions of a sweep on SQLite: jobs, bookkeeping, and the records of orphaned files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOKENS = (
     " (SELECT t.hash FROM approval_token t JOIN approval g ON g.id = t.approval_id"
     " WHERE g.state <> 'open' AND g.decided_at <= :week LIMIT :want) RETURNING 1"
 )
-# A token after the last of its sessions: they name it.
+# A token is deleted after the last of its sessions, which refer to it.
 _API_TOKENS = (
     "DELETE FROM api_token WHERE id IN (SELECT t.id FROM api_token t"
     " WHERE min(coalesce(t.revoked_at, t.expires_at), coalesce(t.expires_at, t.revoked_at))"
@@ -40,12 +40,12 @@ _OPERATIONS = (
     "DELETE FROM operation WHERE id IN (SELECT id FROM operation WHERE id < :first AND finished_at <= :old"
     " ORDER BY id LIMIT :want) RETURNING 1"
 )
-_CALLS = (
+_WEBHOOK_DELIVERIES = (
     "DELETE FROM webhook_delivery WHERE id IN (SELECT d.id FROM webhook e CROSS JOIN webhook_delivery d"
     " ON d.webhook_id = e.id AND d.id < :first AND d.at <= :month LIMIT :want) RETURNING 1"
 )
-# What nobody could delete: it is in no store that is known, or was deleted by one who died before saying so.
-_LEFT = (
+# Files that could not be deleted: they are in no known store, or a process deleted them and died before recording it.
+_ORPHANED_FILES = (
     "DELETE FROM leftover WHERE (tenant, ref) IN (SELECT tenant, ref FROM leftover WHERE at <= :old LIMIT :want)"
     " RETURNING 1"
 )
@@ -53,14 +53,14 @@ _GROUPS = (
     "DELETE FROM dead_letter_group WHERE (tenant, fingerprint) IN (SELECT tenant, fingerprint FROM dead_letter_group"
     " WHERE open = 0 AND last_at <= :year LIMIT :want) RETURNING 1"
 )
-# Not the latest of a schedule, whatever its age: that it ran at all is worth knowing.
+# Never the latest time of a schedule, whatever its age: it shows that the schedule ran at all.
 _FIRES = (
     "DELETE FROM fire WHERE (schedule_id, due_at, manual) IN (SELECT f.schedule_id, f.due_at, f.manual"
     " FROM schedule s CROSS JOIN fire f ON f.schedule_id = s.id AND f.due_at <= :old"
     " WHERE f.status <> 'waiting' AND (f.status <> 'fired' OR f.ended) AND f.due_at < s.last_fire_at LIMIT :want)"
     " RETURNING 1"
 )
-# Also of subscriptions that were deleted: their ids are found in the index, one step each.
+# Includes deleted subscriptions: their ids are found in the index, one step each.
 _DELIVERIES = (
     "DELETE FROM delivery WHERE (subscription_id, event) IN ("
     "WITH RECURSIVE s(id) AS (SELECT min(subscription_id) FROM delivery UNION ALL"
@@ -69,8 +69,8 @@ _DELIVERIES = (
     " SELECT d.subscription_id, d.event FROM s CROSS JOIN delivery d ON d.subscription_id = s.id AND d.at <= :old"
     " LIMIT :want) RETURNING 1"
 )
-# Only what everybody who reads them has read; and the newest of all stays, so that no number is used twice.
-READ = (
+# Only events that every reader has read. The newest event of all stays, so that no number is used twice.
+_READ_BY_ALL = (
     "app_event.seq < (SELECT max(seq) FROM app_event)"
     " AND NOT EXISTS (SELECT 1 FROM consumer c WHERE c.cursor LIKE 'a%' AND c.tenant IN (app_event.tenant, '*')"
     " AND app_event.seq > CAST(substr(c.cursor, 2) AS INTEGER))"
@@ -78,29 +78,30 @@ READ = (
     " AND s.tenant IN (app_event.tenant, '*')"
     " AND app_event.seq > CAST(substr(coalesce(s.cursor, 'a0'), 2) AS INTEGER))"
 )
-_TOLD = (
+_APP_EVENTS = (
     "DELETE FROM app_event WHERE id IN (SELECT id FROM app_event WHERE id < :first AND sent_at <= :year"
-    f" AND {READ} ORDER BY id LIMIT :want) RETURNING 1"
+    f" AND {_READ_BY_ALL} ORDER BY id LIMIT :want) RETURNING 1"
 )
 
 
 def prune_bookkeeping(want: int, now: int) -> Steps[int]:
-    """Inside a flow that has signed; answers the most that went of one sort."""
+    """Delete expired bookkeeping, inside a flow that has signed. Returns the largest number of rows deleted from one
+    table."""
     most = 0
     week, month, old, year = (now - days * DAY for days in (7, 30, 90, 365))
-    # Those that are recorded when people remove them are told in one line for all of a batch.
+    # For subjects whose removal by people is recorded, one action records the whole batch.
     for subject, text, params in (
         (None, _LEASES, {"week": week}),
         ("approval_token", _TOKENS, {"week": week}),
         ("token", _API_TOKENS, {"week": week, "old": old}),
         ("reservation", _RESERVATIONS, {"old": old}),
         ("operation", _OPERATIONS, {"old": old, "first": first_id(old)}),
-        (None, _CALLS, {"month": month, "first": first_id(month)}),
-        (None, _LEFT, {"old": old}),
+        (None, _WEBHOOK_DELIVERIES, {"month": month, "first": first_id(month)}),
+        (None, _ORPHANED_FILES, {"old": old}),
         (None, _GROUPS, {"year": year}),
         (None, _FIRES, {"old": old}),
         (None, _DELIVERIES, {"old": old}),
-        (None, _TOLD, {"year": year, "first": first_id(year)}),
+        (None, _APP_EVENTS, {"year": year, "first": first_id(year)}),
     ):
         rows = yield Statement(text, {**params, "want": want})
         if subject is not None and rows:
@@ -110,24 +111,24 @@ def prune_bookkeeping(want: int, now: int) -> Steps[int]:
 
 
 def first_id(at: int) -> str:
-    """The least id of a moment: ids sort by when they were made."""
+    """The lowest id of a time. Ids sort by creation time."""
     digits = f"{max(0, at // 1000):012x}"
     return f"{digits[:8]}-{digits[8:]}"
 
 
 TEN_MINUTES = 600_000_000
 
-_PACKED = "LIKE '{\"$holdfast\":%'"
+_ENVELOPE = "LIKE '{\"$holdfast\":%'"
 _STORED = "json_extract({text}, '$.\"$holdfast\".stored')"
-# What one notes of another's is the other's to leave.
-_LEAVE = (
+# A file that belongs to another job is left to that job.
+_RECORD_FILES = (
     "INSERT INTO leftover (tenant, ref, job_id, at, again_at) SELECT j.tenant, f.ref, j.id, p.now, p.now"
     " FROM job j, present p, ("
     f"SELECT id AS job_id, {_STORED.format(text='payload')} AS ref FROM job"
-    f" WHERE id IN (SELECT value FROM json_each(:ids)) AND payload {_PACKED}"
+    f" WHERE id IN (SELECT value FROM json_each(:ids)) AND payload {_ENVELOPE}"
     " UNION SELECT job_id, ref FROM result WHERE job_id IN (SELECT value FROM json_each(:ids))"
     f" UNION SELECT job_id, {_STORED.format(text='value')} FROM result"
-    f" WHERE job_id IN (SELECT value FROM json_each(:ids)) AND value {_PACKED}"
+    f" WHERE job_id IN (SELECT value FROM json_each(:ids)) AND value {_ENVELOPE}"
     " UNION SELECT job_id, ref FROM artifact WHERE job_id IN (SELECT value FROM json_each(:ids))"
     " UNION SELECT job_id, ref FROM attempt_log WHERE job_id IN (SELECT value FROM json_each(:ids)) AND ref IS NOT NULL"
     # The directory of a command job on its host, with all its attempts.
@@ -139,22 +140,22 @@ _LEAVE = (
     " AND (f.ref LIKE 'artifact://%/' || j.id || '/%' OR f.ref LIKE 'file://%/' || j.id || '/')"
     " ON CONFLICT DO NOTHING"
 )
-# After an hour any host may try: several may share a directory, and hosts change their names.
-_REACHED = (
+# After an hour any host may try, since several hosts may share a directory and hosts change their names.
+_REACHABLE = (
     " AND CASE WHEN ref LIKE 'artifact://%' THEN :stored ELSE :host IS NOT NULL"
     " AND (instr(ref, 'file://' || :host || '/') = 1 OR at <= {now} - 3600000000) END"
 )
 _ANY_DUE = (
     "SELECT 1 FROM leftover WHERE again_at <= (SELECT now FROM present) AND (:any OR tenant = :tenant)"
-    f"{_REACHED.format(now='(SELECT now FROM present)')} LIMIT 1"
+    f"{_REACHABLE.format(now='(SELECT now FROM present)')} LIMIT 1"
 )
 _DUE = (
     "SELECT tenant, job_id, ref FROM leftover WHERE again_at <= :now AND (:any OR tenant = :tenant)"
-    f"{_REACHED.format(now=':now')} ORDER BY again_at LIMIT :want"
+    f"{_REACHABLE.format(now=':now')} ORDER BY again_at LIMIT :want"
 )
-_PUT_OFF = "UPDATE leftover SET again_at = ?1 + max(?2, (?1 - at) / 4) WHERE tenant = ?3 AND ref = ?4"
-# A retry that is a job of its own has the payload of the first try.
-_NAMED = (
+_POSTPONE = "UPDATE leftover SET again_at = ?1 + max(?2, (?1 - at) / 4) WHERE tenant = ?3 AND ref = ?4"
+# A retry as a new job shares the payload of the first attempt.
+_REFERENCED = (
     "WITH RECURSIVE tries(id) AS (SELECT :job UNION SELECT j.id FROM tries t JOIN job j ON j.retry_of = t.id"
     " WHERE j.retry_of IS NOT NULL)"
     " SELECT 1 FROM tries t JOIN job j ON j.id = t.id WHERE instr(j.payload, :ref)"
@@ -162,8 +163,8 @@ _NAMED = (
     " UNION ALL SELECT 1 FROM artifact WHERE job_id = :job AND ref = :ref"
     " UNION ALL SELECT 1 FROM attempt_log WHERE job_id = :job"
     " AND (ref = :ref OR (:ref LIKE 'file://%' AND instr(ref, :ref) = 1))"
-    f" UNION ALL SELECT 1 FROM checkpoint WHERE job_id = :job AND value {_PACKED} AND instr(value, :ref)"
-    f" UNION ALL SELECT 1 FROM step WHERE job_id = :job AND value {_PACKED} AND instr(value, :ref) LIMIT 1"
+    f" UNION ALL SELECT 1 FROM checkpoint WHERE job_id = :job AND value {_ENVELOPE} AND instr(value, :ref)"
+    f" UNION ALL SELECT 1 FROM step WHERE job_id = :job AND value {_ENVELOPE} AND instr(value, :ref) LIMIT 1"
 )
 _FORGET = (
     "DELETE FROM leftover WHERE ref IN (SELECT value FROM json_each(:refs)) AND (:any OR tenant = :tenant) RETURNING 1"
@@ -179,7 +180,7 @@ _FIND = (
 def _none_due(
     _: object, want: int = 100, tenant: str = EVERY_TENANT, host: str | None = None, stored: bool = True
 ) -> Steps[list[Leftover] | None]:
-    """A task that writes for nothing would wake every listener."""
+    """Check first whether a file is due: a task that writes without need would wake every listener."""
     scope = {"any": any_tenant(tenant), "tenant": tenant, "host": host, "stored": int(stored)}
     rows = yield Statement(_ANY_DUE, scope)
     return None if rows else []
@@ -193,15 +194,15 @@ class SqliteOrphans:
         now = yield from sign("retention")
         scope = {"any": any_tenant(tenant), "tenant": tenant, "host": host, "stored": int(stored)}
         rows = yield Statement(_DUE, {**scope, "now": now, "want": want})
-        found = [Leftover(*row) for row in rows]
-        free: list[Leftover] = []
-        for each in found:
-            named = yield Statement(_NAMED, {"job": each.job_id, "ref": each.ref})
-            free += [] if named else [each]
-        if found:
-            yield Statement(_PUT_OFF, [(now, TEN_MINUTES, each.tenant, each.ref) for each in found], many=True)
+        files = [Leftover(*row) for row in rows]
+        unreferenced: list[Leftover] = []
+        for file in files:
+            referenced = yield Statement(_REFERENCED, {"job": file.job_id, "ref": file.ref})
+            unreferenced += [] if referenced else [file]
+        if files:
+            yield Statement(_POSTPONE, [(now, TEN_MINUTES, file.tenant, file.ref) for file in files], many=True)
         yield from unsign()
-        return free
+        return unreferenced
 
     @flow()
     def forget_orphans(self, refs: Sequence[str], tenant: str = EVERY_TENANT) -> Steps[int]:
@@ -209,24 +210,19 @@ class SqliteOrphans:
         return len(rows)
 
     @flow()
-    def find_orphans(self, found: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Steps[int]:
+    def find_orphans(self, files: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Steps[int]:
         now = yield from sign(None)
         scope = {"any": any_tenant(tenant), "tenant": tenant, "now": now, "first": first_id(now - 7 * DAY)}
         count = 0
-        for each in found:
-            rows = yield Statement(_FIND, {**scope, "whose": each.tenant, "ref": each.ref, "job": each.job_id})
+        for file in files:
+            rows = yield Statement(_FIND, {**scope, "whose": file.tenant, "ref": file.ref, "job": file.job_id})
             count += len(rows)
         yield from unsign()
         return count
 
 
-def leave_behind(ids: str) -> Steps[None]:
-    """Before these jobs (as JSON) are emptied, inside a flow that has signed."""
-    yield Statement(_LEAVE, {"ids": ids})
-
-
 _THESE = "IN (SELECT value FROM json_each(:ids))"
-# A dead letter is discarded first: the table of steps knows no other way.
+# A dead letter is discarded first: the state machine has no other path.
 _DISCARD = (
     "UPDATE job_state SET state = 'cancelled', note = '{\"reason\": \"retention\"}'"
     f" WHERE id {_THESE} AND state = 'dead_letter' RETURNING id"
@@ -236,8 +232,8 @@ _CLEAN = (
     " note = json_object('was', CASE WHEN id IN (SELECT value FROM json_each(:dead)) THEN 'dead_letter' ELSE state END)"
     f" WHERE id {_THESE}"
 )
-_EMPTY = f"UPDATE job SET payload = '{{}}' WHERE id {_THESE} AND payload <> '{{}}'"
-_CARRIED = ("result", "checkpoint", "artifact", "attempt_log", "step")
+_EMPTY_PAYLOAD = f"UPDATE job SET payload = '{{}}' WHERE id {_THESE} AND payload <> '{{}}'"
+_CONTENT_TABLES = ("result", "checkpoint", "artifact", "attempt_log", "step")
 _KEYS = (
     "DELETE FROM idempotency WHERE (tenant, kind, key, job_id) IN"
     f" (SELECT tenant, kind, idempotency_key, id FROM job WHERE id {_THESE} AND idempotency_key IS NOT NULL)",
@@ -246,7 +242,7 @@ _KEYS = (
     "DELETE FROM job_tag WHERE (tenant, tag, job_id) IN"
     f" (SELECT j.tenant, t.value, j.id FROM job j, json_each(j.tags) t WHERE j.id {_THESE} AND j.tags <> '[]')",
 )
-_OTHERS = ("occupied_slot", "delivery", "redriven_as", "reference", "resealed", "quarantine")
+_OTHER_TABLES = ("occupied_slot", "delivery", "redriven_as", "reference", "resealed", "quarantine")
 _FORGET_MESSAGES = (
     f"UPDATE dead_letter_group SET error_message = '[purged]' WHERE sample_job {_THESE} AND error_message <> '[purged]'"
 )
@@ -266,35 +262,37 @@ _CALLBACKS = (
 
 
 def clean_jobs(jobs: Sequence[str]) -> Steps[None]:
-    """What a job carried goes; its facts but the payload, its keys, what people decided and its ledger stay."""
+    """Delete the contents of jobs. Their facts except the payload, their keys, approval decisions and their ledger
+    stay."""
     ids = ids_json(jobs)
     dead = yield Statement(_DISCARD, {"ids": ids})
     if dead:
-        yield ADVANCE  # a workflow is told of the discarding, not of the cleaning
+        yield ADVANCE  # workflows handle the discarding, not the cleaning
     yield Statement(_CLEAN, {"ids": ids, "dead": ids_json(row[0] for row in dead)})
-    yield from leave_behind(ids)  # its files in the artifact store and on hosts
-    yield Statement(_EMPTY, {"ids": ids})
-    for table in _CARRIED:
+    yield Statement(_RECORD_FILES, {"ids": ids})  # while the rows that refer to the files still exist
+    yield Statement(_EMPTY_PAYLOAD, {"ids": ids})
+    for table in _CONTENT_TABLES:
         yield Statement(f"DELETE FROM {table} WHERE job_id {_THESE}", {"ids": ids})
 
 
 def purge_jobs(jobs: Sequence[str]) -> Steps[None]:
-    """A cleaned job goes whole: all that names it (tests/contract/test_retention_catalogue.py knows every column)."""
+    """Delete cleaned jobs completely, with every row that refers to them (tests/contract/test_retention_catalogue.py
+    lists every such column)."""
     these = {"ids": ids_json(jobs)}
     approvals = yield Statement(f"SELECT id FROM approval WHERE job_id {_THESE}", these)
-    flows = yield Statement(f"SELECT DISTINCT workflow_id FROM node WHERE job_id {_THESE}", these)
+    workflows = yield Statement(f"SELECT DISTINCT workflow_id FROM node WHERE job_id {_THESE}", these)
     fires = yield Statement(_PURGING_FIRES, these)
     for text in _KEYS:
         yield Statement(text, these)
     yield Statement(f"DELETE FROM job_state WHERE id {_THESE}", these)
     yield Statement(f"DELETE FROM job WHERE id {_THESE}", these)
     yield Statement(_FORGET_MESSAGES, these)
-    yield from record_removed(jobs)  # the seals over the ledger hold without them
+    yield from record_removed(jobs)  # the seals of the ledger stay verifiable without them
     yield Statement(f"DELETE FROM event WHERE job_id {_THESE}", these)
-    for table in (*_CARRIED, *_OTHERS):
+    for table in (*_CONTENT_TABLES, *_OTHER_TABLES):
         yield Statement(f"DELETE FROM {table} WHERE job_id {_THESE}", these)
     yield Statement(f"DELETE FROM redriven_as WHERE new_id {_THESE}", these)
-    yield Statement(f"DELETE FROM app_event WHERE job_id {_THESE} AND {READ}", these)
+    yield Statement(f"DELETE FROM app_event WHERE job_id {_THESE} AND {_READ_BY_ALL}", these)
     if approvals:
         these_approvals = {"ids": ids_json(row[0] for row in approvals)}
         yield Statement(f"DELETE FROM approval WHERE id {_THESE}", these_approvals)
@@ -303,9 +301,9 @@ def purge_jobs(jobs: Sequence[str]) -> Steps[None]:
     yield Statement(f"DELETE FROM made_from WHERE job_id {_THESE}", these)
     if fires:
         yield Statement(_DELETE_FIRE, [tuple(row) for row in fires], many=True)
-    if flows:
+    if workflows:
         yield Statement(f"DELETE FROM node WHERE job_id {_THESE}", these)
         for end in ("child", "parent"):
             yield Statement(f"DELETE FROM dependency WHERE {end} {_THESE}", these)
         for text in (_WORKFLOWS, _CALLBACKS):
-            yield Statement(text, (ids_json(row[0] for row in flows),))
+            yield Statement(text, (ids_json(row[0] for row in workflows),))

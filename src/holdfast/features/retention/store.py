@@ -18,7 +18,7 @@ from holdfast.features.retention.model import (
     Preview,
     Retention,
     RetentionRule,
-    Swept,
+    SweepResult,
     Usage,
 )
 from holdfast.stores.codecs import Record
@@ -27,36 +27,34 @@ from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
 
-"""Jobs that a preview looks at for each policy."""
-
 
 class RetentionStore(Protocol):
     def remove(self, kind: str, state: str, actor: str, tenant: str) -> Flow[bool]: ...
 
     def preview(self, tenant: str, most: int = PREVIEWED) -> Flow[list[Preview]]: ...
 
-    def sweep(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Flow[Swept]:
-        """One slice of the pass whose turn it is; ``IDLE`` when it is nobody's."""
+    def sweep(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Flow[SweepResult]:
+        """Process one slice of the due pass: read ``look`` jobs, remove up to ``want``. ``IDLE`` if none is due."""
         ...
 
     def orphans(
         self, want: int = 100, tenant: str = EVERY_TENANT, host: str | None = None, stored: bool = True
     ) -> Flow[list[Leftover]]:
-        """Files of cleaned jobs that the caller can reach and no job names: those in the artifact store (``stored``)
-        and those on its ``host``. The caller deletes them; nobody else is given them for ten minutes."""
+        """Orphaned files that the caller can reach: those in the artifact store (``stored``) and those on its ``host``.
+        The caller deletes them; they are returned to no other caller for ten minutes."""
         ...
 
     def forget_orphans(self, refs: Sequence[str], tenant: str = EVERY_TENANT) -> Flow[int]:
-        """They were deleted."""
+        """Remove the records of files that were deleted. Returns how many there were."""
         ...
 
-    def find_orphans(self, found: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Flow[int]:
-        """Of what lies in the artifact store, put down what is of no job or of a cleaned one, and a week old; how many
-        of them were not known."""
+    def find_orphans(self, files: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Flow[int]:
+        """Of these files in the artifact store, record those that belong to no job or to a cleaned one and are older
+        than a week. Returns how many are new."""
         ...
 
-    def set(self, keeping: RetentionRule, actor: str, tenant: str) -> Flow[Retention]:
-        """New, or in place of the one there is; one that is only declared leaves an operator's alone."""
+    def set(self, rule: RetentionRule, actor: str, tenant: str) -> Flow[Retention]:
+        """Set or replace a policy. A declared policy does not replace an operator's."""
         ...
 
     def list(self, tenant: str) -> Flow[list[Retention]]: ...
@@ -64,7 +62,8 @@ class RetentionStore(Protocol):
 
 class UsageStore(Protocol):
     def count(self, want: int = 2000, begin: bool = False) -> Flow[int]:
-        """Add the next events of all tenants to the sums; how many. Nothing is counted before one said ``begin``."""
+        """Add the next events of all tenants to the sums. Returns how many. Nothing is counted before a call with
+        ``begin``."""
         ...
 
     def list(
@@ -79,15 +78,15 @@ class UsageStore(Protocol):
 
 _SUMMED = (*COUNTS, "run_time", "wait_time", "cost")
 _SUMS = ", ".join(f"sum(u.{name})" for name in _SUMMED)
-# SQLite adds up in 64 bits, and fails where that is not enough: no number counts for more than this.
-_MOST = 10**15
-_BOUNDED_SUMS = ", ".join(f"sum(max(-{_MOST}, min({_MOST}, u.{name})))" for name in _SUMMED)
+# SQLite sums in 64 bits and fails on an overflow, so each number is bounded.
+_BOUND = 10**15
+_BOUNDED_SUMS = ", ".join(f"sum(max(-{_BOUND}, min({_BOUND}, u.{name})))" for name in _SUMMED)
 
 
 class RetentionReads(Reader):
     @flow(writes=False)
     def list(self, tenant: str) -> Steps[list[Retention]]:
-        """Those of this tenant, and those of every tenant: they hold for it, too."""
+        """The policies of this tenant and those of every tenant, which apply to it too."""
         text = (
             f"select {Record.columns(Retention, 'r.')} from {{retention}} r"
             " where :tenant = '*' or r.tenant = :tenant or r.tenant = '*' order by r.tenant, r.kind, r.state"
@@ -108,20 +107,20 @@ class UsageReads(Reader):
         kind: str | None = None,
     ) -> Steps[list[Usage]]:
         params: dict[str, Any] = {}
-        wanted = [within(tenant, "u.tenant")]
+        conditions = [within(tenant, "u.tenant")]
         for name, condition, value in (
             ("since", "u.day >= :since", since),
             ("until", "u.day <= :until", until),
             ("kind", "u.kind = :kind", kind),
         ):
             if value is not None:
-                wanted.append(condition)
+                conditions.append(condition)
                 params[name] = value.isoformat() if isinstance(value, date) else value
         groups = ", ".join(f"u.{group}" for group in by)
-        chosen = ", ".join(f"u.{group}" if group in by else "null" for group in GROUPS)
-        ending = f" group by {groups} order by {groups}" if by else " having count(*) > 0"
+        columns = ", ".join(f"u.{group}" if group in by else "null" for group in GROUPS)
+        grouping = f" group by {groups} order by {groups}" if by else " having count(*) > 0"
         sums = _SUMS if self.dialect.percent else _BOUNDED_SUMS
-        text = f"select {chosen}, {sums} from {{usage}} u where {' and '.join(wanted)}{ending}"
+        text = f"select {columns}, {sums} from {{usage}} u where {' and '.join(conditions)}{grouping}"
         rows = yield from self._ask(tenant, text, **params)
         return [_usage(row) for row in rows]
 
@@ -133,7 +132,7 @@ def _usage(row: Row) -> Usage:
         at = date.fromisoformat(day) if isinstance(day, str) else day
     except ValueError:
         at = date.min
-    return Usage(tenant, kind, at, *map(int, counts), *(int(each) / MILLION for each in times))
+    return Usage(tenant, kind, at, *map(int, counts), *(int(micros) / MILLION for micros in times))
 
 
 class PostgresRetention(Calls, RetentionReads):
@@ -149,16 +148,16 @@ class PostgresRetention(Calls, RetentionReads):
         return [decode(row) for row in rows]
 
     @flow(single=True)
-    def sweep(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Swept]:
+    def sweep(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[SweepResult]:
         rows = yield self._call("sweep_retention", "%s, %s, %s", want, look, tenant)
-        return Swept(*rows[0]) if rows else IDLE
+        return SweepResult(*rows[0]) if rows else IDLE
 
     @flow(single=True)
     def orphans(
         self, want: int = 100, tenant: str = EVERY_TENANT, host: str | None = None, stored: bool = True
     ) -> Steps[list[Leftover]]:
         rows = yield self._call("leftovers", "%s, %s, %s::text, %s", want, tenant, host, stored)
-        return [Leftover(whose, str(job_id), ref) for whose, job_id, ref in rows]
+        return [Leftover(job_tenant, str(job_id), ref) for job_tenant, job_id, ref in rows]
 
     @flow(single=True)
     def forget_orphans(self, refs: Sequence[str], tenant: str = EVERY_TENANT) -> Steps[int]:
@@ -166,19 +165,20 @@ class PostgresRetention(Calls, RetentionReads):
         return int(rows[0][0])
 
     @flow(single=True)
-    def find_orphans(self, found: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Steps[int]:
-        lists = ([each.tenant for each in found], [each.job_id for each in found], [each.ref for each in found])
+    def find_orphans(self, files: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Steps[int]:
+        lists = ([file.tenant for file in files], [file.job_id for file in files], [file.ref for file in files])
         rows = yield self._call("find_leftovers", "%s::text[], %s::uuid[], %s::text[], %s", *lists, tenant)
         return int(rows[0][0])
 
     @flow(single=True)
-    def set(self, keeping: RetentionRule, actor: str, tenant: str) -> Steps[Retention]:
-        ages = (keeping.clean_after, keeping.purge_after, actor, tenant)
-        if keeping.declared:
-            rows = yield self._call("declare_retention", "%s, %s::float8, %s::float8, %s, %s", keeping.kind, *ages)
+    def set(self, rule: RetentionRule, actor: str, tenant: str) -> Steps[Retention]:
+        ages = (rule.clean_after, rule.purge_after)
+        if rule.declared:
+            params = "%s, %s::float8, %s::float8, %s, %s"
+            rows = yield self._call("declare_retention", params, rule.kind, *ages, actor, tenant)
         else:
-            facts = (keeping.kind, keeping.state, *ages)
-            rows = yield self._call("set_retention", "%s, %s, %s::float8, %s::float8, %s, %s", *facts)
+            params = "%s, %s, %s::float8, %s::float8, %s, %s"
+            rows = yield self._call("set_retention", params, rule.kind, rule.state, *ages, actor, tenant)
         return Record.decoder(Retention, self.dialect.codec)(rows[0])
 
 

@@ -1,1 +1,1 @@
-"""Tenants: caps, weights, registration."""
+"""Tenants: their limits, fair shares of queues, registration, and logins pinned to one tenant."""

@@ -1,5 +1,4 @@
-"""``holdfast tenants list | show | set | delete | fair | pin | unpin | pins | registered-only``: limits of tenants, how
-they share queues, and logins that act for one only."""
+"""``holdfast tenants``: limits of tenants, fair sharing of queues, and logins pinned to one tenant."""
 
 from __future__ import annotations
 
@@ -24,17 +23,17 @@ NONE = "none"
 def list_tenants(session: NoTenant) -> None:
     """List tenants that are registered or have jobs, with their usage and limits."""
     with session.connect() as client:
-        found = Tenants(client).list()
+        tenants = Tenants(client).list()
     session.print_list(
-        found,
+        tenants,
         {
-            "tenant": lambda each: line(each.name),
-            "title": lambda each: line(each.title or ""),
-            "waiting": lambda each: _of(each.pending, each.max_pending),
-            "running": lambda each: _of(each.running, each.max_running),
-            "rate": lambda each: output.rate(each.rate, each.per, each.burst) or "",
-            "weight": lambda each: str(each.weight),
-            "share": lambda each: _share(each) or "",
+            "tenant": lambda tenant: line(tenant.name),
+            "title": lambda tenant: line(tenant.title or ""),
+            "waiting": lambda tenant: _of(tenant.pending, tenant.max_pending),
+            "running": lambda tenant: _of(tenant.running, tenant.max_running),
+            "rate": lambda tenant: output.rate(tenant.rate, tenant.per, tenant.burst) or "",
+            "weight": lambda tenant: str(tenant.weight),
+            "share": lambda tenant: _share(tenant) or "",
         },
         none="There is no tenant.",
         keep=("tenant", "waiting", "running", "share"),
@@ -45,8 +44,8 @@ def list_tenants(session: NoTenant) -> None:
 def show(session: NoTenant, name: Name) -> None:
     """Show one tenant."""
     with session.connect() as client:
-        found = Tenants(client).get(name)
-    _print(found, session.as_json)
+        tenant = Tenants(client).get(name)
+    _print(tenant, session.as_json)
 
 
 @commands.add(
@@ -83,22 +82,22 @@ def set_tenant(
     ] = None,
 ) -> None:
     """Register or change a tenant. Other settings stay."""
-    what = TenantOptions()
+    options = TenantOptions()
     if title is not None:
-        what["title"] = None if title == NONE else title
+        options["title"] = None if title == NONE else title
     if max_pending is not None:
-        what["max_pending"] = _number(max_pending, "--max-pending", 0, MOST_PENDING)
+        options["max_pending"] = _number(max_pending, "--max-pending", 0, MOST_PENDING)
     if max_running is not None:
-        what["max_running"] = _number(max_running, "--max-running", 0, 1_000_000)
+        options["max_running"] = _number(max_running, "--max-running", 0, 1_000_000)
     if weight is not None:
-        what["weight"] = _number(weight, "--weight", 1, MOST_WEIGHT)
+        options["weight"] = _number(weight, "--weight", 1, MOST_WEIGHT)
     if rate is not None:
-        what["rate"] = None if rate == NONE else rate
+        options["rate"] = None if rate == NONE else rate
     if burst is not None:
-        what["burst"] = burst
+        options["burst"] = burst
     with session.connect() as client:
-        found = Tenants(client).set(name, **what)
-    _print(found, session.as_json)
+        tenant = Tenants(client).set(name, **options)
+    _print(tenant, session.as_json)
 
 
 @commands.add("delete", "holdfast tenants delete acme")
@@ -106,7 +105,7 @@ def delete(session: NoTenant, name: Name) -> None:
     """Remove a tenant's registration and settings. Its jobs stay."""
     with session.connect() as client:
         Tenants(client).remove(name)
-    session.answer({"tenant": name, "deleted": True}, f"Nothing is set for {name} any more. Its jobs are as they were.")
+    session.answer({"tenant": name, "deleted": True}, f"Removed the settings of tenant {name}. Its jobs stay.")
 
 
 @commands.add(
@@ -143,8 +142,8 @@ Login = Annotated[str, typer.Argument(metavar="LOGIN", help="A login of the Post
 def pin(session: NoTenant, login: Login, name: Name) -> None:
     """Pin a database login to one tenant: it cannot act for another, whatever its roles are. PostgreSQL only."""
     with session.connect() as client:
-        found = Tenants(client).pin(login, name)
-    session.answer(found, f"Login {line(found.login)} may act for tenant {line(found.tenant)} only.")
+        result = Tenants(client).pin(login, name)
+    session.answer(result, f"Login {line(result.login)} may act for tenant {line(result.tenant)} only.")
 
 
 @commands.add("unpin", "holdfast tenants unpin shop_web")
@@ -152,22 +151,22 @@ def unpin(session: NoTenant, login: Login) -> None:
     """Remove the pin of a database login. Its roles decide again what it may do."""
     with session.connect() as client:
         Tenants(client).unpin(login)
-    session.answer({"login": login, "pinned": False}, f"Login {line(login)} is not pinned any more.")
+    session.answer({"login": login, "pinned": False}, f"Login {line(login)} is no longer pinned.")
 
 
 @commands.add("pins", "holdfast tenants pins")
 def pins(session: NoTenant) -> None:
     """List database logins that are pinned to one tenant."""
     with session.connect() as client:
-        found = Tenants(client).pins()
+        logins = Tenants(client).pins()
     session.print_list(
-        found,
+        logins,
         {
-            "login": lambda each: line(each.login),
-            "tenant": lambda each: line(each.tenant),
-            "set by": lambda each: line(each.set_by),
-            "since": lambda each: moment(each.created_at),
-            "": lambda each: "" if each.exists else "no such login",
+            "login": lambda entry: line(entry.login),
+            "tenant": lambda entry: line(entry.tenant),
+            "set by": lambda entry: line(entry.set_by),
+            "since": lambda entry: moment(entry.created_at),
+            "": lambda entry: "" if entry.exists else "no such login",
         },
         none="No login is pinned to a tenant.",
         keep=("login", "tenant"),
@@ -188,7 +187,7 @@ def registered_only(
         if state is not None:
             tenants.set_registration_required(state == "on")
         on = tenants.registration_required() if state is None else state == "on"
-        others = [each.name for each in tenants.list() if each.updated_at is None] if on else []
+        others = [tenant.name for tenant in tenants.list() if tenant.updated_at is None] if on else []
     if session.as_json:
         emit({"registered_only": on, "unregistered": others})
         return
@@ -201,7 +200,7 @@ def _number(text: str, option: str, least: int, most: int) -> int | None:
     if text == NONE:
         return None
     if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
-        raise typer.BadParameter(f"{option} is a number from {least} to {most:,}, or {NONE}")
+        raise typer.BadParameter(f"{option} must be a number from {least} to {most:,}, or {NONE}")
     return int(text)
 
 
@@ -209,23 +208,23 @@ def _of(used: int, most: int | None) -> str:
     return f"{used:,}" if most is None else f"{used:,} of {most:,}"
 
 
-def _share(each: Tenant) -> str | None:
-    return None if each.share is None else f"{each.share:.1%}"
+def _share(tenant: Tenant) -> str | None:
+    return None if tenant.share is None else f"{tenant.share:.1%}"
 
 
-def _print(found: Tenant, as_json: bool) -> None:
+def _print(tenant: Tenant, as_json: bool) -> None:
     if as_json:
-        emit(found)
+        emit(tenant)
         return
-    write(found.name)
+    write(tenant.name)
     facts(
         [
-            ("title", found.title),
-            ("waiting", _of(found.pending, found.max_pending)),
-            ("running", _of(found.running, found.max_running)),
-            ("rate", output.rate(found.rate, found.per, found.burst)),
-            ("weight", str(found.weight)),
-            ("share", _share(found)),
-            ("set", "never" if found.updated_at is None else f"{moment(found.updated_at)} by {found.set_by}"),
+            ("title", tenant.title),
+            ("waiting", _of(tenant.pending, tenant.max_pending)),
+            ("running", _of(tenant.running, tenant.max_running)),
+            ("rate", output.rate(tenant.rate, tenant.per, tenant.burst)),
+            ("weight", str(tenant.weight)),
+            ("share", _share(tenant)),
+            ("set", "never" if tenant.updated_at is None else f"{moment(tenant.updated_at)} by {tenant.set_by}"),
         ]
     )

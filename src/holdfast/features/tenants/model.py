@@ -1,7 +1,7 @@
-"""Tenants (JF-12): what they are held to, and their share where a queue is shared fairly.
+"""Tenants: their limits, and their shares of queues that tenants share fairly.
 
-A tenant need not be registered: without it nothing here holds for its jobs. How many run at once and how often one is
-begun are limits like others, of the scope ``tenant``; they are shown here with the rest.
+A tenant need not be registered; none of this applies to its jobs then. The maximum of running jobs and the rate are
+stored as a limit of scope ``tenant`` and shown here with the other settings.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ EVERY_QUEUE: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A tenant and what its jobs use of what they may. ``share`` is its part of what is begun while all who have jobs
-    waiting keep them coming; None where nothing is shared, or it has none waiting. One that nobody registered has no
-    ``created_at``."""
+    """A tenant with its limits and its usage. ``share`` is its part of the started jobs as long as every tenant that
+    has waiting jobs keeps enqueuing; None if no queue is shared, or if it has no waiting jobs. An unregistered tenant
+    has no ``created_at``."""
 
     name: str
     title: str | None = None
@@ -49,7 +49,7 @@ class Tenant:
 
 
 class TenantOptions(TypedDict, total=False):
-    """What is set; what is left out stays as it is, and None takes it away."""
+    """The settings to change. An omitted one does not change; None removes it."""
 
     title: str | None
     max_pending: int | None
@@ -73,8 +73,8 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class TurnOf:
-    """Where a job stands in a queue that is shared: how many of its own tenant are before it, and how many tenants have
-    jobs waiting there. Both are counted up to a limit."""
+    """The position of a job in a shared queue: how many jobs of its own tenant are ahead of it, and how many tenants
+    have waiting jobs there. Both are counted up to a limit."""
 
     ahead: int
     tenants: int
@@ -82,38 +82,38 @@ class TurnOf:
 
 
 def in_shares(queue: str, fair: Sequence[str]) -> bool:
-    """Whether tenants share a queue: ``*`` is every queue, and beside it ``-mail`` every queue but mail."""
+    """Whether tenants share a queue. ``*`` means every queue; ``*`` with ``-mail`` every queue but mail."""
     return queue in fair or (EVERY_QUEUE in fair and f"-{queue}" not in fair)
 
 
 def fair_text(fair: Sequence[str]) -> str:
-    """In words: what ``fair_queues`` returns."""
+    """The result of ``fair_queues`` as text."""
     if EVERY_QUEUE not in fair:
         return f"Shared fairly: {', '.join(fair)}" if fair else "No queue is shared"
-    but = [each.removeprefix("-") for each in fair if each != EVERY_QUEUE]
-    return f"Every queue is shared fairly{', except ' + ', '.join(but) if but else ''}"
+    exceptions = [queue.removeprefix("-") for queue in fair if queue != EVERY_QUEUE]
+    return f"Every queue is shared fairly{', except ' + ', '.join(exceptions) if exceptions else ''}"
 
 
-def terms(options: TenantOptions) -> dict[str, Any]:
-    """What is to be set, complete and checked, as the stores take it."""
+def checked_settings(options: TenantOptions) -> dict[str, Any]:
+    """Check the options of a tenant. Returns them in the form that the stores take."""
     check_options(options, TenantOptions.__annotations__)
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if "title" in options:
         title = options["title"]
-        found["title"] = None if title is None else check_name(title, "title", limit=TITLE_LIMIT)
+        settings["title"] = None if title is None else check_name(title, "title", limit=TITLE_LIMIT)
     for name, least, most in (("max_pending", 0, MOST_PENDING), ("weight", 1, MOST_WEIGHT)):
         if name in options:
-            found[name] = _whole(options[name], name, least, most)  # type: ignore[literal-required]
+            settings[name] = _whole(options[name], name, least, most)  # type: ignore[literal-required]
     if "max_running" in options:
         running = options["max_running"]
-        found["max_running"] = None if running is None else Rule.of("tenant", "t", running).concurrency
+        settings["max_running"] = None if running is None else Rule.of("tenant", "t", running).concurrency
     if options.get("burst") is not None and options.get("rate") is None:
         raise InvalidSetting("a burst needs a rate", code="invalid_limit")
     if "rate" in options:
         rate = options["rate"]
         rule = None if rate is None else Rule.of("tenant", "t", None, rate, options.get("burst"))
-        found |= {each: None if rule is None else getattr(rule, each) for each in ("rate", "per", "burst")}
-    return found
+        settings |= {name: None if rule is None else getattr(rule, name) for name in ("rate", "per", "burst")}
+    return settings
 
 
 def _whole(value: object, what: str, least: int, most: int) -> int | None:
@@ -124,8 +124,8 @@ def _whole(value: object, what: str, least: int, most: int) -> int | None:
     return value
 
 
-def with_shares(tenants: list[Tenant], shared: bool) -> dict[str, float]:
-    """The part of each that has jobs waiting."""
-    heavy = {each.name: each.weight for each in tenants if each.pending > 0} if shared else {}
-    total = sum(heavy.values())
-    return {name: weight / total for name, weight in heavy.items()}
+def shares(tenants: list[Tenant], shared: bool) -> dict[str, float]:
+    """The share of each tenant that has waiting jobs."""
+    weights = {tenant.name: tenant.weight for tenant in tenants if tenant.pending > 0} if shared else {}
+    total = sum(weights.values())
+    return {name: weight / total for name, weight in weights.items()}

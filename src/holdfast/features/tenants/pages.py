@@ -1,4 +1,4 @@
-"""Tenants: what each uses of what it may. One tenant's own people see their own row, and nobody else's."""
+"""The tenants page: limits and usage. Users of one tenant see only its row."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ LISTED: Final = 200
 
 async def index(request: Request) -> Response:
     identity, client = identity_of(request), the_app(request)._session
-    everybody = identity.runs_all
-    whose = EVERY_TENANT if everybody else identity.tenant
-    found = await client.arun(client.store.tenants.list(whose, most=COUNTED, names=LISTED + 1))
-    tenants = [each if everybody else _own(each) for each in found[:LISTED] if everybody or each.name == whose]
+    all_tenants = identity.runs_all
+    scope = EVERY_TENANT if all_tenants else identity.tenant
+    result = await client.arun(client.store.tenants.list(scope, most=COUNTED, names=LISTED + 1))
+    tenants = result[:LISTED] if all_tenants else [_own(tenant) for tenant in result if tenant.name == scope]
     shared = await client.arun(client.store.tenants.fair_queues())
-    pins = await client.arun(client.store.tenants.pins()) if everybody and identity.may(Scope.ADMIN) else ()
+    pins = await client.arun(client.store.tenants.pins()) if all_tenants and identity.may(Scope.ADMIN) else ()
     return await render(
         request,
         "tenants.html",
         tenants=tenants,
-        more=len(found) > LISTED,
-        everybody=everybody,
+        more=len(result) > LISTED,
+        everybody=all_tenants,
         shared=fair_text(shared),
         pins=pins,
         counted=COUNTED,
@@ -40,32 +40,32 @@ async def index(request: Request) -> Response:
 
 
 async def change(request: Request) -> Response:
-    """An empty field removes the limit."""
+    """Save the limits of a tenant. An empty field removes a limit."""
     whole(request)
-    given = await fields(request)
-    rate = said(given, "rate", 50)
-    terms: TenantOptions = {
-        "title": said(given, "title", 200),
-        "max_pending": whole_number(given, "max_pending", 0, MOST_PENDING),
-        "max_running": whole_number(given, "max_running", 0, 1_000_000),
-        "weight": whole_number(given, "weight", 1, MOST_WEIGHT),
+    form = await fields(request)
+    rate = said(form, "rate", 50)
+    options: TenantOptions = {
+        "title": said(form, "title", 200),
+        "max_pending": whole_number(form, "max_pending", 0, MOST_PENDING),
+        "max_running": whole_number(form, "max_running", 0, 1_000_000),
+        "weight": whole_number(form, "weight", 1, MOST_WEIGHT),
         "rate": rate,
     }
     if rate is not None:
-        terms["burst"] = whole_number(given, "burst", 1, 1_000_000)
-    tenant = await the_app(request).tenants.aset(said(given, "name", 255) or "", **terms)
+        options["burst"] = whole_number(form, "burst", 1, 1_000_000)
+    tenant = await the_app(request).tenants.aset(said(form, "name", 255) or "", **options)
     return go(request, "/tenants", f"Saved the limits of tenant {tenant.name}.")
 
 
 async def share(request: Request) -> Response:
     whole(request)
-    given = await fields(request)
-    queues = await the_app(request).tenants.aset_fair_queues(given.get("on") == "yes", queue=said(given, "queue"))
+    form = await fields(request)
+    queues = await the_app(request).tenants.aset_fair_queues(form.get("on") == "yes", queue=said(form, "queue"))
     return go(request, "/tenants", f"{fair_text(queues)}.")
 
 
 def _own(tenant: Tenant) -> Tenant:
-    """Its share is one of all, which are not its to know."""
+    """The tenant without its share, which would reveal how many other tenants there are."""
     changes: dict[str, Any] = {"share": None}
     return replace(tenant, **changes)
 

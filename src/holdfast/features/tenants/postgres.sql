@@ -76,7 +76,7 @@ begin
     update tenant_load l set pending = v_pending + p_jobs, counted_at = v_counted where l.tenant = p_tenant;
 end $$;
 
--- Retries were accepted with their first attempt, and a notice of an approval is part of the job that asks (give_notice):
+-- Retries were accepted with their first attempt, and a notice of an approval is part of the job that needs it (give_notice):
 -- neither is refused. Neither a setting nor a field of the job decides this, because the enqueuing client can write both.
 create or replace function is_owed(p_job uuid, p_retry_of uuid) returns boolean
 language plpgsql stable set search_path from current as $$

@@ -1,4 +1,5 @@
-"""Tenants: what each is held to and uses. For those who run the whole; one tenant sees itself."""
+"""``/tenants``: limits and usage of tenants, for callers who may act for every tenant. A tenant's token sees only its
+own."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ router = Router(prefix="/tenants", tags=["tenants"])
 
 
 class SetTenant(Body):
-    """What is left out stays as it is, and null takes it away."""
+    """An omitted field does not change; null removes a setting."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"title": "Acme", "max_pending": 100_000, "weight": 2}]}
@@ -32,29 +33,29 @@ class SetTenant(Body):
     weight: int | None = Field(default=None, ge=1, le=2**31 - 1)
 
 
-class Sharing(Body):
+class SetFairQueues(Body):
     on: bool = True
     queue: Text | None = None
 
 
-class Registering(Body):
+class RequireRegistration(Body):
     on: bool = True
 
 
-class Pinning(Body):
+class PinLogin(Body):
     tenant: Text
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Whether a tenant has to be registered before it can have jobs."""
+    """Whether a tenant must be registered before it can have jobs."""
 
     registered_only: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Which queues are shared fairly; ``*`` is all, and beside it ``-mail`` all but mail."""
+    """Which queues are shared fairly; ``*`` means all, ``*`` with ``-mail`` all but mail."""
 
     fair: list[str]
 
@@ -62,8 +63,8 @@ class Shared:
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Tenant])
 async def list_tenants(app: TheApp, who: Who) -> Page[Tenant]:
     """List tenants that are registered or have jobs, by name. A tenant's token sees only itself."""
-    found = await app.tenants.alist()
-    return Page(items=[each for each in found if who.runs_all or each.name == who.tenant])
+    tenants = await app.tenants.alist()
+    return Page(items=[tenant for tenant in tenants if who.runs_all or tenant.name == who.tenant])
 
 
 @router.get("/fair", dependencies=[allowed_whole(Scope.READ)], response_model=Shared)
@@ -72,7 +73,7 @@ async def fair_queues(app: TheApp) -> Shared:
 
 
 @router.post("/fair", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Shared)
-async def share_queues(app: TheApp, body: Sharing) -> Shared:
+async def share_queues(app: TheApp, body: SetFairQueues) -> Shared:
     """Turn fair sharing between tenants on or off, for one queue or all."""
     return Shared(await app.tenants.aset_fair_queues(body.on, queue=body.queue))
 
@@ -83,7 +84,7 @@ async def registered_only(app: TheApp) -> Registration:
 
 
 @router.post("/registered-only", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Registration)
-async def require_registration(app: TheApp, body: Registering) -> Registration:
+async def require_registration(app: TheApp, body: RequireRegistration) -> Registration:
     """Turn on or off that only registered tenants may enqueue."""
     await app.tenants.aset_registration_required(body.on)
     return Registration(body.on)
@@ -96,7 +97,7 @@ async def list_pins(app: TheApp) -> Page[Pin]:
 
 
 @router.put("/pins/{name:path}", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Pin)
-async def pin_login(app: TheApp, name: NamePath, body: Pinning) -> Pin:
+async def pin_login(app: TheApp, name: NamePath, body: PinLogin) -> Pin:
     """Pin a database login to one tenant. Refused where the database has no logins."""
     return await app.tenants.apin(name, body.tenant)
 

@@ -13,7 +13,7 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import Refused
 from holdfast.features.agents.model import AHEAD
 from holdfast.features.limits.model import Rule
-from holdfast.features.tenants.model import EVERY_QUEUE, Pin, Tenant, TurnOf, in_shares, with_shares
+from holdfast.features.tenants.model import EVERY_QUEUE, Pin, Tenant, TurnOf, in_shares, shares
 from holdfast.stores.flow import Flow, Statement, Steps, flow, read_together
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
@@ -27,46 +27,47 @@ class TenantStore(Protocol):
     def remove(self, name: str, actor: str) -> Flow[bool]: ...
 
     def set_fair(self, queues: Sequence[str], actor: str) -> Flow[None]:
-        """From now on tenants share these queues fairly, ``*`` all of them; none: nothing is shared."""
+        """Set which queues tenants share fairly: ``*`` means all, an empty list none."""
         ...
 
     def fair_queues(self) -> Flow[list[str]]: ...
 
     def set_registered_only(self, on: bool, actor: str) -> Flow[bool]:
-        """From now on jobs of tenants that are not registered are refused, or no more; whether that is a change."""
+        """Set whether jobs of unregistered tenants are refused. Returns whether that is a change."""
         ...
 
     def registered_only(self) -> Flow[bool]: ...
 
     def next_share(self, job_id: str, tenant: str) -> Flow[TurnOf | None]:
-        """Where a job stands in a queue that is shared; None when it does not wait there."""
+        """The position of a job in a shared queue; None if it does not wait in one."""
         ...
 
-    def set(self, name: str, what: dict[str, Any], actor: str) -> Flow[None]:
-        """Set what is named and leave the rest; None takes it away. The first weight has all queues shared."""
+    def set(self, name: str, settings: dict[str, Any], actor: str) -> Flow[None]:
+        """Set the given settings; None removes one, and the others do not change. Setting the first weight shares all
+        queues."""
         ...
 
     def pin(self, login: str, to_tenant: str, actor: str) -> Flow[Pin]:
-        """From its next statement on the login may act for this tenant only."""
+        """Pin a login: from its next statement on it may act for this tenant only."""
         ...
 
     def unpin(self, login: str, actor: str) -> Flow[bool]: ...
 
     def pins(self) -> Flow[Sequence[Pin]]:
-        """By login."""
+        """Pinned logins, by name."""
         ...
 
     def pinned(self) -> Flow[str | None]:
-        """The tenant that the login of this very connection is pinned to."""
+        """The tenant that the login of this connection is pinned to, or None."""
         ...
 
     def list(self, tenant: str, most: int | None = None, names: int | None = None) -> Flow[list[Tenant]]:
-        """The registered ones and those that have jobs, by their names, with what they use: counted up to ``most``, and
-        no more than so many names, where a limit is given."""
+        """Registered tenants and those that have jobs, by name, with their usage. ``most`` limits each count, and
+        ``names`` the number of tenants."""
         ...
 
 
-# One look at an index for each tenant, not one a job.
+# One index lookup per tenant, not per job.
 _NAMES = (
     "with recursive named(name) as ("
     "select min(j.tenant) from {{job}} j where {whose} union all"
@@ -92,7 +93,7 @@ _RUNNING = (
     "select s.tenant, count(*) from {{job_state}} s where s.state in ('leased', 'in_progress') and {states}"
     " group by s.tenant"
 )
-# The same up to a limit: for each name its own ranges of the index.
+# The same counts up to a limit, each in the index ranges of one tenant.
 _CAPPED = (
     "select n.name, (select count(*) from (select 1 from {job_state} s where s.tenant = n.name and s.state = 'queued'"
     " and s.state not in ('leased', 'in_progress') limit :most) a) + (select count(*) from (select 1 from {job_state} s"
@@ -105,53 +106,53 @@ _CAPPED = (
 
 class TenantReads(Reader):
     def _counted(
-        self, tenant: str, whose: dict[str, str], most: int | None, names: int | None
+        self, tenant: str, scope: dict[str, str], most: int | None, names: int | None
     ) -> Steps[dict[str, tuple[int, int]]]:
-        """By the name: how many wait and how many run."""
-        every = _NAMES.format(**whose)
+        """The numbers of waiting and running jobs, by the tenant's name."""
+        every_name = _NAMES.format(**scope)
         if most is not None:
             if tenant != EVERY_TENANT:
-                every = "select cast(:tenant as text) as name"  # one that is known by its name is not looked for
-            rows = yield from self._ask(tenant, _CAPPED.replace("NAMES", every), most=most, names=names or 2**31)
+                every_name = "select cast(:tenant as text) as name"  # no search for one known tenant
+            rows = yield from self._ask(tenant, _CAPPED.replace("NAMES", every_name), most=most, names=names or 2**31)
             return {name: (min(most, waiting), running) for name, waiting, running in rows}
-        found = yield from self._ask(tenant, every)
-        waiting = {row[0]: row[1] for row in (yield from self._ask(tenant, _WAITING.format(**whose)))}
-        running = {row[0]: row[1] for row in (yield from self._ask(tenant, _RUNNING.format(**whose)))}
-        return {name: (waiting.get(name, 0), running.get(name, 0)) for (name,) in found}
+        rows = yield from self._ask(tenant, every_name)
+        waiting = {row[0]: row[1] for row in (yield from self._ask(tenant, _WAITING.format(**scope)))}
+        running = {row[0]: row[1] for row in (yield from self._ask(tenant, _RUNNING.format(**scope)))}
+        return {name: (waiting.get(name, 0), running.get(name, 0)) for (name,) in rows}
 
     @abstractmethod
     def fair_queues(self) -> Flow[list[str]]: ...
 
     @flow(writes=False)
     def list(self, tenant: str, most: int | None = None, names: int | None = None) -> Steps[list[Tenant]]:
-        whose = {
+        scope = {
             "whose": within(tenant, "j.tenant"),
             "set": within(tenant, "t.tenant"),
             "limited": within(tenant, "l.tenant"),
             "states": within(tenant, "s.tenant"),
         }
-        counted, terms_of, limits_of = yield from read_together(
-            self._counted(tenant, whose, most, names),
-            self._ask(tenant, _SET.format(**whose)),
-            self._ask(tenant, _LIMITS.format(**whose)),
+        counts, registered_rows, limit_rows = yield from read_together(
+            self._counted(tenant, scope, most, names),
+            self._ask(tenant, _SET.format(**scope)),
+            self._ask(tenant, _LIMITS.format(**scope)),
         )
-        known = {row[0]: row for row in terms_of}
-        limits = {row[0]: row[1:] for row in limits_of}
+        registered = {row[0]: row[1:] for row in registered_rows}
+        limits = {row[0]: row[1:] for row in limit_rows}
         shared = bool((yield from self.fair_queues().start()))
         time = self.dialect.codec.time
-        found = []
-        for name, (waiting, running) in counted.items():
-            each = Tenant(name, pending=waiting, running=running)
-            if name in known:
-                _, title, cap, weight, by, created, updated = known[name]
-                terms = {"title": title, "max_pending": cap, "weight": weight, "set_by": by}
-                each = dataclasses.replace(each, **terms, created_at=time(created), updated_at=time(updated))
+        tenants = []
+        for name, (waiting, running) in counts.items():
+            record = Tenant(name, pending=waiting, running=running)
+            if name in registered:
+                title, cap, weight, by, created, updated = registered[name]
+                settings = {"title": title, "max_pending": cap, "weight": weight, "set_by": by}
+                record = dataclasses.replace(record, **settings, created_at=time(created), updated_at=time(updated))
             if name in limits:
                 limit = dict(zip(("max_running", "rate", "per", "burst"), limits[name], strict=True))
-                each = dataclasses.replace(each, **limit)
-            found.append(each)
-        shares = with_shares(found, shared)
-        return [dataclasses.replace(each, share=shares.get(each.name)) for each in found]
+                record = dataclasses.replace(record, **limit)
+            tenants.append(record)
+        share_of = shares(tenants, shared)
+        return [dataclasses.replace(record, share=share_of.get(record.name)) for record in tenants]
 
 
 class PostgresTenants(Calls, TenantReads):
@@ -185,8 +186,8 @@ class PostgresTenants(Calls, TenantReads):
         return TurnOf(*rows[0]) if rows else None
 
     @flow(single=True)
-    def set(self, name: str, what: dict[str, Any], actor: str) -> Steps[None]:
-        yield self._call("set_tenant", "%s, %s::jsonb, %s", name, json.dumps(what), actor)
+    def set(self, name: str, settings: dict[str, Any], actor: str) -> Steps[None]:
+        yield self._call("set_tenant", "%s, %s::jsonb, %s", name, json.dumps(settings), actor)
 
     @flow(single=True)
     def pin(self, login: str, to_tenant: str, actor: str) -> Steps[Pin]:
@@ -203,7 +204,7 @@ class PostgresTenants(Calls, TenantReads):
     def pins(self) -> Steps[Sequence[Pin]]:
         rows = yield from self._ask(EVERY_TENANT, _PINS)
         time = self.dialect.codec.time
-        return [Pin(login, tenant, by, time(created), there) for login, tenant, by, created, there in rows]
+        return [Pin(login, tenant, by, time(created), exists) for login, tenant, by, created, exists in rows]
 
     @flow(single=True, writes=False)
     def pinned(self) -> Steps[str | None]:
@@ -234,14 +235,14 @@ _REGISTERED = "SELECT registered FROM dispatch WHERE id = 1"
 _SET_REGISTERED = (
     "UPDATE dispatch SET registered = :on, ruled = ruled OR :on WHERE id = 1 AND registered <> :on RETURNING 1"
 )
-_NO_INDEX = Statement("DROP INDEX IF EXISTS fair")
-_NO_PLACES = Statement("DELETE FROM fair_place")
-_WAITS = (
+_DROP_INDEX = Statement("DROP INDEX IF EXISTS fair")
+_DELETE_PLACES = Statement("DELETE FROM fair_place")
+_WAITING_JOB = (
     "SELECT tenant, queue, priority, position FROM job_state WHERE id = :job AND (:any OR tenant = :tenant)"
     " AND state = 'queued' AND due_at IS NULL"
 )
 _OWN = "queue = :queue AND tenant = :tenant AND state = 'queued' AND due_at IS NULL"
-_TURN = (
+_POSITION = (
     "SELECT (SELECT count(*) FROM (SELECT 1 FROM job_state INDEXED BY fair"
     f" WHERE {_OWN} AND (priority > :priority OR priority = :priority AND position < :position) LIMIT :most)),"
     " (WITH RECURSIVE walk(name, n) AS (SELECT (SELECT min(tenant) FROM job_state INDEXED BY fair WHERE queue = :queue"
@@ -317,39 +318,40 @@ class SqliteTenants(SqlitePart, TenantReads):
 
     @flow(writes=False)
     def next_share(self, job_id: str, tenant: str) -> Steps[TurnOf | None]:
-        ((chosen, _),) = yield Statement(_FAIR)
-        fair = [] if chosen is None else json.loads(chosen)
-        rows = yield Statement(_WAITS, {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant})
+        ((stored, _),) = yield Statement(_FAIR)
+        fair = [] if stored is None else json.loads(stored)
+        rows = yield Statement(_WAITING_JOB, {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant})
         if not rows or not in_shares(rows[0][1], fair):
             return None
-        place = dict(zip(("tenant", "queue", "priority", "position"), rows[0], strict=True))
-        found = yield Statement(_TURN, {**place, "most": AHEAD})
-        return TurnOf(*found[0])
+        job = dict(zip(("tenant", "queue", "priority", "position"), rows[0], strict=True))
+        rows = yield Statement(_POSITION, {**job, "most": AHEAD})
+        return TurnOf(*rows[0])
 
     @flow(tells=True)
-    def set(self, name: str, what: dict[str, Any], actor: str) -> Steps[None]:
+    def set(self, name: str, settings: dict[str, Any], actor: str) -> Steps[None]:
         now = yield from sign(actor)
         yield Statement(_ADD, {"name": name, "actor": actor, "now": now})
         for column in ("title", "max_pending", "weight"):
-            if column in what:
-                yield Statement(_TENANT_SET.format(column=column), (what[column], name))
-        if what.get("max_pending") is not None:
-            yield Statement(_FORGET_LOAD, (name,))  # counted anew
+            if column in settings:
+                yield Statement(_TENANT_SET.format(column=column), (settings[column], name))
+        if settings.get("max_pending") is not None:
+            yield Statement(_FORGET_LOAD, (name,))  # forces a new count
             yield _RULED
-        if "max_running" in what or "rate" in what:
-            yield from _limit(name, what, actor, now)
-        if what.get("weight") is not None and (yield Statement(_FAIR))[0] == (None, 1):
+        if "max_running" in settings or "rate" in settings:
+            yield from _set_limit(name, settings, actor, now)
+        if settings.get("weight") is not None and (yield Statement(_FAIR))[0] == (None, 1):
             yield from _share([EVERY_QUEUE])
         yield from unsign()
 
 
-def _limit(name: str, what: dict[str, Any], actor: str, now: int) -> Steps[None]:
+def _set_limit(name: str, settings: dict[str, Any], actor: str, now: int) -> Steps[None]:
+    """Change the tenant's limit of running jobs and its rate; a part that is not given does not change."""
     rows = yield Statement(_LIMIT, {"name": name})
     concurrency, rate, per, burst = rows[0] if rows else (None, None, None, None)
-    if "max_running" in what:
-        concurrency = what["max_running"]
-    if "rate" in what:
-        rate, per, burst = what["rate"], what["per"], what["burst"]
+    if "max_running" in settings:
+        concurrency = settings["max_running"]
+    if "rate" in settings:
+        rate, per, burst = settings["rate"], settings["per"], settings["burst"]
     if concurrency is None and rate is None:
         yield from drop_limit("tenant", name, name, now)
     else:
@@ -362,14 +364,14 @@ def _fair() -> Steps[list[str]]:
 
 
 def _share(queues: Sequence[str]) -> Steps[None]:
-    was = yield from _fair()
-    if was != list(queues):
-        changed = json.dumps({"fair": [was or None, list(queues) or None]})
+    current = yield from _fair()
+    if current != list(queues):
+        changed = json.dumps({"fair": [current or None, list(queues) or None]})
         yield from note_action(EVERY_TENANT, "change", "tenants", "shared queues", changed)
     if queues:
         yield FAIR_INDEX
         yield Statement(_SET_FAIR, (json.dumps(list(queues)),))
     else:
         yield Statement(_SET_FAIR, (None,))
-        yield _NO_PLACES
-        yield _NO_INDEX
+        yield _DELETE_PLACES
+        yield _DROP_INDEX

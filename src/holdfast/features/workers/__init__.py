@@ -1,1 +1,1 @@
-"""Workers: list the running ones, and ask one to drain or stop."""
+"""Workers: list the running ones, and request that one drains or stops."""

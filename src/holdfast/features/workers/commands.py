@@ -25,9 +25,9 @@ WorkerId = Annotated[
 def list_workers(session: AnyTenant) -> None:
     """List running workers with their host, process, version, queues and running jobs."""
     with session.connect() as client:
-        found = Workers(client).list()
+        workers = Workers(client).list()
     session.print_list(
-        found,
+        workers,
         {
             "id": lambda worker: worker.id[:8] if worker.host else line(worker.id),
             "host": lambda worker: line(worker.host or ""),
@@ -41,7 +41,7 @@ def list_workers(session: AnyTenant) -> None:
         },
         none="No worker is running. Start one: holdfast worker MODULE:APP",
         keep=("id", "running"),
-        described=_described,
+        described=_as_dict,
     )
 
 
@@ -49,17 +49,17 @@ def list_workers(session: AnyTenant) -> None:
 def drain(session: AnyTenant, worker: WorkerId) -> None:
     """Ask a worker to claim no more jobs and to exit when its running jobs have finished."""
     with session.connect() as client:
-        found = Workers(client).drain(worker)
-    session.answer(_described(found), f"Worker {found.id} drains: it reads the request with its next heartbeat.")
+        result = Workers(client).drain(worker)
+    session.answer(_as_dict(result), f"Worker {result.id} drains: it reads the request with its next heartbeat.")
 
 
 @commands.add("stop", "holdfast workers stop 01a2b3c4 --all-tenants")
 def stop(session: AnyTenant, worker: WorkerId) -> None:
     """Ask a worker to exit as after SIGTERM. Jobs that outlast its grace period are released to the queue."""
     with session.connect() as client:
-        found = Workers(client).stop(worker)
-    session.answer(_described(found), f"Worker {found.id} stops: it reads the request with its next heartbeat.")
+        result = Workers(client).stop(worker)
+    session.answer(_as_dict(result), f"Worker {result.id} stops: it reads the request with its next heartbeat.")
 
 
-def _described(worker: WorkerPulse) -> dict[str, Any]:
+def _as_dict(worker: WorkerPulse) -> dict[str, Any]:
     return {"id": worker.id, "host": worker.host, "pid": worker.pid} | asdict(worker)

@@ -9,9 +9,9 @@ from holdfast.features.health.statistics import WorkerPulse
 from holdfast.stores.flow import run
 from holdfast.stores.namespace import StoreNamespace
 
-_Workers = list[WorkerPulse]  # inside the class the word is an operation
+_Workers = list[WorkerPulse]  # inside the class, `list` is an operation
 
-SHORTEST = 8
+MIN_PREFIX = 8
 """Characters of an id that are enough to name a worker."""
 
 
@@ -20,7 +20,7 @@ class Workers(StoreNamespace):
 
     @operation
     def list(self) -> Program[_Workers]:
-        """Running workers, the last heartbeat first: host, process, version, queues and running jobs."""
+        """Running workers, most recent heartbeat first: host, process, version, queues and running jobs."""
         return list((yield from run(self._store.health.workers(self._tenant))).workers)
 
     alist = awaited(list)
@@ -43,23 +43,24 @@ class Workers(StoreNamespace):
     astop = awaited(stop)
 
     def _request(self, worker: str, mode: StopMode) -> Program[WorkerPulse]:
-        stands = yield from run(self._store.health.workers(self._tenant))
-        found = [each for each in stands.workers if named(each, worker)]
-        if len(found) > 1:
+        pulse = yield from run(self._store.health.workers(self._tenant))
+        matching = [running for running in pulse.workers if named(running, worker)]
+        if len(matching) > 1:
             raise Conflict(
-                f"{len(found)} workers have an id that begins with {worker}",
+                f"{len(matching)} workers have an id that begins with {worker}",
                 code="ambiguous_worker",
                 fix="Give more characters of the id: holdfast workers list",
             )
-        # A worker of every tenant is not one tenant's to stop: the scope of the session decides.
-        scope = EVERY_TENANT if found and found[0].tenant == EVERY_TENANT else self._tenant
-        asked = found and (yield from run(self._store.leases.request_stop(found[0].holder, mode, self._actor, scope)))
-        if not asked:
+        # One tenant may not stop a worker that serves every tenant: the scope of the session decides.
+        scope = EVERY_TENANT if matching and matching[0].tenant == EVERY_TENANT else self._tenant
+        request_stop = self._store.leases.request_stop
+        if not matching or not (yield from run(request_stop(matching[0].holder, mode, self._actor, scope))):
             raise NotFound(
                 f"No running worker has the id {worker}.", code="worker_not_found", fix="See: holdfast workers list"
             )
-        return found[0]
+        return matching[0]
 
 
 def named(worker: WorkerPulse, text: str) -> bool:
-    return text in (worker.holder, worker.id) or (len(text) >= SHORTEST and worker.id.startswith(text))
+    """Whether ``text`` is the worker's holder, its id, or at least the first eight characters of its id."""
+    return text in (worker.holder, worker.id) or (len(text) >= MIN_PREFIX and worker.id.startswith(text))

@@ -1,4 +1,4 @@
-"""Workers: what each serves and runs; drain or stop one."""
+"""The workers page: list workers, and drain or stop one."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ QUESTIONS = {
 
 async def index(request: Request) -> Response:
     client = the_app(request)._session
-    stands = await client.arun(client.store.health.workers(client.tenant))
-    return await render(request, "workers.html", workers=stands.workers, questions=QUESTIONS)
+    pulse = await client.arun(client.store.health.workers(client.tenant))
+    return await render(request, "workers.html", workers=pulse.workers, questions=QUESTIONS)
 
 
 async def request_stop(request: Request) -> Response:
-    app, given = the_app(request), await fields(request)
-    mode, worker = chosen(given, "mode", ("drain", "stop")), said(given, "worker", 255) or ""
-    if any(each.tenant == EVERY_TENANT and named(each, worker) for each in await app.workers.alist()):
-        whole(request)  # it serves every tenant, so it is not one tenant's to stop
-    if (asks := await ask_first(request, QUESTIONS[mode].format(worker[:8]), back="/workers")) is not None:
-        return asks
-    found = await (app.workers.adrain(worker) if mode == "drain" else app.workers.astop(worker))
-    told = f"Asked worker {found.id[:8]} to {mode}. It reads the request with its next heartbeat."
-    return go(request, "/workers", told)
+    app, form = the_app(request), await fields(request)
+    mode, worker = chosen(form, "mode", ("drain", "stop")), said(form, "worker", 255) or ""
+    if any(running.tenant == EVERY_TENANT and named(running, worker) for running in await app.workers.alist()):
+        whole(request)  # one tenant may not stop a worker that serves every tenant
+    if (confirmation := await ask_first(request, QUESTIONS[mode].format(worker[:8]), back="/workers")) is not None:
+        return confirmation
+    result = await (app.workers.adrain(worker) if mode == "drain" else app.workers.astop(worker))
+    message = f"Asked worker {result.id[:8]} to {mode}. It reads the request with its next heartbeat."
+    return go(request, "/workers", message)
 
 
 routes = [
