@@ -67,7 +67,7 @@ def filled(payload: str, values: Values) -> str:
             case {"failure": True}:
                 return values.failure()
             case _:
-                raise ValueError("a mark of no known form")
+                raise ValueError("malformed mark")
 
     return _replaced(payload, value)
 

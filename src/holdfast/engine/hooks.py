@@ -157,7 +157,7 @@ class Around:
         raise InvalidSetting(
             f"{getattr(function, '__qualname__', function)!s} is not a generator function",
             code="invalid_hook",
-            fix="Write the hook as a function with one yield: what is before it runs before, what is after it after.",
+            fix="Write the hook as a function with one yield: code before it runs before, code after it runs after.",
         )
 
 

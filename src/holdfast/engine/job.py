@@ -74,7 +74,7 @@ class JobSpec:
     workflow_id: str | None = None
     external_ref: str | None = None
     uses: tuple[str, ...] = ()
-    """Limits that count it besides those of its queue and kind: ``key:…``, ``resource:…``
+    """Limits that count it, in addition to those of its queue and kind: ``key:…``, ``resource:…``
     (features/limits/model.py)."""
     retry_as: str | None = None
     """``new_job``: each retry is a separate job that refers to the previous one."""

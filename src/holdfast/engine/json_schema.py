@@ -58,7 +58,7 @@ def _check(rule: Any, value: Any, where: str, root: Root, depth: int) -> Iterato
     for word in ("anyOf", "oneOf"):
         choices = _listed(rule, word)
         if choices and not any(not [*_check(choice, value, where, root, depth + 1)] for choice in choices):
-            yield f"{at} fits none of what it may be"
+            yield f"{at} matches none of the allowed alternatives"
 
 
 def _fields(rule: Mapping[str, Any], value: dict[str, Any], where: str, root: Root, depth: int) -> Iterator[str]:

@@ -102,7 +102,7 @@ def content_key(kind: str, tenant: str | None, payload: JsonValue, *, limit: int
     kind = _part(kind, "kind")
     owner = NO_TENANT if tenant is None else _part(tenant, "tenant")
     if owner == NO_TENANT and tenant is not None:
-        raise _invalid_name("tenant", f"must not be {NO_TENANT!r}, which means none in a content key")
+        raise _invalid_name("tenant", f"must not be {NO_TENANT!r}, which means no tenant in a content key")
     return f"{kind}::{owner}::{canonical(payload, limit=limit)}"
 
 

@@ -140,7 +140,7 @@ class RetryLater(Exception):
         self.backoff = None if backoff is None else as_backoff(backoff)
 
     def __str__(self) -> str:
-        return self.message or "the handler asked for another attempt"
+        return self.message or "the handler requested another attempt"
 
 
 class Reject(Exception):

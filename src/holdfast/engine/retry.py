@@ -161,7 +161,7 @@ def preset(name: str) -> Backoff:
     try:
         return PRESETS[name]
     except KeyError:
-        raise _invalid(f"there is no backoff called {name!r}", f"Choose from {', '.join(PRESETS)}.") from None
+        raise _invalid(f"unknown backoff preset {name!r}", f"Choose from {', '.join(PRESETS)}.") from None
 
 
 Errors = tuple[type[BaseException], ...]

@@ -148,14 +148,14 @@ def hand_back(claim: Claim, *, at_most_once: bool = False) -> Outcome:
     """
     if at_most_once or claim.max_crashes == 0:
         return Failed(
-            "interrupted", "the worker was stopped before the job was done; it is not begun again", final=True
+            "interrupted", "the worker was stopped before the job was done; it is not started again", final=True
         )
     return Snoozed(0.0, "worker_stopped")
 
 
 def unreadable(claim: Claim) -> Failed:
     """The outcome of a job whose row cannot be read, or has a kind that this worker did not request."""
-    why = claim.unreadable or f"its row names the kind {claim.kind!r}, which this worker did not ask for"
+    why = claim.unreadable or f"its row names the kind {claim.kind!r}, which this worker did not request"
     return Failed("unreadable_job", f"the job cannot be read: {why}", final=True)
 
 

@@ -40,7 +40,7 @@ _V6: Final = {
     "::1/128": "this machine",
     "::/96": "an IPv4 address in an outdated form",
     "64:ff9b:1::/48": "a translation of the local network",
-    "100::/64": "for what is thrown away",
+    "100::/64": "discard-only",
     "2001::/23": "for protocols",
     "2001:db8::/32": "for documentation",
     "2002::/16": "6to4",
@@ -71,7 +71,7 @@ def refusal(text: str, allow: Iterable[Network] = (), deny: Iterable[Network] = 
     try:
         address = ip_address(text)
     except ValueError:
-        return f"{text!r} is no address"
+        return f"{text!r} is not an address"
     if isinstance(address, IPv6Address) and address.scope_id is not None:
         return f"{address} belongs to one link"
     for layer in (address, *_carried(address)):

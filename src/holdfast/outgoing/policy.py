@@ -47,7 +47,7 @@ class Target:
         try:
             parts = urlsplit(url)
         except ValueError:
-            raise refused("this is no URL") from None
+            raise refused("this is not a URL") from None
         scheme = parts.scheme.lower()
         if "@" in parts.netloc:
             raise refused("the URL names a user or a password", fix="Send credentials in a header, by a secret's name.")
@@ -86,10 +86,10 @@ def _host(text: str) -> str:
         try:
             return IPv6Address(text[1:-1]).compressed
         except ValueError:
-            raise refused("the URL's host is no IPv6 address") from None
+            raise refused("the URL's host is not an IPv6 address") from None
     name = (text if text.isascii() else _ascii(text)).lower().removesuffix(".")
     if not _NAME.fullmatch(name):
-        raise refused("the URL's host is no name")
+        raise refused("the URL's host is not a valid name")
     return name
 
 
@@ -102,7 +102,7 @@ def _ascii(name: str) -> str:
     try:
         return idna.encode(name, uts46=True).decode("ascii")
     except idna.IDNAError:
-        raise refused("the URL's host is no name") from None
+        raise refused("the URL's host is not a valid name") from None
 
 
 def missing_extra() -> InvalidSetting:

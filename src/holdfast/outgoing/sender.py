@@ -56,9 +56,9 @@ class Outgoing:
         given: Mapping[Any, Any] = self.headers
         for name, value in given.items():
             if not isinstance(name, str) or not _TOKEN.fullmatch(name):
-                raise refused("the name of a header has characters that none may have")
+                raise refused("the name of a header has invalid characters")
             if not isinstance(value, str) or not _VALUE.fullmatch(value):
-                raise refused(f"the header {name} has line breaks or other characters that none may have")
+                raise refused(f"the header {name} has line breaks or other invalid characters")
             if name.lower() in _TRANSPORT:
                 raise refused(f"the header {name} is not for the sender to choose")
         return Target.of(self.url)

@@ -152,8 +152,8 @@ class Durable:
     # --- whether the handler may continue ---
 
     def check_running(self) -> None:
-        """Called before each call. A call that is made while the handler is being stopped (in a ``finally``, say) would
-        be recorded at the position of another call of the next attempt."""
+        """Called before each call. A call that is made while the handler is being stopped (for example in a
+        ``finally``) would be recorded at the position of another call of the next attempt."""
         self.check_not_suspended()
         if self.stop.is_set:
             raise self.halt(self.stop.reason or "stopped")

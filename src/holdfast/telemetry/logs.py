@@ -115,7 +115,8 @@ def _error_type(record: logging.LogRecord) -> str | None:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    """The fields of a line besides its message: the extras of the record, the running job, the worker and the trace."""
+    """The fields of a line other than its message: the extras of the record, the running job, the worker and the
+    trace."""
     fields = {_RENAMED.get(name, name): value for name, value in vars(record).items() if name not in _STANDARD}
     job = current_run()
     if "job" not in fields and job is not None:

@@ -87,7 +87,7 @@ class ClaimOrder:
 
 
 class ClaimHints:
-    """Whether a claim may find jobs, as far as notifications, polls and earlier claims tell.
+    """Whether a claim may return jobs, according to notifications, polls and earlier claims.
 
     ``expect_jobs`` may be called from any thread, everything else on the worker's loop.
     """
@@ -110,7 +110,7 @@ class ClaimHints:
         return self.empty_claims >= MAX_EMPTY_CLAIMS
 
     def expect_jobs(self) -> None:
-        """A notification or a local event says that there may be jobs."""
+        """A notification or a local event: there may be jobs."""
         self.may_have_jobs = True
         self._from_poll = False
 
@@ -120,7 +120,7 @@ class ClaimHints:
     def begin_exchange(self, want: int) -> bool:
         """Return whether the exchange is started by the poll timer."""
         if want:
-            # Until this claim turns out to be full, or a hint arrives.
+            # Until this claim is full, or a hint arrives.
             self.may_have_jobs = self._last_was_full
         from_poll, self._from_poll = self._from_poll, False
         return from_poll

@@ -175,7 +175,7 @@ async def _execute(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome
     outcome: Outcome | Settled
     if handler.at_most_once and (claim.retries or claim.crashes):
         # The retry policy was stored with the job by a program that may not have known that the kind is at-most-once.
-        outcome = Failed("interrupted", "it was begun before, and is of a kind that is begun once", final=True)
+        outcome = Failed("interrupted", "it was started before, and its kind runs at most once", final=True)
     else:
         stop = stop or Stop(handler.timeout, claim.deadline_at)
         if handler.cost:
@@ -293,7 +293,7 @@ def pack_result(vault: Vault, rule: Effective, claim: Claim, outcome: Succeeded)
     ref = reference_in(text)
     if ref is None or outcome.ref is not None:  # a reference that the handler has set stays
         return replace(outcome, result=text)
-    # A sealed text is kept beside the reference: it shows the key without a fetch.
+    # A sealed text is stored with the reference: it shows the key without a fetch.
     return replace(outcome, result=None if vault.keys is None else text, ref=ref)
 
 
@@ -345,7 +345,7 @@ def _outcome_of(handler: Handler, error: BaseException, redact: Redact) -> Outco
             # for the database anyway; the random delay spreads the jobs that return with it.
             return Snoozed(random.uniform(*AFTER_OUTAGE), DATABASE_LOST)
         case Stopped():
-            return Failed("stopped", f"the handler was told to stop: {error.reason}")
+            return Failed("stopped", f"the handler was stopped: {error.reason}")
         case _:
             return failure(error, redact, final=handler.retry.is_final(error))
 

@@ -137,7 +137,7 @@ class Heartbeat:
 class LeaseKeeper:
     """Opens, renews, replaces and closes the lease of a worker.
 
-    ``lease`` is the id of the current lease, empty while there is none. ``lost`` says that it has ended.
+    ``lease`` is the id of the current lease, empty while there is none. ``lost`` is set when it has ended.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ LONGEST_REST = 2.0
 
 
 async def sweep(store: Store, *, tenant: str, slices: int = SLICES) -> int:
-    """Count usage, then clean and purge what is past its retention, one slice per transaction.
+    """Count usage, then clean and purge jobs past their retention, one slice per transaction.
 
     After a very busy hour counting falls behind, and jobs that are not counted yet are not purged yet. Returns 0, as it
     makes no job ready. Usually it is two queries of two small tables.
@@ -87,7 +87,7 @@ async def _count_usage(store: Store, pages: int) -> None:
 # --- subscriptions ---
 
 FEED_PAGE = 500
-"""Events read in one transaction: its locks, on SQLite the write lock, are held for a few milliseconds."""
+"""Events read in one transaction: its locks (embedded: the write lock) are held for a few milliseconds."""
 FEED_PAGES = 20
 """Pages read of one subscription before the next subscription is read."""
 

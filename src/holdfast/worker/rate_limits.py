@@ -1,7 +1,7 @@
 """Wakes a worker when a rate limit that holds jobs back has a token again.
 
-The response of an exchange says when that is, and the worker sleeps until then instead of polling. Without a rate limit
-nothing here is called.
+The response of an exchange contains that time, and the worker sleeps until then instead of polling. Without a rate
+limit nothing here is called.
 """
 
 from __future__ import annotations

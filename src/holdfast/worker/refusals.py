@@ -101,7 +101,7 @@ async def settle_singly(
 
 def _dead_letter(item: Settlement, error: Exception) -> Settlement:
     reason = error.message if isinstance(error, HoldfastError) else f"{type_name(error)}: {message_of(error)}"
-    why = safe_text(f"the store refused how the attempt ended ({item.ending}): {reason}", MESSAGE_LIMIT)
+    why = safe_text(f"the database refused the result of the attempt ({item.ending}): {reason}", MESSAGE_LIMIT)
     return Settlement(item.id, item.attempt, "bury", code="outcome_refused", message=why)
 
 

@@ -54,7 +54,7 @@ os.register_at_fork(after_in_child=_replace_held)
 AFTERMATH = 1.0
 
 
-STRAY = "the process wrote something on its connection that is not ours, and was killed"
+STRAY = "the process wrote foreign data to its connection, and was killed"
 
 
 class ChildDied(Exception):
@@ -219,9 +219,7 @@ class Child:
     def _how(self) -> str:
         code = self._process.returncode
         if not self._exit_code_known:
-            return (
-                "the process has ended, and somebody else was told how (SIGCHLD is ignored, or a handler waits for it)"
-            )
+            return "the process has ended, and its exit code is unknown (SIGCHLD is ignored, or a handler waits for it)"
         if code is None:
             return "the process closed its connection and would not end"
         if code >= 0:
