@@ -34,7 +34,7 @@ class Succeeded:
     ref: str | None = None
 
 
-WELL = Succeeded()
+PLAIN_SUCCESS = Succeeded()
 """The most frequent outcome: success without a result. One object, so that it can be recognized by identity."""
 
 
@@ -103,7 +103,7 @@ class Settled:
 Outcome = Succeeded | Failed | Crashed | Snoozed | Cancelled | Paused
 
 
-def outcome_word(outcome: Outcome | Settled | None) -> str:
+def outcome_label(outcome: Outcome | Settled | None) -> str:
     """One word for logs and metrics; None is an attempt that the worker stopped."""
     match outcome:
         case Succeeded() | Settled():

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, assert_never
 
 from holdfast.engine.job import Claim
-from holdfast.engine.outcome import WELL, Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
+from holdfast.engine.outcome import PLAIN_SUCCESS, Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
 from holdfast.engine.payload import safe_text
 from holdfast.engine.retry import PATIENT, Backoff
 from holdfast.errors import InvalidInput, InvalidSetting
@@ -92,7 +92,7 @@ class Settlement:
 
 def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
     """The settlement of an attempt. ``random01`` is the jitter, drawn by the caller so that this function is pure."""
-    if outcome is WELL:
+    if outcome is PLAIN_SUCCESS:
         return Settlement(claim.id, claim.attempt, "succeeded")
     settlement = _decide(claim, outcome, random01)
     if outcome.cost:  # recorded in the ledger, where usage is counted

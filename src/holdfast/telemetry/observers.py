@@ -62,14 +62,14 @@ def watched_elsewhere() -> None:
     _elsewhere = True
 
 
-def unwatched() -> bool:
+def unobserved() -> bool:
     """Whether no watcher is active: a job that runs is not observed."""
     return not watchers and (tracing.API not in sys.modules or not active())
 
 
 def quiet() -> bool:
     """Whether no watcher is active and no trace is current: an enqueue needs neither."""
-    return unwatched() and not tracing.wanted()
+    return unobserved() and not tracing.wanted()
 
 
 def active() -> Sequence[Watcher]:

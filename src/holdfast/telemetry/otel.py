@@ -15,7 +15,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from holdfast.engine.job import Claim, JobSpec
-from holdfast.engine.outcome import Crashed, Failed, Outcome, Settled, outcome_word
+from holdfast.engine.outcome import Crashed, Failed, Outcome, Settled, outcome_label
 from holdfast.engine.redaction import one_line
 from holdfast.engine.trace import Trace
 from holdfast.errors import HoldfastError
@@ -144,7 +144,7 @@ class Run:
 
     def over(self, claim: Claim, outcome: Outcome | Settled | None, seconds: float) -> None:
         contexts.detach(self._token)
-        word = outcome_word(outcome)
+        word = outcome_label(outcome)
         self._span.set_attribute("holdfast.job.outcome", word)
         attributes = dict(self._attributes)
         if isinstance(outcome, Failed | Crashed):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from holdfast.engine.job import Claim, JobSpec
-from holdfast.engine.outcome import Outcome, Settled, outcome_word
+from holdfast.engine.outcome import Outcome, Settled, outcome_label
 from holdfast.engine.redaction import one_line
 from holdfast.engine.trace import Trace
 from holdfast.errors import InvalidSetting
@@ -100,7 +100,7 @@ class ProcessMetrics:
         kind = self._kind(claim.kind)
         self._running.dec()
         self._run.labels(kind).observe(seconds)
-        self._finished.labels(kind, outcome_word(outcome)).inc()
+        self._finished.labels(kind, outcome_label(outcome)).inc()
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         self._requests.labels(method, self._route(route), str(status)).observe(seconds)

@@ -109,7 +109,7 @@ def frame_of(error: BaseException) -> str | None:
     return None if result is None else result[:FRAME_LIMIT]
 
 
-def place_of(frame: FrameType | None) -> str | None:
+def location_of(frame: FrameType | None) -> str | None:
     """The innermost location of a thread in the user's code; None if it runs none."""
     while frame is not None:
         path = frame.f_code.co_filename

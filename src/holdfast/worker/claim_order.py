@@ -106,7 +106,7 @@ class ClaimHints:
         return time.monotonic() < self._distrust_until
 
     @property
-    def in_vain(self) -> bool:
+    def too_many_empty_claims(self) -> bool:
         return self.empty_claims >= MAX_EMPTY_CLAIMS
 
     def expect_jobs(self) -> None:

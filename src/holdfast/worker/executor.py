@@ -16,7 +16,7 @@ from holdfast.engine.bound_results import CALLBACK_TAG, RESULT_MARK
 from holdfast.engine.hooks import EndHooks
 from holdfast.engine.job import DEFAULT_RETRY, Claim, log_fields
 from holdfast.engine.outcome import (
-    WELL,
+    PLAIN_SUCCESS,
     Cancel,
     Cancelled,
     Crashed,
@@ -30,7 +30,7 @@ from holdfast.engine.outcome import (
     Snoozed,
     Stopped,
     Succeeded,
-    outcome_word,
+    outcome_label,
 )
 from holdfast.engine.payload import own
 from holdfast.engine.redaction import JobRedactor, Redact, Redactor, one_line
@@ -157,7 +157,7 @@ def execute(handler: Handler, claim: Claim, stop: Stop | None = None) -> Corouti
 
     A caller that may cancel it passes a ``stop`` and sets it first, so that the handler knows why it is interrupted.
     """
-    return _execute(handler, claim, stop) if observers.unwatched() else _watched(handler, claim, stop)
+    return _execute(handler, claim, stop) if observers.unobserved() else _watched(handler, claim, stop)
 
 
 async def _watched(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome | Settled:
@@ -192,16 +192,16 @@ async def _execute(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome
             try:
                 # Most handlers have no time limit, and a timeout context is not free.
                 result = await (handler.call if handler.timeout is None else handler.limited)(claim, stop)
-                outcome = WELL if result is None else Succeeded(result) if isinstance(result, str) else result
+                outcome = PLAIN_SUCCESS if result is None else Succeeded(result) if isinstance(result, str) else result
             except BaseException as error:
                 outcome = _interrupted(handler, claim, stop, error)
-            if outcome is not WELL or stop.cost:
+            if outcome is not PLAIN_SUCCESS or stop.cost:
                 outcome = charged(outcome, stop)
                 if isinstance(outcome, Succeeded) and outcome.result is not None:
                     outcome = await packed(handler, claim, outcome)
     if handler.at_most_once and isinstance(outcome, Failed):
         outcome = replace(outcome, final=True)
-    if outcome is not WELL or job_log.isEnabledFor(logging.INFO):
+    if outcome is not PLAIN_SUCCESS or job_log.isEnabledFor(logging.INFO):
         with contextlib.suppress(Exception):  # a log handler of the application that fails must not change the outcome
             _log_outcome(claim, outcome, time.perf_counter() - began)
     return outcome
@@ -381,13 +381,13 @@ def _retry_later(error: RetryLater, redact: Redact) -> Failed:
 def _log_outcome(claim: Claim, outcome: Outcome | Settled, seconds: float) -> None:
     if isinstance(outcome, Failed | Crashed):
         code, message = one_line(outcome.code), one_line(outcome.message)
-        extra = log_fields(claim) | {"duration": round(seconds, 6), "outcome": outcome_word(outcome), "error": code}
+        extra = log_fields(claim) | {"duration": round(seconds, 6), "outcome": outcome_label(outcome), "error": code}
         log.warning("Job %s (%s) failed: %s: %s", claim.id, one_line(claim.kind), code, message, extra=extra)
     elif isinstance(outcome, Snoozed) and str(claim.attempt).strip("0") == "1" and claim.attempt > 1:
         # At attempt 10, 100, …: snoozing without end is legal, but an operator should see it.
         kind, reason = one_line(claim.kind), one_line(outcome.reason or "")
         log.warning("Job %s (%s) was snoozed again after attempt %s: %s", claim.id, kind, claim.attempt, reason)
     elif job_log.isEnabledFor(logging.INFO):
-        word = outcome_word(outcome)
+        word = outcome_label(outcome)
         extra = log_fields(claim) | {"duration": round(seconds, 6), "outcome": word}
         job_log.info("job %s (%s) %s", claim.id, one_line(claim.kind), word, extra=extra)

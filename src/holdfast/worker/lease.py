@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.job import StopMode, holder_of_ours
 from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
 from holdfast.stores.flow import in_thread, patience_of
-from holdfast.telemetry.tracebacks import place_of
+from holdfast.telemetry.tracebacks import location_of
 from holdfast.worker.executor import succeeded_in_transaction
 from holdfast.worker.maintenance import installed_version
 from holdfast.worker.options import WorkerOptions
@@ -54,7 +54,7 @@ class LoopWatch:
 
     def check(self) -> None:
         if not self._responded.wait(self._patience):
-            location = place_of(sys._current_frames().get(self._thread))
+            location = location_of(sys._current_frames().get(self._thread))
             log.warning(
                 "The event loop was blocked for %.1f s, and with it every job of this worker%s",
                 time.monotonic() - self._scheduled_at,

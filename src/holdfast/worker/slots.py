@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from holdfast.engine.job import Claim, log_fields
-from holdfast.engine.outcome import WELL, Outcome, Settled
+from holdfast.engine.outcome import PLAIN_SUCCESS, Outcome, Settled
 from holdfast.engine.settlement import Settlement, hand_back, unreadable
 from holdfast.worker.end_hooks import EndReports
 from holdfast.worker.executor import Handler, charged, execute
@@ -118,7 +118,7 @@ class Slots:
         if run.handler.end_hooks is not None:
             (self._reports.succeeded if isinstance(outcome, Settled) else self._reports.expect)(claim)
         if not isinstance(outcome, Settled):
-            self.ended.append(settlement_of(claim, outcome, 0.0 if outcome is WELL else random.random()))
+            self.ended.append(settlement_of(claim, outcome, 0.0 if outcome is PLAIN_SUCCESS else random.random()))
         self._on_end()
 
     def forget(self, ids: Iterable[str], why: str) -> int:

@@ -412,7 +412,7 @@ class Worker:
             self._on_loop(self._claim_order.queue_reordered, channel)
         if not missed and channel not in self.options.queues:
             return
-        if self._hints.in_vain:
+        if self._hints.too_many_empty_claims:
             if not self._notification_deferred and self._loop is not None:
                 self._notification_deferred = True
                 self._on_loop(self._loop.call_later, NOTIFICATION_DELAY, self._deferred_notification)

@@ -5,7 +5,7 @@ rest of the group while its leader is dead but not yet reaped, so that the numbe
 
 A handler may fork, as ``multiprocessing`` does. A forked copy that survives the worker would keep the worker's ends of
 the sockets and pipes open, and neither the children nor the reaper would notice that the worker is dead. So the copy
-replaces them (``hold``, ``let_go``).
+replaces them (``close_on_fork``, ``keep_on_fork``).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from holdfast.worker.processes.reaper import Reaper
 _held: set[int] = set()
 
 
-def hold(number: int) -> None:
+def close_on_fork(number: int) -> None:
     """Close this file descriptor in forked copies of the worker."""
     _held.add(number)
 
 
-def let_go(number: int) -> None:
+def keep_on_fork(number: int) -> None:
     """To be called before the file is closed, because its number may be reused."""
     _held.discard(number)
 
@@ -98,13 +98,13 @@ class Child:
             ours.close()
             raise
         self._reaper = reaper
-        hold(ours.fileno())
+        close_on_fork(ours.fileno())
         try:
             reaper.watch(self.pid)
         except OSError:  # no child may run that the reaper does not know
             self._process.kill()
             self._process.wait()
-            let_go(ours.fileno())
+            keep_on_fork(ours.fileno())
             ours.close()
             raise
         self._loop = asyncio.get_running_loop()
@@ -189,7 +189,7 @@ class Child:
         if self._response is not None:
             self._response.cancel()
             await asyncio.wait({self._response})
-        let_go(self._socket.fileno())
+        keep_on_fork(self._socket.fileno())
         if self._writer is None:
             self._socket.close()
         else:

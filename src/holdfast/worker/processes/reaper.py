@@ -48,7 +48,7 @@ class Reaper:
         process, self._process = self._process, None
         if process is not None:
             if process.stdin is not None:
-                child.let_go(process.stdin.fileno())
+                child.keep_on_fork(process.stdin.fileno())
                 with contextlib.suppress(OSError):
                     process.stdin.close()
             try:
@@ -77,7 +77,7 @@ class Reaper:
                 start_new_session=True,  # a Ctrl-C, or a signal to the worker's group, must not reach it
             )
             assert self._process.stdin is not None
-            child.hold(self._process.stdin.fileno())
+            child.close_on_fork(self._process.stdin.fileno())
         assert self._process.stdin is not None
         self._process.stdin.write(text.encode("ascii"))
         self._process.stdin.flush()
