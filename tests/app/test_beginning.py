@@ -45,12 +45,12 @@ class Day:
 
 
 def test_it_begins_with_the_jobs_that_are_there(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "LATEST_REST", 600.0)
+    monkeypatch.setattr(worker, "BACKGROUND_DELAY", 600.0)
     assert Day(app, 20).work() == ["job"] * 20 + ["look"]
 
 
 def test_what_it_does_besides_is_soon_also_if_it_never_rests(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "LATEST_REST", 0.0)
+    monkeypatch.setattr(worker, "BACKGROUND_DELAY", 0.0)
     seen = Day(app, 20, restless=True).work()
     assert (seen.count("look"), seen[-1]) == (1, "job")
 

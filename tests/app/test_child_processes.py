@@ -201,7 +201,7 @@ async def test_a_keeper_that_is_stopped_keeps_nobody(labour: ModuleType, monkeyp
     monkeypatch.setattr(reaper, "PATIENCE", 0.2)
     pool = Children(1)
     pool.give_back(await pool.borrow(recipe_for(labour.app._session, "holdfast", Process())), recycle=100)
-    pid = pool._keeper.pid
+    pid = pool._reaper.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     await pool.aclose()

@@ -93,7 +93,7 @@ def test_an_idle_worker_makes_few_transactions_over_three_connections(
             assert row is not None
             return int(row[0])
 
-        until(lambda: worker._poll() == SAFETY_POLL, "it has done its first maintenance")
+        until(lambda: worker._poll_interval() == SAFETY_POLL, "it has done its first maintenance")
         until(lambda: connections() == 3, "it rests")
         since = time.monotonic()
         time.sleep(MEASURED)
@@ -194,14 +194,17 @@ def test_it_polls_rarely_only_while_new_jobs_are_announced(postgres_url: str) ->
     with closing(App(postgres_url)) as app, working(app) as beside:
         worker = beside.worker
         assert worker is not None
-        until(lambda: worker._poll() == SAFETY_POLL, "it listens, and polls rarely")
+        until(lambda: worker._poll_interval() == SAFETY_POLL, "it listens, and polls rarely")
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             connection.execute(f'alter database "{connection.info.dbname}" set holdfast.notify = off')
             connection.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity"
                 " where datname = current_database() and pid <> pg_backend_pid()"
             )
-        until(lambda: worker._poll() == worker.options.poll, "nothing is announced: it polls as often as it is told")
+        until(
+            lambda: worker._poll_interval() == worker.options.poll,
+            "nothing is announced: it polls as often as it is told",
+        )
 
 
 @pytest.mark.slow
@@ -215,9 +218,9 @@ def test_a_poll_that_finds_jobs_is_followed_by_more(postgres_url: str) -> None:
         with working(app) as beside:
             worker = beside.worker
             assert worker is not None
-            until(lambda: worker._poll() == SAFETY_POLL, "it listens, and polls rarely")
+            until(lambda: worker._poll_interval() == SAFETY_POLL, "it listens, and polls rarely")
             with psycopg.connect(postgres_url, autocommit=True) as connection:
                 connection.execute("set holdfast.notify = off")
                 connection.execute("select holdfast.enqueue('errand')")
             until(lambda: worker.taken == 1, "the next poll finds it")
-            assert worker._poll() == worker.options.poll
+            assert worker._poll_interval() == worker.options.poll

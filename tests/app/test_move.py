@@ -95,15 +95,15 @@ def test_a_worker_that_looks_behind_a_place_finds_what_was_moved_while_it_could_
         until(lambda: ran == [0], "the first is running")
         before = until(lambda: admin.execute(listener).fetchall(), "the worker listens")[0][0]
         assert beside.worker is not None
-        search = beside.worker._search
-        search._narrow_until = float("inf")  # as after a look that took very long
-        search._moved.clear()
+        search = beside.worker._claim_order
+        search._skip_head_until = float("inf")  # as after a look that took very long
+        search._reordered.clear()
         admin.execute("set holdfast.notify = off")
         admin.execute("set search_path = holdfast")
         admin.execute("select move(%s, 'first')", (handles[2].id,))
         admin.execute("select pg_terminate_backend(%s)", (before,))
         until(lambda: admin.execute(f"{listener} and pid <> %s", (before,)).fetchone(), "the worker listens again")
-        until(lambda: bool(search._moved), "the worker takes every queue for changed")
+        until(lambda: bool(search._reordered), "the worker takes every queue for changed")
         going_on.set()
         until(lambda: len(ran) == 3, "all have run")
     assert ran == [0, 2, 1]
@@ -125,13 +125,13 @@ def test_a_worker_that_looks_behind_a_place_finds_what_was_moved_before_it(new_a
     with working(elsewhere, concurrency=1, poll=120.0) as beside:
         until(lambda: ran == [0], "the first is running")
         assert beside.worker is not None
-        search = beside.worker._search
-        search._narrow_until = float("inf")  # as after a look that took very long
+        search = beside.worker._claim_order
+        search._skip_head_until = float("inf")  # as after a look that took very long
         handles[5].move(first=True)
         handles[4].move(priority=1)
         if not app._store.embedded:  # an embedded store finds the head at no cost, and is not narrowed
-            assert search.look().after or search._moved
-            until(lambda: bool(search._moved), "the worker was told")
+            assert search.start().after or search._reordered
+            until(lambda: bool(search._reordered), "the worker was told")
         going_on.set()
         until(lambda: len(ran) == 6, "all have run")
     assert ran == [0, 4, 5, 1, 2, 3]

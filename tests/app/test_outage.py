@@ -98,7 +98,7 @@ def test_a_worker_that_is_asked_to_stop_does_not_wait_for_a_server_that_is_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its duties would have waited one after another, for minutes, for connections that nobody gives them."""
-    monkeypatch.setattr(shutdown, "LAST_CALL", 0.5)
+    monkeypatch.setattr(shutdown, "LAST_WRITES", 0.5)
     monkeypatch.setattr(store, "CONNECT_WITHIN", 600.0)
     begun = threading.Event()
     with closing(App(own_url, answer_within=600.0)) as app, closing(App(own_url, answer_within=600.0)) as elsewhere:

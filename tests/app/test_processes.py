@@ -365,7 +365,7 @@ def test_what_a_handler_writes_on_our_line_is_no_answer(labour: ModuleType, text
     assert handle.state() is State.DEAD_LETTER
     (attempt,) = labour.app._session.run(labour.app._session.store.jobs.attempts(handle.id, handle.tenant))
     assert (attempt.outcome, attempt.error_code) == ("crashed", "process_died")
-    assert "not ours" in attempt.error_message
+    assert "foreign data" in attempt.error_message
 
 
 @pytest.mark.slow

@@ -128,7 +128,7 @@ async def test_an_outage_loses_nothing_but_time() -> None:
 
 
 async def test_a_store_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.worker.writers.LAST_WORD", 0.05)
+    monkeypatch.setattr("holdfast.worker.writers.CLOSE_TIMEOUT", 0.05)
 
     async def write(claim: Claim, report: str) -> bool:
         await asyncio.sleep(60)

@@ -235,7 +235,7 @@ def test_a_worker_that_is_told_to_stop_lets_its_jobs_end(app: App, new_app: NewA
         beside.ask_to_stop()
         until(
             # A turn that was under way when it was told may still bring something.
-            lambda: beside.worker and beside.worker._grace.begun and not beside.worker._turns,
+            lambda: beside.worker and beside.worker._grace.begun and not beside.worker._exchanges,
             "the worker waits for what is running, and takes no more",
         )
         waiting = app.enqueue("slow")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
-from holdfast.worker.shutdown import LAST_CALL, LET_GO
+from holdfast.worker.shutdown import CANCEL_AFTER, LAST_WRITES
 from tests.faults.effects import effects
 from tests.faults.load import load
 from tests.support.crew import Crew, WorkerProcess
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.req("SC-13", "CX-15")
 GRACE = 0.5
 # Pools, threads and processes have to end as well, on a machine that may have other things to do. Before there was a
 # limit it was more than a minute and a half.
-LEFT_WITHIN = GRACE + LAST_CALL + LET_GO + 8.0
+LEFT_WITHIN = GRACE + LAST_WRITES + CANCEL_AFTER + 8.0
 
 
 @contextmanager

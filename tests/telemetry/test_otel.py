@@ -168,7 +168,7 @@ def test_a_watcher_that_fails_is_no_reason_for_a_job_to(
             raise RuntimeError("running")
 
     monkeypatch.setattr(observers, "watchers", [Broken()])
-    monkeypatch.setattr(observers, "_told", set())
+    monkeypatch.setattr(observers, "_logged", set())
 
     @app.job()
     def fine() -> int:

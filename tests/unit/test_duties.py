@@ -39,7 +39,7 @@ class Watched:
             self.looked.append(name)
             self._news.set()
 
-        return [asyncio.create_task(Maintenance(store, duties, "*", looked=looked).run(leaving))]
+        return [asyncio.create_task(Maintenance(store, duties, "*", has_run=looked).run(leaving))]
 
     async def has_looked(self, name: str) -> None:
         while name not in self.looked:

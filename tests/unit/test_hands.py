@@ -40,7 +40,7 @@ class Bench:
             raise end
 
     async def run(self, *things: Work) -> list[object]:
-        self.hands.take(things)
+        self.hands.add(things)
         return await self.over(len(things) - len(self.unwanted))
 
     async def over(self, count: int) -> list[object]:
@@ -97,7 +97,7 @@ async def test_of_many_that_wait_each_has_a_task_soon() -> None:
         await go_on.wait()
 
     bench = Bench()
-    bench.hands.take([waits] * 1000)
+    bench.hands.add([waits] * 1000)
     for _ in range(15):  # trips of the loop, not a thousand of them
         await asyncio.sleep(0)
     assert len(begun) == 1000
@@ -176,7 +176,7 @@ async def test_one_that_waits_is_interrupted_alone() -> None:
         return "in time"
 
     bench = Bench()
-    bench.hands.take([waits, gives_up, late])
+    bench.hands.add([waits, gives_up, late])
     for _ in range(3):
         await asyncio.sleep(0)
     assert waiting[0] is not waiting[1]

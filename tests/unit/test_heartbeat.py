@@ -62,5 +62,5 @@ async def test_it_is_said_where_the_loop_is_blocked(tmp_path: Path, caplog: pyte
 async def test_nothing_is_said_of_a_loop_that_moves(caplog: pytest.LogCaptureFixture) -> None:
     watch = LoopWatch(patience=30.0)
     for _ in range(3):
-        await asyncio.to_thread(watch.look)
+        await asyncio.to_thread(watch.check)
     assert "event loop was blocked" not in caplog.text

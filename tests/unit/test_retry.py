@@ -59,7 +59,7 @@ def test_retry_later_is_raised_like_any_exception() -> None:
     assert "cause" in "".join(traceback.format_exception(asked))
     again = pickle.loads(pickle.dumps(asked))
     assert (again.after, again.message, again.backoff) == (300.0, "the service is down", None)
-    with pytest.raises(RetryLater, match="asked for another attempt"):
+    with pytest.raises(RetryLater, match="requested another attempt"):
         raise RetryLater
 
 

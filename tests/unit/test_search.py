@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.engine.job import Claim, Exchange
 from holdfast.worker import claim_order as module
-from holdfast.worker.claim_order import ClaimOrder, Look
+from holdfast.worker.claim_order import ClaimOrder, ClaimStart
 
 pytestmark = pytest.mark.req("JF-3")
 
@@ -39,37 +39,39 @@ def taken(position: int, queue: str = "default", priority: int = 0) -> Claim:
 
 def test_a_quick_look_changes_nothing(clock: Clock) -> None:
     search = ClaimOrder(("default",))
-    search.learn(Exchange([taken(100)], [], True, 900), want=1, look=search.look())
-    assert search.look().after == {}
+    search.learn(Exchange([taken(100)], [], True, 900), want=1, start=search.start())
+    assert search.start().after == {}
     assert not search.exhausted
 
 
 def test_after_a_slow_look_it_goes_on_behind_the_last_job_for_a_while(clock: Clock) -> None:
     search = ClaimOrder(("default", "mail"))
-    search.learn(Exchange([taken(100), taken(300), taken(7, "mail", 2)], [], True, 50_000), want=3, look=search.look())
-    assert search.look().after == {"default": (0, 300), "mail": (2, 7)}
-    search.learn(Exchange([taken(400)], [], True, 100), want=1, look=search.look())
-    assert search.look().after == {"default": (0, 400), "mail": (2, 7)}
+    search.learn(
+        Exchange([taken(100), taken(300), taken(7, "mail", 2)], [], True, 50_000), want=3, start=search.start()
+    )
+    assert search.start().after == {"default": (0, 300), "mail": (2, 7)}
+    search.learn(Exchange([taken(400)], [], True, 100), want=1, start=search.start())
+    assert search.start().after == {"default": (0, 400), "mail": (2, 7)}
     clock.now += 0.99  # twenty times fifty milliseconds, all but a moment
-    assert search.look().after != {}
+    assert search.start().after != {}
     clock.now += 0.02
-    assert search.look().after == {}
+    assert search.start().after == {}
 
 
 def test_a_slow_look_for_many_jobs_is_not_slow(clock: Clock) -> None:
     search = ClaimOrder(("default",))
     many = [taken(n) for n in range(500)]
-    search.learn(Exchange(many, [], True, 3_900), want=500, look=search.look())
-    assert search.look().after == {}
-    search.learn(Exchange(many, [], True, 4_100), want=500, look=search.look())
-    assert search.look().after != {}
+    search.learn(Exchange(many, [], True, 3_900), want=500, start=search.start())
+    assert search.start().after == {}
+    search.learn(Exchange(many, [], True, 4_100), want=500, start=search.start())
+    assert search.start().after != {}
 
 
 def test_only_a_look_at_the_head_tells_that_there_is_nothing_left(clock: Clock) -> None:
     search = ClaimOrder(("default",))
-    search.learn(Exchange([], [], True, 100), want=5, look=Look({"default": (0, 100)}, {}))
+    search.learn(Exchange([], [], True, 100), want=5, start=ClaimStart({"default": (0, 100)}, {}))
     assert not search.exhausted
-    search.learn(Exchange([], [], True, 100), want=5, look=search.look())
+    search.learn(Exchange([], [], True, 100), want=5, start=search.start())
     assert search.exhausted
 
 
@@ -77,45 +79,47 @@ def narrowed(clock: Clock, *queues: str) -> ClaimOrder:
     """One that looks behind the last job of each queue."""
     search = ClaimOrder(queues)
     claims = [taken(100, queue) for queue in queues]
-    search.learn(Exchange(claims, [], True, 500_000), want=len(queues), look=search.look())
-    assert set(search.look().after) == set(queues)
+    search.learn(Exchange(claims, [], True, 500_000), want=len(queues), start=search.start())
+    assert set(search.start().after) == set(queues)
     return search
 
 
 @pytest.mark.req("SC-3")
 def test_a_queue_whose_order_was_changed_is_looked_at_from_its_head_once(clock: Clock) -> None:
     search = narrowed(clock, "default", "mail")
-    search.hint("mail")
-    search.hint("of somebody else")
-    look = search.look()
-    assert look.after == {"default": (0, 100)}
-    search.learn(Exchange([taken(50, "mail")], [], True, 100), want=1, look=look)
-    assert search.look().after == {"default": (0, 100), "mail": (0, 50)}
+    search.queue_reordered("mail")
+    search.queue_reordered("of somebody else")
+    start = search.start()
+    assert start.after == {"default": (0, 100)}
+    search.learn(Exchange([taken(50, "mail")], [], True, 100), want=1, start=start)
+    assert search.start().after == {"default": (0, 100), "mail": (0, 50)}
 
 
 @pytest.mark.req("SC-3")
 def test_who_could_not_hear_looks_at_every_queue_from_its_head(clock: Clock) -> None:
     search = narrowed(clock, "default", "mail")
-    search.hint_all()
-    look = search.look()
-    assert look.after == {}
-    search.learn(Exchange([], [], True, 100), want=1, look=look)
-    assert set(search.look().after) == {"default", "mail"}
+    search.all_reordered()
+    start = search.start()
+    assert start.after == {}
+    search.learn(Exchange([], [], True, 100), want=1, start=start)
+    assert set(search.start().after) == {"default", "mail"}
 
 
 @pytest.mark.req("SC-3")
 def test_a_hint_outlives_looks_that_began_before_it_or_never_reached_its_queue(clock: Clock) -> None:
     search = narrowed(clock, "default", "mail")
-    under_way = search.look()
-    search.hint("mail")
-    search.learn(Exchange([taken(200, "mail")], [], True, 100), want=5, look=under_way)
-    assert "mail" not in search.look().after
-    search.learn(Exchange([taken(300)], [], True, 100), want=1, look=search.look())  # the first queue took all the room
-    look = search.look()
-    assert "mail" not in look.after
-    search.hint("mail")  # once more, while a look is under way
-    search.learn(Exchange([], [], True, 100), want=1, look=look)
-    look = search.look()
-    assert "mail" not in look.after
-    search.learn(Exchange([], [], True, 100), want=1, look=look)
-    assert "mail" in search.look().after
+    under_way = search.start()
+    search.queue_reordered("mail")
+    search.learn(Exchange([taken(200, "mail")], [], True, 100), want=5, start=under_way)
+    assert "mail" not in search.start().after
+    search.learn(
+        Exchange([taken(300)], [], True, 100), want=1, start=search.start()
+    )  # the first queue took all the room
+    start = search.start()
+    assert "mail" not in start.after
+    search.queue_reordered("mail")  # once more, while a look is under way
+    search.learn(Exchange([], [], True, 100), want=1, start=start)
+    start = search.start()
+    assert "mail" not in start.after
+    search.learn(Exchange([], [], True, 100), want=1, start=start)
+    assert "mail" in search.start().after

@@ -45,8 +45,8 @@ def test_what_a_function_holds_on_to_is_let_go() -> None:
 def test_the_same_code_may_promise_something_else() -> None:
     day = Value.of("a", step(promised=date))
     text = Value.of("a", step(promised=str))
-    assert day.again('"2026-11-15"') == date(2026, 11, 15)
-    assert text.again('"2026-11-15"') == "2026-11-15"
+    assert day.restore('"2026-11-15"') == date(2026, 11, 15)
+    assert text.restore('"2026-11-15"') == "2026-11-15"
 
 
 def test_what_cannot_be_looked_up_is_looked_at_each_time() -> None:
@@ -57,10 +57,10 @@ def test_what_cannot_be_looked_up_is_looked_at_each_time() -> None:
 @pytest.mark.parametrize("value", [7, "text", True, 1.5, None])
 def test_a_plain_value_comes_back_as_it_was(value: object) -> None:
     found = Value.of("a", step(promised=type(value)))
-    assert found.again(found.pack(value)) == value
-    assert type(found.again(found.pack(value))) is type(value)
+    assert found.restore(found.pack(value)) == value
+    assert type(found.restore(found.pack(value))) is type(value)
 
 
 def test_a_value_of_another_type_than_promised_is_put_right() -> None:
-    assert Value.of("a", step(promised=float)).again("7") == 7.0
-    assert type(Value.of("a", step(promised=float)).again("7")) is float
+    assert Value.of("a", step(promised=float)).restore("7") == 7.0
+    assert type(Value.of("a", step(promised=float)).restore("7")) is float

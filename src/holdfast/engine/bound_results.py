@@ -1,7 +1,7 @@
 """Arguments of a workflow's job that are results of other jobs.
 
-A plan writes a mark into the payload that says where the value comes from; the worker puts the value in its place
-before the handler is called, so the handler takes ordinary arguments.
+A plan writes a mark with the source of the value into the payload. The worker replaces the mark by the value before it
+calls the handler, so the handler takes ordinary arguments.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from holdfast.engine.payload import decode
 
 RESULT_MARK: Final = "holdfast:result"
 CALLBACK_TAG: Final = "holdfast:callback"
-"""On jobs that are callbacks of workflows, which do not belong to one: a worker must know which payloads to look at."""
+"""The tag of workflow callbacks, which do not belong to a workflow: it tells the worker to search their payload."""
 
 Source = str | list[Any] | dict[str, Any]
-"""The id of a job for its result, a list for the list of theirs, ``{"map": id}`` for the results of the jobs that this
-one added; in a callback ``{"ends": true}`` for those of the workflow, and ``{"failure": true}``."""
+"""A job id stands for the job's result, a list of ids for a list of results, ``{"map": id}`` for the results of the
+jobs that this job added; in a callback ``{"ends": true}`` for the results of the workflow, and ``{"failure":
+true}``."""
 
 
 class Values(Protocol):
-    """Where the values of marks are looked up."""
+    """Looks up the values of marks."""
 
     def result(self, job_id: str) -> Any: ...
     def mapped(self, job_id: str) -> Any: ...
@@ -38,13 +39,13 @@ class ResultOf(dict[str, Any]):
 
 
 def rebound(payload: str, ids: Mapping[str, str]) -> str:
-    """The payload with other ids in its marks: for a copy of the plan."""
+    """The payload with other ids in its marks, for a copy of the plan."""
 
     def change(source: Source) -> Source:
         if isinstance(source, str):
             return ids.get(source, source)
         if isinstance(source, list):
-            return [change(each) for each in source]
+            return [change(item) for item in source]
         return {tag: ids.get(value, value) if tag == "map" else value for tag, value in source.items()}
 
     return _replaced(payload, lambda source: {RESULT_MARK: change(source)})
@@ -58,7 +59,7 @@ def filled(payload: str, values: Values) -> str:
             case str():
                 return values.result(source)
             case list():
-                return [value(each) for each in source]
+                return [value(item) for item in source]
             case {"map": str(job_id)}:
                 return values.mapped(job_id)
             case {"ends": True}:
@@ -66,7 +67,7 @@ def filled(payload: str, values: Values) -> str:
             case {"failure": True}:
                 return values.failure()
             case _:
-                raise ValueError("a mark of no known form")
+                raise ValueError("malformed mark")
 
     return _replaced(payload, value)
 

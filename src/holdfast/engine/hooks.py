@@ -1,8 +1,8 @@
 """Hooks: code that runs around enqueue, around an attempt, and after the end of an attempt was recorded.
 
 ``Hooks`` is a list of functions in registration order. An app has one (``app.hooks``), a kind may have its own
-(``@app.job(hooks=[…])``). The app's hooks are outermost. Nothing here runs while no hook is registered: callers check
-``wraps_enqueue``, or ask once when a worker starts.
+(``@app.job(hooks=[…])``). The app's hooks are outermost. Nothing here runs while no hook is registered: enqueue checks
+``wraps_enqueue``, and a worker checks once when it starts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RunInfo:
 
     @classmethod
     def of(cls, job: Claim | Job) -> RunInfo:
-        return cls(**_facts(job))
+        return cls(**_fields(job))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ class EndInfo(RunInfo):
 def end_info(
     job: Claim | Job, outcome: HowEnded, code: str | None = None, message: str | None = None, trace: str | None = None
 ) -> EndInfo:
-    return EndInfo(**_facts(job), outcome=outcome, error_code=code, error_message=message, traceback=trace)
+    return EndInfo(**_fields(job), outcome=outcome, error_code=code, error_message=message, traceback=trace)
 
 
-def _facts(job: Claim | Job) -> dict[str, Any]:
+def _fields(job: Claim | Job) -> dict[str, Any]:
     return {
         "job_id": job.id,
         "kind": job.kind,
@@ -81,17 +81,17 @@ def _facts(job: Claim | Job) -> dict[str, Any]:
 class NewJob:
     """A job that is being enqueued. A hook may add tags and set the correlation id before it is stored."""
 
-    __slots__ = ("_answer", "_spec", "tenant")
+    __slots__ = ("_result", "_spec", "tenant")
 
     def __init__(self, spec: JobSpec, tenant: str) -> None:
         self._spec = spec
-        self._answer: Enqueued | None = None
+        self._result: Enqueued | None = None
         self.tenant = tenant
 
     @property
     def id(self) -> str:
         """The id of the new job; once stored, of the existing job if this one was a duplicate."""
-        return self._answer.id if self._answer is not None and self._answer.id is not None else self._spec.id
+        return self._result.id if self._result is not None and self._result.id is not None else self._spec.id
 
     @property
     def kind(self) -> str:
@@ -120,8 +120,8 @@ class NewJob:
 
     @property
     def created(self) -> bool | None:
-        """None until the database has answered; False for a duplicate or a refused job."""
-        return None if self._answer is None else self._answer.created
+        """None until the job is stored; False for a duplicate or a refused job."""
+        return None if self._result is None else self._result.created
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Around:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Around:
-        plain = inspect.unwrap(function)  # of one that is a context manager already
+        plain = inspect.unwrap(function)  # a function decorated with contextmanager is accepted too
         if inspect.isasyncgenfunction(plain):
             return cls(asynccontextmanager(plain), True)
         if inspect.isgeneratorfunction(plain):
@@ -157,7 +157,7 @@ class Around:
         raise InvalidSetting(
             f"{getattr(function, '__qualname__', function)!s} is not a generator function",
             code="invalid_hook",
-            fix="Write the hook as a function with one yield: what is before it runs before, what is after it after.",
+            fix="Write the hook as a function with one yield: code before it runs before, code after it runs after.",
         )
 
 
@@ -178,14 +178,14 @@ class Hooks:
     def around_run(self, hook: R) -> R:
         """Run around the handler, in every attempt: a generator function with one ``yield`` (sync or async).
 
-        What it raises before the ``yield`` fails the attempt, and the handler does not run. An exception of the handler
+        An exception before the ``yield`` fails the attempt, and the handler does not run. An exception of the handler
         is raised at the ``yield``; the hook may raise another one instead, but cannot suppress it.
         """
         self._run.append(Around.of(hook))
         return hook
 
     def around_enqueue(self, hook: E) -> E:
-        """Run around the enqueueing of jobs: a generator function with one ``yield`` (sync or async). What it raises
+        """Run around the enqueueing of jobs: a generator function with one ``yield`` (sync or async). An exception
         before the ``yield`` is raised by ``enqueue``, and nothing is stored. An async hook needs ``aenqueue``."""
         self._enqueue.append(Around.of(hook))
         self._changed()
@@ -219,7 +219,7 @@ class Hooks:
         self._changed()
 
     def _changed(self) -> None:
-        """An enqueue hook may have been added."""
+        """Called when an enqueue hook may have been added."""
 
 
 class AppHooks(Hooks):
@@ -229,7 +229,7 @@ class AppHooks(Hooks):
         super().__init__()
         self._kinds: dict[str, Hooks] = {}
         self.wraps_enqueue = False
-        """Whether any hook is to run around an enqueue. A plain attribute: every enqueue reads it."""
+        """Whether there is a hook around enqueue. A plain attribute, because every enqueue reads it."""
 
     def declare(self, kind: str, hooks: Sequence[Hooks]) -> None:
         own = Hooks()
@@ -241,12 +241,12 @@ class AppHooks(Hooks):
         self.wraps_enqueue = bool(self._enqueue or any(own._enqueue for own in self._kinds.values()))
 
     def of_runs(self, kind: str) -> tuple[Around, ...]:
-        """Around the attempts of a kind, the outermost first."""
+        """The hooks around the attempts of a kind, outermost first."""
         own = self._kinds.get(kind)
         return (*self._run, *(own._run if own is not None else ()))
 
     def of_ends(self, kind: str, acting_for: Callable[[str], AbstractContextManager[None]]) -> EndHooks | None:
-        """To be called after the attempts of a kind, or None if there are none."""
+        """The hooks to call after the attempts of a kind; None if there are none."""
         both = Hooks()
         both.include(self, *([self._kinds[kind]] if kind in self._kinds else []))
         if not both._success and not both._failure and not both._dead_letter:
@@ -257,42 +257,43 @@ class AppHooks(Hooks):
 
     @contextmanager
     def enqueuing(self, specs: Sequence[JobSpec], tenant: str) -> Iterator[Callable[[Sequence[Enqueued]], None]]:
-        """Around a blocking enqueue. Give it the answers of the database before the block ends."""
+        """Run the hooks around a blocking enqueue. Yields a function that takes the results of the database; call it
+        before the block ends."""
         jobs, hooks = self._around(specs, tenant)
         if any(hook.is_async for hook, _ in hooks):
             raise InvalidSetting(
                 "an enqueue hook is async, and enqueue blocks", code="async_hook", fix="await aenqueue(…)."
             )
-        kept = Kept()
-        with ExitStack() as stack, kept:
+        errors = Kept()
+        with ExitStack() as stack, errors:
             for hook, info in hooks:
                 stack.enter_context(hook.enter(info))
-            yield jobs.answer
-        kept.check()
+            yield jobs.set_results
+        errors.check()
 
     @asynccontextmanager
     async def aenqueuing(
         self, specs: Sequence[JobSpec], tenant: str
     ) -> AsyncIterator[Callable[[Sequence[Enqueued]], None]]:
         jobs, hooks = self._around(specs, tenant)
-        kept = Kept()
+        errors = Kept()
         async with AsyncExitStack() as stack:
-            with kept:
+            with errors:
                 for hook, info in hooks:
                     await enter(stack, hook, info)
-                yield jobs.answer
-        kept.check()
+                yield jobs.set_results
+        errors.check()
 
     def _around(self, specs: Sequence[JobSpec], tenant: str) -> tuple[_Jobs, list[tuple[Around, EnqueueInfo]]]:
         jobs = _Jobs([NewJob(spec, tenant) for spec in specs])
-        everything = EnqueueInfo(tuple(jobs.all))
-        found = [(hook, everything) for hook in self._enqueue]
+        all_jobs = EnqueueInfo(tuple(jobs.all))
+        hooks = [(hook, all_jobs) for hook in self._enqueue]
         for kind in dict.fromkeys(spec.kind for spec in specs):
             own = self._kinds.get(kind)
             if own is not None and own._enqueue:
                 info = EnqueueInfo(tuple(job for job in jobs.all if job.kind == kind))
-                found += [(hook, info) for hook in own._enqueue]
-        return jobs, found
+                hooks += [(hook, info) for hook in own._enqueue]
+        return jobs, hooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,13 +314,14 @@ class EndHooks:
 class _Jobs:
     all: list[NewJob] = field(default_factory=list)
 
-    def answer(self, answers: Sequence[Enqueued]) -> None:
-        for job, answer in zip(self.all, answers, strict=True):
-            job._answer = answer
+    def set_results(self, results: Sequence[Enqueued]) -> None:
+        for job, result in zip(self.all, results, strict=True):
+            job._result = result
 
 
 class Kept:
-    """Remembers what was raised inside, so that a hook that suppresses it does not turn a failure into a success."""
+    """Keeps the error of a block and raises it again, so that a hook cannot turn a failure into a success by
+    suppressing it."""
 
     __slots__ = ("error",)
 

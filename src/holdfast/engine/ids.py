@@ -1,8 +1,8 @@
-"""Job ids: UUIDv7 (RFC 9562) as lower-case text, made by the application before anything is stored.
+"""Job ids: UUIDv7 (RFC 9562) as lower-case text, created by the application before anything is stored.
 
-Invariant: an id asked of an ``IdMaker`` after another one was returned sorts after it, whichever threads
-asked and whether the clock runs, stands or steps back. Ids of different processes sort by millisecond.
-Clock and entropy are passed in, so that tests decide both. Called by the client and by bulk enqueue.
+Invariant: an id that an ``IdMaker`` returns sorts after all ids that it has returned before, in whichever thread, also
+if the clock stands still or is set back. Ids of different processes sort by millisecond. Clock and entropy are
+parameters, so that tests can control both.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from holdfast.errors import InvalidInput
 #     48 bits     4         12 bits   2         14 bits   48 bits
 #   | unix ms | version | counter | variant | counter | noise |
 #
-# The counter starts anywhere in its lower 24 of 26 bits and is never set back. When it has run over, its
-# carry goes into the time, as the RFC allows: one millisecond for every 67 million ids of a process.
+# The counter starts with a random value in its lower 24 of 26 bits and is never set back. When it overflows, the carry
+# goes into the time, as the RFC allows: one millisecond for every 67 million ids of a process.
 _COUNTER_BITS: Final = 26
 _LOW: Final = (1 << 14) - 1
 _SEED_BYTES: Final = 3
@@ -30,7 +30,7 @@ _ID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[
 
 
 def uuid7(unix_ms: int, random: bytes) -> uuid.UUID:
-    """Lay out one UUIDv7 from a Unix time in milliseconds and 10 random bytes, of which 74 bits are used."""
+    """A UUIDv7 from a Unix time in milliseconds and 10 random bytes, of which 74 bits are used."""
     if not 0 <= unix_ms <= _MAX_MS:
         raise InvalidInput(f"{unix_ms} ms does not fit the 48 bits of a UUIDv7", code="invalid_id")
     if len(random) != 10:
@@ -41,10 +41,10 @@ def uuid7(unix_ms: int, random: bytes) -> uuid.UUID:
 
 
 class IdMaker:
-    """Gives out ascending ids, one by one or in bulk, to any number of threads.
+    """Creates ascending ids, one by one or in bulk, for any number of threads.
 
-    There is no lock, which a fork or a signal could leave locked: the latest time and the counter each move
-    in one call into C, which threads cannot interleave. Both only ever grow, and so does their sum.
+    There is no lock, which a fork or a signal could leave locked: the latest time and the counter each change in one
+    call into C, which threads cannot interleave. Both only grow, and so does their sum.
     """
 
     __slots__ = ("_counter", "_entropy", "_latest_ms")
@@ -52,32 +52,32 @@ class IdMaker:
     def __init__(self, clock_ms: Callable[[], int], entropy: Callable[[int], bytes]) -> None:
         self._entropy = entropy
         self._counter = count(int.from_bytes(entropy(_SEED_BYTES), "big"))
-        # The running maximum of the clock: a step back is outwaited.
+        # The running maximum of the clock, so that a clock that is set back does no harm.
         self._latest_ms = accumulate(iter(clock_ms, None), max, initial=0)
         next(self._latest_ms)  # the initial 0
 
     def __call__(self) -> str:
-        # Fresh for every id, never pooled: after a fork, parent and child go on with the same counter, and
-        # only the noise keeps their ids apart.
+        # Drawn for every id, never pooled: after a fork, parent and child continue with the same counter, and only the
+        # noise keeps their ids apart.
         noise = self._entropy(_NOISE_BYTES)
         return f"{_head((next(self._latest_ms) << _COUNTER_BITS) + next(self._counter))}-{noise.hex()}"
 
     def many(self, n: int) -> list[str]:
-        """``n`` ascending ids for the price of one look at the clock and one draw of entropy."""
+        """``n`` ascending ids for one read of the clock and one draw of entropy."""
         if n < 1:
             return []
-        # bytes.hex groups from the right: every group is one id's noise.
+        # bytes.hex groups from the right: every group is the noise of one id.
         tails = iter(self._entropy(_NOISE_BYTES * n).hex("-", _NOISE_BYTES).split("-"))
         base = next(self._latest_ms) << _COUNTER_BITS
-        # Other threads may have drawn in between, so the numbers ascend but need not be in a row.
+        # Other threads may draw in between, so the numbers ascend but may have gaps.
         counts = list(islice(self._counter, n))
         ids: list[str] = []
         while len(ids) < n:
-            # Counts that differ only in their low 14 bits share the text before those.
+            # Counts that differ only in their low 14 bits share the text before them.
             first = counts[len(ids)]
             run = counts[len(ids) : bisect_left(counts, (first | _LOW) + 1)]
             head = _head(base + first)[:-4]
-            # The run stands first in zip, so that its end does not cost a tail.
+            # ``run`` is first in zip, so that its end does not consume a tail.
             ids += [f"{head}{low & _LOW | 0x8000:x}-{tail}" for low, tail in zip(run, tails, strict=False)]
         return ids
 
@@ -87,13 +87,13 @@ def _head(tick: int) -> str:
     ms, high, low = tick >> _COUNTER_BITS, tick & 0x3FFC000, tick & _LOW
     if ms > _MAX_MS:
         raise InvalidInput("the clock is beyond the range of a UUIDv7", code="invalid_id", fix="Pass milliseconds.")
-    # A hyphen after every two bytes, with one too many in the first group: cheaper than formatting each.
+    # Hyphens after every two bytes, one too many in the first group: cheaper than formatting the groups.
     text = (ms << 32 | high << 2 | low | 0x7000_8000).to_bytes(10, "big").hex("-", 2)
     return text[:4] + text[5:]
 
 
 def parse_id(text: object) -> str:
-    """The id as the rest of the code handles it: 36 characters, lower case. Any UUID version is taken."""
+    """The id in canonical form: 36 characters, lower case. Any UUID version is accepted."""
     if isinstance(text, uuid.UUID):
         return str(text)
     if isinstance(text, str) and _ID.fullmatch(text):
@@ -106,7 +106,8 @@ _PREFIX = re.compile(r"[0-9a-f][0-9a-f-]{5,34}")
 
 
 def id_range(prefix: str) -> tuple[str, str] | None:
-    """The first and the last id that begin like this; None for what is no beginning of an id, or shorter than six."""
+    """The first and the last id with this prefix; None if no id can have it, or if it is shorter than six
+    characters."""
     text = prefix.lower()
     if not _PREFIX.fullmatch(text):
         return None
@@ -116,7 +117,7 @@ def id_range(prefix: str) -> tuple[str, str] | None:
 
 
 def created_ms(id: str) -> int:
-    """The Unix time in milliseconds at which a UUIDv7 was made."""
+    """The Unix time in milliseconds at which a UUIDv7 was created."""
     text = parse_id(id)
     if text[14] != "7":
         raise InvalidInput(f"{text} has no timestamp: it is not a UUIDv7", code="invalid_id")
@@ -124,9 +125,9 @@ def created_ms(id: str) -> int:
 
 
 def id_texts(ids: Iterable[object]) -> list[str]:
-    """Ids as somebody gave them; whether they are known is for the store to say."""
-    found = list(ids)
-    for each in found:
-        if not isinstance(each, str):
-            raise InvalidInput(f"an id must be text, not {type(each).__name__}", code="invalid_id")
-    return found  # type: ignore[return-value]
+    """The ids of a caller, checked to be text. Whether they exist is for the store to decide."""
+    result = list(ids)
+    for id in result:
+        if not isinstance(id, str):
+            raise InvalidInput(f"an id must be text, not {type(id).__name__}", code="invalid_id")
+    return result  # type: ignore[return-value]

@@ -1,9 +1,8 @@
-"""What a job is: its facts when it is enqueued, and what can be read of it later.
+"""The records of a job: the specification that is enqueued, the claim of a worker, and what can be read later.
 
-Everything here is data that crosses the line between the stores and the rest. Ids are
-lower-case text, times are aware UTC datetimes, payloads are JSON text until a handler
-needs them. The records of the hot path are not frozen, though nobody changes them: freezing
-makes each of them take three times as long to build.
+These are the data that the stores exchange with the rest of the code. Ids are lower-case text, times are aware UTC
+datetimes, payloads are JSON text until a handler needs them. The records of the hot path are not frozen, although no
+code changes them: a frozen dataclass takes three times as long to build.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ DEFAULT_TENANT = "default"
 DEFAULT_QUEUE = "default"
 
 OURS = "worker ________-____-____-____-____________ (%:%)"
-"""How leases of our own workers are held, as SQL's ``like`` has it: those fire schedules, others only run jobs."""
+"""A pattern for SQL's ``like``: the holder of a lease of Holdfast's own workers. Those fire schedules; workers of other
+programs only run jobs."""
 
 
 def holder_of_ours(id: object, host: str, process: int) -> str:
@@ -36,7 +36,7 @@ Dedupe = Literal["skip", "coalesce"]
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Where what a job is about lies: what it reads, what it writes, and its payload if that is elsewhere."""
+    """URIs of the data of a job: its input, its output, and its payload if that is stored elsewhere."""
 
     source_ref: str | None = None
     target_ref: str | None = None
@@ -59,10 +59,11 @@ class JobSpec:
     deadline_at: datetime | None = None
     retry: Retry = DEFAULT_RETRY
     retry_given: bool = False
-    """For this very job, or promised by its kind: the policy of an agent does not replace it."""
+    """Whether the policy was given for this job or its kind. If so, the policy of an agent does not replace it."""
     key: str | None = None
     payload_hash: str | None = None
-    """Of what was asked for, where the payload itself is sealed or stored: for telling whether two are the same."""
+    """The hash of the original payload, if it is sealed or stored elsewhere. It tells whether two payloads are
+    equal."""
     content_key: str | None = None
     dedupe: Dedupe | None = None
     tags: tuple[str, ...] = ()
@@ -73,47 +74,48 @@ class JobSpec:
     workflow_id: str | None = None
     external_ref: str | None = None
     uses: tuple[str, ...] = ()
-    """What it counts against besides its queue and kind: ``key:…`` and ``resource:…`` (features/limits/model.py)."""
+    """Limits that count it, in addition to those of its queue and kind: ``key:…``, ``resource:…``
+    (features/limits/model.py)."""
     retry_as: str | None = None
-    """``new_job``: each retry is a job of its own, which names the one before."""
+    """``new_job``: each retry is a separate job that refers to the previous one."""
     depth: int | None = None
     """Number of subscriptions in the chain that created it; None without one."""
     executor: str | None = None
     """Only workers with this label may run it; None: every worker."""
     references: References | None = None
     alike: object = None
-    """The same object in jobs that differ in nothing but id and payload, and have no key and no parent."""
+    """Jobs with the same object here differ only in id and payload, and have no key and no parent."""
 
 
 @dataclass(slots=True)
 class Enqueued:
-    """The answer to one ``JobSpec``: the job that stands for it, and why that is not a new one."""
+    """The result for one ``JobSpec``: the job's id, and the reason if no new job was created."""
 
     id: str | None
     created: bool
     reason: str | None = None
     state: State | None = State.QUEUED
     detail: str | None = None
-    """The reason in words, where there is more to say than its code does."""
+    """More about the reason, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A worker's word that it is alive; the first half of the fence."""
+    """A worker's promise that it is alive; the first half of the fence."""
 
     id: str
     until: datetime
 
 
 StopMode = Literal["drain", "stop"]
-"""How a worker is asked to end: let running jobs finish, or give them its grace period."""
+"""How a worker ends on request: after its running jobs have ended, or after its grace period."""
 Renewal = Literal[False, "kept", "drain", "stop"]
-"""The answer to a heartbeat: False when the lease has ended, a ``StopMode`` when an operator asks the worker to end."""
+"""The result of a heartbeat: False if the lease has ended, a ``StopMode`` if an operator requests the worker's end."""
 
 
 @dataclass(slots=True)
 class Claim:
-    """A job in a worker's hands. ``lease`` and ``attempt`` are the fence of every later write."""
+    """A job claimed by a worker. ``lease`` and ``attempt`` are the fence of every later write."""
 
     id: str
     lease: str
@@ -146,7 +148,7 @@ class Claim:
 
 
 def log_fields(claim: Claim) -> dict[str, object]:
-    """What a log line about a job in hand says besides its message (JF-13)."""
+    """The fields of every log line about a claimed job."""
     fields: dict[str, object] = {
         "job_id": claim.id,
         "kind": claim.kind,
@@ -161,11 +163,11 @@ def log_fields(claim: Claim) -> dict[str, object]:
 
 @dataclass(slots=True)
 class Exchange:
-    """What a worker's turn brought: jobs to run, and the settlements that came too late.
+    """The result of a worker's exchange with the database: the claimed jobs, and the ids of stale settlements.
 
-    ``live`` is False when the lease has run out: nothing can be taken under it until it is renewed. ``pick_us``
-    is how long the store looked for the jobs. ``next_in``: jobs are held back by a rate limit, which has room again in
-    so many seconds.
+    ``live`` is False if the lease has expired: nothing can be claimed under it until it is renewed. ``pick_us`` is the
+    time that the database took to select the jobs, in microseconds. ``next_in`` is set if a rate limit holds jobs back:
+    the seconds until it has the next token.
     """
 
     claims: list[Claim]
@@ -177,7 +179,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A job that a lease holds, as the store sees it."""
+    """A job under a lease, according to the database."""
 
     id: str
     attempt: int
@@ -244,8 +246,8 @@ class Job:
 
     @property
     def retry_span(self) -> float:
-        """The longest that all of its retries wait together, in seconds: how long an outage may last before the job is
-        a dead letter."""
+        """The longest total time that its retries wait, in seconds: the longest outage it survives without becoming a
+        dead letter."""
         try:
             backoff = Backoff.from_json(self.backoff) if self.backoff else PATIENT
         except InvalidSetting:
@@ -254,7 +256,7 @@ class Job:
 
     @property
     def retried(self) -> bool:
-        """Whether another job may have taken over from it: it failed, and each of its retries is a job."""
+        """Whether another job may have replaced it: it failed, and each of its retries is a separate job."""
         return self.retry_as is not None and self.state is State.FAILED
 
 
@@ -282,10 +284,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """The trace of what the newest attempt writes without an event: renewals of its lease and reports of progress.
+    """Signs of life of the newest attempt that are not events: renewals of its lease and reports of progress.
 
     ``renewals`` and ``renewed_at`` are those of the whole lease, which a worker renews for all its jobs at once. They
-    are None before the first claim, and of a worker that was declared lost.
+    are None before the first claim, and for a worker that was declared lost.
     """
 
     job_id: str
@@ -299,8 +301,8 @@ class Liveness:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One execution of a job, read from the ledger: start, end, outcome. A time of a schedule that was skipped has one
-    with the number 0. ``log`` is ``database``, or the reference of a program's output; None when nothing was logged."""
+    """One execution of a job, read from the ledger: start, end, outcome. A skipped time of a schedule has an attempt
+    with the number 0. ``log`` is ``database``, or the reference of a program's output; None if nothing was logged."""
 
     job_id: str
     tenant: str
@@ -316,13 +318,13 @@ class Attempt:
     log: str | None
     traceback: str | None
     payload: Any = None
-    """The parameters it ran with. A job's payload never changes, so they are the same for all its attempts; left out
-    (None) where the job itself is told as well."""
+    """The payload it ran with. It never changes, so it is the same for all attempts; None if the job itself is part of
+    the same response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file an attempt made: its name and where it is."""
+    """A file that an attempt created: its name and its location."""
 
     job_id: str
     attempt: int
@@ -334,7 +336,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an operator's action did to one job; a refusal is an answer (DP-3)."""
+    """What an operator's action did to one job. A refusal is a result, not an error."""
 
     id: str
     state: State | None
@@ -344,7 +346,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What one reaping found."""
+    """The counts of one run of the reaper."""
 
     leases: int
     requeued: int

@@ -27,50 +27,47 @@ OPTIONS: Final = (
 
 
 def stored_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as they are kept, or ``InvalidSetting``."""
+    """The options in the form in which they are stored, or ``InvalidSetting``."""
     check_options(options, OPTIONS)
-    kept: dict[str, Any] = {}
+    stored: dict[str, Any] = {}
     for name, value in options.items():
         if value is None:
             continue
         if name == "retry":
-            kept[name] = _stored_retry(value)
+            stored[name] = _stored_retry(value)
         elif name == "deadline":
-            kept[name] = seconds(value, "deadline")
+            stored[name] = seconds(value, "deadline")
         elif name == "priority":
-            kept[name] = check_priority(value)
+            stored[name] = check_priority(value)
         elif name == "tags":
             if isinstance(value, str) or not isinstance(value, list | tuple | set | frozenset):
                 raise InvalidSetting("tags must be a list of text", code="invalid_name")
-            kept[name] = [check_name(tag, "tag") for tag in value]
+            stored[name] = [check_name(tag, "tag") for tag in value]
         else:
-            kept[name] = check_name(value, name, limit=100 if name in ("queue", "executor") else 255)
-    return kept
+            stored[name] = check_name(value, name, limit=100 if name in ("queue", "executor") else 255)
+    return stored
 
 
-def job_options(kept: Mapping[str, Any], due: datetime) -> dict[str, Any]:
-    """What was kept, as options of a job whose time is ``due``. What a newer release has added is passed over."""
-    options = {name: value for name, value in kept.items() if name in OPTIONS}
+def job_options(stored: Mapping[str, Any], due: datetime) -> dict[str, Any]:
+    """Stored options as the options of a job that is due at ``due``. Options of a newer release are ignored."""
+    options = {name: value for name, value in stored.items() if name in OPTIONS}
     if "deadline" in options:
         options["deadline"] = due + timedelta(seconds=float(options["deadline"]))
     if "retry" in options:
-        policy = options["retry"]
-        options["retry"] = Retry(
-            max_attempts=policy.get("max_attempts", DEFAULT_MAX_ATTEMPTS),
-            max_crashes=policy.get("max_crashes", 3),
-            backoff=Backoff.from_json(policy.get("backoff") or PATIENT.to_json()),
-        )
+        options["retry"] = _retry(options["retry"])
     return options
 
 
+def _retry(stored: Mapping[str, Any]) -> Retry:
+    return Retry(
+        max_attempts=stored.get("max_attempts", DEFAULT_MAX_ATTEMPTS),
+        max_crashes=stored.get("max_crashes", 3),
+        backoff=Backoff.from_json(stored.get("backoff") or PATIENT.to_json()),
+    )
+
+
 def _stored_retry(value: object) -> dict[str, Any]:
-    if isinstance(value, Mapping):  # as it was kept
-        value = Retry(
-            max_attempts=value.get("max_attempts", DEFAULT_MAX_ATTEMPTS),
-            max_crashes=value.get("max_crashes", 3),
-            backoff=Backoff.from_json(value.get("backoff") or PATIENT.to_json()),
-        )
-    policy = as_stored_policy(value)
+    policy = as_stored_policy(_retry(value) if isinstance(value, Mapping) else value)
     return {
         "max_attempts": policy.max_attempts,
         "max_crashes": policy.max_crashes,

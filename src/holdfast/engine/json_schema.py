@@ -1,8 +1,8 @@
-"""Whether data fits a JSON Schema: the part of it that forms and event types are made of.
+"""Validates data against the part of JSON Schema that forms and event types use.
 
-``type``, ``enum``, ``const``, bounds of numbers, texts and lists, ``pattern``, ``properties``, ``required``,
-``additionalProperties``, ``items``, ``anyOf``, ``oneOf``, ``allOf``, and ``$ref`` within the schema. Anything else, and
-what makes no sense, is passed over. The SQL function ``fits_form`` has the same rules, without ``pattern``.
+Supported are ``type``, ``enum``, ``const``, bounds of numbers, texts and lists, ``pattern``, ``properties``,
+``required``, ``additionalProperties``, ``items``, ``anyOf``, ``oneOf``, ``allOf``, and ``$ref`` within the schema.
+Other and malformed keywords are ignored. The SQL function ``fits_form`` has the same rules, without ``pattern``.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 }
 DEEPEST: Final = 20
 Root = tuple[Mapping[str, Any], str]
-"""The whole schema, and what the value is called."""
+"""The whole schema, and the name of the value for messages."""
 
 
 def violations(schema: Mapping[str, Any], value: Any, what: str = "the form") -> Iterator[str]:
-    """What does not fit, in words, one by one; ``what`` is called so where the whole of it does not."""
-    yield from _look(schema, value, "", (schema, what), 0)
+    """The violations as messages; ``what`` names the whole value in them."""
+    yield from _check(schema, value, "", (schema, what), 0)
 
 
-def _look(rule: Any, value: Any, where: str, root: Root, depth: int) -> Iterator[str]:
+def _check(rule: Any, value: Any, where: str, root: Root, depth: int) -> Iterator[str]:
     if not isinstance(rule, Mapping) or depth > DEEPEST:
         return
     if "$ref" in rule:
-        yield from _look(referred(rule["$ref"], root[0]), value, where, root, depth + 1)
+        yield from _check(referred(rule["$ref"], root[0]), value, where, root, depth + 1)
     at = where or root[1]
     kinds = rule.get("type")
     kinds = [kinds] if isinstance(kinds, str) else kinds
@@ -52,13 +52,13 @@ def _look(rule: Any, value: Any, where: str, root: Root, depth: int) -> Iterator
         yield from _fields(rule, value, where, root, depth)
     if isinstance(value, list) and "items" in rule:
         for index, item in enumerate(value):
-            yield from _look(rule["items"], item, f"{where}[{index}]", root, depth + 1)
+            yield from _check(rule["items"], item, f"{where}[{index}]", root, depth + 1)
     for part in _listed(rule, "allOf"):
-        yield from _look(part, value, where, root, depth + 1)
+        yield from _check(part, value, where, root, depth + 1)
     for word in ("anyOf", "oneOf"):
         choices = _listed(rule, word)
-        if choices and not any(not [*_look(choice, value, where, root, depth + 1)] for choice in choices):
-            yield f"{at} fits none of what it may be"
+        if choices and not any(not [*_check(choice, value, where, root, depth + 1)] for choice in choices):
+            yield f"{at} matches none of the allowed alternatives"
 
 
 def _fields(rule: Mapping[str, Any], value: dict[str, Any], where: str, root: Root, depth: int) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _fields(rule: Mapping[str, Any], value: dict[str, Any], where: str, root: Ro
     for name, item in value.items():
         path = f"{where}.{name}" if where else name
         if name in properties:
-            yield from _look(properties[name], item, path, root, depth + 1)
+            yield from _check(properties[name], item, path, root, depth + 1)
         elif rule.get("additionalProperties") is False:
             yield f"{path} is not part of {root[1]}"
 
@@ -96,9 +96,9 @@ def _bounds(rule: Mapping[str, Any], value: Any, at: str) -> Iterator[str]:
             yield f"{at} must be less than {rule['exclusiveMaximum']}"
 
 
-def _number(rule: Mapping[str, Any], name: str, usual: float) -> float:
+def _number(rule: Mapping[str, Any], name: str, default: float) -> float:
     value = rule.get(name)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else usual
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else default
 
 
 def _listed(rule: Mapping[str, Any], name: str) -> list[Any]:
@@ -107,7 +107,7 @@ def _listed(rule: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _is(kind: Any, value: Any) -> bool:
-    if isinstance(value, bool):  # an int to Python, and never meant as a number
+    if isinstance(value, bool):  # a bool is an int in Python, but not a number in JSON
         return bool(kind == "boolean")
     if kind == "integer" and isinstance(value, float):
         return value.is_integer()
@@ -117,12 +117,12 @@ def _is(kind: Any, value: Any) -> bool:
 def _matches(pattern: Any, value: str) -> bool:
     try:
         return re.search(pattern, value) is not None
-    except (re.error, TypeError):  # one that Python does not know is passed over, too
+    except (re.error, TypeError):  # a pattern that Python does not support is ignored
         return True
 
 
 def _same(one: Any, other: Any) -> bool:
-    """As JSON: 7 is 7.0, and 1 is not true."""
+    """Equality in JSON: 7 equals 7.0, and 1 is not true."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -133,7 +133,8 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def referred(ref: Any, root: Mapping[str, Any]) -> Any:
-    found: Any = root
+    """The part of the schema that a ``$ref`` refers to; None if there is none."""
+    target: Any = root
     for part in str(ref).removeprefix("#/").split("/"):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+        target = target.get(part) if isinstance(target, Mapping) else None
+    return target

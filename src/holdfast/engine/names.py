@@ -1,9 +1,7 @@
-"""Name checks, idempotency and content keys, page keys.
+"""Checks of names and options, content keys of jobs, and cursors of pages.
 
-Names and content keys: what may be called what, and when two jobs are the same work (HK-2).
-
-Invariant: two different (kind, tenant, payload) never have the same content key, and the order in which a
-payload's keys were put in never changes it. Called on enqueue, and wherever a name comes in from outside.
+Invariant: two different (kind, tenant, payload) never have the same content key, and the order of a payload's keys
+never changes it.
 """
 
 from __future__ import annotations
@@ -22,22 +20,22 @@ from holdfast.errors import InvalidInput, InvalidPayload, InvalidSetting
 NO_TENANT: Final = "global"
 NAME_LIMIT: Final = 100
 
-# Control characters, line and paragraph separators, lone surrogates, and the invisible ones that make two
-# names look alike or turn their letters round. The joiners U+200C and U+200D stay: some scripts need them.
-# A list of our own, since str.isprintable changes with every Unicode version, from one worker to the next.
+# Control characters, line and paragraph separators, lone surrogates, and invisible characters that make two names look
+# alike or change the text direction. The joiners U+200C and U+200D are allowed, because some scripts need them. Not
+# str.isprintable, which changes with the Unicode version and so may differ between workers.
 _INVISIBLE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
 )
 
 
 def check_name(value: object, what: str, *, limit: int = NAME_LIMIT) -> str:
-    """The name as plain ``str``, or ``InvalidSetting``; ``what`` says in the message whose name it is.
+    """The name as plain ``str``, or ``InvalidSetting`` with ``what`` in its message.
 
     For kinds, queues, tenants, tags and executors. ``*`` is refused, because it stands for every tenant.
     """
     if not isinstance(value, str):
         raise _invalid_name(what, f"must be text, not {type(value).__name__}")
-    # A member of a string enum prints as its class and name; its own text is what it stands for.
+    # The value of a string enum's member, which would otherwise print as its class and name.
     name = str.__str__(value)
     if not name or name.isspace():
         raise _invalid_name(what, "must not be blank")
@@ -45,7 +43,7 @@ def check_name(value: object, what: str, *, limit: int = NAME_LIMIT) -> str:
         raise _invalid_name(what, f"has {len(name):,} characters; at most {limit:,} are allowed")
     if name != name.strip():
         raise _invalid_name(what, "must not begin or end with white space")
-    # Printable ASCII, which most names are, has none of them.
+    # Printable ASCII, like most names, needs no search.
     if not (name.isascii() and name.isprintable()) and _INVISIBLE.search(name):
         raise _invalid_name(what, "must not contain control or invisible characters")
     if name == "*":
@@ -53,8 +51,8 @@ def check_name(value: object, what: str, *, limit: int = NAME_LIMIT) -> str:
     return name
 
 
-# What people call options that have another name here, mostly from other queues.
-_MEANT: Final = {
+# Names of options in other queues, and the options to use here.
+_OTHER_NAMES: Final = {
     "eta": "run_at (a datetime)",
     "scheduled_at": "run_at (a datetime)",
     "schedule_at": "run_at (a datetime)",
@@ -74,7 +72,7 @@ _MEANT: Final = {
 
 
 def check_options(given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse options that do not exist, with the ones that do: the one that was meant first, if it can be told."""
+    """Refuse unknown options. The error suggests the option that was probably meant, and lists all."""
     valid = sorted(known)
     unknown = sorted(set(given) - set(valid))
     if not unknown:
@@ -82,9 +80,9 @@ def check_options(given: Iterable[str], known: Iterable[str]) -> None:
     hints = []
     for name in unknown:
         close = difflib.get_close_matches(name, valid, 1)
-        meant = _MEANT.get(name)
-        if meant is not None and re.split(r"[=, ]", meant)[0] in (*valid, "the"):
-            hints.append(f"For {name} use {meant}.")
+        option = _OTHER_NAMES.get(name)
+        if option is not None and re.split(r"[=, ]", option)[0] in (*valid, "the"):
+            hints.append(f"For {name} use {option}.")
         elif close:
             hints.append(f"Did you mean {close[0]}?")
     raise InvalidSetting(
@@ -97,19 +95,19 @@ def check_options(given: Iterable[str], known: Iterable[str]) -> None:
 def content_key(kind: str, tenant: str | None, payload: JsonValue, *, limit: int = DEFAULT_LIMIT) -> str:
     """``<kind>::<tenant or global>::<payload as JSON with sorted keys>``: the same work has the same key.
 
-    A key can be taken apart in one way only, because its first two ``::`` are the ones put in here: kind and
-    tenant may neither contain ``::`` nor end in ``:`` (else ``a:`` and ``b`` would join to the same text as
-    ``a`` and ``:b``). For the same reason no tenant may be called ``global``.
+    A key can be parsed in one way only, because its first two ``::`` are the separators: kind and tenant may neither
+    contain ``::`` nor end in ``:`` (else ``a:`` and ``b`` would give the same text as ``a`` and ``:b``). For the same
+    reason no tenant may be called ``global``.
     """
     kind = _part(kind, "kind")
     owner = NO_TENANT if tenant is None else _part(tenant, "tenant")
     if owner == NO_TENANT and tenant is not None:
-        raise _invalid_name("tenant", f"must not be {NO_TENANT!r}, which means none in a content key")
+        raise _invalid_name("tenant", f"must not be {NO_TENANT!r}, which means no tenant in a content key")
     return f"{kind}::{owner}::{canonical(payload, limit=limit)}"
 
 
 def content_hash(kind: str, tenant: str | None, payload: JsonValue, *, limit: int = DEFAULT_LIMIT) -> str:
-    """SHA-256 of the content key in hexadecimal, for storage: of one length for any payload."""
+    """SHA-256 of the content key in hexadecimal, for storage: it has the same length for every payload."""
     return hashlib.sha256(content_key(kind, tenant, payload, limit=limit).encode()).hexdigest()
 
 
@@ -125,13 +123,13 @@ def _invalid_name(what: str, why: str) -> InvalidSetting:
 
 
 class Place(NamedTuple):
-    """The last one seen."""
+    """The position after a page: tenant and name of its last item."""
 
     tenant: str
     name: str
 
     def cursor(self, scope: str) -> str:
-        """As text: for one tenant the name alone, for those who look at everybody's both."""
+        """The position as text: the name alone for one tenant, both for a list over all tenants."""
         return json.dumps([*self]) if scope == EVERY_TENANT else self.name
 
     @classmethod
@@ -139,10 +137,10 @@ class Place(NamedTuple):
         if text is None:
             return None
         try:
-            found = decode(text) if scope == EVERY_TENANT else [scope, text]
+            parts = decode(text) if scope == EVERY_TENANT else [scope, text]
         except InvalidPayload:
             raise unknown_place() from None
-        match found:
+        match parts:
             case [str(tenant), str(name)] if "\0" not in tenant + name:
                 return cls(tenant, name)
         raise unknown_place()
@@ -161,7 +159,7 @@ def check_whole(value: object, what: str) -> int:
 
 
 class Paging(TypedDict, total=False):
-    """Which part of a list: those after a place, at most so many. Nothing said, all of it."""
+    """Which part of a list to return: the items after a position, up to a limit. By default all of them."""
 
     after: Place | None
     limit: int | None

@@ -1,8 +1,8 @@
 """One definition for the sync and the async form of an operation.
 
-An operation of a namespace (``app.limits``, ``client.jobs``) is written as a generator: it yields what has to be done
-outside (a transaction, an HTTP request) and is sent the result. The namespace decides how that happens, blocking or
-awaited, so the body contains neither I/O nor ``await``::
+An operation of a namespace (``app.limits``, ``client.jobs``) is written as a generator: it yields requests to the
+outside (a transaction, an HTTP request) and is sent their results. The namespace performs them, blocking or awaited, so
+the body contains neither I/O nor ``await``::
 
     class Limits(StoreNamespace):
         @operation
@@ -12,7 +12,7 @@ awaited, so the body contains neither I/O nor ``await``::
 
         aset = awaited(set)
 
-Each ``yield`` is one transaction or one request. An error raised while it is carried out is raised at the ``yield``.
+Each ``yield`` is one transaction or one request. If it fails, its error is raised at the ``yield``.
 ``stream`` and ``awaited_stream`` do the same for operations that are iterated over.
 """
 
@@ -42,7 +42,7 @@ Items = Generator[Emit[T] | Any, Any, None]
 
 
 class Namespace(ABC):
-    """Runs the programs of its operations. Subclasses say how one yielded item is carried out."""
+    """Runs the programs of its operations. Subclasses perform one yielded item."""
 
     __slots__ = ()
 
@@ -119,34 +119,40 @@ class Namespace(ABC):
             program.close()
 
 
-class operation(Generic[P, T]):
+class _Form:
+    """A descriptor that makes a method of a program."""
+
+    def __init__(self, program: Callable[..., Any]) -> None:
+        self.program = program
+        self.__doc__ = program.__doc__
+
+    def _method(self, namespace: Namespace, run: Callable[[Any], Any]) -> Callable[..., Any]:
+        @functools.wraps(MethodType(self.program, namespace))  # bound, so that help() leaves out self
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return run(self.program(namespace, *args, **kwargs))
+
+        return call
+
+
+class operation(_Form, Generic[P, T]):
     """A method written as a program. Calling it blocks until the program has ended."""
 
     def __init__(self, program: Callable[Concatenate[Any, P], Program[T]]) -> None:
-        self.program = program
-        self.__doc__ = program.__doc__
+        super().__init__(program)
 
     @overload
     def __get__(self, namespace: None, owner: object = None) -> operation[P, T]: ...
     @overload
     def __get__(self, namespace: Namespace, owner: object = None) -> Callable[P, T]: ...
     def __get__(self, namespace: Namespace | None, owner: object = None) -> Any:
-        if namespace is None:
-            return self
-
-        @functools.wraps(MethodType(self.program, namespace))  # bound, so that help() leaves out self
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            return namespace._drive(self.program(namespace, *args, **kwargs))
-
-        return call
+        return self if namespace is None else self._method(namespace, namespace._drive)
 
 
-class awaited(Generic[P, T]):
+class awaited(_Form, Generic[P, T]):
     """The async form of an operation: ``aset = awaited(set)``."""
 
     def __init__(self, form: operation[P, T]) -> None:
-        self.program = form.program
-        self.__doc__ = form.__doc__
+        super().__init__(form.program)
 
     @overload
     def __get__(self, namespace: None, owner: object = None) -> awaited[P, T]: ...
@@ -156,52 +162,37 @@ class awaited(Generic[P, T]):
         if namespace is None:
             return self
 
-        @functools.wraps(MethodType(self.program, namespace))  # bound, so that help() leaves out self
-        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        # Not ``_method``: this has to be a coroutine function.
+        @functools.wraps(MethodType(self.program, namespace))
+        async def call(*args: P.args, **kwargs: P.kwargs) -> Any:
             return await namespace._adrive(self.program(namespace, *args, **kwargs))
 
         return call
 
 
-class stream(Generic[P, T]):
+class stream(_Form, Generic[P, T]):
     """A method written as a program that emits items. Calling it gives an iterator."""
 
     def __init__(self, program: Callable[Concatenate[Any, P], Items[T]]) -> None:
-        self.program = program
-        self.__doc__ = program.__doc__
+        super().__init__(program)
 
     @overload
     def __get__(self, namespace: None, owner: object = None) -> stream[P, T]: ...
     @overload
     def __get__(self, namespace: Namespace, owner: object = None) -> Callable[P, Iterator[T]]: ...
     def __get__(self, namespace: Namespace | None, owner: object = None) -> Any:
-        if namespace is None:
-            return self
-
-        @functools.wraps(MethodType(self.program, namespace))  # bound, so that help() leaves out self
-        def call(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-            return namespace._iterate(self.program(namespace, *args, **kwargs))
-
-        return call
+        return self if namespace is None else self._method(namespace, namespace._iterate)
 
 
-class awaited_stream(Generic[P, T]):
+class awaited_stream(_Form, Generic[P, T]):
     """The async form of a stream: ``aread = awaited_stream(read)``, for ``async for``."""
 
     def __init__(self, form: stream[P, T]) -> None:
-        self.program = form.program
-        self.__doc__ = form.__doc__
+        super().__init__(form.program)
 
     @overload
     def __get__(self, namespace: None, owner: object = None) -> awaited_stream[P, T]: ...
     @overload
     def __get__(self, namespace: Namespace, owner: object = None) -> Callable[P, AsyncIterator[T]]: ...
     def __get__(self, namespace: Namespace | None, owner: object = None) -> Any:
-        if namespace is None:
-            return self
-
-        @functools.wraps(MethodType(self.program, namespace))  # bound, so that help() leaves out self
-        def call(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-            return namespace._aiterate(self.program(namespace, *args, **kwargs))
-
-        return call
+        return self if namespace is None else self._method(namespace, namespace._aiterate)

@@ -1,15 +1,11 @@
-"""Queue order: ``Move``, positions, priorities, weighted queue order.
+"""The order of jobs within a queue, and the order in which a worker claims from its queues.
 
-Where a waiting job is to stand in its queue, and how places are found (SC-2, SC-3).
+A queue is ordered by priority (highest first), then position (lowest first), then age. Positions are whole numbers with
+gaps: a new job's position is a hundred above the previous one. When a gap is full, the jobs around it are renumbered,
+as few of them as necessary.
 
-The order of a queue is priority, the highest first, then position, the lowest first, then age. Positions are whole
-numbers with gaps: a new job's is a hundred above the one before. Where a gap is full, the jobs around it are numbered
-anew, as few of them as make room.
-
-In which order a worker looks at its queues: as they are listed, or drawn by weight anew for each claim.
-
-A strict order starves what comes last while the first is never empty; weights share the claims out, and no
-queue with a weight waits for ever. The draw is the caller's, so that this stays a function.
+A worker claims from its queues in the order of its list, or in an order that is drawn by weight for each claim. A
+strict order starves the last queues while the first is never empty; with weights every queue gets its share.
 """
 
 from __future__ import annotations
@@ -25,13 +21,14 @@ from holdfast.errors import InvalidSetting
 Where = Literal["first", "last", "before", "after"]
 
 GAP: Final = 100
-# The jobs on either side of a full gap that are looked at first; then twice as many, and so on.
+# The number of jobs on either side of a full gap that are considered first; then twice as many, and so on.
 WINDOW: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """First or last of its priority, which may be another one; or next to a job, in that one's priority."""
+    """The new position of a job: first or last of its priority or of a given one, or next to another job, with that
+    job's priority."""
 
     where: Where
     other: str | None = None
@@ -46,9 +43,9 @@ class Move:
         after: object | None = None,
         priority: int | None = None,
     ) -> Move:
-        """As people say it, checked. A priority alone means last among those that have it."""
-        places = {"first": first, "last": last, "before": before is not None, "after": after is not None}
-        given: list[Any] = [where for where, wanted in places.items() if wanted]
+        """A move from the options of a caller, checked. A priority alone means the last position of that priority."""
+        options = {"first": first, "last": last, "before": before is not None, "after": after is not None}
+        given: list[Any] = [where for where, is_given in options.items() if is_given]
         if len(given) > 1:
             raise InvalidSetting("pass only one of first, last, before and after", code="conflicting_options")
         if not given and priority is None:
@@ -72,9 +69,9 @@ def check_priority(value: object) -> int:
 
 
 def needed(window: int) -> int:
-    """How far apart jobs must come to stand when so many on either side are numbered anew.
+    """The distance between jobs after this many on either side were renumbered.
 
-    More where there are more: whoever has numbered many then has many moves before them until it is their turn again.
+    It grows with the window: after a large renumbering, many moves fit before the next one.
     """
     return 2 * (window // WINDOW).bit_length() + 2
 
@@ -85,7 +82,7 @@ _SMALLEST: Final = 1e-300
 
 def check_weights(weights: Mapping[str, int] | None) -> None:
     for queue, weight in (weights or {}).items():
-        # Exactly int: a bool, or a number out of JSON, would be taken for one.
+        # Exactly int: bool is a subclass of it.
         if type(weight) is not int or not 1 <= weight <= HEAVIEST:
             raise InvalidSetting(
                 f"the weight of queue {queue!r} must be a whole number from 1 to {HEAVIEST:,}", code="invalid_weight"
@@ -93,10 +90,11 @@ def check_weights(weights: Mapping[str, int] | None) -> None:
 
 
 def drawn_order(queues: Sequence[str], weights: Mapping[str, int] | None, draw: Callable[[], float]) -> tuple[str, ...]:
-    """The queues for one claim. With weights each comes first as often as its share of the weight (1 if it has none).
+    """The queues for one claim. With weights each is first as often as its share of the total weight (default 1).
 
-    A race: every queue is given an exponential time of arrival with its weight as the rate, and the order is the
-    order of arrival. So the rest of the order is fair too, which matters when the first queue is empty.
+    Every queue gets a random arrival time with its weight as the rate of an exponential distribution, and the order is
+    the order of arrival. So the rest of the order is fair too, which matters if the first queue is empty. ``draw`` is
+    the random source, passed in so that this function is pure.
     """
     if not weights:
         return tuple(queues)

@@ -1,15 +1,13 @@
-"""How an attempt ends, as data, and what a handler raises to say so.
+"""How an attempt ends, as data, and the exceptions that a handler raises to end it.
 
-What a handler raises to say how its attempt ends:
+    RetryLater another attempt, after a given delay; counted as a failure
+    Reject     no further attempt can help: the job becomes a dead letter at once
+    Cancel     the work is no longer wanted: the job ends as cancelled
+    Snooze     run again later, at no cost; raised by ``ctx.snooze``
+    Stopped    raised *in* a handler by ``ctx.raise_if_cancelled()`` when it must stop
 
-    RetryLater another attempt, after a delay of its own; counted as a failure
-    Reject     no further try can help: to the dead letters at once
-    Cancel     the work is not wanted any more: the job ends as cancelled
-    Snooze     not now: run again later, at no cost; raised by ``ctx.snooze``
-    Stopped    raised *in* a handler by ``ctx.raise_if_cancelled()`` when it has been told to stop
-
-The first four are ordinary exceptions, so that ``except Exception`` in a handler swallows them like any other.
-``Stopped`` is none, like asyncio's own ``CancelledError``: a loop that carries on after errors must still end.
+The first four are ordinary exceptions, so ``except Exception`` in a handler catches them like any other. ``Stopped`` is
+not, like asyncio's ``CancelledError``: a loop that continues after errors must still end.
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ from holdfast.errors import InvalidSetting
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """``result`` is JSON text, or None when the handler returned nothing; ``ref`` is where a result lies.
+    """``result`` is JSON text, or None if the handler returned nothing; ``ref`` is the reference of a stored result.
 
-    A ``note`` is kept with the end of the attempt, here and below: the exit code and the log of a program.
+    A ``note`` is recorded with the end of the attempt, here and below: the exit code and the log of a program.
     """
 
     result: str | None = None
@@ -36,15 +34,15 @@ class Succeeded:
     ref: str | None = None
 
 
-WELL = Succeeded()
-"""Nearly every end, and nothing in it differs."""
+PLAIN_SUCCESS = Succeeded()
+"""The most frequent outcome: success without a result. One object, so that it can be recognized by identity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler raised. ``after`` overrides the delay, ``backoff`` the rule; ``no_sooner`` is what somebody else has
-    asked for, and makes a delay longer, never shorter; ``final``: no further try can help. ``frame`` is where in the
-    user's own code (``module:function``)."""
+    """The handler raised. ``after`` overrides the delay, ``backoff`` the rule. ``no_sooner`` is a delay that another
+    system requested: it makes the delay longer, never shorter. ``final``: no further attempt can help. ``frame`` is the
+    location in the user's code (``module:function``)."""
 
     code: str
     message: str
@@ -60,7 +58,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """The process the handler ran in is gone, the worker is not: counted with the lost workers (CX-10)."""
+    """The child process of the handler died, but not the worker. It counts like a lost worker."""
 
     code: str
     message: str
@@ -70,7 +68,7 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
-    """The handler asked to be run again later; it is not a failure and costs no retry."""
+    """The handler requested to run again later. It is not a failure and costs no retry."""
 
     delay: float
     reason: str | None = None
@@ -79,7 +77,7 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The handler ended its job itself: the work is not wanted any more."""
+    """The handler ended its job, because the work is no longer wanted."""
 
     reason: str | None = None
     cost: float | None = None
@@ -87,9 +85,9 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The handler waits for a time, an event or people, and holds nothing meanwhile: it is run again then.
+    """The handler is suspended until a time, an event or an approval, and runs again then.
 
-    ``pause`` is a ``Pause`` as JSON, ``steps`` are entries to be remembered with it (``engine/steps.py``).
+    ``pause`` is a ``Pause`` as JSON, ``steps`` are entries to record with it (``engine/steps.py``).
     """
 
     pause: dict[str, Any]
@@ -99,14 +97,14 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The job's success was committed with the handler's own transaction: there is nothing left to settle."""
+    """The handler's own transaction has committed the job's success: there is nothing to settle."""
 
 
 Outcome = Succeeded | Failed | Crashed | Snoozed | Cancelled | Paused
 
 
-def outcome_word(outcome: Outcome | Settled | None) -> str:
-    """One word for logs and metrics; None is an attempt that was stopped from outside."""
+def outcome_label(outcome: Outcome | Settled | None) -> str:
+    """One word for logs and metrics; None is an attempt that the worker stopped."""
     match outcome:
         case Succeeded() | Settled():
             return "succeeded"
@@ -125,7 +123,7 @@ def outcome_word(outcome: Outcome | Settled | None) -> str:
 
 
 class RetryLater(Exception):
-    """Ask for another attempt: ``raise RetryLater("5m", "the service is down")``.
+    """Raise this in a handler to request another attempt: ``raise RetryLater("5m", "the service is down")``.
 
     The job waits for ``after``, or by ``backoff``, or with neither by its own retry policy. It counts as a failed
     attempt like any other; at the limit the job becomes a dead letter.
@@ -142,7 +140,7 @@ class RetryLater(Exception):
         self.backoff = None if backoff is None else as_backoff(backoff)
 
     def __str__(self) -> str:
-        return self.message or "the handler asked for another attempt"
+        return self.message or "the handler requested another attempt"
 
 
 class Reject(Exception):
@@ -169,7 +167,7 @@ class Cancel(Exception):
 
 
 class Snooze(Exception):
-    """The job waits and is run again; it has not failed."""
+    """The job waits and runs again. It has not failed."""
 
     def __init__(self, delay: Duration, reason: str | None = None) -> None:
         super().__init__(delay, reason)

@@ -1,9 +1,9 @@
-"""JSON in and out: what may be a payload, a result or a checkpoint, and how it is written (rule 29).
+"""Encodes and decodes payloads, results and checkpoints as JSON, and refuses values that cannot be stored.
 
-Invariant: what ``encode`` lets through is held by both stores and comes back from ``decode`` with the same
-meaning (tuples as lists, enum members as their values); the rest is refused with a stable code and the
-culprit's path, never its value. Nothing recurses in Python, and the work before a refusal is bounded by
-``limit``, also for values that contain themselves. Called by the client, the settler and the codecs.
+Invariant: a value that ``encode`` accepts can be stored by both stores, and ``decode`` returns it with the same meaning
+(tuples as lists, enum members as their values). Other values are refused with a stable code and the path of the
+offending item, never its value. Nothing recurses in Python, and the work before a refusal is bounded by ``limit``, also
+for values that contain themselves.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | flo
 
 DEFAULT_LIMIT: Final = 1_048_576
 MAX_DEPTH: Final = 100
-# At least 309, since a store may hand back 1e308 written out in full; far below the 4,300 Python converts
-# by default, as that takes quadratic time. (Other languages may lose digits from 2**53 on: theirs to know.)
+# At least 309, because a store may return 1e308 written out in full; far below the 4,300 that Python converts by
+# default, because the conversion takes quadratic time. (Other languages may lose digits from 2**53 on.)
 MAX_DIGITS: Final = 1_000
 
 _TOO_BIG: Final = 10**MAX_DIGITS
@@ -37,19 +37,19 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,59}")
 
-# Where an item lies: the trail of its container (None at the root), and its key or index in there.
+# The path of an item: the trail of its container (None at the root), and its key or index there.
 _Trail: TypeAlias = "tuple[_Trail, object] | None"
 _EVERYDAY: Final = 2**63
 _WRAPPING: Final[_Trail] = (None, "")
 
-# No check for cycles: by the time an encoder runs, ``_inspect`` has bounded depth and size.
+# No check for cycles: before an encoder runs, ``_inspect`` has bounded depth and size.
 _encoder = partial(json.JSONEncoder, ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 _COMPACT: Final = _encoder()
 _SORTED: Final = _encoder(sort_keys=True)
 
 
 MARK: Final = '{"$holdfast":'
-"""How begins what is sealed, or lies elsewhere."""
+"""The beginning of a text that is sealed, or refers to a value stored elsewhere."""
 
 
 def encode(value: object, *, limit: int = DEFAULT_LIMIT, what: str = "payload") -> str:
@@ -58,38 +58,38 @@ def encode(value: object, *, limit: int = DEFAULT_LIMIT, what: str = "payload") 
 
 
 def own(text: str, what: str = "payload") -> str:
-    """The text of a value that somebody gave. One that looks like what the vault writes is refused: whoever opened it
-    would be shown what lies under a reference that anybody can write."""
+    """Refuse a user's value that looks like the text of the vault. Otherwise a user could write a reference, and would
+    be shown the value that is stored there."""
     if text.startswith(MARK):
         raise InvalidPayload(f"a {what} must not look like a sealed or stored value", code="payload_reserved")
     return text
 
 
 def canonical(value: object, *, limit: int = DEFAULT_LIMIT, what: str = "payload") -> str:
-    """The same with keys sorted by code point at every depth, for hashing; ``1`` stays apart from ``1.0``."""
+    """The same with keys sorted by code point at every depth, for hashing; ``1`` and ``1.0`` stay different."""
     return _write(_SORTED, value, limit, what)
 
 
 def decode(text: str | bytes) -> JsonValue:
-    """Read JSON text. Whatever this returns, ``encode`` takes, if there is room."""
+    """Read JSON text. ``encode`` accepts the result, if it is within the limit."""
     try:
         source = text if isinstance(text, str) else str(text, "utf-8")
         if not source.isascii():
-            source.encode()  # a str may hold lone surrogates as they are
+            source.encode()  # a str may contain lone surrogates
         value: JsonValue = _read(source)
     except (UnicodeDecodeError, UnicodeEncodeError) as error:
         raise _refusal("payload_bad_text", "JSON text", f"not UTF-8 at {error.start}") from None
     except json.JSONDecodeError as error:
-        # How deep the reader gets before it gives up depends on the program around it.
+        # The depth at which the reader gives up depends on the stack of the program around it.
         if _opened(error.doc[: error.pos]) > MAX_DEPTH:
             raise _refusal("payload_too_deep", "JSON text", _DEEP) from None
         raise _refusal("payload_not_json", "JSON text", str(error)) from None
-    except ValueError as error:  # an interpreter told to convert fewer digits than we allow
+    except ValueError as error:  # an interpreter that is configured to convert fewer digits
         raise _refusal("payload_bad_number", "JSON text", str(error)) from None
     except RecursionError:
         raise _refusal("payload_too_deep", "JSON text", _DEEP) from None
-    # Text with few brackets is not deep, and without \u it hides nothing that cannot be stored: most of what
-    # a store gives back needs no second look.
+    # Text with few brackets is not deep, and without \u it cannot hide characters that cannot be stored: most texts
+    # from a store need no inspection.
     escapes = "\\u" in source
     if escapes or (len(source) > MAX_DEPTH and source.count("[") + source.count("{") > MAX_DEPTH):
         _inspect(value, len(source), "JSON text", texts=escapes)
@@ -97,7 +97,7 @@ def decode(text: str | bytes) -> JsonValue:
 
 
 class Unreadable(dict[str, Any]):
-    """Stands in a record where the database holds a document that cannot be read: ``{"unreadable": why}``."""
+    """The value of a stored document that cannot be read: ``{"unreadable": why}``."""
 
     def __init__(self, why: str) -> None:
         super().__init__(unreadable=why)
@@ -108,13 +108,12 @@ class Unreadable(dict[str, Any]):
 
 
 def look_at(text: str | bytes) -> Any:
-    """Read JSON that is only to be shown, whatever was written into the database. Never raises: a number with more
-    digits than Python converts stays text, and what cannot be read at all, or not be written again, is ``Unreadable``.
-    """
+    """Read JSON for display, whatever is stored in the database. Never raises: a number with too many digits stays
+    text, and a document that cannot be read, or not be written again, becomes ``Unreadable``."""
     try:
         source = text if isinstance(text, str) else str(text, "utf-8")
         value = _LENIENT.decode(source)
-        if _ESCAPED_SURROGATE.search(source):  # it may be half of a pair, which no answer can carry
+        if _ESCAPED_SURROGATE.search(source):  # a lone surrogate, which cannot be sent in a response
             value = json.loads(_LOOSE.encode(value).encode("utf-8", "replace"))
     except RecursionError:
         return Unreadable(_DEEP)
@@ -145,8 +144,8 @@ def _digits(digits: str) -> int | str:
 
 
 def _read(source: str) -> JsonValue:
-    """``_READER.decode`` without its search for white space around what nearly always has none. A short text has no
-    number that is too long, so nobody looks at each of them."""
+    """``_READER.decode`` without its search for surrounding white space, which there usually is not. A short text
+    cannot have a number that is too long, so its numbers are not checked one by one."""
     try:
         value, end = (_scan_short if len(source) <= MAX_DIGITS else _scan)(source, 0)
     except StopIteration:
@@ -155,19 +154,19 @@ def _read(source: str) -> JsonValue:
 
 
 def _opened(source: str) -> int:
-    """How many brackets are open at the end of a piece of JSON, those inside strings left out."""
+    """The number of open brackets at the end of a piece of JSON, without those inside strings."""
     bare = _STRING.sub("", source)
     return bare.count("[") + bare.count("{") - bare.count("]") - bare.count("}")
 
 
 def safe_text(text: str, limit: int) -> str:
-    """At most ``limit`` characters that every store can hold; for errors of handlers. Never raises.
+    """At most ``limit`` characters that every store accepts; for errors of handlers. Never raises.
 
-    What cannot be stored becomes U+FFFD. A note at the end counts what was cut, if the limit has room for it.
+    Characters that cannot be stored become U+FFFD. A note at the end counts the cut characters, if it fits.
     """
     limit, size, note = max(limit, 0), len(text), ""
     if size > limit:
-        # Measured with the largest count it could name; the true one is no longer.
+        # Measured with the largest possible count; the actual one is not longer.
         kept = limit - len(f"… [{size} characters cut]")
         if kept >= 0:
             limit, note = kept, f"… [{size - kept} characters cut]"
@@ -183,11 +182,11 @@ def _write(encoder: json.JSONEncoder, value: object, limit: int, what: str) -> s
     except UnicodeEncodeError:
         _inspect(value, limit, what, texts=True)
         raise
-    except TypeError as error:  # a class that misleads about itself
+    except TypeError as error:  # a class that pretends to be another
         raise _refusal("payload_not_json", what, str(error)) from error
-    except ValueError as error:  # an interpreter told to convert fewer digits than we allow
+    except ValueError as error:  # an interpreter that is configured to convert fewer digits
         raise _refusal("payload_bad_number", what, str(error)) from error
-    # This is how the encoder writes NUL, and also "u0000" after a backslash, which is harmless.
+    # The encoder writes NUL like this, and also "u0000" after a backslash, which is harmless.
     if "\\u0000" in text:
         _inspect(value, limit, what, texts=True)
     if size > limit:
@@ -196,7 +195,7 @@ def _write(encoder: json.JSONEncoder, value: object, limit: int, what: str) -> s
 
 
 def _is_plain(value: object) -> bool:
-    """A few names with short texts and everyday numbers, as most calls have, or just one: nothing needs inspecting."""
+    """Whether it is a small object of short texts and ordinary numbers, like most payloads: no inspection needed."""
     if type(value) is not dict:
         return (type(value) is int and -_EVERYDAY < value < _EVERYDAY) or (type(value) is str and len(value) < 1024)
     if len(value) > 16:
@@ -214,12 +213,12 @@ def _is_plain(value: object) -> bool:
 
 
 def _inspect(root: object, limit: int, what: str, *, texts: bool = False) -> None:
-    """Refuse, level by level, what the C encoder would rewrite, choke on or pay dearly for.
+    """Refuse, level by level, values that the C encoder would change, fail on or take very long for.
 
-    Text is looked into only on suspicion (``texts``): the encoded whole shows whether there is cause.
+    Text is searched only if ``texts``: the encoded text shows whether that is necessary.
     """
-    # A lower bound of the size: every item takes a character and a comma, text its length. Without it, a
-    # list that holds itself twice would take 2**100 steps to be found too deep.
+    # ``room`` is a lower bound of the space left: every item takes a character and a comma, text its length. Without
+    # it, a list that contains itself twice would take 2**100 steps before it is refused as too deep.
     room = limit + 2
     bare = type(root) in _BOXES
     level: list[tuple[Any, _Trail]] = [(root, None) if bare else ([root], _WRAPPING)]
@@ -261,7 +260,7 @@ def _inspect(root: object, limit: int, what: str, *, texts: bool = False) -> Non
 
 
 def _base(kind: type, what: str, trail: _Trail) -> type:
-    """What the encoder takes a subclass for: an IntEnum for an int, a named tuple for a list."""
+    """The type as which the encoder treats a subclass: an IntEnum as an int, a named tuple as a list."""
     for base in _BASES:
         if issubclass(kind, base):
             return base
@@ -270,9 +269,9 @@ def _base(kind: type, what: str, trail: _Trail) -> type:
 
 
 def _check_keys(box: dict[Any, object], what: str, trail: _Trail) -> None:
-    """All keys of one dict, once: only where one is not exactly a str, or text is under suspicion."""
+    """Check all keys of a dict: called once per dict, if a key is not exactly a str or text has to be searched."""
     for key in box:
-        # The encoder would make text of 1, True and None, and nobody could tell them from text again.
+        # The encoder would turn 1, True and None into text, and they could not be told from text when read.
         if not issubclass(type(key), str):
             raise _refusal("payload_bad_key", what, f"a key is {type(key).__name__}, not str", trail)
         if _UNSTORABLE.search(key):
@@ -286,7 +285,7 @@ def _refusal(code: str, what: str, why: str, trail: _Trail = None) -> InvalidPay
 
 
 def path_of(trail: Any) -> str:
-    """``$.items[3].when``; of a long trail, the end."""
+    """``$.items[3].when``; only the end of a long trail."""
     steps = []
     while trail is not None and trail[0] is not _WRAPPING:
         trail, key = trail

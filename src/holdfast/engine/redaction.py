@@ -1,17 +1,10 @@
-"""Take secrets out of text before it is stored or logged.
+"""Removes secrets from text before it is stored or logged: errors, reasons, progress, log lines.
 
-Taking secrets out of text before it is stored or logged (security rule 30): errors, reasons, progress, log lines.
+A secret is recognized by its name (``password=…``, ``"token": "…"``), by its shape (a JWT, a private key), or by its
+value, which the caller passes in. Nothing here reads the environment.
 
-Three ways to know one: the name it stands under (``password=…``, ``"token": "…"``), the shape it has (a JWT, a
-private key), or the value itself, handed in by whoever may look at the environment. Nothing here reads anything.
-
-Invariant: the time is linear in the length of the text, whoever wrote it. Every pattern either has bounded repeats
-or begins only where a run of its characters begins, and text is cut before it is searched. Called by the runtime.
-
-What secrets look like in text: under a telling name, or by their own shape. The patterns behind ``redaction``.
-
-Each one is written so that no text can make it slow: repeats are bounded, or the pattern starts only where a run
-of its characters starts and takes all of it.
+Invariant: the time is linear in the length of the text, for every text. Every pattern either has bounded repeats, or
+starts only where a run of its characters starts and takes all of it; and text is cut before it is searched.
 """
 
 from __future__ import annotations
@@ -30,7 +23,7 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]{0,30}")
 _KEY_BLOCK: Final = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL
 )
-# Three groups: what stays in front, the secret, what stays behind. A scheme is followed by something that is no word.
+# Three groups: text to keep, the secret, text to keep. A scheme is followed by something that is not a plain word.
 _SHAPES: Final = (
     re.compile(r"\b((?i:bearer|basic)\s{1,4})((?=[a-z+/._~\-]{0,200}[A-Z0-9=])[A-Za-z0-9._~+/\-]{8,4000}={0,2})()"),
     re.compile(r"()((?<![A-Za-z0-9_\-])eyJ[A-Za-z0-9_\-]{5,}\.[A-Za-z0-9_\-]{5,}(?:\.[A-Za-z0-9_\-]*)?)()"),
@@ -54,10 +47,10 @@ _BRACKETS: Final = re.compile(r"""["'(){}\[\]]""")
 
 
 class NamePattern:
-    """Finds ``name=``, ``"name":`` and the like, where the name has a secret word in it."""
+    """Finds ``name=``, ``"name":`` and the like, if the name contains a secret word."""
 
     def __init__(self, words: str) -> None:
-        # After the word a plural, or more of the name: `token_2`, `secretKey`, but no `tokenizer`.
+        # The word may be a plural, or be followed by more of the name: `token_2`, `secretKey`, but not `tokenizer`.
         name = rf"(?:{words})s?(?:[_\-0-9A-Z][\w\-]{{0,40}})?"
         self._whole = re.compile(rf"(?:{words})s?(?:[_\-0-9A-Z]|$)")
         self._before_value = re.compile(rf"""({name})\\?["']?[ \t]{{0,8}}(?:=>|:=|==?|:)[ \t]{{0,8}}""")
@@ -74,14 +67,15 @@ def name_pattern(names: Iterable[str]) -> NamePattern:
 
 
 def _word(name: str) -> str:
-    """``api_key`` also as ``apiKey``, ``api-key``; a short one only where a word begins, since others contain it."""
+    """A pattern for ``api_key`` that also matches ``apiKey`` and ``api-key``. A short name matches only at the start of
+    a word, because other words contain it."""
     parts = [re.escape(part) for part in re.split(r"[_\-\s]+", name.strip()) if part]
     begins = r"(?<![A-Za-z])" if len(name) <= 4 else ""
     return f"{begins}(?i:{r'[_ -]?'.join(parts)})"
 
 
 def encodings(value: str) -> Iterator[str]:
-    """How the same value looks inside JSON, a ``repr`` and a URL."""
+    """The value as it is written inside JSON, a ``repr`` and a URL."""
     plain = value.encode("utf-8", "replace").decode()
     yield json.dumps(plain)[1:-1]
     yield json.dumps(plain, ensure_ascii=False)[1:-1]
@@ -91,56 +85,57 @@ def encodings(value: str) -> Iterator[str]:
 
 def url_passwords(text: str) -> Iterator[str]:
     if "://" in text:
-        for found in _URL.findall(text):
-            yield found
-            yield unquote(found)
+        for password in _URL.findall(text):
+            yield password
+            yield unquote(password)
 
 
 def shown_url(url: object) -> str:
-    """A URL as it may stand in a message: without credentials and query. Of what is no URL nothing but its first word,
-    since a password may be anywhere in it."""
+    """A URL for a message: without credentials and query. Of a text that is not a URL only the scheme is shown, because
+    a password may be anywhere in it."""
     text = url if isinstance(url, str) else ""
     scheme, colon, rest = text.partition(":")
     if not colon or not _SCHEME.fullmatch(scheme):
         return "the text given"
     if not rest.startswith("//"):
         return f"{scheme}:…"
-    credentials, at, place = rest[2:].rpartition("@")
-    if not at and (not place.startswith("/") or ":" in place):  # only a path is sure to be no password
+    credentials, at, location = rest[2:].rpartition("@")
+    if not at and (not location.startswith("/") or ":" in location):  # only a path is certainly not a password
         return f"{scheme}://…"
-    place = re.split("[?#]", place, maxsplit=1)[0]
-    return f"{scheme}://{'…@' if credentials or at else ''}{place}"
+    location = re.split("[?#]", location, maxsplit=1)[0]
+    return f"{scheme}://{'…@' if credentials or at else ''}{location}"
 
 
 def hide_shapes(text: str, hidden: str) -> str:
-    """Without what is a secret by its shape, whatever it is called."""
+    """The text without secrets that are recognized by their shape."""
     if "-----BEGIN" in text:
         text = _KEY_BLOCK.sub(hidden, text)
     if "://" in text:
         text = _URL.sub(lambda url: url.group()[: url.start(1) - url.start()] + hidden + "@", text)
     for shape in _SHAPES:
-        text = shape.sub(lambda found: found[1] + hidden + found[3], text)
+        text = shape.sub(lambda match: match[1] + hidden + match[3], text)
     return text
 
 
 def hide_named(text: str, names: NamePattern, hidden: str) -> str:
-    """Without the values that stand under a secret name."""
+    """The text without the values of secret names."""
     parts: list[str] = []
     done = 0
-    while (found := names.search(text, done)) is not None:
-        start = found.end()
+    while (match := names.search(text, done)) is not None:
+        start = match.end()
         parts.append(text[done:start])
-        if text.startswith(hidden, start):  # a text may come by here twice
+        if text.startswith(hidden, start):  # the text was redacted before
             done = start
             continue
-        done = _value_end(text, start, header=_HEADER.search(found[1]) is not None)
+        done = _value_end(text, start, header=_HEADER.search(match[1]) is not None)
         value = text[start:done]
         parts.append(value if _TELLING.fullmatch(value) else hidden)
     return "".join(parts) + text[done:] if parts else text
 
 
 def _value_end(text: str, start: int, *, header: bool) -> int:
-    """Where the value that begins here ends. What was opened and not closed goes to the end of the text."""
+    """The end of the value that begins at ``start``. A quote or bracket that is not closed extends to the end of the
+    text."""
     if opening := _OPENING.match(text, start):
         mark = opening[1]
         if len(mark) == 1:
@@ -155,23 +150,23 @@ def _value_end(text: str, start: int, *, header: bool) -> int:
 
 
 def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
-    found = pattern.match(text, start)
-    return start if found is None else found.end()
+    match = pattern.match(text, start)
+    return start if match is None else match.end()
 
 
 def _closing(text: str, start: int) -> int:
-    """The end of what is in brackets; brackets within quotes do not count."""
+    """The end of a bracketed value; brackets within quotes do not count."""
     depth, at = 0, start
-    while (found := _BRACKETS.search(text, at)) is not None:
-        at = found.end()
-        if found[0] in "([{":
+    while (match := _BRACKETS.search(text, at)) is not None:
+        at = match.end()
+        if match[0] in "([{":
             depth += 1
-        elif found[0] in ")]}":
+        elif match[0] in ")]}":
             depth -= 1
             if depth == 0:
                 return at
         else:
-            closed = _REST_OF_TEXT[found[0]].match(text, at)
+            closed = _REST_OF_TEXT[match[0]].match(text, at)
             at = closed.end() if closed else len(text)
     return len(text)
 
@@ -183,25 +178,25 @@ SECRET_NAMES: Final = (
     *("ssn", "card_number", "cvv"),
 )
 LEAST: Final = 6
-"""A known value shorter than this could be any word, and is not looked for."""
+"""A known value shorter than this could be any word, and is not searched for."""
 LEAST_RESTRICTED: Final = 4
-"""The same for the values of a restricted payload: of those any word may go."""
+"""The same for the values of a restricted payload, where ordinary words may be removed too."""
 LINE_LIMIT: Final = 2_000
 SPARE: Final = 4
-"""How many times the length that is kept is searched: redacting mostly makes text shorter."""
+"""The part of a text that is searched, as a multiple of the length that is kept: redaction usually shortens text."""
 
 _WHITE: Final = re.compile(r"[\t\r\n\v\f\x85\u2028\u2029]+")
 _UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Redact(Protocol):
-    """At most ``limit`` characters of the text, without what is known to be secret; says how much was cut."""
+    """At most ``limit`` characters of the text, without known secrets, with a note of how much was cut."""
 
     def __call__(self, text: str, limit: int = LINE_LIMIT, /) -> str: ...
 
 
 class Redactor:
-    """Knows names and values. More values may be told at any time; every later text is without them."""
+    """Knows secret names and values. Values may be added at any time; later texts are redacted with them."""
 
     def __init__(self, names: Iterable[str] = (), values: Iterable[str] = ()) -> None:
         self._names = tuple(dict.fromkeys((*SECRET_NAMES, *names)))
@@ -211,17 +206,17 @@ class Redactor:
         self.know(*values)
 
     def know(self, *values: str, least: int = LEAST) -> None:
-        """Hide these from now on. Others go on with the list they have begun with."""
+        """Hide these values from now on. Calls under way in other threads use the values they started with."""
         fresh = {value for value in values if len(value) >= least}
         if fresh <= set(self._values):
             return
         known = {*self._values, *fresh, *(text for value in fresh for text in encodings(value))}
-        # The longest first: of two that begin alike the longer one must be found.
+        # Longest first: of two values with the same beginning, the longer one must match.
         self._values = tuple(sorted(known, key=lambda value: (-len(value), value)))
         self._known = re.compile("|".join(map(re.escape, self._values)))
 
     def register(self, value: object) -> None:
-        """``know`` for a value somebody typed: what could not be hidden is refused."""
+        """``know`` for a value from a user: refuses one that could not be hidden."""
         if not isinstance(value, str) or len(value) < LEAST:
             raise InvalidSetting(
                 f"a secret to redact must be text of at least {LEAST} characters",
@@ -231,7 +226,7 @@ class Redactor:
         self.know(value)
 
     def also(self, values: Iterable[str], least: int = LEAST) -> Redactor:
-        """A redactor for one occasion, that knows these besides."""
+        """A redactor that also knows these values."""
         values = [value for value in values if len(value) >= least]
         if not values:
             return self
@@ -253,7 +248,7 @@ class Redactor:
         return _clipped(hide_named(hide_shapes(text, HIDDEN), self._named, HIDDEN), limit, max(0, missing))
 
     def _whole_values(self, text: str) -> str:
-        """Without the beginning of a known value that the cut has left at the end."""
+        """The text without the beginning of a known value that the cut has left at its end."""
         for value in self._values:
             for size in range(min(len(value) - 1, len(text)), 3, -1):
                 if text.endswith(value[:size]):
@@ -261,7 +256,7 @@ class Redactor:
         return text
 
     def within(self, value: JsonValue) -> Iterator[str]:
-        """The texts that stand under a secret name in a document: the secrets a job was given."""
+        """The texts under a secret name in a document: the secrets among the arguments of a job."""
         stack: list[tuple[JsonValue, bool]] = [(value, False)]
         while stack:
             item, secret = stack.pop()
@@ -277,15 +272,15 @@ class Redactor:
     def in_environment(self, variables: Iterable[tuple[str, str]]) -> Iterator[str]:
         """The values of variables with a secret name, and the passwords in URLs of all of them."""
         for name, value in variables:
-            # The shell's own: where it is, not what it must not tell. A short number is a setting.
+            # PWD and OLDPWD are directories of the shell. A short number is a setting, not a secret.
             if name not in ("PWD", "OLDPWD") and self.looks_secret(name) and not (value.isdigit() and len(value) < 10):
                 yield value
             yield from url_passwords(value)
 
 
 class JobRedactor:
-    """A redactor that also knows the secrets among one job's arguments, looked up when first there is need. Of a
-    ``restricted`` payload every value is one."""
+    """A redactor that also knows the secrets among the arguments of one job; they are searched for on first use. Every
+    value of a ``restricted`` payload is a secret."""
 
     __slots__ = ("_payload", "_redact", "_secrets", "restricted")
 
@@ -300,13 +295,13 @@ class JobRedactor:
             try:
                 value = decode(self._payload)
                 self._secrets = list(_every_value(value) if self.restricted else self._redact.within(value))
-            except InvalidPayload:  # somebody else's; the handler will not get it either
+            except InvalidPayload:  # the handler will not get it either
                 self._secrets = []
         return self._redact.also(self._secrets, LEAST_RESTRICTED if self.restricted else LEAST)(text, limit)
 
 
 def _every_value(value: JsonValue) -> Iterator[str]:
-    """Each text and number, and each key that the sender may have chosen: those below the arguments' own names."""
+    """Each text and number, and each key that the sender may have chosen: all but the names of the arguments."""
     stack: list[tuple[JsonValue, int]] = [(value, 0)]
     while stack:
         item, depth = stack.pop()
@@ -320,13 +315,13 @@ def _every_value(value: JsonValue) -> Iterator[str]:
 
 
 def one_line(text: str, limit: int = LINE_LIMIT) -> str:
-    """Text for a field of a log line: no line breaks, no control characters, nothing that turns the text around."""
+    """Text for a field of a log line: no line breaks, no control characters, no changes of text direction."""
     return _clipped(_UNSEEN.sub("", _WHITE.sub(" ", text[: SPARE * limit])), limit, max(0, len(text) - SPARE * limit))
 
 
 def _clipped(text: str, limit: int, missing: int) -> str:
     if not missing and len(text) <= limit:
         return text
-    # Measured with the largest count it could name; the true one is no longer.
+    # Measured with the largest possible count; the actual one is not longer.
     kept = max(0, limit - len(f"… [{len(text) + missing} characters cut]"))
     return (text[:kept] + f"… [{len(text) - kept + missing} characters cut]")[:limit]

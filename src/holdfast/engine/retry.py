@@ -1,15 +1,8 @@
-"""``Backoff``, ``Retry``, presets, ``can_retry``; ``Retry-After`` parsing.
+"""Retry policies: how many attempts a job has, and how long it waits between them; the ``Retry-After`` header.
 
-How often a job is tried, and how long it waits in between (CX-9, JF-5, HK-3).
-
-Invariant: ``least(cap, base * factor ^ greatest(0, retry - 1 - head))`` is the whole rule. It is written once
-here and once in SQL, and a test compares the two. The bounds below keep the power finite for every retry
-the database allows, so that the SQL needs no guard. Called by ``settlement.decide``.
-
-What the HTTP header ``Retry-After`` asks for: a number of seconds, or a date (RFC 9110, section 10.2.3).
-
-The value comes from outside, so anything can be in it. What cannot be read is nothing at all, what is longer than
-is allowed is cut, and what is past is now.
+Invariant: ``least(cap, base * factor ^ greatest(0, retry - 1 - head))`` is the whole rule of a backoff. It is written
+once here and once in SQL, and a test compares the two. The bounds below keep the power finite for every retry that the
+database allows, so the SQL needs no guard.
 """
 
 from __future__ import annotations
@@ -35,7 +28,7 @@ DEFAULT_MAX_ATTEMPTS: Final = 10
 
 
 def _number(field: str, value: object, least: float, most: float) -> float:
-    # A bool is an int to Python, and never meant as a number of seconds.
+    # A bool is an int in Python, but never meant as a number of seconds.
     if isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most:
         return float(value)
     raise _invalid(f"{field} must be a number from {least:g} to {most:g}")
@@ -50,7 +43,7 @@ def _invalid(why: str, fix: str | None = None) -> InvalidSetting:
     return InvalidSetting(why, code="invalid_backoff", fix=fix)
 
 
-# What other libraries call these settings.
+# The names of these settings in other libraries.
 _BACKOFF_NAMES: Final = {
     **dict.fromkeys(("initial", "initial_delay", "initial_interval", "min", "delay"), "base"),
     **dict.fromkeys(("multiplier", "exponent", "coefficient", "backoff_coefficient"), "factor"),
@@ -66,13 +59,13 @@ _RETRY_NAMES: Final = {
 
 
 def _refuse_unknown(what: str, given: Mapping[str, object], known: Iterable[str], meant: Mapping[str, str]) -> None:
-    """An error that names the right setting, instead of a ``TypeError``."""
+    """Raise an error that names the right setting, instead of a ``TypeError``."""
     for name in given:
         if name not in known:
-            there = ", ".join(known)
+            valid = ", ".join(known)
             hint = f"Use {meant[name]}." if name in meant else ""
             raise InvalidSetting(
-                f"{what} has no {name}", code="unknown_option", fix=f"{hint} There are {there}.".strip()
+                f"{what} has no {name}", code="unknown_option", fix=f"{hint} There are {valid}.".strip()
             )
 
 
@@ -80,8 +73,8 @@ def _refuse_unknown(what: str, given: Mapping[str, object], known: Iterable[str]
 class Backoff:
     """Delays in seconds: ``base``, then ``factor`` times as long each time, up to ``cap``.
 
-    ``head`` is how many more delays stay at ``base`` before the growth sets in. With ``jitter`` a delay is
-    drawn evenly from zero to what the rule says, so that jobs that failed together do not return together.
+    ``head`` is the number of further delays that stay at ``base`` before they grow. With ``jitter`` a delay is drawn
+    evenly from zero to the value of the rule, so that jobs that failed together do not return together.
     """
 
     base: float = 1.0
@@ -97,7 +90,8 @@ class Backoff:
             return object.__new__(cls)
 
     def __post_init__(self) -> None:
-        # Whole numbers become floats, so that equal policies are written alike. (Frozen, hence object.)
+        # Whole numbers become floats, so that equal policies have equal JSON. (``object``, because the class is
+        # frozen.)
         object.__setattr__(self, "base", _number("base", self.base, 0.0, MAX_DELAY))
         object.__setattr__(self, "factor", _number("factor", self.factor, 1.0, MAX_FACTOR))
         object.__setattr__(self, "cap", _number("cap", self.cap, 0.0, MAX_DELAY))
@@ -110,15 +104,15 @@ class Backoff:
         try:
             return min(self.cap, self.base * self.factor ** max(0, retry - 1 - self.head))
         except OverflowError:
-            # Far behind any retry the database allows. Zero times whatever it was is still zero.
+            # Far beyond any retry the database allows. With a base of zero the delay is zero.
             return self.cap if self.base else 0.0
 
     def delay(self, retry: int, random01: float) -> float:
-        """The delay itself; ``random01`` is drawn by the caller, evenly from 0 to 1."""
+        """The delay before a retry. ``random01`` is drawn by the caller, evenly from 0 to 1."""
         return random01 * self.ceiling(retry) if self.jitter else self.ceiling(retry)
 
     def span(self, retries: int) -> float:
-        """The longest that so many retries wait together, in seconds."""
+        """The longest total time that this number of retries waits, in seconds."""
         return sum(self.ceiling(retry) for retry in range(1, retries + 1))
 
     def to_json(self) -> dict[str, JsonValue]:
@@ -132,10 +126,10 @@ class Backoff:
 
     @classmethod
     def from_json(cls, value: object) -> Backoff:
-        """Read what ``to_json`` wrote, in this release or another.
+        """Read the output of ``to_json``, of this release or another.
 
-        Missing fields have their defaults, and unknown ones are passed over: a worker must be able to settle
-        what a newer release has enqueued.
+        Missing fields have their defaults, and unknown ones are ignored: a worker must be able to settle jobs that a
+        newer release has enqueued.
         """
         if not isinstance(value, Mapping):
             raise _invalid(f"a backoff is an object, not {type(value).__name__}")
@@ -167,7 +161,7 @@ def preset(name: str) -> Backoff:
     try:
         return PRESETS[name]
     except KeyError:
-        raise _invalid(f"there is no backoff called {name!r}", f"Choose from {', '.join(PRESETS)}.") from None
+        raise _invalid(f"unknown backoff preset {name!r}", f"Choose from {', '.join(PRESETS)}.") from None
 
 
 Errors = tuple[type[BaseException], ...]
@@ -175,7 +169,7 @@ Errors = tuple[type[BaseException], ...]
 
 def _errors(name: str, given: object) -> Errors:
     types = given if isinstance(given, (tuple, list, set, frozenset)) else (given,)
-    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in types):
+    if not all(isinstance(item, type) and issubclass(item, BaseException) for item in types):
         raise _refused(f"{name} must be types of exceptions")
     return tuple(types)
 
@@ -220,7 +214,7 @@ class Retry:
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        # Frozen, hence object.
+        # ``object``, because the class is frozen.
         object.__setattr__(self, "backoff", as_backoff(self.backoff))
         whole("max_attempts", self.max_attempts, 1, MAX_RETRIES + 1, "invalid_retry")
         whole("max_crashes", self.max_crashes, 0, MAX_RETRIES, "invalid_retry")
@@ -239,7 +233,7 @@ class Retry:
 
 
 def as_backoff(value: object) -> Backoff:
-    """A ``Backoff``, also by the name of a preset, or ``InvalidSetting``."""
+    """A ``Backoff``, or the preset of that name; ``InvalidSetting`` for anything else."""
     if isinstance(value, str):
         return preset(value)
     if not isinstance(value, Backoff):
@@ -248,7 +242,7 @@ def as_backoff(value: object) -> Backoff:
 
 
 AT_MOST_ONCE: Final = Retry(max_attempts=1, max_crashes=0)
-"""Begun once: neither a failure nor a lost worker is a reason to begin it again (SC-7)."""
+"""The job starts once: it is not repeated after a failure, nor after the loss of its worker."""
 
 
 def attempt_limit(max_attempts: object) -> int | None:
@@ -260,7 +254,8 @@ def attempt_limit(max_attempts: object) -> int | None:
 
 
 def as_policy(value: object) -> Retry:
-    """What a kind is declared with, or ``InvalidSetting``. A preset's name is the usual policy with that backoff."""
+    """The retry policy of a kind, or ``InvalidSetting``. The name of a preset is the default policy with that
+    backoff."""
     if isinstance(value, str):
         return Retry(backoff=preset(value))
     if not isinstance(value, Retry):
@@ -269,7 +264,8 @@ def as_policy(value: object) -> Retry:
 
 
 def as_stored_policy(value: object) -> Retry:
-    """What one job is given: only what the database can keep, since another program may run it."""
+    """The retry policy of one job: without exception types, which cannot be stored for the program that runs the
+    job."""
     policy = as_policy(value)
     if policy.retry_on or policy.give_up_on:
         raise _refused(
@@ -280,20 +276,24 @@ def as_stored_policy(value: object) -> Retry:
 
 
 def can_retry(state: str, attempts: int, max_attempts: int = DEFAULT_MAX_ATTEMPTS) -> bool:
-    """Whether attempts are left for a job in this state (HK-3): none for one that succeeded or is running.
+    """Whether attempts are left for a job in this state: none for a job that succeeded or is running.
 
-    It counts, and that is all: whether the step is legal is for the table of transitions to say.
+    It only counts. The table of transitions decides whether a transition is legal.
     """
     return state not in (State.SUCCEEDED, State.IN_PROGRESS) and attempts < max_attempts
 
 
+# The header ``Retry-After`` (RFC 9110, section 10.2.3) is a number of seconds or a date. It comes from outside, so it
+# may contain anything: a malformed value counts as none, a delay over the limit is cut, and a date in the past means
+# now.
+
 LONGEST_VALUE: Final = 100
-_SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")  # by the book whole ones; some services send parts
+_SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")  # the RFC allows whole numbers only; some services send fractions
 _NOT_A_DATE = (ValueError, TypeError, OverflowError, IndexError)
 
 
 def asked_delay(value: object, now: datetime, longest: float) -> float | None:
-    """Seconds from ``now``, from 0 to ``longest``; None for what says nothing."""
+    """The delay of a ``Retry-After`` header in seconds, from 0 to ``longest``; None for a malformed one."""
     text = _text(value)
     if text is None:
         return None
@@ -306,13 +306,13 @@ def asked_delay(value: object, now: datetime, longest: float) -> float | None:
 
 
 def http_date(value: object) -> datetime | None:
-    """A date as HTTP writes it, in any of the three forms; None for anything else."""
+    """A date in one of the three formats of HTTP; None for anything else."""
     text = _text(value)
     if text is None:
         return None
     try:
-        found = parsedate_to_datetime(text)
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        date = parsedate_to_datetime(text)
+        return date.replace(tzinfo=UTC) if date.tzinfo is None else date.astimezone(UTC)
     except _NOT_A_DATE:
         return None
 
@@ -330,14 +330,14 @@ def _text(value: object) -> str | None:
 def retry_after(
     value: object, *, default: Duration | None = None, longest: Duration = "1d", date: object = None
 ) -> float | None:
-    """Seconds to wait as a ``Retry-After`` header says: ``RetryLater(retry_after(headers.get("Retry-After")))``.
+    """The delay of a ``Retry-After`` header in seconds: ``RetryLater(retry_after(headers.get("Retry-After")))``.
 
-    A number of seconds or an HTTP date; never longer than ``longest``. A header that is missing or makes no sense is
-    ``default``, and without one None, which leaves the delay to the job's own backoff. ``date`` is the response's own
-    ``Date`` header: a date is then counted from the service's clock and not from this machine's.
+    The header is a number of seconds or an HTTP date. The delay is never longer than ``longest``. For a missing or
+    malformed header it is ``default``, or else None, which leaves the delay to the job's backoff. With ``date``, the
+    ``Date`` header of the response, a date is compared with the clock of the service and not of this machine.
     """
     limit = seconds(longest, "duration")
-    found = asked_delay(value, http_date(date) or datetime.now(UTC), limit)
-    if found is not None or default is None:
-        return found
+    delay = asked_delay(value, http_date(date) or datetime.now(UTC), limit)
+    if delay is not None or default is None:
+        return delay
     return seconds(default, "duration")

@@ -1,17 +1,13 @@
-"""``decide(claim, outcome, policy, now) -> Settlement``; failure fingerprints.
-
-Outcome to settlement: the whole policy of what happens after an attempt, in one pure function.
+"""From an outcome to a settlement: the whole policy of what happens after an attempt, in one pure function.
 
 Stores apply settlements and decide nothing. Data flows one way:
 ``Claim`` → handler → ``Outcome`` → ``decide`` → ``Settlement`` → store.
 
-Which failures are one and the same (DP-15): a short text that stays when an id, a number or a line of code changes.
-
-It is made of the kind, the error's code, the shape of its message, and the place in the user's own code where it was
-raised (``module:function``; not the line, which every edit above it would move). Those who have only SQL have the same
-rule there (``failure.sql``), and a test compares the two. So the patterns keep to what both read alike
-(what stands before never fits what comes next), and each begins where a run of its characters begins: the time is
-linear, whoever wrote the message.
+The fingerprint of a failure groups equal failures. It is made of the kind, the error code, the shape of the message and
+the location in the user's code (``module:function``; not the line, which changes with every edit above it), so it stays
+the same when an id, a number or a line of code changes. ``failure.sql`` has the same rule, and a test compares the two.
+So the patterns use only what both dialects read alike (no part of a pattern matches what follows it), and each starts
+where a run of its characters starts, which keeps the time linear for every message.
 """
 
 from __future__ import annotations
@@ -22,20 +18,20 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, assert_never
 
 from holdfast.engine.job import Claim
-from holdfast.engine.outcome import WELL, Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
+from holdfast.engine.outcome import PLAIN_SUCCESS, Cancelled, Crashed, Failed, Outcome, Paused, Snoozed, Succeeded
 from holdfast.engine.payload import safe_text
 from holdfast.engine.retry import PATIENT, Backoff
 from holdfast.errors import InvalidInput, InvalidSetting
 
 READ: Final = 1_000
-"""How much of a message is looked at."""
+"""Characters of a message that are read."""
 KEPT: Final = 300
-"""And how much of its shape is told apart."""
+"""Characters of its shape that are compared."""
 LENGTH: Final = 16
 
 _HEX: Final = "[0-9A-Fa-f]"
 RULES: Final = (
-    # What it is in a message that differs from one failure to the next, and what stands for it in the shape.
+    # Parts of a message that differ between equal failures, and their replacement in the shape.
     (rf"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}", "<id>"),
     (r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}[0-9:.,]*(Z|[+-][0-9]{2}:?[0-9]{2})?", "<time>"),
     (r"[0-9]{4}-[0-9]{2}-[0-9]{2}", "<time>"),
@@ -50,19 +46,19 @@ RULES: Final = (
     (r"<n>([.,:]+<n>)+", "<n>"),
     (r"[ \t\r\n]+", " "),
 )
-_RULES: Final = tuple((re.compile(pattern), becomes) for pattern, becomes in RULES)
+_RULES: Final = tuple((re.compile(pattern), replacement) for pattern, replacement in RULES)
 
 
 def shape(message: str) -> str:
-    """The message without what differs from one failure to the next: ids, numbers, times, quoted text, paths."""
+    """The message without the parts that differ between equal failures: ids, numbers, times, quoted text, paths."""
     text = message[:READ]
-    for pattern, becomes in _RULES:
-        text = pattern.sub(becomes, text)
+    for pattern, replacement in _RULES:
+        text = pattern.sub(replacement, text)
     return text.strip(" ")[:KEPT]
 
 
 def fingerprint(kind: str, code: str, message: str, frame: str | None = None) -> str:
-    """The name of the group that a dead letter belongs to, within its tenant."""
+    """The group of a dead letter, within its tenant."""
     parts = "\n".join((kind, code, shape(message), frame or ""))
     return hashlib.sha256(parts.encode()).hexdigest()[:LENGTH]
 
@@ -77,8 +73,8 @@ MOST_SPREAD = 60.0
 
 @dataclass(slots=True)
 class Settlement:
-    """One attempt's end, complete. All that is left for the store is to count: a ``crash`` within the job's
-    limit of crashes is tried again after ``delay``, one beyond it is buried, as the reaper does it."""
+    """The complete end of one attempt. The store only counts: a ``crash`` within the job's limit of crashes is retried
+    after ``delay``, one beyond it makes the job a dead letter, as with the reaper."""
 
     id: str
     attempt: int
@@ -91,15 +87,15 @@ class Settlement:
     pause: dict[str, Any] | None = None
     steps: list[dict[str, Any]] | None = None
     ref: str | None = None
-    """Where the result lies, if not here."""
+    """The reference of a result that is stored elsewhere."""
 
 
 def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
-    """``random01`` is the jitter, drawn by the caller so that this stays a function."""
-    if outcome is WELL:
+    """The settlement of an attempt. ``random01`` is the jitter, drawn by the caller so that this function is pure."""
+    if outcome is PLAIN_SUCCESS:
         return Settlement(claim.id, claim.attempt, "succeeded")
     settlement = _decide(claim, outcome, random01)
-    if outcome.cost:  # into the ledger with the end of the attempt, where usage finds it
+    if outcome.cost:  # recorded in the ledger, where usage is counted
         settlement.note = (settlement.note or {}) | {"cost": outcome.cost}
     return settlement
 
@@ -107,13 +103,13 @@ def decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
 def _decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
     match outcome:
         case Succeeded():
-            end, note = outcome.result, outcome.note
-            return Settlement(claim.id, claim.attempt, "succeeded", result=end, note=note, ref=outcome.ref)
+            result, note = outcome.result, outcome.note
+            return Settlement(claim.id, claim.attempt, "succeeded", result=result, note=note, ref=outcome.ref)
         case Snoozed(delay, reason):
             why = {"reason": safe_text(reason, MESSAGE_LIMIT)} if reason else None
             return Settlement(claim.id, claim.attempt, "snooze", delay=_bounded(delay), note=why)
         case Cancelled(reason):
-            # An operator's cancel says who it was by its actor; here that is the worker, hence the mark.
+            # The actor of an operator's cancel is the operator. Here it is the worker, so the note names the handler.
             note = {"by": "handler"} | ({"reason": safe_text(reason, MESSAGE_LIMIT)} if reason else {})
             return Settlement(claim.id, claim.attempt, "cancel", note=note)
         case Paused(pause, steps):
@@ -122,9 +118,9 @@ def _decide(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
             return _after_failure(claim, outcome, random01)
         case Crashed(code, message, note):
             code, message = safe_text(code, 100), safe_text(message, MESSAGE_LIMIT)
-            # What ran out of memory once will do so again if it is begun again at once.
+            # With a delay: a job that ran out of memory would do so again if it were retried at once.
             delay = _backoff(claim).delay(claim.crashes + 1, random01)
-            # Whether it was one too many is the store's to count, so the group comes along.
+            # With a fingerprint: the store decides whether the job becomes a dead letter.
             note = {**(note or {}), "fingerprint": fingerprint(claim.kind, code, message)}
             return Settlement(claim.id, claim.attempt, "crash", delay=delay, code=code, message=message, note=note)
         case _:
@@ -145,35 +141,32 @@ def _waiting(claim: Claim, pause: dict[str, Any], steps: list[dict[str, Any]]) -
 
 
 def hand_back(claim: Claim, *, at_most_once: bool = False) -> Outcome:
-    """What becomes of a job whose worker must leave before it is done: run again elsewhere, at no cost.
+    """The outcome of a job whose worker stops before the job is done: run again elsewhere, at no cost.
 
-    Unless a lost worker would be its end: what was begun of such a job must not be done twice, and nobody knows how
-    far it had come (SC-7). ``at_most_once`` is the kind's own word, for a job enqueued where that was not known.
+    Except for at-most-once jobs, which end: they must not run twice, and it is unknown how far this one has come.
+    ``at_most_once`` is the declaration of the kind, for a job that was enqueued by a program that did not know it.
     """
     if at_most_once or claim.max_crashes == 0:
         return Failed(
-            "interrupted", "the worker was stopped before the job was done; it is not begun again", final=True
+            "interrupted", "the worker was stopped before the job was done; it is not started again", final=True
         )
     return Snoozed(0.0, "worker_stopped")
 
 
 def unreadable(claim: Claim) -> Failed:
-    """What becomes of a job whose row cannot be read, or names a kind that was not asked for."""
-    why = claim.unreadable or f"its row names the kind {claim.kind!r}, which this worker did not ask for"
+    """The outcome of a job whose row cannot be read, or has a kind that this worker did not request."""
+    why = claim.unreadable or f"its row names the kind {claim.kind!r}, which this worker did not request"
     return Failed("unreadable_job", f"the job cannot be read: {why}", final=True)
 
 
 def _after_failure(claim: Claim, failure: Failed, random01: float) -> Settlement:
-    again = not failure.final and claim.retries + 1 < claim.max_attempts
-    delay = 0.0
-    if again:
-        asked, rule = failure.after, failure.backoff or _backoff(claim)
-        delay = _bounded(asked) if asked is not None else rule.delay(claim.retries + 1, random01)
-        delay = max(delay, _spread(failure.no_sooner or 0.0, random01))
     code, message, note = safe_text(failure.code, 100), safe_text(failure.message, MESSAGE_LIMIT), _note(failure)
-    if again:
+    if not failure.final and claim.retries + 1 < claim.max_attempts:
+        after, rule = failure.after, failure.backoff or _backoff(claim)
+        delay = _bounded(after) if after is not None else rule.delay(claim.retries + 1, random01)
+        delay = max(delay, _spread(failure.no_sooner or 0.0, random01))
         return Settlement(claim.id, claim.attempt, "retry", delay=delay, code=code, message=message, note=note or None)
-    # Which dead letters it belongs with: told here, where the place in the user's code is known.
+    # The fingerprint is computed here, because only the worker knows the location in the user's code.
     frame = None if failure.frame is None else safe_text(failure.frame, 200)
     group = {"fingerprint": fingerprint(claim.kind, code, message, frame)} | ({"frame": frame} if frame else {})
     return Settlement(claim.id, claim.attempt, "bury", code=code, message=message, note=note | group)
@@ -185,7 +178,8 @@ def _note(failure: Failed) -> dict[str, Any]:
 
 
 def _backoff(claim: Claim) -> Backoff:
-    """The job's own, or the default where somebody wrote one by hand that makes no sense: it must be settled."""
+    """The backoff of the job; the default if the stored one is invalid (written by hand), as the job must be
+    settled."""
     try:
         return Backoff.from_json(claim.backoff) if claim.backoff else PATIENT
     except InvalidSetting:
@@ -193,7 +187,7 @@ def _backoff(claim: Claim) -> Backoff:
 
 
 def storable(text: str | None) -> str | None:
-    """Why somebody did something to a job, as every store can keep it."""
+    """A reason or note as text that every store accepts."""
     if text is None:
         return None
     if not isinstance(text, str):
@@ -201,11 +195,11 @@ def storable(text: str | None) -> str | None:
     return safe_text(text, MESSAGE_LIMIT)
 
 
-def _spread(asked: float, random01: float) -> float:
-    """A little later than was asked for: those who were told the same do not come back at the same moment."""
-    return _bounded(asked) + random01 * min(MOST_SPREAD, _bounded(asked) / 10)
+def _spread(delay: float, random01: float) -> float:
+    """A little later than requested, so that jobs with the same request do not return at the same moment."""
+    return _bounded(delay) + random01 * min(MOST_SPREAD, _bounded(delay) / 10)
 
 
 def _bounded(delay: float) -> float:
-    """A delay that every store can add to the present: whatever a handler asked for, its attempt must end."""
+    """A delay that every store can add to the current time: the attempt must end whatever delay a handler requests."""
     return min(delay, LONGEST_DELAY) if delay > 0 else 0.0  # not a number is not greater than zero

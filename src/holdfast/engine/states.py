@@ -1,9 +1,7 @@
-"""States, transitions, ``is_legal``, ``replay``: the one table of (from, type, to).
+"""The states of a job, and the table of legal transitions: (from, event type, to).
 
-The one table of legal steps: (from, type, to).
-
-Each database enforces the same pairs with its own triggers; a test tries every ordered
-pair of states by raw SQL on both stores and compares the answer with this table.
+Each database enforces the same pairs with triggers. A test tries every ordered pair of states with plain SQL on both
+stores and compares the result with this table.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ class State(StrEnum):
 
     @property
     def finished(self) -> bool:
-        """It has an end time. A dead letter has one too, though someone may still redrive it."""
+        """Whether it has an end time. A dead letter has one too, although it may be redriven."""
         return self in FINISHED
 
     @property
@@ -36,14 +34,14 @@ class State(StrEnum):
 
 
 def unknown_state(stored: str) -> State:
-    """For a row that holds a word that is no state: it is shown as it is, and equals none of them."""
+    """A state for a row with an unknown state: it is shown as it is stored, and equals no other state."""
     unknown = str.__new__(State, stored)
     unknown._name_, unknown._value_ = "UNKNOWN", stored
     return unknown
 
 
 def state_of(stored: str) -> State:
-    """The state that a row names; ``unknown_state`` for a word that is none."""
+    """The state of a row; an ``unknown_state`` if there is no such state."""
     try:
         return State(stored)
     except ValueError:
@@ -107,7 +105,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(S.WAITING_FOR_APPROVAL, V.APPROVE, S.QUEUED),
     Transition(S.WAITING_FOR_APPROVAL, V.DENY, S.FAILED),
     Transition(S.WAITING_FOR_APPROVAL, V.EXPIRE, S.FAILED),
-    # Where the handler itself wants to deal with a no.
+    # The handler itself deals with the denial (``on_deny="resume"``).
     Transition(S.WAITING_FOR_APPROVAL, V.DENY, S.QUEUED),
     Transition(S.WAITING_FOR_APPROVAL, V.EXPIRE, S.QUEUED),
     Transition(S.FAILED, V.RETRY, S.RETRY_WAITING),
@@ -115,7 +113,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(S.RETRY_WAITING, V.DUE, S.QUEUED),
     Transition(S.RETRY_WAITING, V.EXPIRE, S.FAILED),
     Transition(S.RETRY_WAITING, V.RESCHEDULE, S.QUEUED),
-    # Another time, place in the queue or payload for a job that goes on waiting: entries that lead nowhere.
+    # A waiting job gets another time, position or payload, and keeps its state.
     Transition(S.QUEUED, V.RESCHEDULE, S.QUEUED),
     Transition(S.QUEUED, V.MOVE, S.QUEUED),
     Transition(S.RETRY_WAITING, V.MOVE, S.RETRY_WAITING),
@@ -138,7 +136,7 @@ def is_legal(source: State | None, target: State) -> bool:
 
 
 class Step(NamedTuple):
-    """One row of a job's ledger, as far as replaying it needs."""
+    """One row of a job's ledger, with the columns that ``replay`` needs."""
 
     type: str
     source: State | None
@@ -146,10 +144,9 @@ class Step(NamedTuple):
 
 
 def replay(steps: Iterable[Step]) -> State:
-    """Follow a job's ledger from its creation and answer where it ends.
+    """The state at the end of a job's ledger.
 
-    Raises ``ValueError`` naming the first step that does not follow from the one before,
-    so that a checker can say what is wrong rather than that something is.
+    Raises ``ValueError`` with the first step that does not follow from the previous one.
     """
     state: State | None = None
     for number, step in enumerate(steps, 1):

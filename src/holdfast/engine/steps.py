@@ -1,10 +1,8 @@
-"""Durable step records, match rules, named checkpoints, ``Progress``.
+"""Records of durable steps, the script that matches them with the calls of a handler, and reported progress.
 
-Durable steps: what a handler did is remembered in the order in which it did it, and is not done again (HF-6).
-
-A handler that goes on after a crash, a sleep or an answer runs again from its top. Each of its durable calls takes
-the next place in order; what is remembered for that place is the call's result, if the name is the same. If it is
-not, the code has changed since, and no result can be trusted: ``Script`` says so instead of guessing.
+A handler that resumes after a crash, a sleep or an approval runs again from the top. Each of its durable calls takes
+the next position; the step recorded at that position is the call's result, if the name is the same. If it is not, the
+code has changed and no recorded result can be trusted: ``Script`` raises ``StepsChanged`` instead of guessing.
 """
 
 from __future__ import annotations
@@ -22,12 +20,12 @@ from holdfast.errors import InvalidSetting, StepsChanged
 StepKind = Literal["step", "sleep", "event", "approval", "patch"]
 
 MATCH_LIMIT: Final = 500
-"""In bytes. What waits look for is indexed, with their names and tenants, and an entry of an index has its limit."""
+"""In bytes. The match of a wait is indexed with its name and tenant, and the size of an index entry is limited."""
 NAME_LIMIT: Final = 200
 NO_LIMIT: Final = timedelta(days=99 * 365)
-"""A wait without a limit is due in a hundred years; whatever is further off than this was not meant."""
+"""A wait without a limit is stored as due in a hundred years, so a time beyond this means no limit."""
 BEFORE_ALL: Final = 0
-"""The place of the approval before the handler: its own calls begin at 1."""
+"""The position of the approval before the handler: the calls of the handler begin at 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +54,24 @@ class Step:
 
     @property
     def running(self) -> bool:
-        """It runs now: it has neither ended, nor waits for a time, an event or people."""
+        """Whether it runs now: it has not ended, and does not wait for a time, an event or an approval."""
         return self.kind == "step" and self.ended_at is None and self.wake_at is None
 
     @property
     def is_late(self) -> bool:
-        """Its time has come: a sleep is over, an event did not come, a try may be made."""
+        """Whether its time has come: a sleep is over, an event has not come in time, a retry is due."""
         return self.wake_at is not None and self.wake_at <= self.now
 
     @property
     def until(self) -> datetime | None:
-        """When a wait is given up, a sleep is over, a try is made; None for what waits as long as it takes."""
+        """When a wait times out, a sleep ends or a retry is due; None for a wait without a limit."""
         wake = self.wake_at
         return None if wake is None or wake - self.started_at > NO_LIMIT else wake
 
 
 @dataclass(slots=True)
 class StepEntry:
-    """A step that is over, about to be written. ``value`` is JSON text; ``took`` is how long it ran, in seconds."""
+    """A step that is over, to be written. ``value`` is JSON text; ``took`` is its run time in seconds."""
 
     n: int
     name: str
@@ -85,13 +83,14 @@ class StepEntry:
 
     def to_json(self) -> dict[str, Any]:
         """Without the value, which is text already."""
-        facts = {"n": self.n, "name": self.name, "kind": self.kind, "tries": self.tries, "took": round(self.took, 6)}
-        return facts | ({"error": self.error} if self.error is not None else {})
+        values = {"n": self.n, "name": self.name, "kind": self.kind, "tries": self.tries, "took": round(self.took, 6)}
+        return values | ({"error": self.error} if self.error is not None else {})
 
 
 @dataclass(slots=True)
 class Saved:
-    """What is out of the ordinary about an entry: the attempt is no longer ours, or the step was over already."""
+    """A special result for an entry: the worker no longer holds the attempt (``stale``), or the step was over already
+    (``kept``), with its value."""
 
     job_id: str
     n: int
@@ -101,7 +100,7 @@ class Saved:
 
 @dataclass(slots=True)
 class Pause:
-    """What an attempt ends for, to go on later: a time, an event, people. ``delay`` None waits as long as it takes."""
+    """What a suspended attempt waits for: a time, an event or an approval. Without ``delay`` there is no time limit."""
 
     n: int
     name: str
@@ -115,7 +114,7 @@ class Pause:
     approval: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What a settlement carries, and the child of a worker sends over its socket."""
+        """For the settlement, and for the socket between a worker and its child process."""
         values = {
             "n": self.n,
             "name": self.name,
@@ -132,49 +131,49 @@ class Pause:
 
 
 class Script:
-    """The durable calls of one attempt beside those that are remembered from earlier ones.
+    """Matches the durable calls of one attempt with the steps that earlier attempts have recorded.
 
-    What need not be written at once (a failure its handler may yet catch, the answer to ``patched``) is put off until a
-    call is written that was made afterwards: then the handler has gone on from there. If there is none, nothing has
-    come to depend on it. A place may be empty though later ones are not: of steps that run at once, any may be done
-    first.
+    Entries that need not be written at once (a failure that the handler may catch, the result of ``patched``) are
+    deferred until a call that was made later is written, because only then the handler has continued from there. If
+    there is no later call, nothing depends on them. A position may be empty while later ones are not: steps that run at
+    once may end in any order.
     """
 
     def __init__(self, job_id: str) -> None:
         self._job_id = job_id
-        self._remembered: dict[int, Step] = {}
-        self._last = BEFORE_ALL
-        self._taken = BEFORE_ALL
-        self._put_off: dict[int, tuple[int, StepEntry]] = {}
-        self._times: dict[str, int] = {}
+        self._recorded: dict[int, Step] = {}
+        self._last_recorded = BEFORE_ALL
+        self._position = BEFORE_ALL
+        self._deferred: dict[int, tuple[int, StepEntry]] = {}
+        self._uses: dict[str, int] = {}
         self._named: set[int] = set()
 
     def remember(self, steps: Sequence[Step]) -> None:
-        self._remembered = {step.n: step for step in steps}
-        self._last = max(self._remembered, default=BEFORE_ALL)
+        self._recorded = {step.n: step for step in steps}
+        self._last_recorded = max(self._recorded, default=BEFORE_ALL)
 
-    def take_place(self) -> int:
-        """The place of the next call, taken when it is made: of calls that run at once, the code's order counts."""
-        self._taken += 1
-        return self._taken
+    def next_position(self) -> int:
+        """Take the position of the next call, when it is made: calls that run at once have the order of the code."""
+        self._position += 1
+        return self._position
 
-    def take_named(self, name: str) -> tuple[int, str]:
-        """The place and the full name of a step that is found by its name. Call it after ``remember``.
+    def named_position(self, name: str) -> tuple[int, str]:
+        """The position and the full name of a step that is identified by its name. Call it after ``remember``.
 
-        Steps that run at once may come here in any order. A name that is used again becomes ``name (2)``. A step that
-        is not remembered gets a place after all others, so that it never takes one that a sibling has.
+        Steps that run at once may call this in any order. A name that is used again becomes ``name (2)``. A step that
+        is not recorded gets a position after all others, so that it never takes the position of a sibling.
         """
-        times = self._times[name] = self._times.get(name, 0) + 1
-        full = name if times == 1 else f"{name} ({times})"
-        found = next((n for n, step in self._remembered.items() if (step.name, step.kind) == (full, "step")), None)
-        n = max(self._last, self._taken) + 1 if found is None else found
-        self._taken = max(self._taken, n)
+        uses = self._uses[name] = self._uses.get(name, 0) + 1
+        full = name if uses == 1 else f"{name} ({uses})"
+        recorded = next((n for n, step in self._recorded.items() if (step.name, step.kind) == (full, "step")), None)
+        n = max(self._last_recorded, self._position) + 1 if recorded is None else recorded
+        self._position = max(self._position, n)
         self._named.add(n)
         return n, full
 
     def at(self, n: int, name: str, kind: StepKind) -> Step | None:
-        """What is remembered of the call at this place, which must be the one it was."""
-        step = self._remembered.get(n)
+        """The recorded step at this position. Raises ``StepsChanged`` if it was another call."""
+        step = self._recorded.get(n)
         if step is not None and (step.name, step.kind) != (name, kind):
             raise StepsChanged(
                 f"job {self._job_id}: durable call {n} was {step.kind} {step.name!r} and is now {kind} {name!r}: "
@@ -184,43 +183,44 @@ class Script:
         return step
 
     def patched(self, name: str) -> bool:
-        """Whether this attempt goes the new way. An attempt that passed this place by the old code goes the old way."""
-        n = self._taken + 1
-        step = self._remembered.get(n)
+        """Whether this attempt takes the new path. A job that passed this position with the old code stays on the old
+        path."""
+        n = self._position + 1
+        step = self._recorded.get(n)
         if step is not None:
             if (step.name, step.kind) != (name, "patch"):
                 return False
-        elif n < self._last:
+        elif n < self._last_recorded:
             return False
         else:
-            self._taken = n
-            self.put_off(StepEntry(n, name, "patch"))
-        self._taken = n
+            self._position = n
+            self.defer(StepEntry(n, name, "patch"))
+        self._position = n
         return True
 
-    def put_off(self, entry: StepEntry) -> None:
-        self._put_off[entry.n] = (self._taken, entry)
+    def defer(self, entry: StepEntry) -> None:
+        self._deferred[entry.n] = (self._position, entry)
 
-    def due_with(self, n: int) -> list[StepEntry]:
-        """What is to be written with the call at this place. Steps in threads may put off more meanwhile."""
-        if not self._put_off or n in self._named:  # a branch beside the one that failed says nothing about it
+    def deferred_before(self, n: int) -> list[StepEntry]:
+        """The deferred entries to write with the call at this position. Steps in threads may defer more meanwhile."""
+        if not self._deferred or n in self._named:  # a parallel branch does not show that the handler has continued
             return []
-        return [entry for taken, entry in list(self._put_off.values()) if taken < n]
+        return [entry for position, entry in list(self._deferred.values()) if position < n]
 
     def written(self, entries: Sequence[StepEntry]) -> None:
-        """These are remembered now. Until then they are due: who was to write them may have been cut short."""
+        """Called after a successful write. Until then the entries stay deferred, as the write may be cancelled."""
         for entry in entries:
-            self._put_off.pop(entry.n, None)
+            self._deferred.pop(entry.n, None)
 
     @property
     def steps(self) -> list[Step]:
-        """The calls that are remembered from earlier attempts."""
-        return [*self._remembered.values()]
+        """The recorded steps of earlier attempts."""
+        return [*self._recorded.values()]
 
     @property
-    def left(self) -> list[Step]:
-        """What is remembered and was not asked for: of steps that the handler has no more."""
-        return [step for n, step in sorted(self._remembered.items()) if n > self._taken]
+    def unused(self) -> list[Step]:
+        """Recorded steps after the last call of this attempt: the handler no longer makes them."""
+        return [step for n, step in sorted(self._recorded.items()) if n > self._position]
 
 
 def check_step_name(name: object) -> str:
@@ -228,7 +228,7 @@ def check_step_name(name: object) -> str:
 
 
 def check_match(match: Mapping[Any, Any] | None) -> dict[str, Any]:
-    """What an event must have: names with plain values, compared as they are."""
+    """Check the match of a wait: names with plain values, compared as they are."""
     values = dict(match or {})
     for name, value in values.items():
         if not isinstance(name, str) or not isinstance(value, str | int | bool | None):
@@ -241,37 +241,38 @@ def check_match(match: Mapping[Any, Any] | None) -> dict[str, Any]:
 
 
 def projection(data: Mapping[str, Any], shape: Sequence[str]) -> dict[str, Any]:
-    """What of an event a wait looks at: the names in ``shape`` with their values, null where there is none.
+    """The values of an event that a wait compares: the names in ``shape`` with their values, null if missing.
 
-    7.0 is 7 here: every store compares numbers by their value.
+    7.0 becomes 7: every store compares numbers by their value.
     """
-    found = {name: data.get(name) for name in shape}
-    return {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in found.items()}
+    values = {name: data.get(name) for name in shape}
+    return {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in values.items()}
 
 
 RESERVED: Final = "holdfast:progress"
 RUNNING: Final = "holdfast:running"
-"""The checkpoint that names the steps that run now; readers see them among the steps."""
+"""The checkpoint that lists the running steps; readers see them among the steps."""
 MESSAGE_LIMIT: Final = 500
 
 
 def with_running(steps: Sequence[Step], checkpoints: dict[str, Any], job_id: str, attempt: int | None) -> list[Step]:
-    """The steps of a job and those that run now, which its worker has named in a checkpoint of this ``attempt``. Takes
-    the checkpoint away. ``attempt`` is None for a job that does not run."""
-    said = checkpoints.pop(RUNNING, None)
-    if not isinstance(said, Mapping) or said.get("attempt") != attempt:
+    """The recorded steps of a job and the running ones, which its worker lists in a checkpoint of this ``attempt``. The
+    checkpoint is removed. ``attempt`` is None for a job that does not run."""
+    checkpoint = checkpoints.pop(RUNNING, None)
+    if not isinstance(checkpoint, Mapping) or checkpoint.get("attempt") != attempt:
         return list(steps)
-    found = {step.n: step for step in steps}
-    for each in said.get("steps", ()):
-        known, began = found.get(each["n"]), datetime.fromisoformat(each["started_at"])
+    result = {step.n: step for step in steps}
+    for running in checkpoint.get("steps", ()):
+        n, began = running["n"], datetime.fromisoformat(running["started_at"])
+        known = result.get(n)
         if known is None:
-            name, tries = each["name"], each["tries"]
-            found[each["n"]] = Step(
-                job_id, each["n"], name, "step", None, None, tries, said["attempt"], began, None, None, None, began
+            name, tries = running["name"], running["tries"]
+            result[n] = Step(
+                job_id, n, name, "step", None, None, tries, checkpoint["attempt"], began, None, None, None, began
             )
-        elif not known.over:  # it failed before, and is tried again
-            found[each["n"]] = replace(known, started_at=began, wake_at=None, tries=known.tries + 1)
-    return [found[n] for n in sorted(found)]
+        elif not known.over:  # it failed before, and is retried
+            result[n] = replace(known, started_at=began, wake_at=None, tries=known.tries + 1)
+    return [result[n] for n in sorted(result)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,13 +292,13 @@ class Progress:
                 raise InvalidSetting("the fraction must be a number from 0 to 1", code="invalid_progress")
             fraction = float(fraction)  # type: ignore[arg-type]
         text = None if message is None else redact(str(message), MESSAGE_LIMIT)
-        # Some text cannot be stored at all; a word on how far it is must not end the job.
+        # Replace characters that cannot be stored: a progress report must not end the job.
         safe = None if text is None else text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
         return cls(fraction, safe, attempt)
 
     @classmethod
     def saved(cls, checkpoints: Mapping[str, Any]) -> Progress | None:
-        """What a job's checkpoints say, if they say anything."""
+        """The progress in a job's checkpoints, if there is any."""
         value = checkpoints.get(RESERVED)
         if not isinstance(value, Mapping):
             return None

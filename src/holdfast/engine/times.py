@@ -1,7 +1,7 @@
-"""The times that Holdfast keeps: UTC years 1 to 9999, which is what Python can hold.
+"""The times that Holdfast accepts: years 1 to 9999 in UTC, the range of Python.
 
-``instant`` refuses other times at every entrance. ``clamped`` is for reading: a row that was written past the
-entrances must not keep the other rows from being read.
+``instant`` refuses other times wherever a time comes in. ``clamped`` is for reading: a row that was written with plain
+SQL must not prevent the reading of other rows.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 
 EARLIEST, LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
-"""The limits of what is accepted."""
+"""The first and the last accepted time."""
 FIRST, LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
-"""What stands for a time outside of them. A day within, because it may be shown in another time zone."""
+"""Replacements for times outside of the range. A day within it, because they may be shown in another time zone."""
 
 FIX: Final = "For example datetime.now(UTC) + timedelta(minutes=5)."
 WITHIN: Final = "Use a time in the years 1 to 9999, in UTC."
 
 
 def instant(value: object, what: str) -> datetime:
-    """A time that every store can keep, in UTC; ``InvalidSetting`` (``invalid_time``) for anything else."""
+    """The time in UTC, if every store accepts it; else ``InvalidSetting`` (``invalid_time``)."""
     if not isinstance(value, datetime):
         raise InvalidSetting(f"{what} must be a datetime, not {type(value).__name__}", code="invalid_time", fix=FIX)
     try:
         if value.utcoffset() is None:
             raise InvalidSetting(f"{what} must be a datetime with a time zone", code="invalid_time", fix=FIX)
         return value.astimezone(UTC)
-    except (OverflowError, ValueError):  # a time zone of somebody's own may answer anything
+    except (OverflowError, ValueError):  # a custom time zone may return anything
         raise InvalidSetting(f"{what} is out of range: {value}", code="invalid_time", fix=WITHIN) from None
 
 
@@ -40,7 +40,7 @@ def instant_or_none(value: object, what: str) -> datetime | None:
 
 
 def clamped(micros: int) -> datetime:
-    """Microseconds since 1970 as a time; the first or last day Python knows for what is beyond."""
+    """Microseconds since 1970 as a time; ``FIRST`` or ``LAST`` if it is out of range."""
     try:
         return EPOCH + timedelta(microseconds=micros)
     except OverflowError:

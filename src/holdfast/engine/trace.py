@@ -1,9 +1,9 @@
-"""W3C trace context: which trace a job belongs to, and which span in it caused the job. Pure.
+"""W3C trace context: the trace of a job, and the span that caused the job.
 
-A trace that the producer gave is stored with the job as a tag, ``trace:<traceparent>`` (and ``tracestate:…``), which is
-not indexed: it comes with the claim, is copied with the job, and costs nothing where there is none (docs/adr/0030). A
-malformed header counts as no trace, never as an error. A job without a given trace has the one that `Trace.of_job`
-derives from its id, so every execution has a trace id and nothing more is stored.
+The trace of the producer is stored with the job as a tag, ``trace:<traceparent>`` (and ``tracestate:…``). The tag is
+not indexed: it is part of the claim, is copied with the job, and costs nothing if there is none (docs/adr/0030). A
+malformed header counts as no trace, never as an error. The trace of a job without such a tag is derived from its id
+(``Trace.of_job``), so every execution has a trace id and nothing more is stored.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ class Trace:
 
     @classmethod
     def parse(cls, parent: object, state: object = None) -> Trace | None:
-        """As two headers say it. Of a version that is not known yet, what we know is read, as the standard asks."""
-        found = _PARENT.fullmatch(parent.strip()) if isinstance(parent, str) and len(parent) < 300 else None
-        if found is None:
+        """Read the two headers; None if malformed. Of a later version only the known part is read, as the standard
+        requires."""
+        match = _PARENT.fullmatch(parent.strip()) if isinstance(parent, str) and len(parent) < 300 else None
+        if match is None:
             return None
-        version, trace_id, span_id, flags, more = found.groups()
+        version, trace_id, span_id, flags, more = match.groups()
         if version == "ff" or (version == "00" and more) or trace_id == _NO_TRACE or span_id == _NO_SPAN:
             return None
-        kept = state.strip() if isinstance(state, str) and _STATE.fullmatch(state) else ""
-        return cls(trace_id, span_id, int(flags, 16) & 1, kept or None)
+        valid_state = state.strip() if isinstance(state, str) and _STATE.fullmatch(state) else ""
+        return cls(trace_id, span_id, int(flags, 16) & 1, valid_state or None)
 
     @classmethod
     def of_job(cls, job_id: str, tags: Sequence[str]) -> Trace:
@@ -55,7 +56,7 @@ class Trace:
 
     @classmethod
     def of_tags(cls, tags: Sequence[str]) -> Trace | None:
-        """The trace that the producer gave, if any."""
+        """The trace of the producer, if there is one."""
         for tag in tags:
             if tag.startswith(TAG):
                 states = (other[len(STATE_TAG) :] for other in tags if other.startswith(STATE_TAG))
@@ -85,7 +86,7 @@ def is_trace_tag(tag: str) -> bool:
 
 
 def plain_tags(tags: Sequence[str]) -> tuple[str, ...]:
-    """The tags that people gave."""
+    """The tags without those of the trace."""
     return tuple(tag for tag in tags if not is_trace_tag(tag)) if tags else ()
 
 

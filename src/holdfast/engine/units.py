@@ -16,25 +16,25 @@ LARGEST = 2**60
 
 
 def in_bytes(value: object, what: str = "size", *, least: int = 1) -> int:
-    """The size in bytes; refuses what is too small, or not a size at all."""
-    found: int | None = None
+    """The size in bytes; ``InvalidSetting`` if it is too small, or not a size."""
+    size: int | None = None
     if isinstance(value, str):
         match = _FORM.fullmatch(value.strip())
         if match:
-            found = int(float(match[1]) * _UNITS[match[2].lower()])
+            size = int(float(match[1]) * _UNITS[match[2].lower()])
     elif isinstance(value, int) and not isinstance(value, bool):
-        found = value
-    if found is None or not least <= found <= LARGEST:
+        size = value
+    if size is None or not least <= size <= LARGEST:
         raise InvalidSetting(
             f"{value!r} is not a {what} of at least {in_words(least)}",
             code="invalid_size",
             fix='Use bytes, or text such as "64MB", "1.5GB".',
         )
-    return found
+    return size
 
 
 def in_words(size: int) -> str:
-    """For messages: the largest unit that leaves a whole number."""
+    """The size for messages, in the largest unit that gives a whole number."""
     for unit in ("t", "g", "m", "k"):
         if size and size % _UNITS[unit] == 0:
             return f"{size // _UNITS[unit]} {unit.upper()}B"
@@ -59,20 +59,20 @@ LONGEST = 100 * 366 * 86_400.0
 
 
 def seconds(value: object, what: str = "duration") -> float:
-    """The duration in seconds; refuses what is negative, not finite or not a duration at all."""
-    found: float | None = None
+    """The duration in seconds; ``InvalidSetting`` if it is negative, not finite or not a duration."""
+    duration: float | None = None
     if isinstance(value, timedelta):
-        found = value.total_seconds()
+        duration = value.total_seconds()
     elif isinstance(value, str):
         text = value.replace(" ", "").replace(",", "").lower()
         if _WHOLE.fullmatch(text):
-            found = sum(float(number) * _DURATION_UNITS[_UNIT_OF[unit]] for number, unit in _PART.findall(text))
+            duration = sum(float(number) * _DURATION_UNITS[_UNIT_OF[unit]] for number, unit in _PART.findall(text))
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        found = float(value)
-    if found is None or not math.isfinite(found) or not 0 <= found <= LONGEST:
+        duration = float(value)
+    if duration is None or not math.isfinite(duration) or not 0 <= duration <= LONGEST:
         raise InvalidSetting(
             f"{value!r} is not a {what}",
             code="invalid_duration",
             fix='Use seconds, a timedelta, or text such as "90s", "1h30m", "5 minutes", "2d".',
         )
-    return found
+    return duration

@@ -1,6 +1,6 @@
-"""Outgoing HTTP that can be pointed at strangers' URLs: the guard against being used to reach what is ours.
+"""Outgoing HTTP to URLs from untrusted sources, with a guard against requests to internal addresses (SSRF).
 
-``send`` is the only way out. It resolves a name once, judges every answer, and connects to what it has judged.
+``send`` is the only way out. It resolves a name once, checks every address, and connects to a checked address.
 """
 
 from holdfast.outgoing.policy import EgressPolicy, Resolver

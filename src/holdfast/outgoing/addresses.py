@@ -1,8 +1,8 @@
-"""Which addresses are nobody's business: a table of our own from IANA's registries of special-purpose addresses.
+"""Addresses that must not be reached: a table from IANA's registries of special-purpose addresses.
 
-``ipaddress.is_global`` is not asked: it has changed between releases of Python, and does not look into addresses that
-carry another one. Those are unwrapped here, and every layer is judged. For IPv6 the table is turned around: only what
-IANA has given out as global unicast (2000::/3) is reachable at all, less what is special in there.
+``ipaddress.is_global`` is not used: it has changed between releases of Python, and ignores addresses that contain
+another one. Here those are unwrapped, and every layer is checked. For IPv6 the rule is reversed: only addresses in
+IANA's global unicast space (2000::/3) may be reached, without the special ones in it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _V4: Final = {
     "10.0.0.0/8": "private",
     "100.64.0.0/10": "shared by a provider",
     "127.0.0.0/8": "this machine",
-    "168.63.129.16/32": "a cloud's own services",  # public by the registry; of Azure's host by use
+    "168.63.129.16/32": "a cloud's own services",  # public by the registry, but used by Azure's hosts
     "169.254.0.0/16": "link-local, where clouds keep credentials",
     "172.16.0.0/12": "private",
     "192.0.0.0/24": "for protocols",
@@ -40,7 +40,7 @@ _V6: Final = {
     "::1/128": "this machine",
     "::/96": "an IPv4 address in an outdated form",
     "64:ff9b:1::/48": "a translation of the local network",
-    "100::/64": "for what is thrown away",
+    "100::/64": "discard-only",
     "2001::/23": "for protocols",
     "2001:db8::/32": "for documentation",
     "2002::/16": "6to4",
@@ -58,7 +58,7 @@ _MAPPED: Final = IPv6Network("::ffff:0:0/96")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _LOCAL_NAT64: Final = IPv6Network("64:ff9b:1::/96")
 _TRANSPARENT: Final = (_MAPPED, _NAT64)
-"""Only what they carry is judged: a packet to them goes there."""
+"""Only the address inside is checked: packets are sent there."""
 _SIX_TO_FOUR: Final = IPv6Network("2002::/16")
 _TEREDO: Final = IPv6Network("2001::/32")
 _COMPATIBLE: Final = IPv6Network("::/96")
@@ -66,22 +66,22 @@ _ISATAP: Final = (0x00005EFE, 0x02005EFE)
 
 
 def refusal(text: str, allow: Iterable[Network] = (), deny: Iterable[Network] = ()) -> str | None:
-    """Why nothing may be sent to this address, or None. ``deny`` stands before ``allow``, ``allow`` before the table;
-    each is asked about the address and about every one it carries."""
+    """The reason why this address may not be reached, or None. ``deny`` takes precedence over ``allow``, and ``allow``
+    over the table. All are checked for the address and for every address inside it."""
     try:
         address = ip_address(text)
     except ValueError:
-        return f"{text!r} is no address"
+        return f"{text!r} is not an address"
     if isinstance(address, IPv6Address) and address.scope_id is not None:
         return f"{address} belongs to one link"
     for layer in (address, *_carried(address)):
-        why = _judged(layer, tuple(allow), tuple(deny))
+        why = _layer_refusal(layer, tuple(allow), tuple(deny))
         if why is not None:
             return f"{address} is {why}" if layer == address else f"{address} carries {layer}, which is {why}"
     return None
 
 
-def _judged(address: Address, allow: tuple[Network, ...], deny: tuple[Network, ...]) -> str | None:
+def _layer_refusal(address: Address, allow: tuple[Network, ...], deny: tuple[Network, ...]) -> str | None:
     if any(address in network for network in deny):
         return "not to be reached from here"
     if any(address in network for network in allow):
@@ -95,7 +95,7 @@ def _judged(address: Address, allow: tuple[Network, ...], deny: tuple[Network, .
 
 
 def _carried(address: Address) -> Iterator[IPv4Address]:
-    """The IPv4 addresses inside, to which somebody on the way might hand the packet."""
+    """The IPv4 addresses inside, to which a gateway might forward the packet."""
     if isinstance(address, IPv4Address):
         return
     number = int(address)
@@ -108,6 +108,6 @@ def _carried(address: Address) -> Iterator[IPv4Address]:
         yield IPv4Address((number >> 80) & 0xFFFFFFFF)
     if address in _TEREDO:
         yield IPv4Address((number >> 64) & 0xFFFFFFFF)  # its server
-        yield IPv4Address(~number & 0xFFFFFFFF)  # its client, with every bit turned
+        yield IPv4Address(~number & 0xFFFFFFFF)  # its client, with all bits inverted
     if (number >> 32) & 0xFFFFFFFF in _ISATAP:
         yield last

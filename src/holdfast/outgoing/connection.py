@@ -1,17 +1,14 @@
-"""One request over one checked connection; bounded reading.
+"""One request over one connection to a checked address, and the bounded reading of its response.
 
-One request over one connection, to an address that has been judged.
+The Host header and the name that TLS checks are those of the URL; only the address is ours. Each connection is used
+once: a kept one would stay open to an address that was checked some time ago, for another caller.
 
-Host and the name that TLS checks stay those of the URL; only where the packets go is ours. Each connection is used
-once: a kept one would be open to an address that was judged some time ago, for somebody else.
+The bytes of headers, body and decompressed body are limited. A compressed body is decompressed in pieces, none of which
+can be larger than the rest of the limit: a zip bomb of a few kilobytes ends after the first megabyte, not after the
+last gigabyte.
 
-Reading an answer without trusting it: so many bytes of headers, of body, and of what the body is when unpacked.
-
-What is packed is unpacked in pieces, and none of them can be larger than what is still allowed: a bomb of a few
-kilobytes ends after the first megabyte, not after the last gigabyte (rule 5).
-
-Where the policy cuts, the status is what counts: it stands when the head is there, and whatever is wrong behind it (too
-much, too slow, broken off, packed in some other way) is left out.
+With a policy that cuts, only the status matters. It is valid once the head has been read; a body that is too long, too
+slow, broken off or encoded otherwise is cut.
 """
 
 from __future__ import annotations
@@ -36,27 +33,27 @@ try:
 except ImportError as missing:
     raise missing_extra() from missing
 
-TRIED: Final = 4
-BROKE_OFF: Final = "Server disconnected"
-"""How the layer below begins to say that the connection was closed where the head of an answer should be."""
-_ours: ContextVar[bool] = ContextVar("holdfast_egress", default=False)
+MOST_ADDRESSES: Final = 4
+DISCONNECTED: Final = "Server disconnected"
+"""The beginning of httpcore's message when the connection was closed before the head of the response."""
+_in_exchange: ContextVar[bool] = ContextVar("holdfast_egress", default=False)
 
 
-def _not_ours(record: logging.LogRecord) -> bool:
-    return not _ours.get()
+def _outside_exchange(record: logging.LogRecord) -> bool:
+    return not _in_exchange.get()
 
 
-# The layer below logs headers of answers as it gets them, where debugging is on; a server may repeat a secret in one.
-# Other people's use of it is not our business.
+# At debug level httpcore logs the headers of responses, in which a server may repeat a secret. Records of other users
+# of httpcore pass.
 for _name in ("connection", "http11", "proxy"):
-    logging.getLogger(f"httpcore2.{_name}").addFilter(_not_ours)
+    logging.getLogger(f"httpcore2.{_name}").addFilter(_outside_exchange)
 
 
 class Pinned(httpcore2.AsyncNetworkBackend):
-    """Connects to the addresses it was given, in turn, whatever it is asked for."""
+    """Connects to the given addresses, one after another, whatever host is requested."""
 
     def __init__(self, addresses: list[str]) -> None:
-        self._addresses = addresses[:TRIED]
+        self._addresses = addresses[:MOST_ADDRESSES]
         self._plain = httpcore2.AnyIOBackend()
         self.used = ""
 
@@ -70,14 +67,14 @@ class Pinned(httpcore2.AsyncNetworkBackend):
     ) -> httpcore2.AsyncNetworkStream:
         left, last = timeout or 5.0, len(self._addresses) - 1
         clock = asyncio.get_running_loop().time
-        for place, address in enumerate(self._addresses):
-            # Half of what is left, so that one that does not answer leaves time for the next.
-            start, most = clock(), left if place == last else left / 2
+        for index, address in enumerate(self._addresses):
+            # Half of the time left, so that an address that does not respond leaves time for the next.
+            start, most = clock(), left if index == last else left / 2
             try:
                 stream = await self._plain.connect_tcp(address, port, timeout=most, socket_options=socket_options)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 left = max(0.1, left - (clock() - start))
-                if place == last:
+                if index == last:
                     raise
             else:
                 self.used = address
@@ -92,11 +89,11 @@ class Pinned(httpcore2.AsyncNetworkBackend):
 async def exchange(
     request: Outgoing, target: Target, addresses: list[str], policy: EgressPolicy
 ) -> AsyncIterator[tuple[httpcore2.Response, str]]:
-    """The answer with its body still to be read, and the address it comes from."""
+    """The response, whose body is still to be read, and the address it comes from."""
     backend: Any = Pinned(addresses) if policy.proxy is None else httpcore2.AnyIOBackend()
     secure = policy.tls or (await asyncio.to_thread(_trust) if target.scheme == "https" else None)
     host = f"[{target.host}]" if target.is_v6 and policy.proxy else target.host
-    with _named(target), _quiet():
+    with _translated_errors(target), _quiet():
         async with httpcore2.AsyncConnectionPool(
             ssl_context=secure,
             proxy=None if policy.proxy is None else _proxy(policy.proxy),
@@ -104,7 +101,7 @@ async def exchange(
             network_backend=backend,
         ) as pool:
             times = {"connect": policy.connect, "read": policy.read, "write": policy.read, "pool": policy.connect}
-            asked = httpcore2.Request(
+            http_request = httpcore2.Request(
                 request.method,
                 httpcore2.URL(
                     scheme=target.scheme.encode(), host=host.encode(), port=target.port, target=target.path.encode()
@@ -113,7 +110,7 @@ async def exchange(
                 content=request.body,
                 extensions={"timeout": times, "sni_hostname": target.host},
             )
-            response = await pool.handle_async_request(asked)
+            response = await pool.handle_async_request(http_request)
             try:
                 yield response, getattr(backend, "used", "proxy")
             finally:
@@ -121,8 +118,8 @@ async def exchange(
 
 
 async def pieces_of(response: httpcore2.Response, target: Target) -> AsyncGenerator[bytes, None]:
-    """Of its body, with errors of ours."""
-    with _named(target):
+    """The pieces of the response's body, with Holdfast's errors."""
+    with _translated_errors(target):
         async with aclosing(response.aiter_stream()) as pieces:
             async for piece in pieces:
                 yield piece
@@ -130,15 +127,16 @@ async def pieces_of(response: httpcore2.Response, target: Target) -> AsyncGenera
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    token = _ours.set(True)
+    token = _in_exchange.set(True)
     try:
         yield
     finally:
-        _ours.reset(token)
+        _in_exchange.reset(token)
 
 
-class _named:
-    """Turns what the layer below raises into our errors, with a message that shows the origin and nothing else."""
+class _translated_errors:
+    """Translates errors of httpcore into Holdfast's errors, whose messages contain the origin and no other part of the
+    URL."""
 
     def __init__(self, target: Target) -> None:
         self._origin = target.origin
@@ -158,36 +156,36 @@ class _named:
                 raise EgressUnreachable(f"{self._origin} is unreachable or closed the connection") from None
             case httpcore2.LocalProtocolError():
                 raise EgressError(f"{self._origin}: malformed request") from None
-            case httpcore2.RemoteProtocolError() if str(error).startswith(BROKE_OFF):
+            case httpcore2.RemoteProtocolError() if str(error).startswith(DISCONNECTED):
                 raise EgressUnreachable(f"{self._origin} closed the connection before it responded") from None
             case httpcore2.ProtocolError() | httpcore2.UnsupportedProtocol():
                 raise EgressError(f"{self._origin} sent a response that is not HTTP") from None
 
 
 def _tls_reason(error: BaseException) -> str | None:
-    """What the layer below has wrapped, if that was TLS."""
-    below = error.args[0] if error.args else None
-    if not isinstance(below, ssl.SSLError):
+    """The reason of a TLS error that httpcore has wrapped; None for any other error."""
+    cause = error.args[0] if error.args else None
+    if not isinstance(cause, ssl.SSLError):
         return None
-    return str(getattr(below, "verify_message", "") or below.reason)
+    return str(getattr(cause, "verify_message", "") or cause.reason)
 
 
 @cache
 def _trust() -> ssl.SSLContext:
-    """Read once: it takes a while."""
+    """The trusted certificates; cached, because reading them takes a while."""
     return httpcore2.default_ssl_context()
 
 
 def _proxy(url: str) -> httpcore2.Proxy:
     try:
         parts, port = urlsplit(url), urlsplit(url).port
-    except ValueError:  # which repeats a part of the URL: that may be the password
+    except ValueError:  # its message repeats a part of the URL, which may be the password
         raise _not_a_proxy() from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise _not_a_proxy()
-    place = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     auth = None if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
-    return httpcore2.Proxy(f"{parts.scheme}://{place}:{port or 3128}", auth=auth)
+    return httpcore2.Proxy(f"{parts.scheme}://{host}:{port or 3128}", auth=auth)
 
 
 def _not_a_proxy() -> InvalidSetting:
@@ -198,96 +196,96 @@ def _not_a_proxy() -> InvalidSetting:
     )
 
 
-PACKED: Final = {"gzip": 31, "x-gzip": 31, "deflate": 47}
-"""What zlib is told for each."""
-BEGINNING: Final = 2.0
-"""How many seconds the beginning of a body is waited for, where no more than that is wanted."""
+ENCODINGS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 47}
+"""The accepted content encodings, with their ``wbits`` for zlib."""
+BODY_TIME: Final = 2.0
+"""Seconds to wait for the beginning of a body, with a policy that cuts."""
 SPARE: Final = 0.05
-"""So much earlier than the time for everything is over, which would take the status along."""
+"""Reading stops this many seconds before the time limit of the request, which would discard the status."""
 
 
 def headers_of(raw: Sequence[tuple[bytes, bytes]], policy: EgressPolicy) -> tuple[tuple[str, str], ...]:
-    size, taken = 0, []
+    size, headers = 0, []
     for name, value in raw:
         size += len(name) + len(value) + 4
         if size <= policy.max_header_bytes:
-            taken.append((name.decode("latin-1").lower(), value.decode("latin-1")))
+            headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
     if size > policy.max_header_bytes and not policy.cut:
         raise EgressTooLarge(f"the response has {size:,} bytes of headers; the limit is {policy.max_header_bytes:,}")
-    return tuple(taken)
+    return tuple(headers)
 
 
 async def body_of(
     pieces: AsyncIterable[bytes], headers: Sequence[tuple[str, str]], policy: EgressPolicy, until: float
 ) -> tuple[bytes, bool]:
-    """The body, unpacked, and whether something of it was left out. ``until`` is when the loop's clock says that all is
-    over."""
-    made = bytearray()
+    """The decompressed body, and whether it was cut. ``until`` is the time limit of the request by the loop's clock."""
+    body = bytearray()
     if not policy.cut:
-        await _read(pieces, headers, policy, made)
-        return bytes(made), False
+        await _read(pieces, headers, policy, body)
+        return bytes(body), False
     try:
-        async with asyncio.timeout_at(min(asyncio.get_running_loop().time() + BEGINNING, until - SPARE)):
-            left_out = await _read(pieces, headers, policy, made)
+        async with asyncio.timeout_at(min(asyncio.get_running_loop().time() + BODY_TIME, until - SPARE)):
+            truncated = await _read(pieces, headers, policy, body)
     except (EgressError, TimeoutError):
-        left_out = True
-    return bytes(made[: policy.max_bytes]), left_out
+        truncated = True
+    return bytes(body[: policy.max_bytes]), truncated
 
 
 async def _read(
-    pieces: AsyncIterable[bytes], headers: Sequence[tuple[str, str]], policy: EgressPolicy, made: bytearray
+    pieces: AsyncIterable[bytes], headers: Sequence[tuple[str, str]], policy: EgressPolicy, body: bytearray
 ) -> bool:
-    """Into ``made``, so that what has come is there also when the rest does not; whether it was more than is taken."""
-    named = dict(headers)
-    length = named.get("content-length", "")
+    """Read into ``body``, which keeps what was received if reading fails. Returns whether the body was over the
+    limit."""
+    fields = dict(headers)
+    length = fields.get("content-length", "")
     if not policy.cut and length.isdecimal() and len(length) < 20 and int(length) > policy.max_bytes:
         raise _too_large(policy)
-    unpack = _unpacker(named.get("content-encoding", ""))
+    decompressor = _decompressor(fields.get("content-encoding", ""))
     received = 0
     async for piece in pieces:
         received += len(piece)
-        made += piece if unpack is None else unpack.some(piece, policy.max_bytes + 1 - len(made))
-        if received > policy.max_bytes or len(made) > policy.max_bytes:
+        body += piece if decompressor is None else decompressor.feed(piece, policy.max_bytes + 1 - len(body))
+        if received > policy.max_bytes or len(body) > policy.max_bytes:
             if not policy.cut:
                 raise _too_large(policy)
             return True
-    if unpack is not None and received and not unpack.whole:
+    if decompressor is not None and received and not decompressor.complete:
         raise EgressError("the compressed response is truncated")
     return False
 
 
-class Unpacker:
-    """One member after the other: gzip allows several."""
+class Decompressor:
+    """Decompresses one member after another: gzip allows several."""
 
     def __init__(self, bits: int) -> None:
         self._bits = bits
         self._member = zlib.decompressobj(bits)
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         return self._member.eof
 
-    def some(self, piece: bytes, most: int) -> bytes:
-        """What the piece is when unpacked, or its first ``most`` bytes."""
-        made = b""
+    def feed(self, piece: bytes, most: int) -> bytes:
+        """The decompressed piece, or its first ``most`` bytes."""
+        output = b""
         try:
-            while piece and len(made) < most:
+            while piece and len(output) < most:
                 if self._member.eof:
                     self._member = zlib.decompressobj(self._bits)
-                made += self._member.decompress(piece, most - len(made))
+                output += self._member.decompress(piece, most - len(output))
                 piece = self._member.unused_data
         except zlib.error:
             raise EgressError("the response does not match its content encoding") from None
-        return made
+        return output
 
 
-def _unpacker(coding: str) -> Unpacker | None:
-    coding = coding.strip().lower()
-    if coding in ("", "identity"):
+def _decompressor(encoding: str) -> Decompressor | None:
+    encoding = encoding.strip().lower()
+    if encoding in ("", "identity"):
         return None
-    if coding not in PACKED:  # not asked for; several, one in the other, are a bomb's manner
+    if encoding not in ENCODINGS:  # nested encodings were not requested either, and are typical of zip bombs
         raise EgressError("the response has a content encoding that was not requested")
-    return Unpacker(PACKED[coding])
+    return Decompressor(ENCODINGS[encoding])
 
 
 def _too_large(policy: EgressPolicy) -> EgressTooLarge:

@@ -1,9 +1,8 @@
-"""``EgressPolicy``, URL parsing.
+"""The egress policy, and the parser of URLs.
 
-A URL, taken apart once: what is judged and what is connected to come from the same reading.
-
-Two programs that read a URL differently are how guards are got around, so what is doubtful is refused: control
-characters, spaces, backslashes, a user or a password, a zone, a percent sign in the host.
+A URL is parsed once, and both the checks and the connection use the result: guards are bypassed where two programs read
+a URL differently. For the same reason ambiguous URLs are refused: with control characters, spaces, backslashes, a user
+or password, a zone, or a percent sign in the host.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 URL_LIMIT: Final = 8_192
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-_DOUBTFUL: Final = re.compile(r"[\x00-\x20\x7f-\xa0\\\u2028\u2029]")
+_AMBIGUOUS: Final = re.compile(r"[\x00-\x20\x7f-\xa0\\\u2028\u2029]")
 _NETLOC: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@%]+)(?::([0-9]{1,5}))?")
 _NAME: Final = re.compile(r"(?=.{1,253}\Z)[a-z0-9_](?:[a-z0-9_-]{0,62})(?:\.[a-z0-9_][a-z0-9_-]{0,62})*")
 _SAFE: Final = "/%:@!$&'()*+,;=~-._?"
@@ -32,7 +31,7 @@ _SAFE: Final = "/%:@!$&'()*+,;=~-._?"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a request goes. ``host`` is what the name is resolved by, checked by TLS, and compared with lists."""
+    """The parsed URL of a request. ``host`` is the name that is resolved, checked by TLS and compared with lists."""
 
     scheme: str
     host: str
@@ -43,27 +42,27 @@ class Target:
     def of(cls, url: object) -> Target:
         if not isinstance(url, str) or not url or len(url) > URL_LIMIT:
             raise refused(f"a URL is text of at most {URL_LIMIT:,} characters")
-        if _DOUBTFUL.search(url):
+        if _AMBIGUOUS.search(url):
             raise refused("the URL has spaces, control characters or backslashes in it")
         try:
             parts = urlsplit(url)
         except ValueError:
-            raise refused("this is no URL") from None
+            raise refused("this is not a URL") from None
         scheme = parts.scheme.lower()
         if "@" in parts.netloc:
             raise refused("the URL names a user or a password", fix="Send credentials in a header, by a secret's name.")
-        found = _NETLOC.fullmatch(parts.netloc)
-        if scheme not in DEFAULT_PORTS or found is None:
+        netloc = _NETLOC.fullmatch(parts.netloc)
+        if scheme not in DEFAULT_PORTS or netloc is None:
             raise refused("the URL is not http(s)://host[:port]/…")
-        port = int(found[2]) if found[2] else DEFAULT_PORTS[scheme]
+        port = int(netloc[2]) if netloc[2] else DEFAULT_PORTS[scheme]
         if not 1 <= port <= 65_535:
             raise refused("the port is a number from 1 to 65535")
         path = quote(parts.path or "/", safe=_SAFE)
         query = "?" + quote(parts.query, safe=_SAFE) if parts.query else ""
-        return cls(scheme, _host(found[1]), port, path + query)
+        return cls(scheme, _host(netloc[1]), port, path + query)
 
     def joined(self, location: str) -> Target:
-        """Where a redirect leads."""
+        """The target of a redirect."""
         return Target.of(urljoin(f"{self.origin}{self.path}", location))
 
     @property
@@ -72,13 +71,13 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """As the header Host names it."""
+        """The value of the Host header."""
         host = f"[{self.host}]" if self.is_v6 else self.host
         return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def origin(self) -> str:
-        """What may be shown: a path or a query can hold a secret."""
+        """The part of the URL that may be shown: a path or a query can contain a secret."""
         return f"{self.scheme}://{self.authority}"
 
 
@@ -87,15 +86,15 @@ def _host(text: str) -> str:
         try:
             return IPv6Address(text[1:-1]).compressed
         except ValueError:
-            raise refused("the URL's host is no IPv6 address") from None
+            raise refused("the URL's host is not an IPv6 address") from None
     name = (text if text.isascii() else _ascii(text)).lower().removesuffix(".")
     if not _NAME.fullmatch(name):
-        raise refused("the URL's host is no name")
+        raise refused("the URL's host is not a valid name")
     return name
 
 
 def _ascii(name: str) -> str:
-    """By the rules for names in other scripts, after which it is a name, or an address, like any other."""
+    """The ASCII form of an internationalized name. The result is checked like any other name or address."""
     try:
         import idna
     except ImportError:
@@ -103,7 +102,7 @@ def _ascii(name: str) -> str:
     try:
         return idna.encode(name, uts46=True).decode("ascii")
     except idna.IDNAError:
-        raise refused("the URL's host is no name") from None
+        raise refused("the URL's host is not a valid name") from None
 
 
 def missing_extra() -> InvalidSetting:
@@ -117,7 +116,7 @@ def refused(why: str, *, fix: str | None = None) -> EgressRefused:
 
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""From a name and a port to addresses as text; for a resolver of your own."""
+"""Resolves a name and a port to addresses as text; for a custom resolver."""
 
 LONGEST: Final = 600.0
 LARGEST: Final = 256 * 1024 * 1024
@@ -125,14 +124,16 @@ LARGEST: Final = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressPolicy:
-    """``allow`` opens networks that are closed to all others (``("10.1.2.0/24",)``), ``deny`` closes more. ``hosts``,
-    if there are any, are the only ones: a name, or ``*.example.com`` for those below it, and perhaps a port
-    (``api.example.com:8443``), which is open there besides ``ports``; ``own_hosts`` are a tenant's, and stand with
-    those of the operator. Times are in seconds: ``connect`` for each connection, ``read`` between two pieces of an
-    answer, ``total`` for everything, redirects included. ``max_bytes`` counts what is received, and again what it is
-    when unpacked; with ``cut`` the rest is left out, also what is late or broken off behind the head of an answer, else
-    it is refused. With ``plain_secrets`` connectors may send secrets over http, which whoever is on the way can read.
-    ``proxy`` is one of yours, which judges once more; the environment's is not used.
+    """Limits of outgoing requests.
+
+    ``allow`` opens networks that are closed by default (``("10.1.2.0/24",)``), ``deny`` closes more. ``hosts``, if
+    given, are the only allowed hosts: a name, or ``*.example.com`` for all names below it, with an optional port
+    (``api.example.com:8443``) that is allowed in addition to ``ports``. ``own_hosts`` are those of a tenant; a host
+    must be in both lists. Times are in seconds: ``connect`` for each connection, ``read`` between two pieces of a
+    response, ``total`` for everything, redirects included. ``max_bytes`` limits the received body, and again the
+    decompressed body. With ``cut`` a body that is too long, too late or broken off is cut; without it the response is
+    refused. With ``plain_secrets`` connectors may send secrets over http, where others can read them. ``proxy`` is your
+    own proxy, which may check again; the proxy settings of the environment are not used.
     """
 
     schemes: tuple[str, ...] = ("https", "http")
@@ -173,15 +174,16 @@ class EgressPolicy:
         object.__setattr__(self, "closed_networks", _networks(self.deny))
 
     def redirecting(self, times: int) -> EgressPolicy:
-        """The same, that follows so many redirects, up to ten; each is checked like the first request."""
+        """The same policy, but following up to this many redirects (at most ten), each checked like the first
+        request."""
         return replace(self, redirects=min(max(times, 0), 10))
 
     def secure(self) -> EgressPolicy:
-        """The same over https alone, from the first hop to the last."""
+        """The same policy with https only, also for redirects."""
         return replace(self, schemes=("https",))
 
     def check(self, target: Target) -> None:
-        """By what the URL says; what its name resolves to is judged afterwards."""
+        """Check the parts of the URL. The addresses of the host are checked after it is resolved."""
         if target.scheme not in self.schemes:
             raise refused(f"{target.scheme} is not among the schemes that may be used")
         named = [split_host(host) for host in (*self.hosts, *self.own_hosts)]

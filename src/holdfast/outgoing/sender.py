@@ -1,9 +1,8 @@
-"""``send``: the request, name resolution, redirects and the answer.
+"""``send``: checks a request, resolves the host, follows redirects and returns the response.
 
-From a name to addresses, once: every answer is judged, and only what was judged is connected to (rule 1).
-
-A name whose answers are partly good is refused whole: whoever mixes them wants us to try until one of the others is
-taken. Forms such as 2130706433 or 0x7f.1 need no care of their own: the resolver makes addresses of them (rule 3).
+A name is resolved once, every address is checked, and only checked addresses are connected to. If one address of a name
+is refused, the name is refused: mixed addresses are a way to make a client try until it reaches the forbidden one.
+Forms such as 2130706433 or 0x7f.1 need no special care, because the resolver turns them into addresses.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ HEADERS: Final = 100
 USER_AGENT: Final = "holdfast"
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,8192}")
-# They say how the message travels, which is decided here.
-_OURS: Final = frozenset(
+# Headers of the transport, which are set here.
+_TRANSPORT: Final = frozenset(
     {
         *("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect"),
         *("keep-alive", "accept-encoding", "proxy-authorization", "proxy-connection"),
     }
 )
-# All else could say who asks, whatever it is called.
+# Headers that may follow a redirect to another origin. Any other may contain credentials.
 _ANONYMOUS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """``timeout`` makes the policy's time shorter, never longer."""
+    """One request. ``timeout`` can only shorten the time limit of the policy."""
 
     method: str
     url: str = field(repr=False)
@@ -57,76 +56,78 @@ class Outgoing:
         given: Mapping[Any, Any] = self.headers
         for name, value in given.items():
             if not isinstance(name, str) or not _TOKEN.fullmatch(name):
-                raise refused("the name of a header has characters that none may have")
+                raise refused("the name of a header has invalid characters")
             if not isinstance(value, str) or not _VALUE.fullmatch(value):
-                raise refused(f"the header {name} has line breaks or other characters that none may have")
-            if name.lower() in _OURS:
+                raise refused(f"the header {name} has line breaks or other invalid characters")
+            if name.lower() in _TRANSPORT:
                 raise refused(f"the header {name} is not for the sender to choose")
         return Target.of(self.url)
 
     def lines(self, target: Target) -> list[tuple[bytes, bytes]]:
-        """All headers, as they go over the wire."""
-        made = {"Host": target.authority, "User-Agent": USER_AGENT, "Accept": "*/*"}
-        own = {name.lower() for name in self.headers}
-        made = {name: value for name, value in made.items() if name.lower() not in own}
-        made |= {**self.headers, "Accept-Encoding": "gzip", "Connection": "close"}
+        """All headers as they are sent."""
+        headers = {"Host": target.authority, "User-Agent": USER_AGENT, "Accept": "*/*"}
+        given = {name.lower() for name in self.headers}
+        headers = {name: value for name, value in headers.items() if name.lower() not in given}
+        headers |= {**self.headers, "Accept-Encoding": "gzip", "Connection": "close"}
         if self.body or self.method in ("POST", "PUT", "PATCH"):
-            made["Content-Length"] = str(len(self.body))
-        return [(name.encode("ascii"), value.encode("latin-1")) for name, value in made.items()]
+            headers["Content-Length"] = str(len(self.body))
+        return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
 
     def redirected(self, status: int, start: Target, end: Target) -> Outgoing:
-        """The request that follows a redirect: without what could tell who asks where it leads elsewhere."""
+        """The request that follows a redirect: without headers that may contain credentials, if the origin changes."""
         if start.scheme == "https" and end.scheme == "http":
             raise refused("a redirect leads from https to http")
-        after = self
+        request = self
         if (status == 303 and self.method != "HEAD") or (status in (301, 302) and self.method == "POST"):
-            kept = {name: value for name, value in self.headers.items() if name.lower() != "content-type"}
-            after = replace(after, method="GET", headers=kept, body=b"")
+            headers = {name: value for name, value in self.headers.items() if name.lower() != "content-type"}
+            request = replace(request, method="GET", headers=headers, body=b"")
         if (start.scheme, start.host, start.port) != (end.scheme, end.host, end.port):
-            if after.body:
+            if request.body:
                 raise refused("a redirect would take the body to another origin")
-            kept = {name: value for name, value in after.headers.items() if name.lower() in _ANONYMOUS}
-            after = replace(after, headers=kept)
-        return after
+            headers = {name: value for name, value in request.headers.items() if name.lower() in _ANONYMOUS}
+            request = replace(request, headers=headers)
+        return request
 
 
-ANSWERS: Final = 64
+MOST_ADDRESSES: Final = 64
 
 
 async def resolve(target: Target, policy: EgressPolicy) -> list[str]:
-    """The addresses, all of them judged; at least one."""
-    ask = policy.resolver or _system
+    """The addresses of the host, at least one, all of them checked."""
+    resolver = policy.resolver or _system
     try:
         async with asyncio.timeout(policy.connect):
-            found = list(dict.fromkeys(await ask(target.host, target.port)))
+            addresses = list(dict.fromkeys(await resolver(target.host, target.port)))
     except TimeoutError:
         raise EgressTimeout(f"{target.host} was not resolved within {policy.connect} s") from None
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or type(error).__name__
         raise EgressUnreachable(f"{target.host} cannot be resolved: {why}") from None
-    if not found:
+    if not addresses:
         raise EgressUnreachable(f"{target.host} has no address")
-    if len(found) > ANSWERS:
-        raise refused(f"{target.host} has more than {ANSWERS} addresses")
-    for address in found:
+    if len(addresses) > MOST_ADDRESSES:
+        raise refused(f"{target.host} has more than {MOST_ADDRESSES} addresses")
+    for address in addresses:
         why_not = refusal(address, policy.open_networks, policy.closed_networks)
         if why_not is not None:
             raise refused(
                 f"{target.host} may not be reached: {why_not}",
                 fix="An operator can allow its network in the egress policy.",
             )
-    return found
+    return addresses
 
 
 async def _system(host: str, port: int) -> list[str]:
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-    return [f"{place[0]}%{place[3]}" if len(place) == 4 and place[3] else str(place[0]) for *_, place in found]
+    infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    # An IPv6 socket address has four parts, the last of which is the zone.
+    return [f"{part[0]}%{part[3]}" if len(part) == 4 and part[3] else str(part[0]) for *_, part in infos]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``body`` is unpacked. ``address`` is the one that was connected to; ``origin`` the last one after redirects."""
+    """A response. ``body`` is decompressed. ``address`` is the address that was connected to; ``origin`` is the last
+    one after redirects."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = field(repr=False)
@@ -137,16 +138,17 @@ class Answer:
     truncated: bool = False
 
     def header(self, name: str) -> str | None:
-        """The first of this name, whatever its case."""
-        wanted = name.lower()
-        return next((value for key, value in self.headers if key.lower() == wanted), None)
+        """The first header of this name, in any case."""
+        lower = name.lower()
+        return next((value for key, value in self.headers if key.lower() == lower), None)
 
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 
 async def send(request: Outgoing, policy: EgressPolicy) -> Answer:
-    """The answer, whatever its status. ``EgressRefused`` before anything is sent where the policy says no."""
+    """Send a request and return the response, whatever its status. Raises ``EgressRefused``, before anything is sent,
+    if the policy does not allow it."""
     target = request.check(policy)
     limit = policy.total if request.timeout is None else min(policy.total, request.timeout)
     start = time.monotonic()

@@ -1,4 +1,4 @@
-"""``ctx.approval``: what is asked of people, and the decision that comes back typed."""
+"""``ctx.approval``: the options of an approval, and its decision with typed form values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Asking(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What one person said."""
+    """The decision of one person."""
 
     person: str
     verdict: str
@@ -57,7 +57,7 @@ class Decision(Generic[F]):
 
     @property
     def by(self) -> str | None:
-        """Who had the last word; None when time decided."""
+        """The person who decided last; None if the approval expired."""
         return self.words[-1].person if self.words else None
 
     @property
@@ -71,7 +71,7 @@ class Decision(Generic[F]):
 
 @dataclass(frozen=True, slots=True)
 class ApprovalNotice:
-    """What an approval notifier is told: which approval, and why now. ``number`` counts the reminders."""
+    """The argument of an approval notifier: which approval, and why it is called. ``number`` counts the reminders."""
 
     approval_id: str
     what: Literal["asked", "reminder", "escalated"]
@@ -79,7 +79,7 @@ class ApprovalNotice:
 
 
 def question(summary: str, form: Any, options: Asking) -> Question:
-    """Check what is asked. ``form`` is a type (with pydantic) or a JSON schema."""
+    """Check the options of an approval. ``form`` is a type (with pydantic) or a JSON schema."""
     check_options(options, Asking.__annotations__)
     return Question(
         summary=summary,
@@ -90,15 +90,15 @@ def question(summary: str, form: Any, options: Asking) -> Question:
         not_requester=bool(options.get("not_requester", False)),
         on_deny=options.get("on_deny", "fail"),
         on_expire=options.get("on_expire", "deny"),
-        expires_in=_span(options.get("expires_in"), "expires_in"),
-        remind_every=_span(options.get("remind_every"), "remind_every"),
-        escalate_after=_span(options.get("escalate_after"), "escalate_after"),
+        expires_in=_seconds(options.get("expires_in"), "expires_in"),
+        remind_every=_seconds(options.get("remind_every"), "remind_every"),
+        escalate_after=_seconds(options.get("escalate_after"), "escalate_after"),
         escalate_to=_people(options.get("escalate_to", ())),
     )
 
 
 def asking(required: bool | Asking) -> Asking | None:
-    """What a kind that requires approval asks for: checked when it is declared, not when its first job waits."""
+    """The approval that a kind requires before it runs, checked when the kind is declared."""
     if required is False:
         return None
     options = Asking() if required is True else required
@@ -115,7 +115,7 @@ def asking(required: bool | Asking) -> Asking | None:
 
 
 def check_notifier(function: Callable[..., Any], skip: int) -> None:
-    """The stores make its jobs, with one argument by this name."""
+    """Check the parameters of an approval notifier: the stores create its jobs with one argument named ``notice``."""
     if [*inspect.signature(function).parameters][skip:] != ["notice"]:
         raise InvalidSetting(
             "an approval notifier takes one argument named notice",
@@ -150,12 +150,12 @@ def decision(value: Mapping[str, Any], form: Any) -> Decision[Any]:
     return Decision(value["approval_id"], approved, value["state"], decided_at, words, data)
 
 
-def _span(value: Duration | None, what: str) -> float | None:
+def _seconds(value: Duration | None, what: str) -> float | None:
     return None if value is None else seconds(value, what)
 
 
 def _people(people: object) -> tuple[str, ...]:
-    # Text is a sequence too, of letters.
+    # Text is a sequence too, of characters.
     if isinstance(people, str) or not isinstance(people, Sequence):
         raise InvalidSetting("approvers and escalate_to must be lists of people", code="invalid_approval")
     return tuple(people)

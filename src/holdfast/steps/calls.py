@@ -1,4 +1,5 @@
-"""``step``, ``sleep``, ``wait_for_event``, ``approval``, ``gather``, checkpoints: the async and the sync class."""
+"""The durable calls of a context (``step``, ``sleep``, ``wait_for_event``, ``approval``, ``gather``) and its
+checkpoints, in their sync and async form."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting, StaleLease
 from holdfast.steps.approvals import Asking, Decision, decision
 from holdfast.steps.driver import Plan, running
-from holdfast.steps.handler_run import HandlerRun, Here
+from holdfast.steps.handler_run import HandlerRun, ThreadDriver
 from holdfast.steps.values import AppEvent, is_async, label_of
 from holdfast.stores.flow import Flow
 from holdfast.stores.vault import Part, is_stored
@@ -32,8 +33,8 @@ F = TypeVar("F")
 class BlockingSteps:
     """Steps with their own retry policy and timeout: ``ctx.step_options(timeout=30).step("charge", charge, 7)``."""
 
-    def __init__(self, here: Here, retry: Retry | None = None, timeout: float | None = None) -> None:
-        self._here = here
+    def __init__(self, driver: ThreadDriver, retry: Retry | None = None, timeout: float | None = None) -> None:
+        self._driver = driver
         self._retry = retry
         self._timeout = timeout
 
@@ -52,20 +53,20 @@ class BlockingSteps:
     def submit(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Callable[[], T]: ...
     def submit(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Callable[[], Any]:
         """Return the step without running it, for ``ctx.gather``."""
-        call, key = self._here.plan.step(name, function, self._retry)
-        return partial(self._here.drive, call, partial(self._run, key, function, args, kwargs))
+        call, key = self._driver.plan.step(name, function, self._retry)
+        return partial(self._driver.drive, call, partial(self._run, key, function, args, kwargs))
 
     def _run(self, key: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         token = running.set(key)
         try:
             if is_async(function) or self._timeout is None:
-                answer = function(*args, **kwargs)
+                result = function(*args, **kwargs)
             else:
-                # In another thread, which is left to itself when the time is up.
+                # In another thread, which keeps running after the timeout.
                 work = partial(copy_context().run, partial(function, *args, **kwargs))
-                running_there = self._here.plan.durable.lent.threads.run(label_of(function), work)
-                answer = self._here.ask(self._limited(running_there))
-            return asyncio.run(self._limited(answer)) if inspect.iscoroutine(answer) else answer
+                in_thread = self._driver.plan.durable.tools.threads.run(label_of(function), work)
+                result = self._driver.run_on_loop(self._limited(in_thread))
+            return asyncio.run(self._limited(result)) if inspect.iscoroutine(result) else result
         finally:
             running.reset(token)
 
@@ -88,7 +89,7 @@ class BlockingCalls:
     def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the function once and record its result: ``ref = ctx.step("charge", charge, invoice)``."""
-        return BlockingSteps(self._run.here).step(name, function, *args, **kwargs)
+        return BlockingSteps(self._run.thread_driver).step(name, function, *args, **kwargs)
 
     @overload
     def submit(
@@ -98,20 +99,22 @@ class BlockingCalls:
     def submit(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Callable[[], T]: ...
     def submit(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Callable[[], Any]:
         """Return a step without running it, for ``ctx.gather(ctx.submit("a", f), ctx.submit("b", g))``."""
-        return BlockingSteps(self._run.here).submit(name, function, *args, **kwargs)
+        return BlockingSteps(self._run.thread_driver).submit(name, function, *args, **kwargs)
 
     def step_options(self, *, retry: Retry | None = None, timeout: Duration | None = None) -> BlockingSteps:
         """Give steps their own retry policy or timeout: ``ctx.step_options(timeout=30).step(…)``."""
         limit = None if timeout is None else seconds(timeout, "timeout")
-        return BlockingSteps(self._run.here, None if retry is None else as_policy(retry), limit)
+        return BlockingSteps(self._run.thread_driver, None if retry is None else as_policy(retry), limit)
 
     def sleep(self, delay: Duration, name: str = "sleep") -> None:
         """Suspend the job for this long. Meanwhile it holds no slot, no connection and no memory."""
-        self._run.here.drive(self._run.here.plan.sleep(delay, None, name))
+        driver = self._run.thread_driver
+        driver.drive(driver.plan.sleep(delay, None, name))
 
     def sleep_until(self, moment: datetime, name: str = "sleep") -> None:
         """Suspend the job until this time."""
-        self._run.here.drive(self._run.here.plan.sleep(None, moment, name))
+        driver = self._run.thread_driver
+        driver.drive(driver.plan.sleep(None, moment, name))
 
     def wait_for_event(
         self,
@@ -122,7 +125,8 @@ class BlockingCalls:
         since: Duration | None = None,
     ) -> AppEvent:
         """Wait for an event of this name that matches; ``EventTimeout`` if none comes in time."""
-        event: AppEvent = self._run.here.drive(self._run.here.plan.event(name, match, timeout, since))
+        driver = self._run.thread_driver
+        event: AppEvent = driver.drive(driver.plan.event(name, match, timeout, since))
         return event
 
     @overload
@@ -133,11 +137,13 @@ class BlockingCalls:
     ) -> Decision[Any]: ...
     def approval(self, name: str, *, summary: str, form: Any = None, **options: Unpack[Asking]) -> Decision[Any]:
         """Ask people for a decision and wait for it. A denied job fails, unless ``on_deny="resume"``."""
-        return decision(self._run.here.drive(self._run.here.plan.approval(name, summary, form, options)), form)
+        driver = self._run.thread_driver
+        return decision(driver.drive(driver.plan.approval(name, summary, form, options)), form)
 
     def patched(self, name: str) -> bool:
-        """Whether to take the new path in a handler whose steps have changed: True for jobs that had not come here."""
-        return self._run.here.ask(self._run.here.plan.durable.remember()).patched(check_step_name(name))
+        """Whether to take the new path in a handler whose steps have changed: True for jobs that had not reached it."""
+        driver = self._run.thread_driver
+        return driver.run_on_loop(driver.plan.durable.remember()).patched(check_step_name(name))
 
     def gather(self, *calls: Callable[[], T]) -> list[T]:
         """Run several steps at once, each in a thread. ``ctx.submit`` makes them."""
@@ -147,22 +153,28 @@ class BlockingCalls:
                 code="not_callable",
                 fix='Write ctx.gather(ctx.submit("a", f), ctx.submit("b", g)).',
             )
-        threads = self._run.here.plan.durable.lent.threads
+        threads = self._run.thread_driver.plan.durable.tools.threads
 
-        async def all_of_them() -> list[Any]:
+        async def run_all() -> list[Any]:
             runs = [
                 threads.run("step", partial(context.run, call)) for context, call in zip(contexts, calls, strict=True)
             ]
             return await asyncio.gather(*runs, return_exceptions=True)
 
         contexts = [copy_context() for _ in calls]
-        results: list[Any] = self._run.here.ask(all_of_them())
-        errors = [result for result in results if isinstance(result, BaseException)]
-        for error in sorted(errors, key=lambda error: isinstance(error, Suspended)):
-            if not isinstance(error, Suspended):
-                self._run.here.plan.durable.suspended = None
-            raise error
+        results: list[Any] = self._run.thread_driver.run_on_loop(run_all())
+        _raise_first(results, self._run.thread_driver.plan)
         return results
+
+
+def _raise_first(results: list[Any], plan: Plan) -> None:
+    """Raise the first error of gathered steps, if any. A failure comes before a suspension: the handler does not wait
+    then."""
+    errors = [result for result in results if isinstance(result, BaseException)]
+    for error in sorted(errors, key=lambda error: isinstance(error, Suspended)):
+        if not isinstance(error, Suspended):
+            plan.durable.suspended = None
+        raise error
 
 
 class AwaitedSteps:
@@ -207,10 +219,10 @@ class AwaitedSteps:
     async def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if is_async(function):
             return await function(*args, **kwargs)
-        # It may block, and the loop is not for that. The context variables go with it.
-        threads = self._plan.durable.lent.threads
-        answer = await threads.run(label_of(function), partial(function, *args, **kwargs))
-        return await answer if inspect.iscoroutine(answer) else answer
+        # In a thread, because it may block. It has the context variables of this task.
+        threads = self._plan.durable.tools.threads
+        result = await threads.run(label_of(function), partial(function, *args, **kwargs))
+        return await result if inspect.iscoroutine(result) else result
 
 
 class AwaitedCalls:
@@ -289,7 +301,7 @@ class AwaitedCalls:
         return decision(await asking, form)
 
     async def patched(self, name: str) -> bool:
-        """Whether to take the new path in a handler whose steps have changed: True for jobs that had not come here yet.
+        """Whether to take the new path in a handler whose steps have changed: True for jobs that had not reached it.
 
         ``if await ctx.patched("check stock first"): …`` keeps running jobs on the old path.
         """
@@ -298,17 +310,12 @@ class AwaitedCalls:
     async def gather(self, *calls: Awaitable[T]) -> list[T]:
         """Run several steps at once. All of them end and are recorded before the first error among them is raised."""
         results = await asyncio.gather(*calls, return_exceptions=True)
-        errors = [result for result in results if isinstance(result, BaseException)]
-        # A failure comes before a suspension: there is nothing to wait for then.
-        for error in sorted(errors, key=lambda error: isinstance(error, Suspended)):
-            if not isinstance(error, Suspended):
-                self._run.plan.durable.suspended = None
-            raise error
+        _raise_first(results, self._run.plan)
         return results  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
-class _Saved:
+class _Checkpoints:
     _run: HandlerRun = field(repr=False)
 
     def _pack(self, value: Any, name: str) -> Part:
@@ -327,7 +334,7 @@ class _Saved:
 
     def _save(self, text: str, name: str) -> Flow[bool]:
         claim = self._run.claim
-        # Under the lease the job was claimed with, whose scope may be every tenant.
+        # With the scope of the lease, which may be every tenant.
         return self._run.session.store.steps.save_checkpoint(
             claim.id, claim.lease, claim.attempt, name, text, self._run.session.scope
         )
@@ -335,20 +342,20 @@ class _Saved:
     def _load(self) -> Flow[dict[str, Any]]:
         return self._run.session.store.jobs.checkpoints(self._run.claim.id, self._run.claim.tenant)
 
-    def _found(self, kept: dict[str, Any], name: str, default: Any) -> Any:
-        if name not in kept:
+    def _value(self, checkpoints: dict[str, Any], name: str, default: Any) -> Any:
+        if name not in checkpoints:
             return default
         claim = self._run.claim
         return self._run.session.vault.open_kept(
-            kept[name], what="checkpoint", tenant=claim.tenant, job_id=claim.id, place=name
+            checkpoints[name], what="checkpoint", tenant=claim.tenant, job_id=claim.id, place=name
         )
 
-    def _kept(self, kept: bool) -> None:
-        if not kept:
+    def _check(self, accepted: bool) -> None:
+        if not accepted:
             raise StaleLease(f"job {self._run.claim.id} is no longer claimed by this worker")
 
 
-class Checkpoints(_Saved):
+class Checkpoints(_Checkpoints):
     """Named values that survive the attempt: ``await ctx.checkpoint.save({"row": 4711})``."""
 
     __slots__ = ()
@@ -358,19 +365,19 @@ class Checkpoints(_Saved):
         artifact store."""
         part = self._pack(value, name)
         if part.ref is not None:
-            self._kept(await self._run.session.arun(self._note(part.ref)))
+            self._check(await self._run.session.arun(self._note(part.ref)))
             await asyncio.to_thread(self._upload, part)
-        self._kept(await self._run.session.arun(self._save(part.text, name)))
+        self._check(await self._run.session.arun(self._save(part.text, name)))
 
     async def load(self, name: str = "progress", default: Any = None) -> Any:
         """The value saved under this name, in this attempt or an earlier one."""
-        kept = await self._run.session.arun(self._load())
-        if is_stored(kept.get(name)):
-            return await asyncio.to_thread(self._found, kept, name, default)
-        return self._found(kept, name, default)
+        checkpoints = await self._run.session.arun(self._load())
+        if is_stored(checkpoints.get(name)):
+            return await asyncio.to_thread(self._value, checkpoints, name, default)
+        return self._value(checkpoints, name, default)
 
 
-class SyncCheckpoints(_Saved):
+class SyncCheckpoints(_Checkpoints):
     """Named values that survive the attempt, for sync handlers: ``ctx.checkpoint.save({"row": 4711})``."""
 
     __slots__ = ()
@@ -380,10 +387,10 @@ class SyncCheckpoints(_Saved):
         artifact store."""
         part = self._pack(value, name)
         if part.ref is not None:
-            self._kept(self._run.session.run(self._note(part.ref)))
+            self._check(self._run.session.run(self._note(part.ref)))
             self._upload(part)
-        self._kept(self._run.session.run(self._save(part.text, name)))
+        self._check(self._run.session.run(self._save(part.text, name)))
 
     def load(self, name: str = "progress", default: Any = None) -> Any:
         """The value saved under this name, in this attempt or an earlier one."""
-        return self._found(self._run.session.run(self._load()), name, default)
+        return self._value(self._run.session.run(self._load()), name, default)

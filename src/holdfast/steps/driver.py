@@ -1,13 +1,8 @@
-"""The durable calls of a handler in their order, carried out on the loop or in a thread.
+"""Runs the durable calls of a handler, on the worker's loop for async handlers and in a thread for sync ones.
 
-What carries durable calls out: on the worker's loop for async handlers, in a thread for the others.
-
-``Durable`` is the attempt's side of it: what is remembered, read once, and the recorder that writes.
-
-What the durable operations of both colours share: check what is asked, take its place in the handler's order, make the
-call.
-
-The place is taken when the call is made, not when it runs: of steps that run at once, the order is that of the code.
+``Plan`` checks the arguments of a call, gives the call its position and makes its program (``steps/program.py``). The
+position is taken when the call is made, not when it runs, so steps that run at once have the order of the code.
+``Durable`` runs programs: it reads the recorded steps once, and writes new ones.
 """
 
 from __future__ import annotations
@@ -34,7 +29,7 @@ from holdfast.engine.units import Duration, seconds
 from holdfast.errors import HoldfastError, InvalidSetting, StaleLease, StoreUnavailable
 from holdfast.steps import program
 from holdfast.steps.approvals import Asking, decision, question
-from holdfast.steps.program import Durably, Know, Nap, Run, Save
+from holdfast.steps.program import DurableCall, Lookup, Run, Save, Sleep
 from holdfast.steps.values import Value, check_callable
 from holdfast.stores.ids import new_id
 from holdfast.stores.session import Session
@@ -48,9 +43,9 @@ T = TypeVar("T")
 log = logging.getLogger("holdfast.worker")
 
 SEEN_AFTER: Final = 1.0
-"""Seconds after which a step that runs is shown as running."""
+"""Seconds after which a running step is shown as running."""
 PULSE: Final = 1.0
-"""How often a thread that waits for the worker's loop looks whether there still is one."""
+"""Seconds between two checks of a waiting thread whether the worker's loop still exists."""
 
 
 Reached = Callable[[Claim, str, str], Awaitable[None]]
@@ -58,68 +53,72 @@ Reached = Callable[[Claim, str, str], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class StepTools:
-    """What a worker lends its handlers for durable calls. ``notify`` names the kind of job that tells people."""
+    """What a worker provides to its handlers for durable calls. ``notify`` returns the kind of job that notifies people
+    of approvals."""
 
     recorder: StepWriter
     threads: Threads
     notify: Callable[[], str | None]
     reached: Reached | None = None
-    """For tests: told of each point that a call reaches, and where it may be cut off."""
+    """For tests: called at each point of a call at which a crash may happen."""
 
 
 @dataclass(slots=True, eq=False)
 class Durable:
-    """The durable calls of one attempt. Everything but ``script.take_place`` happens on the worker's loop.
+    """The durable calls of one attempt. Everything but ``script.next_position`` happens on the worker's loop.
 
-    ``halt`` is what a handler that is being stopped meets when it makes another call, by its colour.
+    ``halt`` is the exception for a handler that makes another call while it is being stopped; sync and async handlers
+    have different ones.
     """
 
     claim: Claim
     client: Session
-    lent: StepTools
+    tools: StepTools
     redact: Redact
     stop: Stop
     halt: type[BaseException] = asyncio.CancelledError
     script: Script = field(init=False)
     suspended: Suspended | None = field(init=False, default=None)
-    _reading: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
-    _read: bool = field(init=False)
-    _under_way: int = field(init=False, default=0)
-    _quiet: asyncio.Event = field(init=False, default_factory=asyncio.Event)
-    _begun: dict[int, tuple[str, datetime, int]] = field(init=False, default_factory=dict)
-    """The steps that run now: name, start, and which try it is."""
-    _naming: asyncio.Task[None] | None = field(init=False, default=None)
+    _load_lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+    _loaded: bool = field(init=False)
+    _active: int = field(init=False, default=0)
+    """Steps that are under way in an async handler."""
+    _none_active: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _running: dict[int, tuple[str, datetime, int]] = field(init=False, default_factory=dict)
+    """The running steps by position: name, start, and number of the try."""
+    _announcing: asyncio.Task[None] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.script = Script(self.claim.id)
-        self._read = self.claim.attempt == 1  # a first attempt has nothing behind it
+        self._loaded = self.claim.attempt == 1  # nothing is recorded before a first attempt
 
     async def remember(self) -> Script:
-        if not self._read:
-            await self._remember()
+        """The script, with the recorded steps of earlier attempts."""
+        if not self._loaded:
+            await self._load()
         return self.script
 
-    async def _remember(self) -> None:
-        async with self._reading:
-            while not self._read:
-                if self.lent.recorder.closed:  # the worker has left, and its store with it
+    async def _load(self) -> None:
+        async with self._load_lock:
+            while not self._loaded:
+                if self.tools.recorder.closed:  # the worker has ended, and its store is closed
                     raise asyncio.CancelledError
                 try:
                     steps = await self.client.arun(self.client.store.steps.list(self.claim.id, self.claim.tenant))
                 except StoreUnavailable as error:
-                    # As with what is written: a store that is away is no failure of the handler.
+                    # As with writes, an unreachable database is not a failure of the handler.
                     log.warning("Steps of job %s could not be read, retrying: %s", self.claim.id, error)
                     await asyncio.sleep(random.uniform(0.1, 0.5))
                 else:
                     large = any(is_stored(step.value) for step in steps)
                     self.script.remember(await asyncio.to_thread(self._open, steps) if large else self._open(steps))
-                    self._read = True
+                    self._loaded = True
 
     def _open(self, steps: list[Step]) -> list[Step]:
         return [self._opened(step) for step in steps]
 
     def _opened(self, step: Step) -> Step:
-        """A worker that does not have the key cannot go on from here, and says so."""
+        """The step with its value as it was before it was sealed or stored elsewhere. Raises without the key."""
         if step.kind != "step" or step.value is None:
             return step
         claim, vault = self.claim, self.client.vault
@@ -142,7 +141,7 @@ class Durable:
             note = client.store.steps.note_upload(claim.id, claim.lease, claim.attempt, ref, client.scope)
             try:
                 noted = await client.arun(note)
-            except StoreUnavailable as error:  # waited for, as the step itself is when it is written
+            except StoreUnavailable as error:  # wait for the database, as the write of the step does
                 log.warning("A large step of job %s could not be stored, retrying: %s", claim.id, error)
                 await asyncio.sleep(random.uniform(0.1, 0.5))
             else:
@@ -150,50 +149,50 @@ class Durable:
                     raise StaleLease(f"job {claim.id} is no longer claimed by this worker")
                 return
 
-    # --- whether it goes on ---
+    # --- whether the handler may continue ---
 
-    def may_go_on(self) -> None:
-        """Asked before each call. One made while the handler is being stopped (in a ``finally``, say) would be
-        remembered in the place of what the next attempt does there."""
-        self.still_waits()
+    def check_running(self) -> None:
+        """Called before each call. A call that is made while the handler is being stopped (for example in a
+        ``finally``) would be recorded at the position of another call of the next attempt."""
+        self.check_not_suspended()
         if self.stop.is_set:
             raise self.halt(self.stop.reason or "stopped")
 
-    def still_waits(self) -> None:
-        """A handler that has caught ``Suspended`` comes no further: what it waits for has not come."""
+    def check_not_suspended(self) -> None:
+        """Raise ``Suspended`` again if the handler has caught it."""
         if self.suspended is not None:
             raise self.suspended
 
-    async def let_through(self) -> None:
-        """Steps that are under way end, and are remembered, before the attempt does: afterwards nobody may write of
-        them, and the next attempt would do them again."""
-        await asyncio.sleep(0)  # those that were made together with whoever asks have begun by then
-        while self._under_way:
-            self._quiet.clear()
-            await self._quiet.wait()
+    async def finish_steps(self) -> None:
+        """Wait for steps that are under way, so that they are recorded before the attempt ends. Afterwards they cannot
+        be written, and the next attempt would repeat them."""
+        await asyncio.sleep(0)  # steps that were made at the same time have started after this
+        while self._active:
+            self._none_active.clear()
+            await self._none_active.wait()
 
-    # --- carrying out ---
+    # --- effects ---
 
-    async def know(self, effect: Know) -> Step | None:
+    async def lookup(self, effect: Lookup) -> Step | None:
         known = (await self.remember()).at(effect.n, effect.name, effect.kind)
         if known is None or not known.over:
             await self.reach("before", effect.name)
             if effect.kind == "step":
-                self._begun[effect.n] = (effect.name, datetime.now(UTC), 1 if known is None else known.tries + 1)
+                self._running[effect.n] = (effect.name, datetime.now(UTC), 1 if known is None else known.tries + 1)
                 asyncio.get_running_loop().call_later(SEEN_AFTER, self._announce, effect.n)
         return known
 
     def _announce(self, n: int) -> None:
-        """A step that has run for a while is named in the database, for people who look. A short one is never written
-        twice: it is known when it is over."""
-        if n in self._begun and not self.lent.recorder.closed and not self.stop.is_set:
-            self._naming = asyncio.get_running_loop().create_task(self._name_running())
+        """Write to the database that a step is running, for people. Only for a step that has run for a while: a short
+        one is written once, when it is over."""
+        if n in self._running and not self.tools.recorder.closed and not self.stop.is_set:
+            self._announcing = asyncio.get_running_loop().create_task(self._save_running())
 
-    async def _name_running(self) -> None:
+    async def _save_running(self) -> None:
         claim, client = self.claim, self.client
         steps = [
             {"n": n, "name": name, "started_at": began.isoformat(), "tries": tries}
-            for n, (name, began, tries) in self._begun.items()
+            for n, (name, began, tries) in self._running.items()
         ]
         text = encode({"attempt": claim.attempt, "steps": steps})
         save = client.store.steps.save_checkpoint(claim.id, claim.lease, claim.attempt, RUNNING, text, client.scope)
@@ -203,108 +202,112 @@ class Durable:
             log.debug("Running steps of job %s were not written: %s", claim.id, error)
 
     async def reach(self, when: str, name: str) -> None:
-        if self.lent.reached is not None:
-            await self.lent.reached(self.claim, when, name)
+        if self.tools.reached is not None:
+            await self.tools.reached(self.claim, when, name)
 
     async def save(self, entry: StepEntry) -> list[Saved]:
-        self._begun.pop(entry.n, None)
+        self._running.pop(entry.n, None)
         await self.reach("after", entry.name)
-        entries = [*self.script.due_with(entry.n), entry]
-        answers = await self.lent.recorder.save(self.claim, [await self._packed(each) for each in entries])
+        entries = [*self.script.deferred_before(entry.n), entry]
+        saved = await self.tools.recorder.save(self.claim, [await self._packed(item) for item in entries])
         self.script.written(entries)
-        if answers and any(answer.fate == "stale" for answer in answers):
+        if saved and any(item.fate == "stale" for item in saved):
             raise StaleLease(f"job {self.claim.id} is no longer claimed by this worker")
         await self.reach("saved", entry.name)
-        return answers
+        return saved
 
-    async def drive(self, call: Durably, run: Callable[[], Awaitable[Any]] | None = None) -> Any:
-        """For async handlers."""
+    # --- the two drivers ---
+
+    async def drive(self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None = None) -> Any:
+        """Run a call of an async handler. ``run`` calls the function of a step."""
         try:
             if run is None:
                 return await self._drive(call, run)
-            self._under_way += 1
+            self._active += 1
             try:
                 return await self._drive(call, run)
             finally:
-                self._under_way -= 1
-                if not self._under_way:
-                    self._quiet.set()
-        except Suspended as wait:
-            await self.let_through()
-            self.suspended = self.suspended or wait
+                self._active -= 1
+                if not self._active:
+                    self._none_active.set()
+        except Suspended as suspended:
+            await self.finish_steps()
+            self.suspended = self.suspended or suspended
             raise
 
-    async def _drive(self, call: Durably, run: Callable[[], Awaitable[Any]] | None) -> Any:
-        answer: Any = None
+    async def _drive(self, call: DurableCall, run: Callable[[], Awaitable[Any]] | None) -> Any:
+        result: Any = None
         error: BaseException | None = None
         while True:
             try:
-                effect = call.send(answer) if error is None else call.throw(error)
+                effect = call.send(result) if error is None else call.throw(error)
             except StopIteration as end:
                 return end.value
-            answer, error = None, None
+            result, error = None, None
             try:
                 match effect:
-                    case Know():
-                        answer = await self.know(effect)
+                    case Lookup():
+                        result = await self.lookup(effect)
                     case Save(entry):
-                        answer = await self.save(entry)
-                    case Nap(seconds):
+                        result = await self.save(entry)
+                    case Sleep(seconds):
                         await asyncio.sleep(seconds)
                     case Run():
                         assert run is not None
-                        self.may_go_on()  # it may have been made long ago, and the handler has ended since
-                        answer = await run()
+                        self.check_running()  # the call may be awaited long after it was made
+                        result = await run()
             except Exception as raised:
                 error = raised
 
-    def drive_here(self, call: Durably, loop: asyncio.AbstractEventLoop, run: Callable[[], Any] | None = None) -> Any:
-        """For a handler in a thread: its function runs here, the rest on the worker's loop."""
-        answer: Any = None
+    def drive_in_thread(
+        self, call: DurableCall, loop: asyncio.AbstractEventLoop, run: Callable[[], Any] | None = None
+    ) -> Any:
+        """Run a call of a sync handler: the function in the handler's thread, the rest on the worker's loop."""
+        result: Any = None
         error: BaseException | None = None
         while True:
             try:
-                effect = call.send(answer) if error is None else call.throw(error)
+                effect = call.send(result) if error is None else call.throw(error)
             except StopIteration as end:
                 return end.value
-            except Suspended as wait:
-                self.suspended = wait
+            except Suspended as suspended:
+                self.suspended = suspended
                 raise
-            answer, error = None, None
+            result, error = None, None
             try:
                 match effect:
-                    case Know():
-                        answer = self.ask(loop, self.know(effect))
+                    case Lookup():
+                        result = self.run_on_loop(loop, self.lookup(effect))
                     case Save(entry):
-                        answer = self.ask(loop, self.save(entry))
-                    case Nap(seconds):
+                        result = self.run_on_loop(loop, self.save(entry))
+                    case Sleep(seconds):
                         self.stop.wait(seconds)
                     case Run():
                         assert run is not None
-                        if self.stop.is_set:  # nobody could interrupt it
+                        if self.stop.is_set:  # a thread cannot be interrupted
                             raise Stopped(self.stop.reason or "stopped")
-                        answer = run()
+                        result = run()
             except Exception as raised:
                 error = raised
 
-    def ask(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-        """From a handler's thread, on the worker's loop. When that is gone, or about to be, there is nobody to answer,
-        and nothing to go on for."""
+    def run_on_loop(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the worker's loop, from a handler's thread. Raises ``Stopped`` if the loop is closed, or
+        the worker about to end."""
         try:
-            if self.lent.recorder.closed:
+            if self.tools.recorder.closed:
                 raise RuntimeError
-            answer = asyncio.run_coroutine_threadsafe(work, loop)
+            future = asyncio.run_coroutine_threadsafe(work, loop)
         except RuntimeError:
             work.close()
             raise Stopped("worker_stopped") from None
         while True:
             try:
-                return answer.result(PULSE)
+                return future.result(PULSE)
             except concurrent.futures.CancelledError:
                 raise Stopped("worker_stopped") from None
             except TimeoutError:
-                if answer.done():
-                    return answer.result()  # it is the work's own, or it was done just now
+                if future.done():
+                    return future.result()  # the coroutine raised TimeoutError, or has ended just now
                 if loop.is_closed():
                     raise Stopped("worker_stopped") from None
 
@@ -324,57 +327,59 @@ class Plan:
     def __init__(self, durable: Durable) -> None:
         self.durable = durable
 
-    def _check_place(self) -> None:
+    def _check_allowed(self) -> None:
         if running.get() is not None:
             raise InvalidSetting("a step cannot make durable calls: it runs as a whole", code="nested_step")
-        self.durable.may_go_on()
+        self.durable.check_running()
 
-    def _place(self) -> int:
-        self._check_place()
-        return self.durable.script.take_place()
+    def _next_position(self) -> int:
+        self._check_allowed()
+        return self.durable.script.next_position()
 
-    def step(self, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[Durably, str]:
-        """The call, and the key that the outside world may be given."""
+    def step(self, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[DurableCall, str]:
+        """The call, and its idempotency key for other systems."""
         name = check_step_name(name)
         check_callable(name, function)
-        return self._step(self._place(), name, function, retry)
+        return self._step(self._next_position(), name, function, retry)
 
-    async def unordered_step(self, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[Durably, str]:
-        """The same for a step that is found by its name. Its place depends on what is remembered."""
+    async def unordered_step(
+        self, name: str, function: Callable[..., Any], retry: Retry | None
+    ) -> tuple[DurableCall, str]:
+        """The same for a step that is identified by its name. Its position depends on the recorded steps."""
         check_callable(check_step_name(name), function)
-        self._check_place()
-        n, name = (await self.durable.remember()).take_named(name)
+        self._check_allowed()
+        n, name = (await self.durable.remember()).named_position(name)
         return self._step(n, check_step_name(name), function, retry)
 
-    def _step(self, n: int, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[Durably, str]:
+    def _step(self, n: int, name: str, function: Callable[..., Any], retry: Retry | None) -> tuple[DurableCall, str]:
         durable, claim = self.durable, self.durable.claim
         call = program.step(
             durable.script, n, name, Value.of(name, function, durable.client.vault), retry, durable.redact
         )
         return call, f"{claim.tenant}:{claim.kind}:{claim.id}:{n}"
 
-    def sleep(self, delay: Duration | None, until: datetime | None, name: str) -> Durably:
+    def sleep(self, delay: Duration | None, until: datetime | None, name: str) -> DurableCall:
         if delay is None:
             until = instant(until, "the time")
-        span = None if delay is None else seconds(delay, "delay")
-        return program.sleep(self.durable.script, self._place(), check_step_name(name), span, until)
+        duration = None if delay is None else seconds(delay, "delay")
+        return program.sleep(self.durable.script, self._next_position(), check_step_name(name), duration, until)
 
     def event(
         self, name: str, match: Mapping[str, Any] | None, timeout: Duration | None, since: Duration | None
-    ) -> Durably:
+    ) -> DurableCall:
         wanted, limit = check_match(match), None if timeout is None else seconds(timeout, "timeout")
-        back, label = 0.0 if since is None else seconds(since, "since"), check_name(name, "event")
-        return program.wait_for_event(self.durable.script, self._place(), label, wanted, limit, back)
+        lookback, label = 0.0 if since is None else seconds(since, "since"), check_name(name, "event")
+        return program.wait_for_event(self.durable.script, self._next_position(), label, wanted, limit, lookback)
 
-    def approval(self, name: str, summary: str, form: Any, options: Asking) -> Durably:
+    def approval(self, name: str, summary: str, form: Any, options: Asking) -> DurableCall:
         asked, label = question(summary, form, options), check_step_name(name)
-        approval = asked.to_json(new_id(), label, self.durable.lent.notify())
-        return program.approval(self.durable.script, self._place(), label, approval)
+        approval = asked.to_json(new_id(), label, self.durable.tools.notify())
+        return program.approval(self.durable.script, self._next_position(), label, approval)
 
     async def before_all(self, name: str, summary: str, options: Asking) -> None:
         """The approval before the handler: raises ``Suspended`` until it is approved."""
         durable = self.durable
-        approval = question(summary, None, options).to_json(new_id(), name, durable.lent.notify())
-        said = decision(await durable.drive(program.approval(durable.script, BEFORE_ALL, name, approval)), None)
-        if not said.approved:  # its job has ended with that; whatever put it back into the queue
-            raise Reject("denied", f"it was {said.state}" + (f" by {said.by}" if said.by else ""))
+        approval = question(summary, None, options).to_json(new_id(), name, durable.tools.notify())
+        result = decision(await durable.drive(program.approval(durable.script, BEFORE_ALL, name, approval)), None)
+        if not result.approved:  # a denied job has ended, and was put back into the queue since
+            raise Reject("denied", f"it was {result.state}" + (f" by {result.by}" if result.by else ""))

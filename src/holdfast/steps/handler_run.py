@@ -1,7 +1,7 @@
-"""One run of a handler: the claim it works under, and what the worker provides for it.
+"""One run of a handler: its claim, and the tools that the worker provides.
 
-``Context`` and ``SyncContext`` are views of a ``HandlerRun``: they offer its facts and operations, and keep it in a
-private slot. The worker side (``app/handlers.py``) makes it, and reads it when the handler has ended.
+``Context`` and ``SyncContext`` are views of a ``HandlerRun``: they offer its data and operations, and keep it in a
+private slot. The worker side (``app/handlers.py``) creates it, and reads it when the handler has ended.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.engine.redaction import Redact, Redactor
 from holdfast.errors import InvalidSetting
 from holdfast.features.attempts.model import LogPart
 from holdfast.steps.driver import Durable, Plan, StepTools
-from holdfast.steps.program import Durably
+from holdfast.steps.program import DurableCall
 from holdfast.steps.transaction import Completion, Ending
 from holdfast.stores.session import Session
 from holdfast.telemetry.job_log import JobLog
@@ -31,29 +31,28 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Held for an instant, by the first line of an attempt: one for all.
+# One lock for all attempts: it is held for an instant, by the first line of an attempt.
 _opening = threading.Lock()
 
 
-class Here:
-    """Carries out durable calls from the handler's own thread."""
+class ThreadDriver:
+    """Runs durable calls from the handler's thread."""
 
     def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop) -> None:
         self.plan = plan
         self._loop = loop
 
-    def drive(self, call: Durably, run: Callable[[], Any] | None = None) -> Any:
-        return self.plan.durable.drive_here(call, self._loop, run)
+    def drive(self, call: DurableCall, run: Callable[[], Any] | None = None) -> Any:
+        return self.plan.durable.drive_in_thread(call, self._loop, run)
 
-    def ask(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.plan.durable.ask(self._loop, work)
+    def run_on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.plan.durable.run_on_loop(self._loop, work)
 
 
 @dataclass(slots=True, eq=False)
 class HandlerRun:
-    """``report`` writes progress without waiting, ``prepare`` makes a child job, ``tools`` carry out durable calls;
-    all three exist in a worker only. ``halt`` is raised in a handler that makes a durable call after it was told to
-    stop."""
+    """``report`` writes progress without waiting, ``prepare`` makes a child job, ``tools`` are for durable calls; all
+    three exist in a worker only. ``halt`` is raised in a handler that makes a durable call after it must stop."""
 
     claim: Claim
     session: Session
@@ -67,17 +66,17 @@ class HandlerRun:
     loop: asyncio.AbstractEventLoop | None = None
     halt: type[BaseException] = Stopped
     extras: dict[str, Any] | None = None
-    """What integrations keep for the duration of the attempt, by their name."""
+    """Data of integrations for the duration of the attempt, by their name."""
     log_writer: LogWriter | None = None
-    """Keeps what the handler logs; None where nothing of it is kept."""
+    """Stores the lines that the handler logs; None if they are not stored."""
     lines: AttemptLines | None = field(default=None, init=False)
-    """Made by the first line that is kept, since most attempts have none."""
+    """Created by the first stored line, because most attempts have none."""
     _plan: Plan | None = field(default=None, init=False)
-    _here: Here | None = field(default=None, init=False)
+    _thread_driver: ThreadDriver | None = field(default=None, init=False)
 
     @property
     def plan(self) -> Plan:
-        """The durable calls of this attempt; made by the first one, since most attempts have none."""
+        """The durable calls of this attempt; created by the first one, because most attempts have none."""
         if self._plan is None:
             if self.tools is None:
                 raise InvalidSetting("durable calls work only in a worker", code="no_worker")
@@ -86,12 +85,12 @@ class HandlerRun:
         return self._plan
 
     @property
-    def here(self) -> Here:
-        if self._here is None:
+    def thread_driver(self) -> ThreadDriver:
+        if self._thread_driver is None:
             plan = self.plan
             assert self.loop is not None  # a worker that provides the tools provides its loop
-            self._here = Here(plan, self.loop)
-        return self._here
+            self._thread_driver = ThreadDriver(plan, self.loop)
+        return self._thread_driver
 
     @property
     def log(self) -> JobLog:
@@ -106,12 +105,12 @@ class HandlerRun:
             self.lines(line)
 
     def _open_lines(self, writer: LogWriter, loop: asyncio.AbstractEventLoop) -> None:
-        with _opening:  # threads that the handler has started share it
+        with _opening:  # threads that the handler has started may log at the same time
             if self.lines is None:
                 self.lines = writer.open(self.claim, loop)
 
     def hold_lines(self) -> list[LogPart]:
-        """The lines that are not known to be written, for a transaction that ends the job."""
+        """The lines that may not be written yet, for a transaction that ends the job."""
         return [] if self.lines is None else self.lines.hold()
 
     @property
@@ -119,19 +118,19 @@ class HandlerRun:
         return Ending(self.claim, self.session, self.completion, self.stop, self.hold_lines)
 
     def check_not_waiting(self) -> None:
-        """Raise ``Suspended`` again if the handler has caught it: what it waits for has not come."""
+        """Raise ``Suspended`` again if the handler has caught it."""
         if self._plan is not None:
-            self._plan.durable.still_waits()
+            self._plan.durable.check_not_suspended()
 
     async def finish_steps(self) -> None:
-        """Wait for steps that the handler has started and not awaited; called when it has ended, however it did."""
+        """Wait for steps that the handler has started and not awaited. Called when it has returned or raised."""
         if self._plan is not None and not self.stop.is_set:
-            await self._plan.durable.let_through()
+            await self._plan.durable.finish_steps()
 
     def check_returned(self) -> None:
         """Called when the handler has returned. Logs the calls of an earlier attempt that this one did not make."""
         self.check_not_waiting()
-        for step in () if self._plan is None else self._plan.durable.script.left:
+        for step in () if self._plan is None else self._plan.durable.script.unused:
             self.log.warning(
                 "%s %r (call %s) was recorded before but is no longer in the handler", step.kind, step.name, step.n
             )

@@ -1,7 +1,7 @@
-"""The durable calls themselves, written once for both colours (as the flows of the stores are, ADR 0005).
+"""The durable calls as programs, written once for sync and async handlers (like the flows of the stores, ADR 0005).
 
-Each is a generator: it yields what it needs (``Know`` what is remembered, ``Run`` the function, ``Nap``, ``Save``) and
-is sent the answer; ``steps/driver.py`` has the two that carry it out. To wait is to raise ``Suspended``.
+Each is a generator that yields effects and is sent their results: ``Lookup`` the recorded step, ``Run`` the function,
+``Sleep``, ``Save``. ``steps/driver.py`` has the two drivers. A program that has to wait raises ``Suspended``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from holdfast.engine.redaction import Redact
 from holdfast.engine.retry import Retry
 from holdfast.engine.steps import Pause, Saved, Script, Step, StepEntry, StepKind
 from holdfast.errors import EventTimeout, HoldfastError, StaleLease, StoreError
-from holdfast.steps.values import AppEvent, Value, describe, remembered
+from holdfast.steps.values import AppEvent, Value, describe, recorded_error
 from holdfast.worker.shutdown import Suspended
 
-# A step that is tried again sooner than this is waited for in place: to let go and be taken again takes about as long.
+# A retry sooner than this waits in place: suspending the job and claiming it again takes about as long.
 IN_PLACE: Final = 1.0
+# Exceptions that end the attempt. They are not failures of the step.
 _CONTROL = (Cancel, Reject, RetryLater, Snooze, StaleLease, StoreError)
 
 
 @dataclass(slots=True)
-class Know:
+class Lookup:
+    """Read the recorded step at this position, and check its name."""
+
     n: int
     name: str
     kind: StepKind
@@ -39,7 +42,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Nap:
+class Sleep:
     seconds: float
 
 
@@ -48,20 +51,20 @@ class Save:
     entry: StepEntry
 
 
-Effect = Know | Run | Nap | Save
-Durably = Generator[Effect, Any, Any]
+Effect = Lookup | Run | Sleep | Save
+DurableCall = Generator[Effect, Any, Any]
 
 
 def suspended(script: Script, pause: Pause) -> Suspended:
-    """What need not be written before is written with it."""
-    return Suspended(Paused(pause.to_json(), [entry.to_json() for entry in script.due_with(pause.n)]))
+    """The suspension, with the deferred entries before it."""
+    return Suspended(Paused(pause.to_json(), [entry.to_json() for entry in script.deferred_before(pause.n)]))
 
 
-def step(script: Script, n: int, name: str, value: Value, retry: Retry | None, redact: Redact) -> Durably:
-    known: Step | None = yield Know(n, name, "step")
+def step(script: Script, n: int, name: str, value: Value, retry: Retry | None, redact: Redact) -> DurableCall:
+    known: Step | None = yield Lookup(n, name, "step")
     if known is not None and known.over:
         if known.error is not None:
-            raise remembered(known)
+            raise recorded_error(known)
         return value.unpack(known.value)
     tries = 0 if known is None else known.tries
     while True:
@@ -74,61 +77,62 @@ def step(script: Script, n: int, name: str, value: Value, retry: Retry | None, r
         except _CONTROL:
             raise
         except Exception as error:
-            # What it did is done, and what it returned will not fit the next time either.
-            delay = None if packing else _again_in(retry, error, tries)
+            # A step whose result cannot be stored is not retried: its effects are done, and the result would be the
+            # same.
+            delay = None if packing else _retry_delay(retry, error, tries)
             if delay is None:
-                # Written with the next call, if there is one: then the handler has caught it, and goes on from here.
+                # Written with the next call, if there is one: then the handler has caught the error and continues.
                 took = time.monotonic() - began
-                script.put_off(StepEntry(n, name, "step", None, describe(error, redact), tries, took))
+                script.defer(StepEntry(n, name, "step", None, describe(error, redact), tries, took))
                 raise
             if delay > IN_PLACE:
                 pause = Pause(n, name, "step", delay=delay, tries=tries, error=describe(error, redact))
                 raise suspended(script, pause) from error
-            yield Nap(delay)
+            yield Sleep(delay)
         else:
             yield Save(StepEntry(n, name, "step", result, None, tries, time.monotonic() - began))
-            return value.again(result)
+            return value.restore(result)
 
 
-def _again_in(retry: Retry | None, error: Exception, tries: int) -> float | None:
-    """Seconds until the next try by the step's own policy; None when there is none."""
+def _retry_delay(retry: Retry | None, error: Exception, tries: int) -> float | None:
+    """Seconds until the next try by the retry policy of the step; None if there is no further try."""
     if retry is None or tries >= retry.max_attempts or retry.is_final(error):
         return None
     return retry.backoff.delay(tries, random.random())
 
 
-def sleep(script: Script, n: int, name: str, delay: float | None, until: datetime | None) -> Durably:
-    known: Step | None = yield Know(n, name, "sleep")
+def sleep(script: Script, n: int, name: str, delay: float | None, until: datetime | None) -> DurableCall:
+    known: Step | None = yield Lookup(n, name, "sleep")
     if known is None and delay == 0:
         return None
     if known is not None and (known.over or known.is_late):
         return None
     if known is not None:
-        delay, until = None, known.wake_at  # as it was first said, whatever has roused it
+        delay, until = None, known.wake_at  # the original end, whatever has woken the job before it
     raise suspended(script, Pause(n, name, "sleep", delay=delay, until=until))
 
 
 def wait_for_event(
     script: Script, n: int, name: str, wanted: dict[str, Any], timeout: float | None, since: float
-) -> Durably:
-    known: Step | None = yield Know(n, name, "event")
+) -> DurableCall:
+    known: Step | None = yield Lookup(n, name, "event")
     if known is None or not (known.over or known.is_late):
         until = None if known is None else known.wake_at
         delay = timeout if until is None else None
         raise suspended(script, Pause(n, name, "event", delay=delay, until=until, wanted=wanted, since=since))
     if not known.over:
-        late = StepEntry(n, name, "event", None, {"type": "timeout", "message": "it did not come in time"})
-        answers: list[Saved] = yield Save(late)
-        came = next((answer.value for answer in answers if answer.n == n and answer.fate == "kept"), None)
-        if came is not None:  # in the last moment
-            return AppEvent.of(came)
+        timed_out = StepEntry(n, name, "event", None, {"type": "timeout", "message": "it did not come in time"})
+        saved: list[Saved] = yield Save(timed_out)
+        event = next((item.value for item in saved if item.n == n and item.fate == "kept"), None)
+        if event is not None:  # it arrived in the last moment
+            return AppEvent.of(event)
     elif known.error is None:
         return AppEvent.of(known.value)
     raise EventTimeout(f"event {name!r} did not arrive in time")
 
 
-def approval(script: Script, n: int, name: str, approval: dict[str, Any]) -> Durably:
-    known: Step | None = yield Know(n, name, "approval")
+def approval(script: Script, n: int, name: str, approval: dict[str, Any]) -> DurableCall:
+    known: Step | None = yield Lookup(n, name, "approval")
     if known is None:
         raise suspended(script, Pause(n, name, "approval", approval=approval))
     if not known.over:

@@ -30,8 +30,8 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Signature:
-    """How one handler is called. ``skip`` leading parameters (the context) are not the caller's. Without ``answers``
-    what the function returns is not the result of the job."""
+    """Packs and unpacks the arguments and the result of one handler. The first ``skip`` parameters (the context) are
+    not arguments. Without ``answers`` the return value of the function is not the result of the job."""
 
     def __init__(self, function: Callable[..., Any], kind: str, *, skip: int = 0, answers: bool = True) -> None:
         self._kind = kind
@@ -48,8 +48,8 @@ class Signature:
         }
         self._result = _adapter(hints.get("return", inspect.Signature.empty))
         self._exact_result = hints.get("return") if hints.get("return") in _PLAIN else None
-        # Nearly every call gives each parameter once, and nearly every value is of the very type it should be: then
-        # there is nothing to bind, to check or to convert.
+        # Fast path: most calls pass each parameter once, and most values have exactly the annotated type. Then there is
+        # nothing to bind, check or convert.
         self._names = tuple(parameter.name for parameter in parameters)
         self._all = frozenset(self._names)
         self._by_name = all(parameter.kind in _BY_NAME for parameter in parameters)
@@ -63,18 +63,18 @@ class Signature:
         return self._names
 
     def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, limit: int) -> str:
-        """The payload for this call, or ``InvalidArguments`` that says which argument is wrong."""
+        """The payload for this call, or ``InvalidArguments`` with the name of the wrong argument."""
         values = self._bound(args, kwargs)
         for name, adapter in self._adapters.items():
             if name in values and type(values[name]) is not self._exact.get(name):
                 if isinstance(values[name], ResultOf):
-                    continue  # it is checked when the job runs, and the result is known
+                    continue  # checked when the job runs and the result is known
                 checked = self._checked(name, adapter, values[name])
                 values[name] = adapter.dump_python(checked, mode="json", warnings=False)
         return encode(values, limit=limit, what=self._what)
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        if isinstance(kwargs, dict):  # by name (`app.enqueue`) it is whatever a caller passed
+        if isinstance(kwargs, dict):  # with `app.enqueue` it may be any mapping
             if not kwargs and self._in_order and len(args) == len(self._names):
                 return dict(zip(self._names, args, strict=True))
             if not args and self._by_name and kwargs.keys() == self._all:
@@ -85,7 +85,7 @@ class Signature:
             raise InvalidArguments(f"{self._kind}: {error}") from None
 
     def check_some(self, values: Mapping[str, Any]) -> None:
-        """Refuse arguments that no call could have; those that are missing may be given later."""
+        """Refuse arguments that no call could have. Missing arguments are accepted: they may be given later."""
         try:
             self._signature.bind_partial(**values)
         except TypeError as error:
@@ -95,7 +95,7 @@ class Signature:
                 self._checked(name, adapter, values[name])
 
     def dump(self, name: str, value: Any) -> Any:
-        """One argument in the form in which a payload has it."""
+        """One argument as it is stored in a payload."""
         adapter = self._adapters.get(name)
         return value if adapter is None else adapter.dump_python(value, mode="json", warnings=False)
 
@@ -129,7 +129,7 @@ class Signature:
         if value is None:
             return None
         if self._result is not None and type(value) is not self._exact_result:
-            # A type that is no data, or a value that is none; then it is told not to be JSON, and not tried again.
+            # A type or value that pydantic cannot dump. ``encode`` then refuses it as not JSON, and it is not retried.
             with suppress(PydanticUserError, PydanticSerializationError):
                 value = self._result.dump_python(value, mode="json", warnings=False)
         return encode(value, limit=limit, what=f"result of {self._kind}")
@@ -141,9 +141,9 @@ class Signature:
             return _from_json(self._result, value)
         except ValidationError as error:
             # Another release of the handler may have written it.
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            message = _first(error)["msg"]
             raise InvalidPayload(
-                f"the stored result of {self._kind} does not fit its return type: {first['msg']}", code="invalid_result"
+                f"the stored result of {self._kind} does not fit its return type: {message}", code="invalid_result"
             ) from None
 
     def _rebuilt(self, name: str, adapter: Any, value: Any) -> Any:
@@ -156,13 +156,13 @@ class Signature:
         try:
             return adapter.validate_python(value)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            first = _first(error)
             where = ".".join([name, *(str(part) for part in first["loc"])])
             raise InvalidArguments(f"{self._kind}: {where}: {first['msg']}") from None
 
 
 class CheckedSignature(Signature):
-    """One that also asks ``check`` about the arguments, before they are stored."""
+    """A signature that also calls ``check`` with the arguments, before they are stored."""
 
     def __init__(
         self, function: Callable[..., Any], kind: str, check: Callable[[Mapping[str, Any]], None], *, skip: int = 0
@@ -177,7 +177,7 @@ class CheckedSignature(Signature):
 
 
 def _from_json(adapter: Any, value: Any) -> Any:
-    """A stored value as its type. Strict types take text for a datetime and the like from JSON only."""
+    """A stored value as its type. Strict types accept text for a datetime and the like from JSON only."""
     try:
         return adapter.validate_python(value)
     except ValidationError:
@@ -185,8 +185,12 @@ def _from_json(adapter: Any, value: Any) -> Any:
 
 
 def adapter_for(annotation: Any) -> Any | None:
-    """What checks and describes values of a type; None without pydantic, or for what it does not know."""
+    """The pydantic adapter of a type; None without pydantic, or for a type that it does not support."""
     return _adapter(annotation)
+
+
+def _first(error: ValidationError) -> Any:
+    return error.errors(include_url=False, include_context=False, include_input=False)[0]
 
 
 def rebuilt(annotation: Any, value: Any, what: str) -> Any:
@@ -197,7 +201,7 @@ def rebuilt(annotation: Any, value: Any, what: str) -> Any:
     try:
         return _from_json(adapter, value)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        first = _first(error)
         where = ".".join(str(part) for part in first["loc"])
         raise InvalidPayload(f"{what} does not fit: {where}: {first['msg']}", code="form_invalid") from None
 
@@ -205,7 +209,7 @@ def rebuilt(annotation: Any, value: Any, what: str) -> Any:
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
-    except Exception:  # an annotation that cannot be resolved here checks nothing
+    except Exception:  # an annotation that cannot be resolved here: nothing is checked
         return {}
 
 

@@ -1,8 +1,8 @@
 """A job's success as part of a transaction: the handler's writes and the end of its job commit together.
 
-Two ways lead there. ``ctx.transaction()`` lends the handler a connection, and settles the job on it at the end of the
+There are two ways. ``ctx.transaction()`` gives the handler a connection, and settles the job on it at the end of the
 block, under the same fence (lease, attempt) as any settlement. ``ctx.complete(connection=…)`` settles on the handler's
-own connection; whether that was committed the worker asks the store afterwards.
+own connection; the worker reads from the database afterwards whether that was committed.
 """
 
 from __future__ import annotations
@@ -35,41 +35,42 @@ RESULT_LIMIT = 1_048_576
 
 
 class Stage(Enum):
-    """How far the completion of an attempt has come."""
+    """The progress of the completion of an attempt."""
 
     NONE = "none"
     OPEN = "open"
     IN_DOUBT = "in doubt"
-    """A commit that would end the job may have happened, or may yet."""
+    """A commit that ends the job may have happened, or may still happen."""
     DONE = "done"
 
 
-def plainly(value: Any) -> str | None:
+def pack_plain(value: Any) -> str | None:
     return None if value is None else encode(value, limit=RESULT_LIMIT, what="result")
 
 
 @dataclass(slots=True)
 class Completion:
-    """What an attempt's context remembers of its end. ``pack`` is how this kind of job writes its result."""
+    """The state of an attempt's completion by its handler. ``pack`` encodes the result of this kind of job."""
 
-    pack: Callable[[Any], str | None] = plainly
+    pack: Callable[[Any], str | None] = pack_plain
     end: Callable[[Succeeded], Succeeded] = lambda success: success
-    """What the result becomes when it is kept: sealed or stored, or nothing else."""
+    """Seals the result or stores it elsewhere, if its payload rule requires it."""
     stage: Stage = Stage.NONE
     ref: str | None = None
-    """Where the result lies, if the handler said so."""
+    """The reference to the result, if the handler has set one."""
     connection: Any = None
-    """The handler's own, on which it was completed."""
+    """The handler's own connection, on which the job was completed."""
 
     def check_free(self, *, again: bool = False) -> None:
-        """One completion an attempt. ``again``: one whose transaction may have been rolled back can be repeated."""
+        """Allow one completion per attempt. ``again``: repeat one whose transaction may have been rolled back."""
         if self.stage is Stage.OPEN:
             raise Conflict("this attempt already has an open transaction", code="transaction_open")
         if self.stage is Stage.DONE or (self.stage is Stage.IN_DOUBT and not again):
             raise Conflict("this attempt is already complete", code="already_completed")
 
     def check_no_block(self, embedded: bool) -> None:
-        """An embedded database has one writer at a time, which is the open block: anybody else would wait for it."""
+        """An embedded database has one writer at a time: while the block is open, any other writer would wait for
+        it."""
         if embedded and self.stage is Stage.OPEN:
             raise InvalidSetting(
                 "inside a transaction block, jobs must be enqueued on its connection",
@@ -87,11 +88,11 @@ class Ending:
     completion: Completion = field(repr=False)
     stop: Stop = field(default_factory=Stop, repr=False)
     lines: Callable[[], list[LogPart]] = field(default=list, repr=False)
-    """The parts of the attempt's log that are not written yet. They go into the transaction: after it the log is
-    closed."""
+    """Returns the parts of the attempt's log that are not written yet. They are written in the transaction, because the
+    log is closed after it."""
 
     def on(self, connection: object, value: Any) -> None:
-        """Complete on the handler's own connection; what becomes of the transaction there is seen later."""
+        """Complete on the handler's own connection. Whether that is committed is checked when the handler has ended."""
         self.completion.check_free(again=True)
         self.complete(connection, value)
         self.completion.stage, self.completion.connection = Stage.IN_DOUBT, connection
@@ -119,7 +120,7 @@ class Ending:
         completion = self.completion
         end = replace(completion.end(Succeeded(completion.pack(value), ref=completion.ref)), cost=self.stop.cost)
         settlement = decide(self.claim, end, 0.0)
-        # Under the lease the job was claimed with, whose scope may be every tenant.
+        # With the scope of the lease, which may be every tenant.
         return self.client.store.borrowed.settle(self.claim.lease, settlement, self.client.scope)
 
     def _check(self, applied: bool) -> None:
@@ -130,7 +131,7 @@ class Ending:
         raise StaleLease(f"job {self.claim.id} is no longer claimed by this worker")
 
     async def concluded(self) -> bool:
-        """Whether the job has ended by a transaction of its handler, as far as can be known."""
+        """Whether the job has ended by a transaction of its handler, as far as the worker can know."""
         match self.completion.stage:
             case Stage.DONE:
                 return True
@@ -140,19 +141,19 @@ class Ending:
                 return False
 
     async def roll_back(self) -> None:
-        """The handler has ended, and what it completed is not committed. A transaction that it has left open holds its
-        job, and whoever settles that would wait for it, with all that is settled in the same turn."""
+        """Roll back a completion that the handler has not committed. Its open transaction locks the job, and the
+        exchange that settles the job would wait for it, with all its other settlements."""
         connection, self.completion.connection = self.completion.connection, None
-        with contextlib.suppress(Exception):  # it has ended, is closed, or belongs to a thread that is gone
-            if hasattr(connection, "is_in_transaction"):  # asyncpg's, which has no rollback
+        with contextlib.suppress(Exception):  # the transaction has ended, or the connection is closed
+            if hasattr(connection, "is_in_transaction"):  # asyncpg has no rollback
                 await connection.execute("ROLLBACK")
                 return
-            ended = await asyncio.to_thread(connection.rollback)
-            if inspect.isawaitable(ended):
-                await ended
+            result = await asyncio.to_thread(connection.rollback)
+            if inspect.isawaitable(result):
+                await result
 
     def committed(self) -> bool:
-        """Ask the store. Nobody but the holder of this attempt can have made it succeed."""
+        """Whether the success is in the database. Only the holder of this attempt can have written it."""
         return self._succeeded(self.client.run(self._job()))
 
     async def acommitted(self) -> bool:
@@ -176,7 +177,7 @@ class _Block:
         self._connection: Any = None
 
     def result(self, value: Any) -> None:
-        """Set the job's result, where it is known inside the block only."""
+        """Set the job's result from inside the block."""
         self._completion.pack(value)  # refuse a value that cannot be stored here rather than at the end
         self._result = value
 
@@ -251,7 +252,7 @@ class AsyncTransaction(_Block):
         self._completion.stage = Stage.DONE
 
     async def _acomplete(self) -> None:
-        if self._store.embedded:  # its connections are sync only
+        if self._store.embedded:  # connections of an embedded database are sync only
             await asyncio.to_thread(self._ending.complete, self._connection, self._result, within=True)
         else:
             await self._ending.acomplete(self._connection, self._result, within=True)

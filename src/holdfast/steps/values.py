@@ -1,4 +1,4 @@
-"""What a step returned, as JSON and back as its type; what it raised, as data and back as an error."""
+"""The result of a step as JSON and back as its type; its error as data and back as an exception."""
 
 from __future__ import annotations
 
@@ -30,45 +30,46 @@ class AppEvent:
     sent_at: datetime
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> AppEvent:
-        sent_at = datetime.fromisoformat(told["sent_at"])
-        return cls(told["id"], told["name"], told["data"], told["sent_by"], sent_at)
+    def of(cls, values: Mapping[str, Any]) -> AppEvent:
+        sent_at = datetime.fromisoformat(values["sent_at"])
+        return cls(values["id"], values["name"], values["data"], values["sent_by"], sent_at)
 
 
-_KNOWN: Final = 1024
+_CACHE_SIZE: Final = 1024
 _signatures: dict[object, Signature | None] = {}
-_NEW: Final = object()
+_MISSING: Final = object()
 
 
 def _signature(function: Callable[..., Any]) -> Signature | None:
-    """By its code: what each attempt makes anew (a lambda, a function inside the handler) is looked at once, and what
-    it holds on to is not kept here. What has no code of its own may be a partial or any object, and hold anything."""
-    code, said = getattr(function, "__code__", None), getattr(function, "__annotations__", {})
+    """The signature of a function, cached by its code object: a lambda or an inner function, which every attempt
+    creates again, is inspected once, and the cache keeps no closure alive. A callable without a code object, a partial
+    for example, is not cached, because it may hold anything."""
+    code, annotations = getattr(function, "__code__", None), getattr(function, "__annotations__", {})
     if code is None:
-        return _look_at(function)
-    key = (code, function.__module__, said.get("return"))
+        return _inspect(function)
+    key = (code, function.__module__, annotations.get("return"))
     try:
-        found = _signatures.get(key, _NEW)
-    except TypeError:  # it cannot be hashed
-        return _look_at(function)
-    if found is _NEW:
-        if len(_signatures) >= _KNOWN:
+        signature = _signatures.get(key, _MISSING)
+    except TypeError:  # an annotation that cannot be hashed
+        return _inspect(function)
+    if signature is _MISSING:
+        if len(_signatures) >= _CACHE_SIZE:
             _signatures.clear()
-        found = _signatures[key] = _look_at(function)
-    return found  # type: ignore[return-value]
+        signature = _signatures[key] = _inspect(function)
+    return signature  # type: ignore[return-value]
 
 
-def _look_at(function: Callable[..., Any]) -> Signature | None:
+def _inspect(function: Callable[..., Any]) -> Signature | None:
     try:
         return Signature(function, label_of(function))
-    except (TypeError, ValueError):  # a builtin that does not say what it takes
+    except (TypeError, ValueError):  # a builtin without a signature
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """How the results of one function are kept. What comes back is what a later attempt will see: never the object
-    itself, but what its JSON says, in the type the function promises."""
+    """Packs and unpacks the results of one function. A step never returns the object itself, but what a later attempt
+    will get: the value of its JSON, in the return type of the function."""
 
     name: str
     signature: Signature | None
@@ -92,26 +93,29 @@ class Value:
     def unpack(self, value: Any) -> Any:
         return value if self.signature is None else self.signature.unpack_result(value)
 
-    def again(self, text: str | None) -> Any:
+    def restore(self, text: str | None) -> Any:
         return None if text is None else self.unpack(decode(text))
 
 
 def describe(error: BaseException, redact: Redact) -> dict[str, Any]:
     kind = type(error)
-    words, code = (error.message, {"code": error.code}) if isinstance(error, HoldfastError) else (message_of(error), {})
-    return {"type": f"{kind.__module__}.{kind.__qualname__}", "message": redact(words, MESSAGE_LIMIT), **code}
+    if isinstance(error, HoldfastError):
+        message, code = error.message, {"code": error.code}
+    else:
+        message, code = message_of(error), {}
+    return {"type": f"{kind.__module__}.{kind.__qualname__}", "message": redact(message, MESSAGE_LIMIT), **code}
 
 
-def remembered(step: Step) -> Exception:
-    """The error of a step that failed in an earlier attempt: of its own type, if that is loaded here, so that the
-    handler catches it as it did then. Nothing is imported for it, and its constructor is not run: only what it said and
-    its type come back, not what else it held."""
-    said = step.error or {}
-    message, name = str(said.get("message") or ""), str(said.get("type") or "")
-    for kind in _errors():
+def recorded_error(step: Step) -> Exception:
+    """The error of a step that failed in an earlier attempt, with its original type if that is loaded, so that the
+    handler catches it as before. Nothing is imported for it, and its constructor is not called: it has its type and
+    message, but no other attributes."""
+    stored = step.error or {}
+    message, name = str(stored.get("message") or ""), str(stored.get("type") or "")
+    for kind in _loaded_errors():
         if f"{kind.__module__}.{kind.__qualname__}" == name:
             with contextlib.suppress(Exception):
-                error = _revived(kind, message, said.get("code"))
+                error = _revived(kind, message, stored.get("code"))
                 error.add_note(f"step {step.name!r} failed in attempt {step.attempt}, and is not tried again")
                 return error
     return StepFailed(f"step {step.name!r} failed in attempt {step.attempt}: {name}: {message}")
@@ -123,22 +127,22 @@ def _revived(kind: type[Exception], message: str, code: str | None) -> Exception
         HoldfastError.__init__(error, message, code=code)
         return error
     error.args = (message,)
-    if message_of(error) != message:  # it makes its words of what it does not have any more
+    if message_of(error) != message:  # its __str__ uses attributes that are not there
         own = {"__str__": lambda _: message, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
         error = _revived(type(kind.__name__, (kind,), own), message, code)
     return error
 
 
-def _errors() -> Iterator[type[Exception]]:
-    found: list[type[Exception]] = [Exception]
+def _loaded_errors() -> Iterator[type[Exception]]:
+    pending: list[type[Exception]] = [Exception]
     seen = {Exception}
-    while found:
-        kind = found.pop()
+    while pending:
+        kind = pending.pop()
         yield kind
-        for heir in kind.__subclasses__():
-            if heir not in seen:
-                seen.add(heir)
-                found.append(heir)
+        for subclass in kind.__subclasses__():
+            if subclass not in seen:
+                seen.add(subclass)
+                pending.append(subclass)
 
 
 def check_callable(name: str, function: object) -> None:
@@ -155,6 +159,6 @@ def label_of(function: Callable[..., Any]) -> str:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether to call it on the loop. What turns out to be a coroutine only when it is called is awaited as well."""
+    """Whether to call it on the loop. A coroutine that another callable returns is awaited as well."""
     inner = getattr(function, "func", function)  # of a partial, or a kind
     return inspect.iscoroutinefunction(getattr(inner, "function", inner))

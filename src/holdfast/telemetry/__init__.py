@@ -1,5 +1,5 @@
-"""Seeing what happens: trace context, OpenTelemetry, Prometheus. Everything here is off until somebody wants it.
+"""Logs, trace context, OpenTelemetry, Prometheus. Traces and metrics are off until the program uses them.
 
-The rest of Holdfast knows two things of it: ``tracing`` (which trace is current) and ``watching`` (who wants to be told
-of jobs that are sent and run). Neither imports anything that is not installed.
+The rest of Holdfast uses ``tracing`` (the current trace) and ``observers`` (the watchers of jobs that are enqueued and
+run). Neither imports a package that may not be installed.
 """

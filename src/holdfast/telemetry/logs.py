@@ -1,8 +1,8 @@
-"""Log lines as JSON, one object a line (JF-13): ``holdfast.configure_logging()``, or ``JsonLines`` in your own set-up.
+"""Log lines as JSON, one object per line: ``holdfast.configure_logging()``, or ``JsonLines`` in your own set-up.
 
-Invariant (rule 30): whatever a record holds, its line is one line without control characters, and without what is known
-to be secret: by its name (``password=…``, ``extra={"token": …}``), its shape, or its value (those of the environment,
-of every app of this process, and of the job in hand).
+Invariant: every record becomes one line without control characters and without known secrets. A secret is known by its
+name (``password=…``, ``extra={"token": …}``), its shape, or its value (in the environment, in an app of this process,
+or among the arguments of the running job).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MOST_EXTRAS: Final = 32
 NAME_LIMIT: Final = 60
 LEVELS: Final = ("debug", "info", "warning", "error")
 
-# What every record has; anything else somebody put there on purpose.
-_USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-# Names that a line has already, or that ours go under another.
-_OURS: Final = {"job_id": "job"}
+# The attributes of every record; all others are extras.
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+# Fields that have another name in a line.
+_RENAMED: Final = {"job_id": "job"}
 _FIRST: Final = ("worker", "trace_id", "span_id", "job", "kind", "queue", "tenant", "attempt", "duration", "error")
 _RESERVED: Final = frozenset({"timestamp", "level", "logger", "message", "traceback", "process"})
 
@@ -38,12 +38,12 @@ _known: WeakSet[Redactor] = WeakSet()
 
 
 def trust(redactor: Redactor) -> None:
-    """What this one knows to be secret is in no line from now on."""
+    """Redact all later lines with this redactor too."""
     _known.add(redactor)
 
 
 def redact_line(text: str, limit: int = LINE_LIMIT) -> str:
-    """Without the secrets of the job in hand, and of every app of this process."""
+    """The text without the secrets of the running job, and of every app of this process."""
     job = current_run()
     for redact in _redactors():
         text = redact(text, limit)
@@ -51,16 +51,16 @@ def redact_line(text: str, limit: int = LINE_LIMIT) -> str:
 
 
 def trusted_redactor() -> Redactor:
-    """The redactor of this process's app, or one that knows the environment: for a process that runs handlers alone."""
+    """The redactor of this process's app, or one that knows the environment. For a process that only runs handlers."""
     return _redactors()[-1]
 
 
 def _redactors() -> list[Redactor]:
-    return list(_known) or [_own()]
+    return list(_known) or [_environment_redactor()]
 
 
-def _own() -> Redactor:
-    """For a process without an app: what the environment says."""
+def _environment_redactor() -> Redactor:
+    """For a process without an app: a redactor that knows the secrets in the environment."""
     global _environment
     if _environment is None:
         _environment = Redactor()
@@ -72,7 +72,7 @@ _environment: Redactor | None = None
 
 
 class JsonLines(logging.Formatter):
-    """``process`` is the number of one of several worker processes whose lines come out together.
+    """``process`` is the number of a worker process, if several write to the same stream.
 
     In a ``dictConfig``: ``{"formatters": {"json": {"()": "holdfast.telemetry.logs.JsonLines"}}}``.
     """
@@ -84,7 +84,7 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         try:
             message = record.getMessage()
-        except Exception as error:  # arguments that do not fit: the line says so instead of being lost
+        except Exception as error:  # wrong arguments: the line must not be lost
             message = f"{record.msg!s} (its arguments do not fit: {type_name(error)})"
         values: dict[str, object] = {
             "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
@@ -102,7 +102,7 @@ class JsonLines(logging.Formatter):
 
 
 def redacted_traceback(record: logging.LogRecord) -> str | None:
-    """The one a job's own log has redacted already, else that of the exception."""
+    """The traceback of a record: the text that ``ctx.log`` has redacted already, else that of the exception."""
     if record.exc_text:
         return redact_line(record.exc_text, TRACEBACK_LIMIT)
     error = record.exc_info[1] if record.exc_info else None
@@ -115,17 +115,18 @@ def _error_type(record: logging.LogRecord) -> str | None:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    """What the record says besides its message, what is known of the job in hand, and where we are."""
-    said = {_OURS.get(name, name): value for name, value in vars(record).items() if name not in _USUAL}
+    """The fields of a line other than its message: the extras of the record, the running job, the worker and the
+    trace."""
+    fields = {_RENAMED.get(name, name): value for name, value in vars(record).items() if name not in _STANDARD}
     job = current_run()
-    if "job" not in said and job is not None:
-        said = {_OURS.get(name, name): value for name, value in log_fields(job.claim).items()} | said
-    said.setdefault("worker", observers.working_as.get())
+    if "job" not in fields and job is not None:
+        fields = {_RENAMED.get(name, name): value for name, value in log_fields(job.claim).items()} | fields
+    fields.setdefault("worker", observers.working_as.get())
     trace = tracing.current_trace()
-    if trace is not None and "trace_id" not in said:
-        said |= {"trace_id": trace.trace_id, "span_id": trace.span_id}
-    ordered = [name for name in _FIRST if name in said] + [name for name in said if name not in _FIRST]
-    return {_name(name): _value(name, said[name]) for name in ordered[: len(_FIRST) + MOST_EXTRAS]}
+    if trace is not None and "trace_id" not in fields:
+        fields |= {"trace_id": trace.trace_id, "span_id": trace.span_id}
+    ordered = [name for name in _FIRST if name in fields] + [name for name in fields if name not in _FIRST]
+    return {_name(name): _value(name, fields[name]) for name in ordered[: len(_FIRST) + MOST_EXTRAS]}
 
 
 def _name(name: str) -> str:
@@ -155,10 +156,10 @@ def _finite(value: object) -> object:
 def configure_logging(
     *, json: bool = True, level: str = "info", jobs: bool = True, stream: TextIO | None = None
 ) -> logging.Handler:
-    """Log to stderr (or ``stream``), as JSON lines or as text; called again, it replaces what it set up before.
+    """Log to stderr (or ``stream``), as JSON lines or as text. A second call replaces the set-up of the first.
 
-    Handlers that you have set up stay. ``jobs`` has a line for every attempt that ends, with its duration; without it,
-    only failures have one.
+    Handlers that you have set up stay. With ``jobs`` every attempt that ends is logged with its duration; without it,
+    only failures are logged.
     """
     if str(level).lower() not in LEVELS:
         raise InvalidSetting(f"the level must be one of {', '.join(LEVELS)}, not {level!r}", code="unknown_option")
@@ -177,7 +178,7 @@ HANDLER: Final = "holdfast"
 
 
 class PlainLines(logging.Formatter):
-    """The same for people: time, level, logger, message."""
+    """Log lines as text: time, level, logger, message."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
@@ -187,6 +188,6 @@ class PlainLines(logging.Formatter):
 
 
 def quieten() -> None:
-    """What others say about every connection and callback is of no use below a warning."""
+    """Log only warnings of libraries that log every connection and callback."""
     for name in ("psycopg", "psycopg.pool", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,6 +1,6 @@
-"""Who wants to be told of jobs that are sent and run. Nobody, nearly always: then it is one look at two names.
+"""The watchers of jobs that are enqueued and run. Usually there are none, and the check costs two name lookups.
 
-A watcher that fails is no reason for a job to: what it raises is logged once and forgotten.
+A watcher that fails does not make a job fail: its errors are logged, each type once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 class Sending(Protocol):
     @property
     def trace(self) -> Trace | None:
-        """What the jobs are to name as their cause, if this made something of the kind."""
+        """The trace to store with the jobs, if the watcher has created a span."""
         ...
 
     def over(self, error: BaseException | None) -> None: ...
@@ -39,7 +39,7 @@ class Running(Protocol):
     def trace(self) -> Trace | None: ...
 
     def over(self, claim: Claim, outcome: Outcome | Settled | None, seconds: float) -> None:
-        """None: it was stopped, and others decide what becomes of it."""
+        """Called when the attempt has ended. The outcome is None if the worker stopped it."""
         ...
 
 
@@ -48,48 +48,50 @@ class Watcher(Protocol):
     def run(self, claim: Claim) -> Running | None: ...
 
 
-# The worker whose jobs are run here, for log lines.
+# The name of the current worker, for log lines.
 working_as: ContextVar[str | None] = ContextVar("holdfast_worker", default=None)
 
 watchers: list[Watcher] = []
-_told: set[str] = set()
+_logged: set[str] = set()
 _elsewhere = False
 
 
 def watched_elsewhere() -> None:
-    """In a child process: the worker that it belongs to watches its jobs."""
+    """To be called in a child process: its worker already watches its jobs."""
     global _elsewhere
     _elsewhere = True
 
 
-def unwatched() -> bool:
-    """Nobody wants to be told of a job that is run."""
+def unobserved() -> bool:
+    """Whether no watcher is active: a job that runs is not observed."""
     return not watchers and (tracing.API not in sys.modules or not active())
 
 
 def quiet() -> bool:
-    """The same of one that is sent, and no trace is current: nothing is to be done."""
-    return unwatched() and not tracing.wanted()
+    """Whether no watcher is active and no trace is current: an enqueue needs neither."""
+    return unobserved() and not tracing.wanted()
 
 
 def active() -> Sequence[Watcher]:
-    """With OpenTelemetry, if the program has set it up by now."""
+    """The active watchers, with that of OpenTelemetry if the program has set it up."""
     if _elsewhere:
         return ()
     if tracing.API in sys.modules:
         from holdfast.telemetry.otel import watcher
 
-        found = watcher()
-        if found is not None:
-            return (*watchers, found)
+        otel = watcher()
+        if otel is not None:
+            return (*watchers, otel)
     return watchers
 
 
 @contextmanager
 def sending(specs: Sequence[JobSpec], tenant: str) -> Iterator[None]:
-    """Around the storing of new jobs: they are given the trace that is current."""
-    begun = [one for each in active() if (one := _asked(partial(each.send, specs, tenant))) is not None]
-    tracing.stamp(specs, next((one.trace for one in begun if one.trace is not None), None) or tracing.current_trace())
+    """Observe the block, in which new jobs are stored. The jobs get the current trace."""
+    started = [_guarded(partial(watcher.send, specs, tenant)) for watcher in active()]
+    observations = [observation for observation in started if observation is not None]
+    trace = next((observation.trace for observation in observations if observation.trace is not None), None)
+    tracing.stamp(specs, trace or tracing.current_trace())
     error: BaseException | None = None
     try:
         yield
@@ -97,20 +99,21 @@ def sending(specs: Sequence[JobSpec], tenant: str) -> Iterator[None]:
         error = raised
         raise
     finally:
-        for one in reversed(begun):
-            _asked(partial(one.over, error))
+        for observation in reversed(observations):
+            _guarded(partial(observation.over, error))
 
 
 class Watch:
-    """Around one attempt. ``claim`` is what its handler is to be given: the trace in it is that of this attempt."""
+    """Observes one attempt. ``claim`` is the claim for the handler: it has the trace of this attempt."""
 
-    __slots__ = ("_begun", "_since", "claim")
+    __slots__ = ("_observations", "_since", "claim")
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
         self._since = time.perf_counter()
-        self._begun = [one for each in active() if (one := _asked(partial(each.run, claim))) is not None]
-        trace = next((one.trace for one in self._begun if one.trace is not None), None)
+        started = [_guarded(partial(watcher.run, claim)) for watcher in active()]
+        self._observations = [observation for observation in started if observation is not None]
+        trace = next((observation.trace for observation in self._observations if observation.trace is not None), None)
         if trace is not None:
             self.claim = replace(claim, tags=retagged(claim.tags, trace))
 
@@ -119,18 +122,18 @@ class Watch:
         return time.perf_counter() - self._since
 
     def over(self, outcome: Outcome | Settled | None) -> None:
-        if self._begun:
+        if self._observations:
             seconds = self.seconds
-            for one in reversed(self._begun):
-                _asked(partial(one.over, self.claim, outcome, seconds))
+            for observation in reversed(self._observations):
+                _guarded(partial(observation.over, self.claim, outcome, seconds))
 
 
-def _asked(call: Callable[[], T]) -> T | None:
+def _guarded(call: Callable[[], T]) -> T | None:
     try:
         return call()
     except Exception as error:
         name = type(error).__name__
-        if name not in _told:
-            _told.add(name)
+        if name not in _logged:
+            _logged.add(name)
             log.warning("Telemetry failed; jobs continue without it: %s", name)
         return None

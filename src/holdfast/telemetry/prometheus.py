@@ -1,7 +1,7 @@
-"""Metrics of this process for Prometheus: what it enqueued and ran, and the requests it answered.
+"""Prometheus metrics of this process: jobs that it enqueued and ran, and HTTP requests that it served.
 
-Names are in base units, values of labels are bounded: of kinds and queues the first hundred have a name, the rest are
-``other``. Needs the extra ``prometheus``.
+Values are in base units. The number of label values is bounded: the first hundred kinds and queues have their own
+label, the rest are ``other``. Needs the extra ``prometheus``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from holdfast.engine.job import Claim, JobSpec
-from holdfast.engine.outcome import Outcome, Settled, outcome_word
+from holdfast.engine.outcome import Outcome, Settled, outcome_label
 from holdfast.engine.redaction import one_line
 from holdfast.engine.trace import Trace
 from holdfast.errors import InvalidSetting
@@ -34,7 +34,7 @@ OTHER = "other"
 
 
 class Bounded:
-    """At most so many values of a label: those that were seen first."""
+    """Limits the number of values of a label: later values become ``other``."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -51,7 +51,7 @@ class Bounded:
 
 
 class ProcessMetrics:
-    """A watcher: everything that this process enqueues and runs is counted."""
+    """A watcher that counts the jobs that this process enqueues and runs."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=True)
@@ -100,7 +100,7 @@ class ProcessMetrics:
         kind = self._kind(claim.kind)
         self._running.dec()
         self._run.labels(kind).observe(seconds)
-        self._finished.labels(kind, outcome_word(outcome)).inc()
+        self._finished.labels(kind, outcome_label(outcome)).inc()
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         self._requests.labels(method, self._route(route), str(status)).observe(seconds)
@@ -131,7 +131,7 @@ _process: ProcessMetrics | None = None
 
 
 def process_metrics() -> ProcessMetrics:
-    """Those of this process; from the first call on it is watched."""
+    """The metrics of this process. Counting starts with the first call."""
     global _process
     if _process is None:
         _process = ProcessMetrics()

@@ -1,6 +1,6 @@
-"""An exception as what is kept of it: a stable code, the message, and a traceback that begins with the user's code.
+"""An exception as data: a stable code, the message, and a traceback that begins with the user's code.
 
-Everything is cut to length and redacted here, before a store or a log hears of it.
+All text is cut to length and redacted here, before it is stored or logged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.errors import HoldfastError
 FRAMES = 25
 CHAIN = 10
 
-# Where every traceback of ours begins; of no use to somebody whose handler failed.
+# Holdfast's own frames at the start of every traceback; they do not help with a failed handler.
 _PACKAGE = Path(__file__).parents[1]
 _INTERNAL = tuple(
     str(path)
@@ -35,7 +35,7 @@ _INTERNAL = tuple(
         Path(threading.__file__),
     )
 )
-# Nobody's own code: what a failure is told apart by is where theirs called these.
+# Code of libraries: failures are grouped by the location in the user's code that called it.
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _INSTALLED = ("/site-packages/", "/dist-packages/", "\\site-packages\\")
 FRAME_LIMIT = 200
@@ -55,60 +55,62 @@ def type_name(error: BaseException) -> str:
 def message_of(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException:  # an error that cannot even be printed is still a failure
+    except BaseException:  # an error that cannot be printed is still a failure
         return ""
 
 
 def traceback_of(error: BaseException, redact: Redact) -> str:
-    """The traceback and those it was caused by, each without the frames of the machinery that called the handler."""
+    """The traceback with those of its causes, each without the frames of Holdfast that called the handler."""
     try:
-        told = traceback.TracebackException(
-            type(error), error, error.__traceback__, limit=-FRAMES, compact=True, max_group_width=10, max_group_depth=5
-        )
-        for one in _chain(told):
-            _trim(one.stack)
-        return redact("".join(told.format()), TRACEBACK_LIMIT)
-    except Exception as trouble:  # some __str__, __cause__ or source file that will not be read
+        summary = _summary(error)
+        for item in _chain(summary):
+            _trim(item.stack)
+        return redact("".join(summary.format()), TRACEBACK_LIMIT)
+    except Exception as trouble:  # a __str__, __cause__ or source file that cannot be read
         return redact(f"{type_name(error)} (its traceback could not be written: {type_name(trouble)})")
 
 
 def places_of(error: BaseException) -> str:
-    """Of a traceback only where it led through and the types of the errors: what may be told of a restricted job."""
+    """The locations of a traceback and the type of the error, without messages: for a restricted job."""
     try:
-        told = traceback.TracebackException(
-            type(error), error, error.__traceback__, limit=-FRAMES, compact=True, max_group_width=10, max_group_depth=5
-        )
+        summary = _summary(error)
         parts = []
-        for one in _chain(told):
-            _trim(one.stack)
-            parts += [f"{type_name(error)}\n" if one is told else "led to by\n"]
-            parts += [f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}\n' for frame in one.stack]
+        for item in _chain(summary):
+            _trim(item.stack)
+            parts += [f"{type_name(error)}\n" if item is summary else "caused by\n"]
+            parts += [f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}\n' for frame in item.stack]
         return "".join(parts)[:TRACEBACK_LIMIT]
-    except Exception:  # some __cause__ that will not be read
+    except Exception:  # a __cause__ that cannot be read
         return type_name(error)
 
 
-def frame_of(error: BaseException) -> str | None:
-    """Where in the user's own code it was raised, as ``module:function``; what raises an error for another is not it.
+def _summary(error: BaseException) -> traceback.TracebackException:
+    return traceback.TracebackException(
+        type(error), error, error.__traceback__, limit=-FRAMES, compact=True, max_group_width=10, max_group_depth=5
+    )
 
-    Of a handler that is itself installed, where it begins; None for what never came to any handler."""
+
+def frame_of(error: BaseException) -> str | None:
+    """The innermost location in the user's code, as ``module:function``; frames of libraries do not count.
+
+    For a handler that is itself an installed library, its outermost location. None if no handler was called."""
     first = own = None
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
         if not code.co_filename.startswith(_INTERNAL):
             name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
-            place = f"{trace.tb_frame.f_globals.get('__name__', '?')}:{name}"
-            first = first or place
+            location = f"{trace.tb_frame.f_globals.get('__name__', '?')}:{name}"
+            first = first or location
             if not _is_library(code.co_filename):
-                own = place
+                own = location
         trace = trace.tb_next
-    found = own or first
-    return None if found is None else found[:FRAME_LIMIT]
+    result = own or first
+    return None if result is None else result[:FRAME_LIMIT]
 
 
-def place_of(frame: FrameType | None) -> str | None:
-    """Where a thread is in the user's own code; None when it is in nothing of theirs."""
+def location_of(frame: FrameType | None) -> str | None:
+    """The innermost location of a thread in the user's code; None if it runs none."""
     while frame is not None:
         path = frame.f_code.co_filename
         if not path.startswith(_INTERNAL) and not _is_library(path):
@@ -118,20 +120,20 @@ def place_of(frame: FrameType | None) -> str | None:
 
 
 def _is_library(path: str) -> bool:
-    ours = (str(_PACKAGE), "<frozen", *_LIBRARIES)
-    return path.startswith(ours) or any(part in path for part in _INSTALLED)
+    prefixes = (str(_PACKAGE), "<frozen", *_LIBRARIES)
+    return path.startswith(prefixes) or any(part in path for part in _INSTALLED)
 
 
-def _chain(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
-    """It and what led to it, cut off behind the tenth: a loop that fails and fails makes long ones."""
-    waiting = [(told, 1)]
-    while waiting:
-        one, number = waiting.pop()
-        yield one
+def _chain(summary: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """The traceback and its causes, cut off after the tenth: a loop that fails again and again makes long chains."""
+    pending = [(summary, 1)]
+    while pending:
+        item, number = pending.pop()
+        yield item
         if number >= CHAIN:
-            one.__cause__ = one.__context__ = None
-        before = (one.__cause__, one.__context__, *(one.exceptions or ()))
-        waiting += [(each, number + 1) for each in before if each is not None]
+            item.__cause__ = item.__context__ = None
+        causes = (item.__cause__, item.__context__, *(item.exceptions or ()))
+        pending += [(cause, number + 1) for cause in causes if cause is not None]
 
 
 def _trim(stack: traceback.StackSummary) -> None:

@@ -1,6 +1,6 @@
-"""The trace of this task or thread: that of the current OpenTelemetry span, else a given one, else the job's own.
+"""The current trace of a task or thread: that of the OpenTelemetry span, else a given one, else that of the job.
 
-OpenTelemetry is never imported here: if the program does not use it, it is not in ``sys.modules``.
+OpenTelemetry is never imported here: if the program uses it, it is in ``sys.modules``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from holdfast.engine.trace import Trace, is_trace_tag
 
 # From a request's header, from the running job's tags, or from `trace_from`.
 _given: ContextVar[Trace | None] = ContextVar("holdfast_trace", default=None)
-# The running job, whose trace is derived from its id when none was given.
+# The running job, whose trace is derived from its id if none was given.
 _job: ContextVar[str | None] = ContextVar("holdfast_traced_job", default=None)
 
 API = "opentelemetry.trace"
 
 
 def current_trace() -> Trace | None:
-    """The current trace. Inside a handler there always is one."""
+    """The current trace. Inside a handler there is always one."""
     trace = span_trace() or _given.get()
     if trace is None and (job := _job.get()) is not None:
         return Trace.of_job(job, ())
@@ -43,8 +43,8 @@ def outgoing_headers() -> dict[str, str]:
 
 @contextmanager
 def trace_from(parent: str | None, state: str | None = None) -> Iterator[Trace | None]:
-    """Work within a trace for the length of the block: ``with trace_from(headers.get("traceparent")): …``. What is
-    malformed is none."""
+    """Make a trace current in the block: ``with trace_from(headers.get("traceparent")): …``. A malformed header counts
+    as no trace."""
     trace = Trace.parse(parent, state)
     if trace is None:
         yield None
@@ -57,7 +57,7 @@ def trace_from(parent: str | None, state: str | None = None) -> Iterator[Trace |
 
 
 def bind(job_id: str, tags: Sequence[str]) -> None:
-    """Make the trace of a job the current one in this task or call, instead of what is current around the worker."""
+    """Make the trace of a job the current one in this task or call, instead of that of the worker."""
     _job.set(job_id)
     trace = Trace.of_tags(tags) if tags else None
     if trace is not None or _given.get() is not None:
@@ -65,7 +65,7 @@ def bind(job_id: str, tags: Sequence[str]) -> None:
 
 
 def stamp(specs: Iterable[JobSpec], trace: Trace | None) -> None:
-    """Give the jobs this trace, those that have none of their own."""
+    """Give this trace to the jobs that have none."""
     if trace is None:
         return
     tags = trace.tags()
@@ -75,7 +75,7 @@ def stamp(specs: Iterable[JobSpec], trace: Trace | None) -> None:
 
 
 def span_trace() -> Trace | None:
-    """Of the current OpenTelemetry span."""
+    """The trace of the current OpenTelemetry span."""
     api: Any = sys.modules.get(API)
     if api is None:
         return None
@@ -83,8 +83,8 @@ def span_trace() -> Trace | None:
 
 
 def of_span(span: Any) -> Trace | None:
-    found = span.get_span_context()
-    if not found.is_valid:
+    context = span.get_span_context()
+    if not context.is_valid:
         return None
-    state = found.trace_state.to_header() if found.trace_state else ""
-    return Trace(f"{found.trace_id:032x}", f"{found.span_id:016x}", int(found.trace_flags) & 1, state or None)
+    state = context.trace_state.to_header() if context.trace_state else ""
+    return Trace(f"{context.trace_id:032x}", f"{context.span_id:016x}", int(context.trace_flags) & 1, state or None)

@@ -1,1 +1,1 @@
-"""What makes jobs run: the worker and its duties. It knows stores and handlers, and no feature by name."""
+"""The worker: claims, runs and settles jobs, and runs maintenance tasks."""

@@ -1,10 +1,10 @@
-"""Where a worker looks for jobs: which queue first, and from which place on.
+"""Where and when a worker claims: the order of its queues, the position each claim starts from, and hints of new jobs.
 
-Normally every look begins at the head of a queue. When that has become slow, because an old transaction keeps the
-traces of jobs long taken or because the head is full of kinds this worker does not know, looks begin behind the last
-job that was taken, and only now and then at the head: as seldom as makes the slow looks a small part of the time.
-What comes in before that place meanwhile (a higher priority, a retry) waits for the next look at the head. Somebody
-who has changed the order of a queue does not: that is told, and the next look at the queue begins at its head.
+A claim normally starts at the head of a queue. When that has become slow, because an old transaction keeps dead rows of
+claimed jobs visible or because the head is full of kinds this worker does not serve, claims start behind the last
+claimed job and only now and then at the head, so seldom that slow claims stay a small part of the time. A job that is
+inserted before that position meanwhile (a higher priority, a retry) waits for the next claim from the head. An operator
+who changes the order of a queue does not wait: a notification makes the next claim of that queue start at its head.
 """
 
 from __future__ import annotations
@@ -17,63 +17,119 @@ from typing import NamedTuple
 from holdfast.engine.job import Exchange
 from holdfast.engine.order import drawn_order
 
-# A look is slow when it takes this long, and more for each job it found: twice what it takes beside nothing else.
+# A claim is slow if it takes longer than this, plus a share per claimed job: twice the time on an idle database.
 PATIENCE_US = 2_000
 PER_JOB_US = 4
-# After a slow look, looks begin behind the last job for this many times as long as it took.
+# After a slow claim, claims skip the head for this multiple of the time it took.
 RESPITE = 20
+# For how many seconds a worker polls at its own pace after a poll returned jobs that no notification had announced.
+DISTRUST = 60.0
+# Any login of the database can send notifications. After this many empty claims in a row they are deferred.
+MAX_EMPTY_CLAIMS = 20
 
 
-class Look(NamedTuple):
-    """Where a look begins: behind these places, in queues that are not looked at from their head. ``moved`` are those
-    whose order was changed, as far as was known when it began."""
+class ClaimStart(NamedTuple):
+    """Where a claim starts: ``after`` has the positions of queues that are not read from their head. ``reordered`` has
+    the queues whose order was changed, each with the number of notifications so far."""
 
     after: Mapping[str, tuple[int, int]]
-    moved: Mapping[str, int]
+    reordered: Mapping[str, int]
 
 
 class ClaimOrder:
     def __init__(self, queues: Sequence[str], weights: Mapping[str, int] | None = None) -> None:
         self._queues = tuple(queues)
         self._weights = weights
-        self._places: dict[str, tuple[int, int]] = {}
-        self._narrow_until = 0.0
-        self._moved: dict[str, int] = {}  # queues to be looked at from their head, and how often that was said
+        self._positions: dict[str, tuple[int, int]] = {}
+        self._skip_head_until = 0.0
+        self._reordered: dict[str, int] = {}
         self.exhausted = False
-        """The last look began at the head of every queue and found less than it wanted."""
+        """The last claim started at the head of every queue and returned fewer jobs than it requested."""
 
-    def order(self) -> tuple[str, ...]:
+    def queues(self) -> tuple[str, ...]:
         """The queues as they are listed; with weights, drawn so that a heavier one is first more often."""
         return drawn_order(self._queues, self._weights, random.random)
 
-    def hint(self, queue: str) -> None:
-        """The order of this queue was changed: something may stand before the place behind which we look."""
+    def queue_reordered(self, queue: str) -> None:
+        """The order of this queue was changed: a job may now be before the position that claims start from."""
         if queue in self._queues:
-            self._moved[queue] = self._moved.get(queue, 0) + 1
+            self._reordered[queue] = self._reordered.get(queue, 0) + 1
 
-    def hint_all(self) -> None:
-        """Nobody listened for a while: the order of any queue may have been changed."""
+    def all_reordered(self) -> None:
+        """Notifications may have been missed: the order of any queue may have been changed."""
         for queue in self._queues:
-            self.hint(queue)
+            self.queue_reordered(queue)
 
-    def look(self) -> Look:
-        narrow = time.monotonic() < self._narrow_until
-        places = {queue: place for queue, place in self._places.items() if narrow and queue not in self._moved}
-        return Look(places, dict(self._moved))
+    def start(self) -> ClaimStart:
+        skip_head = time.monotonic() < self._skip_head_until
+        after = {
+            queue: position for queue, position in self._positions.items() if skip_head and queue not in self._reordered
+        }
+        return ClaimStart(after, dict(self._reordered))
 
-    def learn(self, turn: Exchange, want: int, look: Look) -> None:
-        reached = {(claim.queue, claim.tenant): (claim.priority, claim.position) for claim in turn.claims}
-        # Where tenants share a queue each has got to a place of its own: behind the first of them is most of it.
-        firsts: dict[str, tuple[int, int]] = {}
-        for (queue, _), place in reached.items():
-            if queue not in firsts or (-place[0], place[1]) < (-firsts[queue][0], firsts[queue][1]):
-                firsts[queue] = place
-        self._places.update(firsts)
-        short = len(turn.claims) < want
-        self.exhausted = short and not look.after
-        if not look.after and turn.pick_us > PATIENCE_US + PER_JOB_US * len(turn.claims):
-            self._narrow_until = time.monotonic() + RESPITE * turn.pick_us / 1_000_000
-        for queue, times in look.moved.items():
-            # Unless there was no room left when it came to this queue, or it was said again meanwhile.
-            if (short or queue in firsts) and self._moved.get(queue) == times:
-                del self._moved[queue]
+    def learn(self, exchange: Exchange, want: int, start: ClaimStart) -> None:
+        reached = {(claim.queue, claim.tenant): (claim.priority, claim.position) for claim in exchange.claims}
+        # Tenants that share a queue have reached different positions. Most waiting jobs are behind the first of them.
+        first_positions: dict[str, tuple[int, int]] = {}
+        for (queue, _), position in reached.items():
+            first = first_positions.get(queue)
+            if first is None or (-position[0], position[1]) < (-first[0], first[1]):
+                first_positions[queue] = position
+        self._positions.update(first_positions)
+        short = len(exchange.claims) < want
+        self.exhausted = short and not start.after
+        if not start.after and exchange.pick_us > PATIENCE_US + PER_JOB_US * len(exchange.claims):
+            self._skip_head_until = time.monotonic() + RESPITE * exchange.pick_us / 1_000_000
+        for queue, count in start.reordered.items():
+            # Keep the mark if the claim was full before it reached this queue, or if the queue was reordered again.
+            if (short or queue in first_positions) and self._reordered.get(queue) == count:
+                del self._reordered[queue]
+
+
+class ClaimHints:
+    """Whether a claim may return jobs, according to notifications, polls and earlier claims.
+
+    ``expect_jobs`` may be called from any thread, everything else on the worker's loop.
+    """
+
+    def __init__(self) -> None:
+        self.may_have_jobs = True
+        self.empty_claims = 0
+        """Claims in a row that returned no job."""
+        self._from_poll = False  # the next exchange is started by the poll timer, not by a notification
+        self._last_was_full = False  # the last claim returned all it requested: two at a time may find enough
+        self._distrust_until = 0.0
+
+    @property
+    def distrusts_notifications(self) -> bool:
+        """A poll has recently returned jobs that no notification had announced."""
+        return time.monotonic() < self._distrust_until
+
+    @property
+    def too_many_empty_claims(self) -> bool:
+        return self.empty_claims >= MAX_EMPTY_CLAIMS
+
+    def expect_jobs(self) -> None:
+        """A notification or a local event: there may be jobs."""
+        self.may_have_jobs = True
+        self._from_poll = False
+
+    def poll(self) -> None:
+        self.may_have_jobs = self._from_poll = True
+
+    def begin_exchange(self, want: int) -> bool:
+        """Return whether the exchange is started by the poll timer."""
+        if want:
+            # Until this claim is full, or a hint arrives.
+            self.may_have_jobs = self._last_was_full
+        from_poll, self._from_poll = self._from_poll, False
+        return from_poll
+
+    def claimed(self, exchange: Exchange, want: int, *, from_poll: bool) -> None:
+        self.empty_claims = 0 if exchange.claims else self.empty_claims + 1
+        if not exchange.live:
+            return
+        self._last_was_full = len(exchange.claims) == want
+        if from_poll and exchange.claims:
+            self._distrust_until = time.monotonic() + DISTRUST
+        self.may_have_jobs = self.may_have_jobs or self._last_was_full

@@ -1,9 +1,9 @@
 """Call ``on_success``, ``on_failure`` and ``on_dead_letter`` after the database has recorded the end of an attempt.
 
-Used by the worker and by a tick. An end is remembered when an attempt is over and reported when its settlement was
-applied, so an end that was refused as stale is never reported. Each hook is called at most once per end: a process that
-dies between the commit and the call does not make up for it. Hooks run one after another in one task beside the jobs;
-what they raise is logged and changes nothing.
+Used by the worker and by a tick. The end of an attempt is kept here until its settlement is applied, so an end that was
+refused as stale is never reported. Each hook is called at most once per end: if the process dies between the commit and
+the call, the hook is not called. Hooks run one after another in one task of the event loop. Their exceptions are logged
+and change nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.hooks")
 
-PATIENCE = 10.0
-"""How long a worker that stops waits for hooks that are still to be called, in seconds."""
+FINISH_TIMEOUT = 10.0
+"""Seconds that a stopping worker waits for the remaining hooks."""
 
 
 class EndReports:
@@ -47,7 +47,7 @@ class EndReports:
             self._waiting[claim.id, claim.attempt] = claim
 
     def succeeded(self, claim: Claim) -> None:
-        """The handler has committed the success in a transaction of its own."""
+        """The handler has committed its success in its own transaction."""
         if claim.kind in self._hooks:
             self._add(end_info(claim, "succeeded"))
 
@@ -61,20 +61,20 @@ class EndReports:
                 trace = (item.note or {}).get("traceback")
                 self._add(end_info(claim, outcome, item.code, item.message, trace))
 
-    def keep(self, ended: Iterable[Settlement]) -> None:
-        """Forget all but these: the others were recorded without an answer, or never will be."""
+    def keep_only(self, ended: Iterable[Settlement]) -> None:
+        """Forget all other ends: they were recorded without a response, or never will be."""
         if self._waiting:
             known = {(item.id, item.attempt) for item in ended}
             self._waiting = {key: claim for key, claim in self._waiting.items() if key in known}
 
     # --- jobs that lost their worker ---
 
-    def watch(self, duties: Iterable[MaintenanceTask]) -> tuple[MaintenanceTask, ...]:
-        """The same tasks. Dead letters that the reaper makes are reported, where a hook wants them."""
+    def report_reaped(self, tasks: Iterable[MaintenanceTask]) -> tuple[MaintenanceTask, ...]:
+        """The same tasks, with a reaper that reports its dead letters if there is a hook for them."""
         if not any(hooks.dead_letter for hooks in self._hooks.values()):
-            return tuple(duties)
+            return tuple(tasks)
         return tuple(
-            replace(duty, count=partial(self._reaped, duty.count)) if duty.name == "reap" else duty for duty in duties
+            replace(task, count=partial(self._reaped, task.count)) if task.name == "reap" else task for task in tasks
         )
 
     def _reaped(self, count: Callable[[Sweep], int], sweep: Sweep) -> int:
@@ -82,7 +82,7 @@ class EndReports:
             self._add(job_id)
         return count(sweep)
 
-    # --- calling them ---
+    # --- calling the hooks ---
 
     def _add(self, end: EndInfo | str) -> None:
         self._queue.append(end)
@@ -96,9 +96,9 @@ class EndReports:
                 hooks = self._hooks[end.kind]
                 await self._call(hooks, hooks.called_for(end.outcome), end)
             else:
-                await self._lost(end)
+                await self._report_lost(end)
 
-    async def _lost(self, job_id: str) -> None:
+    async def _report_lost(self, job_id: str) -> None:
         try:
             job = await self._store.arun(self._store.jobs.get(job_id, EVERY_TENANT))
         except Exception as error:
@@ -115,17 +115,17 @@ class EndReports:
                 with hooks.acting_for(info.tenant):
                     if inspect.iscoroutinefunction(hook):
                         await hook(info)
-                    elif inspect.isawaitable(answer := await in_thread(hook, info)):  # an object that is called
-                        await answer
+                    elif inspect.isawaitable(result := await in_thread(hook, info)):  # an object with async __call__
+                        await result
             except Exception as error:
                 name = getattr(hook, "__qualname__", repr(hook))
                 log.error("Hook %s failed after job %s (%s)", name, info.job_id, info.outcome, exc_info=error)
 
     async def finish(self) -> None:
-        """Wait until all hooks were called, but not for ever."""
+        """Wait for the remaining hooks, up to a time limit."""
         if self._task is None or self._task.done():
             return
-        await asyncio.wait({self._task}, timeout=PATIENCE)
+        await asyncio.wait({self._task}, timeout=FINISH_TIMEOUT)
         if not self._task.done():
             self._task.cancel()
             log.warning("Stopped before all hooks were called: %s ended jobs were not reported", len(self._queue) + 1)
@@ -139,7 +139,7 @@ def _outcome(item: Settlement, claim: Claim) -> HowEnded | None:
             return "failed"
         case "bury":
             return "dead_letter"
-        case "crash":  # the store counts; the claim has what it will compare with
+        case "crash":  # the database decides, with the numbers of the claim
             return "failed" if claim.crashes < claim.max_crashes else "dead_letter"
         case _:
             return None

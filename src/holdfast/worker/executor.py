@@ -1,10 +1,4 @@
-"""Run one handler and return its outcome as data; payload rule cache.
-
-The rules for payloads as a worker knows them: read when it starts and every few seconds, asked for every job.
-
-What the database judges it judges itself; this is for what only the runtime can keep: that nothing of a restricted
-payload is said, and where a large result goes. As long as they could not be read, everything counts as restricted.
-"""
+"""Runs one handler and returns its outcome as data, redacted and packed as the payload rules require."""
 
 from __future__ import annotations
 
@@ -22,7 +16,7 @@ from holdfast.engine.bound_results import CALLBACK_TAG, RESULT_MARK
 from holdfast.engine.hooks import EndHooks
 from holdfast.engine.job import DEFAULT_RETRY, Claim, log_fields
 from holdfast.engine.outcome import (
-    WELL,
+    PLAIN_SUCCESS,
     Cancel,
     Cancelled,
     Crashed,
@@ -36,7 +30,7 @@ from holdfast.engine.outcome import (
     Snoozed,
     Stopped,
     Succeeded,
-    outcome_word,
+    outcome_label,
 )
 from holdfast.engine.payload import own
 from holdfast.engine.redaction import JobRedactor, Redact, Redactor, one_line
@@ -59,32 +53,38 @@ EVERY = 5.0
 
 
 class PayloadRuleCache:
+    """The payload rules as a worker knows them: read when it starts and every few seconds, used for every job.
+
+    The database enforces its own part of the rules. The worker enforces the rest: it keeps restricted payloads out of
+    messages, and stores large results elsewhere. Until the rules could be read, every payload counts as restricted.
+    """
+
     def __init__(self) -> None:
         self.any = False
-        """Whether there is anything to ask at all."""
+        """Whether there are any rules, or they are unknown."""
         self._rules: list[PayloadRule] | None = None
         self._memo: dict[tuple[str, str, Effective], Effective] = {}
         self._until = 0.0
 
     def load(self, rules: Iterable[PayloadRule] | None) -> None:
-        """None: they could not be read, and the worst is to be assumed."""
+        """None: the rules could not be read. Rules that were read before stay in use."""
         if rules is None and self._rules is not None:
-            return  # what was read before is better than nothing
+            return
         self._rules = None if rules is None else list(rules)
         self._memo = {}
         self.any = rules is None or bool(self._rules)
         self._until = 0.0 if rules is None else time.monotonic() + EVERY
 
     def of(self, tenant: str, kind: str, declared: Effective = NO_RULE) -> Effective:
-        """All that holds for a job, with what the code itself declares."""
+        """The rule for a job, combined with the one that its code declares."""
         if not self.any:
             return declared
-        known = (tenant, kind, declared)
-        if known not in self._memo:
+        key = (tenant, kind, declared)
+        if key not in self._memo:
             if self._rules is None:
                 return replace(declared, restricted=True)
-            self._memo[known] = together(declared, effective(self._rules, tenant, kind))
-        return self._memo[known]
+            self._memo[key] = together(declared, effective(self._rules, tenant, kind))
+        return self._memo[key]
 
     def duty(self, tenant: str, every: float) -> MaintenanceTask:
         async def read(store: Store) -> int:
@@ -96,25 +96,24 @@ class PayloadRuleCache:
 
 
 log = logging.getLogger("holdfast.worker")
-# One line a job that ended well, for those who want them (``configure_logging``): there may be thousands a second.
-ends = logging.getLogger("holdfast.jobs")
-if ends.level == logging.NOTSET:
-    ends.setLevel(logging.WARNING)
+# One line per successful job, off by default (``configure_logging``): there may be thousands per second.
+job_log = logging.getLogger("holdfast.jobs")
+if job_log.level == logging.NOTSET:
+    job_log.setLevel(logging.WARNING)
 
-End = TypeVar("End", bound=Outcome | Settled)
+AnyOutcome = TypeVar("AnyOutcome", bound=Outcome | Settled)
 
-_BADLY = (Failed, Crashed)
-
+# Seconds before a job whose handler lost the database is retried, drawn at random from this range.
 AFTER_OUTAGE = (1.0, 5.0)
 DATABASE_LOST = "the connection to Holdfast's database was lost while it ran"
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """``call`` answers the result as JSON text, or that the job is settled already. The timeout is cooperative: a
-    thread cannot be stopped.
+    """``call`` returns the result as JSON text, or ``Settled`` if the job is settled already. The timeout is
+    cooperative: a thread cannot be stopped.
 
-    ``retry`` is the kind's own policy; of it only the types of errors are asked here, the rest is stored with the job.
+    ``retry`` is the policy of the kind. Only its error types are used here; the rest is stored with the job.
     """
 
     kind: str
@@ -127,13 +126,13 @@ class Handler:
     vault: Vault = EMPTY
     rules: PayloadRuleCache = field(default_factory=PayloadRuleCache)
     chain: Callable[[Claim], Awaitable[list[str]]] | None = None
-    """The jobs that this one is a retry of."""
+    """Returns the ids of the jobs that a job is a retry of."""
     rule: Effective = NO_RULE
-    """What the code declares for payloads of this kind; ``rules`` has what the database says."""
+    """The payload rule that the code declares; ``rules`` has those of the database."""
     end_hooks: EndHooks | None = None
-    """To be called when the end of an attempt is recorded."""
+    """Called after the end of an attempt was recorded."""
     bind: Callable[[Claim], Awaitable[Claim]] | None = None
-    """Puts the results of other jobs into the payload of a workflow's job, where its plan says so."""
+    """Inserts the results of other jobs into the payload of a workflow's job, as its plan specifies."""
 
     async def limited(self, claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
         """The call, within its timeout."""
@@ -153,11 +152,12 @@ class Handler:
 
 
 def execute(handler: Handler, claim: Claim, stop: Stop | None = None) -> Coroutine[Any, Any, Outcome | Settled]:
-    """Raises ``CancelledError`` when the worker cancels it, and nothing else: the worker decides about the job then.
+    """Run the handler and return its outcome. Raises only ``CancelledError``, when the worker cancels it; the worker
+    then decides about the job.
 
-    Who means to cancel it gives it a ``stop``, and sets that first: the handler knows then why it is interrupted.
+    A caller that may cancel it passes a ``stop`` and sets it first, so that the handler knows why it is interrupted.
     """
-    return _execute(handler, claim, stop) if observers.unwatched() else _watched(handler, claim, stop)
+    return _execute(handler, claim, stop) if observers.unobserved() else _watched(handler, claim, stop)
 
 
 async def _watched(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome | Settled:
@@ -171,11 +171,11 @@ async def _watched(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome
 
 
 async def _execute(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome | Settled:
-    begun = time.perf_counter()
+    began = time.perf_counter()
     outcome: Outcome | Settled
     if handler.at_most_once and (claim.retries or claim.crashes):
-        # Its policy is stored with the job, by a program that may not have known what kind it is.
-        outcome = Failed("interrupted", "it was begun before, and is of a kind that is begun once", final=True)
+        # The retry policy was stored with the job by a program that may not have known that the kind is at-most-once.
+        outcome = Failed("interrupted", "it was started before, and its kind runs at most once", final=True)
     else:
         stop = stop or Stop(handler.timeout, claim.deadline_at)
         if handler.cost:
@@ -186,76 +186,77 @@ async def _execute(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome
             bound = claim.workflow_id is not None or (claim.tags and CALLBACK_TAG in claim.tags)
             if bound and handler.bind is not None and RESULT_MARK in claim.payload:
                 claim = await handler.bind(claim)
-        except Exception as error:  # a key or a blob that is not here: tried again, and told
+        except Exception as error:  # a missing key or blob: recorded and retried
             outcome = failure(error, handler.redact)
         else:
             try:
-                # Nearly always there is no limit, and one is not for nothing.
-                answer = await (handler.call if handler.timeout is None else handler.limited)(claim, stop)
-                outcome = WELL if answer is None else Succeeded(answer) if isinstance(answer, str) else answer
+                # Most handlers have no time limit, and a timeout context is not free.
+                result = await (handler.call if handler.timeout is None else handler.limited)(claim, stop)
+                outcome = PLAIN_SUCCESS if result is None else Succeeded(result) if isinstance(result, str) else result
             except BaseException as error:
                 outcome = _interrupted(handler, claim, stop, error)
-            if outcome is not WELL or stop.cost:
+            if outcome is not PLAIN_SUCCESS or stop.cost:
                 outcome = charged(outcome, stop)
                 if isinstance(outcome, Succeeded) and outcome.result is not None:
                     outcome = await packed(handler, claim, outcome)
     if handler.at_most_once and isinstance(outcome, Failed):
         outcome = replace(outcome, final=True)
-    if outcome is not WELL or ends.isEnabledFor(logging.INFO):
-        with contextlib.suppress(Exception):  # a log of somebody's own that fails: the job has ended as it has
-            _report(claim, outcome, time.perf_counter() - begun)
+    if outcome is not PLAIN_SUCCESS or job_log.isEnabledFor(logging.INFO):
+        with contextlib.suppress(Exception):  # a log handler of the application that fails must not change the outcome
+            _log_outcome(claim, outcome, time.perf_counter() - began)
     return outcome
 
 
-def charged(outcome: End, stop: Stop) -> End:
-    """The outcome, with what the attempt has cost besides."""
+def charged(outcome: AnyOutcome, stop: Stop) -> AnyOutcome:
+    """The outcome, with the cost of the attempt added."""
     if not stop.cost or isinstance(outcome, Settled):
         return outcome
     return replace(outcome, cost=round((outcome.cost or 0.0) + stop.cost, 6))
 
 
-async def ended_by_itself(store: Store, job_id: str, tenant: str) -> bool:
-    """Whether a job that runs and is no longer held has succeeded by a transaction of its handler, which goes on."""
-    found = await store.arun(store.jobs.get(job_id, tenant))
-    return found is not None and found.state is State.SUCCEEDED
+async def succeeded_in_transaction(store: Store, job_id: str, tenant: str) -> bool:
+    """Whether the handler of a running job has committed its success in its own transaction. It may continue then."""
+    job = await store.arun(store.jobs.get(job_id, tenant))
+    return job is not None and job.state is State.SUCCEEDED
 
 
 def _interrupted(handler: Handler, claim: Claim, stop: Stop, error: BaseException) -> Outcome | Settled:
-    """How an attempt ended that raised. Raised again is only what the worker itself has interrupted."""
+    """The outcome of an attempt that raised. Raises the error again only if the worker has cancelled the attempt."""
     match error:
         case Suspended():
-            return _untold(handler, claim, error.outcome)
+            paused = error.outcome
+            return withheld(paused) if handler.rule_for(claim).restricted else paused
         case Ended():
-            return _without_secrets(handler, claim, error.outcome)
+            return _redacted(handler, claim, error.outcome)
         case TimeoutError() if stop.limit is not None and stop.limit.expired():
-            late = f"the handler was not done after {handler.timeout} s"
-            return Failed("timeout", late, final=handler.retry.is_final(error))
+            message = f"the handler was not done after {handler.timeout} s"
+            return Failed("timeout", message, final=handler.retry.is_final(error))
         case asyncio.CancelledError():
-            told = stop.told
+            by_worker = stop.set_by_worker
             stop.cancelled(error)
             task = asyncio.current_task()
-            if told and task is not None and task.cancelling():
-                raise error  # the worker is being stopped: it decides what becomes of the job
-            return _raised(handler, claim, error)  # its own doing: it, or something it awaited, was cancelled
+            if by_worker and task is not None and task.cancelling():
+                raise error
+            return _raised(handler, claim, error)  # the handler, or something it awaited, has cancelled itself
         case _:
             # SystemExit, KeyboardInterrupt and the like end a handler, not the worker.
             return _suspended(error) or _raised(handler, claim, error)
 
 
 def _suspended(error: BaseException) -> Outcome | None:
-    """A task group wraps what its tasks raise: if that is nothing but waiting, the handler waits."""
+    """A task group wraps the errors of its tasks. If all of them are suspensions, the handler is suspended."""
     if not isinstance(error, BaseExceptionGroup):
         return None
-    waits, others = error.split(Suspended)
-    first: BaseException | None = waits
+    suspensions, others = error.split(Suspended)
+    first: BaseException | None = suspensions
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     return first.outcome if others is None and isinstance(first, Suspended) else None
 
 
 async def unpacked(handler: Handler, claim: Claim) -> Claim:
-    """The claim with its payload as it was before it was sealed or stored. A retry that is a job of its own has the
-    payload of the first one, sealed for that."""
+    """The claim with its payload as it was before it was sealed or stored elsewhere. A retry that is a separate job has
+    the payload of the first job, sealed for that job."""
 
     async def opened(job_id: str) -> Claim:
         text = await in_thread(handler.vault.open, claim.payload, what="payload", tenant=claim.tenant, job_id=job_id)
@@ -273,7 +274,7 @@ async def unpacked(handler: Handler, claim: Claim) -> Claim:
 
 
 async def packed(handler: Handler, claim: Claim, outcome: Succeeded) -> Outcome:
-    """The result sealed, or stored elsewhere if it is too large to lie with the job; nearly always as it is."""
+    """The outcome with its result sealed, or stored elsewhere if it is too large for the job; usually unchanged."""
     assert outcome.result is not None
     rule = handler.rule_for(claim)
     try:
@@ -282,36 +283,36 @@ async def packed(handler: Handler, claim: Claim, outcome: Succeeded) -> Outcome:
             return outcome
         return await in_thread(pack_result, handler.vault, rule, claim, outcome)
     except HoldfastError as error:
-        over = error.code in ("result_over_limit", "payload_reserved")  # it will be so next time, too
-        return Failed(error.code, handler.redactor(claim)(error.message, MESSAGE_LIMIT), final=over)
+        final = error.code in ("result_over_limit", "payload_reserved")  # a retry would fail in the same way
+        return Failed(error.code, handler.redactor(claim)(error.message, MESSAGE_LIMIT), final=final)
 
 
 def pack_result(vault: Vault, rule: Effective, claim: Claim, outcome: Succeeded) -> Succeeded:
     assert outcome.result is not None
     text = vault.pack(outcome.result, rule, what="result", kind=claim.kind, tenant=claim.tenant, job_id=claim.id)
     ref = reference_in(text)
-    if ref is None or outcome.ref is not None:  # a reference of the handler's own stays
+    if ref is None or outcome.ref is not None:  # a reference that the handler has set stays
         return replace(outcome, result=text)
-    # Of one that is sealed, the key is to be seen without fetching it.
+    # A sealed text is stored with the reference: it shows the key without a fetch.
     return replace(outcome, result=None if vault.keys is None else text, ref=ref)
 
 
 def _raised(handler: Handler, claim: Claim, error: BaseException) -> Outcome:
     redact = handler.redactor(claim)
     try:
-        outcome = _said(handler, error, redact)
-    except BaseException as trouble:  # one of ours that was not made as it should be: its job must end all the same
+        outcome = _outcome_of(handler, error, redact)
+    except BaseException as trouble:  # an exception of Holdfast's with wrong attributes: the job must end all the same
         outcome = failure(trouble, redact)
     return withheld(outcome, error) if redact.restricted else outcome
 
 
 def withheld(outcome: Outcome, error: BaseException | None = None) -> Outcome:
-    """Of a restricted job's failure only what sort it was and where: what it says may be made of anything the handler
-    has read, and the ledger that it would go into is sealed."""
+    """The outcome of a restricted job without its message: only the type of the failure and its location remain. The
+    message may contain anything the handler has read, and it would be stored in the ledger, which is sealed."""
     match outcome:
         case Failed(note=note):
-            places = None if error is None else places_of(error)
-            return replace(outcome, message=WITHHELD, traceback=places, note=_without_log(note))
+            locations = None if error is None else places_of(error)
+            return replace(outcome, message=WITHHELD, traceback=locations, note=_without_log(note))
         case Crashed(note=note):
             return replace(outcome, note=_without_log(note))
         case Paused(pause=pause) if pause.get("error"):
@@ -324,14 +325,8 @@ def _without_log(note: dict[str, Any] | None) -> dict[str, Any] | None:
     return None if note is None else {name: value for name, value in note.items() if name != "log"}
 
 
-def _untold(handler: Handler, claim: Claim, outcome: Outcome) -> Outcome:
-    if isinstance(outcome, Paused) and outcome.pause.get("error") and handler.rule_for(claim).restricted:
-        return withheld(outcome)
-    return outcome
-
-
-def _said(handler: Handler, error: BaseException, redact: Redact) -> Outcome:
-    """What the handler said by raising."""
+def _outcome_of(handler: Handler, error: BaseException, redact: Redact) -> Outcome:
+    """The outcome that an exception stands for."""
     match error:
         case Snooze(reason=reason):
             return Snoozed(error.delay, None if reason is None else redact(str(reason), MESSAGE_LIMIT))
@@ -341,22 +336,22 @@ def _said(handler: Handler, error: BaseException, redact: Redact) -> Outcome:
             message, trace = redact(str(error), MESSAGE_LIMIT), traceback_of(error, redact)
             return Failed(error.code, message, trace, final=True, frame=frame_of(error))
         case RetryLater():
-            return _asked_again(error, redact)
+            return _retry_later(error, redact)
         case InvalidArguments() | InvalidPayload() | StepsChanged():
-            # The same payload will not fit next time either.
+            # A retry would fail in the same way.
             return Failed(error.code, redact(error.message, MESSAGE_LIMIT), final=True)
         case StoreUnavailable() if not handler.at_most_once:
-            # Losing Holdfast's own database is no fault of the job, so it costs no attempt. The settlement has to wait
-            # for the database anyway; the delay spreads the jobs that come back with it.
+            # Losing Holdfast's database is not a fault of the job, so it costs no attempt. The settlement has to wait
+            # for the database anyway; the random delay spreads the jobs that return with it.
             return Snoozed(random.uniform(*AFTER_OUTAGE), DATABASE_LOST)
         case Stopped():
-            return Failed("stopped", f"the handler was told to stop: {error.reason}")
+            return Failed("stopped", f"the handler was stopped: {error.reason}")
         case _:
             return failure(error, redact, final=handler.retry.is_final(error))
 
 
-def _without_secrets(handler: Handler, claim: Claim, outcome: Outcome) -> Outcome:
-    """What another process said of its end is looked through here: it may not know what is secret."""
+def _redacted(handler: Handler, claim: Claim, outcome: Outcome) -> Outcome:
+    """The outcome from another process, redacted: that process may not know the secrets."""
     redact = handler.redactor(claim)
     if redact.restricted:
         return withheld(outcome)
@@ -370,29 +365,29 @@ def _without_secrets(handler: Handler, claim: Claim, outcome: Outcome) -> Outcom
             return outcome
 
 
-def _asked_again(asked: RetryLater, redact: Redact) -> Failed:
-    cause = asked.__cause__
-    message = asked.message or (message_of(cause) if cause is not None else "") or str(asked)
+def _retry_later(error: RetryLater, redact: Redact) -> Failed:
+    cause = error.__cause__
+    message = error.message or (message_of(cause) if cause is not None else "") or str(error)
     return Failed(
         "retry_asked",
         redact(message, MESSAGE_LIMIT),
-        traceback_of(asked, redact),
-        after=asked.after,
-        backoff=asked.backoff,
-        frame=frame_of(asked if cause is None else cause),
+        traceback_of(error, redact),
+        after=error.after,
+        backoff=error.backoff,
+        frame=frame_of(error if cause is None else cause),
     )
 
 
-def _report(claim: Claim, outcome: Outcome | Settled, seconds: float) -> None:
-    if isinstance(outcome, _BADLY):
+def _log_outcome(claim: Claim, outcome: Outcome | Settled, seconds: float) -> None:
+    if isinstance(outcome, Failed | Crashed):
         code, message = one_line(outcome.code), one_line(outcome.message)
-        said = log_fields(claim) | {"duration": round(seconds, 6), "outcome": outcome_word(outcome), "error": code}
-        log.warning("Job %s (%s) failed: %s: %s", claim.id, one_line(claim.kind), code, message, extra=said)
+        extra = log_fields(claim) | {"duration": round(seconds, 6), "outcome": outcome_label(outcome), "error": code}
+        log.warning("Job %s (%s) failed: %s: %s", claim.id, one_line(claim.kind), code, message, extra=extra)
     elif isinstance(outcome, Snoozed) and str(claim.attempt).strip("0") == "1" and claim.attempt > 1:
-        # At the tenth, hundredth, … attempt: one that is put off for ever is legal, and should not go unseen.
+        # At attempt 10, 100, …: snoozing without end is legal, but an operator should see it.
         kind, reason = one_line(claim.kind), one_line(outcome.reason or "")
         log.warning("Job %s (%s) was snoozed again after attempt %s: %s", claim.id, kind, claim.attempt, reason)
-    elif ends.isEnabledFor(logging.INFO):
-        word = outcome_word(outcome)
-        said = log_fields(claim) | {"duration": round(seconds, 6), "outcome": word}
-        ends.info("job %s (%s) %s", claim.id, one_line(claim.kind), word, extra=said)
+    elif job_log.isEnabledFor(logging.INFO):
+        word = outcome_label(outcome)
+        extra = log_fields(claim) | {"duration": round(seconds, 6), "outcome": word}
+        job_log.info("job %s (%s) %s", claim.id, one_line(claim.kind), word, extra=extra)

@@ -1,9 +1,9 @@
-"""Writes the lines that handlers log with ``ctx.log``, in batches and beside the handlers.
+"""Writes the lines that handlers log with ``ctx.log``, in batches.
 
-A handler adds a line to a list and goes on; it never waits for the database, nor fails because of it. One task for all
-handlers of a worker writes what has gathered, twice a second, in one transaction; it exists only while there are lines.
-The end of an attempt waits a moment for its last lines: after it the database takes no more. A worker that is killed
-loses the lines since the last batch.
+A handler adds a line to a list and continues; it never waits for the database, nor fails because of it. One task for
+all handlers of a worker writes the collected lines twice a second, in one transaction. It exists only while there are
+lines. The end of an attempt waits a moment for its last lines, because the database accepts none after it. A worker
+that is killed loses the lines since the last batch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from holdfast.engine.job import Claim
@@ -27,10 +26,11 @@ log = logging.getLogger("holdfast.worker")
 
 EVERY = 0.5
 GATHER = 0.002
-"""Seconds between the end of an attempt and the write of its last lines: handlers that end about then share it."""
-LAST_WORD = 2.0
+"""Seconds between the end of an attempt and the write of its last lines: handlers that end meanwhile share the
+write."""
+CLOSE_TIMEOUT = 2.0
 """Seconds that the end of an attempt waits for its last lines to be written."""
-MOST = 4_000_000
+LARGEST_WRITE = 4_000_000
 """Bytes in one write."""
 
 
@@ -46,11 +46,11 @@ class AttemptLines:
         self._size = 0
         self._cut = False
         self._closed = False
-        self._told = False
+        self._announced = False  # the writer knows that there are lines
         self._n = 0
         self._parts: list[LogPart] = []
         self.held = False
-        """A transaction of the handler has them: nobody else writes them until it has ended."""
+        """A transaction of the handler writes the lines: the writer must not, until it has ended."""
         self.written = asyncio.Event()
 
     def __call__(self, line: str) -> None:
@@ -63,16 +63,16 @@ class AttemptLines:
                 text = f"[holdfast: the log was cut here, after {self._size:,} bytes]".encode()
             self._size += len(text) + 1
             self._lines.append(text.decode())
-            if self._told:
+            if self._announced:
                 return
-            self._told = True
+            self._announced = True
         with contextlib.suppress(RuntimeError):  # a thread that outlived its worker
-            self._loop.call_soon_threadsafe(self._writer.attend, self)
+            self._loop.call_soon_threadsafe(self._writer.schedule, self)
 
     def pending(self) -> list[LogPart]:
-        """What is to be written, as numbered parts: the same ones until they are."""
-        with self._lock:  # a handler that ends its job in a transaction asks from its own thread
-            lines, self._lines, self._told = self._lines, [], False
+        """The lines to write as numbered parts: the same parts until they are written."""
+        with self._lock:  # a handler that ends its job in a transaction calls this from its own thread
+            lines, self._lines, self._announced = self._lines, [], False
             while lines:
                 size, count = 0, 0
                 for line in lines:
@@ -86,12 +86,12 @@ class AttemptLines:
             return list(self._parts)
 
     def _part(self, text: str) -> LogPart:
-        claim, place = self.claim, f"{self.claim.attempt}/{self._n}"
-        packed = self._writer.vault.pack_part(text, what="log", tenant=claim.tenant, job_id=claim.id, place=place)
+        claim, position = self.claim, f"{self.claim.attempt}/{self._n}"
+        packed = self._writer.vault.pack_part(text, what="log", tenant=claim.tenant, job_id=claim.id, place=position)
         return LogPart(claim.id, claim.attempt, self._n, packed.text)
 
-    def settled(self, count: int) -> None:
-        """So many of the pending parts are written, or given up."""
+    def remove(self, count: int) -> None:
+        """Remove the first parts, which were written or given up."""
         with self._lock:
             del self._parts[:count]
 
@@ -101,12 +101,12 @@ class AttemptLines:
         return self.pending()
 
     async def close(self) -> None:
-        """Write what has not been written. Does not raise: the attempt has its own end."""
+        """Write the remaining lines. Does not raise, so that the attempt ends as it should."""
         with self._lock:
             self._closed = True
         self.held = False
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORD):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self._writer.flush(self)
         if self.pending():
             log.warning("The last lines of the log of job %s could not be written", self.claim.id)
@@ -114,8 +114,8 @@ class AttemptLines:
 
 
 class LogWriter:
-    """One for all handlers of a worker. ``tenant`` is the scope of its lease, ``limit`` how many bytes of lines are
-    kept of each attempt."""
+    """One for all handlers of a worker. ``tenant`` is the scope of its lease, ``limit`` the maximum number of bytes of
+    log lines per attempt."""
 
     def __init__(self, store: Store, tenant: str, vault: Vault = EMPTY, limit: int = LOG_LIMIT) -> None:
         self.vault = vault
@@ -124,46 +124,46 @@ class LogWriter:
         self._tenant = tenant
         self._active: dict[AttemptLines, None] = {}
         self._task: asyncio.Task[None] | None = None
-        self._hurry: asyncio.Event | None = None
+        self._write_now: asyncio.Event | None = None
 
     def open(self, claim: Claim, loop: asyncio.AbstractEventLoop) -> AttemptLines:
         return AttemptLines(self, claim, loop)
 
-    def attend(self, lines: AttemptLines) -> None:
-        """There is something to write. On the worker's loop, like everything below."""
+    def schedule(self, lines: AttemptLines) -> None:
+        """Write these lines soon. On the worker's loop, like everything below."""
         self._active[lines] = None
         lines.written.clear()
         if self._task is None or self._task.done():
-            self._hurry = asyncio.Event()
+            self._write_now = asyncio.Event()
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def forget(self, lines: AttemptLines) -> None:
         self._active.pop(lines, None)
 
     async def flush(self, lines: AttemptLines) -> None:
-        """Wait until its lines are written, or can be written no more."""
+        """Write these lines now, and wait until they are written or given up."""
         if not lines.pending():
             return
-        self.attend(lines)
-        assert self._hurry is not None
-        self._hurry.set()
+        self.schedule(lines)
+        assert self._write_now is not None
+        self._write_now.set()
         await lines.written.wait()
 
     async def aclose(self) -> None:
-        """The worker leaves; its attempts have closed their logs."""
+        """To be called when all attempts have closed their logs."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait({self._task}, timeout=LAST_WORD)
+            await asyncio.wait({self._task}, timeout=CLOSE_TIMEOUT)
 
     async def _run(self) -> None:
-        hurry = self._hurry
-        assert hurry is not None
+        write_now = self._write_now
+        assert write_now is not None
         while any(not lines.held for lines in self._active):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(EVERY):
-                    await hurry.wait()
+                    await write_now.wait()
             await asyncio.sleep(GATHER)
-            hurry.clear()
+            write_now.clear()
             leases: dict[str, list[AttemptLines]] = {}
             for lines in self._active:
                 if not lines.held:
@@ -176,7 +176,7 @@ class LogWriter:
         parts: list[LogPart] = []
         for lines in group:
             pending = lines.pending()
-            if size < MOST:
+            if size < LARGEST_WRITE:
                 batch.append((lines, len(pending)))
                 parts += pending
                 size += sum(len(part.lines or "") for part in pending)
@@ -187,13 +187,10 @@ class LogWriter:
             log.warning("Log lines of jobs could not be written, retrying: %s", error)
             await asyncio.sleep(EVERY)
             return
-        except Exception as error:  # the lease is gone, or the database refuses them: they are given up
+        except Exception as error:  # the lease has ended, or the database refuses the lines: they are given up
             log.warning("Log lines of jobs could not be written: %s", error)
-        self._done(batch)
-
-    def _done(self, batch: Iterable[tuple[AttemptLines, int]]) -> None:
         for lines, count in batch:
-            lines.settled(count)
+            lines.remove(count)
             if not lines.pending():
                 self._active.pop(lines, None)
                 lines.written.set()

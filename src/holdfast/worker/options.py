@@ -1,4 +1,4 @@
-"""``WorkerOptions``, ``TickOptions``, ``TickSummary``."""
+"""The options of a worker and of a tick, and the summary that a tick returns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Ticking(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickOptions:
-    """At most ``limit`` jobs, ``concurrency`` of them at a time; what runs after ``timeout`` seconds is handed back."""
+    """Run at most ``limit`` jobs, ``concurrency`` at a time. Jobs that still run after ``timeout`` seconds return to
+    the queue."""
 
     limit: int
     queues: tuple[str, ...]
@@ -69,12 +70,12 @@ class TickOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickSummary:
-    """What a tick did; ``ids`` are the jobs it took, in the order in which it took them.
+    """What a tick did. ``ids`` are the jobs it claimed, in order.
 
-    ``paused`` wait for a time, an event or people, ``retried`` will be tried again later, ``dead`` are dead letters
-    now, ``crashed`` lost a process of their own and
-    are either, ``handed_back`` ran out of time, ``cancelled`` were cancelled while they ran, ``lost`` went to somebody
-    else. ``more``: call again at once, there is work. ``ok``: none of its jobs is dead, failed, crashed or lost.
+    ``paused`` jobs wait for a time, an event or an approval; ``retried`` jobs will be retried later; ``dead`` jobs are
+    dead letters; ``crashed`` jobs lost their child process, and are retried or dead letters; ``handed_back`` jobs ran
+    out of time; ``cancelled`` jobs were cancelled while they ran; ``lost`` jobs were claimed by another worker.
+    ``more``: there is more work, call again at once. ``ok``: none of its jobs is dead, failed, crashed or lost.
     """
 
     taken: int
@@ -96,13 +97,12 @@ class TickSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """``queues`` are the queues to serve; empty, every queue that the app declares, each with the same share.
+    """``queues`` are the queues to serve; if empty, every queue that the app declares, each with the same share.
 
-    ``burst`` ends the worker when there is nothing left to take; ``max_jobs`` after that many.
-
-    ``notify`` has the store tell when there is something to do; without it the worker looks every ``poll`` seconds.
-    With ``weights`` each look begins with a queue drawn by its weight, without them with the first in the list.
-    ``executor`` is the label it works under. Without ``sealing`` it leaves the audit trail to others.
+    ``burst`` ends the worker when no job is left, ``max_jobs`` after that many jobs. With ``notify`` the database
+    notifies the worker of new jobs; without it the worker polls every ``poll`` seconds. With ``weights`` each claim
+    starts with a queue drawn by its weight, without them with the first queue in the list. ``executor`` is the label of
+    the worker. Without ``sealing`` it leaves the sealing of the audit trail to other workers.
     """
 
     queues: tuple[str, ...] = ()
@@ -126,15 +126,16 @@ class WorkerOptions:
         check_weights(self.weights)
 
     def duties(self) -> tuple[MaintenanceTask, ...]:
-        """What is to be done as often as promoting is done after it, on its connection: of those a worker has few."""
+        """All maintenance tasks. Extra tasks with the pace of promotion follow it on its connection, because a worker
+        has few connections."""
         first, *others = standard_tasks(
             self.tenant, promote_every=self.promote_every, sweep_every=self.sweep_every, sealing=self.sealing
         )
-        for duty in self.extra_duties:
-            if duty.every == first.every:
-                first = first.followed_by(duty)
+        for task in self.extra_duties:
+            if task.every == first.every:
+                first = first.followed_by(task)
             else:
-                others.append(duty)
+                others.append(task)
         return (first, *others)
 
 

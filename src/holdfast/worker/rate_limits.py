@@ -1,7 +1,7 @@
-"""Wakes a worker when a rate limit that holds jobs back has room again.
+"""Wakes a worker when a rate limit that holds jobs back has a token again.
 
-The exchange with the database answers when that is; the worker sleeps until then instead of polling. Without a rate
-limit nothing here is ever called.
+The response of an exchange contains that time, and the worker sleeps until then instead of polling. Without a rate
+limit nothing here is called.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-# Several workers wake for the same token, and one gets it. One that came in vain several times comes a little later
-# each time, so that a few workers are not all awake for every token. The limit keeps tokens for 100 ms.
-PATIENCE, STEP, LONGEST = 3, 0.01, 0.06
+# Several workers wake for the same token, and one of them gets it. After FREE empty claims in a row a worker wakes a
+# little later each time, so that not all of them are awake for every token. The limit keeps tokens for 100 ms.
+FREE, STEP, LONGEST = 3, 0.01, 0.06
 
 
 class SlotTimer:
@@ -22,10 +22,10 @@ class SlotTimer:
         self._timer: asyncio.TimerHandle | None = None
         self._due = False
 
-    def expect(self, seconds: float, in_vain: int) -> None:
-        """Wake the worker in so many seconds; ``in_vain`` is the number of claims in a row that found nothing."""
+    def expect(self, seconds: float, empty_claims: int) -> None:
+        """Wake the worker after this time; ``empty_claims`` is the number of claims in a row that returned no job."""
         loop = asyncio.get_running_loop()
-        at = loop.time() + seconds + min(LONGEST, STEP * max(0, in_vain - PATIENCE))
+        at = loop.time() + seconds + min(LONGEST, STEP * max(0, empty_claims - FREE))
         if self._timer is not None:
             if self._timer.when() <= at:
                 return
@@ -33,7 +33,7 @@ class SlotTimer:
         self._timer = loop.call_at(at, self._fire)
 
     def take_due(self) -> bool:
-        """Whether there is room by now that nobody has handed out; true once."""
+        """Whether a token is due that was not handed out yet; true once."""
         due, self._due = self._due, False
         return due
 

@@ -1,9 +1,8 @@
-"""Outcomes that the store refuses to record, and rows that it refuses to move.
+"""Results that the database refuses to record, and rows that it refuses to change.
 
-Outcomes that cannot be recorded. Whatever a handler made of its end, its job must end, and so must those beside it.
-
-Attempts are settled in bulk, so one that the store refuses would take the others with it, again and again. Then each is
-settled by itself, and the one that is refused once more ends as a dead letter that says why.
+Every job must end, whatever its handler returned. Attempts are settled in bulk, so one refused settlement would make
+all the others fail with it, again and again. After a refusal each is settled alone, and one that is refused again
+becomes a dead letter with the reason.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.worker")
 
-# What may be about the outcome; text and numbers that a driver cannot send are Python's own errors.
-_ABOUT_IT = (InvalidInput, Refused, StoreError, ValueError, TypeError, OverflowError)
-# And what says nothing about it: it may be settled later.
-_PASSING = (StoreUnavailable, SchemaMismatch, StaleLease)
-# What the judges say of a row, whatever is to become of it.
-_OF_THE_ROW = ("immutable", "illegal_transition", "broken_invariant")
-_PASSING_CODES = ("paused", "tenant_full", "not_allowed", "executor_refused")
+# Errors that may be caused by the settlement. A driver raises Python's own errors for text and numbers it cannot send.
+_REFUSALS = (InvalidInput, Refused, StoreError, ValueError, TypeError, OverflowError)
+# Errors of the database or the lease, among those: the settlement may succeed later.
+_TRANSIENT = (StoreUnavailable, SchemaMismatch, StaleLease)
+_TRANSIENT_CODES = ("paused", "tenant_full", "not_allowed", "executor_refused")
+# Refusals of any change of a row, whatever the settlement.
+_ROW_CODES = ("immutable", "illegal_transition", "broken_invariant")
 
 
 def settlement_of(claim: Claim, outcome: Outcome, random01: float) -> Settlement:
-    """``decide``, which never fails here: an outcome that nothing can be made of is a failure, too."""
+    """``decide``, but never raises: an outcome that cannot be turned into a settlement becomes a failure."""
     try:
         return decide(claim, outcome, random01)
     except Exception as error:
@@ -55,10 +54,10 @@ def unusable(error: BaseException) -> Failed:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether it may be about what was to be written, and not about the store or the lease."""
-    if not isinstance(error, _ABOUT_IT) or isinstance(error, _PASSING):
+    """Whether the written data may be the cause, and not the database or the lease."""
+    if not isinstance(error, _REFUSALS) or isinstance(error, _TRANSIENT):
         return False
-    return not (isinstance(error, Refused) and error.code in _PASSING_CODES)
+    return not (isinstance(error, Refused) and error.code in _TRANSIENT_CODES)
 
 
 async def settle_singly(
@@ -69,28 +68,29 @@ async def settle_singly(
     unmovable: set[str] | None = None,
     recorded: Callable[[list[Settlement], list[str]], None] = lambda ended, stale: None,
 ) -> list[str]:
-    """Settle one after another what was refused together; answers the ids that were no longer this lease's.
+    """Settle one after another what was refused together. Returns the ids that were no longer under this lease.
 
-    Where a plain failure is refused as well, it is not the outcome. If it is the job's own row that the database will
-    not move, the job is added to ``unmovable`` and left to its lease, so that the others are settled; any other error
-    is raised. ``recorded`` is called with each settlement that was written, and the stale ids among them.
+    A refused settlement is replaced by a dead letter. If that is refused too, the outcome is not the cause. If the
+    database refuses any change of the job's row, the job is added to ``unmovable`` and stays under its lease, so that
+    the others are settled; any other error is raised. ``recorded`` is called with each settlement that was written,
+    and the stale ids among them.
     """
     stale: list[str] = []
     for item in ended:
         try:
-            late = await store.arun(store.leases.settle(lease, [item], tenant))
-            stale += late
-            recorded([item], late)
+            stale_now = await store.arun(store.leases.settle(lease, [item], tenant))
+            stale += stale_now
+            recorded([item], stale_now)
         except Exception as error:
             if not is_refusal(error):
                 raise
-            instead = _in_its_place(item, error)
+            dead_letter = _dead_letter(item, error)
             try:
-                late = await store.arun(store.leases.settle(lease, [instead], tenant))
-                stale += late
-                recorded([instead], late)
+                stale_now = await store.arun(store.leases.settle(lease, [dead_letter], tenant))
+                stale += stale_now
+                recorded([dead_letter], stale_now)
             except HoldfastError as again:
-                if unmovable is None or again.code not in _OF_THE_ROW:
+                if unmovable is None or again.code not in _ROW_CODES:
                     raise
                 unmovable.add(item.id)
                 log.error("Job %s cannot be ended, the database refuses the transition: %s", item.id, again)
@@ -99,9 +99,9 @@ async def settle_singly(
     return stale
 
 
-def _in_its_place(item: Settlement, error: Exception) -> Settlement:
-    said = error.message if isinstance(error, HoldfastError) else f"{type_name(error)}: {message_of(error)}"
-    why = safe_text(f"the store refused how the attempt ended ({item.ending}): {said}", MESSAGE_LIMIT)
+def _dead_letter(item: Settlement, error: Exception) -> Settlement:
+    reason = error.message if isinstance(error, HoldfastError) else f"{type_name(error)}: {message_of(error)}"
+    why = safe_text(f"the database refused the result of the attempt ({item.ending}): {reason}", MESSAGE_LIMIT)
     return Settlement(item.id, item.attempt, "bury", code="outcome_refused", message=why)
 
 
@@ -113,10 +113,13 @@ async def set_aside(
     queues: Sequence[str] = (),
     kinds: Sequence[str] | None = None,
 ) -> bool:
-    """Whether rows were found, and are passed over from now on. Nothing is done about an error that is not of a row."""
+    """Make claims and maintenance skip the rows that the database refuses to change. Returns whether there were any.
+
+    Does nothing about an error that no row can have caused.
+    """
     if not is_refusal(error):
         return False
-    found = await store.arun(store.leases.set_aside(lease, queues, kinds, tenant=tenant))
-    for job_id in found:
+    ids = await store.arun(store.leases.set_aside(lease, queues, kinds, tenant=tenant))
+    for job_id in ids:
         log.error("Job %s skipped: the database refuses the transition. See: holdfast jobs show %s", job_id, job_id)
-    return bool(found)
+    return bool(ids)

@@ -1,9 +1,8 @@
-"""``Stop`` signal of a handler, grace period, leaving while the database is unreachable.
+"""Stopping: the ``Stop`` flag of a handler, the grace period, and the deadline of a worker that shuts down.
 
-Telling a handler to stop, and how long it has. Set by whoever cancels it; read by the context, from any thread.
-
-An async handler is interrupted by its ``CancelledError``; a function in a thread cannot be, and has to look here.
-Whoever cancels a handler's task sets this first: a task that is cancelled without it has done that to itself.
+An async handler is interrupted by a ``CancelledError``. A function in a thread cannot be interrupted and has to check
+``Stop``, through its context. The worker sets ``Stop`` before it cancels a handler's task; a task that is cancelled
+while ``Stop`` is not set has cancelled itself.
 """
 
 from __future__ import annotations
@@ -24,60 +23,60 @@ TIMEOUT = "timeout"
 ENDED = "ended"
 
 
-_making = threading.Lock()
+# One lock for all attempts: it is held for an instant.
+_lock = threading.Lock()
 
 
 class Stop:
-    """The flag of one attempt, and its time limit by the monotonic clock.
+    """The stop flag of one attempt, and its time limit by the monotonic clock. May be read from any thread.
 
-    Every attempt has one, and most never look at it: what is None at first is so in the class.
+    Every attempt has one, and most never use it, so the defaults are class attributes.
     """
 
-    _bell: threading.Event | None = None
+    _event: threading.Event | None = None
     _end: float | None = None
     _reason: str | None = None
     limit: asyncio.Timeout | None = None
     cost: float | None = None
-    """What the attempt has cost so far, for its end to say."""
+    """The cost of the attempt so far, recorded when it ends."""
 
     def __init__(self, timeout: float | None = None, deadline_at: datetime | None = None) -> None:
         if timeout is not None:
             self._end = time.monotonic() + timeout
         if deadline_at is not None:
-            # Once by the wall clock, from then on by one that nobody sets.
-            late = time.monotonic() + (deadline_at - datetime.now(UTC)).total_seconds()
-            self._end = late if self._end is None else min(late, self._end)
+            # The wall clock is read once; from then on the time is measured with the monotonic clock.
+            deadline = time.monotonic() + (deadline_at - datetime.now(UTC)).total_seconds()
+            self._end = deadline if self._end is None else min(deadline, self._end)
 
     def set(self, reason: str) -> None:
-        """The first reason counts."""
+        """Set the flag. The first reason is kept."""
         if self._reason is None:
             self._reason = reason
-        if self._bell is not None:
-            self._bell.set()
+        if self._event is not None:
+            self._event.set()
 
     def over(self) -> None:
-        """The handler has ended: whatever it has left running is told, unless something else was told before."""
+        """The handler has ended: set the flag for threads and tasks that it left running."""
         if self._reason is None and (self.limit is None or not self.limit.expired()):
             self.set(ENDED)
 
     def spend(self, units: float) -> None:
-        """From any thread."""
-        with _making:
+        with _lock:
             self.cost = round((self.cost or 0.0) + units, 6)
 
     def cancelled(self, error: asyncio.CancelledError) -> None:
-        """The handler's task was cancelled: for its time limit, or by somebody who says why."""
-        given = error.args[0] if error.args else None
-        self.set(TIMEOUT if self._expired() else str(given or UNKNOWN))
+        """Set the flag after the handler's task was cancelled: by its time limit, or with the reason in the error."""
+        reason = error.args[0] if error.args else None
+        self.set(TIMEOUT if self._expired() else str(reason or UNKNOWN))
 
     @property
-    def told(self) -> bool:
-        """Somebody else has set it: it was not the end of the handler itself."""
+    def set_by_worker(self) -> bool:
+        """Whether the flag was set for another reason than the end of the handler."""
         return self._reason not in (None, ENDED)
 
     @property
     def is_set(self) -> bool:
-        # An async handler meets its CancelledError before ``execute`` does, and may look here then.
+        # An async handler sees its CancelledError before ``execute`` does, and may check the flag then.
         return self._reason is not None or self._expired()
 
     @property
@@ -85,11 +84,11 @@ class Stop:
         return self._reason or (TIMEOUT if self._expired() else None)
 
     def wait(self, seconds: float) -> bool:
-        """Sleep, but no longer than until the flag is set; answers whether it is."""
-        with _making:
-            self._bell = self._bell or threading.Event()
-        # Looked at after the bell was hung up: whoever sets the reason rings it from then on.
-        return self._reason is not None or self._bell.wait(seconds)
+        """Sleep until the flag is set, at most this long. Returns whether it is set."""
+        with _lock:
+            self._event = self._event or threading.Event()
+        # The reason is read after the event was created: from then on ``set`` sets the event too.
+        return self._reason is not None or self._event.wait(seconds)
 
     def time_left(self) -> float | None:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
@@ -98,65 +97,65 @@ class Stop:
         return self.limit is not None and self.limit.expired()
 
 
-# What a store that is there needs to settle what has ended and to end a lease, on a busy machine as well.
-LAST_CALL = 5.0
-# A store gives up by itself when its time is over; what it cannot give up is cancelled so much later.
-LET_GO = 1.0
+# Seconds that a reachable database needs to record the last results and to close the lease, also on a busy machine.
+LAST_WRITES = 5.0
+# A store call gives up when its time is over. A call that does not give up is cancelled this many seconds later.
+CANCEL_AFTER = 1.0
 
 
-class Departure:
-    """One for a worker. Nothing is hurried before ``begin``, nor when the worker has left."""
+class ShutdownDeadline:
+    """Limits how long a stopping worker waits for the database. There is no limit before ``start``."""
 
     def __init__(self) -> None:
-        self._patience = WaitLimit()
+        self._wait_limit = WaitLimit()
         self._end: float | None = None
-        self._cuts: set[asyncio.Timeout] = set()
+        self._timeouts: set[asyncio.Timeout] = set()
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """What is asked of a store in the block, and by whatever is started there, is asked with this patience."""
-        before = patience_of.set(self._patience)
+    def limits_waits(self) -> Iterator[None]:
+        """Apply the limit to store calls in the block, and in tasks and threads that are started there."""
+        before = patience_of.set(self._wait_limit)
         try:
             yield
         finally:
             patience_of.reset(before)
-            self._patience.until = math.inf  # something that a handler has started may go on without the worker
+            self._wait_limit.until = math.inf  # a task that a handler started may outlive the worker
 
-    def begin(self, seconds: float) -> None:
-        """In so many seconds the last call begins. What is said last counts."""
-        self._end_in(seconds + LAST_CALL)
+    def start(self, grace: float) -> None:
+        """The last writes begin after ``grace`` seconds. A later call replaces an earlier one."""
+        self._end_in(grace + LAST_WRITES)
 
-    def hasten(self, *, away: bool) -> None:
-        """Nothing is left but to say goodbye, to a store that may be known to be away."""
-        longest = LET_GO if away else LAST_CALL
-        if self._patience.left() > longest:
+    def shorten(self, *, unreachable: bool) -> None:
+        """Only the lease is left to be closed, in a database that may be known to be unreachable."""
+        longest = CANCEL_AFTER if unreachable else LAST_WRITES
+        if self._wait_limit.left() > longest:
             self._end_in(longest)
 
     def _end_in(self, seconds: float) -> None:
-        self._patience.until = time.monotonic() + seconds
-        self._end = asyncio.get_running_loop().time() + seconds + LET_GO
-        for cut in self._cuts:
-            if not cut.expired():
-                cut.reschedule(self._end)
+        self._wait_limit.until = time.monotonic() + seconds
+        self._end = asyncio.get_running_loop().time() + seconds + CANCEL_AFTER
+        for timeout in self._timeouts:
+            if not timeout.expired():
+                timeout.reschedule(self._end)
 
     async def wait_for(self, work: Awaitable[object]) -> bool:
-        """Answers whether it came to its end: when the time is over it is cancelled."""
-        cut = asyncio.timeout_at(self._end)
+        """Wait for the work, and cancel it at the deadline. Returns whether it completed."""
+        timeout = asyncio.timeout_at(self._end)
         try:
-            async with cut:
-                self._cuts.add(cut)
+            async with timeout:
+                self._timeouts.add(timeout)
                 await work
         except TimeoutError:
-            if not cut.expired():
+            if not timeout.expired():
                 raise
             return False
         finally:
-            self._cuts.discard(cut)
+            self._timeouts.discard(timeout)
         return True
 
 
 class GracePeriod:
-    """It begins when somebody first asks whether it is over."""
+    """Begins with the first call of ``left`` or ``is_over``."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -167,7 +166,7 @@ class GracePeriod:
         return self._until is not None
 
     def cut(self) -> None:
-        """There is none, from now on."""
+        """End it now."""
         self._seconds, self._until = 0.0, None
 
     def left(self) -> float:
@@ -180,14 +179,14 @@ class GracePeriod:
         return self.left() <= 0.0
 
     def shortened(self, pause: float) -> float:
-        """A pause that does not outlast it."""
+        """The pause, but not beyond the end of the grace period."""
         if self._until is None:
             return pause
         return min(pause, max(0.0, self._until - asyncio.get_running_loop().time()))
 
 
 class Ended(Exception):
-    """Carries the outcome past whatever is in between, to ``execute``."""
+    """Carries an outcome from inside a handler to ``execute``."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome)
@@ -195,9 +194,9 @@ class Ended(Exception):
 
 
 class Suspended(BaseException):
-    """The handler waits for something and lets go of its worker; it is run again when that has come.
+    """Suspends the handler and frees its worker slot. The handler runs again when the awaited event has come.
 
-    Not an ``Exception``: a handler that carries on after errors must not carry on after this.
+    Not an ``Exception``: a handler that catches errors must not catch this.
     """
 
     def __init__(self, outcome: Paused) -> None:

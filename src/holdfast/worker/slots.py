@@ -1,4 +1,4 @@
-"""The slots of a worker: the jobs it runs now, and how those ended that the store has not heard of yet."""
+"""The slots of a worker: the jobs that are running, and the results that are not settled yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from holdfast.engine.job import Claim, log_fields
-from holdfast.engine.outcome import WELL, Outcome, Settled
+from holdfast.engine.outcome import PLAIN_SUCCESS, Outcome, Settled
 from holdfast.engine.settlement import Settlement, hand_back, unreadable
 from holdfast.worker.end_hooks import EndReports
 from holdfast.worker.executor import Handler, charged, execute
@@ -19,13 +19,19 @@ from holdfast.worker.task_pool import TaskPool
 
 log = logging.getLogger("holdfast.worker")
 
-# How long a task that was told to stop may take before its slot is given away.
+# Settlements, and claims, per exchange. A larger exchange costs less per job, up to about this size; by then it holds
+# locks for tens of milliseconds.
+LARGEST_EXCHANGE = 1_000
+# Seconds that a cancelled task may take to end before its slot is freed.
 LAST_WORDS = 1.0
 
 
 class Run:
-    """One attempt in its slot. It leaves ``Slots.running`` when it ends, or when it is no longer ours. ``stop`` is
-    there once it has begun, or was told not to: what many have at once the collector looks at again and again."""
+    """One attempt in its slot. It leaves ``Slots.running`` when it ends, or when this worker no longer holds the job.
+
+    ``stop`` is created when the attempt starts or is cancelled, not before: the garbage collector scans objects that
+    many waiting runs have again and again.
+    """
 
     __slots__ = ("claim", "handler", "stop", "task")
 
@@ -53,67 +59,70 @@ class Run:
 
 
 class Slots:
-    def __init__(self, handlers: Mapping[str, Handler], ended: Callable[[], None], reports: EndReports) -> None:
+    """``on_end`` is called when there is a new result to settle."""
+
+    def __init__(self, handlers: Mapping[str, Handler], on_end: Callable[[], None], reports: EndReports) -> None:
         self._handlers = handlers
-        self._call = ended
+        self._on_end = on_end
         self._reports = reports
-        self._hands = TaskPool(self._begin, self._over)
+        self._tasks = TaskPool(self._begin, self._finish)
         self.running: dict[str, Run] = {}
         self.ended: list[Settlement] = []
         self.unmovable: set[str] = set()
-        """Jobs under this worker's lease whose rows the store refuses to change: they are left to it."""
+        """Jobs under this worker's lease whose rows the database refuses to change: they stay under the lease."""
 
     def start(self, claims: Iterable[Claim]) -> None:
         runs = []
         for claim in claims:
             handler = self._handlers.get(claim.kind)
             if handler is None or claim.unreadable is not None:
-                self._bury(claim)
+                self._dead_letter(claim)
                 continue
             run = self.running[claim.id] = Run(claim, handler)
             runs.append(run)
-        self._hands.take(runs)
+        self._tasks.add(runs)
 
-    def _bury(self, claim: Claim) -> None:
-        """A row that nothing can be made of ends as a dead letter, and holds up no other."""
+    def _dead_letter(self, claim: Claim) -> None:
+        """End a job that cannot be read or has no handler, so that it does not hold up the others."""
         outcome = unreadable(claim)
         log.error("Job %s does not run: %s", claim.id, outcome.message, extra=log_fields(claim))
         self._reports.expect(claim)
         self.ended.append(settlement_of(claim, outcome, 0.0))
-        self._call()
+        self._on_end()
 
-    def decline(self, taken: Iterable[tuple[str, int]]) -> None:
-        """Hand back jobs, each with its attempt, that were taken and never begun: another will take them."""
+    def return_unstarted(self, jobs: Iterable[tuple[str, int]]) -> None:
+        """Return jobs, each with its attempt, to the queue that were claimed and never started."""
         reason = "never_begun"
-        self.ended += [Settlement(job_id, attempt, "snooze", note={"reason": reason}) for job_id, attempt in taken]
+        self.ended += [Settlement(job_id, attempt, "snooze", note={"reason": reason}) for job_id, attempt in jobs]
 
-    def take_ended(self, most: int) -> list[Settlement]:
-        taken, self.ended = self.ended[:most], self.ended[most:]
-        return taken
+    def take_ended(self) -> list[Settlement]:
+        """Remove the results of one exchange and return them."""
+        batch, self.ended = self.ended[:LARGEST_EXCHANGE], self.ended[LARGEST_EXCHANGE:]
+        return batch
 
     def _begin(self, run: Run, task: asyncio.Task[None]) -> Coroutine[Any, Any, Outcome | Settled] | None:
         if run.stop is not None:
-            return None  # told to stop before it had begun
+            return None  # cancelled before it started
         return execute(run.handler, run.claim, run.begin(task))
 
-    def _over(self, run: Run, outcome: Outcome | Settled | Exception | None) -> None:
+    def _finish(self, run: Run, outcome: Outcome | Settled | Exception | None) -> None:
         claim = run.claim
         if self.running.get(claim.id) is not run:
-            return  # told to stop because it is no longer ours
+            return  # cancelled, because this worker no longer holds the job
         del self.running[claim.id]
         if outcome is None:
             outcome = run.handed_back()
-        elif isinstance(outcome, Exception):  # nobody can have meant this: the job must end all the same
+        elif isinstance(outcome, Exception):  # a defect outside the handler: the job must end all the same
             log.error("The attempt of job %s failed unexpectedly", claim.id, exc_info=outcome)
             outcome = unusable(outcome)
         if run.handler.end_hooks is not None:
             (self._reports.succeeded if isinstance(outcome, Settled) else self._reports.expect)(claim)
         if not isinstance(outcome, Settled):
-            self.ended.append(settlement_of(claim, outcome, 0.0 if outcome is WELL else random.random()))
-        self._call()
+            self.ended.append(settlement_of(claim, outcome, 0.0 if outcome is PLAIN_SUCCESS else random.random()))
+        self._on_end()
 
     def forget(self, ids: Iterable[str], why: str) -> int:
-        """These jobs are no longer ours: stop them, and never settle how they end."""
+        """Stop jobs that this worker no longer holds, and never settle them. Returns how many were running."""
         count = 0
         for job_id in ids:
             run = self.running.pop(job_id, None)
@@ -123,7 +132,7 @@ class Slots:
         return count
 
     async def hand_back(self) -> None:
-        """Stop what is running. A thread that will not end goes on; the job itself is somebody else's to run."""
+        """Stop the running jobs and return them to the queue. A thread that does not end keeps running."""
         for run in self.running.values():
             run.cancel("worker_stopped")
         tasks = {run.task for run in self.running.values() if run.task is not None}
@@ -131,9 +140,9 @@ class Slots:
             await asyncio.wait(tasks, timeout=LAST_WORDS)
         for run in list(self.running.values()):
             if run.task is None:
-                self.decline([(run.claim.id, run.claim.attempt)])
+                self.return_unstarted([(run.claim.id, run.claim.attempt)])
             else:
                 self._reports.expect(run.claim)
                 self.ended.append(settlement_of(run.claim, run.handed_back(), 0.0))
         self.running.clear()
-        self._call()
+        self._on_end()

@@ -1,14 +1,8 @@
-"""Event loop set-up, standard streams, wait for a database that restarts.
+"""Starting a process: standard streams, an event loop that no handler can end, waiting for a database that restarts.
 
-Running an event loop for a worker, which no handler can end.
-
-A handler that calls ``sys.exit`` in a task of its own (``gather``, a task group) makes the loop itself stop, with
-everything that runs on it: asyncio lets ``SystemExit`` and ``KeyboardInterrupt`` of any task through. The task has its
-error nevertheless, so the loop is just entered again.
-
-To begin beside a server that is just being restarted: what is to run for long waits a little for it.
-
-Only for what can be done again, whether or not it was done: nobody knows after a connection is lost.
+A handler that calls ``sys.exit`` in a task it has created (``gather``, a task group) stops the event loop with
+everything on it, because asyncio lets ``SystemExit`` and ``KeyboardInterrupt`` of any task through. The task keeps its
+error, so the loop is entered again.
 """
 
 from __future__ import annotations
@@ -43,12 +37,12 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def entered_again(task: asyncio.Task[T], enter: Callable[[], T]) -> T:
-    """What ``enter`` answers, which runs the loop until the task is done."""
+    """Call ``enter``, which runs the loop until the task is done, and call it again if a handler stopped the loop."""
     while True:
         try:
             return enter()
         except (SystemExit, KeyboardInterrupt) as error:
-            if task.done() or (isinstance(error, KeyboardInterrupt) and _may_be_pressed()):
+            if task.done() or (isinstance(error, KeyboardInterrupt) and _may_be_ctrl_c()):
                 raise
             log.error("A background task of a handler raised %s; the worker continues", type(error).__name__)
 
@@ -57,16 +51,16 @@ async def _awaited(task: asyncio.Task[T]) -> T:
     return await task
 
 
-def _may_be_pressed() -> bool:
-    """Whether a Ctrl-C would come as an exception: not where somebody has installed a handler for it."""
+def _may_be_ctrl_c() -> bool:
+    """Whether Ctrl-C raises ``KeyboardInterrupt``: not if a signal handler is installed for it."""
     return signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 store_log = logging.getLogger("holdfast.store")
 
-# What a server needs to come up again. One that is not there, or does not answer, is not waited for as long again.
+# The time a server needs to restart. The total is also the limit if a single attempt takes long to fail.
 PAUSES = (0.2, 0.4, 0.8, 1.6)
-# Between attempts of a process that runs until it is stopped, and so waits for its database for as long as it takes.
+# Between attempts of a process that waits for its database without a time limit.
 LONGEST_PAUSE = 3.0
 
 
@@ -76,24 +70,27 @@ def pauses(*, endless: bool = False) -> Iterator[float]:
 
 
 def until_reachable(begin: Callable[[], T], store: Store) -> T:
-    """Call ``begin`` until the database can be reached, for as long as it takes. The outage is logged once, and its end
-    (``stores/outage.py``). A database file is not waited for: it is there, or it is named wrongly."""
+    """Call ``begin`` until the database can be reached, for as long as it takes. The begin and the end of the outage
+    are logged once (``stores/outage.py``). A missing database file is not waited for: its name is wrong.
+
+    ``begin`` must be safe to repeat: after a lost connection it is unknown whether it was done.
+    """
     if store.embedded:
         return when_there(begin)
     for pause in pauses(endless=True):
         try:
-            answer = begin()
+            result = begin()
         except StoreUnavailable as error:
             store.outage.failed(error)
             time.sleep(pause)
         else:
             store.outage.answered()
-            return answer
+            return result
     raise AssertionError("endless")
 
 
 async def when_reachable(begin: Callable[[], object], store: Store) -> None:
-    """The same on an event loop, beside other work: ``begin`` runs on a thread. Cancel it to give up."""
+    """The same on an event loop: ``begin`` runs on a thread. Cancel it to give up."""
     if store.embedded:
         await in_thread(when_there, begin)
         return
@@ -108,7 +105,7 @@ async def when_reachable(begin: Callable[[], object], store: Store) -> None:
 
 
 def when_there(begin: Callable[[], T]) -> T:
-    """What ``begin`` answers, once the store can be reached; its error, if that is not soon."""
+    """Call ``begin`` until the database can be reached. After a few seconds its error is raised."""
     latest = time.monotonic() + sum(PAUSES)
     for pause in pauses():
         try:
@@ -122,24 +119,25 @@ def when_there(begin: Callable[[], T]) -> T:
 
 
 def put_right() -> None:
-    """To be called first thing by a program of ours, in its main thread."""
+    """Make standard streams and ``SIGCHLD`` usable. To be called first in a program, in its main thread."""
     _open_streams()
-    _hear_of_ends()
+    _restore_sigchld()
 
 
 def _open_streams() -> None:
-    """Where one is closed the next file that is opened would be taken for it, here and by all that is started."""
+    """Open closed standard streams. Otherwise the next opened file would get their number, and be used in their place
+    by this process and its children."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
             os.set_inheritable(opened, True)
             setattr(sys, name, open(opened, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115
 
 
-def _hear_of_ends() -> None:
-    """Whoever started us may ignore the ends of children, which is inherited: the system then keeps no exit codes, and
-    every program would seem to have ended well."""
+def _restore_sigchld() -> None:
+    """A parent process that ignores ``SIGCHLD`` passes that on. The system then keeps no exit codes, and every child
+    would seem to have succeeded."""
     if hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,12 +1,13 @@
-"""Tasks that run things one after another. A task of its own for each costs more than a short handler does.
+"""Reuses asyncio tasks: one task runs several items one after another, because a new task costs more than a short
+handler.
 
-A thing that waits keeps its task, which ends with it, and two others go on with what is queued: of a thousand that wait
-each has a task soon, and a thousand that do not are run by one. None can tell: each has a context of its own, and a
-task goes on to the next only if nobody has kept hold of it, cancelled it, named it or asked to be called when it ends.
-Such a task is as good as a new one (docs/adr/0041).
+An item that awaits something keeps its task, which ends with it, and two new tasks continue with the queue. So a
+thousand items that wait soon have a task each, and a thousand items that never wait share one. Handlers cannot notice:
+each item has its own context, and a task is reused only if no reference to it was kept and it was not cancelled,
+renamed or given a done callback. Such a task is as good as a new one (docs/adr/0041).
 
-Whether somebody kept hold of a task is read from its reference count, which CPython alone has.
-``HOLDFAST_DISABLE=task-pool`` gives every thing a task of its own instead.
+Kept references show in the reference count, which only CPython has. ``HOLDFAST_DISABLE=task-pool`` gives every item its
+own task instead.
 """
 
 from __future__ import annotations
@@ -23,93 +24,93 @@ from typing import Any, Generic, TypeVar
 
 from holdfast import config
 
-Thing = TypeVar("Thing")
-End = TypeVar("End")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-class TaskPool(Generic[Thing, End]):
-    """``begin`` answers what a thing is to do, or None if it is not wanted any more; it is told the task that will do
-    it. ``over`` is told how it ended: None if its task was cancelled, and the error if it raised one, which is not for
-    a thing to do: it has ended all the same."""
+class TaskPool(Generic[Item, Result]):
+    """``begin`` returns the coroutine of an item, or None if the item is no longer wanted. It gets the task that will
+    run it. ``end`` gets the result: None if the task was cancelled, the exception if the coroutine raised one."""
 
     def __init__(
         self,
-        begin: Callable[[Thing, asyncio.Task[None]], Coroutine[Any, Any, End] | None],
-        over: Callable[[Thing, End | Exception | None], None],
+        begin: Callable[[Item, asyncio.Task[None]], Coroutine[Any, Any, Result] | None],
+        end: Callable[[Item, Result | Exception | None], None],
     ) -> None:
         self._begin = begin
-        self._over = over
-        self._queue: deque[Thing] = deque()
-        self._coming = 0  # tasks that have been made and not begun
+        self._end = end
+        self._queue: deque[Item] = deque()
+        self._starting = 0  # tasks that were created and have not started
         self._reuses = not config.is_disabled("task-pool")
 
-    def take(self, things: Iterable[Thing]) -> None:
-        self._queue.extend(things)
-        if self._queue and not self._coming:
-            self._coming += 1
-            if sys.version_info >= (3, 12):  # what never waits then costs no trip of the loop
+    def add(self, items: Iterable[Item]) -> None:
+        self._queue.extend(items)
+        if self._queue and not self._starting:
+            self._starting += 1
+            if sys.version_info >= (3, 12):  # items that never wait then cost no iteration of the loop
                 _Task(self._work(), loop=asyncio.get_running_loop(), eager_start=True)
             else:
                 _Task(self._work(), loop=asyncio.get_running_loop())
 
-    def _call(self, most: int) -> None:
-        for _ in range(min(most, len(self._queue) - self._coming)):
-            self._coming += 1
-            # By the class: a factory that begins tasks at once would have each begin within the one before.
+    def _start(self, most: int) -> None:
+        for _ in range(min(most, len(self._queue) - self._starting)):
+            self._starting += 1
+            # Not with the loop's task factory: an eager one would start each task inside the one before.
             _Task(self._work(), loop=asyncio.get_running_loop())
 
     async def _work(self) -> None:
-        self._coming -= 1
+        self._starting -= 1
         task = asyncio.current_task()
         assert isinstance(task, _Task)
-        task.asked = False
+        task.has_callback = False
         untouched = _traces(task)
         try:
             while self._queue:
-                thing = self._queue.popleft()
-                work = self._begin(thing, task)
+                item = self._queue.popleft()
+                work = self._begin(item, task)
                 if work is None:
                     continue
                 step = copy_context().run
                 try:
                     awaited = step(work.send, None)
                 except StopIteration as stopped:
-                    self._over(thing, stopped.value)
+                    self._end(item, stopped.value)
                 except asyncio.CancelledError:
-                    self._over(thing, None)
+                    self._end(item, None)
                 except Exception as error:
-                    self._over(thing, error)
+                    self._end(item, error)
                 else:
-                    self._call(2)
-                    self._over(thing, await _rest(work, step, awaited))
+                    self._start(2)
+                    self._end(item, await _rest(work, step, awaited))
                     return
-                del thing, work, step  # they know the task
+                del item, work, step  # they refer to the task
                 if not self._reuses or _traces(task) != untouched:
                     break
-        except Exception:  # a mistake of ours: the others must not be lost with it
-            self._call(1)
+        except Exception:  # a defect of the pool must not lose the other items
+            self._start(1)
             raise
-        self._call(1)
+        self._start(1)
 
 
 @types.coroutine
 def _rest(
-    work: Coroutine[Any, Any, End], step: Callable[..., Any], awaited: object
-) -> Generator[object, Any, End | Exception | None]:
-    """Of what waits, each step in its own context. Answers as ``over`` is told."""
+    work: Coroutine[Any, Any, Result], step: Callable[..., Any], awaited: object
+) -> Generator[object, Any, Result | Exception | None]:
+    """Run the rest of a coroutine that has awaited something, every step in its own context. Returns the argument of
+    ``end``."""
     try:
         while True:
             try:
                 resume = partial(work.send, (yield awaited))
-            except BaseException as error:  # thrown in only after this, or it would be the context of others
+            except BaseException as error:  # thrown in after this block, or it would become the context of later errors
                 resume = partial(work.throw, error)
             try:
                 awaited = step(resume)
             finally:
-                del resume  # an error knows this frame
+                del resume  # the traceback of an error refers to this frame
     except StopIteration as stopped:
-        end: End = stopped.value
-        return end
+        result: Result = stopped.value
+        return result
     except asyncio.CancelledError:
         return None
     except Exception as error:
@@ -117,16 +118,21 @@ def _rest(
 
 
 class _Task(asyncio.Task[None]):
-    """One that knows whether somebody wants to be called when it ends."""
+    """A task that knows whether it has a done callback."""
 
-    __slots__ = ("asked",)
+    __slots__ = ("has_callback",)
 
     def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
-        self.asked = True
+        self.has_callback = True
         super().add_done_callback(fn, context=context)
 
 
 def _traces(task: _Task) -> tuple[object, ...]:
-    """What differs once somebody has done something to a task that may be seen later."""
-    held, watched = sys.getrefcount(task), weakref.getweakrefcount(task)
-    return held, watched, task.asked, task.cancelling(), task.get_name()
+    """State of a task that differs once a handler has done something to it that lasts."""
+    return (
+        sys.getrefcount(task),
+        weakref.getweakrefcount(task),
+        task.has_callback,
+        task.cancelling(),
+        task.get_name(),
+    )

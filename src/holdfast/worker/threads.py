@@ -1,9 +1,9 @@
 """Threads for handlers that are plain functions.
 
-A thread cannot be stopped: one whose job has timed out or was cancelled runs on. In a pool of fixed size such threads
-would take one slot after another for good, so here a thread is only ever waited for by the job it is running: an idle
-one is used again, and when none is idle another is started. As the worker runs at most so many jobs at a time, there
-are at most that many threads, and the stuck ones. They are daemons: a process that ends does not wait for them.
+A thread cannot be stopped: the thread of a job that timed out or was cancelled keeps running. In a pool of fixed size
+such threads would use up one slot after another. Here only the job that a thread runs waits for it: an idle thread is
+reused, and when none is idle another is started. So there are at most as many threads as the worker runs jobs at a
+time, plus the stuck ones. They are daemons: the process does not wait for them when it ends.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ T = TypeVar("T")
 
 IDLE_FOR = 30.0
 PATIENCE = 1.0
-"""How long a thread may take to notice that its job is over before somebody is told."""
+"""Seconds that a thread may take to notice that its job is over before a warning is logged."""
 
 _numbers = itertools.count(1)
 
 
 class Threads:
-    """One queue for all: a thread that has just finished takes the next call without anybody having to wake up."""
+    """Idle threads share one queue: a thread that has just finished takes the next call without another waking up."""
 
     def __init__(self, *, idle_for: float = IDLE_FOR, patience: float = PATIENCE) -> None:
         self._idle_for = idle_for
@@ -45,13 +45,13 @@ class Threads:
 
     @property
     def stuck(self) -> int:
-        """How many threads go on though nobody waits for them any more."""
+        """The number of threads that still run although their job is over."""
         return len(self._stuck)
 
     async def run(self, kind: str, function: Callable[[], T]) -> T:
-        """Call the function in a thread, with the caller's context variables; ``kind`` is for what is logged.
+        """Call the function in a thread, with the caller's context variables; ``kind`` is for log messages.
 
-        When the waiting task is cancelled this ends at once, and the thread whenever it likes.
+        When the waiting task is cancelled this ends at once. The thread continues until the function returns.
         """
         loop = asyncio.get_running_loop()
         call = _Call(partial(copy_context().run, function), loop)
@@ -61,7 +61,7 @@ class Threads:
             return result
         except asyncio.CancelledError:
             self._stuck[call] = kind
-            if call.outlives(self._came_back):
+            if call.still_runs(self._not_stuck):
                 loop.call_later(self._patience, self._warn, call)
             raise
 
@@ -69,7 +69,7 @@ class Threads:
         with self._lock:
             needed = self._free == 0
             self._free -= not needed
-        if needed:  # first: where no thread can be started, nobody must find the call later and make it after all
+        if needed:  # before the call is queued: if no thread can be started, another must not run the call later
             threading.Thread(target=self._serve, name=f"holdfast-job-{next(_numbers)}", daemon=True).start()
         self._calls.put(call)
 
@@ -81,11 +81,11 @@ class Threads:
                 if self._retires():
                     return
                 continue
-            call.make()
+            call.run()
             with self._lock:
-                self._free += 1  # before the answer is known: whoever waits for it finds this thread free
-            call.tell()
-            del call  # what the handler returned must not live on in an idle thread
+                self._free += 1  # before the result is delivered: the waiting task then finds this thread free
+            call.deliver()
+            del call  # an idle thread must not keep the handler's result alive
 
     def _retires(self) -> bool:
         """Whether an idle thread may end: not if the last free one was just given a call."""
@@ -94,8 +94,8 @@ class Threads:
             self._free -= free
             return free
 
-    def _came_back(self, call: _Call) -> None:
-        """In the call's own thread, or in the loop's when it had ended before."""
+    def _not_stuck(self, call: _Call) -> None:
+        """Called in the call's own thread, or in the loop's if the call had ended before."""
         self._stuck.pop(call, None)
 
     def _warn(self, call: _Call) -> None:
@@ -110,45 +110,45 @@ class Threads:
 
 
 class _Call:
-    """One function to run, and who is waiting for it."""
+    """One function to run, and the future of its result."""
 
-    __slots__ = ("_came_back", "_error", "_function", "_loop", "_result", "_running", "future")
+    __slots__ = ("_error", "_function", "_loop", "_on_end", "_result", "_running", "future")
 
     def __init__(self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
         self._function = function
         self._loop = loop
         self.future: asyncio.Future[Any] = loop.create_future()
         self._running = True
-        self._came_back: Callable[[_Call], None] | None = None
+        self._on_end: Callable[[_Call], None] | None = None
         self._result: Any = None
         self._error: BaseException | None = None
 
-    def outlives(self, came_back: Callable[[_Call], None]) -> bool:
-        """Whether it is still running; ``came_back`` is called when it is not, now or later.
+    def still_runs(self, on_end: Callable[[_Call], None]) -> bool:
+        """Whether it is still running. ``on_end`` is called when it is not, now or later.
 
-        Each side writes its own word before it reads the other's, so at least one of them sees both.
+        Both threads write their own attribute before they read the other's, so at least one of them sees both.
         """
-        self._came_back = came_back
+        self._on_end = on_end
         if not self._running:
-            came_back(self)
+            on_end(self)
         return self._running
 
-    def make(self) -> None:
+    def run(self) -> None:
         try:
             self._result = self._function()
         except (StopIteration, GeneratorExit) as error:
-            # Neither can be raised in whoever waits: to a coroutine they mean something else, and it would never end.
+            # A coroutine cannot raise these as errors: the waiting task would never end.
             self._error = RuntimeError(f"the handler raised {type(error).__name__}")
             self._error.__cause__ = error
         except BaseException as error:  # SystemExit and the like end a handler, not its thread
             self._error = error
 
-    def tell(self) -> None:
-        """Hand the answer over to the loop, if anybody is still waiting there."""
+    def deliver(self) -> None:
+        """Give the result to the loop, if a task still waits for it."""
         self._running = False
-        if self._came_back is not None:
-            self._came_back(self)
-        with contextlib.suppress(RuntimeError):  # the loop is gone, and whoever waited with it
+        if self._on_end is not None:
+            self._on_end(self)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._set)
 
     def _set(self) -> None:

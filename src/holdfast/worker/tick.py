@@ -1,8 +1,8 @@
-"""The tick: do the duties once, run at most so many jobs in this process, settle them, say what happened (HK-1).
+"""The tick: run every maintenance task once and a limited number of jobs, in this process, and return a summary.
 
-For hosts that call and go: cron, serverless, a request handler. It needs no worker besides. Everything it takes is
-under a lease of its own, ended on leaving; killed half-way, the lease lapses and the next tick (or any
-worker) takes the jobs up again. Several at once are safe: what one has claimed no other can.
+For hosts that call and return: cron, serverless functions, request handlers. No worker is needed. A tick claims its
+jobs under its own lease, which it closes at the end. If it is killed, the lease expires, and the next tick or a worker
+takes over the jobs. Several ticks at once are safe: a job that one has claimed cannot be claimed by another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from holdfast.stores.requests import ClaimRequest, JobFilter
 from holdfast.telemetry import observers
 from holdfast.worker.end_hooks import EndReports
 from holdfast.worker.executor import Handler, charged, execute
-from holdfast.worker.lease import Heartbeat, held_under, taken_away
+from holdfast.worker.lease import Heartbeat, cancelled_jobs, jobs_under
 from holdfast.worker.maintenance import MaintenanceTask, standard_tasks
 from holdfast.worker.options import TickOptions, TickSummary
 from holdfast.worker.refusals import is_refusal, set_aside, settle_singly, settlement_of
@@ -44,9 +44,12 @@ T = TypeVar("T")
 
 log = logging.getLogger("holdfast.tick")
 
-LAST_WORDS = 1.0
-RECALL_EVERY = 1.0
+# Seconds that a cancelled task may take to end.
+STOP_TIMEOUT = 1.0
+# Seconds between checks for cancelled jobs.
+CANCELLATION_EVERY = 1.0
 PEEK = 50
+# The field of the summary in which an ending is counted.
 _FIELDS: dict[Ending, str] = {
     "succeeded": "succeeded",
     "retry": "retried",
@@ -61,9 +64,8 @@ _FIELDS: dict[Ending, str] = {
 
 
 class Tick:
-    """One tick, to be run once. ``stop`` set is as if the time were up; cancelling hands back too, and then raises.
-
-    ``draw`` is what the jitter of a retry and the order of the queues are drawn with."""
+    """One tick, to be run once. Setting ``stop`` ends it like its timeout. When cancelled, it returns running jobs to
+    the queue before it raises. ``draw`` is the random source for the jitter of retries and the order of queues."""
 
     def __init__(
         self,
@@ -82,18 +84,18 @@ class Tick:
         self._draw = draw
         self._reports = EndReports(store, handlers)
         standard = standard_tasks(options.tenant, promote_every=0, sweep_every=0)
-        self._duties = (*self._reports.watch(standard), *extra_duties)
+        self._duties = (*self._reports.report_reaped(standard), *extra_duties)
         self._began = time.monotonic()
         self._lease = ""
         self._taken: list[str] = []
         self._running: dict[asyncio.Task[Outcome | Settled], Claim] = {}
         self._stops: WeakKeyDictionary[asyncio.Task[Outcome | Settled], Stop] = WeakKeyDictionary()
         self._counts: Counter[str] = Counter()
-        self._starved = False
+        self._last_claim_short = False
         self._cancelled = False
 
     async def run(self) -> TickSummary:
-        await self._attend()
+        await self._run_maintenance()
         async with self._leased():
             try:
                 await self._work()
@@ -102,51 +104,48 @@ class Tick:
         await self._reports.finish()
         if self._cancelled:
             raise asyncio.CancelledError
-        more = await self._is_more()
+        more = await self._has_more()
         duration = time.monotonic() - self._began
         counts = self._counts
         ok = not any(counts[name] for name in ("dead", "failed", "crashed", "lost") if name in counts)
         taken = tuple(self._taken)
         return TickSummary(taken=len(taken), ids=taken, duration=duration, more=more, ok=ok, **counts)
 
-    async def _attend(self) -> None:
-        """Each duty once, one batch of it: a large backlog of them is shared by many ticks. One that fails is told and
-        tried again by the next; without a store there is no tick."""
+    async def _run_maintenance(self) -> None:
+        """Run one batch of each task: many ticks share a large backlog. A failed task is logged, and the next tick
+        retries it. Errors of the database end the tick."""
         for first in self._duties:
-            duty: MaintenanceTask | None = first
-            while duty is not None:
+            task: MaintenanceTask | None = first
+            while task is not None:
                 try:
-                    await self._do(duty)
+                    if task.run is not None:
+                        await task.run(self._store)
+                    elif task.flow is not None:
+                        task.count(await self._store.arun(task.flow(self._store)))
                 except StoreError:
                     raise
                 except Exception as error:
-                    log.warning("Maintenance task %s failed: %s", duty.name, error)
-                duty = duty.then
-
-    async def _do(self, duty: MaintenanceTask) -> None:
-        if duty.run is not None:
-            await duty.run(self._store)
-        elif duty.flow is not None:
-            duty.count(await self._store.arun(duty.flow(self._store)))
+                    log.warning("Maintenance task %s failed: %s", task.name, error)
+                task = task.then
 
     async def _work(self) -> None:
-        """Take, wait until something has ended, settle that, take again; until the limit or the end of the queue."""
-        asked = asyncio.create_task(self._stop.wait())
+        """Claim, wait until a job has ended, settle it, claim again, until the limit or the end of the queue."""
+        stop = asyncio.create_task(self._stop.wait())
         try:
             while not self._over:
-                await self._take()
+                await self._claim()
                 if not self._running:
                     return
-                left, waiting = self._left(), {*self._running, asked}
-                pause = RECALL_EVERY if left is None else min(RECALL_EVERY, left)
+                left, waiting = self._left(), {*self._running, stop}
+                pause = CANCELLATION_EVERY if left is None else min(CANCELLATION_EVERY, left)
                 done, _ = await asyncio.wait(waiting, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                 await self._settle(self._ended(done))
                 if not done:
-                    await self._stop_recalled()
+                    await self._stop_cancelled()
         except StaleLease:
             self.abandon()
         finally:
-            asked.cancel()
+            stop.cancel()
 
     @property
     def _over(self) -> bool:
@@ -157,7 +156,7 @@ class Tick:
         limit = self._options.timeout
         return None if limit is None else max(0.0, self._began + limit - time.monotonic())
 
-    async def _take(self) -> None:
+    async def _claim(self) -> None:
         options = self._options
         want = min(options.concurrency - len(self._running), options.limit - len(self._taken))
         if want <= 0:
@@ -172,28 +171,28 @@ class Tick:
         try:
             claims = await self._write(self._store.leases.claim(request))
         except Exception as error:
-            where = (request.lease, request.queues, request.kinds)
-            if not await set_aside(self._store, error, request.tenant, *where):
+            scope = (request.lease, request.queues, request.kinds)
+            if not await set_aside(self._store, error, request.tenant, *scope):
                 raise
             claims = await self._write(self._store.leases.claim(request))
-        self._starved = len(claims) < want
-        bad: list[Settlement] = []
+        self._last_claim_short = len(claims) < want
+        dead_letters: list[Settlement] = []
         for claim in claims:
             self._taken.append(claim.id)
             handler = self._handlers.get(claim.kind)
             if handler is None or claim.unreadable is not None:
                 log.error("Job %s does not run: %s", claim.id, unreadable(claim).message)
                 self._reports.expect(claim)
-                bad.append(settlement_of(claim, unreadable(claim), 0.0))
+                dead_letters.append(settlement_of(claim, unreadable(claim), 0.0))
                 continue
             stop = Stop(handler.timeout, claim.deadline_at)
             task = asyncio.create_task(execute(handler, claim, stop))
             self._running[task], self._stops[task] = claim, stop
-        await self._settle(bad)
+        await self._settle(dead_letters)
 
     def _ended(self, done: Set[object]) -> list[Settlement]:
-        """What has ended of what is ours still: a lease that was lost has taken all of it away."""
-        found = []
+        """The settlements of the tasks that are done, without those of jobs that the tick no longer holds."""
+        settlements = []
         for task in [task for task in self._running if task in done]:
             claim, outcome = self._running.pop(task), task.result()
             if isinstance(outcome, Settled):
@@ -203,14 +202,14 @@ class Tick:
             if isinstance(outcome, Failed | Crashed):
                 log.warning("Job %s (%s) failed: %s: %s", claim.id, claim.kind, outcome.code, outcome.message)
             self._reports.expect(claim)
-            found.append(settlement_of(claim, outcome, self._draw()))
-        return found
+            settlements.append(settlement_of(claim, outcome, self._draw()))
+        return settlements
 
     async def _settle(self, ended: list[Settlement], counted_as: str | None = None) -> None:
         if not ended:
             return
         try:
-            stale = await self._uncut(self._settled(ended))
+            stale = await self._complete(self._record(ended))
         except StaleLease:
             self._counts["lost"] += len(ended)
             raise
@@ -220,7 +219,8 @@ class Tick:
         for job_id in stale:
             await self._note_gone(job_id)
 
-    async def _settled(self, ended: list[Settlement]) -> list[str]:
+    async def _record(self, ended: list[Settlement]) -> list[str]:
+        """Settle, and return the ids of stale settlements."""
         store, tenant = self._store, self._options.tenant
         try:
             stale = await store.arun(store.leases.settle(self._lease, ended, tenant))
@@ -232,24 +232,24 @@ class Tick:
         self._reports.recorded(ended, stale)
         return stale
 
-    async def _stop_recalled(self) -> None:
-        """Jobs that were cancelled while they run are told so, and need not be waited for."""
+    async def _stop_cancelled(self) -> None:
+        """Stop the running jobs that were cancelled, without waiting for them."""
         store, tenant = self._store, self._options.tenant
-        held = await held_under(store, self._lease, tenant)
-        gone = await taken_away(store, [claim.id for claim in self._running.values()], held, tenant)
-        for task, claim in [item for item in self._running.items() if item[1].id in gone]:
+        held = await jobs_under(store, self._lease, tenant)
+        cancelled = await cancelled_jobs(store, [claim.id for claim in self._running.values()], held, tenant)
+        for task, claim in [item for item in self._running.items() if item[1].id in cancelled]:
             if self._running.pop(task, None) is not None:  # not abandoned meanwhile
                 self._cancel(task, "cancelled")
                 await self._note_gone(claim.id)
 
     async def _note_gone(self, job_id: str) -> None:
-        found = await self._store.arun(self._store.jobs.get(job_id, self._options.tenant))
-        fate = "cancelled" if found is not None and found.state is State.CANCELLED else "lost"
+        job = await self._store.arun(self._store.jobs.get(job_id, self._options.tenant))
+        fate = "cancelled" if job is not None and job.state is State.CANCELLED else "lost"
         self._counts[fate] += 1
         log.warning("Job %s was %s while it ran; its result was not recorded", job_id, fate)
 
-    async def _uncut(self, work: Coroutine[Any, Any, T]) -> T:
-        """What is being written is let through, since its answer counts; a cancellation is heard in the end."""
+    async def _complete(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for a write even when cancelled, because its result is needed. ``run`` raises the cancellation later."""
         writing = asyncio.ensure_future(work)
         while not writing.done():
             try:
@@ -259,22 +259,22 @@ class Tick:
         return writing.result()
 
     def _write(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
-        return self._uncut(self._store.arun(flow))
+        return self._complete(self._store.arun(flow))
 
     async def _hand_back(self) -> None:
-        """What runs is told to stop, and goes to whoever takes it next. A thread cannot be told: it runs on."""
+        """Stop the running jobs and return them to the queue. A thread cannot be stopped and keeps running."""
         if not self._running:
             return
         log.info("Time limit reached; returning %s running jobs to the queue", len(self._running))
         for task in self._running:
             self._cancel(task, "worker_stopped")
-        done, _ = await self._uncut(asyncio.wait(self._running, timeout=LAST_WORDS))
+        done, _ = await self._complete(asyncio.wait(self._running, timeout=STOP_TIMEOUT))
         with contextlib.suppress(StaleLease):
             await self._settle(self._ended({task for task in done if not task.cancelled()}))
-            back = [self._handed_back(task, claim) for task, claim in self._running.items()]
+            handed_back = [self._handed_back(task, claim) for task, claim in self._running.items()]
             self._running.clear()
-            await self._settle([each for each in back if each.ending == "snooze"], "handed_back")
-            await self._settle([each for each in back if each.ending != "snooze"])  # begun, and not to be begun again
+            await self._settle([item for item in handed_back if item.ending == "snooze"], "handed_back")
+            await self._settle([item for item in handed_back if item.ending != "snooze"])  # at-most-once jobs
 
     def _handed_back(self, task: asyncio.Task[Outcome | Settled], claim: Claim) -> Settlement:
         outcome = hand_back(claim, at_most_once=self._handlers[claim.kind].at_most_once)
@@ -284,7 +284,7 @@ class Tick:
         return settlement_of(claim, charged(outcome, self._stops[task]), 0.0)
 
     def abandon(self) -> None:
-        """The lease has ended: somebody else may have the jobs by now, so nothing of them is written."""
+        """The lease has ended: stop all jobs and settle none, because another worker may have claimed them by now."""
         log.error("Lease %s was lost; abandoning %s running jobs", self._lease, len(self._running))
         self._counts["lost"] += len(self._running)
         for task in self._running:
@@ -313,23 +313,23 @@ class Tick:
         try:
             yield
         finally:
-            await self._uncut(in_thread(beat.stop))
+            await self._complete(in_thread(beat.stop))
             try:
                 await self._write(store.leases.end(lease.id, "closed", options.tenant))
             except HoldfastError as error:
                 log.warning("The lease could not be closed and will expire: %s", error)
 
-    async def _is_more(self) -> bool:
-        """Whether another tick would find work, at a glance. A claim that came up short has the answer already."""
+    async def _has_more(self) -> bool:
+        """Whether another tick would probably find work. Not if the last claim returned fewer jobs than requested."""
         if self._counts["handed_back"]:
             return True
-        if self._starved:
+        if self._last_claim_short:
             return False
         options, store = self._options, self._store
         for queue in options.queues:
             waiting = JobFilter(tenant=options.tenant, state=State.QUEUED, queue=queue, limit=PEEK)
             page = await self._store.arun(store.jobs.list(waiting))
-            # A page full of what cannot be run now says nothing: one tick for nothing is the worst that follows.
+            # A page full of jobs that cannot run now proves nothing: at worst the next tick finds nothing to do.
             if len(page) == PEEK or any(job.due_at is None and job.kind in self._handlers for job in page):
                 return True
         return False

@@ -1,14 +1,10 @@
-"""Batch writer of steps, throttled writer of progress.
+"""Writes steps in batches, and progress about once a second.
 
-Writing the steps of a worker's handlers: what gathers while one write is under way goes with the next.
+A handler waits for each of its steps to be committed, and each commit waits for the disk. Steps that arrive while one
+write is under way go with the next, so a hundred steps of a hundred handlers are one commit.
 
-A step is a write of its own in every handler that waits for it, and each commit waits for the disk. With a hundred
-handlers at work, a hundred steps are one commit.
-
-Writing a running job's progress: the latest of what it says, about once a second, and always the last.
-
-A handler may report from any thread and as often as it likes; it never waits for the database. One task on the
-worker's loop does the writing, and is there only while there is something to write.
+A handler may report progress from any thread and as often as it likes; it never waits for the database. One task on the
+worker's loop writes the latest report, and always the last one. It exists only while there is something to write.
 """
 
 from __future__ import annotations
@@ -31,16 +27,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.worker")
 
-MOST = 500
-LARGEST = 4_000_000
+LARGEST_BATCH = 500
+LARGEST_WRITE = 4_000_000
 """Characters in one write. One entry may have a million, and a server reads it all before it does anything."""
 LAST_MOMENT = 0.5
-"""How long somebody who is stopped waits for a step that is done to be written: then it need not be done again."""
+"""Seconds that a cancelled handler waits for a finished step to be written, so that the step need not be repeated."""
 
 
 @dataclass(slots=True)
 class _Write:
-    """The entries of one handler, and who waits for them to be kept."""
+    """The entries of one handler, and the future of the response."""
 
     claim: Claim
     entries: list[StepEntry]
@@ -62,14 +58,14 @@ class StepWriter:
         self.closed = False
 
     async def save(self, claim: Claim, entries: list[StepEntry]) -> list[Saved]:
-        """Returns when they are durable. A store that is away is waited for, as long as whoever called waits."""
+        """Returns when the entries are durable. Waits for an unreachable database as long as the caller waits."""
         if self.closed:
             raise asyncio.CancelledError
         loop = asyncio.get_running_loop()
         write = _Write(claim, entries, loop.create_future())
         self._waiting.append(write)
         if self._task is None or self._task.done():
-            self._task = loop.create_task(self._attend())
+            self._task = loop.create_task(self._run())
         try:
             return await asyncio.shield(write.done)
         except asyncio.CancelledError:
@@ -79,41 +75,43 @@ class StepWriter:
             write.done.cancel()
 
     async def aclose(self) -> None:
-        """The worker leaves. Threads that nobody could stop may still be waiting here, or come yet: they are sent away,
-        so that nothing is asked of a store that is being closed."""
+        """Cancel all waiting writes. Threads that cannot be stopped may still wait here, or call ``save`` later; they
+        must not use a store that is being closed."""
         self.closed = True
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait({self._task}, timeout=LAST_MOMENT)  # longer only if the store does not answer
+            await asyncio.wait(
+                {self._task}, timeout=LAST_MOMENT
+            )  # it takes longer only if the database does not respond
         for write in self._waiting:
             write.done.cancel()
 
-    async def _attend(self) -> None:
+    async def _run(self) -> None:
         while self._waiting:
             batch = self._take_batch()
             await self._write(batch[0].claim.lease, batch)
 
     def _take_batch(self) -> list[_Write]:
-        """What fits into one write. Of a job it is one attempt: a thread that could not be stopped may still tell of
-        the one before, and the store's answers do not say of which they are."""
+        """The writes that fit into one transaction, with one attempt per job: a thread that could not be stopped may
+        still save steps of the previous attempt, and the responses do not contain the attempt."""
         lease, size = self._waiting[0].claim.lease, 0
         batch: list[_Write] = []
-        passed: list[_Write] = []
+        skipped: list[_Write] = []
         attempts: dict[str, int] = {}
         for write in self._waiting:
-            if len(batch) == MOST or size >= LARGEST:
+            if len(batch) == LARGEST_BATCH or size >= LARGEST_WRITE:
                 break
             claim = write.claim
             fits = claim.lease == lease and attempts.setdefault(claim.id, claim.attempt) == claim.attempt
-            (batch if fits else passed).append(write)
+            (batch if fits else skipped).append(write)
             size += write.size if fits else 0
-        self._waiting = passed + self._waiting[len(batch) + len(passed) :]
+        self._waiting = skipped + self._waiting[len(batch) + len(skipped) :]
         return batch
 
     async def _write(self, lease: str, batch: list[_Write]) -> None:
         entries = [(w.claim.id, w.claim.attempt, entry) for w in batch for entry in w.entries]
         try:
-            answers = await self._store.arun(self._store.steps.save(lease, entries, self._tenant))
+            saved = await self._store.arun(self._store.steps.save(lease, entries, self._tenant))
         except asyncio.CancelledError:
             for write in batch:
                 write.done.cancel()
@@ -124,49 +122,49 @@ class StepWriter:
             await asyncio.sleep(random.uniform(0.1, 0.5))
         except StaleLease as error:
             for write in batch:
-                _tell(write.done, error)
+                _resolve(write.done, error)
         except Exception as error:
             if len(batch) == 1:
-                _tell(batch[0].done, error)
+                _resolve(batch[0].done, error)
                 return
-            for write in batch:  # it is one of them; the others are not to suffer
+            for write in batch:  # one of them is the cause; the others must not fail with it
                 await self._write(lease, [write])
         else:
             for write in batch:
-                _tell(write.done, answers and [answer for answer in answers if answer.job_id == write.claim.id])
+                _resolve(write.done, saved and [entry for entry in saved if entry.job_id == write.claim.id])
 
 
-def _tell(waiter: asyncio.Future[list[Saved]], answer: list[Saved] | Exception) -> None:
+def _resolve(waiter: asyncio.Future[list[Saved]], result: list[Saved] | Exception) -> None:
     if waiter.done():
         return
-    if isinstance(answer, Exception):
-        waiter.set_exception(answer)
+    if isinstance(result, Exception):
+        waiter.set_exception(result)
     else:
-        waiter.set_result(answer)
+        waiter.set_result(result)
 
 
 Write = Callable[[Claim, str], Awaitable[bool]]
 
 EVERY = 1.0
-LAST_WORD = 2.0
-"""How long the end of an attempt waits for its last report to be written."""
+CLOSE_TIMEOUT = 2.0
+"""Seconds that the end of an attempt waits for its last report to be written."""
 
 
-# Held for an instant, by whoever swaps the latest report: one for all, as every attempt has a reporter.
+# One lock for all attempts: it is held for an instant, while the latest report is swapped.
 _swapping = threading.Lock()
 
 
 class ProgressWriter:
-    """``write`` stores one report and answers whether it was taken: a job that is no longer ours has no more to say.
+    """``write`` stores one report and returns whether it was accepted: not if the worker no longer holds the job.
 
-    Every context has one, and most have nothing to say: what is None at first is so in the class. ``loop`` is the
-    worker's, where it is not made there.
+    Every context has one, and most never use it, so the defaults are class attributes. ``loop`` is the worker's loop,
+    if it is not the running one.
     """
 
     used = False
-    """Whether there was anything to say: else there is nothing to close."""
+    """Whether there was a report; if not, there is nothing to close."""
     _latest: str | None = None
-    _called = False
+    _scheduled = False
     _closing: asyncio.Event | None = None
     _task: asyncio.Task[None] | None = None
 
@@ -182,43 +180,43 @@ class ProgressWriter:
         with _swapping:
             self.used = True
             self._latest = report
-            if self._called:
+            if self._scheduled:
                 return
-            self._called = True
+            self._scheduled = True
         with contextlib.suppress(RuntimeError):  # a thread that outlived its worker
             self._loop.call_soon_threadsafe(self._begin)
 
     async def close(self) -> None:
-        """Write what has not been written. Does not raise: the attempt has its own end."""
-        self._close().set()
+        """Write the last report. Does not raise, so that the attempt ends as it should."""
+        self._closing_event().set()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORD):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
                 if self._task is not None:
                     await self._task
                 await self._write_latest()
 
-    def _close(self) -> asyncio.Event:
-        """The sign that the attempt is over. Made, like everything else here, on the worker's loop."""
+    def _closing_event(self) -> asyncio.Event:
+        """Set when the attempt is over. Created on the worker's loop, when it is needed."""
         if self._closing is None:
             self._closing = asyncio.Event()
         return self._closing
 
     def _begin(self) -> None:
-        if not self._close().is_set():
-            self._task = self._loop.create_task(self._attend())
+        if not self._closing_event().is_set():
+            self._task = self._loop.create_task(self._run())
 
-    async def _attend(self) -> None:
-        closing = self._close()
+    async def _run(self) -> None:
+        closing = self._closing_event()
         while await self._write_latest() and not closing.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._every):
                     await closing.wait()
 
     async def _write_latest(self) -> bool:
-        """Answers whether there may be more: without anything new the task ends, and the next report starts one."""
+        """Returns whether there may be more. Without a new report the task ends, and the next report starts another."""
         with _swapping:
             report, self._latest = self._latest, None
-            self._called = report is not None
+            self._scheduled = report is not None
         if report is None:
             return False
         try:
@@ -226,6 +224,6 @@ class ProgressWriter:
         except HoldfastError as error:
             log.warning("Progress could not be written, retrying: %s", error)
             with _swapping:
-                newer: str | None = self._latest  # said while this one was under way
+                newer: str | None = self._latest  # reported while this one was being written
                 self._latest = newer or report
             return True

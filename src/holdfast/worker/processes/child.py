@@ -1,14 +1,11 @@
-"""One child process, worker side; file descriptors not to inherit.
+"""One child process, from the worker's side: start it, exchange messages, kill it with all processes it has started.
 
-One child process, from the worker's side: start it, speak with it, and kill it with all it has started.
+Invariant: a signal is never sent to a process group whose number may have been reused. The watcher thread kills the
+rest of the group while its leader is dead but not yet reaped, so that the number is still taken.
 
-Invariant: nobody signals a process group that may be another's by now. The watcher kills what is left of the
-group while its leader is dead and not yet waited for, so that the number is still taken; then the number is gone.
-
-The worker's ends of the lines to its children and to their keeper, which no copy of the worker may hold.
-
-A handler may fork, ``multiprocessing`` does. A copy that lives on when the worker is killed would keep the lines open,
-and whoever is to see the end of the worker would wait for the end of the copy.
+A handler may fork, as ``multiprocessing`` does. A forked copy that survives the worker would keep the worker's ends of
+the sockets and pipes open, and neither the children nor the reaper would notice that the worker is dead. So the copy
+replaces them (``close_on_fork``, ``keep_on_fork``).
 """
 
 from __future__ import annotations
@@ -28,38 +25,40 @@ from holdfast.worker.processes.reaper import Reaper
 _held: set[int] = set()
 
 
-def hold(number: int) -> None:
+def close_on_fork(number: int) -> None:
+    """Close this file descriptor in forked copies of the worker."""
     _held.add(number)
 
 
-def let_go(number: int) -> None:
-    """To be called before the file is closed: its number is soon another's."""
+def keep_on_fork(number: int) -> None:
+    """To be called before the file is closed, because its number may be reused."""
     _held.discard(number)
 
 
-def _cut() -> None:
-    """In the copy. The numbers stay taken, so that nobody closes another's file in the belief that it is this one."""
+def _replace_held() -> None:
+    """In the forked copy, replace the files by ``/dev/null``. The numbers stay taken, so that code that closes them
+    does not close another file."""
     if not _held:
         return
-    nothing = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     for number in _held:
-        os.dup2(nothing, number, inheritable=False)
-    os.close(nothing)
+        os.dup2(null, number, inheritable=False)
+    os.close(null)
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_cut)
+os.register_at_fork(after_in_child=_replace_held)
 
 
-# A dead process's last answer may still be on its way; a closed socket's process may take a moment to end.
+# Seconds to wait for the last message of a dead process, or for the end of a process that has closed its socket.
 AFTERMATH = 1.0
 
 
-STRAY = "the process wrote something on its connection that is not ours, and was killed"
+STRAY = "the process wrote foreign data to its connection, and was killed"
 
 
 class ChildDied(Exception):
-    """It ended, or closed its socket, before it had answered."""
+    """The child ended, or closed its socket, before it responded."""
 
     def __init__(self, how: str) -> None:
         super().__init__(how)
@@ -68,9 +67,9 @@ class ChildDied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a child is started: the command, to which the number of its socket is added, and its first message.
+    """How a child is started: the command, to which the number of its socket is appended, and the first message.
 
-    Children of equal recipes are as good as each other.
+    Children with equal recipes are interchangeable.
     """
 
     command: tuple[str, ...]
@@ -78,15 +77,15 @@ class Recipe:
 
 
 class Child:
-    """Belongs to the event loop it was started on, and must be started on that loop's own thread: on Linux a
-    child dies with the *thread* that started it."""
+    """Belongs to the event loop on which it was started, and must be started on that loop's thread: on Linux a child
+    dies with the *thread* that started it."""
 
-    def __init__(self, recipe: Recipe, keeper: Reaper) -> None:
+    def __init__(self, recipe: Recipe, reaper: Reaper) -> None:
         self.recipe = recipe
         self.jobs = 0
         self.knows: set[str] = set()
         ours, theirs = socket.socketpair()
-        self._link = ours
+        self._socket = ours
         try:
             with theirs:
                 self._process = subprocess.Popen(
@@ -98,23 +97,23 @@ class Child:
         except OSError:
             ours.close()
             raise
-        self._keeper = keeper
-        hold(ours.fileno())
+        self._reaper = reaper
+        close_on_fork(ours.fileno())
         try:
-            keeper.watch(self.pid)
-        except OSError:  # nobody would see to its end
+            reaper.watch(self.pid)
+        except OSError:  # no child may run that the reaper does not know
             self._process.kill()
             self._process.wait()
-            let_go(ours.fileno())
+            keep_on_fork(ours.fileno())
             ours.close()
             raise
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
-        self._guard = threading.Lock()
-        self._told = True  # how it ended
+        self._lock = threading.Lock()
+        self._exit_code_known = True
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._answer: asyncio.Task[Message] | None = None
+        self._response: asyncio.Task[Message] | None = None
         threading.Thread(target=self._watch, name=f"holdfast-child-{self.pid}", daemon=True).start()
 
     @property
@@ -125,40 +124,42 @@ class Child:
     def alive(self) -> bool:
         return not self._ended.is_set()
 
-    # --- speaking ---
+    # --- messages ---
 
     async def ask(self, message: Message) -> Message:
-        """The answer, or ``ChildDied``. Whoever cancels this can still wait for the ``answer``, or kill."""
+        """Send a message and return the response, or raise ``ChildDied``. After a cancellation the caller may still
+        await ``answer``, or kill the child."""
         if self._writer is None:
-            self._reader, self._writer = await asyncio.open_connection(sock=self._link)
+            self._reader, self._writer = await asyncio.open_connection(sock=self._socket)
         assert self._reader is not None
-        self._answer = asyncio.create_task(receive(self._reader))
-        with contextlib.suppress(ConnectionError):  # then there will be no answer either
+        self._response = asyncio.create_task(receive(self._reader))
+        with contextlib.suppress(ConnectionError):  # ``answer`` reports it
             self._writer.write(frame(message))
             await self._writer.drain()
         return await self.answer()
 
     async def answer(self) -> Message:
-        assert self._answer is not None
+        """The response to the last message, or ``ChildDied``."""
+        assert self._response is not None
         ended = asyncio.create_task(self._ended.wait())
         try:
-            await asyncio.wait({self._answer, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if not self._answer.done():
-                await asyncio.wait({self._answer}, timeout=AFTERMATH)
+            await asyncio.wait({self._response, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not self._response.done():
+                await asyncio.wait({self._response}, timeout=AFTERMATH)
         finally:
             ended.cancel()
-        if self._answer.done() and self._answer.exception() is None:
-            return self._answer.result()
+        if self._response.done() and self._response.exception() is None:
+            return self._response.result()
         if not await self.gone(AFTERMATH):
             self.kill()
             await self.gone(AFTERMATH)
-        raise ChildDied(STRAY if isinstance(self._answer.exception(), Garbled) else self._how())
+        raise ChildDied(STRAY if isinstance(self._response.exception(), Garbled) else self._how())
 
     # --- ending ---
 
     def send_signal(self, number: int) -> None:
-        """To the whole group: the child, and what it has started."""
-        with self._guard:
+        """Send a signal to the whole group: the child and the processes it has started."""
+        with self._lock:
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pid, number)
@@ -167,13 +168,13 @@ class Child:
         self.send_signal(signal.SIGKILL)
 
     async def gone(self, patience: float) -> bool:
-        """Whether it has ended, after having waited so long for it."""
+        """Wait for its end, at most this long. Returns whether it has ended."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), patience)
         return not self.alive
 
     async def leave(self, patience: float = 2.0) -> None:
-        """Let an idle child put things in order and end; kill it if it takes too long."""
+        """Let an idle child clean up and end; kill it if that takes too long."""
         if self._writer is not None and self.alive:
             with contextlib.suppress(ConnectionError):
                 self._writer.write(frame({"end": True}))
@@ -182,45 +183,43 @@ class Child:
         await self.discard()
 
     async def discard(self) -> None:
-        """Kill it and let go of everything."""
+        """Kill it and close its socket."""
         self.kill()
         await self.gone(AFTERMATH)
-        if self._answer is not None:
-            self._answer.cancel()
-            await asyncio.wait({self._answer})
-        let_go(self._link.fileno())
+        if self._response is not None:
+            self._response.cancel()
+            await asyncio.wait({self._response})
+        keep_on_fork(self._socket.fileno())
         if self._writer is None:
-            self._link.close()
+            self._socket.close()
         else:
             self._writer.close()
             with contextlib.suppress(OSError):
                 await self._writer.wait_closed()
 
     def _watch(self) -> None:
-        """In a thread: the only place where it is waited for, whoever kills it."""
+        """Wait for the child's end, in a thread. Only this thread reaps the child."""
         try:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:  # somebody else has waited for it: for a moment the number is nobody's
-            self._told = False
-        except AttributeError:  # a system without it: the same
+        except ChildProcessError:  # other code has reaped it: for a moment the number may be reused
+            self._exit_code_known = False
+        except AttributeError:  # a system without waitid has the same gap
             self._process.wait()
-        with self._guard:
+        with self._lock:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is interested any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._is_gone)
 
     def _is_gone(self) -> None:
         self._ended.set()
-        self._keeper.forget(self.pid)
+        self._reaper.forget(self.pid)
 
     def _how(self) -> str:
         code = self._process.returncode
-        if not self._told:
-            return (
-                "the process has ended, and somebody else was told how (SIGCHLD is ignored, or a handler waits for it)"
-            )
+        if not self._exit_code_known:
+            return "the process has ended, and its exit code is unknown (SIGCHLD is ignored, or a handler waits for it)"
         if code is None:
             return "the process closed its connection and would not end"
         if code >= 0:

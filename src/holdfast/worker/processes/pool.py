@@ -1,4 +1,4 @@
-"""The children of one worker: idle ones are kept warm and used again, at most ``limit`` of them in all."""
+"""The pool of a worker's child processes: idle children are reused."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from holdfast.worker.processes.reaper import Reaper
 
 log = logging.getLogger("holdfast.worker")
 
-# Starting Python and importing a handler's module may take long on a busy machine; a hang must end.
+# Seconds. Starting Python and importing a handler's module may take long on a busy machine, but a hang must end.
 START_LIMIT = 60.0
 
 
 class Children:
-    """A worker runs no more jobs at a time than ``limit``, so that nobody waits for a child, only for its start."""
+    """At most ``limit`` children. A worker does not run more jobs at a time, so a job never waits for another's
+    child."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._keeper = Reaper()
+        self._reaper = Reaper()
         self._all: set[Child] = set()
         self._idle: list[Child] = []
-        self._partings: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def borrow(self, recipe: Recipe) -> Child:
-        """An idle child of this recipe, or a new one. It is to be given back, or dropped."""
-        for child in reversed(self._idle):  # the one used last is the warmest
+        """An idle child of this recipe, or a new one. The caller must give it back or drop it."""
+        for child in reversed(self._idle):  # the last used one first, as its memory is most likely still cached
             if child.recipe == recipe:
                 self._idle.remove(child)
                 if child.alive:
@@ -39,12 +40,12 @@ class Children:
                 self.drop(child)
                 break
         while self._idle and len(self._all) >= self._limit:
-            self._part(self._idle.pop(0))
+            self._leave(self._idle.pop(0))
         return await self.start(recipe)
 
     async def start(self, recipe: Recipe) -> Child:
         try:
-            child = Child(recipe, self._keeper)
+            child = Child(recipe, self._reaper)
         except OSError as error:
             raise not_started(str(error)) from error
         self._all.add(child)
@@ -58,39 +59,39 @@ class Children:
     def give_back(self, child: Child, *, recycle: int, spent: bool = False) -> None:
         child.jobs += 1
         if spent or child.jobs >= recycle or not child.alive:
-            self._part(child)
+            self._leave(child)
         else:
             self._idle.append(child)
 
     def drop(self, child: Child) -> None:
-        """Kill it, whatever it is doing. Once is enough."""
+        """Kill it. May be called more than once."""
         child.kill()
         if child in self._all:
-            self._finish(child, child.discard())
+            self._end(child, child.discard())
 
-    def _part(self, child: Child) -> None:
-        self._finish(child, child.leave())
+    def _leave(self, child: Child) -> None:
+        self._end(child, child.leave())
 
-    def _finish(self, child: Child, parting: Coroutine[Any, Any, None]) -> None:
+    def _end(self, child: Child, ending: Coroutine[Any, Any, None]) -> None:
         self._all.discard(child)
-        task = asyncio.get_running_loop().create_task(parting)
-        self._partings.add(task)
-        task.add_done_callback(self._partings.discard)
+        task = asyncio.get_running_loop().create_task(ending)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def aclose(self) -> None:
-        """Idle ones may put things in order; whatever still runs is killed."""
+        """Let idle children clean up, and kill those that still run a job."""
         idle, self._idle = self._idle, []
         for child in self._all - set(idle):
             self.drop(child)
         for child in idle:
-            self._part(child)
-        if self._partings:
-            await asyncio.wait(set(self._partings))
-        await in_thread(self._keeper.close)
+            self._leave(child)
+        if self._ending:
+            await asyncio.wait(set(self._ending))
+        await in_thread(self._reaper.close)
 
 
 async def ready(child: Child, message: Message) -> Message:
-    """Have a child prepare itself for something; whatever keeps it from that is a clear failure, never a hang."""
+    """Send a message that prepares a child, and return the response. Raises an error if the child dies or hangs."""
     try:
         async with asyncio.timeout(START_LIMIT):
             return await child.ask(message)

@@ -1,6 +1,6 @@
-"""What goes over a child's socket: JSON in frames (a mark and the length before it), and our records as JSON.
+"""The protocol between a worker and its child: JSON in frames with a magic number and a length, and records as JSON.
 
-Text only, in both directions (rule 29): a payload is data to the worker and to the child, never code.
+Only text is sent, in both directions: a payload is data to the worker and to the child, never code.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from holdfast.engine.retry import Backoff
 R = TypeVar("R")
 Message = dict[str, Any]
 
-# A handler may write to a file that is not its own, and the line is one. Without the mark that would be the length of
-# something to wait for.
+# A handler may write to a file descriptor that is not its own, such as the socket. Without the mark its bytes would be
+# read as the length of a frame, and the worker would wait for the rest.
 MARK = b"\x00hf\xff"
 _HEADER = struct.Struct(">4sI")
 _TIMES = (datetime, datetime | None)
-_ENDINGS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Outcome), Settled)}
+_OUTCOMES: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Outcome), Settled)}
 
 
 class Garbled(ValueError):
-    """What came is no frame."""
+    """The received bytes are not a frame."""
 
 
 def frame(message: Message) -> bytes:
-    # ASCII, so that no text, however broken, can upset the encoding.
+    # ASCII, so that text with lone surrogates can be encoded too.
     body = json.dumps(message).encode("ascii")
     return _HEADER.pack(MARK, len(body)) + body
 
@@ -45,14 +45,14 @@ def _size(header: bytes) -> int:
 
 
 async def receive(reader: asyncio.StreamReader) -> Message:
-    """The next frame; ``IncompleteReadError`` or ``ConnectionError`` when there is none to come."""
+    """The next frame; ``IncompleteReadError`` or ``ConnectionError`` if the connection has ended."""
     size = _size(await reader.readexactly(_HEADER.size))
     message: Message = json.loads(await reader.readexactly(size))
     return message
 
 
 def read(link: socket.socket) -> Message | None:
-    """The next frame, in the child; None when the worker is gone."""
+    """The next frame, in the child; None if the worker is dead."""
     header = _exactly(link, _HEADER.size)
     body = None if header is None else _exactly(link, _size(header))
     if body is None:
@@ -76,7 +76,7 @@ def _exactly(link: socket.socket, size: int) -> bytes | None:
 
 def record_to_json(record: Any) -> Message:
     """A dataclass of text, numbers, JSON and times."""
-    return {each.name: _plain(getattr(record, each.name)) for each in dataclasses.fields(record)}
+    return {field.name: _plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
 
 
 def _plain(value: Any) -> Any:
@@ -87,7 +87,7 @@ def _plain(value: Any) -> Any:
 
 def record_from_json(kind: type[R], values: Message) -> R:
     hints = get_type_hints(kind)
-    known = {}
+    arguments = {}
     for name, value in values.items():
         if value is not None and hints[name] in _TIMES:
             value = datetime.fromisoformat(value)
@@ -95,8 +95,8 @@ def record_from_json(kind: type[R], values: Message) -> R:
             value = Backoff.from_json(value)
         elif isinstance(value, list) and hints[name] == tuple[str, ...]:
             value = tuple(value)
-        known[name] = value
-    return kind(**known)
+        arguments[name] = value
+    return kind(**arguments)
 
 
 def outcome_to_json(outcome: Outcome | Settled) -> Message:
@@ -104,5 +104,5 @@ def outcome_to_json(outcome: Outcome | Settled) -> Message:
 
 
 def outcome_from_json(message: Message) -> Outcome | Settled:
-    outcome: Outcome | Settled = record_from_json(_ENDINGS[message["ending"]], message["values"])
+    outcome: Outcome | Settled = record_from_json(_OUTCOMES[message["ending"]], message["values"])
     return outcome

@@ -1,8 +1,8 @@
-"""The keeper: a tiny process that kills the worker's children, with all they have started, when the worker is gone.
+"""The reaper: a small process that kills the worker's children, with all their processes, when the worker dies.
 
-It is a process because nothing else sees a ``kill -9`` of the worker reliably: a thread in the child is kept out by
-a handler that does not let go of the interpreter, and the kernel's own signal reaches the child but none of its
-children. It runs this very file, by its path, with the standard library only, so that it is small and quick to start.
+It is a process because nothing else notices a ``kill -9`` of the worker reliably: a thread in the child does not run
+while a handler holds the interpreter lock, and the signal of the kernel reaches the child but not its children. It runs
+this file by its path, with the standard library only, so that it is small and starts quickly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ PATIENCE = 5.0
 
 
 class Reaper:
-    """The worker's side: says which process groups are to die with it. Started with the first of them."""
+    """The worker's side: registers the process groups that must die with the worker. The first one starts the
+    process."""
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
@@ -30,43 +31,43 @@ class Reaper:
     def watch(self, group: int) -> None:
         self._groups.add(group)
         try:
-            self._tell(f"+{group}\n")
+            self._send(f"+{group}\n")
         except OSError:
-            self._groups.discard(group)  # the next one must not be told of it: the number is soon another's
+            self._groups.discard(group)  # a restarted reaper must not kill this number, which may be reused
             raise
 
     def forget(self, group: int) -> None:
         self._groups.discard(group)
         if self._process is not None:
-            self._tell(f"-{group}\n")
+            self._send(f"-{group}\n")
 
     def close(self) -> None:
-        """It ends by itself at the end of its pipe, after having killed what is left."""
+        """Close the pipe. The process then kills the remaining groups and ends."""
         from holdfast.worker.processes import child
 
         process, self._process = self._process, None
         if process is not None:
             if process.stdin is not None:
-                child.let_go(process.stdin.fileno())
+                child.keep_on_fork(process.stdin.fileno())
                 with contextlib.suppress(OSError):
                     process.stdin.close()
             try:
                 process.wait(timeout=PATIENCE)
-            except subprocess.TimeoutExpired:  # somebody has stopped it
+            except subprocess.TimeoutExpired:  # the process is stopped
                 process.kill()
                 process.wait()
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         try:
             self._write(line)
-        except OSError:  # somebody has killed it: the next one is told everything
+        except OSError:  # the process was killed: start another, and send it all groups
             if self._process is not None:
                 self._process.kill()
                 self.close()
             self._write("".join(f"+{group}\n" for group in sorted(self._groups)))
 
     def _write(self, text: str) -> None:
-        from holdfast.worker.processes import child  # here, because the keeper itself runs without Holdfast
+        from holdfast.worker.processes import child  # here, because the reaper process runs without Holdfast
 
         if self._process is None:
             self._process = subprocess.Popen(
@@ -76,7 +77,7 @@ class Reaper:
                 start_new_session=True,  # a Ctrl-C, or a signal to the worker's group, must not reach it
             )
             assert self._process.stdin is not None
-            child.hold(self._process.stdin.fileno())
+            child.close_on_fork(self._process.stdin.fileno())
         assert self._process.stdin is not None
         self._process.stdin.write(text.encode("ascii"))
         self._process.stdin.flush()

@@ -1,4 +1,4 @@
-"""What a child does to itself before it runs anything: die with its worker, keep within its limits, log as it does."""
+"""The set-up of a child process: die with the worker, limit memory, log like the worker."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from typing import Any, NoReturn
 from holdfast.worker.processes.protocol import Message, read
 
 _PR_SET_PDEATHSIG = 1
-LOOK_EVERY = 1.0
+CHECK_EVERY = 1.0
 
 
 # --- dying ---
 
 
 def die() -> NoReturn:
-    """With everything that was started from here and did not leave the group."""
+    """Kill this process and its whole process group."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
 def die_with_parent() -> None:
-    """On Linux the kernel sees to it, even if the interpreter is held by something that does not let go of it."""
+    """Make the kernel (Linux only) kill this process when its parent dies, even while a handler holds the interpreter
+    lock."""
     if sys.platform != "linux":
         return
     parent = os.getppid()
@@ -41,34 +42,34 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     except (OSError, AttributeError):
         return
-    if os.getppid() != parent:  # it was gone before the kernel knew
+    if os.getppid() != parent:  # the parent died before prctl was called
         die()
 
 
-def listen(link: socket.socket, hear: Callable[[Message], object]) -> None:
-    """Read the worker's messages in a thread, which also sees that the worker is gone, whatever the handler does."""
-    ours = os.fstat(link.fileno())
+def listen(link: socket.socket, receive: Callable[[Message], object]) -> None:
+    """Read the worker's messages in a thread, which also notices the death of the worker while a handler runs."""
+    original = os.fstat(link.fileno())
 
-    def hear_all() -> None:
-        while _comes(link, ours) and (message := read(link)) is not None:
-            hear(message)
+    def receive_all() -> None:
+        while _readable(link, original) and (message := read(link)) is not None:
+            receive(message)
         die()
 
-    threading.Thread(target=hear_all, name="holdfast-worker-watch", daemon=True).start()
+    threading.Thread(target=receive_all, name="holdfast-worker-watch", daemon=True).start()
 
 
-def _comes(link: socket.socket, ours: os.stat_result) -> bool:
-    """Wait until there is something to read, be it the end. False when the line is not there any more: a handler that
-    has closed every file (as daemons do) has closed this one and those of the event loop, which never wakes again."""
-    coming = select.poll()
-    coming.register(link, select.POLLIN)
+def _readable(link: socket.socket, original: os.stat_result) -> bool:
+    """Wait until there is something to read, or the end of the stream. False if the socket was closed in this process:
+    a handler that closes every file (as daemons do) also closes those of the event loop, which never wakes again."""
+    poll = select.poll()
+    poll.register(link, select.POLLIN)
     while True:
         try:
-            if not os.path.samestat(os.fstat(link.fileno()), ours):
+            if not os.path.samestat(os.fstat(link.fileno()), original):
                 break
         except OSError:
             break
-        if coming.poll(LOOK_EVERY * 1_000):
+        if poll.poll(CHECK_EVERY * 1_000):
             return True
     with contextlib.suppress(OSError):
         os.write(2, b"holdfast: a handler has closed the connection of its process to the worker; it ends\n")
@@ -79,13 +80,14 @@ def _comes(link: socket.socket, ours: os.stat_result) -> bool:
 
 
 def limit_memory(size: int | None) -> None:
-    """The data of this process: heap and anonymous mappings, not the libraries it shares with others.
+    """Limit the data of this process: heap and anonymous mappings, not shared libraries. None removes the limit.
 
-    Only the soft limit: it is a safety net against accidents, and has to be lifted to report that it was met.
+    Only the soft limit is set: it is a safety net against accidents, and has to be removed to report that it was
+    reached.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = hard if size is None else size if hard == resource.RLIM_INFINITY else min(size, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+    soft = hard if size is None else size if hard == resource.RLIM_INFINITY else min(size, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def lift_memory_limit() -> None:
@@ -96,37 +98,38 @@ def lift_memory_limit() -> None:
 
 
 def describe_logging() -> Message:
-    """How this program logs, as far as a child can do the same: its level, and the form of its lines."""
+    """The level and the formatter of this program's log, as far as a child can use the same."""
     root = logging.getLogger()
     for handler in root.handlers:
         if isinstance(handler, logging.StreamHandler):
-            form = handler.formatter
-            kind = type(form)
-            told: Message = {"level": root.level, "class": [kind.__module__, kind.__qualname__]}
-            if form is None or kind is logging.Formatter:
-                told |= {"class": None, "form": form and form._fmt, "dates": form and form.datefmt}
-            return told
+            formatter = handler.formatter
+            kind = type(formatter)
+            settings: Message = {"level": root.level, "class": [kind.__module__, kind.__qualname__]}
+            if formatter is None or kind is logging.Formatter:
+                dates = formatter and formatter.datefmt
+                settings |= {"class": None, "form": formatter and formatter._fmt, "dates": dates}
+            return settings
     return {}
 
 
-def set_up_logging(told: Message) -> None:
-    """To stderr, which is the worker's. What the handler's own module sets up comes later, and wins."""
-    if not told:
+def set_up_logging(settings: Message) -> None:
+    """Log to stderr, which is the worker's. The handler's module may change the set-up when it is imported."""
+    if not settings:
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(_formatter(told))
+    handler.setFormatter(_formatter(settings))
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(told["level"])
+    root.setLevel(settings["level"])
 
 
-def _formatter(told: Message) -> logging.Formatter:
-    if told["class"] is None:
-        return logging.Formatter(told["form"], told["dates"])
-    module, name = told["class"]
+def _formatter(settings: Message) -> logging.Formatter:
+    if settings["class"] is None:
+        return logging.Formatter(settings["form"], settings["dates"])
+    module, name = settings["class"]
     try:
         kind: Any = getattr(importlib.import_module(module), name)
-        made = kind()
-    except Exception:  # one that cannot be made from nothing
+        formatter = kind()
+    except Exception:  # a class that cannot be imported, or needs arguments
         return logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    return made if isinstance(made, logging.Formatter) else logging.Formatter()
+    return formatter if isinstance(formatter, logging.Formatter) else logging.Formatter()
