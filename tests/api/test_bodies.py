@@ -24,7 +24,7 @@ from holdfast.server.auth import Identity
 from holdfast.server.dashboard import make_dashboard
 from holdfast.server.middleware import LARGEST, LARGEST_OPEN
 from holdfast.server.openapi import every_route
-from holdfast.server.pages import MOST_FIELDS
+from holdfast.server.pages import MAX_FIELDS
 from holdfast.server.sessions import tokens_of
 from tests.api.conftest import HERE, client_of
 from tests.api.test_approvals import asked
@@ -351,9 +351,7 @@ async def test_forms_have_few_fields_and_no_files(app: App) -> None:
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
         http.headers["origin"] = HERE
         for path in ("/login", link):
-            many = await http.post(
-                path, content=b"&".join([b"a=1"] * (MOST_FIELDS + 1)), headers={"content-type": FORM}
-            )
+            many = await http.post(path, content=b"&".join([b"a=1"] * (MAX_FIELDS + 1)), headers={"content-type": FORM})
             assert (many.status_code, "body_too_complex" in many.text) == (413, True), path
             nothing = await http.post(path, content=b"&" * (LARGEST_OPEN - 10), headers={"content-type": FORM})
             assert nothing.status_code == 413, path

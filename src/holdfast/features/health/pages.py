@@ -34,7 +34,7 @@ async def index(request: Request) -> Response:
         python=platform.python_version(),
         schema=schema,
         health=health,
-        leads=LEADS,
+        reason_links=REASON_LINKS,
         pauses=[each for each in pauses if each.scope == "all"][:SHOWN],
         whole=identity_of(request).runs_all,
     )
@@ -57,7 +57,7 @@ GROUPS, QUEUES = 6, 12
 BY: Final = ("", "queue", "kind")
 
 # Where the reasons of health lead.
-LEADS = {
+REASON_LINKS = {
     "no_worker": "/workers",
     "oldest_waits": "/jobs?state=queued",
     "backlog": "/jobs?state=queued",
@@ -96,7 +96,7 @@ async def overview(request: Request) -> Response:
         ranges=RANGES,
         by=by or "",
         groups=groups,
-        leads=LEADS,
+        reason_links=REASON_LINKS,
         later=sum(each.scheduled for each in stands.queues),
         retrying=sum(each.retrying for each in stands.queues),
         waiting=waiting[:QUEUES],
