@@ -41,7 +41,7 @@ async def test_every_screen_shows_what_there_is_and_nothing_of_it_is_markup(app:
         "/kinds/nothing%2Fyet": ("No jobs of this kind", "nothing/yet"),
         "/workers": ("No worker is running", "holdfast worker MODULE:APP"),
         "/limits": ("queue shut of tenant default", safe, "No reservations"),
-        "/usage": ("Nothing is counted yet",),
+        "/usage": ("No usage data yet",),
         "/?range=24h&by=kind": ("Jobs per minute, last 24 hours", "/kinds/part"),
         "/agents": ("No agents",),
         "/executors": ("Every worker may execute jobs",),

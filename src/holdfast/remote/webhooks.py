@@ -12,7 +12,7 @@ from holdfast.engine.units import in_bytes, seconds
 from holdfast.features.connectors.model import Connector, ConnectorOptions
 from holdfast.features.events.model import JobOptions
 from holdfast.features.webhooks.model import Webhook, WebhookDelivery
-from holdfast.features.webhooks.operations import Changes, Looking
+from holdfast.features.webhooks.operations import Changes, DeliveryFilter
 from holdfast.remote.handle import policy
 from holdfast.remote.http_requests import Steps, delete, get, given, patch, post, put, segment
 from holdfast.remote.responses import read
@@ -109,7 +109,7 @@ class Webhooks(RemoteNamespace):
     aresend = awaited(resend)
 
     @operation
-    def deliveries(self, name: str, **wanted: Unpack[Looking]) -> Steps[_Deliveries]:
+    def deliveries(self, name: str, **wanted: Unpack[DeliveryFilter]) -> Steps[_Deliveries]:
         """Attempts to deliver messages, newest first."""
         limit, before = wanted.get("limit", 50), wanted.get("before")
         chosen = given(message=wanted.get("message"), failed=wanted.get("failed"))

@@ -1,4 +1,5 @@
-"""Read what waits and runs now, and the running workers. Counts are bounded, see ``statistics.py``."""
+"""Read the waiting and running jobs of each queue, and the running workers. Counts are bounded, see
+``statistics.py``."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.features.events.store import ConsumerStore, SubscriptionStore
     from holdfast.features.limits.store import PauseStore
 
-# Those at the head of a queue, and the first of its lowest priority, which waits longest where others overtake it.
+# The jobs at the head of each queue, and the first of its lowest priority, which waits longest if others overtake it.
 _HERE = "s.queue = q.queue and s.state = 'queued' and s.due_at is null"
 _EVERYWHERE = (
     f"{_QUEUES} select q.queue,"
@@ -47,14 +48,14 @@ _EVERYWHERE = (
     " from q where q.queue is not null limit :most"
 )
 _OWN = f"s.tenant = :tenant and s.state = 'queued' and {_NOT_HELD}"
-# Of one tenant, those that wait for their turn and for their time at once: the first of them by id, up to the cap.
+# For one tenant, jobs that may start and jobs that wait for a time in one read: the first by id, up to the cap.
 _OF_ONE = (
     "select w.queue, w.later, count(*) from (select s.queue,"
     f" case when s.due_at is null then 0 else 1 end as later from {{job_state}} s where {_OWN}"
     " order by s.id limit :cap) w"
     " group by w.queue, w.later order by w.queue, w.later limit :most"
 )
-# Of each queue the first that came: one that was tried before is among them, and waits since it came back.
+# The first jobs of each queue by id. A job that was attempted before waits since it returned to the queue.
 _OLDEST = (
     f"select w.queue, min({_READY_SINCE}) from (select o.id, o.queue, o.attempt, row_number() over"
     " (partition by o.queue order by o.id) as place from (select s.id, s.queue, s.attempt, s.due_at"
@@ -74,14 +75,14 @@ _RUNNING = (
     " where s.state in ('leased', 'in_progress') and MINE limit :cap) w group by w.queue"
 )
 
-HEAD, WALK = 20, 1_000  # of so many at the head of a queue it is looked up since when they wait, among so many
+HEAD, WALK = 20, 1_000  # jobs at the head of each queue whose wait is read, and rows that are read to find them
 
 Waiting = dict[str, tuple[int, float | None]]
 
 
 class PulseReads(HealthReads):
     def _workers(self, tenant: str) -> Steps[list[WorkerPulse]]:
-        """Each store's own: on a server the tokens by which workers hold their jobs are nobody's to read."""
+        """Different in each store: on PostgreSQL the ids of leases may not be read, so a function counts their jobs."""
         raise NotImplementedError
 
     @flow(writes=False)
@@ -91,27 +92,27 @@ class PulseReads(HealthReads):
     @flow(writes=False)
     def statistics(self, tenant: str) -> Steps[Pulse]:
         present = yield from self._present()
-        stands = yield from self._standing(tenant, present)
+        standing = yield from self._standing(tenant, present)
         dead = yield from self._dead(tenant)
-        approvals, first_asked, *_ = yield from self._smaller(tenant, present)
+        approvals, first_opened, *_ = yield from self._other_counts(tenant, present)
         late, latest = yield from self._lateness(tenant, present)
-        rates, failures = yield from self._lately(tenant, stands.at)
+        rates, failures = yield from self._recent_events(tenant, standing.at)
         return Pulse(
-            stands.at,
-            stands.queues,
-            stands.workers,
+            standing.at,
+            standing.queues,
+            standing.workers,
             approvals,
-            self._age(present, first_asked),
+            self._age(present, first_opened),
             dead,
             late,
             latest,
             rates,
             failures,
-            capped=stands.capped or max(dead, approvals) >= CAP,
+            capped=standing.capped or max(dead, approvals) >= CAP,
         )
 
     def _standing(self, tenant: str, present: Any) -> Steps[Standing]:
-        (waiting, later), running, seen = yield from read_together(
+        (waiting, later), running, workers = yield from read_together(
             self._queued(tenant, present), self._held(tenant), self._workers(tenant)
         )
         names = sorted({*waiting, *(queue for queue, _ in later), *running})[:MOST_QUEUES]
@@ -126,13 +127,13 @@ class PulseReads(HealthReads):
             )
             for name in names
         )
-        workers = tuple(seen)
-        most = max([0, *later.values(), *running.values(), *(count for count, _ in waiting.values())])
+        largest = max([0, *later.values(), *running.values(), *(count for count, _ in waiting.values())])
         at = self.dialect.codec.time(present)
-        return Standing(at, queues, workers, capped=most >= CAP or len(names) == MOST_QUEUES)
+        return Standing(at, queues, tuple(workers), capped=largest >= CAP or len(names) == MOST_QUEUES)
 
     def _queued(self, tenant: str, now: Any) -> Steps[tuple[Waiting, Counter[tuple[str, str]]]]:
-        """How many may be begun in each queue and since when the oldest waits; how many wait for a time."""
+        """For each queue, the number of jobs that may start with the wait of the oldest, and those that wait for a
+        time."""
         waiting: Waiting = {}
         later = Counter[tuple[str, str]]()
         if tenant == EVERY_TENANT:
@@ -148,7 +149,7 @@ class PulseReads(HealthReads):
             self._ask(tenant, _RETRYING, cap=CAP),
         )
         since = {row[0]: row[1] for row in oldest}
-        if any(queue not in since for queue, is_later, _ in rows if not is_later):  # all of it is younger than that
+        if any(queue not in since for queue, is_later, _ in rows if not is_later):  # its jobs are beyond the first rows
             oldest = yield from self._ask(tenant, _OLDEST, walk=CAP, head=1)
             since = {row[0]: row[1] for row in oldest} | since
         for queue, is_later, count in rows:
@@ -164,7 +165,7 @@ class PulseReads(HealthReads):
         return Counter({row[0]: row[1] for row in rows})
 
     def _lateness(self, tenant: str, now: Any) -> Steps[tuple[int, float]]:
-        """How many schedules are past their time, and by how much at most."""
+        """The number of late schedules, and the longest delay in seconds."""
         text = (
             "select count(*), min(c.next_fire_at) from (select c.next_fire_at from {schedule} c"
             f" where c.state = 'active' and c.attend_at is not null and c.next_fire_at < :now"
@@ -174,11 +175,11 @@ class PulseReads(HealthReads):
         count, first = rows[0]
         return count, max(0.0, self._age(now, first) or 0.0)
 
-    def _lately(self, tenant: str, now: datetime) -> Steps[tuple[Rates, tuple[Failure, ...]]]:
-        """What the last events of the ledger tell. Its end is known without looking for the tenant's own."""
+    def _recent_events(self, tenant: str, now: datetime) -> Steps[tuple[Rates, tuple[Failure, ...]]]:
+        """Rates and failures from the last events of the ledger. Its end is known without a search for the tenant's."""
         end = "select last_value from {event_seq}" if self.dialect.percent else "select max(seq) from {event}"
-        heads = yield from self._ask(tenant, end)
-        last = int(heads[0][0] or 0)
+        rows = yield from self._ask(tenant, end)
+        last = int(rows[0][0] or 0)
         text = (
             "select e.type, e.at, e.kind, e.job_id, e.tenant, e.attempt, e.seq from {event} e"
             f" where e.seq > :past and {within(tenant, 'e.tenant')} order by e.seq desc limit :most"
@@ -187,14 +188,13 @@ class PulseReads(HealthReads):
         codec = self.dialect.codec
         rates = rates_of(((str(row[0]), codec.time(row[1])) for row in rows), now, whole=last <= LATELY)
         failures = []
-        for event_type, at, kind, job, whose, attempt, seq in [row for row in rows if row[0] in FAILURES][
-            :MOST_FAILURES
-        ]:
-            # As it was put down then: the job may have failed otherwise since, or have succeeded.
-            said = yield from self._ask(tenant, "select e.meta from {event} e where e.seq = :seq", seq=seq)
-            note = codec.json(said[0][0]) if said and said[0][0] is not None else {}
-            code = note.get("error_code")
-            failures.append(Failure(codec.id(job), whose, kind, str(event_type), attempt, codec.time(at), code))
+        failed = [row for row in rows if row[0] in FAILURES][:MOST_FAILURES]
+        for event_type, at, kind, job, owner, attempt, seq in failed:
+            # The error code of the event: the job may have failed differently since, or have succeeded.
+            details = yield from self._ask(tenant, "select e.meta from {event} e where e.seq = :seq", seq=seq)
+            meta = codec.json(details[0][0]) if details and details[0][0] is not None else {}
+            code = meta.get("error_code")
+            failures.append(Failure(codec.id(job), owner, kind, str(event_type), attempt, codec.time(at), code))
         return rates, tuple(failures)
 
 

@@ -1,9 +1,9 @@
-"""Read how queues and kinds did lately, at a bounded cost for any number of jobs and events.
+"""Read the recent activity of queues and kinds, at a bounded cost for any number of jobs and events.
 
-The ledger has no index by time, so its end is read: up to ``TAIL`` rows by their numbers. Where more has happened in
-the range, samples are read instead, each a run of numbers, and what lies before each sample is estimated to be like it:
-numbers are given in order, so their distance is the number of events. Rows are counted by number and never by how many
-of them a tenant has, so that a small tenant costs no more than a large one (docs/adr/0029).
+The ledger has no index by time, so its end is read: up to ``TAIL`` rows by sequence number. If more has happened in the
+range, samples of consecutive numbers are read instead, and the events before each sample are estimated from it: numbers
+are assigned in order, so the distance of two is the number of events between them. Limits apply to sequence numbers and
+not to rows of the tenant, so that a small tenant costs no more than a large one (docs/adr/0029).
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ TAIL = 10_000
 SAMPLES, SAMPLE = 40, 250
 NEWEST = 500
 NEWEST_JOBS = 2_000
-"""Jobs that the page of a queue or a kind reads."""
+"""Maximum number of jobs that the page of a queue or a kind reads."""
 NEWEST_OF_ALL = 20_000
-"""Jobs of all tenants among which a queue or a kind is looked for, since no index has them by queue."""
+"""Newest jobs of all tenants that are searched for a queue or a kind, since no index has them by queue."""
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 AHEAD = 60
 """Minutes that the clock of a program may be ahead of the database."""
 
-# A first event made the job; a success ends it; a failure is one of an attempt.
+# An event without a previous state is an enqueue. Failures are counted per attempt, successes per job.
 _FAILED = "e.from_state = 'in_progress' and e.to_state = 'failed'"
 _HAPPENED = (
     "coalesce(sum(case when e.from_state is null then 1 else 0 end), 0),"
@@ -61,37 +61,37 @@ _COUNTED = f" and (e.from_state is null or e.to_state = 'succeeded' or ({_FAILED
 _IN_RANGE = " from {event} e where e.seq > :low and e.seq <= :high"
 LABELS = {"queue": "(select j.queue from {job} j where j.id = e.job_id)", "kind": "e.kind"}
 
-_KNOWN = (
+_NEWEST = (
     "with recursive q(queue) as (select min(j.queue) from {job} j where j.tenant = :tenant union all"
     " select (select min(j.queue) from {job} j where j.tenant = :tenant and j.queue > q.queue) from q"
     " where q.queue is not null)"
     " select q.queue, (select j.created_at from {job} j where j.tenant = :tenant and j.queue = q.queue"
     " order by j.id desc limit 1) from q where q.queue is not null limit :most"
 )
-_KNOWN_OF_ALL = (
+_NEWEST_OF_ALL = (
     "select n.queue, max(n.created_at) from (select j.queue, j.created_at from {job} j order by j.id desc limit :of) n"
     " group by n.queue order by n.queue limit :most"
 )
 
 Counts = tuple[datetime, str, list[float]]
-"""When, which label, and how many were enqueued, succeeded and failed."""
+"""Time, label, and the numbers of enqueued, succeeded and failed."""
 
 
 class ActivityReads(Reader):
     @flow(writes=False)
     def activity(self, tenant: str, range: str = "1h", by: str | None = None) -> Steps[Activity]:
         now = yield from self._database_now()
-        found, (wait, run), due = yield from read_together(
+        activity, (wait, run), due = yield from read_together(
             self._points(tenant, now, range, by), self._spreads(tenant), self._due(tenant)
         )
-        return replace(found, wait=wait, run=run, due=due)
+        return replace(activity, wait=wait, run=run, due=due)
 
     @flow(writes=False)
     def latest(self, tenant: str) -> Steps[str]:
-        """The range that shows what happened last, for a database in which nothing happened in the last hour."""
+        """The range that includes the newest activity, if there was none in the last hour."""
         now = yield from self._database_now()
-        found = yield from self._points(tenant, now, "7d", None)
-        return range_of(now - point.at for point in found.points if point.enqueued or point.succeeded or point.failed)
+        week = yield from self._points(tenant, now, "7d", None)
+        return range_of(now - point.at for point in week.points if point.enqueued or point.succeeded or point.failed)
 
     def _database_now(self) -> Steps[datetime]:
         rows = yield self.dialect.read("select now from {present}")
@@ -102,7 +102,7 @@ class ActivityReads(Reader):
     def _points(self, tenant: str, now: datetime, range: str, by: str | None) -> Steps[Activity]:
         span, step = RANGES[range]
         last, since = (yield from self._last(tenant)), start_of(now - span, step)
-        if last > TAIL:  # of many, a few tell whether all of them are of this range
+        if last > TAIL:  # a few rows show whether more than TAIL events are in the range
             first = yield from self._first_at(tenant, last - TAIL, last - TAIL + SAMPLE)
             if first is not None and first > since:
                 return (yield from self._estimated(tenant, last, now, range, by))
@@ -114,17 +114,17 @@ class ActivityReads(Reader):
         rows = yield from self._ask(tenant, text, low=last - TAIL, high=last)
         if last > TAIL and rows and self.dialect.codec.time(rows[0][1]) > since:
             return (yield from self._estimated(tenant, last, now, range, by))
-        # An event with a time far ahead or before 1970 is in no point.
+        # Events with a time far ahead or before 1970 are left out.
         latest = (now - EPOCH) // MINUTE + AHEAD
         counts: list[Counts] = [
-            (start_of(EPOCH + int(at) * MINUTE, step), str(name or ""), [float(each) for each in numbers])
+            (start_of(EPOCH + int(at) * MINUTE, step), str(name or ""), [float(number) for number in numbers])
             for at, _, name, *numbers in rows
             if 0 <= int(at) <= latest
         ]
-        return _drawn([each for each in counts if each[0] >= since], now, since, range, by, estimated=False)
+        return _activity([count for count in counts if count[0] >= since], now, since, range, by, estimated=False)
 
     def _estimated(self, tenant: str, last: int, now: datetime, range: str, by: str | None) -> Steps[Activity]:
-        """First how far the range goes back, by ever longer leaps, then samples at even distances."""
+        """Find the start of the range by doubling the distance, then read samples at even distances."""
         span, step = RANGES[range]
         since = start_of(now - span, step)
         reach = TAIL
@@ -137,20 +137,20 @@ class ActivityReads(Reader):
         highs = [last - round((SAMPLES - n) * distance) for n in _upto(SAMPLES)]
         rows = yield from self._samples(tenant, highs, by)
         samples: list[tuple[datetime, dict[str, list[float]]]] = []
-        for _, same in groupby(rows, key=lambda row: row[0]):
-            some = [row for row in same if row[1] is not None]
-            if not some:
+        for _, group in groupby(rows, key=lambda row: row[0]):
+            sample = [row for row in group if row[1] is not None]
+            if not sample:
                 continue
-            when = max(self.dialect.codec.time(row[1]) for row in some)
-            if since - 2 * step <= when <= now + HOUR:
-                numbers = {str(row[2] or ""): [int(each) * distance / SAMPLE for each in row[3:]] for row in some}
-                samples.append((when, numbers))
-        counts = _spread_out(samples, since, step)
-        begun = min((each[0] for each in counts), default=since)
-        return _drawn(counts, now, max(begun, since), range, by, estimated=True)
+            at = max(self.dialect.codec.time(row[1]) for row in sample)
+            if since - 2 * step <= at <= now + HOUR:
+                numbers = {str(row[2] or ""): [int(count) * distance / SAMPLE for count in row[3:]] for row in sample}
+                samples.append((at, numbers))
+        counts = _interpolated(samples, since, step)
+        first = min((count[0] for count in counts), default=since)
+        return _activity(counts, now, max(first, since), range, by, estimated=True)
 
     def _samples(self, tenant: str, highs: Sequence[int], by: str | None) -> Steps[Rows]:
-        """What happened in the numbers up to each of these: one statement where each is a round trip."""
+        """Counts of the sample that ends at each of these numbers: one statement where each would be a round trip."""
         own = within(tenant, "e.tenant")
         grouped, label, only = _labelled(by)
         group = " group by 2" if grouped else ""
@@ -161,12 +161,12 @@ class ActivityReads(Reader):
                 f" and e.seq <= n.high{only} and {own}{group}) l order by n.high"
             )
             return (yield from self._ask(tenant, text, highs=list(highs)))
-        happened = f"select max(e.at), {label}, {_HAPPENED}{_IN_RANGE}{only} and {own}{group}"
-        text = f"select :high, l.* from ({happened}) l"
-        found: Rows = []
+        counts = f"select max(e.at), {label}, {_HAPPENED}{_IN_RANGE}{only} and {own}{group}"
+        text = f"select :high, l.* from ({counts}) l"
+        rows: Rows = []
         for high in highs:
-            found += yield from self._ask(tenant, text, low=high - SAMPLE, high=high)
-        return found
+            rows += yield from self._ask(tenant, text, low=high - SAMPLE, high=high)
+        return rows
 
     def _last(self, tenant: str) -> Steps[int]:
         number = "select last_value from {event_seq}" if self.dialect.percent else "select max(seq) from {event}"
@@ -182,7 +182,7 @@ class ActivityReads(Reader):
 
     def _spreads(self, tenant: str) -> Steps[tuple[Spread | None, Spread | None]]:
         """Wait and run times of the newest jobs that succeeded; waits only of jobs that ran without a retry."""
-        # The number is written out: of one it does not know, a planner would think that it is a tenth of all jobs.
+        # The limit is a literal: for a parameter, the planner would assume a tenth of all jobs.
         if tenant == EVERY_TENANT:
             newest = f"select s.id from {{job_state}} s order by s.id desc limit {NEWEST}"
         else:
@@ -199,7 +199,7 @@ class ActivityReads(Reader):
         return self._durations(rows)
 
     def _durations(self, rows: Iterable[Sequence[Any]]) -> tuple[Spread | None, Spread | None]:
-        """Of attempt, start, end, creation and the time not to start before."""
+        """Wait and run times of rows of attempt, start, end, creation and earliest start."""
         time = self.dialect.codec.time
         runs, waits = [], []
         for attempt, started, finished, created, after in rows:
@@ -215,20 +215,20 @@ class ActivityReads(Reader):
             f" and c.next_fire_at is not null and {within(tenant, 'c.tenant')} order by c.next_fire_at, c.name limit 6"
         )
         rows = yield from self._ask(tenant, text)
-        return [Due(whose, name, kind, self.dialect.codec.time(at)) for whose, name, kind, at in rows]
+        return [Due(owner, name, kind, self.dialect.codec.time(at)) for owner, name, kind, at in rows]
 
     # --- queues and kinds ---
 
     @flow(writes=False)
     def queues(self, tenant: str) -> Steps[list[QueueFigures]]:
-        """Queues with a job of the last day, and how each did in the last hour."""
+        """Queues with a job in the last day, with their figures of the last hour."""
         now = yield from self._database_now()
-        everybody = tenant == EVERY_TENANT
-        known, last = yield from read_together(
-            self._ask(tenant, _KNOWN_OF_ALL if everybody else _KNOWN, of=TAIL, most=MOST_QUEUES), self._last(tenant)
+        newest = _NEWEST_OF_ALL if tenant == EVERY_TENANT else _NEWEST
+        queues, last = yield from read_together(
+            self._ask(tenant, newest, of=TAIL, most=MOST_QUEUES), self._last(tenant)
         )
         time = self.dialect.codec.time
-        used = {str(queue): time(at) for queue, at in known if at is not None}
+        used = {str(queue): time(at) for queue, at in queues if at is not None}
         text = (
             "select j.queue, e.at, e.to_state, s.attempt, s.started_at, s.finished_at, j.created_at, j.run_at"
             " from {event} e join {job} j on j.id = e.job_id join {job_state} s on s.id = e.job_id"
@@ -253,7 +253,7 @@ class ActivityReads(Reader):
 
     @flow(writes=False)
     def recent(self, tenant: str, of: str, name: str, range: str | None = None) -> Steps[Recent]:
-        """The newest jobs of one queue or kind (``of``), drawn over a range, the one that has data by default."""
+        """The newest jobs of one queue or kind (``of``) as points over a range; by default the range that has data."""
         now = yield from self._database_now()
         other = "kind" if of == "queue" else "queue"
         if tenant == EVERY_TENANT:
@@ -295,12 +295,12 @@ class ActivityReads(Reader):
                     runs.setdefault(at, []).append(max(0.0, (end - time(row[3])).total_seconds()))
             elif row[1] in ("failed", "dead_letter"):
                 counts.append((at, "", [0.0, 0.0, 1.0]))
-        drawn = _drawn(counts, now, since, chosen, None, estimated=False)
+        activity = _activity(counts, now, since, chosen, None, estimated=False)
         done = [row[2:] for row in rows if row[1] == "succeeded" and row[3] is not None and row[4] is not None]
         wait, run = self._durations(done)
-        spreads = [(point.at, Spread.over(runs.get(point.at, []))) for point in drawn.points]
+        spreads = [(point.at, Spread.over(runs.get(point.at, []))) for point in activity.points]
         return Recent(
-            replace(drawn, wait=wait, run=run),
+            replace(activity, wait=wait, run=run),
             [(at, spread.p50, spread.p95) if spread else (at, None, None) for at, spread in spreads],
             Counter(str(row[1]) for row in rows),
             Counter(str(row[0]) for row in rows),
@@ -318,40 +318,40 @@ def _labelled(by: str | None) -> tuple[bool, str, str]:
     return (False, "''", "") if by is None else (True, LABELS[by], _COUNTED)
 
 
-def _drawn(
+def _activity(
     counts: Sequence[Counts], now: datetime, since: datetime, range: str, by: str | None, *, estimated: bool
 ) -> Activity:
     step = RANGES[range][1]
     sums: dict[datetime, list[float]] = {}
     totals: dict[str, float] = {}
-    each_of: dict[tuple[str, datetime], float] = {}
+    succeeded: dict[tuple[str, datetime], float] = {}
     for at, label, numbers in counts:
         sums[at] = [was + new for was, new in zip(sums.get(at, [0.0] * 3), numbers, strict=True)]
         totals[label] = totals.get(label, 0.0) + numbers[1]
-        each_of[label, at] = each_of.get((label, at), 0.0) + numbers[1]
-    points = filled([Point(at, *(round(each, 1) for each in some)) for at, some in sums.items()], since, now, step)
+        succeeded[label, at] = succeeded.get((label, at), 0.0) + numbers[1]
+    points = filled([Point(at, *(round(number, 1) for number in row)) for at, row in sums.items()], since, now, step)
     series: dict[str, list[float]] = {}
     if by is not None:
         ranked = sorted((label for label, total in totals.items() if total and label), key=lambda label: -totals[label])
         for label in ranked[:MOST_SERIES]:
-            series[label] = [each_of.get((label, point.at), 0.0) for point in points]
+            series[label] = [succeeded.get((label, point.at), 0.0) for point in points]
         if rest := ranked[MOST_SERIES:]:
-            series[OTHER] = [sum(each_of.get((label, point.at), 0.0) for label in rest) for point in points]
+            series[OTHER] = [sum(succeeded.get((label, point.at), 0.0) for label in rest) for point in points]
     return Activity(now, since, range, points, estimated=estimated, series=series)
 
 
-def _spread_out(
+def _interpolated(
     samples: Sequence[tuple[datetime, dict[str, list[float]]]], since: datetime, step: timedelta
 ) -> list[Counts]:
-    """What was estimated between two samples, shared out over the points between them."""
-    found: list[Counts] = []
+    """The estimated counts between each two samples, distributed over the points between them."""
+    counts: list[Counts] = []
     for (start, _), (end, labels) in pairwise(samples):
-        start = min(start, end - MICROSECOND)  # much may happen at one moment
+        start = min(start, end - MICROSECOND)  # both samples may have the same time
         length = (end - start).total_seconds()
         at = start_of(start, step)
         while at <= end:
             part = (min(end, at + step) - max(start, at)).total_seconds() / length
             if at >= since and part > 0:
-                found += [(at, label, [count * part for count in numbers]) for label, numbers in labels.items()]
+                counts += [(at, label, [count * part for count in numbers]) for label, numbers in labels.items()]
             at += step
-    return found
+    return counts

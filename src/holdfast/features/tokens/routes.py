@@ -1,4 +1,4 @@
-"""API tokens: issue, list, revoke. A token is in one answer only, the one to whoever had it issued."""
+"""API tokens: issue, list, revoke. Only the response to issuing contains the token."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class IssueToken(Body):
 
 
 class IssuedToken(BaseModel):
-    """``text`` is what its holder sends; it is not seen again."""
+    """``text`` is the token itself, which is not shown again."""
 
     text: str
     token: ApiToken
@@ -59,9 +59,9 @@ async def list_tokens(
     limit: Annotated[int, Query(ge=1, le=MOST)] = PAGE,
     after: Annotated[str | None, Query(max_length=36)] = None,
 ) -> TokenPage:
-    found = await app.tokens.alist(sessions=sessions, before=after, limit=limit + 1)
-    items = found[:limit]
-    return TokenPage(items=items, next=items[-1].id if len(found) > limit else None)
+    tokens = await app.tokens.alist(sessions=sessions, before=after, limit=limit + 1)
+    items = tokens[:limit]
+    return TokenPage(items=items, next=items[-1].id if len(tokens) > limit else None)
 
 
 @router.delete("/{id}", summary="Revoke a token, and its sessions")
