@@ -49,7 +49,7 @@ async def test_every_screen_shows_what_there_is_and_nothing_of_it_is_markup(app:
         "/subscriptions": ("No subscriptions", "No consumers"),
         "/connectors": ("No connector settings",),
         "/payload-rules": ("No payload rules",),
-        "/retention": ("Jobs are kept for ever",),
+        "/retention": ("Jobs are kept forever",),
         "/tenants": ("default",),
         "/audit": ("limit", "mail"),
         "/audit?show=events": (scene.job, "enqueue"),
