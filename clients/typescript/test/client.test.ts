@@ -56,7 +56,7 @@ test("a job is enqueued, read, listed, moved, rescheduled and cancelled", async 
   assert.deepEqual(types.at(-1), "cancel");
 });
 
-test("many at once, and every page of them", async () => {
+test("many jobs are enqueued in one request and read page by page", async () => {
   const calls = Array.from({ length: 230 }, (_, n) => ({ kind: "ts.many", payload: { n }, queue: "ts-many" }));
   const made = await client.enqueueMany(calls);
   assert.equal(made.filter((each) => each.created).length, 230);
@@ -129,7 +129,7 @@ test("approvals are listed, read, approved and denied, also by a token for one d
   assert.equal((await client.approvals.get(third.id)).approval.state, "approved");
 });
 
-test("the token is shown nowhere, and another is refused", async () => {
+test("the token is never printed, and an unknown one is refused", async () => {
   assert.ok(token.length > 20);
   assert.ok(!inspect(client, { depth: 10, showHidden: true }).includes(token));
   const stranger = new Client({ token: "hf_another" });
@@ -221,7 +221,7 @@ test("a broken server gives a clear error, in time, without the token", async ()
   assert.equal(asked.length, 3);
 });
 
-test("a lost connection makes no second job: the key is made once", async () => {
+test("a lost connection makes no second job: the repeated request has the same key", async () => {
   const made = await at("lost").enqueue("mail");
   assert.deepEqual([made.id, made.created, made.reason], ["7", true, null]);
   assert.equal(asked.length, 3);
@@ -236,7 +236,7 @@ test("a stream that breaks within an event continues with that event", async () 
   assert.equal(asked.length, 3);
 });
 
-test("a stream that breaks before its first event keeps its start; one that never has an event is given up", async () => {
+test("a stream that breaks before its first event keeps its start; one that never has an event fails", async () => {
   const [first] = await collect(at("mute").events.follow(), 1);
   assert.equal(first?.seq, 41);
   assert.equal(asked.length, 3);

@@ -1,4 +1,4 @@
-// A worker process that logs as it does by default, until SIGTERM.
+// A worker process with the default log, until SIGTERM.
 
 import { Client } from "../src/index.js";
 
