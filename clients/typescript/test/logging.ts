@@ -8,7 +8,7 @@ await new Client()
     handlers: {
       [kind]: (payload, context) => {
         context.log("from the handler");
-        if ((payload as { fail: boolean }).fail) throw new TypeError("asked\nto fail");
+        if ((payload as { fail: boolean }).fail) throw new TypeError("requested\nfailure");
         return 7;
       },
     },

@@ -26,37 +26,9 @@ from holdfast.app import App
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import HoldfastError, Refused
-from holdfast.features.tokens.model import EVERY_SCOPE, ROLES, Role, Scope, scopes_of
+from holdfast.features.tokens.model import EVERY_SCOPE, Scope, scopes_of
 from holdfast.server.problems import problem, refusal_of
 from holdfast.stores.session import Session
-
-__all__ = [
-    "AGAIN",
-    "Authenticate",
-    "EVERY_SCOPE",
-    "AuthMiddleware",
-    "Identity",
-    "LOCAL_NAMES",
-    "Lasting",
-    "Paths",
-    "ROLES",
-    "Role",
-    "SAFE",
-    "Scope",
-    "TENANT_HEADER",
-    "at_this_machine",
-    "is_cross_site",
-    "is_same_origin",
-    "identity_of",
-    "is_local",
-    "path_below",
-    "refuse_beyond",
-    "require",
-    "require_one",
-    "require_whole",
-    "scopes_of",
-]
-
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
@@ -234,7 +206,7 @@ def require(request: HTTPConnection, scope: Scope) -> Identity:
     return identity
 
 
-def require_whole(request: HTTPConnection, scope: Scope) -> Identity:
+def require_all_tenants(request: HTTPConnection, scope: Scope) -> Identity:
     """``require``, for operations that affect every tenant: credentials of one tenant are not enough."""
     identity = require(request, scope)
     if not identity.runs_all:

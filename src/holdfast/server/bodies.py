@@ -134,10 +134,10 @@ class JobOptions(Fields):
     target_ref: Annotated[str, Field(max_length=4_000)] | None = None
     payload_ref: Annotated[str, Field(max_length=4_000)] | None = None
 
-    def options(self, *besides: str) -> dict[str, Any]:
+    def options(self, *excluded: str) -> dict[str, Any]:
         """The options as keyword arguments of the library, without nulls and without the fields named in
-        ``besides``."""
-        options = {name: value for name, value in self.given().items() if value is not None and name not in besides}
+        ``excluded``."""
+        options = {name: value for name, value in self.given().items() if value is not None and name not in excluded}
         if isinstance(options.get("retry"), RetryPolicy):
             options["retry"] = options["retry"].policy()
         return options

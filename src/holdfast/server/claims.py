@@ -1,7 +1,7 @@
 """``ClaimBroker`` claims jobs for workers that use HTTP, and ``settle_all`` settles the attempts they report.
 
 A job is prepared as a local worker would: an approval is requested where its kind or agent needs one, and its payload
-is opened if it is sealed or in the artifact store. A job that cannot be handed out is settled here and not returned.
+is opened if it is sealed or in the artifact store. A job that cannot be prepared is settled here and not returned.
 Where no local worker runs, promoting, reaping and firing schedules is done by the service (``maintenance.py``) or,
 without that, by claim requests, at intervals.
 

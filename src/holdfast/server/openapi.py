@@ -12,8 +12,8 @@ from holdfast.features.tokens.model import Scope
 from holdfast.server.parameters import PREFIX, Problem
 
 JOB: Final = "0198c5b4-0000-7000-8000-000000000001"
-WHY: Final = {"reason": "asked for by the customer"}
-MENDED: Final = {"reason": "mended in release 7"}
+WHY: Final = {"reason": "requested by the customer"}
+FIXED: Final = {"reason": "fixed in release 7"}
 
 EXAMPLES: Final[dict[str, Any]] = {
     "AddJobs": {"nodes": [{"name": "print", "kind": "print"}], "edges": [{"parent": "render", "child": "print"}]},
@@ -23,7 +23,7 @@ EXAMPLES: Final[dict[str, Any]] = {
     "Checkpoint": {"job": JOB, "attempt": 1, "name": "row", "value": 100},
     "ClaimJobs": {"queues": ["default", "mail"], "want": 4, "kinds": ["send_mail"], "wait": 20},
     "Decide": {"verdict": "approve", "by": "ada", "comment": "fine"},
-    "Disable": {"reason": "it asks for too much"},
+    "Disable": {"reason": "too many requests"},
     "Discard": {"reason": "the order was withdrawn"},
     "DiscardGroup": {"reason": "the orders were withdrawn", "rate": 50},
     "Enable": {"skip": False},
@@ -35,13 +35,13 @@ EXAMPLES: Final[dict[str, Any]] = {
     },
     "Go": {"skip": False},
     "MoveTo": {"first": True, "reason": "a customer waits for it"},
-    "Note": {"note": "the bank was away on Monday; see ticket 7"},
+    "Note": {"note": "the bank was unreachable on Monday; see ticket 7"},
     "OpenLease": {"name": "node-7", "ttl": 30, "kinds": ["send_mail"], "queues": ["mail"], "slots": 4},
     "Pinning": {"tenant": "acme"},
     "Record": {"kind": "nightly_import"},
-    "Redrive": {**MENDED, "max_attempts": 3},
-    "RedriveAs": {"payload": {"to": "ada@example.com"}, **MENDED},
-    "RedriveGroup": {**MENDED, "rate": 50},
+    "Redrive": {**FIXED, "max_attempts": 3},
+    "RedriveAs": {"payload": {"to": "ada@example.com"}, **FIXED},
+    "RedriveGroup": {**FIXED, "rate": 50},
     "Registering": {"on": True},
     "Release": {"jobs": [{"id": JOB, "attempt": 1}]},
     "RenewLease": {"ttl": 30},

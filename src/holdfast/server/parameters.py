@@ -15,7 +15,7 @@ from holdfast.engine.names import check_name
 from holdfast.engine.states import State
 from holdfast.features.jobs.search import NEVER, Search, moment, names_a_time, narrowed, parse
 from holdfast.features.tokens.model import Scope
-from holdfast.server.auth import Identity, identity_of, require, require_one, require_whole
+from holdfast.server.auth import Identity, identity_of, require, require_all_tenants, require_one
 from holdfast.server.live import LedgerFeed
 
 T = TypeVar("T")
@@ -123,7 +123,7 @@ def allowed_one(scope: Scope) -> Any:
 
 def allowed_whole(scope: Scope) -> Any:
     """For operations that affect every tenant."""
-    return Depends(_scope_check(scope, require_whole))
+    return Depends(_scope_check(scope, require_all_tenants))
 
 
 async def _caller(request: Request) -> Identity:

@@ -1,8 +1,8 @@
 """Rendering of pages: the Jinja environment, the menu, and the tag ``{% around %}``.
 
-``{% around ui.table(…) %} … {% endaround %}`` is like ``{% call %}``, but its body is rendered piece by piece. ``{%
-call %}`` renders the whole body before the macro runs, and the event loop waits meanwhile. ``around`` calls the macro
-with a placeholder as its body, splits the result there, and renders the body between the two halves.
+``{% around ui.table(…) %} … {% endaround %}`` is like ``{% call %}``, but its body is rendered piece by piece. With
+``{% call %}`` the whole body is rendered before the macro runs, and the event loop waits meanwhile. ``around`` calls
+the macro with a placeholder as its body, splits the result there, and renders the body between the two halves.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import HoldfastError, NotFound, Refused
 from holdfast.features.tokens.model import SESSION_PREFIX, Scope, hash_of, is_token, new_token, shown_of
-from holdfast.server.auth import Identity, is_same_origin, require
+from holdfast.server.auth import TENANT_HEADER, Identity, is_same_origin, require
 from holdfast.server.pages import below, field, go
 from holdfast.server.rendering import THEME, THEMES, render
 from holdfast.stores.ids import new_id
@@ -35,7 +35,6 @@ from holdfast.stores.session import Session
 log = logging.getLogger("holdfast.access")
 
 COOKIE = "holdfast_session"
-TENANT_HEADER = "holdfast-tenant"
 CACHE_SECONDS = 2.0
 RECORD_EVERY = 60.0
 CLOSE_TIMEOUT = 3.0
