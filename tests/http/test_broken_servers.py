@@ -148,7 +148,7 @@ def test_whoever_waits_for_a_job_is_not_kept_by_a_service_that_is_silent(drive: 
 
 
 def test_an_answer_without_end_is_cut(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "LARGEST", 100_000)
+    monkeypatch.setattr(transport, "MAX_RESPONSE", 100_000)
     with hostile(answers(200, b" " * 300_000)) as server:
         assert "larger than" in str(refusal(drive, server, retrying=Retrying(tries=1)))
 

@@ -229,7 +229,7 @@ def test_what_waits_keeps_nobody_else_from_asking() -> None:
 
 
 def test_an_idle_connection_is_given_up_before_the_service_does() -> None:
-    assert uvicorn.Config("app").timeout_keep_alive > transport.IDLE
+    assert uvicorn.Config("app").timeout_keep_alive > transport.KEEPALIVE
     with echoing() as server, Client(server.url, retrying=ONCE) as client:
         cancel = post("/jobs/7/cancel")  # what may not be sent again
         for _ in range(2):

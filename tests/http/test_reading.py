@@ -53,7 +53,7 @@ def test_where_to_go_on_is_behind_the_last_message_that_was_whole() -> None:
 
 
 def test_a_stream_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "LONGEST_LINE", 10_000)
+    monkeypatch.setattr(events, "MAX_LINE", 10_000)
     for piece in (b"x" * 1_000, b"data: " + b"x" * 1_000 + b"\n"):
         parser = Parser()
         with pytest.raises(MessageTooLong):

@@ -35,7 +35,7 @@ from holdfast.remote.runners import RemoteNamespace
 from holdfast.stores.requests import SentResult
 
 _END = re.compile(r"\r\n|\n|\r")  # and no other: JSON may contain characters that ``splitlines`` treats as line ends
-LONGEST_LINE = 4 * 1024 * 1024
+MAX_LINE = 4 * 1024 * 1024
 """Maximum size of an event, which holds one row of the ledger."""
 
 
@@ -64,18 +64,18 @@ class Parser:
         self._rest = ""
         self._event, self._data, self._id = "", list[str](), last_id
         self._size = 0
-        self._begun = False
+        self._started = False
 
     def feed(self, chunk: bytes) -> Iterator[Message]:
         text = self._rest + self._decode(chunk)
-        if not self._begun and text:
-            self._begun = True
+        if not self._started and text:
+            self._started = True
             text = text.removeprefix("\ufeff")
         # An incomplete line is kept for the next chunk; so is a CR at the end, since its LF may follow.
         text, tail = (text[:-1], "\r") if text.endswith("\r") else (text, "")
         *lines, rest = _END.split(text)
         self._rest = rest + tail
-        if len(self._rest) > LONGEST_LINE:
+        if len(self._rest) > MAX_LINE:
             raise MessageTooLong
         for line in lines:
             message = self._take(line)
@@ -89,7 +89,7 @@ class Parser:
         value = value.removeprefix(" ")
         if name == "data":
             self._size += len(value)
-            if self._size > LONGEST_LINE:
+            if self._size > MAX_LINE:
                 raise MessageTooLong
             self._data.append(value)
         elif name == "event":

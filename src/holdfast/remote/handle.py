@@ -107,11 +107,11 @@ def _policy(retry: Retry) -> dict[str, Any]:
     return {"max_attempts": retry.max_attempts, "max_crashes": retry.max_crashes, "backoff": retry.backoff.to_json()}
 
 
-LONGEST_POLL = 20.0
+MAX_POLL = 20.0
 """Maximum seconds that one request waits: proxies may close a connection that is idle for much longer."""
 OVERTIME = 5.0
 """Seconds after the caller's timeout in which the last response may still arrive."""
-SHORTEST_ROUND = 0.2
+MIN_POLL_INTERVAL = 0.2
 """Minimum seconds between two requests to a service that does not wait."""
 
 
@@ -233,7 +233,7 @@ class JobHandle(RemoteNamespace):
         until = math.inf if end is None else end + min(OVERTIME, self._runner.link.timeout)
         while True:
             started = time.monotonic()
-            left = LONGEST_POLL if end is None else min(LONGEST_POLL, max(0.0, end - started))
+            left = MAX_POLL if end is None else min(MAX_POLL, max(0.0, end - started))
             request = get(f"/jobs/{segment(self.id)}/result", wait=round(left, 3), patience=left)
             outcome = yield from self._read(Outcome, replace(request, until=until))
             if outcome.finished:
@@ -241,8 +241,8 @@ class JobHandle(RemoteNamespace):
             now = time.monotonic()
             if end is not None and now >= end:
                 raise WaitTimeout(f"job {self.id} had not finished after {timeout}")
-            if now - started < SHORTEST_ROUND:
-                yield Pause(SHORTEST_ROUND)
+            if now - started < MIN_POLL_INTERVAL:
+                yield Pause(MIN_POLL_INTERVAL)
 
     @operation
     def cancel(self, reason: str | None = None) -> Steps[Verdict]:

@@ -14,7 +14,7 @@ from holdfast.engine.payload import encode
 
 T = TypeVar("T")
 
-LARGEST_BODY = 8 * 1024 * 1024
+MAX_BODY = 8 * 1024 * 1024
 """The limit of the service."""
 
 
@@ -124,7 +124,7 @@ def query_pairs(query: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
 
 def packed(body: Any) -> bytes:
     """The body as JSON, checked like a local payload, with the same error codes."""
-    return encode(body, limit=LARGEST_BODY, what="request").encode()
+    return encode(body, limit=MAX_BODY, what="request").encode()
 
 
 def _json_value(value: Any) -> Any:

@@ -54,8 +54,8 @@ BY_STATUS: dict[int, type[HoldfastError]] = {
 }
 # An unknown route does not mean that the record does not exist.
 NO_ROUTE = frozenset({"no_such_route", "method_not_allowed"})
-SHOWN = 200
-LONGEST_MESSAGE = 2_000
+EXCERPT = 200
+MAX_MESSAGE = 2_000
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
@@ -129,15 +129,15 @@ def _problem(reply: Reply) -> dict[str, Any] | None:
 
 
 def _excerpt(reply: Reply, secret: str) -> str:
-    text = _clean(" ".join(reply.body[: 4 * SHOWN].decode("utf-8", "replace").split()), secret)
+    text = _clean(" ".join(reply.body[: 4 * EXCERPT].decode("utf-8", "replace").split()), secret)
     kind = _clean(reply.headers.get("content-type", ""), secret)[:60]
-    shown = text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+    shown = text if len(text) <= EXCERPT else text[: EXCERPT - 1] + "…"
     return (f", {kind}" if kind else "") + (f", that begins with {shown!r}" if shown else "")
 
 
 def _clean(text: str, secret: str) -> str:
     hidden = text.replace(secret, "hf_…") if secret else text
-    return safe_text(_CONTROL.sub(" ", hidden), LONGEST_MESSAGE)
+    return safe_text(_CONTROL.sub(" ", hidden), MAX_MESSAGE)
 
 
 T = TypeVar("T")

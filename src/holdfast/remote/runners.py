@@ -155,7 +155,7 @@ async def _aor_unreachable(send: Coroutine[Any, Any, T]) -> T | Unreachable:
         return why
 
 
-MOST = 200
+MAX_PAGE = 200
 """The largest page of the service."""
 
 
@@ -207,8 +207,8 @@ class RemoteNamespace(Namespace):
         """All items, for iteration: a page is read when the previous one is used up."""
         cursor: str | None = None
         while True:
-            last = cursor
-            page, cursor = read_page(record, (yield from self._request(get(path, after=cursor, limit=MOST, **query))))
+            last, request = cursor, get(path, after=cursor, limit=MAX_PAGE, **query)
+            page, cursor = read_page(record, (yield from self._request(request)))
             for item in page:
                 yield Emit(item)
             if cursor is None:
@@ -223,7 +223,7 @@ class RemoteNamespace(Namespace):
         items: list[U] = []
         cursor = after
         while len(items) < limit:
-            last, size = cursor, min(MOST, limit - len(items))
+            last, size = cursor, min(MAX_PAGE, limit - len(items))
             page, cursor = read_page(record, (yield from self._request(get(path, after=cursor, limit=size, **query))))
             items += page
             if cursor is None or cursor == last:

@@ -22,9 +22,9 @@ from holdfast.remote.link import Outgoing
 if TYPE_CHECKING:
     import httpx2
 
-LARGEST = 64 * 1024 * 1024
-CONNECT = 10.0
-IDLE = 3.0
+MAX_RESPONSE = 64 * 1024 * 1024
+CONNECT_TIMEOUT = 10.0
+KEEPALIVE = 3.0
 """Seconds for which an idle connection is kept: less than the default of servers (five), since a request that is sent
 while the server closes the connection is lost and may not be repeatable."""
 
@@ -73,13 +73,13 @@ def httpx() -> Any:
 
 def _new_client(kind: str) -> Any:
     """No limit on connections: a stream or a waiting request occupies one, and must not block others."""
-    limits = httpx().Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=IDLE)
+    limits = httpx().Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=KEEPALIVE)
     return getattr(httpx(), kind)(trust_env=False, follow_redirects=False, limits=limits)
 
 
 def _timeout(outgoing: Outgoing) -> Any:
     """The limit between two bytes is that of the whole response, which is checked separately."""
-    return httpx().Timeout(outgoing.within, connect=min(CONNECT, outgoing.within))
+    return httpx().Timeout(outgoing.within, connect=min(CONNECT_TIMEOUT, outgoing.within))
 
 
 def _request_arguments(outgoing: Outgoing) -> dict[str, Any]:
@@ -129,8 +129,8 @@ class _Meter:
 
     def count(self, chunk: bytes) -> bytes:
         self._size += len(chunk)
-        if self._size > LARGEST:
-            raise Unreachable(f"the response is larger than {LARGEST:,} bytes")
+        if self._size > MAX_RESPONSE:
+            raise Unreachable(f"the response is larger than {MAX_RESPONSE:,} bytes")
         if time.monotonic() > self._end:
             raise Unreachable("timed out")
         return chunk

@@ -25,7 +25,7 @@ from holdfast.server.json_body import check_numbers, check_shape
 
 B = TypeVar("B", bound=BaseModel)
 
-MOST_ERRORS = 100
+MAX_ERRORS = 100
 """More than any body of known fields can have. Pydantic cannot report only the first error."""
 
 Text = Annotated[str, Field(max_length=255)]
@@ -173,8 +173,8 @@ def read(model: type[B], body: bytes) -> B:
         value: B = adapter.validate_json(body)
         return value
     except ValidationError as error:
-        if error.error_count() > MOST_ERRORS:
-            many = f"more than {MOST_ERRORS} errors, of unknown fields perhaps"
+        if error.error_count() > MAX_ERRORS:
+            many = f"more than {MAX_ERRORS} errors, of unknown fields perhaps"
             raise RequestValidationError([{"type": "too_many_errors", "loc": ("body",), "msg": many}]) from None
         errors = error.errors(include_url=False, include_context=False, include_input=False)
         raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in errors]) from None

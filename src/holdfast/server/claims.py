@@ -53,7 +53,7 @@ POLL_EVERY = 1.0
 MAINTAIN_EVERY = 0.5
 SWEEP_EVERY = 5.0
 RULES_EVERY = 5.0
-MOST_TENANTS = 1_000
+MAX_TENANTS = 1_000
 
 
 class ClaimBroker:
@@ -125,7 +125,7 @@ class ClaimBroker:
         if until <= time.monotonic():
             rules.load(await self.client.arun(self.client.store.payload_rules.list(tenant)))
             self._rules[tenant] = (time.monotonic() + RULES_EVERY, rules)
-            if len(self._rules) > MOST_TENANTS:
+            if len(self._rules) > MAX_TENANTS:
                 self._rules.popitem(last=False)
         return rules
 
@@ -193,7 +193,7 @@ class ClaimBroker:
         sweeps = now - swept >= SWEEP_EVERY
         self._maintained[tenant] = (now, now if sweeps else swept)
         self._maintained.move_to_end(tenant)
-        if len(self._maintained) > MOST_TENANTS:
+        if len(self._maintained) > MAX_TENANTS:
             self._maintained.popitem(last=False)
         store = self.client.store
         await self.client.arun(store.leases.promote(tenant=tenant))

@@ -24,7 +24,7 @@ from holdfast.telemetry.prometheus import Bounded
 
 STATISTICS_TTL = 5.0
 HEALTH_TTL = 15.0
-MOST_TENANTS = 100
+MAX_TENANTS = 100
 VERDICTS = {"ok": 0, "warn": 1, "critical": 2}
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Cache(Generic[T]):
                 began = time.monotonic()
                 value = await self._read(tenant)
                 cached = Cached(value, time.monotonic(), time.monotonic() - began)
-            while len(self._cached) >= MOST_TENANTS:
+            while len(self._cached) >= MAX_TENANTS:
                 self._cached.pop(next(iter(self._cached)))
             self._cached[tenant] = cached
             return cached

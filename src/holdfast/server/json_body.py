@@ -26,15 +26,15 @@ from holdfast.errors import InvalidInput, InvalidPayload
 
 T = TypeVar("T")
 
-MOST_KEYS: Final = 50_000
-MOST_VALUES: Final = 100_000
-MOST_KEYS_OPEN: Final = 1_000
+MAX_KEYS: Final = 50_000
+MAX_VALUES: Final = 100_000
+MAX_KEYS_OPEN: Final = 1_000
 """On paths that need no credentials."""
-DEEPEST: Final = MAX_DEPTH + 20
+MAX_NESTING: Final = MAX_DEPTH + 20
 """A payload is a few levels below the body that contains it, and has its own check with a better message."""
 AT_ONCE: Final = 64 * 1024
 """Largest body, in bytes, that is parsed on the event loop: one or two milliseconds."""
-PIECE: Final = 256 * 1024
+CHUNK: Final = 256 * 1024
 
 _STRUCTURE: Final = b'"{}[],:'
 _OTHER: Final = bytes(set(range(256)) - set(_STRUCTURE))
@@ -46,7 +46,7 @@ _LONG: Final = b"0" * (MAX_DIGITS + 1)
 _large_bodies = ThreadPoolExecutor(1, thread_name_prefix="holdfast-bodies")
 
 
-def parse(body: bytes, most_keys: int = MOST_KEYS) -> Any:
+def parse(body: bytes, most_keys: int = MAX_KEYS) -> Any:
     """The value of a JSON body. Raises ``ValueError`` if it is not JSON."""
     check_shape(body, most_keys)
     text = body.decode()  # only UTF-8, which the check has assumed
@@ -65,11 +65,11 @@ async def at_leisure(body: bytes, work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(_large_bodies, copy_context().run, work)
 
 
-def check_shape(body: bytes, most_keys: int = MOST_KEYS) -> None:
+def check_shape(body: bytes, most_keys: int = MAX_KEYS) -> None:
     """Refuse a body with too many keys or values, or nested too deep."""
     # First an upper bound that also counts characters inside of strings: nearly every body passes it.
     opened, keys, values = body.count(b"{") + body.count(b"["), body.count(b":"), body.count(b",")
-    if opened <= DEEPEST and keys <= most_keys and values <= MOST_VALUES:
+    if opened <= MAX_NESTING and keys <= most_keys and values <= MAX_VALUES:
         return
     depth = keys = values = 0
     for outline in _outlines(body):
@@ -77,12 +77,12 @@ def check_shape(body: bytes, most_keys: int = MOST_KEYS) -> None:
         keys += outline.count(b":")
         values += outline.count(b",") + len(brackets) // 2
         levels = list(accumulate(map(_STEP.__getitem__, brackets), initial=depth))
-        if max(levels) > DEEPEST:
+        if max(levels) > MAX_NESTING:
             raise _too_deep()
         if keys > most_keys:
             raise _too_complex(f"has more than {most_keys:,} keys")
-        if values > MOST_VALUES:
-            raise _too_complex(f"has more than {MOST_VALUES:,} values")
+        if values > MAX_VALUES:
+            raise _too_complex(f"has more than {MAX_VALUES:,} values")
         depth = levels[-1]
 
 
@@ -90,7 +90,7 @@ def _outlines(body: bytes) -> Iterator[bytes]:
     """The brackets, commas and colons outside of strings, piece by piece: no single call holds the GIL for long."""
     begin, inside = 0, False
     while begin < len(body):
-        end = begin + PIECE
+        end = begin + CHUNK
         while body[end - 1 : end] == b"\\":  # an escape is never divided
             end += 1
         piece = body[begin:end].replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHER)
@@ -121,7 +121,7 @@ def _short_int(digits: str) -> int:
 
 def _too_deep() -> InvalidPayload:
     return InvalidPayload(
-        f"The request body is nested more than {DEEPEST} deep.", code="payload_too_deep", fix="Flatten it."
+        f"The request body is nested more than {MAX_NESTING} deep.", code="payload_too_deep", fix="Flatten it."
     )
 
 
@@ -147,7 +147,7 @@ class JsonRoute(APIRoute):
         if self.body_field is None:
             return handle
         checks = [each.call for each in self.dependant.dependencies if getattr(each.call, "first", False)]
-        most_keys = MOST_KEYS if any(hasattr(check, "scope") for check in checks) else MOST_KEYS_OPEN
+        most_keys = MAX_KEYS if any(hasattr(check, "scope") for check in checks) else MAX_KEYS_OPEN
 
         async def checked(request: Request) -> Response:
             for check in checks:

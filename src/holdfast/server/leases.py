@@ -34,7 +34,7 @@ from holdfast.worker.options import Ticking, TickSummary
 
 router = Router(prefix="/leases", tags=["leases"], dependencies=[allowed(Scope.WORK)])
 
-TTL, MOST_JOBS, LONGEST_WAIT = 30.0, 100, 30.0
+TTL, MAX_JOBS, MAX_WAIT = 30.0, 100, 30.0
 
 Id = Annotated[str, Field(max_length=36, examples=["0198c5b4-0000-7000-8000-000000000001"])]
 Number = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -72,11 +72,11 @@ class RenewLease(Body):
 
 class ClaimJobs(Body):
     queues: Names = Field(default=[DEFAULT_QUEUE])
-    want: int = Field(default=1, ge=1, le=MOST_JOBS)
+    want: int = Field(default=1, ge=1, le=MAX_JOBS)
     kinds: Names | None = None
     ttl: Seconds = TTL
     wait: float = Field(
-        default=0, ge=0, le=LONGEST_WAIT, allow_inf_nan=False, description="Seconds to wait for a first job."
+        default=0, ge=0, le=MAX_WAIT, allow_inf_nan=False, description="Seconds to wait for a first job."
     )
 
 
@@ -125,7 +125,7 @@ class Settle(Body):
 
 
 class SettleMany(Body):
-    settlements: Annotated[list[Settle], FailFast()] = Field(min_length=1, max_length=MOST_JOBS)
+    settlements: Annotated[list[Settle], FailFast()] = Field(min_length=1, max_length=MAX_JOBS)
 
 
 class SettledMany(BaseModel):
@@ -133,7 +133,7 @@ class SettledMany(BaseModel):
 
 
 class Release(Body):
-    jobs: Annotated[list[HeldJob], FailFast()] = Field(min_length=1, max_length=MOST_JOBS)
+    jobs: Annotated[list[HeldJob], FailFast()] = Field(min_length=1, max_length=MAX_JOBS)
 
 
 @router.post("", status_code=201, summary="Open a lease")
@@ -275,21 +275,21 @@ def _check_names(names: list[str] | None, what: str) -> list[str] | None:
 
 tick_router = Router(tags=["jobs"])
 
-TICK_MOST_JOBS, LONGEST = 100, 300.0
+TICK_MAX_JOBS, MAX_TICK_SECONDS = 100, 300.0
 
 
 class TickRequest(Body):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"limit": 20, "timeout": 30}]})
 
-    limit: int = Field(default=10, ge=1, le=TICK_MOST_JOBS, description="Maximum number of jobs.")
+    limit: int = Field(default=10, ge=1, le=TICK_MAX_JOBS, description="Maximum number of jobs.")
     queues: list[Annotated[str, Field(max_length=100)]] | None = Field(
         default=None, min_length=1, max_length=100, description="Default: every queue that the app declares."
     )
-    concurrency: int = Field(default=16, ge=1, le=TICK_MOST_JOBS)
+    concurrency: int = Field(default=16, ge=1, le=TICK_MAX_JOBS)
     timeout: float = Field(
         default=60,
         ge=0.1,
-        le=LONGEST,
+        le=MAX_TICK_SECONDS,
         allow_inf_nan=False,
         description="Seconds after which unfinished jobs are released.",
     )

@@ -31,7 +31,7 @@ QUEUE = 1_000
 """Maximum number of events that wait for one listener."""
 REMEMBERED = 10_000
 """Maximum number of jobs whose queue is cached."""
-BREATH = 0.05
+MIN_PAUSE = 0.05
 """Seconds between two reads, so that a busy database does not keep this process busy with reading."""
 POLL_EVERY = 0.5
 """Seconds; not every event comes with a notification."""
@@ -284,7 +284,7 @@ class _Watcher:
                     more, pause = False, min(5.0, pause * 2)
                 if more:
                     continue
-                await asyncio.sleep(BREATH)
+                await asyncio.sleep(MIN_PAUSE)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._notified.wait()

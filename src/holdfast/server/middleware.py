@@ -4,7 +4,7 @@ The limits are enforced before a route reads any of the body:
 
 - Size: 8 MiB, and 64 KiB on paths that need no credentials. A body that declares more is refused unread; one that does
   not declare its length is read up to the limit and no further.
-- Time: a body has ``timeout`` seconds, and as many more as its bytes take at ``SLOWEST`` bytes per second.
+- Time: a body has ``timeout`` seconds, and as many more as its bytes take at ``MIN_RATE`` bytes per second.
 - Type: the API takes JSON only, which a form on another site's page cannot send.
 
 Credentials are checked inside this middleware and before the body is read (``server/auth.py``), so the larger limit
@@ -27,12 +27,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast.server.auth import SAFE, Paths, path_below
 from holdfast.server.problems import problem
 
-LARGEST = 8 * 1024 * 1024
-LARGEST_OPEN = 64 * 1024
+MAX_BODY = 8 * 1024 * 1024
+MAX_BODY_OPEN = 64 * 1024
 TIMEOUT = 10.0
-SLOWEST = 32 * 1024
+MIN_RATE = 32 * 1024
 """Bytes per second."""
-LONGEST_NUMBER = 19
+MAX_DIGITS = 19
 """Maximum digits of a Content-Length that is parsed; a longer one is too large."""
 
 
@@ -55,9 +55,9 @@ class BodyLimit:
             return
         size = -1  # not declared
         if declared.isdigit():
-            size = int(declared) if len(declared) <= LONGEST_NUMBER else sys.maxsize
+            size = int(declared) if len(declared) <= MAX_DIGITS else sys.maxsize
         # A body that is declared to be small needs no check of its path: the small limit applies to it anyway.
-        limit = LARGEST_OPEN if 0 <= size <= LARGEST_OPEN or path_below(scope) in self._open else LARGEST
+        limit = MAX_BODY_OPEN if 0 <= size <= MAX_BODY_OPEN or path_below(scope) in self._open else MAX_BODY
         if size > limit:
             await _too_large(limit)(scope, receive, send)
             return
@@ -107,7 +107,7 @@ class _Reading:
 
     async def _receive_in_time(self, receiving: Awaitable[Message]) -> Message:
         self._began = self._began or asyncio.get_running_loop().time()
-        async with asyncio.timeout_at(self._began + self._timeout + self._seen / SLOWEST):
+        async with asyncio.timeout_at(self._began + self._timeout + self._seen / MIN_RATE):
             return await receiving
 
     async def send(self, message: Message) -> None:

@@ -20,10 +20,9 @@ from holdfast.server.live import LedgerFeed
 
 T = TypeVar("T")
 
-PAGE, MOST = 50, 200
-LARGEST = 2**31 - 1
+PAGE, MAX_PAGE = 50, 200
 
-Limit = Annotated[int, Query(ge=1, le=MOST, description="Maximum number of results.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of results.")]
 After = Annotated[str | None, Query(max_length=8_000, description="Cursor: `next` of the previous page.")]
 Id = Annotated[str, Path(min_length=1, max_length=100, description="A UUID.")]
 Name = Annotated[str, Path(min_length=1, max_length=255)]

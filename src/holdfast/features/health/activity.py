@@ -19,9 +19,9 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.times import EPOCH, MICROSECOND
 from holdfast.features.health.statistics import (
     LATELY,
+    MAX_QUEUES,
+    MAX_SERIES,
     MINUTE,
-    MOST_QUEUES,
-    MOST_SERIES,
     OTHER,
     RANGES,
     Activity,
@@ -224,9 +224,7 @@ class ActivityReads(Reader):
         """Queues with a job in the last day, with their figures of the last hour."""
         now = yield from self._database_now()
         newest = _NEWEST_OF_ALL if tenant == EVERY_TENANT else _NEWEST
-        queues, last = yield from read_together(
-            self._ask(tenant, newest, of=TAIL, most=MOST_QUEUES), self._last(tenant)
-        )
+        queues, last = yield from read_together(self._ask(tenant, newest, of=TAIL, most=MAX_QUEUES), self._last(tenant))
         time = self.dialect.codec.time
         used = {str(queue): time(at) for queue, at in queues if at is not None}
         text = (
@@ -333,9 +331,9 @@ def _activity(
     series: dict[str, list[float]] = {}
     if by is not None:
         ranked = sorted((label for label, total in totals.items() if total and label), key=lambda label: -totals[label])
-        for label in ranked[:MOST_SERIES]:
+        for label in ranked[:MAX_SERIES]:
             series[label] = [succeeded.get((label, point.at), 0.0) for point in points]
-        if rest := ranked[MOST_SERIES:]:
+        if rest := ranked[MAX_SERIES:]:
             series[OTHER] = [sum(succeeded.get((label, point.at), 0.0) for label in rest) for point in points]
     return Activity(now, since, range, points, estimated=estimated, series=series)
 

@@ -13,9 +13,9 @@ from holdfast.features.health.model import CAP
 from holdfast.features.health.statistics import (
     FAILURES,
     LATELY,
-    MOST_FAILURES,
-    MOST_QUEUES,
-    MOST_WORKERS,
+    MAX_FAILURES,
+    MAX_QUEUES,
+    MAX_WORKERS,
     Failure,
     Pulse,
     QueuePulse,
@@ -115,7 +115,7 @@ class SnapshotReads(HealthReads):
         (waiting, later), running, workers = yield from read_together(
             self._queued(tenant, present), self._held(tenant), self._workers(tenant)
         )
-        names = sorted({*waiting, *(queue for queue, _ in later), *running})[:MOST_QUEUES]
+        names = sorted({*waiting, *(queue for queue, _ in later), *running})[:MAX_QUEUES]
         queues = tuple(
             QueuePulse(
                 name,
@@ -129,7 +129,7 @@ class SnapshotReads(HealthReads):
         )
         largest = max([0, *later.values(), *running.values(), *(count for count, _ in waiting.values())])
         at = self.dialect.codec.time(present)
-        return Standing(at, queues, tuple(workers), capped=largest >= CAP or len(names) == MOST_QUEUES)
+        return Standing(at, queues, tuple(workers), capped=largest >= CAP or len(names) == MAX_QUEUES)
 
     def _queued(self, tenant: str, now: Any) -> Steps[tuple[Waiting, Counter[tuple[str, str]]]]:
         """For each queue, the number of jobs that may start with the wait of the oldest, and those that wait for a
@@ -137,14 +137,14 @@ class SnapshotReads(HealthReads):
         waiting: Waiting = {}
         later = Counter[tuple[str, str]]()
         if tenant == EVERY_TENANT:
-            rows = yield from self._ask(tenant, _EVERYWHERE, cap=CAP, head=HEAD, most=MOST_QUEUES)
+            rows = yield from self._ask(tenant, _EVERYWHERE, cap=CAP, head=HEAD, most=MAX_QUEUES)
             for queue, count, first, lowest in rows:
                 waiting[queue] = count, self._age(now, min(filter(None, (first, lowest)), default=None))
             rows = yield from self._ask(tenant, _LATER, cap=CAP)
             later.update({(queue, str(state)): count for queue, state, count in rows})
             return waiting, later
         rows, oldest, retrying = yield from read_together(
-            self._ask(tenant, _OF_ONE, cap=CAP, most=2 * MOST_QUEUES),
+            self._ask(tenant, _OF_ONE, cap=CAP, most=2 * MAX_QUEUES),
             self._ask(tenant, _OLDEST, walk=WALK, head=HEAD),
             self._ask(tenant, _RETRYING, cap=CAP),
         )
@@ -188,7 +188,7 @@ class SnapshotReads(HealthReads):
         codec = self.dialect.codec
         rates = rates_of(((str(row[0]), codec.time(row[1])) for row in rows), now, whole=last <= LATELY)
         failures = []
-        failed = [row for row in rows if row[0] in FAILURES][:MOST_FAILURES]
+        failed = [row for row in rows if row[0] in FAILURES][:MAX_FAILURES]
         for event_type, at, kind, job, owner, attempt, seq in failed:
             # The error code of the event: the job may have failed differently since, or have succeeded.
             details = yield from self._ask(tenant, "select e.meta from {event} e where e.seq = :seq", seq=seq)
@@ -206,7 +206,7 @@ class PostgresHealth(Calls, SnapshotReads, ActivityReads):
         self._pauses, self._consumers, self._subscriptions = pauses, consumers, subscriptions
 
     def _workers(self, tenant: str) -> Steps[list[WorkerPulse]]:
-        rows = yield self._look("worker_standings", "%s, %s", MOST_WORKERS, tenant)
+        rows = yield self._look("worker_standings", "%s, %s", MAX_WORKERS, tenant)
         decode = Record.decoder(WorkerPulse, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -216,7 +216,7 @@ class SqliteHealth(SqlitePart, SnapshotReads, ActivityReads):
         self._pauses, self._consumers, self._subscriptions = pauses, consumers, subscriptions
 
     def _workers(self, tenant: str) -> Steps[list[WorkerPulse]]:
-        scope = {"any": any_tenant(tenant), "tenant": tenant, "most": MOST_WORKERS}
+        scope = {"any": any_tenant(tenant), "tenant": tenant, "most": MAX_WORKERS}
         rows = yield Statement(_STANDINGS, scope)
         decode = Record.decoder(WorkerPulse, SqliteCodec())
         return [decode(row) for row in rows]

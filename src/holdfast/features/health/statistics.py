@@ -16,9 +16,9 @@ from typing import Final
 
 LATELY: Final = 3_000
 WINDOW: Final = 60.0
-MOST_QUEUES: Final = 200
-MOST_WORKERS: Final = 200
-MOST_FAILURES: Final = 10
+MAX_QUEUES: Final = 200
+MAX_WORKERS: Final = 200
+MAX_FAILURES: Final = 10
 
 # The ends of attempts, by the event type in the ledger.
 ENDS: Final = {"succeed": "succeeded", "fail": "failed", "crash": "crashed", "lapse": "lost"}
@@ -158,7 +158,7 @@ RANGES: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
     "7d": (timedelta(days=7), timedelta(hours=3)),
 }
 """The ranges of a chart, each with the duration of one point."""
-MOST_SERIES: Final = 6
+MAX_SERIES: Final = 6
 OTHER: Final = "other"
 
 

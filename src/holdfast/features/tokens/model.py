@@ -84,8 +84,8 @@ SESSION_PREFIX: Final = "hfs_"
 SECRET: Final = 43
 CHECKSUM: Final = 6
 SHOWN: Final = 8
-LONGEST: Final = 20 * 365 * 86_400.0
-SHORTEST: Final = 1.0
+MAX_LIFETIME: Final = 20 * 365 * 86_400.0
+MIN_LIFETIME: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +198,6 @@ def _until(expires: datetime | Duration | None) -> tuple[datetime | None, float 
     if isinstance(expires, datetime):
         return instant(expires, "expires"), None
     lasting = seconds(expires, "expires")
-    if not SHORTEST <= lasting <= LONGEST:
+    if not MIN_LIFETIME <= lasting <= MAX_LIFETIME:
         raise InvalidSetting("a token must last from one second to 20 years", code="invalid_duration")
     return None, lasting

@@ -26,8 +26,8 @@ from holdfast.features.webhooks.model import (
     DELIVER,
     DELIVERY_TIMEOUT,
     EXCERPT,
-    LONGEST_WAIT,
     MAX_REFUSALS,
+    MAX_RETRY_AFTER,
     PING,
     TRUSTED_SOURCES,
     Webhook,
@@ -138,7 +138,7 @@ class _Attempt:
                 raise Reject("webhook_gone", f"{reason}: it is gone, and the webhook is disabled")
             reason = f"{reason}, and has another URL by now"
         since = http_date(response.header("date")) or datetime.now(UTC)
-        after = asked_delay(response.header("retry-after"), since, LONGEST_WAIT)
+        after = asked_delay(response.header("retry-after"), since, MAX_RETRY_AFTER)
         raise Ended(
             Failed(verdict.code or "webhook_failed", reason, no_sooner=after, final=verdict.action == "give_up")
         )

@@ -29,18 +29,18 @@ from holdfast.features.events.model import (
     of_ledger,
     stored_options,
 )
-from holdfast.features.webhooks.signing import MOST_SECRETS, PREFIX
+from holdfast.features.webhooks.signing import MAX_SECRETS, PREFIX
 
 DELIVER: Final = TELLS
 PING: Final = "ping"
 URL_LIMIT: Final = 2_000
-MOST_WANTS: Final = 30
+MAX_WANTS: Final = 30
 EXCERPT: Final = 500
 """Characters of a response body that are logged."""
 KEPT: Final = 1_000
 """Number of attempts that are kept for each webhook."""
 KEPT_DAYS: Final = 30
-LONGEST_WAIT: Final = 86_400.0
+MAX_RETRY_AFTER: Final = 86_400.0
 """Maximum delay, in seconds, that a receiver can request with Retry-After."""
 MAX_REFUSALS: Final = 5
 """Number of times that a message is sent to a receiver that refuses it (4xx, a redirect)."""
@@ -254,8 +254,8 @@ def check_url(url: object) -> str:
 def check_secret_names(names: str | Sequence[str]) -> tuple[str, ...]:
     """Check names of secrets, newest first. A secret itself is refused, and not repeated in the error."""
     given: tuple[object, ...] = (names,) if isinstance(names, str) else tuple(names)
-    if not 1 <= len(given) <= MOST_SECRETS or len(set(given)) != len(given):
-        raise _bad(f"a webhook needs the names of 1 to {MOST_SECRETS} different secrets")
+    if not 1 <= len(given) <= MAX_SECRETS or len(set(given)) != len(given):
+        raise _bad(f"a webhook needs the names of 1 to {MAX_SECRETS} different secrets")
     checked = []
     for name in given:
         if isinstance(name, str) and name.startswith(PREFIX):
@@ -277,8 +277,8 @@ def check_tenant(tenant: str) -> str:
 
 
 def _check_wants(wants: tuple[str, ...]) -> tuple[str, ...]:
-    if not 1 <= len(wants) <= MOST_WANTS or not all(isinstance(want, str) for want in wants):
-        raise _bad(f"a webhook needs 1 to {MOST_WANTS} event types, such as {', '.join(NOTICES)}")
+    if not 1 <= len(wants) <= MAX_WANTS or not all(isinstance(want, str) for want in wants):
+        raise _bad(f"a webhook needs 1 to {MAX_WANTS} event types, such as {', '.join(NOTICES)}")
     parts = [part.strip() for want in wants for part in want.split("|")]
     for part in parts:
         check_pattern(_PATTERNS.get(part, part))

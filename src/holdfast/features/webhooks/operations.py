@@ -20,7 +20,7 @@ from holdfast.features.webhooks.model import (
     check_webhook_name,
     delivery_job,
 )
-from holdfast.features.webhooks.signing import MOST_SECRETS
+from holdfast.features.webhooks.signing import MAX_SECRETS
 from holdfast.stores.flow import Steps, flow, run
 from holdfast.stores.ids import new_id
 from holdfast.stores.namespace import StoreNamespace
@@ -183,8 +183,8 @@ def _change(caller: Caller, name: str, changes: Changes) -> Steps[Webhook]:
 
 @flow()
 def _rotate(caller: Caller, name: str, secret: str, keep: int) -> Steps[Webhook]:
-    if not 0 <= check_whole(keep, "keep") < MOST_SECRETS:
-        raise InvalidInput(f"keep must be from 0 to {MOST_SECRETS - 1}", code="invalid_webhook")
+    if not 0 <= check_whole(keep, "keep") < MAX_SECRETS:
+        raise InvalidInput(f"keep must be from 0 to {MAX_SECRETS - 1}", code="invalid_webhook")
     was = yield from _get(caller, name)
     older = [each for each in was.secrets if each != secret]
     return (yield from _replace(caller, was, WebhookDraft.changed(was, {"secrets": [secret, *older[:keep]]})))

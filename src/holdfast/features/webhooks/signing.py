@@ -25,8 +25,8 @@ LEAST_KEY: Final = 24
 MOST_KEY: Final = 64
 TOLERANCE: Final = 300.0
 """Maximum difference, in seconds, between the clocks of sender and receiver, in both directions."""
-MOST_SECRETS: Final = 5
-MOST_SIGNATURES: Final = 20
+MAX_SECRETS: Final = 5
+MAX_SIGNATURES: Final = 20
 BODY_LIMIT: Final = 2 * 1024 * 1024
 
 ID: Final = "webhook-id"
@@ -83,8 +83,8 @@ def keys_of(secrets: object) -> list[bytes]:
     if not isinstance(secrets, Iterable):
         raise _bad_secret(f"a webhook secret must be text, or several secrets a list, not {type(secrets).__name__}")
     listed = [secrets] if isinstance(secrets, str) else list(secrets)
-    if not 1 <= len(listed) <= MOST_SECRETS:
-        raise _bad_secret(f"expected 1 to {MOST_SECRETS} secrets, got {len(listed)}")
+    if not 1 <= len(listed) <= MAX_SECRETS:
+        raise _bad_secret(f"expected 1 to {MAX_SECRETS} secrets, got {len(listed)}")
     return [key_of(secret) for secret in listed]
 
 
@@ -126,7 +126,7 @@ def verify(
     if not _TIMESTAMP.fullmatch(stamp):
         raise _malformed(f"{TIMESTAMP} is not a number of seconds")
     signatures = [part.encode() for part in values[SIGNATURE].split(" ") if part.startswith(f"{VERSION},")]
-    if not signatures or len(signatures) > MOST_SIGNATURES:
+    if not signatures or len(signatures) > MAX_SIGNATURES:
         raise _malformed(f"{SIGNATURE} has no signature of version {VERSION}, or too many")
     timestamp, matches = int(stamp), False
     for key in keys:

@@ -67,7 +67,7 @@ class WebhookStore(Protocol):
     def list(self, tenant: str) -> Flow[list[Webhook]]: ...
 
 
-MOST = 1_000
+MAX_ROWS = 1_000
 _REST = Record.columns(WebhookDelivery, "d.", skip=("id", "tenant", "webhook_id"))
 
 
@@ -103,7 +103,7 @@ class WebhookReads(Reader):
             conditions.append("d.error_code is not null")
         text = (
             f"select d.id, d.tenant, d.webhook_id, {_REST} from {{webhook_delivery}} d"
-            f" where {' and '.join(conditions)} order by d.id desc limit {max(1, min(limit, MOST)):d}"
+            f" where {' and '.join(conditions)} order by d.id desc limit {max(1, min(limit, MAX_ROWS)):d}"
         )
         rows = yield from self._ask(tenant, text, **params)
         decode = Record.decoder(WebhookDelivery, self.dialect.codec)
@@ -113,7 +113,7 @@ class WebhookReads(Reader):
     def list(self, tenant: str) -> Steps[list[Webhook]]:
         text = (
             f"select {Record.columns(Webhook, 'e.')} from {{webhook}} e where {within(tenant, 'e.tenant')}"
-            f" order by e.name, e.tenant limit {MOST:d}"
+            f" order by e.name, e.tenant limit {MAX_ROWS:d}"
         )
         rows = yield from self._ask(tenant, text)
         decode = Record.decoder(Webhook, self.dialect.codec)
