@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from holdfast import App
 from holdfast.features.tokens.model import scopes_of
-from holdfast.server.api import leave_off
+from holdfast.server.api import close_background
 from holdfast.server.app import make_service
 from holdfast.server.auth import Identity, at_this_machine
 from tests.app.conftest import app, new_app, url
@@ -49,7 +49,7 @@ class ServiceClient(httpx2.AsyncClient):
 
     async def __aexit__(self, *error: Any) -> None:
         await self.service.state.live.aclose()
-        await leave_off(self.service)
+        await close_background(self.service)
         await super().__aexit__(*error)
 
 

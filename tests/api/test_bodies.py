@@ -22,9 +22,9 @@ from holdfast.server import json_body
 from holdfast.server.app import OPEN, make_service
 from holdfast.server.auth import Identity
 from holdfast.server.dashboard import make_dashboard
-from holdfast.server.middleware import LARGEST, LARGEST_OPEN
+from holdfast.server.middleware import MAX_BODY, MAX_BODY_OPEN
 from holdfast.server.openapi import every_route
-from holdfast.server.pages import MOST_FIELDS
+from holdfast.server.pages import MAX_FIELDS
 from holdfast.server.sessions import tokens_of
 from tests.api.conftest import HERE, client_of
 from tests.api.test_approvals import asked
@@ -157,10 +157,10 @@ async def test_every_open_route_refuses_a_body_over_64_kib(app: App, below: Belo
     }
     for place in open_to_all:
         path, what = root + place.path, (place.method, place.path)
-        large = await ask(service, place.method, path, size=LARGEST_OPEN + PIECE, said=place.said, declared=True)
+        large = await ask(service, place.method, path, size=MAX_BODY_OPEN + PIECE, said=place.said, declared=True)
         assert (large.status, large.taken, large.code) == (413, 0, "body_too_large"), what
-        endless = await ask(service, place.method, path, size=100 * LARGEST_OPEN, said=place.said)
-        assert endless.taken <= LARGEST_OPEN + PIECE, what
+        endless = await ask(service, place.method, path, size=100 * MAX_BODY_OPEN, said=place.said)
+        assert endless.taken <= MAX_BODY_OPEN + PIECE, what
         if endless.status < 400:
             assert not place.reads, f"{what} was answered with {endless.status}"
     absurd = await ask(service, "POST", f"{root}/login", said=FORM, headers={"content-length": "9" * 5_000})
@@ -174,14 +174,14 @@ async def test_an_approval_token_is_looked_at_before_the_body_and_opens_no_large
     service = make_service(app, authenticate=lambda _: None)
     for path, said in ((f"/api/v1/approvals/by-token/{token}", JSON), (f"/decide/{token}", FORM), ("/login", FORM)):
         if path != "/login":
-            unknown = await ask(service, "POST", path[:-4] + "AAAA", size=LARGEST_OPEN // 2, said=said)
+            unknown = await ask(service, "POST", path[:-4] + "AAAA", size=MAX_BODY_OPEN // 2, said=said)
             assert (unknown.status, unknown.taken) == (404, 0), path
-        endless = await ask(service, "POST", path, size=100 * LARGEST_OPEN, said=said)
-        assert endless.taken == LARGEST_OPEN + PIECE or path == "/login", path
+        endless = await ask(service, "POST", path, size=100 * MAX_BODY_OPEN, said=said)
+        assert endless.taken == MAX_BODY_OPEN + PIECE or path == "/login", path
         assert endless.status == (413 if path != "/login" else 404), "there is no log-in here"
     tokens = make_service(app, authenticate=tokens_of(app))
-    endless = await ask(tokens, "POST", "/login", size=100 * LARGEST_OPEN, said=FORM)
-    assert (endless.status, endless.taken, endless.code) == (413, LARGEST_OPEN + PIECE, "body_too_large")
+    endless = await ask(tokens, "POST", "/login", size=100 * MAX_BODY_OPEN, said=FORM)
+    assert (endless.status, endless.taken, endless.code) == (413, MAX_BODY_OPEN + PIECE, "body_too_large")
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ async def test_nothing_is_read_of_what_somebody_unknown_sends(app: App, below: B
     assert len(closed) > 140
     for place in closed:
         for headers in wrong:
-            asked = await ask(service, place.method, root + place.path, size=LARGEST, said=place.said, headers=headers)
+            asked = await ask(service, place.method, root + place.path, size=MAX_BODY, said=place.said, headers=headers)
             assert (asked.status, asked.taken) == (401, 0), (place, headers, asked.body[:200])
     assert parsed == []
 
@@ -224,7 +224,7 @@ async def test_nothing_is_read_of_what_somebody_sends_who_may_not(app: App, pars
     for place in places(app, service):
         if place.path in OPEN or place.path == "/logout" or not place.reads:
             continue
-        asked = await ask(service, place.method, place.path, size=LARGEST // 2, said=place.said)
+        asked = await ask(service, place.method, place.path, size=MAX_BODY // 2, said=place.said)
         assert (asked.status, asked.taken) == (403, 0), (place, asked.body[:200])
         tried += 1
     assert tried > 100
@@ -236,8 +236,8 @@ async def test_a_body_of_somebody_known_ends_at_the_limit(app: App) -> None:
     known = Identity("ada", "default", frozenset({"enqueue", "operate"}))  # type: ignore[arg-type]
     service = make_service(app, authenticate=lambda _: known)
     for path, said in (("/api/v1/jobs", JSON), ("/api/v1/jobs/batch", JSON), ("/jobs/act", FORM)):
-        endless = await ask(service, "POST", path, size=10 * LARGEST, said=said)
-        assert (endless.status, endless.taken, endless.code) == (413, LARGEST + PIECE, "body_too_large"), path
+        endless = await ask(service, "POST", path, size=10 * MAX_BODY, said=said)
+        assert (endless.status, endless.taken, endless.code) == (413, MAX_BODY + PIECE, "body_too_large"), path
 
 
 # --- slow ones ---
@@ -268,7 +268,7 @@ async def test_a_large_body_has_time_by_its_size(app: App, monkeypatch: pytest.M
     """What comes at the least rate or faster is read to its end, however long that takes."""
     app._session.make_ready()
     known = Identity("ada", "default", frozenset({"enqueue"}))  # type: ignore[arg-type]
-    monkeypatch.setattr("holdfast.server.middleware.SLOWEST", 10)
+    monkeypatch.setattr("holdfast.server.middleware.MIN_RATE", 10)
     service = make_service(app, authenticate=lambda _: known, body_timeout=0.01)
     sent = iter([b'{"kind": "x"', b" " * 10_000, b"}"])
 
@@ -293,7 +293,7 @@ async def test_hostile_bodies_are_refused_with_a_code_on_every_path(app: App) ->
         for body, code in HOSTILE.values():
             for path in ("/api/v1/jobs", "/api/v1/jobs/batch", "/api/v1/schedules", link):
                 answer = await http.post(path, content=body, headers={"content-type": JSON})
-                fits = path != link or len(body) <= LARGEST_OPEN
+                fits = path != link or len(body) <= MAX_BODY_OPEN
                 assert answer.json()["code"] == (code if fits else "body_too_large"), (path, code, answer.text)
                 assert answer.is_client_error
         many = b'{"verdict": "approve", "data": {' + b",".join(b'"%x":1' % n for n in range(1_001)) + b"}}"
@@ -351,11 +351,9 @@ async def test_forms_have_few_fields_and_no_files(app: App) -> None:
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
         http.headers["origin"] = HERE
         for path in ("/login", link):
-            many = await http.post(
-                path, content=b"&".join([b"a=1"] * (MOST_FIELDS + 1)), headers={"content-type": FORM}
-            )
+            many = await http.post(path, content=b"&".join([b"a=1"] * (MAX_FIELDS + 1)), headers={"content-type": FORM})
             assert (many.status_code, "body_too_complex" in many.text) == (413, True), path
-            nothing = await http.post(path, content=b"&" * (LARGEST_OPEN - 10), headers={"content-type": FORM})
+            nothing = await http.post(path, content=b"&" * (MAX_BODY_OPEN - 10), headers={"content-type": FORM})
             assert nothing.status_code == 413, path
             parts = await http.post(path, files={"token": b"x"})
             assert (parts.status_code, "not_a_form" in parts.text) == (415, True), path

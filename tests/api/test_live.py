@@ -209,13 +209,13 @@ async def test_a_listener_whose_reader_was_late_is_told_of_a_gap(app: App, monke
         (watcher,) = live._watchers.values()
         app.enqueue("heard")
         await first
-        look, release = watcher._look, asyncio.Event()
+        look, release = watcher._read, asyncio.Event()
 
         async def held() -> bool:
             await release.wait()
             return await look()
 
-        monkeypatch.setattr(watcher, "_look", held)
+        monkeypatch.setattr(watcher, "_read", held)
         following = asyncio.create_task(take(events, 2))
         await asyncio.sleep(0)
         app.enqueue("missed").cancel()

@@ -154,7 +154,7 @@ async def test_the_signal_is_coarse_and_leaves_nobody_behind(app: App) -> None:
 
     app._session.make_ready()
     live = LedgerFeed(app._session)
-    told = signals(live, "default", always, gentle=0.2, quiet=0.3)
+    told = signals(live, "default", always, interval=0.2, keepalive=0.3)
     assert "event: here" in await anext(told)
     assert "event: here" in await anext(told)
     await auntil(lambda: live.listeners == 1, "it listens")

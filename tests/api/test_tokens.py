@@ -12,7 +12,7 @@ import pytest
 from holdfast import App
 from holdfast.features.tokens.model import ApiToken
 from holdfast.server import sessions as tokens
-from holdfast.server.api import leave_off
+from holdfast.server.api import close_background
 from holdfast.server.app import make_service
 from holdfast.server.sessions import COOKIE, Tokens, tokens_of
 from holdfast.stores.flow import Flow
@@ -183,7 +183,7 @@ async def test_a_token_is_looked_up_once_in_a_while(app: App, monkeypatch: pytes
         return look(hashed)
 
     monkeypatch.setattr(type(app._session.store.tokens), "find", counted)
-    assert tokens.REMEMBERED <= 2.0, "a token that is revoked opens nothing after that"
+    assert tokens.CACHE_SECONDS <= 2.0, "a token that is revoked opens nothing after that"
     async with service_of(app, tokens_of(app, remember=60), headers=bearer(issued.text)) as http:
         for _ in range(5):
             assert (await http.get("/api/v1/tokens")).status_code == 200
@@ -194,19 +194,19 @@ async def test_a_token_is_looked_up_once_in_a_while(app: App, monkeypatch: pytes
 async def test_the_use_of_a_token_is_noted_before_the_service_ends(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that is stopped right after a request leaves nothing behind on its loop, and waits for nothing long."""
     issued = await app.tokens.aissue("last", roles=["admin"])
-    go_on, note = asyncio.Event(), Tokens._note
+    go_on, note = asyncio.Event(), Tokens._record_use
 
     async def held_up(self: Tokens, hashed: str) -> None:
         await go_on.wait()
         await note(self, hashed)
 
-    monkeypatch.setattr(Tokens, "_note", held_up)
+    monkeypatch.setattr(Tokens, "_record_use", held_up)
     known = tokens_of(app)
     service = make_service(app, authenticate=known)
     transport = httpx2.ASGITransport(service, raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url=HERE, headers=bearer(issued.text)) as http:
         assert (await http.get("/api/v1/tokens")).status_code == 200
-        ending = asyncio.create_task(leave_off(service))
+        ending = asyncio.create_task(close_background(service))
         await asyncio.wait((ending,), timeout=0.05)
         assert not ending.done()
         go_on.set()
@@ -214,9 +214,9 @@ async def test_the_use_of_a_token_is_noted_before_the_service_ends(app: App, mon
         (used,) = await app.tokens.alist()
         assert used.last_used_at is not None
         go_on.clear()
-        monkeypatch.setattr(tokens, "LAST_NOTE", 0.05)
-        monkeypatch.setattr(tokens, "NOTED_EVERY", 0.0)
+        monkeypatch.setattr(tokens, "CLOSE_TIMEOUT", 0.05)
+        monkeypatch.setattr(tokens, "RECORD_EVERY", 0.0)
         assert (await http.get("/api/v1/tokens")).status_code == 200
-        await leave_off(service)
-        assert not known._noting, "a database that does not answer is not waited for"
+        await close_background(service)
+        assert not known._recording, "a database that does not answer is not waited for"
     await app._store.leave_loop()

@@ -218,7 +218,7 @@ def test_what_the_receiver_says_is_heeded(one: App, web: Web, secret: str) -> No
     assert (no.error_code, no.attempt, asked["/no"]) == ("webhook_refused", 5, 5)
     assert (gone.state, gone.error_code, gone.attempt) == (State.DEAD_LETTER, "webhook_gone", 1)
     disabled = one.webhooks.get("gone")
-    assert disabled.disabled_reason == "the receiver says it is gone (410)"
+    assert disabled.disabled_reason == "the receiver responded that it is gone (410)"
     assert jobs["gone"] in str(disabled.disabled_by)
     one.enqueue(DELIVER, {"webhook": "gone", "type": "order.paid"})
     waiting = one.enqueue(DELIVER, {"webhook": "no", "type": "order.paid"})

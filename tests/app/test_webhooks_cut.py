@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import App, Backoff, Job, Retry, State, webhooks
 from holdfast.engine.states import FINISHED
-from holdfast.features.webhooks.model import DELIVER, PATIENCE
+from holdfast.features.webhooks.model import DELIVER, MAX_REFUSALS
 from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp
 from tests.support.proxy import Fate, Proxy
@@ -222,11 +222,11 @@ def test_what_is_done_to_an_webhook_while_a_message_is_under_way(app: App, recei
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_a_refusal_after_an_outage_is_counted_from_the_first_refusal(app: App, receiver: Receiver) -> None:
     """Its route is back a little later than its server: what was tried before that is no refusal."""
-    says = [BUSY + b"\r\n"] * PATIENCE + [b"HTTP/1.1 404 No\r\n\r\n"] * (PATIENCE - 1) + [FINE]
+    says = [BUSY + b"\r\n"] * MAX_REFUSALS + [b"HTTP/1.1 404 No\r\n\r\n"] * (MAX_REFUSALS - 1) + [FINE]
     receiver.turn = lambda asked: (None, says.pop(0), "closed")
     job = app.webhooks.test("ops")
     delivered(app, job)
-    assert (one(app, job).state, one(app, job).attempt) == (State.SUCCEEDED, 2 * PATIENCE)
+    assert (one(app, job).state, one(app, job).attempt) == (State.SUCCEEDED, 2 * MAX_REFUSALS)
 
 
 FORMS = {

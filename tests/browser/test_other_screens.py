@@ -118,7 +118,7 @@ def test_a_schedule_is_edited_with_a_look_at_its_times(open_page: Open, stage: S
     kept = the(app.schedules.get(NAME))
     assert kept.zone == "Europe/Paris", "a look saves nothing"
     page.get_by_role("button", name="Save").click()
-    expect(page.locator(".said")).to_contain_text("Saved schedule")
+    expect(page.locator(".flash")).to_contain_text("Saved schedule")
     kept = the(app.schedules.get(NAME))
     assert (kept.timing, kept.zone) == ("0 9 * * MON-FRI", "Asia/Tokyo")
     page.get_by_role("button", name="Delete").click()
@@ -144,7 +144,7 @@ def test_a_group_is_redriven_and_the_rest_discarded(open_page: Open, stage: Stag
     row.get_by_role("button", name="Discard").click()
     expect(page.locator("#ask-question")).to_contain_text("permanently?")
     page.get_by_role("button", name="Confirm").click()
-    expect(page.locator(".said")).to_contain_text("discarded")
+    expect(page.locator(".flash")).to_contain_text("discarded")
     assert the(app.jobs.get(stage.scene.dead)).state is State.CANCELLED
 
 
@@ -161,7 +161,7 @@ def test_a_question_is_answered_by_its_form_and_another_by_a_link(open_page: Ope
     expect(page.get_by_label("Comment")).to_have_value("go ahead")
     page.locator("[name='f:limit']").fill("40")
     page.get_by_role("button", name="Approve").click()
-    expect(page.locator(".said")).to_contain_text("is approved")
+    expect(page.locator(".flash")).to_contain_text("is approved")
     expect(page.get_by_role("region", name="Decisions")).to_contain_text("ada")
     (vote,) = app.approvals.get(stage.scene.approval).votes
     assert (vote.person, vote.how, vote.data["limit"]) == ("ada", "dashboard", 40)
@@ -174,6 +174,6 @@ def test_a_question_is_answered_by_its_form_and_another_by_a_link(open_page: Ope
     assert app.approvals.get(approval.id).votes == []
     link.get_by_label("Your name").fill("eve")
     link.get_by_role("button", name="Deny").click()
-    expect(link.locator(".said")).to_contain_text("is denied")
+    expect(link.locator(".flash")).to_contain_text("is denied")
     (vote,) = app.approvals.get(approval.id).votes
     assert (vote.person, vote.how, vote.verdict) == ("eve", "link", "deny")

@@ -119,10 +119,10 @@ def test_a_queue_is_paused_from_its_row_by_keyboard_and_its_page_has_charts(open
     page.keyboard.press("Tab")
     page.keyboard.type("deploy")
     page.keyboard.press("Enter")
-    expect(page.locator(".said")).to_have_text("Paused queue default of tenant default.")
+    expect(page.locator(".flash")).to_have_text("Paused queue default of tenant default.")
     expect(row).to_contain_text("deploy")
     row.get_by_role("button", name="Resume").press("Enter")
-    expect(page.locator(".said")).to_have_text("Resumed queue default of tenant default.")
+    expect(page.locator(".flash")).to_have_text("Resumed queue default of tenant default.")
     assert site.app.pauses.list() == []
     row.get_by_role("link", name="default", exact=True).press("Enter")
     expect(page.locator("h1")).to_have_text("default")
@@ -210,10 +210,10 @@ def test_without_javascript_one_reads_and_acts(open_page: Open, site: Site) -> N
     got = site.app.jobs.get(job)
     assert got.state is State.QUEUED
     page.get_by_role("button", name="Confirm").click()
-    assert "Cancelled." in page.inner_text(".said")
+    assert "Cancelled." in page.inner_text(".flash")
     assert "cancelled" in page.inner_text(".badge >> nth=0")
     page.reload()
-    assert page.locator(".said").count() == 0
+    assert page.locator(".flash").count() == 0
     page.goto(f"{site.address}/jobs?state=queued")
     page.locator("input[name=id]").first.check()
     page.locator("button[value=cancel]").click()
@@ -221,7 +221,7 @@ def test_without_javascript_one_reads_and_acts(open_page: Open, site: Site) -> N
     page.get_by_role("link", name="Go back").click()
     expect(page).to_have_url(re.compile(r"/jobs\?state=queued$"))
     page.locator("button[value=cancel]").click()
-    assert "No jobs selected." in page.inner_text(".said")
+    assert "No jobs selected." in page.inner_text(".flash")
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def test_health_is_an_exit_code(holdfast: Holdfast, store: Store) -> None:
 def test_health_tells_what_waits_for_people(holdfast: Holdfast, store: Store) -> None:
     well = document(holdfast("health", "--json"))
     assert (well["approvals_open"], well["oldest_approval_age_s"]) == (0, None)
-    assert "oldest asked" not in holdfast("health").stdout
+    assert "oldest approval" not in holdfast("health").stdout
     forward(store)
     asked(store.url)
     forward(store, 90)
@@ -53,7 +53,7 @@ def test_health_tells_what_waits_for_people(holdfast: Holdfast, store: Store) ->
     assert told.exit_code == 0
     lines = [line.split() for line in told.stdout.splitlines()]
     assert ["open", "approvals", "1"] in lines
-    assert ["oldest", "asked", "1", "m", "30", "s", "ago"] in lines
+    assert ["oldest", "approval", "1", "m", "30", "s", "ago"] in lines
     ill = document(holdfast("health", "--json"))
     assert (ill["verdict"], ill["approvals_open"], ill["oldest_approval_age_s"]) == ("ok", 1, 90.0)
     assert document(holdfast("health", "--tenant", "acme", "--json"))["approvals_open"] == 0

@@ -15,7 +15,7 @@ def test_issue_list_and_revoke(holdfast: Holdfast, store: Store) -> None:
     told = holdfast("tokens", "issue", "ci", "--role", "producer", "--expires", "90d", "--tenant", "acme")
     text = told.stdout.strip()
     assert is_token(text)
-    assert "It may enqueue, read for tenant acme." in told.stderr
+    assert "It allows enqueue, read for tenant acme." in told.stderr
     found = store.run(store.tokens.find(hash_of(text)))
     assert found is not None
     assert (found.tenant, found.name) == ("acme", "ci")

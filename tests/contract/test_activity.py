@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast.features.assembly import Store
-from holdfast.features.health import throughput as reads
+from holdfast.features.health import activity as reads
 from holdfast.features.health.statistics import Activity
 from tests.support.schedules import add
 from tests.support.stores import FINAL, forward, open_lease, put, spec, work

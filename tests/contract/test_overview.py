@@ -91,7 +91,7 @@ def test_jobs_without_a_worker_want_attention(store: Store) -> None:
     forward(store)
     put_one(store)
     assert health(store).verdict == "warn"
-    assert "no worker is alive" in health(store).reasons[0].says
+    assert "no worker is running" in health(store).reasons[0].says
     lease = open_lease(store, ttl=10_000)
     assert health(store).verdict == "ok"
     forward(store, 400)

@@ -11,7 +11,7 @@ from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from holdfast.features.audit import store as audit
 from holdfast.features.audit.store import EventFilter
-from holdfast.features.health import activity as reads
+from holdfast.features.health import snapshot as reads
 from holdfast.features.health.statistics import QueuePulse
 from holdfast.stores.requests import ClaimRequest
 from tests.support.stores import forward, put, spec, take

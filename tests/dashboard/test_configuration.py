@@ -109,7 +109,7 @@ async def test_the_configuration_is_listed_and_changed(app: App, http: httpx2.As
         "/subscriptions": ("order.*", "paused", "ledger-reader"),
         "/templates": ("once", "version"),
         "/limits": ("resource printer", "paper"),
-        "/usage": ("Nothing is counted yet",),
+        "/usage": ("No usage data yet",),
     }
     for path, says in pages.items():
         page = (await http.get(path)).text

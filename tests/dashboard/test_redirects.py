@@ -11,7 +11,7 @@ import pytest
 from holdfast import App
 from holdfast.server.app import make_service
 from holdfast.server.pages import below
-from holdfast.server.sessions import onward, tokens_of
+from holdfast.server.sessions import redirect_target, tokens_of
 from tests.api.conftest import HERE, client_of
 
 pytestmark = [pytest.mark.req("JF-14", "JF-16")]
@@ -38,16 +38,16 @@ def lands(location: str) -> str:
 
 @pytest.mark.parametrize("path", ELSEWHERE)
 def test_what_leads_elsewhere_is_replaced(path: str) -> None:
-    assert (below(path), onward(path), below(path, "/jobs")) == ("/", "/", "/jobs")
+    assert (below(path), redirect_target(path), below(path, "/jobs")) == ("/", "/", "/jobs")
 
 
 @pytest.mark.parametrize("path", OURS)
 def test_what_is_ours_is_kept(path: str) -> None:
-    assert (below(path), onward(path), lands(path)) == (path, path, "127.0.0.1:8000")
+    assert (below(path), redirect_target(path), lands(path)) == (path, path, "127.0.0.1:8000")
 
 
 def test_nobody_is_sent_back_to_log_in() -> None:
-    assert [onward(path) for path in ("/login", "/login?next=/login", "/logout")] == ["/", "/", "/"]
+    assert [redirect_target(path) for path in ("/login", "/login?next=/login", "/logout")] == ["/", "/", "/"]
 
 
 @pytest.mark.slow

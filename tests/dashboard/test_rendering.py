@@ -17,7 +17,7 @@ from holdfast.features.tokens.model import scopes_of
 from holdfast.server import rendering
 from holdfast.server.app import API, make_service
 from holdfast.server.auth import Identity, at_this_machine
-from holdfast.server.dashboard import Below
+from holdfast.server.dashboard import DashboardMount
 from holdfast.server.openapi import every_route
 from tests.api.conftest import client_of
 
@@ -119,7 +119,7 @@ def test_around_a_part_stands_what_a_call_would_put_there(app: App) -> None:
 @pytest.mark.slow
 async def test_pages_are_looked_for_first_and_none_of_the_api_is_taken_for_one(app: App) -> None:
     service = make_service(app, authenticate=at_this_machine(app))
-    assert isinstance(service.routes[0], Below)
+    assert isinstance(service.routes[0], DashboardMount)
     assert {route.path for route in every_route(service) if route.path not in API} == set()
     async with client_of(app) as http:
         answers = {path: await http.get(path) for path in ("/api/v1/nothing", "/livez", "/livez/x", "/apis", "/")}

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.req("DP-18", "DP-19")
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("runbooks.md", "guides/pausing.md", "guides/health.md")
-CODE = re.compile(r'Concern\(\s*"(\w+)"')
+CODE = re.compile(r'(?:Concern|_warning)\(\s*"(\w+)"')
 MAY_FAIL = ("health", "doctor")  # that is how they say that something is wrong
 
 

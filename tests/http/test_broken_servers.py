@@ -104,7 +104,7 @@ def test_what_is_busy_or_lost_is_asked_again_and_then_given_up(drive: Drive) -> 
 def test_only_what_is_safe_is_sent_again(drive: Drive) -> None:
     with hostile(hangs_up) as server:
         error = refusal(drive, server, lambda client: client.jobs.cancel("7"))
-        assert "whether it was carried out is not known" in str(error)
+        assert "it is unknown whether it was carried out" in str(error)
         assert len(server.heard) == 1
     with hostile(BUSY, hangs_up, half(b"{"), answers(201, '{"id": "7", "created": true, "reason": null}')) as server:
         handle = drive(server.url).do(lambda client: client.enqueue("mail", {"to": "ada"}))
@@ -148,7 +148,7 @@ def test_whoever_waits_for_a_job_is_not_kept_by_a_service_that_is_silent(drive: 
 
 
 def test_an_answer_without_end_is_cut(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "LARGEST", 100_000)
+    monkeypatch.setattr(transport, "MAX_RESPONSE", 100_000)
     with hostile(answers(200, b" " * 300_000)) as server:
         assert "larger than" in str(refusal(drive, server, retrying=Retrying(tries=1)))
 

@@ -32,7 +32,7 @@ ONCE = Retrying(tries=1)
 
 async def asked(client: Client, word: object) -> Any:
     """The path that the server was asked for, as it says."""
-    return await client._adrive(client._ask(get(f"/{word}")))
+    return await client._adrive(client._request(get(f"/{word}")))
 
 
 FORKING = """
@@ -42,7 +42,7 @@ from holdfast.remote.http_requests import get
 
 def asked(client, word):
     try:
-        return client._drive(client._ask(get(f"/{word}")))["path"] == f"/api/v1/{word}"
+        return client._drive(client._request(get(f"/{word}")))["path"] == f"/api/v1/{word}"
     except Exception as error:
         return getattr(error, "code", repr(error))
 
@@ -98,7 +98,7 @@ from holdfast.remote.http_requests import get
 
 def looped(client):
     async def together():
-        asked = (client._adrive(client._ask(get(f"/{n}"))) for n in range(3))
+        asked = (client._adrive(client._request(get(f"/{n}"))) for n in range(3))
         return [each["path"][-1:] for each in await asyncio.gather(*asked)]
 
     def run(act):
@@ -229,12 +229,12 @@ def test_what_waits_keeps_nobody_else_from_asking() -> None:
 
 
 def test_an_idle_connection_is_given_up_before_the_service_does() -> None:
-    assert uvicorn.Config("app").timeout_keep_alive > transport.IDLE
+    assert uvicorn.Config("app").timeout_keep_alive > transport.KEEPALIVE
     with echoing() as server, Client(server.url, retrying=ONCE) as client:
         cancel = post("/jobs/7/cancel")  # what may not be sent again
         for _ in range(2):
-            assert client._drive(client._ask(cancel))["path"].endswith("/cancel")
+            assert client._drive(client._request(cancel))["path"].endswith("/cancel")
         assert len(server.connections) == 1  # it is kept
         server.connections[0].shutdown(socket.SHUT_RDWR)  # without a word, as servers do
-        assert client._drive(client._ask(cancel))["path"].endswith("/cancel")
+        assert client._drive(client._request(cancel))["path"].endswith("/cancel")
         assert len(server.connections) == 2

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from holdfast import errors, remote
 from holdfast.engine.states import State
 from holdfast.remote import events
-from holdfast.remote.events import Message, Parser, TooLong
+from holdfast.remote.events import Message, MessageTooLong, Parser
 from holdfast.remote.http_requests import Reply
 from holdfast.remote.responses import checked, read
 
@@ -53,10 +53,10 @@ def test_where_to_go_on_is_behind_the_last_message_that_was_whole() -> None:
 
 
 def test_a_stream_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "LONGEST_LINE", 10_000)
+    monkeypatch.setattr(events, "MAX_LINE", 10_000)
     for piece in (b"x" * 1_000, b"data: " + b"x" * 1_000 + b"\n"):
         parser = Parser()
-        with pytest.raises(TooLong):
+        with pytest.raises(MessageTooLong):
             _feed(parser, piece, times=12)
 
 

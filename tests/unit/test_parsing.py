@@ -11,15 +11,15 @@ from fastapi.exceptions import RequestValidationError
 
 from holdfast.errors import HoldfastError
 from holdfast.server import json_body
-from holdfast.server.bodies import MOST_ERRORS, Enqueue, read
+from holdfast.server.bodies import MAX_ERRORS, Enqueue, read
 
 pytestmark = pytest.mark.req("JF-14")
 
-KEYS = b"{" + b",".join(b'"k%d":1' % n for n in range(json_body.MOST_KEYS + 1)) + b"}"
+KEYS = b"{" + b",".join(b'"k%d":1' % n for n in range(json_body.MAX_KEYS + 1)) + b"}"
 HOSTILE = {
     "keys": (KEYS, "body_too_complex"),
-    "values": (b"[" + b"1," * json_body.MOST_VALUES + b"1,1]", "body_too_complex"),
-    "boxes": (b"[" + b"[]," * json_body.MOST_VALUES + b"1]", "body_too_complex"),
+    "values": (b"[" + b"1," * json_body.MAX_VALUES + b"1,1]", "body_too_complex"),
+    "boxes": (b"[" + b"[]," * json_body.MAX_VALUES + b"1]", "body_too_complex"),
     "deep": (b'{"a":' * 20_000 + b"1" + b"}" * 20_000, "payload_too_deep"),
     "never closed": (b"[" * 1_000_000, "payload_too_deep"),
     "a long number": (b"[" + b"9" * 4_000 + b"]", "payload_bad_number"),
@@ -104,4 +104,4 @@ def test_only_utf_8_is_read() -> None:
 def test_an_enqueue_has_few_errors_however_wrong_it_is(body: dict[str, Any]) -> None:
     with pytest.raises(RequestValidationError) as wrong:
         read(Enqueue, json.dumps(body).encode())
-    assert 1 <= len(wrong.value.errors()) <= MOST_ERRORS
+    assert 1 <= len(wrong.value.errors()) <= MAX_ERRORS

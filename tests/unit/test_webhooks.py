@@ -13,7 +13,7 @@ from holdfast import webhooks
 from holdfast.engine.job import DEFAULT_RETRY
 from holdfast.engine.times import EPOCH
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting
-from holdfast.features.webhooks.model import WebhookDraft, check_url, fate_of, message_of
+from holdfast.features.webhooks.model import WebhookDraft, check_url, message_of, verdict_of
 from holdfast.features.webhooks.signing import key_of, secret_of
 from tests.support.characters import CHARACTERS
 
@@ -120,12 +120,12 @@ def test_ids_that_were_seen_are_kept_within_bounds() -> None:
 
 
 def test_what_an_answer_means() -> None:
-    assert {fate_of(status, 1).what for status in (200, 204, 299)} == {"delivered"}
-    assert fate_of(410, 1).what == "gone"
-    assert {fate_of(status, 99).what for status in (500, 503, 408, 425, 429, 100)} == {"again"}
+    assert {verdict_of(status, 1).action for status in (200, 204, 299)} == {"delivered"}
+    assert verdict_of(410, 1).action == "gone"
+    assert {verdict_of(status, 99).action for status in (500, 503, 408, 425, 429, 100)} == {"retry"}
     refusals = (301, 307, 400, 401, 404, 499)
-    assert {fate_of(status, 3).what for status in refusals} == {"again"}
-    assert {fate_of(status, 4).what for status in refusals} == {"given_up"}
+    assert {verdict_of(status, 3).action for status in refusals} == {"retry"}
+    assert {verdict_of(status, 4).action for status in refusals} == {"give_up"}
 
 
 def test_the_same_bytes_each_time_and_nothing_of_the_machine() -> None:

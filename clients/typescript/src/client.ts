@@ -1,4 +1,4 @@
-// The client: enqueue jobs, and one namespace for each noun of the HTTP API.
+// The client: enqueue jobs, and one namespace for each resource of the HTTP API.
 
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -28,8 +28,8 @@ export class Operations extends OperationsNamespace {
   async wait(operationId: string, { timeout, signal }: WaitOptions = {}): Promise<Operation> {
     const end = timeout === undefined ? Infinity : Date.now() + timeout;
     for (let pause = 50; ; pause = Math.min(1_000, pause * 2)) {
-      const found = await this.get(operationId, signal ? { signal } : {});
-      if (found.finished_at !== null) return found;
+      const operation = await this.get(operationId, signal ? { signal } : {});
+      if (operation.finished_at !== null) return operation;
       if (Date.now() + pause >= end) {
         throw new WaitTimeout(`Operation ${operationId} had not ended after ${timeout} ms`, "wait_timeout");
       }

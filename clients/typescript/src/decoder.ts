@@ -1,8 +1,8 @@
-// Decoders: each checks a JSON value of an answer and returns it typed, times as `Date`.
+// Decoders: each checks a JSON value of a response and returns it typed, times as `Date`.
 //
-// Fields that this release does not know are dropped, so that the server may be newer than the client.
+// Unknown fields are dropped, so that the server may be newer than the client.
 
-/** Returns the value typed, or throws a `Mismatch`. `at` is the position in the answer, for the error message. */
+/** Returns the value typed, or throws a `Mismatch`. `at` is the position in the response, for the error message. */
 export type Decoder<T> = (value: unknown, at: string) => T;
 
 export class Mismatch extends Error {
@@ -70,13 +70,13 @@ export function tuple<T extends unknown[]>(...items: { [K in keyof T]: Decoder<T
 
 export function map<T>(item: Decoder<T>): Decoder<Record<string, T>> {
   return (value, at) => {
-    const found = Object.entries(object(value, at));
+    const entries = Object.entries(object(value, at));
     // A name such as __proto__ must become an entry, not the prototype.
-    return Object.fromEntries(found.map(([name, each]) => [name, item(each, `${at}.${name}`)]));
+    return Object.fromEntries(entries.map(([name, each]) => [name, item(each, `${at}.${name}`)]));
   };
 }
 
-/** The first that fits. */
+/** The first decoder that accepts the value. */
 export function either<T extends unknown[]>(...options: { [K in keyof T]: Decoder<T[K]> }): Decoder<T[number]> {
   return (value, at) => {
     let failure: unknown;
@@ -96,13 +96,13 @@ export function record<T extends object>(fields: () => { [K in keyof T]-?: Decod
   let known: [string, Decoder<unknown>][] | undefined;
   return (value, at) => {
     known ??= Object.entries<Decoder<unknown>>(fields());
-    const given = object(value, at);
-    const found: Record<string, unknown> = {};
+    const source = object(value, at);
+    const result: Record<string, unknown> = {};
     for (const [name, decode] of known) {
-      const each = decode(Object.hasOwn(given, name) ? given[name] : undefined, at ? `${at}.${name}` : name);
-      if (each !== undefined) found[name] = each;
+      const each = decode(Object.hasOwn(source, name) ? source[name] : undefined, at ? `${at}.${name}` : name);
+      if (each !== undefined) result[name] = each;
     }
-    return found as T;
+    return result as T;
   };
 }
 

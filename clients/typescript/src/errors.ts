@@ -1,12 +1,12 @@
-// Errors, with the stable codes that Python, SQL and the command line have as well.
+// Errors, with the same stable codes as in Python, SQL and the command line.
 
 export interface Problem {
   code: string;
   detail?: string | undefined;
   fix?: string | undefined;
-  /** The class that Python raises. */
+  /** The class of the error in Python. */
   error?: string | undefined;
-  /** Of `events_gone`: the present end of the ledger, and the number of the last missing event. */
+  /** For `events_gone`: the current end of the ledger, and the number of the last missing event. */
   cursor?: string | undefined;
   through?: number | undefined;
 }
@@ -30,11 +30,11 @@ export class InvalidInput extends HoldfastError {}
 /** Refused by a rule: a missing scope, a paused queue, a full tenant. */
 export class Refused extends HoldfastError {}
 export class NotFound extends Refused {}
-/** The state of the thing does not allow it, or the key was used with another payload. */
+/** The current state does not allow it, or the key was used with another payload. */
 export class Conflict extends Refused {}
 /** The lease has expired, or the job belongs to another worker now. */
 export class StaleLease extends Refused {}
-/** Retention has removed events that were not read. Read the present state again and follow from `cursor`, the end of the
+/** Retention has removed events that were not read. Read the current state again and follow from `cursor`, the end of the
  * ledger at that time; or follow with `gaps: "skip"`. */
 export class EventsGone extends Refused {
   readonly cursor: string | undefined;
@@ -51,9 +51,9 @@ export class EventsGone extends Refused {
 export class WaitTimeout extends HoldfastError {}
 /** The job has ended without success. */
 export class JobFailed extends HoldfastError {}
-/** No answer, or one that says that the server or its database is unavailable. */
+/** No response, or one that reports that the server or its database is unavailable. */
 export class Unavailable extends HoldfastError {}
-/** An answer that does not come from a Holdfast server, or that this release cannot read. */
+/** A response that does not come from a Holdfast server, or that this version cannot read. */
 export class UnexpectedAnswer extends HoldfastError {}
 
 type ErrorClass = new (
@@ -98,7 +98,7 @@ const byStatus: Record<number, ErrorClass> = {
 const noRoute = new Set(["no_such_route", "method_not_allowed"]);
 
 export function errorOf(status: number, problem: Problem): HoldfastError {
-  // A missing route says nothing about the thing that was asked for.
+  // A missing route does not mean that the record does not exist.
   if (noRoute.has(problem.code)) return new UnexpectedAnswer(problem.detail ?? problem.code, problem.code, { status });
   if (problem.code === "events_gone") return new EventsGone(problem.detail ?? problem.code, status, problem);
   const kind = (problem.error && byName[problem.error]) || byStatus[status] || HoldfastError;
@@ -110,12 +110,12 @@ export function isTransient(error: HoldfastError): boolean {
   return error instanceof Unavailable && error.code !== "schema_mismatch";
 }
 
-/** Read a problem document (RFC 9457); throws if it is none. */
-export function problemOf(given: Record<string, unknown>): Problem {
-  const text = (name: string): string | undefined => (typeof given[name] === "string" ? given[name] : undefined);
+/** Read a problem document (RFC 9457); throws if it is not one. */
+export function problemOf(body: Record<string, unknown>): Problem {
+  const text = (name: string): string | undefined => (typeof body[name] === "string" ? body[name] : undefined);
   const code = text("code");
   if (code === undefined || code.length > 100) throw new TypeError("not a problem document");
-  const through = typeof given.through === "number" ? given.through : undefined;
+  const through = typeof body.through === "number" ? body.through : undefined;
   return { code, detail: text("detail"), fix: text("fix"), error: text("error"), cursor: text("cursor"), through };
 }
 

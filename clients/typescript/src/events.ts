@@ -8,7 +8,7 @@ import { EventsNamespace } from "./generated/namespaces.js";
 import { decodeEvent, type Event } from "./generated/types.js";
 import { Parser } from "./sse.js";
 
-/** Which events: those that match all of it. Several values of one are alternatives. */
+/** Conditions that all have to match; several values of one are alternatives. */
 export interface FollowInput {
   kind?: string | string[];
   type?: string | string[];
@@ -21,12 +21,12 @@ export interface FollowInput {
   signal?: AbortSignal;
 }
 
-/** How many events are remembered, so that none is delivered twice after a reconnection. */
+/** Number of recent events that are remembered, so that none is delivered twice after a reconnection. */
 const REMEMBERED = 5_000;
 
 export class Events extends EventsNamespace {
-  /** Events as they happen, until the signal. Reconnects and continues where it was: nothing is missed and nothing
-   * comes twice. Throws `EventsGone` where retention has removed events that were not read. */
+  /** Events as they happen, until the signal. Reconnects at its last position: no event is missed or repeated. Throws
+   * `EventsGone` if retention has removed events that were not read. */
   async *follow(input: FollowInput = {}): AsyncGenerator<Event, void, undefined> {
     const { after, signal, ...query } = input;
     let position = after;

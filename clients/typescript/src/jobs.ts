@@ -21,7 +21,7 @@ export interface Progress {
 
 /** Seconds that one request waits: proxies close connections that are idle for much longer. */
 const LONGEST_POLL = 20;
-/** Milliseconds after the caller's timeout in which the last answer may still arrive. */
+/** Milliseconds after the caller's timeout in which the last response may still arrive. */
 const OVERTIME = 5_000;
 /** Milliseconds between two polls of a server that does not wait. */
 const SHORTEST_POLL = 200;
@@ -42,31 +42,31 @@ export class Jobs extends JobsNamespace {
     const end = timeout === undefined ? Infinity : Date.now() + timeout;
     const until = end + Math.min(OVERTIME, this.transport.timeout);
     for (;;) {
-      const begun = Date.now();
-      const wait = Math.min(LONGEST_POLL, Math.max(0, (end - begun) / 1_000));
+      const started = Date.now();
+      const wait = Math.min(LONGEST_POLL, Math.max(0, (end - started) / 1_000));
       const options = { until, ...(signal && { signal }) };
       const outcome = await this.outcome(jobId, { wait: Number(wait.toFixed(3)) }, options);
       if (outcome.finished) return outcome;
       if (Date.now() >= end) throw new WaitTimeout(`Job ${jobId} had not ended after ${timeout} ms`, "wait_timeout");
-      if (Date.now() - begun < SHORTEST_POLL) await sleep(SHORTEST_POLL, undefined, { signal });
+      if (Date.now() - started < SHORTEST_POLL) await sleep(SHORTEST_POLL, undefined, { signal });
     }
   }
 }
 
 export class JobHandle {
   readonly id: string;
-  /** False if an earlier job stands for this one, or the job was refused; `reason` says why. */
+  /** False if an earlier job has the same key, or the job was refused; `reason` has the code. */
   readonly created: boolean;
   readonly reason: string | null;
   readonly detail: string | null;
   readonly #jobs: Jobs;
 
-  constructor(jobs: Jobs, placed: { id: string | null; created: boolean; reason?: string | null; detail?: string | null }) {
+  constructor(jobs: Jobs, response: { id: string | null; created: boolean; reason?: string | null; detail?: string | null }) {
     this.#jobs = jobs;
-    this.id = placed.id ?? "";
-    this.created = placed.created;
-    this.reason = placed.reason ?? null;
-    this.detail = placed.detail ?? null;
+    this.id = response.id ?? "";
+    this.created = response.created;
+    this.reason = response.reason ?? null;
+    this.detail = response.detail ?? null;
   }
 
   async get(): Promise<Job> {
@@ -93,17 +93,17 @@ export class JobHandle {
     return this.#jobs.cancel(this.id, input);
   }
 
-  /** Run it at another time; with neither a time nor a delay, at once. */
+  /** Run it at another time; without a time or a delay, immediately. */
   reschedule(input: RescheduleJobInput = {}): Promise<Verdict> {
     return this.#jobs.reschedule(this.id, input);
   }
 
-  /** Give it another place in its queue. */
+  /** Move it within its queue. */
   move(input: MoveJobInput): Promise<Verdict> {
     return this.#jobs.move(this.id, input);
   }
 
-  /** Wait for the end and return the job. Throws `WaitTimeout`. If retries are jobs of their own, it is the last one. */
+  /** Wait for the end and return the job. Throws `WaitTimeout`. If its retries are new jobs, returns the last one. */
   async wait(options: WaitOptions = {}): Promise<Job> {
     const outcome = await this.#jobs.ended(this.id, options);
     return (await this.#jobs.details(outcome.id)).job;

@@ -39,8 +39,8 @@ export function jobFields(job: ClaimedJob): Partial<LogLine> {
 /** The producer's trace id, which is stored as a tag; without one, the job's id, which has as many digits. */
 export function traceOf(job: Pick<ClaimedJob, "id" | "tags">): string {
   for (const tag of job.tags) {
-    const given = /^trace:[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}/.exec(tag)?.[1];
-    if (given !== undefined) return given;
+    const trace = /^trace:[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}/.exec(tag)?.[1];
+    if (trace !== undefined) return trace;
   }
   return job.id.replaceAll("-", "").toLowerCase();
 }

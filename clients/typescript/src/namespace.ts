@@ -1,4 +1,4 @@
-// What the namespaces of the client share: a transport, lists read page by page, and idempotency keys.
+// Shared by the namespaces of the client: the transport, lists that are read page by page, and idempotency keys.
 
 import { randomUUID } from "node:crypto";
 
@@ -10,9 +10,9 @@ import type { Request, Transport } from "./transport.js";
 export interface CallOptions {
   /** Abort the request. Whether the server has carried it out is then unknown. */
   signal?: AbortSignal;
-  /** Milliseconds for each try, instead of the client's `timeout`. */
+  /** Milliseconds for each attempt, instead of the client's `timeout`. */
   timeout?: number;
-  /** The time (as of `Date.now()`) after which neither an answer nor a retry is of use. */
+  /** The time (as of `Date.now()`) after which the caller no longer waits for a response or a retry. */
   until?: number;
 }
 
@@ -41,7 +41,7 @@ export abstract class Namespace {
     return new Pages(this.#transport, item, request, true);
   }
 
-  /** A list that comes in one answer. */
+  /** A list that comes in one response. */
   protected whole<T>(item: Decoder<T>, request: Request): Pages<T> {
     return new Pages(this.#transport, item, request, false);
   }
@@ -64,13 +64,13 @@ export class Pages<T> implements AsyncIterable<T> {
   async *[Symbol.asyncIterator](): AsyncGenerator<T, void, undefined> {
     if (!this.#paged) return yield* (await this.page()).items;
     const { limit, after: start } = this.#request.query ?? {};
-    const most = typeof limit === "number" ? limit : Infinity;
+    const total = typeof limit === "number" ? limit : Infinity;
     let after = start as string | undefined;
-    for (let read = 0; read < most; ) {
-      const { items, next } = await this.page({ after, limit: Math.min(PAGE_SIZE, most - read) });
+    for (let read = 0; read < total; ) {
+      const { items, next } = await this.page({ after, limit: Math.min(PAGE_SIZE, total - read) });
       yield* items;
       read += items.length;
-      // A page of events may be empty and not the last one: its position has then moved.
+      // A page of events may be empty without being the last one: its position has then advanced.
       if (next === null || (items.length === 0 && next === after)) return;
       if (next === after) throw unexpected("the next page is the same as this one");
       after = next;
@@ -79,9 +79,9 @@ export class Pages<T> implements AsyncIterable<T> {
 
   /** All items in one array. */
   async all(): Promise<T[]> {
-    const found: T[] = [];
-    for await (const item of this) found.push(item);
-    return found;
+    const items: T[] = [];
+    for await (const item of this) items.push(item);
+    return items;
   }
 
   /** The first item, or undefined. */
@@ -90,18 +90,18 @@ export class Pages<T> implements AsyncIterable<T> {
     return undefined;
   }
 
-  /** One page, for a user interface with a "next" button of its own. */
+  /** One page, for a user interface with a "next" button. */
   page(position: { after?: string | undefined; limit?: number | undefined } = {}): Promise<Page<T>> {
     return this.#transport.ask(this.#decoder, { ...this.#request, query: { ...this.#request.query, ...position } });
   }
 }
 
 /** A path with its parameters escaped: path`/jobs/${id}`. */
-export function path(words: TemplateStringsArray, ...values: string[]): string {
-  return words.reduce((found, word, n) => found + encodeURIComponent(checked(values[n - 1] as string)) + word);
+export function path(parts: TemplateStringsArray, ...values: string[]): string {
+  return parts.reduce((result, part, n) => result + encodeURIComponent(checked(values[n - 1] as string)) + part);
 }
 
-/** "." and ".." as parts of a path would name another route: URLs are resolved before they are sent. */
+/** "." and ".." as segments of a path would name another route: URLs are resolved before they are sent. */
 function checked(value: string): string {
   if (typeof value !== "string" || value === "" || value === "." || value === "..") {
     throw new TypeError(`expected a name or an id, got ${JSON.stringify(value)}`);
@@ -113,7 +113,7 @@ export function newKey(): string {
   return `ts-${randomUUID()}`;
 }
 
-/** With a key that we made, a duplicate is our own earlier request whose answer was lost. */
-export function ours<T extends { created: boolean; reason: string | null }>(key: string | null | undefined, answer: T): T {
-  return key === undefined && answer.reason === "duplicate_key" ? { ...answer, created: true, reason: null } : answer;
+/** With a generated key, a duplicate is an earlier request of this client whose response was lost: count it as created. */
+export function ours<T extends { created: boolean; reason: string | null }>(key: string | null | undefined, response: T): T {
+  return key === undefined && response.reason === "duplicate_key" ? { ...response, created: true, reason: null } : response;
 }

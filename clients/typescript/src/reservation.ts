@@ -1,4 +1,4 @@
-// Reservations: use a resource directly, while no job starts there, for as long as a function runs.
+// Reservations: use a resource directly while a function runs; no job starts there meanwhile.
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -12,7 +12,7 @@ export interface HoldInput {
   resource?: string;
   queue?: string;
   reason?: string;
-  /** Milliseconds until it is given up as busy; without it, as long as it takes. */
+  /** Milliseconds after which it fails as busy; without it, it waits without limit. */
   wait?: number;
   /** Milliseconds that the reservation lasts without renewal (30,000). It is renewed while the function runs. */
   ttl?: number;
@@ -34,7 +34,7 @@ const TTL = 30_000;
 const ENDED = new Set(["released", "expired", "withdrawn"]);
 
 export class Reservations extends ReservationsNamespace {
-  /** Run `work` when the reservation has its turn and the running jobs there have ended. */
+  /** Run `work` when the reservation is active and the running jobs there have ended. */
   async hold<T>(input: HoldInput, work: (held: Held) => Promise<T> | T): Promise<T> {
     const id = randomUUID();
     const ttl = input.ttl ?? TTL;
@@ -43,16 +43,16 @@ export class Reservations extends ReservationsNamespace {
 
     let until: number;
     try {
-      until = await turn(renew, input, ttl);
+      until = await waitUntilHeld(renew, input, ttl);
     } catch (error) {
-      await this.release(id, { reason: failureOf(error) }).catch(ignore); // without an answer it expires
+      await this.release(id, { reason: failureOf(error) }).catch(ignore); // without a response it expires
       throw error;
     }
     const lost = new AbortController();
     const over = new AbortController();
-    const renewal = keep(renew, ttl, until, lost, over.signal);
+    const renewal = keepRenewing(renew, ttl, until, lost, over.signal);
     try {
-      const answer = await work({ id, signal: lost.signal });
+      const result = await work({ id, signal: lost.signal });
       over.abort();
       await renewal;
       await this.release(id, { reason: "released" }).catch((error: unknown) => {
@@ -62,7 +62,7 @@ export class Reservations extends ReservationsNamespace {
       if (lost.signal.aborted) {
         throw new Conflict("The reservation ended before the work did: jobs may have run meanwhile", "reservation_lost");
       }
-      return answer;
+      return result;
     } catch (error) {
       over.abort();
       await renewal;
@@ -72,39 +72,39 @@ export class Reservations extends ReservationsNamespace {
   }
 }
 
-/** Wait for the reservation; returns until when it is held. */
-async function turn(renew: Renew, input: HoldInput, ttl: number): Promise<number> {
+/** Wait for the reservation; returns the time until which it is held. */
+async function waitUntilHeld(renew: Renew, input: HoldInput, ttl: number): Promise<number> {
   const end = input.wait === undefined ? Infinity : Date.now() + input.wait;
   for (let n = 0; ; n += 1) {
-    const asked = Date.now();
-    const found = await renew();
-    if (ENDED.has(found.state)) throw new Conflict("Someone else ended the reservation", "reservation_lost");
-    const held = found.state === "active" && (input.atOnce || found.running === 0);
-    if (held && Date.now() < asked + ttl) return asked + ttl; // a slower answer may describe an expired reservation
-    if (Date.now() >= end) throw busy(found);
+    const requested = Date.now();
+    const reservation = await renew();
+    if (ENDED.has(reservation.state)) throw new Conflict("Someone else ended the reservation", "reservation_lost");
+    const held = reservation.state === "active" && (input.atOnce || reservation.running === 0);
+    if (held && Date.now() < requested + ttl) return requested + ttl; // a slower response may describe an expired one
+    if (Date.now() >= end) throw busy(reservation);
     await sleep(Math.min(FIRST_POLLS[n] ?? LATER_POLLS, ttl / 3));
   }
 }
 
 /** Renew until `over`, also across a short outage of the server. */
-async function keep(renew: Renew, ttl: number, held: number, lost: AbortController, over: AbortSignal): Promise<void> {
+async function keepRenewing(renew: Renew, ttl: number, held: number, lost: AbortController, over: AbortSignal): Promise<void> {
   let until = held;
   for (;;) {
     await sleep(ttl / 3, undefined, { signal: over, ref: false }).catch(ignore);
     if (over.aborted) return;
     try {
-      const asked = Date.now();
+      const requested = Date.now();
       if ((await renew()).state !== "active") return lost.abort();
-      until = asked + ttl;
+      until = requested + ttl;
     } catch (error) {
       if (!(error instanceof Unavailable) || Date.now() >= until) return lost.abort();
     }
   }
 }
 
-function busy(found: Reserved): Conflict {
-  const what = found.scope === "all" ? "everything" : `${found.scope} ${found.name}`;
-  const why = found.state === "active" ? `${found.running} jobs are still running there` : `${found.ahead} reservations are before this one`;
+function busy({ scope, name, state, running, ahead }: Reserved): Conflict {
+  const what = scope === "all" ? "everything" : `${scope} ${name}`;
+  const why = state === "active" ? `${running} jobs are still running there` : `${ahead} reservations are before this one`;
   return new Conflict(`Could not reserve ${what}: ${why}`, "reservation_busy");
 }
 

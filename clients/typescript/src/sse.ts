@@ -10,7 +10,7 @@ const LONGEST = 4 * 1024 * 1024;
 export class Parser {
   /** The id of the last complete message. */
   lastId: string | undefined;
-  /** Milliseconds that the server asks to wait before reconnecting. */
+  /** The delay in milliseconds that the server requests before a reconnection. */
   retry: number | undefined;
   /** Whether a complete message has arrived. */
   received = false;

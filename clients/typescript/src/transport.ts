@@ -13,9 +13,9 @@ export interface TransportOptions {
   token?: string;
   /** The tenant to act in, for a token of all tenants. */
   tenant?: string;
-  /** Milliseconds that an answer may take (30,000). */
+  /** Milliseconds that a response may take (30,000). */
   timeout?: number;
-  /** How often a request is sent at most, where repeating is safe (5). */
+  /** Maximum number of times a request is sent, if repeating is safe (5). */
   tries?: number;
   /** Another `fetch`, for example one with a proxy. */
   fetch?: typeof fetch;
@@ -31,9 +31,9 @@ export interface Request {
   repeatable?: boolean;
   /** Milliseconds in addition to the timeout, for a request that waits at the server. */
   patience?: number;
-  /** Milliseconds for each try, instead of the client's timeout. */
+  /** Milliseconds for each attempt, instead of the client's timeout. */
   timeout?: number | undefined;
-  /** The time (as of `Date.now()`) after which neither an answer nor a retry is of use. */
+  /** The time (as of `Date.now()`) after which the caller no longer waits for a response or a retry. */
   until?: number | undefined;
   signal?: AbortSignal | undefined;
 }
@@ -42,7 +42,7 @@ const RETRIED = new Set([429, 502, 503, 504]);
 const FIRST_PAUSE = 250;
 const LONGEST_PAUSE = 8_000;
 const LONGEST_RETRY_AFTER = 60_000;
-const LARGEST_ANSWER = 64 * 1024 * 1024;
+const LARGEST_RESPONSE = 64 * 1024 * 1024;
 const EXCERPT = 200;
 
 export class Transport {
@@ -55,8 +55,8 @@ export class Transport {
   readonly #fetch: typeof fetch;
 
   constructor(options: TransportOptions = {}) {
-    const given = options.url ?? process.env.HOLDFAST_API_URL;
-    const url = given && URL.canParse(given) ? new URL(given) : undefined;
+    const address = options.url ?? process.env.HOLDFAST_API_URL;
+    const url = address && URL.canParse(address) ? new URL(address) : undefined;
     if (!url || !/^https?:$/.test(url.protocol) || url.username || url.password || url.search || url.hash) {
       throw new HoldfastError("Expected the http(s) URL of a Holdfast server", "invalid_url", {
         fix: "Pass `url`, or set HOLDFAST_API_URL.",
@@ -71,49 +71,49 @@ export class Transport {
     this.#fetch = options.fetch ?? fetch;
   }
 
-  /** Send a request and decode its answer. */
+  /** Send a request and decode its response. */
   async ask<T>(decode: Decoder<T>, request: Request): Promise<T> {
-    const [response, body] = await this.#answer(request, wholeBody);
+    const [response, body] = await this.#request(request, wholeBody);
     const text = body.toString("utf8");
-    let found: unknown = null;
+    let value: unknown = null;
     if (text !== "") {
       try {
-        found = JSON.parse(text);
+        value = JSON.parse(text);
       } catch {
         throw unexpected(this.#notOurs(response, text), response.status);
       }
     }
     try {
-      return decode(found, "");
+      return decode(value, "");
     } catch (error) {
       if (!(error instanceof Mismatch)) throw error;
-      throw unexpected(`cannot read the answer to ${request.method} ${request.path}: ${error.message}`, response.status);
+      throw unexpected(`cannot read the response to ${request.method} ${request.path}: ${error.message}`, response.status);
     }
   }
 
-  /** Send a request whose answer is a file. */
+  /** Send a request whose response is a file. */
   async bytes(request: Request): Promise<Uint8Array> {
-    const [, body] = await this.#answer({ ...request, headers: { accept: "*/*" } }, wholeBody);
+    const [, body] = await this.#request({ ...request, headers: { accept: "*/*" } }, wholeBody);
     return new Uint8Array(body);
   }
 
-  /** A successful answer and what `read` returned of it. Retries what is safe to repeat; throws everything else. */
-  async #answer<T>(request: Request, read: (response: Response) => Promise<T>): Promise<[Response, T]> {
+  /** A successful response and the result of `read`. Retries repeatable requests; throws all other failures. */
+  async #request<T>(request: Request, read: (response: Response) => Promise<T>): Promise<[Response, T]> {
     const repeatable = request.repeatable ?? request.method === "GET";
     for (let tried = 1; ; tried++) {
-      let response: Response | undefined;
+      let failed: Response | undefined;
       let failure: HoldfastError;
       try {
-        const got = await this.#send(request);
-        if (got.ok) return [got, await this.#within(request, () => read(got))];
-        response = got;
-        failure = await this.#failure(request, got);
+        const response = await this.#send(request);
+        if (response.ok) return [response, await this.#within(request, () => read(response))];
+        failed = response;
+        failure = await this.#failure(request, response);
       } catch (error) {
         request.signal?.throwIfAborted();
         if (error instanceof HoldfastError) throw error;
-        failure = unavailable(`${this.base} did not answer ${request.method} ${request.path}: ${reason(error)}`);
+        failure = unavailable(`no response from ${this.base} to ${request.method} ${request.path}: ${reason(error)}`);
       }
-      const pause = repeatable && tried < this.tries ? pauseAfter(response, failure, tried) : undefined;
+      const pause = repeatable && tried < this.tries ? pauseAfter(failed, failure, tried) : undefined;
       if (pause === undefined || Date.now() + pause >= (request.until ?? Infinity)) throw failure;
       await sleep(pause, undefined, { signal: request.signal });
     }
@@ -121,14 +121,14 @@ export class Transport {
 
   /** Open a stream of server-sent events. */
   async open(request: Request): Promise<Response> {
-    const [response] = await this.#answer(request, () => Promise.resolve());
+    const [response] = await this.#request(request, () => Promise.resolve());
     if ((response.headers.get("content-type") ?? "").includes("text/event-stream")) return response;
     const body = await this.#within(request, () => wholeBody(response)).catch(() => "");
     throw unexpected(this.#notOurs(response, String(body)), response.status);
   }
 
-  /** Milliseconds before a stream is opened again. A stream that ends before its first message counts as no answer, and
-   * is given up after as many tries. */
+  /** Milliseconds before a stream is opened again. A stream that ends before its first message counts as no response, and
+   * fails after as many attempts. */
   reconnectDelay(stream: { retry: number | undefined }, silent: number): number {
     if (silent === 0) return Math.min(Math.max(stream.retry ?? 0, FIRST_PAUSE), LONGEST_PAUSE);
     if (silent < this.tries) return backoff(silent);
@@ -174,7 +174,7 @@ export class Transport {
       await response.body?.cancel();
       throw new HoldfastError(`${this.base} redirects; the token is not sent elsewhere`, "redirected", {
         status: response.status,
-        fix: "Use the URL at which the server itself answers.",
+        fix: "Use the URL of the server itself.",
       });
     }
     return response;
@@ -183,22 +183,22 @@ export class Transport {
   /** Run `act` within the time limit, and until the caller's signal. */
   async #within<T>(request: Request, act: (signal: AbortSignal) => Promise<T>): Promise<T> {
     const limit = new AbortController();
-    const most = (request.timeout ?? this.timeout) + (request.patience ?? 0);
+    const timeout = (request.timeout ?? this.timeout) + (request.patience ?? 0);
     const timer = setTimeout(
       () => limit.abort(new DOMException("timed out", "TimeoutError")),
-      Math.min(most, Math.max(0, (request.until ?? Infinity) - Date.now())),
+      Math.min(timeout, Math.max(0, (request.until ?? Infinity) - Date.now())),
     );
     const signal = request.signal ? AbortSignal.any([limit.signal, request.signal]) : limit.signal;
-    let tell = (): void => undefined;
-    const over = new Promise<never>((_, reject) => {
-      tell = () => reject(signal.reason);
-      signal.addEventListener("abort", tell, { once: true });
+    let onAbort = (): void => undefined;
+    const aborted = new Promise<never>((_, reject) => {
+      onAbort = () => reject(signal.reason);
+      signal.addEventListener("abort", onAbort, { once: true });
     });
     try {
-      return await Promise.race([act(signal), over]);
+      return await Promise.race([act(signal), aborted]);
     } finally {
       clearTimeout(timer);
-      signal.removeEventListener("abort", tell);
+      signal.removeEventListener("abort", onAbort);
     }
   }
 
@@ -216,7 +216,7 @@ export class Transport {
 
   #notOurs(response: Response, text: string): string {
     const shown = this.#redact(text.slice(0, 4 * EXCERPT)).replace(/\s+/g, " ").slice(0, EXCERPT);
-    return `not an answer of a Holdfast server: status ${response.status}, beginning with ${JSON.stringify(shown)}`;
+    return `not a response of a Holdfast server: status ${response.status}, beginning with ${JSON.stringify(shown)}`;
   }
 
   #redact(text: string): string {
@@ -231,7 +231,7 @@ async function wholeBody(response: Response): Promise<Buffer> {
   let size = 0;
   for await (const part of response.body as AsyncIterable<Uint8Array>) {
     size += part.byteLength;
-    if (size > LARGEST_ANSWER) throw unexpected(`the answer is larger than ${LARGEST_ANSWER} bytes`);
+    if (size > LARGEST_RESPONSE) throw unexpected(`the response is larger than ${LARGEST_RESPONSE} bytes`);
     parts.push(part);
   }
   return Buffer.concat(parts);
@@ -244,13 +244,13 @@ function backoff(tried: number): number {
 function pauseAfter(response: Response | undefined, failure: HoldfastError, tried: number): number | undefined {
   const own = backoff(tried);
   if (!response) return own;
-  // A refusal (a paused queue, a full tenant) is an answer.
+  // A refusal (a paused queue, a full tenant) is final.
   if (!RETRIED.has(response.status) || !isTransient(failure)) return undefined;
-  const asked = response.headers.get("retry-after");
-  if (asked === null) return own;
-  const theirs = /^\d+(\.\d+)?$/.test(asked) ? Number(asked) * 1_000 : Date.parse(asked) - Date.now();
-  if (!Number.isFinite(theirs)) return own;
-  return theirs > LONGEST_RETRY_AFTER ? undefined : Math.max(theirs, own);
+  const header = response.headers.get("retry-after");
+  if (header === null) return own;
+  const requested = /^\d+(\.\d+)?$/.test(header) ? Number(header) * 1_000 : Date.parse(header) - Date.now();
+  if (!Number.isFinite(requested)) return own;
+  return requested > LONGEST_RETRY_AFTER ? undefined : Math.max(requested, own);
 }
 
 function reason(error: unknown): string {

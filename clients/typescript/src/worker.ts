@@ -1,7 +1,7 @@
 // A worker: claims jobs under a lease, runs their handlers, and settles each attempt.
 //
-// A timer of its own renews the lease. Every request about a job carries the fence (lease, attempt): the worker aborts
-// the signal of a handler whose job the server no longer counts as its own, and settles nothing for it.
+// A timer renews the lease. Every request about a job carries the fence (lease, attempt): when the lease no longer holds
+// a job, the worker aborts the signal of its handler and settles nothing for it.
 
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -10,7 +10,7 @@ import type { LeasesNamespace } from "./generated/namespaces.js";
 import type { ClaimedJob, HeldJob, SettleInput } from "./generated/types.js";
 import { jobFields, jsonLines, oneLine, type Level, type Log, type LogLine } from "./log.js";
 
-/** Thrown by a handler: retry, after this many seconds or by the job's policy. */
+/** Thrown by a handler: retry, after a number of seconds or by the job's policy. */
 export class Retry extends Error {
   constructor(
     message: string,
@@ -24,7 +24,7 @@ export class Retry extends Error {
 export class Reject extends Error {
   override name = "Reject";
 }
-/** Thrown by a handler: run it again after this many seconds, without using up an attempt. */
+/** Thrown by a handler: run it again after a number of seconds, without using up an attempt. */
 export class Snooze extends Error {
   constructor(
     readonly after: number,
@@ -64,7 +64,7 @@ export interface WorkerOptions {
   name?: string;
   /** Seconds that the lease lasts without renewal (30). It is renewed three times in that time. */
   ttl?: number;
-  /** Milliseconds that running jobs have after the stop (10,000). The worker then hands them back at no cost. */
+  /** Milliseconds that running jobs have after the stop (10,000). The worker then releases them; no attempt is used up. */
   grace?: number;
   /** Seconds that a claim waits at the server for a job (10). */
   wait?: number;
@@ -92,7 +92,7 @@ export class Worker {
   readonly #options: Required<WorkerOptions>;
   readonly #running = new Map<string, Running>();
   #lease: string | undefined;
-  /** How many claims were sent, and how many of them are over. */
+  /** The number of claims that were sent, and of those that have ended. */
   #claimsSent = 0;
   #claimsOver = 0;
   /** Jobs that the lease holds and this worker does not know, with the number of claims sent when they were seen. */
@@ -121,7 +121,7 @@ export class Worker {
   }
 
   /** Run until the signal, or without one until SIGTERM or SIGINT. Then claim nothing more, let running jobs end within
-   * the grace period, and hand the rest back. */
+   * the grace period, and release the rest. */
   async run(signal?: AbortSignal): Promise<void> {
     if (signal) return this.#run(signal);
     const stop = new AbortController();
@@ -152,7 +152,7 @@ export class Worker {
       }
     } finally {
       this.#log("info", `Worker stopping: ${this.#running.size} jobs running`);
-      await this.#leave();
+      await this.#shutDown();
       over.abort();
       await renewal;
       this.#log("info", "Worker stopped");
@@ -223,9 +223,9 @@ export class Worker {
       log: (message, level = "info") => this.#log(level, message, jobFields(claim)),
     };
     this.#log("debug", "Job started", jobFields(claim));
-    const begun = performance.now();
+    const started = performance.now();
     const ending = await this.#attempt(claim, context);
-    const duration = Math.round(performance.now() - begun) / 1_000;
+    const duration = Math.round(performance.now() - started) / 1_000;
     if (each.ours) await this.#settle(lease, each, ending, duration);
     else this.#log("warning", "Result dropped: the job belongs to another worker or was cancelled", { ...jobFields(claim), duration });
   }
@@ -242,8 +242,8 @@ export class Worker {
     }
   }
 
-  /** Record how the attempt ended. During an outage it is tried again for as long as the job is this worker's: giving up
-   * would run finished work a second time. */
+  /** Record how the attempt ended. During an outage this is retried for as long as the lease holds the job: otherwise
+   * finished work would run a second time. */
   async #settle(lease: string, each: Running, ending: Ending, duration: number): Promise<void> {
     const { claim } = each;
     const fields = { ...jobFields(claim), duration, ...(ending.error?.type ? { error: ending.error.type } : {}) };
@@ -257,7 +257,7 @@ export class Worker {
         if (error instanceof StaleLease) return this.#log("warning", `Result not recorded: ${error.message}`, fields);
         if (!(error instanceof HoldfastError) || !isTransient(error)) {
           this.#log("error", `Result refused: ${messageOf(error)}`, fields);
-          if (ending.outcome !== "succeeded") return; // the next renewal hands the job back
+          if (ending.outcome !== "succeeded") return; // the next renewal releases the job
           ending = { outcome: "reject", error: { type: "ResultRefused", message: messageOf(error).slice(0, 2_000) } };
           continue;
         }
@@ -267,7 +267,7 @@ export class Worker {
     }
   }
 
-  /** Renew the lease three times in its life, and compare what it holds with what runs here. */
+  /** Renew the lease three times per `ttl`, and compare the jobs it holds with those that run here. */
   async #renewals(over: AbortSignal): Promise<void> {
     const every = (this.#options.ttl * 1_000) / 3;
     while (!over.aborted) {
@@ -282,7 +282,7 @@ export class Worker {
           if (this.#running.get(id) === each && held.get(id) !== each.claim.attempt) this.#lost(each);
         }
         const orphans = this.#orphans(jobs.filter((job) => !before.has(job.id) && !this.#running.has(job.id)));
-        if (orphans.length > 0) await this.#handBack(lease, orphans);
+        if (orphans.length > 0) await this.#release(lease, orphans);
       } catch (error) {
         if (over.aborted) return;
         if (error instanceof StaleLease) this.#lostAll(lease);
@@ -294,13 +294,13 @@ export class Worker {
   /** Renew the lease; returns the jobs it holds. */
   async #held(lease: string, signal?: AbortSignal): Promise<HeldJob[]> {
     const { ttl } = this.#options;
-    // A lost answer must not cost the lease: each try has a third of its time.
+    // A lost response must not cost the lease: each attempt has a third of its time.
     const timeout = (ttl * 1_000) / 3;
     return (await this.#leases.renew(lease, { ttl }, signal ? { timeout, signal } : { timeout })).jobs;
   }
 
-  /** Jobs of the lease that no running claim can still bring: the answer to their claim or settlement was lost. They are
-   * handed back, so that another worker can run them. */
+  /** Jobs of the lease that no pending claim can still return: the response to their claim or settlement was lost. They
+   * are released, so that another worker can run them. */
   #orphans(unknown: readonly HeldJob[]): HeldJob[] {
     const seen = new Map(unknown.map((job) => [`${job.id} ${job.attempt}`, job]));
     for (const key of this.#unknown.keys()) if (!seen.has(key)) this.#unknown.delete(key);
@@ -332,7 +332,7 @@ export class Worker {
     return true;
   }
 
-  async #leave(): Promise<void> {
+  async #shutDown(): Promise<void> {
     const rest = () => Promise.all([...this.#running.values()].map((each) => each.done));
     await Promise.race([rest(), sleep(this.#options.grace, undefined, { ref: false })]);
     const lease = this.#lease;
@@ -340,18 +340,18 @@ export class Worker {
     this.#lease = undefined;
     if (lease === undefined) return;
     try {
-      // What the server says it holds, including jobs of a claim whose answer did not arrive.
+      // The jobs of the lease according to the server, including those of a claim whose response was lost.
       const held = await this.#held(lease);
-      if (held.length > 0) await this.#handBack(lease, held);
+      if (held.length > 0) await this.#release(lease, held);
       await this.#leases.end(lease);
     } catch (error) {
       this.#log("warning", `Lease not ended, it will expire: ${messageOf(error)}`);
     }
   }
 
-  async #handBack(lease: string, jobs: readonly HeldJob[]): Promise<void> {
+  async #release(lease: string, jobs: readonly HeldJob[]): Promise<void> {
     await this.#leases.release(lease, { jobs: jobs.map(({ id, attempt }) => ({ id, attempt })) });
-    this.#log("info", `Jobs handed back: ${jobs.length}`);
+    this.#log("info", `Jobs released: ${jobs.length}`);
   }
 
   #log(level: Level, message: string, fields: Partial<LogLine> = {}): void {
@@ -362,17 +362,17 @@ export class Worker {
 }
 
 function endingOf(error: unknown): Ending {
-  const known = error instanceof Error ? error : new Error(String(error));
-  const said = {
-    type: (known.constructor.name || known.name || "Error").slice(0, 200),
-    message: known.message.slice(0, 2_000),
-    ...(known.stack ? { traceback: known.stack.slice(0, 16_000) } : {}),
+  const thrown = error instanceof Error ? error : new Error(String(error));
+  const report = {
+    type: (thrown.constructor.name || thrown.name || "Error").slice(0, 200),
+    message: thrown.message.slice(0, 2_000),
+    ...(thrown.stack ? { traceback: thrown.stack.slice(0, 16_000) } : {}),
   };
-  if (known instanceof Retry) return { outcome: "retry", error: said, after: known.after };
-  if (known instanceof Reject) return { outcome: "reject", error: said };
-  if (known instanceof Snooze) return { outcome: "snooze", error: said, after: known.after };
-  if (known instanceof Cancel) return { outcome: "cancel", error: said };
-  return { outcome: "failed", error: said };
+  if (thrown instanceof Retry) return { outcome: "retry", error: report, after: thrown.after };
+  if (thrown instanceof Reject) return { outcome: "reject", error: report };
+  if (thrown instanceof Snooze) return { outcome: "snooze", error: report, after: thrown.after };
+  if (thrown instanceof Cancel) return { outcome: "cancel", error: report };
+  return { outcome: "failed", error: report };
 }
 
 function messageOf(error: unknown): string {

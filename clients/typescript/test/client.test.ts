@@ -56,7 +56,7 @@ test("a job is enqueued, read, listed, moved, rescheduled and cancelled", async 
   assert.deepEqual(types.at(-1), "cancel");
 });
 
-test("many at once, and every page of them", async () => {
+test("many jobs are enqueued in one request and read page by page", async () => {
   const calls = Array.from({ length: 230 }, (_, n) => ({ kind: "ts.many", payload: { n }, queue: "ts-many" }));
   const made = await client.enqueueMany(calls);
   assert.equal(made.filter((each) => each.created).length, 230);
@@ -129,7 +129,7 @@ test("approvals are listed, read, approved and denied, also by a token for one d
   assert.equal((await client.approvals.get(third.id)).approval.state, "approved");
 });
 
-test("the token is shown nowhere, and another is refused", async () => {
+test("the token is never printed, and an unknown one is refused", async () => {
   assert.ok(token.length > 20);
   assert.ok(!inspect(client, { depth: 10, showHidden: true }).includes(token));
   const stranger = new Client({ token: "hf_another" });
@@ -140,21 +140,21 @@ test("the token is shown nowhere, and another is refused", async () => {
 // --- broken servers ---
 
 let broken: Server;
-let asked: { url: string; key: string | undefined }[] = [];
+let requests: { url: string; key: string | undefined }[] = [];
 
 before(async () => {
   broken = createServer((request, response) => {
-    asked.push({ url: request.url ?? "", key: request.headers["idempotency-key"] as string | undefined });
+    requests.push({ url: request.url ?? "", key: request.headers["idempotency-key"] as string | undefined });
     const how = (request.url ?? "").split("/")[1];
     if (how === "html") response.end("<html>" + token);
-    else if (how === "lost" && asked.length < 3) request.socket.destroy();
+    else if (how === "lost" && requests.length < 3) request.socket.destroy();
     else if (how === "busy") response.writeHead(503).end("busy");
     else if (how === "shape") response.setHeader("content-type", "application/json").end('{"job": {"id": 7}}');
     else if (how === "away") response.writeHead(307, { location: "http://127.0.0.2:1/" }).end();
     else if (how === "half") response.writeHead(200, { "content-length": 9 }).write("{", () => request.socket.destroy());
     else if (how === "mute") mute(request.headers["last-event-id"], response, () => request.socket.destroy());
     else if (how === "locked") locked(response);
-    else if (how === "cut") told(request.headers["last-event-id"], response, () => request.socket.destroy());
+    else if (how === "cut") cutStream(request.headers["last-event-id"], response, () => request.socket.destroy());
     else if (how === "slow") response.writeHead(200).write("{");
     else response.setHeader("content-type", "application/json").end('{"id": "7", "tenant": "default", "created": false, "reason": "duplicate_key"}');
   });
@@ -169,19 +169,19 @@ after(() => {
 /** A stream that breaks before its first event, and names its start in a header. The third connection has an event. */
 function mute(after: string | string[] | undefined, response: ServerResponse, cut: () => void): void {
   response.writeHead(200, { "content-type": "text/event-stream", "holdfast-cursor": "40" });
-  if (asked.length < 3) response.write("re", cut);
+  if (requests.length < 3) response.write("re", cut);
   else response.write(`retry: 0\n\n${event(Number(after ?? 0) + 1)}`);
 }
 
 function locked(response: ServerResponse): void {
   const problem = { code: "database_locked", error: "StoreUnavailable" };
-  const first = asked.length === 1;
+  const first = requests.length === 1;
   response.writeHead(first ? 503 : 200, { "content-type": "application/json" });
   response.end(JSON.stringify(first ? problem : { items: [], next: null }));
 }
 
 /** Events 1 to 6; each connection breaks within the third event, after its id. */
-function told(after: string | string[] | undefined, response: ServerResponse, cut: () => void): void {
+function cutStream(after: string | string[] | undefined, response: ServerResponse, cut: () => void): void {
   const begin = Number(after ?? 0) + 1;
   response.writeHead(200, { "content-type": "text/event-stream" });
   response.write(`retry: 10\n\n${event(begin)}${event(begin + 1)}${event(begin + 2).slice(0, 60)}`, cut);
@@ -196,7 +196,7 @@ function event(seq: number): string {
 function at(how: string, options: { tries?: number; timeout?: number } = {}): Client {
   const address = broken.address();
   assert.ok(address && typeof address === "object");
-  asked = [];
+  requests = [];
   return new Client({ url: `http://127.0.0.1:${address.port}/${how}`, token, tries: 3, ...options });
 }
 
@@ -211,45 +211,45 @@ test("a broken server gives a clear error, in time, without the token", async ()
   await failed("html", UnexpectedAnswer);
   await failed("shape", UnexpectedAnswer);
   await failed("away", HoldfastError);
-  assert.equal(asked.length, 1);
+  assert.equal(requests.length, 1);
   await failed("slow", Unavailable, { timeout: 300, tries: 1 });
   await assert.rejects(at("slow", { timeout: 300 }).wait("7", { timeout: 100 }), Unavailable);
-  assert.equal(asked.length, 1); // the caller does not wait any longer
+  assert.equal(requests.length, 1); // the caller does not wait any longer
   await failed("half", Unavailable, { tries: 2 });
-  assert.equal(asked.length, 2);
+  assert.equal(requests.length, 2);
   await failed("busy", Unavailable);
-  assert.equal(asked.length, 3);
+  assert.equal(requests.length, 3);
 });
 
-test("a lost connection makes no second job: the key is made once", async () => {
+test("a lost connection makes no second job: the repeated request has the same key", async () => {
   const made = await at("lost").enqueue("mail");
   assert.deepEqual([made.id, made.created, made.reason], ["7", true, null]);
-  assert.equal(asked.length, 3);
-  assert.equal(new Set(asked.map((each) => each.key)).size, 1);
+  assert.equal(requests.length, 3);
+  assert.equal(new Set(requests.map((each) => each.key)).size, 1);
   await assert.rejects(at("lost").jobs.cancel("7"), Unavailable);
-  assert.equal(asked.length, 1);
+  assert.equal(requests.length, 1);
 });
 
 test("a stream that breaks within an event continues with that event", async () => {
   const seen = await collect(at("cut").events.follow({ after: "0" }), 6);
   assert.deepEqual(seen.map((event) => event.seq), [1, 2, 3, 4, 5, 6]);
-  assert.equal(asked.length, 3);
+  assert.equal(requests.length, 3);
 });
 
-test("a stream that breaks before its first event keeps its start; one that never has an event is given up", async () => {
+test("a stream that breaks before its first event keeps its start; one that never has an event fails", async () => {
   const [first] = await collect(at("mute").events.follow(), 1);
   assert.equal(first?.seq, 41);
-  assert.equal(asked.length, 3);
+  assert.equal(requests.length, 3);
   await assert.rejects(collect(at("mute", { tries: 2 }).events.follow(), 1), (error) => error instanceof Unavailable && /before the first event/.test(error.message));
-  assert.equal(asked.length, 2);
+  assert.equal(requests.length, 2);
 });
 
 test("a request is repeated while the database is unavailable", async () => {
   assert.deepEqual(await collect(at("locked").jobs.list(), 1), []);
-  assert.equal(asked.length, 2);
+  assert.equal(requests.length, 2);
 });
 
-test("a stream is not opened again without a pause, whatever the server asks for", () => {
+test("a stream is not opened again without a pause, whatever delay the server requests", () => {
   const transport = new Transport({ url: "http://127.0.0.1:1" });
   assert.deepEqual([undefined, 0, 1, 999_999_999].map((retry) => transport.reconnectDelay({ retry }, 0)), [250, 250, 250, 8_000]);
 });

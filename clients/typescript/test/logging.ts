@@ -1,4 +1,4 @@
-// A worker process that logs as it does by default, until SIGTERM.
+// A worker process with the default log, until SIGTERM.
 
 import { Client } from "../src/index.js";
 
@@ -8,7 +8,7 @@ await new Client()
     handlers: {
       [kind]: (payload, context) => {
         context.log("from the handler");
-        if ((payload as { fail: boolean }).fail) throw new TypeError("asked\nto fail");
+        if ((payload as { fail: boolean }).fail) throw new TypeError("requested\nfailure");
         return 7;
       },
     },

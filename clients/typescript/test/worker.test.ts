@@ -28,14 +28,14 @@ async function working<T>(kind: string, handler: Handler, act: () => Promise<T>,
   }
 }
 
-/** A connection on which nothing ever comes. */
+/** A connection without a response. */
 function unanswered(signal: AbortSignal | null | undefined): Promise<Response> {
   return new Promise((_, reject) => signal?.addEventListener("abort", () => reject(signal.reason)));
 }
 
-// Each has a kind and a queue of its own.
+// Each test has its own kind and queue.
 describe("a worker", { concurrency: true }, () => {
-  it("jobs are completed, several at a time, and failures are told", async () => {
+  it("jobs are completed, several at a time, and failures are recorded", async () => {
     const kind = "ts.work";
     let most = 0;
     let now = 0;
@@ -119,7 +119,7 @@ describe("a worker", { concurrency: true }, () => {
     assert.equal((await client.jobs.get(id))?.state, "cancelled");
   });
 
-  it("a worker that is told to stop hands back what it has not done, at no cost", async () => {
+  it("a worker that stops releases unfinished jobs without using up an attempt", async () => {
     const kind = "ts.stopped";
     const id = await made(kind);
     let first = true;
@@ -144,7 +144,7 @@ describe("a worker", { concurrency: true }, () => {
     const victim = spawn(process.execPath, [fileURLToPath(new URL("./victim.js", import.meta.url)), kind], {
       stdio: ["ignore", "pipe", "inherit"],
     });
-    await once(victim.stdout, "data"); // it has the job, and has saved how far it is
+    await once(victim.stdout, "data"); // it has the job, and has saved a checkpoint
     victim.kill("SIGKILL");
     await once(victim, "exit");
     const handler: Handler = (_, { job }) => ({ attempt: job.attempt, ...job.checkpoints });
@@ -153,13 +153,13 @@ describe("a worker", { concurrency: true }, () => {
     assert.equal((await client.jobs.get(id))?.crashes, 1);
   });
 
-  it("a worker that may not work says so and ends", async () => {
+  it("a worker without permission reports it and ends", async () => {
     const stranger = new Client({ token: "hf_another" });
     const worker = stranger.worker({ handlers: { x: () => undefined }, log: false });
     await assert.rejects(worker.run(new AbortController().signal), (error: { code?: string }) => error.code === "unauthenticated");
   });
 
-  it("a renewal that is never answered does not cost the lease", async () => {
+  it("a renewal without a response does not cost the lease", async () => {
     const kind = "ts.stalled";
     const id = await made(kind);
     let stalled = 0;
@@ -178,7 +178,7 @@ describe("a worker", { concurrency: true }, () => {
     assert.ok(stalled > 1);
   });
 
-  it("jobs that were taken while it was told to stop are handed back, at no cost", async () => {
+  it("jobs that were claimed during the stop are released without using up an attempt", async () => {
     const kind = "ts.leaving";
     const id = await made(kind);
     const stop = new AbortController();
@@ -187,7 +187,7 @@ describe("a worker", { concurrency: true }, () => {
         if (!String(input).endsWith("/claim")) return fetch(input, init);
         await (await fetch(input, { ...init, signal: null })).arrayBuffer(); // the service has done it by now
         stop.abort();
-        throw new TypeError("nobody waits for it");
+        throw new TypeError("the worker no longer waits");
       },
     });
     await leaving.worker({ handlers: { [kind]: () => "unheard" }, queues: [kind], wait: 0, log: false }).run(stop.signal);
@@ -196,7 +196,7 @@ describe("a worker", { concurrency: true }, () => {
     assert.deepEqual([job?.attempt, job?.retries, job?.crashes], [2, 0, 0]);
   });
 
-  it("jobs whose claim was never heard of are handed back", async () => {
+  it("jobs of a claim whose response was lost are released", async () => {
     const kind = "ts.unheard";
     const id = await made(kind);
     let lost = 0;

@@ -10,7 +10,7 @@ from holdfast.features.audit.store import PostgresAudit
 from holdfast.features.connectors.store import PostgresConnectors
 from holdfast.features.dead_letters.store import PostgresDeadLetters, PostgresOperations
 from holdfast.features.events.store import PostgresConsumers, PostgresSubscriptions
-from holdfast.features.health.activity import PostgresHealth
+from holdfast.features.health.snapshot import PostgresHealth
 from holdfast.features.limits.store import PostgresLimits, PostgresPauses, PostgresQueues, PostgresReservations
 from holdfast.features.payloads.store import PostgresPayloadRules
 from holdfast.features.registry.store import PostgresEventTypes, PostgresKinds, PostgresPolicies

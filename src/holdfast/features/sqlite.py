@@ -10,7 +10,7 @@ from holdfast.features.audit.sqlite import SqliteAudit
 from holdfast.features.connectors.store import SqliteConnectors
 from holdfast.features.dead_letters.sqlite import SqliteDeadLetters, SqliteOperations
 from holdfast.features.events.sqlite import SqliteConsumers, SqliteSubscriptions
-from holdfast.features.health.activity import SqliteHealth
+from holdfast.features.health.snapshot import SqliteHealth
 from holdfast.features.limits.sqlite import SqliteLimits, SqlitePauses, SqliteQueues, SqliteReservations
 from holdfast.features.payloads.store import SqlitePayloadRules
 from holdfast.features.registry.store import SqliteEventTypes, SqliteKinds, SqlitePolicies

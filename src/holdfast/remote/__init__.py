@@ -1,7 +1,7 @@
 """Holdfast over HTTP: the typed client of a service (``holdfast serve``). It needs the extra ``http``.
 
-``Client`` has the namespaces of the local ``App`` and answers with the same records, so code can move from one to the
-other. Every operation has a sync and an async form.
+``Client`` has the namespaces of the local ``App`` and returns the same records, so code can move from one to the other.
+Every operation has a sync and an async form.
 """
 
 from __future__ import annotations

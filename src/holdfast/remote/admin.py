@@ -1,15 +1,14 @@
-"""``client.agents``, ``executors``, ``tenants``, ``tokens``, ``payload_rules``, ``retention``, ``audit``."""
+"""``client.agents``, ``executors``, ``limits``, ``tenants``, ``tokens``, ``payload_rules``, ``retention``,
+``subscriptions``, ``audit``."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from holdfast.engine.operation import awaited, operation
-from holdfast.engine.retry import Retry
 from holdfast.engine.units import Duration, seconds
 from holdfast.features.agents.model import Agent, Executor
 from holdfast.features.audit.model import Action, Anchor
@@ -19,29 +18,28 @@ from holdfast.features.payloads.model import EACH_KIND, PayloadRule
 from holdfast.features.retention.model import Preview, Retention
 from holdfast.features.tenants.model import Pin, Tenant
 from holdfast.features.tokens.model import ApiToken
-from holdfast.remote.handle import aware, policy
-from holdfast.remote.http_requests import Request, Steps, delete, get, given, post, put, segment
+from holdfast.remote.handle import check_aware, with_policies
+from holdfast.remote.http_requests import Steps, delete, get, post, put, segment, without_none
 from holdfast.remote.runners import RemoteNamespace
 
 
 class PayloadRules(RemoteNamespace):
     @operation
-    def set(self, /, kind: str = EACH_KIND, **says: Any) -> Steps[PayloadRule]:
-        """``client.payload_rules.set("pay", restricted=True, max_bytes="64KB")``."""
-        request = put("/payload-rules", {"kind": kind, **given(**says)})
-        return (yield from self._read(PayloadRule, dataclasses.replace(request, repeatable=True)))
+    def set(self, /, kind: str = EACH_KIND, **rule: Any) -> Steps[PayloadRule]:
+        """Set a rule: ``client.payload_rules.set("pay", restricted=True, max_bytes="64KB")``."""
+        return (yield from self._read(PayloadRule, put("/payload-rules", {"kind": kind, **without_none(**rule)})))
 
     aset = awaited(set)
 
     @operation
     def remove(self, kind: str = EACH_KIND, *, declared_by: str = "") -> Steps[None]:
-        yield from self._ask(delete("/payload-rules", kind=kind, declared_by=declared_by))
+        yield from self._request(delete("/payload-rules", kind=kind, declared_by=declared_by))
 
     aremove = awaited(remove)
 
     @operation
     def list(self) -> Steps[list[PayloadRule]]:
-        return (yield from self._pages(PayloadRule, "/payload-rules"))
+        return (yield from self._all(PayloadRule, "/payload-rules"))
 
     alist = awaited(list)
 
@@ -56,29 +54,33 @@ class RetentionPolicies(RemoteNamespace):
         clean_after: Duration | None = None,
         purge_after: Duration | None = None,
     ) -> Steps[Retention]:
-        """How long finished jobs are kept: without a policy, for ever."""
-        spans = given(clean_after=_span(clean_after), purge_after=_span(purge_after))
-        request = put("/retention", given(kind=kind, state=state) | spans)
-        return (yield from self._read(Retention, dataclasses.replace(request, repeatable=True)))
+        """Set how long finished jobs are kept. Without a policy they are kept forever."""
+        body = without_none(
+            kind=kind,
+            state=state,
+            clean_after=_seconds(clean_after, "clean_after"),
+            purge_after=_seconds(purge_after, "purge_after"),
+        )
+        return (yield from self._read(Retention, put("/retention", body)))
 
     aset = awaited(set)
 
     @operation
     def remove(self, *, kind: str | None = None, state: str | None = None) -> Steps[None]:
-        yield from self._ask(delete("/retention", kind=kind, state=state))
+        yield from self._request(delete("/retention", kind=kind, state=state))
 
     aremove = awaited(remove)
 
     @operation
     def list(self) -> Steps[list[Retention]]:
-        return (yield from self._pages(Retention, "/retention"))
+        return (yield from self._all(Retention, "/retention"))
 
     alist = awaited(list)
 
     @operation
     def preview(self) -> Steps[_Previews]:
-        """What the policies would take now."""
-        return (yield from self._pages(Preview, "/retention/preview"))
+        """What the policies would remove now."""
+        return (yield from self._all(Preview, "/retention/preview"))
 
     apreview = awaited(preview)
 
@@ -94,29 +96,29 @@ class Audit(RemoteNamespace):
         since: datetime | None = None,
         limit: int = 50,
     ) -> Steps[list[Action]]:
-        """What was done to the configuration, the latest first."""
-        aware(since, "since")
-        chosen = {"subject": subject, "name": name, "actor": actor, "since": since}
-        return (yield from self._some(Action, "/audit/actions", limit, None, **chosen))
+        """Changes of the configuration, newest first."""
+        check_aware(since, "since")
+        query = {"subject": subject, "name": name, "actor": actor, "since": since}
+        return (yield from self._limited(Action, "/audit/actions", limit, None, **query))
 
     aactions = awaited(actions)
 
     @operation
     def anchor(self) -> Steps[Anchor]:
-        """The end of the chain, to keep where nobody of the service can write."""
+        """The newest seal of the ledger. Store it where operators of the service cannot change it."""
         return Anchor.of((yield from self._read(str, get("/audit/anchor"))))
 
     aanchor = awaited(anchor)
 
 
 class Subscriptions(RemoteNamespace):
-    """Events that make jobs."""
+    """Subscriptions make jobs from events."""
 
     @operation
     def set(self, /, name: str, on: str, **wanted: Any) -> Steps[Subscription]:
-        """``client.subscriptions.set("receipts", "order.paid", kind="send_receipt")``."""
-        said = {each: policy(value) if isinstance(value, Retry) else value for each, value in wanted.items()}
-        return (yield from self._read(Subscription, post("/subscriptions", {"name": name, "on": on, **given(**said)})))
+        """Add or change a subscription: ``client.subscriptions.set("receipts", "order.paid", kind="send_receipt")``."""
+        body = {"name": name, "on": on, **without_none(**with_policies(wanted))}
+        return (yield from self._read(Subscription, post("/subscriptions", body)))
 
     aset = awaited(set)
 
@@ -128,26 +130,26 @@ class Subscriptions(RemoteNamespace):
 
     @operation
     def list(self) -> Steps[list[Subscription]]:
-        return (yield from self._pages(Subscription, "/subscriptions"))
+        return (yield from self._all(Subscription, "/subscriptions"))
 
     alist = awaited(list)
 
     @operation
     def pause(self, name: str, *, reason: str | None = None) -> Steps[Subscription]:
-        return (yield from self._read(Subscription, post(f"{_at(name)}/pause", given(reason=reason))))
+        return (yield from self._read(Subscription, post(f"{_at(name)}/pause", without_none(reason=reason))))
 
     apause = awaited(pause)
 
     @operation
     def resume(self, name: str, *, skip: bool = False) -> Steps[Subscription]:
-        """Go on, with what it has missed or (``skip``) without."""
+        """Resume with the events that it missed, or (``skip``) without them."""
         return (yield from self._read(Subscription, post(f"{_at(name)}/resume", {"skip": skip})))
 
     aresume = awaited(resume)
 
     @operation
     def remove(self, name: str) -> Steps[None]:
-        yield from self._ask(delete(_at(name)))
+        yield from self._request(delete(_at(name)))
 
     aremove = awaited(remove)
 
@@ -158,7 +160,7 @@ class Subscriptions(RemoteNamespace):
     adeliveries = awaited(deliveries)
 
 
-_Deliveries = list[Delivery]  # inside the classes the word is a method
+_Deliveries = list[Delivery]  # inside the classes, ``list`` is a method
 _Previews = list[Preview]
 
 
@@ -166,15 +168,15 @@ def _at(name: str) -> str:
     return f"/subscriptions/{segment(name)}"
 
 
-def _span(given: Duration | None) -> float | None:
-    return None if given is None else seconds(given, "time to keep")
+def _seconds(span: Duration | None, name: str) -> float | None:
+    return None if span is None else seconds(span, name)
 
 
 class Agents(RemoteNamespace):
     @operation
     def set(self, /, id: str, **definition: Any) -> Steps[Agent]:
-        """``client.agents.set("billing", retry=Retry(max_attempts=3), requires_approval=True)``."""
-        return (yield from self._read(Agent, _again(put(_agent(id), _given(definition)))))
+        """Set an agent: ``client.agents.set("billing", retry=Retry(max_attempts=3), requires_approval=True)``."""
+        return (yield from self._read(Agent, put(_agent(id), without_none(**with_policies(definition)))))
 
     aset = awaited(set)
 
@@ -186,7 +188,7 @@ class Agents(RemoteNamespace):
 
     @operation
     def list(self, *, kind: str | None = None, disabled: bool | None = None) -> Steps[list[Agent]]:
-        return (yield from self._pages(Agent, "/agents", limit=200, kind=kind, disabled=disabled))
+        return (yield from self._all(Agent, "/agents", limit=200, kind=kind, disabled=disabled))
 
     alist = awaited(list)
 
@@ -206,30 +208,30 @@ class Agents(RemoteNamespace):
 class Limits(RemoteNamespace):
     @operation
     def set(self, /, **options: Any) -> Steps[Limit]:
-        """``client.limits.set(queue="mail", concurrency=5, rate="100/m")``."""
-        return (yield from self._read(Limit, _again(put("/limits", _given(options)))))
+        """Set a limit: ``client.limits.set(queue="mail", concurrency=5, rate="100/m")``."""
+        return (yield from self._read(Limit, put("/limits", without_none(**options))))
 
     aset = awaited(set)
 
     @operation
     def remove(self, /, **what: str) -> Steps[None]:
-        yield from self._ask(delete("/limits", **what))
+        yield from self._request(delete("/limits", **what))
 
     aremove = awaited(remove)
 
     @operation
     def list(self) -> Steps[list[Limit]]:
-        return (yield from self._pages(Limit, "/limits"))
+        return (yield from self._all(Limit, "/limits"))
 
     alist = awaited(list)
 
 
 class Tenants(RemoteNamespace):
-    """For those who run the whole; one tenant sees itself."""
+    """For operators of all tenants; a token of one tenant sees only that tenant."""
 
     @operation
     def set(self, /, name: str, **what: Any) -> Steps[Tenant]:
-        return (yield from self._read(Tenant, _again(put(f"/tenants/{segment(name)}", _given(what)))))
+        return (yield from self._read(Tenant, put(f"/tenants/{segment(name)}", without_none(**what))))
 
     aset = awaited(set)
 
@@ -241,32 +243,32 @@ class Tenants(RemoteNamespace):
 
     @operation
     def list(self) -> Steps[list[Tenant]]:
-        return (yield from self._pages(Tenant, "/tenants"))
+        return (yield from self._all(Tenant, "/tenants"))
 
     alist = awaited(list)
 
     @operation
     def remove(self, name: str) -> Steps[None]:
-        yield from self._ask(delete(f"/tenants/{segment(name)}"))
+        yield from self._request(delete(f"/tenants/{segment(name)}"))
 
     aremove = awaited(remove)
 
     @operation
     def pin(self, login: str, tenant: str) -> Steps[Pin]:
         """Pin a database login to a tenant: it cannot act for another one."""
-        return (yield from self._read(Pin, _again(put(f"/tenants/pins/{segment(login)}", {"tenant": tenant}))))
+        return (yield from self._read(Pin, put(f"/tenants/pins/{segment(login)}", {"tenant": tenant})))
 
     apin = awaited(pin)
 
     @operation
     def unpin(self, login: str) -> Steps[None]:
-        yield from self._ask(delete(f"/tenants/pins/{segment(login)}"))
+        yield from self._request(delete(f"/tenants/pins/{segment(login)}"))
 
     aunpin = awaited(unpin)
 
     @operation
     def pins(self) -> Steps[Sequence[Pin]]:
-        return (yield from self._pages(Pin, "/tenants/pins"))
+        return (yield from self._all(Pin, "/tenants/pins"))
 
     apins = awaited(pins)
 
@@ -274,26 +276,26 @@ class Tenants(RemoteNamespace):
 class Executors(RemoteNamespace):
     @operation
     def set(self, label: str, role: str = "executor") -> Steps[Executor]:
-        return (yield from self._read(Executor, _again(put(f"/executors/{segment(label)}", {"role": role}))))
+        return (yield from self._read(Executor, put(f"/executors/{segment(label)}", {"role": role})))
 
     aset = awaited(set)
 
     @operation
     def list(self) -> Steps[list[Executor]]:
-        return (yield from self._pages(Executor, "/executors"))
+        return (yield from self._all(Executor, "/executors"))
 
     alist = awaited(list)
 
     @operation
     def remove(self, label: str) -> Steps[None]:
-        yield from self._ask(delete(f"/executors/{segment(label)}"))
+        yield from self._request(delete(f"/executors/{segment(label)}"))
 
     aremove = awaited(remove)
 
 
 @dataclass(frozen=True, slots=True)
 class IssuedToken:
-    """``text`` is what its holder sends; it is not seen again."""
+    """``text`` is the token itself, which is not shown again."""
 
     text: str = field(repr=False)
     token: ApiToken
@@ -309,11 +311,11 @@ class Tokens(RemoteNamespace):
         scopes: Sequence[str] = (),
         expires: datetime | Duration | None = None,
     ) -> Steps[IssuedToken]:
-        """For your own tenant, and for no more than you may yourself."""
-        body: dict[str, Any] = given(name=name, roles=[*roles], scopes=[*scopes])
+        """Issue a token for your own tenant, with at most your own rights."""
+        body: dict[str, Any] = without_none(name=name, roles=[*roles], scopes=[*scopes])
         if isinstance(expires, datetime):
-            aware(expires, "expires")
-            body |= given(expires_at=expires)
+            check_aware(expires, "expires")
+            body |= without_none(expires_at=expires)
         elif expires is not None:
             body["expires_in"] = seconds(expires, "expires")
         return (yield from self._read(IssuedToken, post("/tokens", body)))
@@ -322,8 +324,8 @@ class Tokens(RemoteNamespace):
 
     @operation
     def list(self, *, sessions: bool = False, limit: int = 50, before: str | None = None) -> Steps[list[ApiToken]]:
-        """Newest first, also those that are over."""
-        return (yield from self._some(ApiToken, "/tokens", limit, before, sessions=sessions))
+        """Tokens, newest first, also expired and revoked ones."""
+        return (yield from self._limited(ApiToken, "/tokens", limit, before, sessions=sessions))
 
     alist = awaited(list)
 
@@ -336,12 +338,3 @@ class Tokens(RemoteNamespace):
 
 def _agent(id: str) -> str:
     return f"/agents/{segment(id)}"
-
-
-def _again(request: Request) -> Request:
-    """What is set twice is set."""
-    return dataclasses.replace(request, repeatable=True)
-
-
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    return given(**{name: policy(each) if isinstance(each, Retry) else each for name, each in options.items()})

@@ -26,9 +26,9 @@ from holdfast.remote.admin import (
     Tokens,
 )
 from holdfast.remote.approvals import Approvals, DeadLetters, Operations
-from holdfast.remote.events import Events, told
-from holdfast.remote.handle import Call, JobHandle, JobOptions, Placed, prepared
-from holdfast.remote.http_requests import Steps, get, given, post
+from holdfast.remote.events import Events, send_event
+from holdfast.remote.handle import Call, EnqueueResponse, JobHandle, JobOptions, prepare_call
+from holdfast.remote.http_requests import Steps, get, post, without_none
 from holdfast.remote.jobs import Jobs
 from holdfast.remote.leases import Leases
 from holdfast.remote.limits import Pauses, Queues, Reservations
@@ -44,7 +44,7 @@ from holdfast.worker.options import TickSummary
 
 
 class Ticking(TypedDict, total=False):
-    """What a tick may be asked for; ``timeout`` is in seconds, and what runs then is handed back."""
+    """Options of a tick. After ``timeout`` seconds, unfinished jobs are released."""
 
     queues: list[str]
     concurrency: int
@@ -70,7 +70,7 @@ class UsageReport(RemoteNamespace):
         until: date | None = None,
         kind: str | None = None,
     ) -> Steps[list[Usage]]:
-        """Attempts, run time and cost, as far as they have been counted. Workers keep counting."""
+        """Attempts, run time and cost, as far as they are counted. Workers continue the count."""
         groups = [by] if isinstance(by, str) else [*by]
         return (yield from self._items(Usage, get("/usage", by=groups, since=since, until=until, kind=kind)))
 
@@ -79,7 +79,7 @@ class UsageReport(RemoteNamespace):
     @operation
     def count(self) -> Steps[None]:
         """Count what has not been counted yet. The first call starts counting."""
-        yield from self._ask(post("/usage/count"))
+        yield from self._request(post("/usage/count"))
 
     acount = awaited(count)
 
@@ -89,7 +89,7 @@ class Client(RemoteNamespace):
     ``await aenqueue``. Threads and event loops may share one client. Close it, or use it in ``with`` or ``async with``.
 
     Without arguments HOLDFAST_API_URL and HOLDFAST_API_TOKEN are used. ``tenant`` is for tokens of every tenant.
-    ``timeout`` limits one response, ``retrying`` says how often and when a safe request is sent again.
+    ``timeout`` limits one response, ``retrying`` defines how often and when a safe request is sent again.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Client(RemoteNamespace):
     ) -> None:
         link = _link(url, token, tenant, timeout, retrying)
         if transport is None and async_transport is None:
-            httpx()  # refuses at once where the extra is missing
+            httpx()  # raises if the extra is missing
         runner = Runner(link, transport, async_transport)
         super().__init__(runner)
         self.jobs = Jobs(runner)
@@ -138,30 +138,31 @@ class Client(RemoteNamespace):
 
     @operation
     def enqueue(self, kind: str, payload: Any = None, **options: Unpack[JobOptions]) -> Steps[JobHandle]:
-        """Enqueue by name. A lost connection does no harm: sent again under the same key, it is one job."""
-        call = prepared(kind, payload, options)
-        return _handle(self._runner, call, (yield from self._read(Placed, post("/jobs", call.body, key=call.key))))
+        """Enqueue by name. A request that is sent again after a lost connection has the same key, so it is one job."""
+        call = prepare_call(kind, payload, options)
+        response = yield from self._read(EnqueueResponse, post("/jobs", call.body, key=call.key))
+        return _handle(self._runner, call, response)
 
     aenqueue = awaited(enqueue)
 
     def prepare(self, kind: str, payload: Any = None, **options: Unpack[JobOptions]) -> Call:
-        """A job that has been checked and not yet been enqueued, for ``enqueue_many``."""
-        return prepared(kind, payload, options)
+        """Check a job without enqueueing it, for ``enqueue_many``."""
+        return prepare_call(kind, payload, options)
 
     @operation
     def enqueue_many(self, calls: Iterable[Call]) -> Steps[list[JobHandle]]:
-        """In one transaction, at most 1,000: ``client.enqueue_many(client.prepare("send", {"to": x}) for x in …)``. The
-        answers are in the same order; one that was refused has ``created`` False and says why in ``reason``."""
-        asked = list(calls)
-        if not asked:
+        """Enqueue up to 1,000 jobs in one transaction: ``client.enqueue_many(client.prepare("send", {"to": x}) for x in
+        …)``. The handles are in the same order; a refused job has ``created`` False and a ``reason``."""
+        batch = list(calls)
+        if not batch:
             return []
-        # Each has its own key, so that all of them may be sent again.
-        jobs = [{**call.body, "key": call.key} for call in asked]
-        request = post("/jobs/batch", {"jobs": jobs}, key=asked[0].key)
-        answers = yield from self._items(Placed, request)
-        if len(answers) != len(asked):
+        # Each job has its own key, so that the request may be sent again.
+        jobs = [{**call.body, "key": call.key} for call in batch]
+        request = post("/jobs/batch", {"jobs": jobs}, key=batch[0].key)
+        responses = yield from self._items(EnqueueResponse, request)
+        if len(responses) != len(batch):
             raise unreadable("batch", "it has another length")
-        return [_handle(self._runner, call, answer) for call, answer in zip(asked, answers, strict=True)]
+        return [_handle(self._runner, call, response) for call, response in zip(batch, responses, strict=True)]
 
     aenqueue_many = awaited(enqueue_many)
 
@@ -169,8 +170,8 @@ class Client(RemoteNamespace):
     def send_event(
         self, name: str, data: dict[str, Any] | None = None, *, key: str | None = None, job: str | None = None
     ) -> Steps[SentResult]:
-        """Send an event: jobs that wait for it go on. With a ``key`` it is sent once."""
-        return (yield from told(self, name, data, key, job))
+        """Send an event: jobs that wait for it continue. With a ``key`` it is sent once."""
+        return (yield from send_event(self, name, data, key, job))
 
     asend_event = awaited(send_event)
 
@@ -182,13 +183,13 @@ class Client(RemoteNamespace):
         on_failure: OnFailure | None = None,
         correlation_id: str | None = None,
     ) -> WorkflowPlan:
-        """Plan jobs that wait for one another. With a ``key`` the workflow is started once."""
+        """Plan jobs with dependencies. With a ``key`` the workflow is started once."""
         return new_plan(self._runner, kind, key, on_failure=on_failure, correlation_id=correlation_id)
 
     @operation
     def tick(self, limit: int = 10, **options: Unpack[Ticking]) -> Steps[TickSummary]:
-        """Let the service run at most ``limit`` jobs itself, now, and report what happened."""
-        body = given(limit=limit, **options)
+        """Let the service itself run at most ``limit`` jobs now, and return a summary."""
+        body = without_none(limit=limit, **options)
         wait = options.get("timeout", 60.0)
         request = dataclasses.replace(post("/jobs/tick", body), patience=seconds(wait, "timeout"))
         return (yield from self._read(TickSummary, request))
@@ -196,7 +197,7 @@ class Client(RemoteNamespace):
     atick = awaited(tick)
 
     def close(self) -> None:
-        """Close the connections of the sync forms. Where async forms were used, ``await client.aclose()``."""
+        """Close the connections of the sync forms. If async forms were used, ``await client.aclose()`` instead."""
         self._runner.close()
 
     async def aclose(self) -> None:
@@ -219,10 +220,10 @@ class Client(RemoteNamespace):
         await self.aclose()
 
 
-def _handle(runner: Runner, call: Call, placed: Placed) -> JobHandle:
-    return JobHandle(runner, placed.as_ours() if call.own else placed)
+def _handle(runner: Runner, call: Call, response: EnqueueResponse) -> JobHandle:
+    return JobHandle(runner, response.as_created() if call.own else response)
 
 
 def _link(url: str | None, token: str | None, tenant: str | None, timeout: Duration, retrying: Retrying | None) -> Link:
-    where, known = Base.of(config.service_url(url)), config.service_token(token)
-    return Link(where, known, tenant, seconds(timeout, "timeout"), retrying or Retrying())
+    base, token = Base.of(config.service_url(url)), config.service_token(token)
+    return Link(base, token, tenant, seconds(timeout, "timeout"), retrying or Retrying())

@@ -1,4 +1,4 @@
-"""``client.events``, subscriptions, consumers; server-sent events."""
+"""``client.events``: read and follow the ledger, consumers; the parser of server-sent events."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from holdfast.remote.http_requests import (
     Request,
     Steps,
     Unreachable,
-    asked,
     delete,
     document,
     get,
-    given,
     post,
+    query_pairs,
     segment,
+    without_none,
 )
-from holdfast.remote.link import Link, answer_to, unanswered
-from holdfast.remote.responses import checked, read, read_page, strange, unreadable
+from holdfast.remote.link import Link, no_response, send_with_retries
+from holdfast.remote.responses import checked, read, read_page, unexpected, unreadable
 from holdfast.remote.runners import RemoteNamespace
 from holdfast.stores.requests import SentResult
 
-_END = re.compile(r"\r\n|\n|\r")  # and no other: JSON may hold what Python also takes for the end of a line
-LONGEST_LINE = 4 * 1024 * 1024
-"""An event holds one ledger row; whoever sends more than that is no service of ours."""
+_END = re.compile(r"\r\n|\n|\r")  # and no other: JSON may contain characters that ``splitlines`` treats as line ends
+MAX_LINE = 4 * 1024 * 1024
+"""Maximum size of an event, which holds one row of the ledger."""
 
 
-class TooLong(Exception):
+class MessageTooLong(Exception):
     pass
 
 
@@ -48,36 +48,36 @@ class Message:
     event: str
     data: str
     id: str | None
-    """The last id that was said, by this message or one before it."""
+    """The last id, from this message or an earlier one."""
 
 
 class Parser:
-    """``feed`` answers the messages that are whole. ``last_id`` is where to go on after a lost connection: behind the
-    last whole one, since of the next only the number may have come. ``retry`` is how many seconds the service asks to
-    wait before that, and ``told`` says whether anything whole has come at all."""
+    """``feed`` yields complete messages. ``last_id`` is the position to resume from after a lost connection: that of
+    the last complete message, since only the id of the next one may have arrived. ``retry`` is the delay in seconds
+    that the service requests, and ``received`` is whether any complete message has arrived."""
 
     def __init__(self, last_id: str | None = None) -> None:
         self.last_id = last_id
         self.retry: float | None = None
-        self.told = False
+        self.received = False
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._rest = ""
         self._event, self._data, self._id = "", list[str](), last_id
         self._size = 0
-        self._begun = False
+        self._started = False
 
     def feed(self, chunk: bytes) -> Iterator[Message]:
         text = self._rest + self._decode(chunk)
-        if not self._begun and text:
-            self._begun = True
+        if not self._started and text:
+            self._started = True
             text = text.removeprefix("\ufeff")
-        # A line that has no end yet waits; so does a CR at the very end, since its LF may be on the way.
-        text, held = (text[:-1], "\r") if text.endswith("\r") else (text, "")
-        *whole, rest = _END.split(text)
-        self._rest = rest + held
-        if len(self._rest) > LONGEST_LINE:
-            raise TooLong
-        for line in whole:
+        # An incomplete line is kept for the next chunk; so is a CR at the end, since its LF may follow.
+        text, tail = (text[:-1], "\r") if text.endswith("\r") else (text, "")
+        *lines, rest = _END.split(text)
+        self._rest = rest + tail
+        if len(self._rest) > MAX_LINE:
+            raise MessageTooLong
+        for line in lines:
             message = self._take(line)
             if message is not None:
                 yield message
@@ -89,8 +89,8 @@ class Parser:
         value = value.removeprefix(" ")
         if name == "data":
             self._size += len(value)
-            if self._size > LONGEST_LINE:
-                raise TooLong
+            if self._size > MAX_LINE:
+                raise MessageTooLong
             self._data.append(value)
         elif name == "event":
             self._event = value
@@ -103,21 +103,21 @@ class Parser:
     def _dispatch(self) -> Message | None:
         event, data = self._event or "message", self._data
         self._event, self._data, self._size = "", [], 0
-        self.last_id, self.told = self._id, True
+        self.last_id, self.received = self._id, True
         return Message(event, "\n".join(data), self.last_id) if data else None
 
 
 Gaps = Literal["tell", "skip"]
-"""Where retention was faster: ``EventsGone``, or what is left."""
+"""If retention removed unread events: raise ``EventsGone``, or skip them."""
 PAGE = 200
 REMEMBERED = 5_000
-MOST_OF_A_REFUSAL = 65_536
+MAX_ERROR_BODY = 65_536
 CURSOR = "holdfast-cursor"
-"""The header in which the service says where a stream begins."""
+"""The response header with the position at which a stream begins."""
 
 
-class EventsWanted(TypedDict, total=False):
-    """Which events: those for which all of it holds. Several of one are alternatives."""
+class EventFilter(TypedDict, total=False):
+    """Conditions that all have to match; several values of one are alternatives."""
 
     kind: str | Sequence[str]
     type: str | Sequence[str]
@@ -126,100 +126,99 @@ class EventsWanted(TypedDict, total=False):
 
 class Events(RemoteNamespace):
     @stream
-    def list(self, *, after: str | None = None, gaps: Gaps = "tell", **wanted: Unpack[EventsWanted]) -> Items[Event]:
-        """Those after a cursor, in the order of their commits, until there are none. Each has the ``cursor`` to go on
-        from; how far you are is yours to keep. ``EventsGone`` where retention has removed some that you had not read:
-        it has the ``cursor`` of the present end, to follow from when you have looked at everything anew. With
-        ``gaps="skip"`` they are left out."""
-        place = after
+    def list(self, *, after: str | None = None, gaps: Gaps = "tell", **wanted: Unpack[EventFilter]) -> Items[Event]:
+        """Events after a cursor, in commit order, up to the end. Each has the ``cursor`` to continue from; the caller
+        keeps its own position. If retention removed unread events, ``EventsGone`` is raised: its ``cursor`` is the
+        current end, to follow from after everything was read again. With ``gaps="skip"`` they are left out."""
+        position = after
         while True:
-            answer = yield from self._ask(get("/events", after=place, limit=PAGE, gaps=_said(gaps), **wanted))
-            last = place
-            found, place = read_page(Event, answer)
-            for event in found:
+            request = get("/events", after=position, limit=PAGE, gaps=_gaps_parameter(gaps), **wanted)
+            last = position
+            events, position = read_page(Event, (yield from self._request(request)))
+            for event in events:
                 yield Emit(event)
-            # Where few fit, a page may be empty and not the last: then its place has gone on.
-            if place is None or (not found and place == last):
+            # If few events match, a page may be empty without being the last: then its position has advanced.
+            if position is None or (not events and position == last):
                 return
 
     alist = awaited_stream(list)
 
     @stream
-    def follow(self, *, after: str | None = None, gaps: Gaps = "tell", **wanted: Unpack[EventsWanted]) -> Items[Event]:
-        """As they happen, from a cursor or from now on, without end. A lost connection is made again and goes on where
-        it was: nothing is missed, nothing comes twice. When the service stays away it is ``StoreUnavailable``; where
-        retention was faster, ``EventsGone`` as in ``list``."""
-        link, place, seen, silent = self._runner.link, after, _Recent(), 0
+    def follow(self, *, after: str | None = None, gaps: Gaps = "tell", **wanted: Unpack[EventFilter]) -> Items[Event]:
+        """Events as they happen, from a cursor or from now on, without end. A lost connection is opened again at the
+        last position: no event is missed or repeated. If the service stays unreachable, ``StoreUnavailable`` is raised;
+        if retention removed events, ``EventsGone`` as in ``list``."""
+        link, position, seen, silent = self._runner.link, after, _Recent(), 0
         while True:
-            request = _following(place, gaps, wanted)
-            reply = yield from answer_to(request, link.base, link.retrying, stream=True)
+            request = _stream_request(position, gaps, wanted)
+            reply = yield from send_with_retries(request, link.base, link.retrying, stream=True)
             if reply.status != 200 or "text/event-stream" not in reply.headers.get("content-type", ""):
-                whole = yield from _whole(reply)
-                checked(whole, link.token)
-                raise strange(whole, link.token)
-            # From now on means from here on, also when the connection is lost before the first word.
-            place = place or reply.headers.get(CURSOR) or None
-            parser = Parser(place)
+                complete = yield from _with_body(reply)
+                checked(complete, link.token)
+                raise unexpected(complete, link.token)
+            # The start of a stream is fixed even if the connection is lost before the first event.
+            position = position or reply.headers.get(CURSOR) or None
+            parser = Parser(position)
             while True:
-                got: bytes | Unreachable = yield Read()
-                if isinstance(got, Unreachable) or not got:
+                chunk: bytes | Unreachable = yield Read()
+                if isinstance(chunk, Unreachable) or not chunk:
                     break
-                for event in _events(parser, got):
+                for event in _events(parser, chunk):
                     if seen.is_new(event.seq):
                         yield Emit(event)
-            place = parser.last_id or place
-            silent = 0 if parser.told else silent + 1
-            yield Pause(_before_the_next(parser, request, link, silent))
+            position = parser.last_id or position
+            silent = 0 if parser.received else silent + 1
+            yield Pause(_reconnect_delay(parser, request, link, silent))
 
     afollow = awaited_stream(follow)
 
     @operation
     def consumers(self) -> Steps[_Consumers]:
         """The consumers whose position the database keeps."""
-        return (yield from self._pages(Consumer, "/consumers"))
+        return (yield from self._all(Consumer, "/consumers"))
 
     aconsumers = awaited(consumers)
 
     @operation
     def reset_consumer(self, name: str, to: Literal["beginning", "now"] = "beginning") -> Steps[None]:
-        yield from self._ask(post(f"/consumers/{segment(name)}/reset", {"to": to}))
+        yield from self._request(post(f"/consumers/{segment(name)}/reset", {"to": to}))
 
     areset_consumer = awaited(reset_consumer)
 
     @operation
     def remove_consumer(self, name: str) -> Steps[None]:
-        yield from self._ask(delete(f"/consumers/{segment(name)}"))
+        yield from self._request(delete(f"/consumers/{segment(name)}"))
 
     aremove_consumer = awaited(remove_consumer)
 
 
-_Consumers = list[Consumer]  # inside the class the word is a method
+_Consumers = list[Consumer]  # inside the class, ``list`` is a method
 
 
-def _before_the_next(parser: Parser, request: Request, link: Link, silent: int) -> float:
-    """How long to wait before the stream is opened again. One that ends without a word is no better than no answer: it
-    is tried as often, and then given up."""
+def _reconnect_delay(parser: Parser, request: Request, link: Link, silent: int) -> float:
+    """Seconds to wait before the stream is opened again. A stream that ends without an event counts as no response: it
+    is retried as often, and then an error."""
     retrying = link.retrying
     if not silent:
         return min(max(parser.retry or 0.0, retrying.first), retrying.longest)
-    lost = Unreachable("the stream ended before anything was told")
-    pause = retrying.pause(request, lost, silent)
+    error = Unreachable("the stream ended before the first event")
+    pause = retrying.pause(request, error, silent)
     if pause is None:
-        raise unanswered(request, link.base, lost, silent)
+        raise no_response(request, link.base, error, silent)
     return pause
 
 
-def told(
-    noun: RemoteNamespace, name: str, data: dict[str, Any] | None, key: str | None, job: str | None
+def send_event(
+    namespace: RemoteNamespace, name: str, data: dict[str, Any] | None, key: str | None, job: str | None
 ) -> Steps[SentResult]:
-    request = post("/events", given(name=check_name(name, "event"), data=data, key=key, job=job))
-    # Told twice under the same key it is told once, so that it may be sent again.
-    return (yield from noun._read(SentResult, dataclasses.replace(request, repeatable=key is not None)))
+    body = without_none(name=check_name(name, "event"), data=data, key=key, job=job)
+    # With a key, an event that is sent twice is recorded once.
+    return (yield from namespace._read(SentResult, post("/events", body, repeatable=key is not None)))
 
 
 class _Recent:
-    """The last events that were handed out. Their numbers do not come in order: what is committed later may have been
-    numbered earlier."""
+    """The sequence numbers of the last events. They are not in order: an event that is committed later may have a lower
+    number."""
 
     def __init__(self) -> None:
         self._seen: dict[int, None] = {}
@@ -233,16 +232,17 @@ class _Recent:
         return True
 
 
-def _said(gaps: Gaps) -> str | None:
-    """Only what is not the usual: a service of an older release knows nothing of it."""
+def _gaps_parameter(gaps: Gaps) -> str | None:
+    """Only if it is not the default: older services do not know the parameter."""
     return None if gaps == "tell" else gaps
 
 
-def _following(place: str | None, gaps: Gaps, wanted: EventsWanted) -> Request:
-    if place is not None and not (place.isascii() and place.isprintable()):  # no header could carry it
-        raise InvalidInput(f"{place!r} is not a cursor", code="invalid_cursor")
-    headers = {"Accept": "text/event-stream"} | ({} if place is None else {"Last-Event-ID": place})
-    return Request("GET", "/events/stream", asked({**wanted, "gaps": _said(gaps)}), headers=headers, repeatable=True)
+def _stream_request(position: str | None, gaps: Gaps, wanted: EventFilter) -> Request:
+    if position is not None and not (position.isascii() and position.isprintable()):  # not valid in a header
+        raise InvalidInput(f"{position!r} is not a cursor", code="invalid_cursor")
+    headers = {"Accept": "text/event-stream"} | ({} if position is None else {"Last-Event-ID": position})
+    query = query_pairs({**wanted, "gaps": _gaps_parameter(gaps)})
+    return Request("GET", "/events/stream", query, headers=headers, repeatable=True)
 
 
 def _events(parser: Parser, chunk: bytes) -> Iterator[Event]:
@@ -250,7 +250,7 @@ def _events(parser: Parser, chunk: bytes) -> Iterator[Event]:
         for message in parser.feed(chunk):
             if message.event.startswith("job."):
                 yield _event(message)
-    except TooLong:
+    except MessageTooLong:
         raise unreadable("event", "it has no end") from None
 
 
@@ -261,11 +261,11 @@ def _event(message: Message) -> Event:
         raise unreadable("event", "it is not JSON") from None
 
 
-def _whole(head: Reply) -> Steps[Reply]:
+def _with_body(head: Reply) -> Steps[Reply]:
     body = b""
-    while len(body) < MOST_OF_A_REFUSAL:
-        got: bytes | Unreachable = yield Read()
-        if isinstance(got, Unreachable) or not got:
+    while len(body) < MAX_ERROR_BODY:
+        chunk: bytes | Unreachable = yield Read()
+        if isinstance(chunk, Unreachable) or not chunk:
             break
-        body += got
+        body += chunk
     return dataclasses.replace(head, body=body)

@@ -1,4 +1,4 @@
-"""Enqueue options and ``Handle`` of a remote job."""
+"""``JobHandle`` and the options of enqueue, over HTTP."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from holdfast.engine.units import Duration, seconds
 from holdfast.errors import JobFailed, Refused, WaitTimeout
 from holdfast.features.attempts.model import AttemptLog, check_attempt, check_window
 from holdfast.kind import PAYLOAD_LIMIT
-from holdfast.remote.http_requests import Pause, Steps, get, given, post, segment
+from holdfast.remote.http_requests import Pause, Steps, get, post, segment, without_none
 from holdfast.remote.responses import read
 from holdfast.remote.runners import RemoteNamespace, Runner
 
 
 class JobOptions(TypedDict, total=False):
-    """What a job may be enqueued with, as locally; whose it is and who asked is the token's to say."""
+    """The options of enqueue, as locally; tenant and actor come from the token."""
 
     delay: Duration
     run_at: datetime
@@ -55,30 +55,28 @@ class JobOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """For ``enqueue_many``; made by ``client.prepare``. ``own``: the key is ours, and nobody else has it."""
+    """A job for ``enqueue_many``, made by ``client.prepare``. ``own``: the key was generated and is unique."""
 
     key: str
     own: bool
     body: Mapping[str, Any] = field(repr=False)
 
 
-def prepared(kind: str, payload: Any, options: JobOptions) -> Call:
-    """Checked as far as it can be here. The key is made once: however often it is sent, it is one job."""
+def prepare_call(kind: str, payload: Any, options: JobOptions) -> Call:
+    """Check a job as far as possible here. Its key is fixed: sent any number of times, it is one job."""
     check_options(options, JobOptions.__annotations__)
     values = {} if payload is None else payload
     encode(values, limit=PAYLOAD_LIMIT)
-    said: dict[str, Any] = dict(options)
-    key = said.pop("key", None)
+    fields = with_policies(options)
+    key = fields.pop("key", None)
     for name in ("run_at", "deadline"):
-        aware(said.get(name), name)
-    if "delay" in said:
-        said["delay"] = seconds(said["delay"], "delay")
-    if isinstance(said.get("retry"), Retry):
-        said["retry"] = policy(said["retry"])
+        check_aware(fields.get(name), name)
+    if "delay" in fields:
+        fields["delay"] = seconds(fields["delay"], "delay")
     for name in ("tags", "resources"):
-        if isinstance(said.get(name), tuple):
-            said[name] = list(said[name])
-    body = given(kind=check_name(kind, "kind"), payload=values, **said)
+        if isinstance(fields.get(name), tuple):
+            fields[name] = list(fields[name])
+    body = without_none(kind=check_name(kind, "kind"), payload=values, **fields)
     return Call(new_key() if key is None else check_name(key, "key", limit=255), key is None, body)
 
 
@@ -86,34 +84,40 @@ def new_key() -> str:
     return f"py-{uuid.uuid4()}"
 
 
-def aware(moment: object, what: str) -> None:
-    instant_or_none(moment, what)
+def check_aware(at: object, name: str) -> None:
+    """Refuse a time without a time zone."""
+    instant_or_none(at, name)
 
 
-def another_time(
+def timing_options(
     at: datetime | None, delay: Duration | None, max_attempts: int | None, reason: str | None
 ) -> dict[str, Any]:
-    aware(at, "the time")
+    check_aware(at, "the time")
     span = None if delay is None else seconds(delay, "delay")
-    return given(at=at, delay=span, max_attempts=max_attempts, reason=reason)
+    return without_none(at=at, delay=span, max_attempts=max_attempts, reason=reason)
 
 
-def policy(retry: Retry) -> dict[str, Any]:
+def with_policies(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with retry policies as JSON."""
+    return {name: _policy(value) if isinstance(value, Retry) else value for name, value in options.items()}
+
+
+def _policy(retry: Retry) -> dict[str, Any]:
     as_stored_policy(retry)
     return {"max_attempts": retry.max_attempts, "max_crashes": retry.max_crashes, "backoff": retry.backoff.to_json()}
 
 
-LONGEST_POLL = 20.0
-"""Seconds that one request waits at most: what lies in between may not keep an idle connection much longer."""
+MAX_POLL = 20.0
+"""Maximum seconds that one request waits: proxies may close a connection that is idle for much longer."""
 OVERTIME = 5.0
-"""Seconds after a caller's time in which the last answer may still come: it is on its way."""
-SHORTEST_ROUND = 0.2
-"""A service that does not wait is not asked more often than this."""
+"""Seconds after the caller's timeout in which the last response may still arrive."""
+MIN_POLL_INTERVAL = 0.2
+"""Minimum seconds between two requests to a service that does not wait."""
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """What became of a job that was to be enqueued."""
+class EnqueueResponse:
+    """The response to an enqueue."""
 
     id: str | None
     created: bool
@@ -121,15 +125,14 @@ class Placed:
     detail: str | None = None
     tenant: str | None = None
 
-    def as_ours(self) -> Placed:
-        """Asked for under a key that nobody else has: if it was there already, that was us, in a try whose answer was
-        lost."""
-        return Placed(self.id, True, tenant=self.tenant) if self.reason == "duplicate_key" else self
+    def as_created(self) -> EnqueueResponse:
+        """For a generated key: if the job existed already, an earlier request made it, whose response was lost."""
+        return EnqueueResponse(self.id, True, tenant=self.tenant) if self.reason == "duplicate_key" else self
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended, if it has. ``id`` is that of its last try, where each is a job of its own."""
+    """How a job ended, if it has. ``id`` is the last job of a chain whose retries are new jobs."""
 
     id: str
     state: State
@@ -142,15 +145,15 @@ class Outcome:
 
 
 class JobHandle(RemoteNamespace):
-    """``created`` is False when an earlier job stands for this one, or when one of many was refused; ``reason`` then
-    says why, and ``detail`` in words where there is more to say."""
+    """A job of the service. ``created`` is False if an earlier job has the same key, or if one of many was refused;
+    ``reason`` then has the code, and ``detail`` a message if there is one."""
 
-    def __init__(self, runner: Runner, placed: Placed) -> None:
+    def __init__(self, runner: Runner, response: EnqueueResponse) -> None:
         super().__init__(runner)
-        self.id = placed.id or ""
-        self.tenant = placed.tenant
-        self.created = placed.created
-        self.reason, self.detail = placed.reason, placed.detail
+        self.id = response.id or ""
+        self.tenant = response.tenant
+        self.created = response.created
+        self.reason, self.detail = response.reason, response.detail
 
     def __repr__(self) -> str:
         return f"JobHandle(id={self.id!r}, created={self.created!r}, reason={self.reason!r})"
@@ -163,19 +166,19 @@ class JobHandle(RemoteNamespace):
 
     @operation
     def get(self) -> Steps[Job]:
-        return (yield from one_job(self, self.id))
+        return (yield from get_job(self, self.id))
 
     aget = awaited(get)
 
     @operation
     def state(self) -> Steps[State]:
-        return (yield from one_job(self, self.id)).state
+        return (yield from get_job(self, self.id)).state
 
     astate = awaited(state)
 
     @operation
     def history(self) -> Steps[list[Event]]:
-        return (yield from history_of(self, self.id))
+        return (yield from read_history(self, self.id))
 
     ahistory = awaited(history)
 
@@ -183,31 +186,31 @@ class JobHandle(RemoteNamespace):
     def log(
         self, attempt: int | None = None, *, offset: int | None = None, tail: int | None = None
     ) -> Steps[AttemptLog]:
-        """What an attempt has logged, the last one by default: see ``client.jobs.log``."""
-        return (yield from log_of(self, self.id, attempt, offset, tail))
+        """The log of an attempt, by default the last: see ``client.jobs.log``."""
+        return (yield from read_log(self, self.id, attempt, offset, tail))
 
     alog = awaited(log)
 
     @operation
     def progress(self) -> Steps[Progress | None]:
-        """How far the handler said it is, if it said anything."""
-        answer = yield from self._ask(get(f"/jobs/{segment(self.id)}"))
-        return Progress.saved(read(dict[str, Any], answer.get("checkpoints", {})))
+        """The progress that the handler reported, if any."""
+        response = yield from self._request(get(f"/jobs/{segment(self.id)}"))
+        return Progress.saved(read(dict[str, Any], response.get("checkpoints", {})))
 
     aprogress = awaited(progress)
 
     @operation
     def wait(self, timeout: Duration | None = None) -> Steps[Job]:
-        """Wait until the job has ended (a dead letter has), or raise ``WaitTimeout``; the job goes on then. Of a job
-        whose retries are jobs of their own it is the last one that is waited for, and answered."""
+        """Wait until the job has ended (a dead letter has), or raise ``WaitTimeout``; the job continues then. If its
+        retries are new jobs, wait for the last one and return it."""
         outcome = yield from self._ended(timeout)
-        return (yield from one_job(self, outcome.id))
+        return (yield from get_job(self, outcome.id))
 
     await_end = awaited(wait)
 
     @operation
     def result(self, timeout: Duration | None = None) -> Steps[Any]:
-        """Wait for the end and return what the handler returned; ``JobFailed`` if it did not succeed."""
+        """Wait for the end and return the result of the handler; ``JobFailed`` if it did not succeed."""
         outcome = yield from self._ended(timeout)
         if outcome.state is not State.SUCCEEDED:
             error = f": {outcome.error_message} ({outcome.error_code})" if outcome.error_code else ""
@@ -229,8 +232,8 @@ class JobHandle(RemoteNamespace):
         end = None if limit is None else time.monotonic() + limit
         until = math.inf if end is None else end + min(OVERTIME, self._runner.link.timeout)
         while True:
-            begun = time.monotonic()
-            left = LONGEST_POLL if end is None else min(LONGEST_POLL, max(0.0, end - begun))
+            started = time.monotonic()
+            left = MAX_POLL if end is None else min(MAX_POLL, max(0.0, end - started))
             request = get(f"/jobs/{segment(self.id)}/result", wait=round(left, 3), patience=left)
             outcome = yield from self._read(Outcome, replace(request, until=until))
             if outcome.finished:
@@ -238,12 +241,12 @@ class JobHandle(RemoteNamespace):
             now = time.monotonic()
             if end is not None and now >= end:
                 raise WaitTimeout(f"job {self.id} had not finished after {timeout}")
-            if now - begun < SHORTEST_ROUND:
-                yield Pause(SHORTEST_ROUND)
+            if now - started < MIN_POLL_INTERVAL:
+                yield Pause(MIN_POLL_INTERVAL)
 
     @operation
     def cancel(self, reason: str | None = None) -> Steps[Verdict]:
-        return (yield from changed(self, self.id, "cancel", given(reason=reason)))
+        return (yield from change_job(self, self.id, "cancel", without_none(reason=reason)))
 
     acancel = awaited(cancel)
 
@@ -256,9 +259,9 @@ class JobHandle(RemoteNamespace):
         max_attempts: int | None = None,
         reason: str | None = None,
     ) -> Steps[Verdict]:
-        """Run it at another time; with neither a time nor a delay, at once. ``Conflict`` if it does not wait."""
-        body = another_time(at, delay, max_attempts, reason)
-        return (yield from changed(self, self.id, "reschedule", body))
+        """Run it at another time; without a time or a delay, immediately. ``Conflict`` if it is not waiting."""
+        body = timing_options(at, delay, max_attempts, reason)
+        return (yield from change_job(self, self.id, "reschedule", body))
 
     areschedule = awaited(reschedule)
 
@@ -273,32 +276,32 @@ class JobHandle(RemoteNamespace):
         priority: int | None = None,
         reason: str | None = None,
     ) -> Steps[Verdict]:
-        """Give it another place in its queue. ``Conflict`` if it does not wait."""
-        body = given(first=first, last=last, before=before, after=after, priority=priority, reason=reason)
-        return (yield from changed(self, self.id, "move", body))
+        """Move it within its queue. ``Conflict`` if it is not waiting."""
+        body = without_none(first=first, last=last, before=before, after=after, priority=priority, reason=reason)
+        return (yield from change_job(self, self.id, "move", body))
 
     amove = awaited(move)
 
 
-# --- what handles and the client both do ---
+# --- shared by JobHandle and client.jobs ---
 
 
-def one_job(noun: RemoteNamespace, job_id: str) -> Steps[Job]:
-    answer = yield from noun._ask(get(f"/jobs/{segment(job_id)}"))
-    return read(Job, answer.get("job") if isinstance(answer, dict) else None)
+def get_job(namespace: RemoteNamespace, job_id: str) -> Steps[Job]:
+    response = yield from namespace._request(get(f"/jobs/{segment(job_id)}"))
+    return read(Job, response.get("job") if isinstance(response, dict) else None)
 
 
-def log_of(
-    noun: RemoteNamespace, job_id: str, attempt: int | None, offset: int | None, tail: int | None
+def read_log(
+    namespace: RemoteNamespace, job_id: str, attempt: int | None, offset: int | None, tail: int | None
 ) -> Steps[AttemptLog]:
     check_window(offset, tail)
-    asking = get(f"/jobs/{segment(job_id)}/log", attempt=check_attempt(attempt), offset=offset, tail=tail)
-    return (yield from noun._read(AttemptLog, asking))
+    request = get(f"/jobs/{segment(job_id)}/log", attempt=check_attempt(attempt), offset=offset, tail=tail)
+    return (yield from namespace._read(AttemptLog, request))
 
 
-def history_of(noun: RemoteNamespace, job_id: str) -> Steps[list[Event]]:
-    return (yield from noun._pages(Event, f"/jobs/{segment(job_id)}/history"))
+def read_history(namespace: RemoteNamespace, job_id: str) -> Steps[list[Event]]:
+    return (yield from namespace._all(Event, f"/jobs/{segment(job_id)}/history"))
 
 
-def changed(noun: RemoteNamespace, job_id: str, word: str, body: dict[str, Any]) -> Steps[Verdict]:
-    return (yield from noun._read(Verdict, post(f"/jobs/{segment(job_id)}/{word}", body)))
+def change_job(namespace: RemoteNamespace, job_id: str, action: str, body: dict[str, Any]) -> Steps[Verdict]:
+    return (yield from namespace._read(Verdict, post(f"/jobs/{segment(job_id)}/{action}", body)))

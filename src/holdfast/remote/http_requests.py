@@ -1,4 +1,4 @@
-"""Requests and steps as data; base URL, token."""
+"""Requests, replies and the steps of programs, as data; functions that make requests."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from holdfast.engine.payload import encode
 
 T = TypeVar("T")
 
-LARGEST_BODY = 8 * 1024 * 1024
-"""The service takes no more."""
+MAX_BODY = 8 * 1024 * 1024
+"""The limit of the service."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``path`` is below the base URL. ``repeatable``: carried out twice it does no more than once, so that it may be
-    sent again when no answer came. ``patience`` is how many seconds the service may take beyond the usual, and
-    ``until`` a moment of the monotonic clock at which nobody waits for an answer any more, nor asks again."""
+    """``path`` is relative to the API. ``repeatable``: the request is idempotent, so it may be sent again when no
+    response came. ``patience`` is the number of seconds that the service may take in addition to the timeout, and
+    ``until`` a time of the monotonic clock after which the caller no longer waits or retries."""
 
     method: str
     path: str
@@ -36,7 +36,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Names of headers are in small letters. Of a stream that was opened the body is not here yet."""
+    """A response. Header names are lower case. The body of a stream is read separately."""
 
     status: int
     headers: Mapping[str, str]
@@ -44,7 +44,7 @@ class Reply:
 
 
 class Unreachable(Exception):
-    """No answer came, or not all of it: whether the request was carried out is not known."""
+    """There was no complete response: it is unknown whether the request was carried out."""
 
 
 # --- steps ---
@@ -52,21 +52,21 @@ class Unreachable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Answered with a ``Reply``, or with ``Unreachable`` as a value."""
+    """Send a request. The result is a ``Reply``, or ``Unreachable`` as a value."""
 
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The same for an answer that is read as it comes, by ``Read``; one at a time."""
+    """Send a request whose response is a stream, to be read with ``Read``; one at a time."""
 
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Answered with the next bytes, none at the end, or with ``Unreachable``."""
+    """Read the next bytes of the stream: empty at the end, or ``Unreachable``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,20 @@ Steps = Generator[Step, Any, T]
 
 
 def get(path: str, *, patience: float = 0.0, **query: object) -> Request:
-    return Request("GET", path, asked(query), repeatable=True, patience=patience)
+    return Request("GET", path, query_pairs(query), repeatable=True, patience=patience)
 
 
-def post(path: str, body: Any = None, *, key: str | None = None, method: str = "POST") -> Request:
-    """With a ``key`` it may be sent again: the service answers what it answered before."""
+def post(
+    path: str, body: Any = None, *, key: str | None = None, method: str = "POST", repeatable: bool = False
+) -> Request:
+    """With a ``key`` it is repeatable: the service returns the first response again."""
     headers = {} if key is None else {"Idempotency-Key": key}
-    return Request(method, path, body=packed({} if body is None else body), headers=headers, repeatable=key is not None)
+    content = packed({} if body is None else body)
+    return Request(method, path, body=content, headers=headers, repeatable=repeatable or key is not None)
 
 
 def put(path: str, body: Any = None) -> Request:
-    return post(path, body, method="PUT")
+    return post(path, body, method="PUT", repeatable=True)
 
 
 def patch(path: str, body: Any) -> Request:
@@ -100,39 +103,39 @@ def patch(path: str, body: Any) -> Request:
 
 
 def delete(path: str, **query: object) -> Request:
-    return Request("DELETE", path, asked(query))
+    return Request("DELETE", path, query_pairs(query))
 
 
 def segment(value: str) -> str:
-    """A name or an id as one part of a path, whatever is in it."""
+    """A name or an id as one segment of a path, escaped."""
     return quote(str(value), safe="")
 
 
-def given(**values: Any) -> dict[str, Any]:
-    """Those that were said at all, times as text and spans as seconds."""
-    return {name: _simple(value) for name, value in values.items() if value is not None}
+def without_none(**values: Any) -> dict[str, Any]:
+    """The values that are not None, with times as text and durations as seconds."""
+    return {name: _json_value(value) for name, value in values.items() if value is not None}
 
 
-def asked(query: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """A list is said once for each."""
-    said = [(name, value if isinstance(value, (list, tuple)) else (value,)) for name, value in query.items()]
-    return tuple((name, _word(each)) for name, values in said for each in values if each is not None)
+def query_pairs(query: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """The query as pairs; a list becomes one pair per item, and None is left out."""
+    lists = [(name, value if isinstance(value, (list, tuple)) else (value,)) for name, value in query.items()]
+    return tuple((name, _text(value)) for name, values in lists for value in values if value is not None)
 
 
 def packed(body: Any) -> bytes:
-    """Checked as a payload is locally: what is not JSON is refused here, with the same code."""
-    return encode(body, limit=LARGEST_BODY, what="request").encode()
+    """The body as JSON, checked like a local payload, with the same error codes."""
+    return encode(body, limit=MAX_BODY, what="request").encode()
 
 
-def _simple(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, (set, frozenset)):
         return sorted(value)
-    return _word(value) if isinstance(value, date) else value
+    return _text(value) if isinstance(value, date) else value
 
 
-def _word(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, datetime):
@@ -141,5 +144,5 @@ def _word(value: object) -> str:
 
 
 def document(body: bytes) -> Any:
-    """The JSON of an answer; a ``ValueError`` for what is none."""
+    """The JSON of a response; ``ValueError`` if it is not JSON."""
     return json.loads(body)

@@ -14,29 +14,29 @@ from holdfast.errors import Conflict, NotFound
 from holdfast.features.attempts.model import AttemptLog
 from holdfast.features.jobs.views import Story, Why
 from holdfast.remote.handle import (
+    EnqueueResponse,
     JobHandle,
-    Placed,
-    another_time,
-    aware,
-    changed,
-    history_of,
-    log_of,
-    one_job,
+    change_job,
+    check_aware,
+    get_job,
+    read_history,
+    read_log,
+    timing_options,
 )
-from holdfast.remote.http_requests import Steps, get, given, segment
+from holdfast.remote.http_requests import Steps, get, segment, without_none
 from holdfast.remote.runners import RemoteNamespace
 
 PAGE = 50
 
-_Jobs = list[Job]  # inside the class the word is a method
+_Jobs = list[Job]  # inside the class, ``list`` is a method
 _Attempts = list[Attempt]
 _Artifacts = list[Artifact]
 _Events = list[Event]
 _Verdicts = list[Verdict]
 
 
-class JobsWanted(TypedDict, total=False):
-    """Which jobs: those for which all of it holds. ``q`` says the same in words, and searches errors."""
+class JobFilter(TypedDict, total=False):
+    """Conditions that all have to match. ``q`` is a search with the same conditions as text, or words of an error."""
 
     q: str
     state: State | str
@@ -56,12 +56,12 @@ class Jobs(RemoteNamespace):
     """``client.jobs``: find jobs, read them, change them. ``client.enqueue`` adds them."""
 
     def handle(self, job_id: str) -> JobHandle:
-        """A handle on a job that is there already."""
-        return JobHandle(self._runner, Placed(job_id, created=False))
+        """A handle on an existing job."""
+        return JobHandle(self._runner, EnqueueResponse(job_id, created=False))
 
     @operation
     def get(self, job_id: str) -> Steps[Job]:
-        return (yield from one_job(self, job_id))
+        return (yield from get_job(self, job_id))
 
     aget = awaited(get)
 
@@ -73,10 +73,10 @@ class Jobs(RemoteNamespace):
     adetails = awaited(details)
 
     @operation
-    def list(self, *, limit: int = PAGE, before: str | None = None, **wanted: Unpack[JobsWanted]) -> Steps[_Jobs]:
+    def list(self, *, limit: int = PAGE, before: str | None = None, **wanted: Unpack[JobFilter]) -> Steps[_Jobs]:
         """Jobs, newest first: ``client.jobs.list(state="dead_letter", kind="pay", limit=20)``. Payloads are left out
         (None) here and in ``every``; ``get`` has them."""
-        return (yield from self._some(Job, "/jobs", limit, before, **_query(wanted)))
+        return (yield from self._limited(Job, "/jobs", limit, before, **query_of(wanted)))
 
     alist = awaited(list)
 
@@ -84,28 +84,28 @@ class Jobs(RemoteNamespace):
     def search(self, text: str, *, limit: int = PAGE, before: str | None = None) -> Steps[_Jobs]:
         """Jobs that match a search, newest first: ``client.jobs.search("kind:pay payload.order_id:7")``. At most 2,000
         jobs are examined per request; requests are made until ``limit`` jobs are found or none is left."""
-        return (yield from self._some(Job, "/jobs", limit, before, q=text))
+        return (yield from self._limited(Job, "/jobs", limit, before, q=text))
 
     asearch = awaited(search)
 
     @stream
-    def every(self, **wanted: Unpack[JobsWanted]) -> Items[Job]:
-        """Every job that matches, newest first, read page by page as you go."""
-        yield from self._every(Job, "/jobs", **_query(wanted))
+    def every(self, **wanted: Unpack[JobFilter]) -> Items[Job]:
+        """Every job that matches, newest first, read page by page."""
+        yield from self._stream(Job, "/jobs", **query_of(wanted))
 
     aevery = awaited_stream(every)
 
     @operation
     def history(self, job_id: str) -> Steps[_Events]:
         """Its events, oldest first."""
-        return (yield from history_of(self, job_id))
+        return (yield from read_history(self, job_id))
 
     ahistory = awaited(history)
 
     @operation
     def attempts(self, job_id: str) -> Steps[_Attempts]:
-        """Each execution: its parameters, who, when, how it ended, where its log is."""
-        return (yield from self._pages(Attempt, f"/jobs/{segment(job_id)}/attempts"))
+        """Each attempt: its parameters, worker, times, outcome and log."""
+        return (yield from self._all(Attempt, f"/jobs/{segment(job_id)}/attempts"))
 
     aattempts = awaited(attempts)
 
@@ -113,22 +113,22 @@ class Jobs(RemoteNamespace):
     def log(
         self, job_id: str, attempt: int | None = None, *, offset: int | None = None, tail: int | None = None
     ) -> Steps[AttemptLog]:
-        """What an attempt has logged, up to 1 MB; without an attempt, the last one. ``offset`` continues a log that was
-        read up to there (``log.next``), ``tail`` reads its last bytes."""
-        return (yield from log_of(self, job_id, attempt, offset, tail))
+        """The log of an attempt, up to 1 MB; by default of the last attempt. ``offset`` continues a log that was read
+        up to there (``log.next``), ``tail`` reads its last bytes."""
+        return (yield from read_log(self, job_id, attempt, offset, tail))
 
     alog = awaited(log)
 
     @operation
     def artifacts(self, job_id: str) -> Steps[_Artifacts]:
         """Names and references of the files that its attempts made."""
-        return (yield from self._pages(Artifact, f"/jobs/{segment(job_id)}/artifacts"))
+        return (yield from self._all(Artifact, f"/jobs/{segment(job_id)}/artifacts"))
 
     aartifacts = awaited(artifacts)
 
     @operation
     def artifact(self, job_id: str, name: str, attempt: int | None = None) -> Steps[bytes]:
-        """The contents of an artifact, up to 64 MB; without an attempt, of the last that has one of this name."""
+        """The content of an artifact, up to 64 MB; by default of the last attempt that has one of this name."""
         return (yield from self._bytes(get(f"/jobs/{segment(job_id)}/artifacts/{segment(name)}", attempt=attempt)))
 
     aartifact = awaited(artifact)
@@ -136,20 +136,20 @@ class Jobs(RemoteNamespace):
     @operation
     def chain(self, job_id: str) -> Steps[_Jobs]:
         """List a job and its retries as new jobs, oldest first."""
-        return (yield from self._pages(Job, f"/jobs/{segment(job_id)}/chain"))
+        return (yield from self._all(Job, f"/jobs/{segment(job_id)}/chain"))
 
     achain = awaited(chain)
 
     @operation
     def why(self, job_id: str) -> Steps[Why]:
-        """Why a job is where it is, and does not run: every reason that holds, and what would change it."""
+        """Why a job is in its state and does not run: every reason, and what would change it."""
         return (yield from self._read(Why, get(f"/jobs/{segment(job_id)}/why")))
 
     awhy = awaited(why)
 
     @operation
     def cancel(self, *job_ids: str, reason: str | None = None) -> Steps[_Verdicts]:
-        return (yield from self._each(job_ids, "cancel", given(reason=reason)))
+        return (yield from self._each(job_ids, "cancel", without_none(reason=reason)))
 
     acancel = awaited(cancel)
 
@@ -163,23 +163,23 @@ class Jobs(RemoteNamespace):
         at: datetime | None = None,
         delay: Duration | None = None,
     ) -> Steps[_Verdicts]:
-        """Put dead letters back into their queue with all their attempts, or ``max_attempts``. They start at once, or
-        not before ``at`` or a ``delay`` from now."""
-        body = another_time(at, delay, max_attempts, reason) | given(from_step=from_step)
+        """Return dead letters to their queue with all their attempts, or ``max_attempts``. They may start immediately,
+        or not before ``at`` or after a ``delay``."""
+        body = timing_options(at, delay, max_attempts, reason) | without_none(from_step=from_step)
         return (yield from self._each(job_ids, "redrive", body))
 
     aredrive = awaited(redrive)
 
     @operation
     def discard(self, *job_ids: str, reason: str) -> Steps[_Verdicts]:
-        return (yield from self._each(job_ids, "discard", given(reason=reason)))
+        return (yield from self._each(job_ids, "discard", without_none(reason=reason)))
 
     adiscard = awaited(discard)
 
     @operation
     def replace_payload(self, job_id: str, payload: Any, *, reason: str) -> Steps[Verdict]:
         """Replace the payload of a waiting job whose kind allows it."""
-        return (yield from changed(self, job_id, "replace-payload", {"payload": payload, "reason": reason}))
+        return (yield from change_job(self, job_id, "replace-payload", {"payload": payload, "reason": reason}))
 
     areplace_payload = awaited(replace_payload)
 
@@ -192,15 +192,15 @@ class Jobs(RemoteNamespace):
         max_attempts: int | None = None,
         reason: str | None = None,
     ) -> Steps[_Verdicts]:
-        """Give jobs that wait another time; with neither a time nor a delay, at once."""
-        return (yield from self._each(job_ids, "reschedule", another_time(at, delay, max_attempts, reason)))
+        """Reschedule waiting jobs; without a time or a delay they may start immediately."""
+        return (yield from self._each(job_ids, "reschedule", timing_options(at, delay, max_attempts, reason)))
 
     areschedule = awaited(reschedule)
 
     @operation
     def run_now(self, *job_ids: str, reason: str | None = None) -> Steps[_Verdicts]:
-        """Let jobs that wait for their time or their retry go on at once."""
-        return (yield from self._each(job_ids, "run-now", given(reason=reason)))
+        """Let jobs that wait for a time or a retry start immediately."""
+        return (yield from self._each(job_ids, "run-now", without_none(reason=reason)))
 
     arun_now = awaited(run_now)
 
@@ -216,27 +216,29 @@ class Jobs(RemoteNamespace):
         priority: int | None = None,
         reason: str | None = None,
     ) -> Steps[Verdict]:
-        """Give a job that waits another place in its queue: one of the four, within its priority or another one."""
-        body = given(first=first, last=last, before=before, after=after, priority=priority, reason=reason)
+        """Move a waiting job within its queue: first, last, or before or after another, optionally with another
+        priority."""
+        body = without_none(first=first, last=last, before=before, after=after, priority=priority, reason=reason)
         return (yield from self._each([job_id], "move", body))[0]
 
     amove = awaited(move)
 
-    def _each(self, job_ids: Iterable[str], word: str, body: dict[str, Any]) -> Steps[_Verdicts]:
-        """One verdict an id, as locally: that a job does not let it is an answer."""
+    def _each(self, job_ids: Iterable[str], action: str, body: dict[str, Any]) -> Steps[_Verdicts]:
+        """One verdict per id, as locally: a refusal is a verdict and not an error."""
         verdicts = []
         for job_id in job_ids:
             try:
-                verdicts.append((yield from changed(self, job_id, word, body)))
+                verdicts.append((yield from change_job(self, job_id, action, body)))
             except (NotFound, Conflict) as error:
                 verdicts.append(Verdict(job_id, None, True, error.code))
         return verdicts
 
 
-def _query(wanted: JobsWanted) -> dict[str, Any]:
+def query_of(wanted: JobFilter) -> dict[str, Any]:
+    """The filter with the names of the HTTP API."""
     query: dict[str, Any] = dict(wanted)
     for name in ("since", "until"):
-        aware(query.get(name), name)
+        check_aware(query.get(name), name)
     if "fingerprint" in query:
         query["group"] = query.pop("fingerprint")
     return query

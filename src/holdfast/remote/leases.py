@@ -1,8 +1,8 @@
-"""Working for a service over HTTP: open a lease, claim under it, say how each attempt ended.
+"""``client.leases``, for workers over HTTP: open a lease, claim jobs, settle attempts.
 
-A lease is a worker's word that it is alive; whoever does not renew it in time loses what it holds to others. The fence
-of every write is (lease, attempt), and what comes too late is ``StaleLease``. For Python the worker beside the database
-is the better one: this is for where no database can be reached.
+A worker renews its lease to show that it is alive; when it does not, other workers get its jobs. Every write carries
+the fence (lease, attempt); a late one raises ``StaleLease``. Use this only where the database cannot be reached:
+otherwise a worker with a database connection is the better choice.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, Literal, TypedDict
 from holdfast.engine.operation import awaited, operation
 from holdfast.engine.units import Duration, seconds
 from holdfast.features.jobs.lease_answers import ClaimedJob, HeldJob, OpenedLease, RenewedLease, SettleResult
-from holdfast.remote.http_requests import Request, Steps, delete, given, post, segment
+from holdfast.remote.http_requests import Request, Steps, delete, post, segment, without_none
 from holdfast.remote.responses import read
 from holdfast.remote.runners import RemoteNamespace
 
 TTL = 30.0
 
 
-Word = Literal["succeeded", "failed", "retry", "reject", "snooze", "cancel"]
+OutcomeName = Literal["succeeded", "failed", "retry", "reject", "snooze", "cancel"]
 
 
-class ErrorSaid(TypedDict, total=False):
+class ErrorReport(TypedDict, total=False):
     type: str
     message: str
     traceback: str
@@ -44,25 +44,25 @@ class Leases(RemoteNamespace):
         queues: Sequence[str] | None = None,
         slots: int | None = None,
     ) -> Steps[OpenedLease]:
-        """``kinds`` are those the holder has handlers for, ``queues`` and ``slots`` where it takes jobs from and how
-        many at a time: so that it can be said why a job waits."""
-        body = given(name=name, ttl=seconds(ttl, "ttl"), kinds=_list(kinds), queues=_list(queues), slots=slots)
+        """Open a lease. ``kinds`` (those with handlers), ``queues`` and ``slots`` (concurrency) are shown to operators
+        and used to explain why a job waits."""
+        body = without_none(name=name, ttl=seconds(ttl, "ttl"), kinds=_list(kinds), queues=_list(queues), slots=slots)
         return (yield from self._read(OpenedLease, post("/leases", body)))
 
     aopen = awaited(open)
 
     @operation
     def renew(self, lease: str, *, ttl: Duration = TTL) -> Steps[RenewedLease]:
-        """Say that the worker is alive. ``StaleLease`` when it was taken for dead meanwhile."""
-        request = _again(post(_at(lease, "renew"), given(ttl=seconds(ttl, "ttl"))))
+        """Renew the lease and list the jobs it holds. ``StaleLease`` if it has lapsed."""
+        request = _repeatable(lease, "renew", without_none(ttl=seconds(ttl, "ttl")))
         return (yield from self._read(RenewedLease, request))
 
     arenew = awaited(renew)
 
     @operation
     def end(self, lease: str) -> Steps[None]:
-        """What it still holds is free at once."""
-        yield from self._ask(delete(f"/leases/{segment(lease)}"))
+        """End the lease. The jobs it still holds return to their queues."""
+        yield from self._request(delete(f"/leases/{segment(lease)}"))
 
     aend = awaited(end)
 
@@ -77,21 +77,21 @@ class Leases(RemoteNamespace):
         ttl: Duration = TTL,
         wait: Duration = 0.0,
     ) -> Steps[list[ClaimedJob]]:
-        """Take up to ``want`` jobs, and wait so long for a first one. It is not sent again by itself: when the answer
-        is lost, ``renew`` says what the lease holds."""
+        """Claim up to ``want`` jobs, and wait up to ``wait`` for the first. The request is not repeated automatically:
+        if the response is lost, ``renew`` lists the jobs that the lease holds."""
         patience = seconds(wait, "wait")
-        body = given(queues=list(queues), kinds=_list(kinds), want=want, ttl=seconds(ttl, "ttl"), wait=patience)
-        request = dataclasses.replace(post(_at(lease, "claim"), body), patience=patience)
-        answer = yield from self._ask(request)
-        return read(list[ClaimedJob], _inside(answer, "jobs"))
+        body = without_none(queues=list(queues), kinds=_list(kinds), want=want, ttl=seconds(ttl, "ttl"), wait=patience)
+        request = dataclasses.replace(post(_path(lease, "claim"), body), patience=patience)
+        response = yield from self._request(request)
+        return read(list[ClaimedJob], _field(response, "jobs"))
 
     aclaim = awaited(claim)
 
     @operation
     def checkpoint(self, lease: str, job: ClaimedJob, name: str, value: Any) -> Steps[None]:
-        """Save something that the next attempt finds."""
+        """Save a value for the next attempt."""
         body = {"job": job.id, "attempt": job.attempt, "name": name, "value": value}
-        yield from self._ask(_again(post(_at(lease, "checkpoint"), body)))
+        yield from self._request(_repeatable(lease, "checkpoint", body))
 
     acheckpoint = awaited(checkpoint)
 
@@ -99,9 +99,9 @@ class Leases(RemoteNamespace):
     def progress(
         self, lease: str, job: ClaimedJob, fraction: float | None = None, message: str | None = None
     ) -> Steps[None]:
-        """Say how far this attempt is."""
-        body = given(job=job.id, attempt=job.attempt, progress=fraction, message=message)
-        yield from self._ask(_again(post(_at(lease, "checkpoint"), body)))
+        """Report the progress of this attempt."""
+        body = without_none(job=job.id, attempt=job.attempt, progress=fraction, message=message)
+        yield from self._request(_repeatable(lease, "checkpoint", body))
 
     aprogress = awaited(progress)
 
@@ -110,16 +110,16 @@ class Leases(RemoteNamespace):
         self,
         lease: str,
         job: ClaimedJob,
-        outcome: Word = "succeeded",
+        outcome: OutcomeName = "succeeded",
         *,
         result: Any = None,
-        error: ErrorSaid | None = None,
+        error: ErrorReport | None = None,
         after: Duration | None = None,
         cost: float | None = None,
     ) -> Steps[SettleResult]:
-        """Say how an attempt ended. ``failed`` is tried again by the job's policy, ``retry`` likewise but ``after`` so
-        long, ``reject`` never; ``snooze`` costs no try. Said again, it is answered as the first time."""
-        body = given(
+        """Report how an attempt ended. ``failed`` is retried by the job's policy, ``retry`` likewise but ``after`` a
+        delay, ``reject`` never; ``snooze`` does not count as an attempt. A repeated report gets the first result."""
+        body = without_none(
             job=job.id,
             attempt=job.attempt,
             outcome=outcome,
@@ -128,32 +128,32 @@ class Leases(RemoteNamespace):
             after=None if after is None else seconds(after, "delay"),
             cost=cost,
         )
-        return (yield from self._read(SettleResult, _again(post(_at(lease, "settle"), body))))
+        return (yield from self._read(SettleResult, _repeatable(lease, "settle", body)))
 
     asettle = awaited(settle)
 
     @operation
     def release(self, lease: str, *jobs: ClaimedJob | HeldJob) -> Steps[list[SettleResult]]:
-        """Hand jobs back unfinished: others run them, and it costs no try."""
+        """Release jobs unfinished: other workers run them, and it does not count as an attempt."""
         body = {"jobs": [{"id": job.id, "attempt": job.attempt} for job in jobs]}
-        answer = yield from self._ask(_again(post(_at(lease, "release"), body)))
-        return read(list[SettleResult], _inside(answer, "settlements"))
+        response = yield from self._request(_repeatable(lease, "release", body))
+        return read(list[SettleResult], _field(response, "settlements"))
 
     arelease = awaited(release)
 
 
-def _at(lease: str, word: str) -> str:
-    return f"/leases/{segment(lease)}/{word}"
+def _path(lease: str, action: str) -> str:
+    return f"/leases/{segment(lease)}/{action}"
 
 
-def _again(request: Request) -> Request:
-    """The fence makes the second of two the same as the first."""
-    return dataclasses.replace(request, repeatable=True)
+def _repeatable(lease: str, action: str, body: Any) -> Request:
+    """A request that may be sent again, because the fence makes it idempotent."""
+    return post(_path(lease, action), body, repeatable=True)
 
 
 def _list(names: Sequence[str] | None) -> list[str] | None:
     return None if names is None else list(names)
 
 
-def _inside(answer: Any, name: str) -> Any:
-    return answer.get(name) if isinstance(answer, dict) else None
+def _field(response: Any, name: str) -> Any:
+    return response.get(name) if isinstance(response, dict) else None

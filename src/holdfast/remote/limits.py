@@ -1,8 +1,7 @@
-"""``client.limits``, ``pauses``, ``queues``, ``reservations``."""
+"""``client.pauses``, ``queues``, ``reservations``."""
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import datetime
 from typing import Unpack
 from uuid import uuid4
@@ -18,17 +17,17 @@ from holdfast.features.limits.model import (
     ReservationOptions,
     Reserved,
 )
-from holdfast.remote.handle import aware
-from holdfast.remote.http_requests import Steps, delete, get, given, post, put, segment
+from holdfast.remote.handle import check_aware
+from holdfast.remote.http_requests import Steps, delete, get, post, put, segment, without_none
 from holdfast.remote.responses import read
 from holdfast.remote.runners import RemoteNamespace
 
-_Pauses = list[Pause]  # inside the classes the word is a method
+_Pauses = list[Pause]  # inside the classes, ``list`` is a method
 _Settings = list[QueueSetting]
 
 
 class Pauses(RemoteNamespace):
-    """What is paused. A tenant's token pauses what is the tenant's; ``every_tenant`` is for those who run the whole."""
+    """Pauses of queues, kinds, agents or everything. ``every_tenant`` is for operators of all tenants."""
 
     @operation
     def set(
@@ -43,13 +42,13 @@ class Pauses(RemoteNamespace):
         everything: bool = False,
         every_tenant: bool = False,
     ) -> Steps[Pause]:
-        """Begin nothing more of a ``queue``, a ``kind``, an ``agent``, or of ``everything``, until it is resumed. What
-        runs may end."""
+        """Start no more jobs of a ``queue``, a ``kind``, an ``agent``, or of ``everything``, until it is resumed.
+        Running jobs continue."""
         if isinstance(until, datetime):
-            aware(until, "until")
+            check_aware(until, "until")
         end = until if until is None or isinstance(until, datetime) else seconds(until, "until")
-        named = given(queue=queue, kind=kind, agent=agent, everything=everything, every_tenant=every_tenant)
-        body = named | given(reason=reason, until=end, refuse_enqueue=refuse_enqueue)
+        target = without_none(queue=queue, kind=kind, agent=agent, everything=everything, every_tenant=every_tenant)
+        body = target | without_none(reason=reason, until=end, refuse_enqueue=refuse_enqueue)
         return (yield from self._read(Pause, post("/pauses", body)))
 
     aset = awaited(set)
@@ -64,15 +63,15 @@ class Pauses(RemoteNamespace):
         everything: bool = False,
         every_tenant: bool = False,
     ) -> Steps[None]:
-        """Go on with what was paused; named as it was then."""
-        named = given(queue=queue, kind=kind, agent=agent, everything=everything, every_tenant=every_tenant)
-        yield from self._ask(post("/pauses/resume", named))
+        """Resume what was paused with the same arguments."""
+        target = without_none(queue=queue, kind=kind, agent=agent, everything=everything, every_tenant=every_tenant)
+        yield from self._request(post("/pauses/resume", target))
 
     aremove = awaited(remove)
 
     @operation
     def list(self) -> Steps[_Pauses]:
-        return (yield from self._pages(Pause, "/pauses"))
+        return (yield from self._all(Pause, "/pauses"))
 
     alist = awaited(list)
 
@@ -80,8 +79,8 @@ class Pauses(RemoteNamespace):
 class Queues(RemoteNamespace):
     @operation
     def list(self) -> Steps[_Settings]:
-        """The queues in which waiting counts."""
-        return (yield from self._pages(QueueSetting, "/queues"))
+        """The queues with aging."""
+        return (yield from self._all(QueueSetting, "/queues"))
 
     alist = awaited(list)
 
@@ -89,11 +88,12 @@ class Queues(RemoteNamespace):
     def set_aging(
         self, queue: str, *, every: Duration | None, step: int = 1, most: int = 100
     ) -> Steps[QueueSetting | None]:
-        """Raise the priority of jobs in a queue by ``step`` for each ``every`` that they wait; None ends that."""
+        """Raise the priority of waiting jobs of a queue by ``step`` every ``every``, by at most ``most``; None removes
+        aging."""
         span = None if every is None else seconds(every, "span of aging")
         request = put(f"/queues/{segment(queue)}/aging", {"every": span, "step": step, "most": most})
-        answer = yield from self._ask(request)
-        return None if answer is None else read(QueueSetting, answer)
+        response = yield from self._request(request)
+        return None if response is None else read(QueueSetting, response)
 
     aset_aging = awaited(set_aging)
 
@@ -115,17 +115,16 @@ class Reservations(RemoteNamespace):
     def set(self, reservation_id: str, **what: Unpack[ReservationOptions]) -> Steps[Reserved]:
         """Queue a reservation, or renew it under the same id (a UUID): ``client.reservations.set(id,
         resource="gpu-0")``. Renew it every third of ``ttl``, or it expires. It holds while it is ``active``."""
-        body = given(**{**what, "ttl": seconds(what.get("ttl", TTL), "ttl")})
-        request = dataclasses.replace(put(f"/reservations/{segment(reservation_id)}", body), repeatable=True)
-        return (yield from self._read(Reserved, request))
+        body = without_none(**{**what, "ttl": seconds(what.get("ttl", TTL), "ttl")})
+        return (yield from self._read(Reserved, put(f"/reservations/{segment(reservation_id)}", body)))
 
     aset = awaited(set)
 
     @operation
     def record(self, reservation_id: str, kind: str) -> Steps[str]:
-        """Record what the holder of an active reservation runs as a job of this kind; returns its id."""
-        answer = yield from self._ask(post(f"/reservations/{segment(reservation_id)}/record", {"kind": kind}))
-        return str(answer["job_id"])
+        """Record the work of the holder of an active reservation as a job of this kind; returns its id."""
+        response = yield from self._request(post(f"/reservations/{segment(reservation_id)}/record", {"kind": kind}))
+        return str(response["job_id"])
 
     arecord = awaited(record)
 
@@ -140,8 +139,8 @@ class Reservations(RemoteNamespace):
         error_message: str | None = None,
     ) -> Steps[None]:
         """End a reservation; ``outcome`` and the error are those of a recorded run."""
-        end = given(reason=reason, outcome=outcome, error_code=error_code, error_message=error_message)
-        yield from self._ask(delete(f"/reservations/{segment(id)}", **end))
+        end = without_none(reason=reason, outcome=outcome, error_code=error_code, error_message=error_message)
+        yield from self._request(delete(f"/reservations/{segment(id)}", **end))
 
     arelease = awaited(release)
 
@@ -157,9 +156,9 @@ class Reservations(RemoteNamespace):
         record: str | None = None,
     ) -> HeldReservation:
         """Use a resource, a queue, or (with neither) everything directly while no job is started there:
-        ``with client.reservations.hold("gpu-0", wait="30s"):``, or ``async with``. The block starts when it is this
-        reservation's turn and the jobs running there have ended, or ``at_once`` while they run; after ``wait`` it is
-        refused as busy. ``record`` records the block as a job of that kind: ``held.job_id``."""
+        ``with client.reservations.hold("gpu-0", wait="30s"):``, or ``async with``. The block starts when earlier
+        reservations and the jobs running there have ended, or with ``at_once`` while jobs still run; after ``wait`` it
+        is refused as busy. ``record`` records the block as a job of that kind: ``held.job_id``."""
         id, what = str(uuid4()), ReservationOptions(resource=resource, queue=queue, ttl=ttl, reason=reason)
         reserver = Reserver(
             lambda: self.set(id, **what),

@@ -1,10 +1,8 @@
-"""The service as a client knows it: where it is, who asks, and how patient one is. The token is added at the last
-moment, to requests for that very origin, and is shown by nothing.
+"""The connection to a service: its URL, token and timeouts; retries and redirects.
 
-Getting an answer: what is sent again, when and how often, and where a redirect may lead.
-
-Only what is repeatable is sent again: reads, and requests that carry an Idempotency-Key. Everything is bounded: the
-number of tries, each pause, and what a ``Retry-After`` may ask for.
+The token is added last, only to requests for the origin of the service, and appears in no representation. Only
+repeatable requests are sent again: reads, settings, and requests with an Idempotency-Key. The number of attempts, each
+pause and the accepted ``Retry-After`` are bounded.
 """
 
 from __future__ import annotations
@@ -21,19 +19,19 @@ from holdfast import __version__
 from holdfast.engine.retry import asked_delay, http_date
 from holdfast.errors import InvalidSetting, StoreError, StoreUnavailable
 from holdfast.remote.http_requests import Open, Pause, Reply, Request, Send, Steps, Unreachable
-from holdfast.remote.responses import may_pass
+from holdfast.remote.responses import is_temporary
 
-# Busy, or somebody in between has no service behind it. A 500 is a mistake there: it would only be made again.
-AGAIN = frozenset({429, 502, 503, 504})
+# The service is busy, or a proxy cannot reach it. A 500 is a bug of the service, which a retry would repeat.
+RETRIED = frozenset({429, 502, 503, 504})
 API = "/api/v1"
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-KEEPING_THE_METHOD = frozenset({307, 308})
-MOST_HOPS = 5
+SAME_METHOD = frozenset({307, 308})
+MAX_REDIRECTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Where the service is: its origin, and the path that it is mounted below."""
+    """The URL of a service: its origin, and the path prefix under which it is mounted."""
 
     origin: str
     prefix: str
@@ -65,8 +63,9 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Retrying:
-    """``tries`` is how often a request is sent in all; a pause is between half and all of ``first`` times two for
-    each try, at most ``longest``, or what the service asks for if that is no more than ``obeyed``."""
+    """How requests are retried. ``tries`` is the total number of times a request is sent. The pause starts at ``first``
+    seconds, doubles each time up to ``longest``, and is reduced by up to half at random. A ``Retry-After`` of up to
+    ``obeyed`` seconds is respected."""
 
     tries: int = 5
     first: float = 0.25
@@ -74,77 +73,77 @@ class Retrying:
     obeyed: float = 60.0
     draw: Callable[[], float] = random.random
 
-    def pause(self, request: Request, got: Reply | Unreachable, tried: int) -> float | None:
-        """How long to wait before the next try; None when there is none."""
+    def pause(self, request: Request, result: Reply | Unreachable, tried: int) -> float | None:
+        """Seconds to wait before the request is sent again; None if it is not."""
         if not request.repeatable or tried >= self.tries:
             return None
-        ours = min(self.longest, self.first * 2.0 ** (tried - 1)) * (0.5 + self.draw() / 2)
-        if isinstance(got, Unreachable):
-            return ours
-        if got.status not in AGAIN or not may_pass(got):
+        backoff = min(self.longest, self.first * 2.0 ** (tried - 1)) * (0.5 + self.draw() / 2)
+        if isinstance(result, Unreachable):
+            return backoff
+        if result.status not in RETRIED or not is_temporary(result):
             return None
-        now = http_date(got.headers.get("date")) or datetime.now(UTC)
-        theirs = asked_delay(got.headers.get("retry-after"), now, float("inf"))
-        if theirs is None:
-            return ours
-        # Who asks for more patience than that is better told to the caller.
-        return None if theirs > self.obeyed else max(theirs, ours)
+        now = http_date(result.headers.get("date")) or datetime.now(UTC)
+        requested = asked_delay(result.headers.get("retry-after"), now, float("inf"))
+        if requested is None:
+            return backoff
+        # For a longer delay the caller gets the error.
+        return None if requested > self.obeyed else max(requested, backoff)
 
 
-def answer_to(request: Request, base: Base, retrying: Retrying, *, stream: bool = False) -> Steps[Reply]:
-    """Whatever the service answered, also if it is a refusal; ``StoreUnavailable`` when it did not answer."""
-    tried = hops = 0
+def send_with_retries(request: Request, base: Base, retrying: Retrying, *, stream: bool = False) -> Steps[Reply]:
+    """The reply of the service, also an error; ``StoreUnavailable`` if there is none."""
+    tried = redirects = 0
     while True:
         tried += 1
-        got: Reply | Unreachable = yield (Open(request) if stream else Send(request))
-        if isinstance(got, Reply) and got.status in REDIRECTS:
-            hops += 1
-            request = _followed(request, got, base, hops)
+        result: Reply | Unreachable = yield (Open(request) if stream else Send(request))
+        if isinstance(result, Reply) and result.status in REDIRECTS:
+            redirects += 1
+            request = _redirected(request, result, base, redirects)
             continue
-        pause = retrying.pause(request, got, tried)
+        pause = retrying.pause(request, result, tried)
         if pause is not None and time.monotonic() + pause < request.until:
             yield Pause(pause)
-        elif isinstance(got, Reply):
-            return got
+        elif isinstance(result, Reply):
+            return result
         else:
-            raise unanswered(request, base, got, tried)
+            raise no_response(request, base, result, tried)
 
 
-def _followed(request: Request, got: Reply, base: Base, hops: int) -> Request:
-    """The request to where it was sent on. Another origin is never gone to: the token is not for it."""
-    origin, path, query = _target(base.at(request.path), got.headers.get("location", ""))
+def _redirected(request: Request, reply: Reply, base: Base, redirects: int) -> Request:
+    """The request to the target of a redirect. Another origin is never contacted: the token is not for it."""
+    origin, path, query = _target(base.at(request.path), reply.headers.get("location", ""))
     if origin != base.origin or not path.startswith(base.api + "/"):
         raise StoreError(
             f"{base.url} redirects to another server; the token is not sent there",
             code="redirected",
-            fix="Give the URL at which the service itself answers.",
+            fix="Pass the URL of the service itself.",
         )
-    if hops > MOST_HOPS or (request.method != "GET" and got.status not in KEEPING_THE_METHOD):
+    if redirects > MAX_REDIRECTS or (request.method != "GET" and reply.status not in SAME_METHOD):
         raise StoreError(f"{base.url} redirects too often", code="redirected")
-    said = tuple(parse_qsl(query, keep_blank_values=True))
-    return dataclasses.replace(request, path=path.removeprefix(base.api), query=said)
+    pairs = tuple(parse_qsl(query, keep_blank_values=True))
+    return dataclasses.replace(request, path=path.removeprefix(base.api), query=pairs)
 
 
-def _target(here: str, location: str) -> tuple[str, str, str]:
-    """Its origin, path and query; nothing of what is no URL."""
+def _target(url: str, location: str) -> tuple[str, str, str]:
+    """Origin, path and query of a redirect; empty if it is not a URL."""
     try:
-        parts = urlsplit(urljoin(here, location))
+        parts = urlsplit(urljoin(url, location))
         return _origin(parts.scheme, parts.hostname or "", parts.port), parts.path, parts.query
     except ValueError:
         return "", "", ""
 
 
-def unanswered(request: Request, base: Base, why: Unreachable, tried: int) -> StoreUnavailable:
-    known = "" if request.repeatable else "; whether it was carried out is not known"
-    often = f" after {tried} tries" if tried > 1 else ""
-    return StoreUnavailable(f"{base.url} did not answer {request.method} {request.path}{often}: {why}{known}")
+def no_response(request: Request, base: Base, why: Unreachable, tried: int) -> StoreUnavailable:
+    unknown = "" if request.repeatable else "; it is unknown whether it was carried out"
+    attempts = f" after {tried} attempts" if tried > 1 else ""
+    return StoreUnavailable(f"no response from {base.url} to {request.method} {request.path}{attempts}: {why}{unknown}")
 
 
 def _origin(scheme: str, host: str, port: int | None) -> str:
-    """Written one way only, so that two of the same are equal."""
+    """The normalized origin, for comparison."""
     name = f"[{host}]" if ":" in host else host
-    usual = {"http": 80, "https": 443}.get(scheme)
-    return f"{scheme}://{name}" if port is None or port == usual else f"{scheme}://{name}:{port}"
+    default = {"http": 80, "https": 443}.get(scheme)
+    return f"{scheme}://{name}" if port is None or port == default else f"{scheme}://{name}:{port}"
 
 
 def _not_a_service() -> InvalidSetting:
@@ -155,7 +154,7 @@ def _not_a_service() -> InvalidSetting:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A request as the transport is given it. ``within`` is how many seconds there are for the whole answer."""
+    """A request for the transport. ``within`` is the number of seconds for the whole response."""
 
     method: str
     url: str
@@ -174,9 +173,9 @@ class Link:
     retrying: Retrying = field(default_factory=Retrying)
 
     def __post_init__(self) -> None:
-        for what, value in (("token", self.token), ("tenant", self.tenant or "")):
+        for name, value in (("token", self.token), ("tenant", self.tenant or "")):
             if not value.isascii() or not value.isprintable() or " " in value:
-                raise InvalidSetting(f"the {what} contains characters that a header cannot carry", code="invalid_name")
+                raise InvalidSetting(f"the {name} contains characters that a header cannot carry", code="invalid_name")
 
     def outgoing(self, request: Request) -> Outgoing:
         headers = {"Accept": "application/json", "User-Agent": f"holdfast-python/{__version__}", **request.headers}

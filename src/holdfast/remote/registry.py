@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, Unpack
 
 from holdfast.engine.operation import awaited, operation
 from holdfast.features.registry.model import EventType, Policies, PolicyOptions, RegisteredKind, UnregisteredName
-from holdfast.remote.http_requests import Request, Steps, delete, get, given, put, segment
+from holdfast.remote.http_requests import Steps, delete, get, put, segment, without_none
 from holdfast.remote.runners import RemoteNamespace
 
 _Kinds = list[RegisteredKind]
@@ -22,7 +21,7 @@ class Kinds(RemoteNamespace):
     @operation
     def set(self, name: str, description: str | None = None) -> Steps[RegisteredKind]:
         """Register a kind, or change its description."""
-        return (yield from self._read(RegisteredKind, _again(put(_kind(name), given(description=description)))))
+        return (yield from self._read(RegisteredKind, put(_kind(name), without_none(description=description))))
 
     aset = awaited(set)
 
@@ -34,13 +33,13 @@ class Kinds(RemoteNamespace):
 
     @operation
     def list(self) -> Steps[_Kinds]:
-        return (yield from self._pages(RegisteredKind, "/kinds"))
+        return (yield from self._all(RegisteredKind, "/kinds"))
 
     alist = awaited(list)
 
     @operation
     def remove(self, name: str) -> Steps[None]:
-        yield from self._ask(delete(_kind(name)))
+        yield from self._request(delete(_kind(name)))
 
     aremove = awaited(remove)
 
@@ -58,8 +57,8 @@ class EventTypes(RemoteNamespace):
         description: str | None = None,
     ) -> Steps[EventType]:
         """Register an event type, or replace it."""
-        body = given(domain=domain, schema=None if schema is None else dict(schema), description=description)
-        return (yield from self._read(EventType, _again(put(_type(name), body))))
+        body = without_none(domain=domain, schema=None if schema is None else dict(schema), description=description)
+        return (yield from self._read(EventType, put(_type(name), body)))
 
     aset = awaited(set)
 
@@ -71,13 +70,13 @@ class EventTypes(RemoteNamespace):
 
     @operation
     def list(self, *, domain: str | None = None) -> Steps[_Types]:
-        return (yield from self._pages(EventType, "/event-types", domain=domain))
+        return (yield from self._all(EventType, "/event-types", domain=domain))
 
     alist = awaited(list)
 
     @operation
     def remove(self, name: str) -> Steps[None]:
-        yield from self._ask(delete(_type(name)))
+        yield from self._request(delete(_type(name)))
 
     aremove = awaited(remove)
 
@@ -93,15 +92,15 @@ class DeploymentPolicies(RemoteNamespace):
 
     @operation
     def set(self, **options: Unpack[PolicyOptions]) -> Steps[Policies]:
-        """``client.policies.set(unknown_kinds="refuse")``; what is not named stays as it is."""
-        return (yield from self._read(Policies, _again(put("/policies", dict(options)))))
+        """Change policies: ``client.policies.set(unknown_kinds="refuse")``. The others stay."""
+        return (yield from self._read(Policies, put("/policies", dict(options))))
 
     aset = awaited(set)
 
     @operation
     def unregistered(self) -> Steps[_Names]:
         """Names that were accepted with a warning."""
-        return (yield from self._pages(UnregisteredName, "/policies/unregistered"))
+        return (yield from self._all(UnregisteredName, "/policies/unregistered"))
 
     aunregistered = awaited(unregistered)
 
@@ -112,7 +111,3 @@ def _kind(name: str) -> str:
 
 def _type(name: str) -> str:
     return f"/event-types/{segment(name)}"
-
-
-def _again(request: Request) -> Request:
-    return dataclasses.replace(request, repeatable=True)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from holdfast.engine.operation import Emit, Items, Namespace
 from holdfast.remote.http_requests import Open, Pause, Read, Reply, Request, Send, Step, Steps, Unreachable, get
-from holdfast.remote.link import Link, answer_to
+from holdfast.remote.link import Link, send_with_retries
 from holdfast.remote.responses import checked, read, read_page, unreadable
 from holdfast.remote.transport import (
     AsyncHttpxTransport,
@@ -82,11 +82,11 @@ class Runner:
                 if isinstance(step, Emit):
                     yield step.item
                 elif isinstance(step, Read):
-                    result = _told(stream.read) if stream is not None else b""
+                    result = _or_unreachable(stream.read) if stream is not None else b""
                 elif isinstance(step, Open):
                     if stream is not None:
                         stream.close()
-                    opened = _told(functools.partial(self.transport.open, self.link.outgoing(step.request)))
+                    opened = _or_unreachable(functools.partial(self.transport.open, self.link.outgoing(step.request)))
                     stream = None if isinstance(opened, Unreachable) else opened
                     result = opened if isinstance(opened, Unreachable) else opened.reply
                 else:
@@ -108,11 +108,11 @@ class Runner:
                 if isinstance(step, Emit):
                     yield step.item
                 elif isinstance(step, Read):
-                    result = await _atold(stream.read()) if stream is not None else b""
+                    result = await _aor_unreachable(stream.read()) if stream is not None else b""
                 elif isinstance(step, Open):
                     if stream is not None:
                         await stream.aclose()
-                    opened = await _atold(self.async_transport.open(self.link.outgoing(step.request)))
+                    opened = await _aor_unreachable(self.async_transport.open(self.link.outgoing(step.request)))
                     stream = None if isinstance(opened, Unreachable) else opened
                     result = opened if isinstance(opened, Unreachable) else opened.reply
                 else:
@@ -130,37 +130,37 @@ class Runner:
             time.sleep(step.seconds)
             return None
         assert isinstance(step, Send)
-        return _told(functools.partial(self.transport.send, self.link.outgoing(step.request)))
+        return _or_unreachable(functools.partial(self.transport.send, self.link.outgoing(step.request)))
 
     async def aperform(self, step: Step) -> Reply | Unreachable | None:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return None
         assert isinstance(step, Send)
-        return await _atold(self.async_transport.send(self.link.outgoing(step.request)))
+        return await _aor_unreachable(self.async_transport.send(self.link.outgoing(step.request)))
 
 
-def _told(act: Callable[[], T]) -> T | Unreachable:
-    """That nobody answered, as a value: the flow says what to make of it."""
+def _or_unreachable(send: Callable[[], T]) -> T | Unreachable:
+    """A lost connection as a value: the program decides what to do."""
     try:
-        return act()
+        return send()
     except Unreachable as why:
         return why
 
 
-async def _atold(act: Coroutine[Any, Any, T]) -> T | Unreachable:
+async def _aor_unreachable(send: Coroutine[Any, Any, T]) -> T | Unreachable:
     try:
-        return await act
+        return await send
     except Unreachable as why:
         return why
 
 
-MOST = 200
-"""The service puts no more into a page."""
+MAX_PAGE = 200
+"""The largest page of the service."""
 
 
 class RemoteNamespace(Namespace):
-    """A noun of the service, with the runner that carries out its operations."""
+    """A namespace of the client, with the runner that carries out its operations."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -180,65 +180,65 @@ class RemoteNamespace(Namespace):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._runner.link.base.url!r})"
 
-    # --- the parts that flows are made of ---
+    # --- the parts of operations ---
 
-    def _ask(self, request: Request) -> Steps[Any]:
-        """The document of the answer."""
+    def _request(self, request: Request) -> Steps[Any]:
+        """The JSON of the response."""
         link = self._runner.link
-        reply = yield from answer_to(request, link.base, link.retrying)
+        reply = yield from send_with_retries(request, link.base, link.retrying)
         return checked(reply, link.token)
 
     def _read(self, kind: type[U], request: Request) -> Steps[U]:
-        return read(kind, (yield from self._ask(request)))
+        return read(kind, (yield from self._request(request)))
 
     def _bytes(self, request: Request) -> Steps[bytes]:
-        """The body of the answer as it is."""
+        """The body of the response."""
         link = self._runner.link
-        reply = yield from answer_to(request, link.base, link.retrying)
+        reply = yield from send_with_retries(request, link.base, link.retrying)
         if reply.status != 200:
             checked(reply, link.token)
         return bytes(reply.body)
 
     def _items(self, kind: type[U], request: Request) -> Steps[list[U]]:
-        """Those of one page."""
-        return read_page(kind, (yield from self._ask(request)))[0]
+        """The items of one page."""
+        return read_page(kind, (yield from self._request(request)))[0]
 
-    def _every(self, record: type[U], path: str, /, **query: Any) -> Items[U]:
-        """All there are, for whoever iterates: a page is asked for when the one before was used up."""
-        place: str | None = None
+    def _stream(self, record: type[U], path: str, /, **query: Any) -> Items[U]:
+        """All items, for iteration: a page is read when the previous one is used up."""
+        cursor: str | None = None
         while True:
-            last = place
-            page, place = read_page(record, (yield from self._ask(get(path, after=place, limit=MOST, **query))))
-            for each in page:
-                yield Emit(each)
-            if place is None:
+            last, request = cursor, get(path, after=cursor, limit=MAX_PAGE, **query)
+            page, cursor = read_page(record, (yield from self._request(request)))
+            for item in page:
+                yield Emit(item)
+            if cursor is None:
                 return
-            if place == last:
+            if cursor == last:
                 raise unreadable("page", "the next one is the same again")
 
-    def _some(
+    def _limited(
         self, record: type[U], path: str, limit: int, after: str | None = None, /, **query: Any
     ) -> Steps[list[U]]:
-        """As many as asked for, in pages if need be."""
-        found: list[U] = []
-        place = after
-        while len(found) < limit:
-            last, size = place, min(MOST, limit - len(found))
-            page, place = read_page(record, (yield from self._ask(get(path, after=place, limit=size, **query))))
-            found += page
-            if place is None or place == last:
+        """Up to ``limit`` items, in several pages if necessary."""
+        items: list[U] = []
+        cursor = after
+        while len(items) < limit:
+            last, size = cursor, min(MAX_PAGE, limit - len(items))
+            page, cursor = read_page(record, (yield from self._request(get(path, after=cursor, limit=size, **query))))
+            items += page
+            if cursor is None or cursor == last:
                 break
-        return found
+        return items
 
-    def _pages(self, record: type[U], path: str, /, **query: Any) -> Steps[list[U]]:
-        """All of a list that is not long, page by page."""
-        found: list[U] = []
-        place: str | None = None
+    def _all(self, record: type[U], path: str, /, **query: Any) -> Steps[list[U]]:
+        """All items of a short list, page by page."""
+        items: list[U] = []
+        cursor: str | None = None
         while True:
-            last = place
-            page, place = read_page(record, (yield from self._ask(get(path, after=place, **query))))
-            found += page
-            if place is None:
-                return found
-            if place == last:
+            last = cursor
+            page, cursor = read_page(record, (yield from self._request(get(path, after=cursor, **query))))
+            items += page
+            if cursor is None:
+                return items
+            if cursor == last:
                 raise unreadable("page", "the next one is the same again")

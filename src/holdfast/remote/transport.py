@@ -1,7 +1,7 @@
-"""What carries a request: a small protocol of our own, and httpx2 behind it.
+"""The transport of requests: a small protocol, implemented with httpx2.
 
-Every answer is bounded in time and in size, whoever sends it. Redirects are not followed here, cookies are not kept,
-and proxies of the environment are not used.
+Every response is bounded in time and size. Redirects are not followed here, cookies are not stored, and proxies of the
+environment are not used.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from holdfast.remote.link import Outgoing
 if TYPE_CHECKING:
     import httpx2
 
-LARGEST = 64 * 1024 * 1024
-CONNECT = 10.0
-IDLE = 3.0
-"""Seconds for which an idle connection is kept: less than servers do (five, where nobody says otherwise), since what is
-sent while they close it is lost, and may not be sent again."""
+MAX_RESPONSE = 64 * 1024 * 1024
+CONNECT_TIMEOUT = 10.0
+KEEPALIVE = 3.0
+"""Seconds for which an idle connection is kept: less than the default of servers (five), since a request that is sent
+while the server closes the connection is lost and may not be repeatable."""
 
 
 class Stream(Protocol):
-    """An answer that is read as it comes. ``read`` answers no bytes at the end."""
+    """A response that is read while it arrives. ``read`` returns no bytes at the end."""
 
     reply: Reply
 
@@ -39,7 +39,7 @@ class Stream(Protocol):
 
 
 class Transport(Protocol):
-    """Both raise ``Unreachable`` when there is no answer."""
+    """``send`` and ``open`` raise ``Unreachable`` if there is no response."""
 
     def send(self, outgoing: Outgoing) -> Reply: ...
     def open(self, outgoing: Outgoing) -> Stream: ...
@@ -71,18 +71,18 @@ def httpx() -> Any:
     return httpx2
 
 
-def _of_ours(kind: str) -> Any:
-    """No limit to connections: whoever follows or waits keeps one, and must not keep others from asking."""
-    limits = httpx().Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=IDLE)
+def _new_client(kind: str) -> Any:
+    """No limit on connections: a stream or a waiting request occupies one, and must not block others."""
+    limits = httpx().Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=KEEPALIVE)
     return getattr(httpx(), kind)(trust_env=False, follow_redirects=False, limits=limits)
 
 
 def _timeout(outgoing: Outgoing) -> Any:
-    """Between two bytes it may take as long as the whole; the whole is watched besides."""
-    return httpx().Timeout(outgoing.within, connect=min(CONNECT, outgoing.within))
+    """The limit between two bytes is that of the whole response, which is checked separately."""
+    return httpx().Timeout(outgoing.within, connect=min(CONNECT_TIMEOUT, outgoing.within))
 
 
-def _asked(outgoing: Outgoing) -> dict[str, Any]:
+def _request_arguments(outgoing: Outgoing) -> dict[str, Any]:
     return {
         "method": outgoing.method,
         "url": outgoing.url,
@@ -97,23 +97,23 @@ def _head(response: httpx2.Response) -> Reply:
     return Reply(response.status_code, {name.lower(): value for name, value in response.headers.items()})
 
 
-def _lost(error: Exception) -> Unreachable:
-    """In our words: those of the library may be empty, and name what only it knows."""
+def _unreachable(error: Exception) -> Unreachable:
+    """The error with a message of its own: those of the library may be empty or mention its internals."""
     name = type(error).__name__
     if "Timeout" in name:
-        return Unreachable("the time was up")
+        return Unreachable("timed out")
     if name == "ConnectError":
-        return Unreachable(f"there is no connection ({str(error)[:200]})")
+        return Unreachable(f"cannot connect ({str(error)[:200]})")
     if name == "DecodingError":
-        return Unreachable("the answer cannot be decoded")
-    return Unreachable("the connection was lost before the answer was whole")
+        return Unreachable("the response cannot be decoded")
+    return Unreachable("the connection was lost before the response was complete")
 
 
 def closed() -> InvalidSetting:
     return InvalidSetting("this client has been closed", code="client_closed")
 
 
-def _elsewhere(what: str) -> InvalidSetting:
+def _used_elsewhere(what: str) -> InvalidSetting:
     return InvalidSetting(
         f"the given httpx2 client was first used in another {what} and holds its connections",
         code="client_elsewhere",
@@ -122,31 +122,31 @@ def _elsewhere(what: str) -> InvalidSetting:
 
 
 class _Meter:
-    """How much of an answer may still come, in bytes and in seconds."""
+    """Limits the size and the time of one response."""
 
     def __init__(self, within: float) -> None:
         self._end, self._size = time.monotonic() + within, 0
 
     def count(self, chunk: bytes) -> bytes:
         self._size += len(chunk)
-        if self._size > LARGEST:
-            raise Unreachable(f"the answer is larger than {LARGEST:,} bytes")
+        if self._size > MAX_RESPONSE:
+            raise Unreachable(f"the response is larger than {MAX_RESPONSE:,} bytes")
         if time.monotonic() > self._end:
-            raise Unreachable("the time was up")
+            raise Unreachable("timed out")
         return chunk
 
 
 class HttpxTransport:
-    """``client`` is for those who need certificates, a proxy or a transport of their own.
+    """``client`` is an httpx2 client with your own certificates, proxy or transport.
 
-    A fork has connections of its own: on those of its parent it would be given the parent's answers.
+    A forked process opens its own connections: on those of its parent it would receive the parent's responses.
     """
 
     def __init__(self, client: httpx2.Client | None = None) -> None:
         self._given = client is not None
-        self._client: httpx2.Client = client or _of_ours("Client")
+        self._client: httpx2.Client = client or _new_client("Client")
         self._used_in: int | None = None
-        self._under_way: set[_Incoming] = set()
+        self._open_streams: set[_Incoming] = set()
 
     def send(self, outgoing: Outgoing) -> Reply:
         stream = self.open(outgoing)
@@ -158,71 +158,72 @@ class HttpxTransport:
         return Reply(stream.reply.status, stream.reply.headers, body)
 
     def open(self, outgoing: Outgoing) -> _Incoming:
-        client = self._here()
+        client = self._client_here()
         try:
-            response = client.send(client.build_request(**_asked(outgoing)), stream=True, follow_redirects=False)
+            request = client.build_request(**_request_arguments(outgoing))
+            response = client.send(request, stream=True, follow_redirects=False)
         except (httpx().RequestError, httpx().InvalidURL) as error:
-            raise _lost(error) from None
+            raise _unreachable(error) from None
         except RuntimeError:
             if not client.is_closed:
                 raise
             raise closed() from None
         client.cookies.clear()
-        return _Incoming(response, self._under_way)
+        return _Incoming(response, self._open_streams)
 
-    def _here(self) -> httpx2.Client:
+    def _client_here(self) -> httpx2.Client:
         if self._used_in not in (None, os.getpid()):
             if self._given:
-                raise _elsewhere("process")
-            self._client = _of_ours("Client")
+                raise _used_elsewhere("process")
+            self._client = _new_client("Client")
         self._used_in = os.getpid()
         return self._client
 
     def close(self) -> None:
-        """Whoever reads a stream in another thread is woken."""
+        """Close the connections. Threads that read a stream are woken."""
         if self._used_in in (None, os.getpid()):
-            for incoming in list(self._under_way):
+            for incoming in list(self._open_streams):
                 incoming.cut()
             self._client.close()
 
 
 class _Incoming:
-    def __init__(self, response: httpx2.Response, under_way: set[_Incoming]) -> None:
+    def __init__(self, response: httpx2.Response, open_streams: set[_Incoming]) -> None:
         self.reply = _head(response)
         self._response = response
         self._chunks: Iterator[bytes] = response.iter_bytes()
-        self._under_way = under_way
-        under_way.add(self)
+        self._open_streams = open_streams
+        open_streams.add(self)
 
     def read(self) -> bytes:
         try:
             return next((chunk for chunk in self._chunks if chunk), b"")
         except (httpx().RequestError, httpx().StreamError) as error:
-            raise _lost(error) from None
+            raise _unreachable(error) from None
 
     def cut(self) -> None:
-        """Closing a socket does not wake who waits for it in another thread; ending the connection does."""
+        """Shut the connection down: closing a socket does not wake a thread that reads from it."""
         stream = self._response.extensions.get("network_stream")
         connection = stream and stream.get_extra_info("socket")
         if isinstance(connection, socket.socket):
             with contextlib.suppress(OSError):
-                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # beneath any encryption, which its reader holds
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # below TLS, whose lock the reader holds
 
     def close(self) -> None:
-        self._under_way.discard(self)
+        self._open_streams.discard(self)
         self._response.close()
 
 
 class AsyncHttpxTransport:
-    """Each event loop has connections of its own: those of another, or of one that has ended, never answer."""
+    """Each event loop has its own connections: those of another loop, or of one that has ended, never respond."""
 
     def __init__(self, client: httpx2.AsyncClient | None = None) -> None:
         self._given = client is not None
-        self._first: httpx2.AsyncClient = client or _of_ours("AsyncClient")
+        self._first: httpx2.AsyncClient = client or _new_client("AsyncClient")
         self._first_on: weakref.ref[asyncio.AbstractEventLoop] | None = None
         self._others: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient]
         self._others = weakref.WeakKeyDictionary()
-        self._over = False
+        self._closed = False
 
     async def send(self, outgoing: Outgoing) -> Reply:
         meter = _Meter(outgoing.within)
@@ -236,16 +237,16 @@ class AsyncHttpxTransport:
                 finally:
                     await stream.aclose()
         except TimeoutError:
-            raise Unreachable("the time was up") from None
+            raise Unreachable("timed out") from None
         return Reply(stream.reply.status, stream.reply.headers, b"".join(parts))
 
     async def open(self, outgoing: Outgoing) -> _AsyncIncoming:
-        client = self._here()
+        client = self._client_here()
         try:
-            request = client.build_request(**_asked(outgoing))
+            request = client.build_request(**_request_arguments(outgoing))
             response = await client.send(request, stream=True, follow_redirects=False)
         except (httpx().RequestError, httpx().InvalidURL) as error:
-            raise _lost(error) from None
+            raise _unreachable(error) from None
         except RuntimeError:
             if not client.is_closed:
                 raise
@@ -253,8 +254,8 @@ class AsyncHttpxTransport:
         client.cookies.clear()
         return _AsyncIncoming(response)
 
-    def _here(self) -> httpx2.AsyncClient:
-        if self._over:
+    def _client_here(self) -> httpx2.AsyncClient:
+        if self._closed:
             raise closed()
         loop = asyncio.get_running_loop()
         if self._first_on is None:
@@ -262,14 +263,14 @@ class AsyncHttpxTransport:
         if self._first_on() is loop:
             return self._first
         if self._given:
-            raise _elsewhere("event loop")
+            raise _used_elsewhere("event loop")
         if loop not in self._others:
-            self._others[loop] = _of_ours("AsyncClient")
+            self._others[loop] = _new_client("AsyncClient")
         return self._others[loop]
 
     async def aclose(self) -> None:
-        """The connections of other loops end with these: nobody here can wait for that."""
-        self._over = True
+        """Close the connections of this event loop. Those of other loops end with their loop."""
+        self._closed = True
         loop = asyncio.get_running_loop()
         first = self._given or self._first_on is None or self._first_on() is loop
         client = self._first if first else self._others.pop(loop, None)
@@ -289,7 +290,7 @@ class _AsyncIncoming:
                 if chunk:
                     return chunk
         except (httpx().RequestError, httpx().StreamError) as error:
-            raise _lost(error) from None
+            raise _unreachable(error) from None
         return b""
 
     async def aclose(self) -> None:

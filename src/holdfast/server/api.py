@@ -1,4 +1,4 @@
-"""The HTTP API under ``/api/v1``: the operations of the app, as routes. It decides nothing that the app does not."""
+"""The HTTP API under ``/api/v1``: the operations of the app as routes, without rules of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from holdfast.features.tokens import routes as tokens
 from holdfast.features.webhooks import routes as webhooks
 from holdfast.features.workflows import routes as workflows
 from holdfast.server import leases, metrics
-from holdfast.server.api_problems import add_problems, add_the_rest
+from holdfast.server.api_problems import add_fallback, add_problems
 from holdfast.server.claims import ClaimBroker
 from holdfast.server.maintenance import BackgroundMaintenance
 from holdfast.server.openapi import add_document
@@ -82,14 +82,13 @@ def add_api(service: FastAPI, app: App) -> None:
     service.include_router(metrics.probes)
     for router in ROUTES:
         service.include_router(router, prefix=PREFIX)
-    service.include_router(leases.tick_router, prefix="/api", include_in_schema=False)  # where HK-1 has it
-    add_the_rest(service)  # after all others: what comes here is none of ours
+    service.include_router(leases.tick_router, prefix="/api", include_in_schema=False)  # also at /api/jobs/tick
+    add_fallback(service)  # last: it matches every remaining path below /api
 
 
-async def leave_off(service: FastAPI) -> None:
-    """Let what is done beside the answers come to its end: the service's own duties, those that claims have set off,
-    and the notes of which tokens were used."""
+async def close_background(service: FastAPI) -> None:
+    """Finish the background work: maintenance tasks, those started by claims, and the recorded uses of tokens."""
     state = service.state
-    for beside in (state.attending, getattr(state, "handing_out", None), state.authenticate):
-        if isinstance(beside, BackgroundMaintenance | ClaimBroker | Tokens):
-            await beside.aclose()
+    for background in (state.maintenance, getattr(state, "broker", None), state.authenticate):
+        if isinstance(background, BackgroundMaintenance | ClaimBroker | Tokens):
+            await background.aclose()

@@ -1,4 +1,4 @@
-"""Every refusal as a problem document (RFC 9457) with the same stable code that Python and SQL give (DP-3)."""
+"""Exception handlers: every error as a problem document (RFC 9457), with the same stable code as in Python and SQL."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def add_problems(service: FastAPI) -> None:
     async def other(_: Request, error: HTTPException) -> Response:
         status = error.status_code
         code = "no_such_route" if status == 404 else "method_not_allowed" if status == 405 else "invalid_request"
-        answer = problem(status, code, str(error.detail))
-        answer.headers.update(error.headers or {})
-        return answer
+        response = problem(status, code, str(error.detail))
+        response.headers.update(error.headers or {})
+        return response
 
     @service.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:
         log.error("%s %s failed", request.method, pattern_of(request.scope), exc_info=error)
-        answer = problem(500, "internal_error", "something went wrong here; the log of the service says what")
-        # It is made outside of all else that would add them.
-        answer.headers.update({"cache-control": "no-store", "x-content-type-options": "nosniff"})
-        return answer
+        response = problem(500, "internal_error", "Internal error. The log of the service has the details.")
+        # This handler runs outside of the middleware that adds these headers.
+        response.headers.update({"cache-control": "no-store", "x-content-type-options": "nosniff"})
+        return response
 
 
 def invalid_request(error: RequestValidationError) -> Response:
@@ -51,19 +51,21 @@ def invalid_request(error: RequestValidationError) -> Response:
     return problem(422, "invalid_request", f"{where}: {first['msg']}")
 
 
-def add_the_rest(service: FastAPI) -> None:
-    """What is below /api and no route of ours is a problem, too, and not a page of the dashboard."""
+def add_fallback(service: FastAPI) -> None:
+    """Return a problem document, not a page of the dashboard, for unknown paths and methods below ``/api``."""
 
-    async def nothing(request: Request) -> Response:
-        others = [route for route in service.routes if route is not here and not isinstance(route, Mount)]
-        asked = {method: {**request.scope, "method": method} for method in METHODS}
-        known = [word for word in METHODS if any(each.matches(asked[word])[0] is Match.FULL for each in others)]
-        if not known:
+    async def no_route(request: Request) -> Response:
+        others = [route for route in service.routes if route is not fallback and not isinstance(route, Mount)]
+        scopes = {method: {**request.scope, "method": method} for method in METHODS}
+        allowed = [
+            method for method in METHODS if any(route.matches(scopes[method])[0] is Match.FULL for route in others)
+        ]
+        if not allowed:
             raise HTTPException(404)
-        raise HTTPException(405, headers={"Allow": ", ".join([*known, *(["HEAD"] if "GET" in known else [])])})
+        raise HTTPException(405, headers={"Allow": ", ".join([*allowed, *(["HEAD"] if "GET" in allowed else [])])})
 
-    here = Route("/api/{rest:path}", nothing, methods=[*METHODS], include_in_schema=False)
-    service.router.routes.append(here)
+    fallback = Route("/api/{rest:path}", no_route, methods=[*METHODS], include_in_schema=False)
+    service.router.routes.append(fallback)
 
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")

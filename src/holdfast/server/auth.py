@@ -1,14 +1,11 @@
-"""Who asks and what they may: identity, scopes, origin checks, limits on issuing, streams that outlive a token.
+"""Authentication and authorization: the identity of the caller, scopes, origin checks, limits on issued tokens.
 
-Authentication: every request that is not for everybody passes here, and is worked for in the name of whoever asks.
+``AuthMiddleware`` is a pure ASGI middleware around the API and the pages. It calls ``authenticate``, refuses unknown
+callers and unsafe requests that another site's page could have made, and binds tenant and actor for the duration of
+the request (``Session.serving``), so that no route can forget to.
 
-A pure ASGI middleware around API and pages alike. It asks ``authenticate`` who calls, refuses who is not known,
-refuses unsafe requests that another site's page could have made, and binds tenant and actor for the length of the
-request (``Session.serving``), so that no route can forget to.
-
-Answers that go on for long, such as streams: whoever asked must still be let in while they are told something.
-
-A token that was revoked or is over, a session that was ended, opens nothing any more; neither does what it had opened.
+Streams outlive the check of their request. ``Lasting`` repeats it, so that a revoked or expired token or an ended
+session also ends the streams that it opened.
 """
 
 from __future__ import annotations
@@ -29,54 +26,26 @@ from holdfast.app import App
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import HoldfastError, Refused
-from holdfast.features.tokens.model import EVERY_SCOPE, ROLES, Role, Scope, scopes_of
+from holdfast.features.tokens.model import EVERY_SCOPE, Scope, scopes_of
 from holdfast.server.problems import problem, refusal_of
 from holdfast.stores.session import Session
-
-__all__ = [
-    "AGAIN",
-    "Authenticate",
-    "EVERY_SCOPE",
-    "AuthMiddleware",
-    "Identity",
-    "LOCAL_NAMES",
-    "Lasting",
-    "Paths",
-    "ROLES",
-    "Role",
-    "SAFE",
-    "Scope",
-    "TENANT_HEADER",
-    "at_this_machine",
-    "comes_from_elsewhere",
-    "comes_from_here",
-    "identity_of",
-    "is_local",
-    "path_below",
-    "refuse_beyond",
-    "require",
-    "require_one",
-    "require_whole",
-    "scopes_of",
-]
-
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
 
-def comes_from_here(request: Request) -> bool:
-    """By Sec-Fetch-Site, which pages cannot forge, or else by Origin. A program that sends neither is no browser, and
-    is believed only on the local machine, where no cookie was needed."""
-    said = _said(request)
-    return "cookie" not in request.headers if said is None else said
+def is_same_origin(request: Request) -> bool:
+    """Decide by Sec-Fetch-Site, which pages cannot forge, or else by Origin. A request with neither is not from a
+    current browser; it counts as same-origin if it has no cookie."""
+    same_origin = _declared_origin(request)
+    return "cookie" not in request.headers if same_origin is None else same_origin
 
 
-def comes_from_elsewhere(request: Request) -> bool:
-    """Whether a browser says so itself."""
-    return _said(request) is False
+def is_cross_site(request: Request) -> bool:
+    """Whether the headers of the browser name another site."""
+    return _declared_origin(request) is False
 
 
-def _said(request: Request) -> bool | None:
+def _declared_origin(request: Request) -> bool | None:
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site in ("same-origin", "none")
@@ -85,7 +54,8 @@ def _said(request: Request) -> bool | None:
 
 
 def is_local(request: Request) -> bool:
-    """From this machine, and by one of its own names: another site's name that leads here (rebinding) is none."""
+    """Whether the request is from this machine and addresses it by a local name. Another site's name that resolves to
+    this machine (DNS rebinding) does not count."""
     host = request.headers.get("host", "")
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     if name.lower() not in LOCAL_NAMES:
@@ -101,17 +71,17 @@ def is_local(request: Request) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """``tenant`` is ``*`` for those who look after everybody's. ``ambient`` is one whom the browser vouches for by
-    itself (a cookie, the local machine), so that what it asks for must come from our own pages (rule 22)."""
+    """The caller of a request. ``tenant`` is ``*`` for operators of all tenants. ``ambient``: the browser authenticates
+    by itself (a cookie, the local machine), so unsafe requests must come from this service's own pages."""
 
     actor: str
     tenant: str
     scopes: frozenset[Scope]
     ambient: bool = False
     credential: str | None = None
-    """The id of the token, for the ledger of its use; None for those who came otherwise."""
+    """The id of the token; None if the caller did not authenticate with one."""
     whole: bool = False
-    """Looks after everybody's, also while working for one tenant: the person at this machine."""
+    """Operates all tenants, also while ``tenant`` names one: the user of the local machine."""
 
     def may(self, scope: Scope) -> bool:
         return scope in self.scopes
@@ -122,7 +92,7 @@ class Identity:
 
     @property
     def runs_all(self) -> bool:
-        """Whether it may do what concerns every tenant: tenants, executors, the seals of the ledger."""
+        """Whether it may perform operations that affect every tenant: tenants, executors, the seals of the ledger."""
         return self.whole or self.everywhere
 
 
@@ -132,7 +102,7 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Paths:
-    """A set of paths below the mount; a path that ends in / stands for all below it."""
+    """A set of paths relative to the mount. A path that ends in / includes everything below it."""
 
     def __init__(self, paths: frozenset[str]) -> None:
         self._exact = frozenset(path for path in paths if not path.endswith("/"))
@@ -143,8 +113,8 @@ class Paths:
 
 
 class AuthMiddleware:
-    """``open_to_all`` are the paths that need no credentials.
-    ``login`` is where a browser that nobody knows is sent, if there is such a page."""
+    """``open_to_all`` are the paths that need no credentials. Unauthenticated browsers are redirected to ``login``, if
+    there is such a page."""
 
     def __init__(
         self,
@@ -169,52 +139,51 @@ class AuthMiddleware:
             await self._inner(scope, receive, send)
             return
         try:
-            identity = await self.who(request)
-        except HoldfastError as error:  # a tenant that is none, a database that is away
+            identity = await self.identify(request)
+        except HoldfastError as error:  # an invalid tenant name, an unreachable database
             await refusal_of(error)(scope, receive, send)
             return
         if identity is None:
-            await self._turn_away(request, path)(scope, receive, send)
+            await self._unauthenticated(request, path)(scope, receive, send)
             return
         if request.method not in SAFE and _is_forged(request, identity):
-            await problem(403, "cross_site", "this request did not come from a page of this service")(
-                scope, receive, send
-            )
+            refusal = problem(403, "cross_site", "this request did not come from a page of this service")
+            await refusal(scope, receive, send)
             return
         scope.setdefault("state", {}).update(identity=identity, holdfast_auth=self)
         with self._client.serving(identity.tenant, identity.actor):
             await self._inner(scope, receive, send)
 
-    async def who(self, request: Request) -> Identity | None:
-        found = self._authenticate(request)
-        return await found if inspect.isawaitable(found) else found
+    async def identify(self, request: Request) -> Identity | None:
+        identity = self._authenticate(request)
+        return await identity if inspect.isawaitable(identity) else identity
 
-    def _turn_away(self, request: Request, path: str) -> Response:
+    def _unauthenticated(self, request: Request, path: str) -> Response:
         wants_page = "text/html" in request.headers.get("accept", "")
         if self._login is not None and wants_page and not path.startswith("/api/"):
             login = request.scope.get("root_path", "") + self._login
             if request.headers.get("hx-request"):
                 return Response(status_code=401, headers={"HX-Redirect": login})
-            there = quote(f"{path}?{request.url.query}" if request.url.query else path, safe="/")
-            known = request.method == "GET" and path != "/"
-            return RedirectResponse(f"{login}?next={there}" if known else login, status_code=303)
-        answer = problem(
+            target = quote(f"{path}?{request.url.query}" if request.url.query else path, safe="/")
+            returns = request.method == "GET" and path != "/"
+            return RedirectResponse(f"{login}?next={target}" if returns else login, status_code=303)
+        response = problem(
             401, "unauthenticated", "authentication required", fix="Send the header Authorization: Bearer hf_…."
         )
-        answer.headers["WWW-Authenticate"] = "Bearer"
-        return answer
+        response.headers["WWW-Authenticate"] = "Bearer"
+        return response
 
 
 def _is_forged(request: Request, identity: Identity) -> bool:
-    """Whether another site's page may have made this request (rule 22). A program that lets people in by its cookies
-    and does not say so (``ambient``) is guarded as well: no page can add the header of a token."""
+    """Whether another site's page may have made this request. An application that authenticates by cookie without
+    setting ``ambient`` is protected as well: no page can add the Authorization header."""
     if identity.ambient:
-        return not comes_from_here(request)
-    return "authorization" not in request.headers and comes_from_elsewhere(request)
+        return not is_same_origin(request)
+    return "authorization" not in request.headers and is_cross_site(request)
 
 
 def path_below(scope: ASGIScope) -> str:
-    """The path without what we are mounted under."""
+    """The path relative to the mount."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     return path.removeprefix(root) if root else path
 
@@ -228,7 +197,7 @@ def identity_of(request: HTTPConnection) -> Identity:
 
 
 def require(request: HTTPConnection, scope: Scope) -> Identity:
-    """Who asks, if they may; every route and action begins with this."""
+    """Return the caller if it has the scope. Every route and action starts with this check."""
     identity = identity_of(request)
     if not identity.may(scope):
         raise Refused(
@@ -237,8 +206,8 @@ def require(request: HTTPConnection, scope: Scope) -> Identity:
     return identity
 
 
-def require_whole(request: HTTPConnection, scope: Scope) -> Identity:
-    """The same for what concerns every tenant: no single one's credentials are enough."""
+def require_all_tenants(request: HTTPConnection, scope: Scope) -> Identity:
+    """``require``, for operations that affect every tenant: credentials of one tenant are not enough."""
     identity = require(request, scope)
     if not identity.runs_all:
         raise Refused(
@@ -250,7 +219,7 @@ def require_whole(request: HTTPConnection, scope: Scope) -> Identity:
 
 
 def require_one(request: HTTPConnection, scope: Scope) -> Identity:
-    """The same for what belongs to one tenant, which has to be named."""
+    """``require``, for operations on one tenant, which the caller has to name."""
     identity = require(request, scope)
     if identity.everywhere:
         raise Refused(
@@ -262,29 +231,29 @@ def require_one(request: HTTPConnection, scope: Scope) -> Identity:
 
 
 AGAIN = 5.0
-"""Seconds for which an answer is believed."""
+"""Seconds for which an authentication is trusted."""
 
 
 class Lasting:
-    """``if not await lasting.holds(): return``, before each thing that is told."""
+    """``if not await access.holds(): return``, before each message of a stream."""
 
     def __init__(self, request: Request, scope: Scope, again: float = AGAIN) -> None:
         self._request, self._scope, self._again = request, scope, again
-        self._asked = time.monotonic()
+        self._checked_at = time.monotonic()
 
     async def holds(self) -> bool:
-        """By the same look as when it began. Who cannot be looked for is not believed: they come again, and miss
-        nothing."""
-        if time.monotonic() - self._asked < self._again:
+        """Authenticate the request again, at most every ``again`` seconds. If that fails the stream ends; the client
+        reconnects and misses nothing."""
+        if time.monotonic() - self._checked_at < self._again:
             return True
         auth, then = self._request.scope["state"].get("holdfast_auth"), identity_of(self._request)
-        if not isinstance(auth, AuthMiddleware):  # whoever let them in did so without us
+        if not isinstance(auth, AuthMiddleware):  # the embedding application set the identity
             return True
         try:
-            now = await auth.who(self._request)
+            now = await auth.identify(self._request)
         except HoldfastError:
             return False
-        self._asked = time.monotonic()
+        self._checked_at = time.monotonic()
         return now is not None and now.tenant == then.tenant and now.may(self._scope)
 
 
@@ -301,21 +270,19 @@ def at_this_machine(app: App) -> Authenticate:
         if not is_local(request):
             return None
         named = request.headers.get(TENANT_HEADER)
-        return identity if named is None else replace(identity, tenant=_whose(named))
+        if named is None:
+            return identity
+        return replace(identity, tenant=named if named == EVERY_TENANT else check_name(named, "tenant"))
 
     return authenticate
 
 
-def _whose(named: str) -> str:
-    return named if named == EVERY_TENANT else check_name(named, "tenant")
-
-
 def refuse_beyond(identity: Identity, roles: Sequence[str], scopes: Sequence[str] = ()) -> None:
-    """A token with the scope admin alone must not make itself one that decides, or works."""
-    beyond = scopes_of(roles, scopes) - identity.scopes
-    if beyond:
+    """Refuse to issue scopes that the issuer lacks: a token with only ``admin`` must not issue one with ``decide``."""
+    excess = scopes_of(roles, scopes) - identity.scopes
+    if excess:
         raise Refused(
-            f"a token cannot grant more than its issuer has: {', '.join(sorted(beyond))}",
+            f"a token cannot grant more than its issuer has: {', '.join(sorted(excess))}",
             code="missing_scope",
             fix="Request fewer rights.",
         )

@@ -1,4 +1,5 @@
-"""What requests carry: only what is named here, each with its bounds (rule 23). The library checks the rest."""
+"""Models of request bodies that several features share. Unknown fields are refused and every field is bounded; the
+library checks the rest."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ from holdfast.server.json_body import check_numbers, check_shape
 
 B = TypeVar("B", bound=BaseModel)
 
-MOST_ERRORS = 100
-"""More than the fields of any body can have: there is no way to ask pydantic for the first of them alone."""
+MAX_ERRORS = 100
+"""More than any body of known fields can have. Pydantic cannot report only the first error."""
 
 Text = Annotated[str, Field(max_length=255)]
 Words = Annotated[str, Field(max_length=2_000)]
@@ -38,7 +39,7 @@ Instant = Annotated[AwareDatetime, Field(description="RFC 3339, with a zone.", e
 
 @cache
 def _names(model: type[BaseModel]) -> frozenset[str]:
-    """As requests spell them."""
+    """The names of the fields as requests spell them."""
     return frozenset(field.alias or name for name, field in model.model_fields.items())
 
 
@@ -51,7 +52,7 @@ def _refuse_unknown(model: type[BaseModel], value: Any) -> Any:
 
 
 def known_to(model: type[BaseModel]) -> BeforeValidator:
-    """For items of a list whose model is no ``Body``."""
+    """Refuse unknown fields in items of a list whose model is not a ``Body``."""
     return BeforeValidator(partial(_refuse_unknown, model))
 
 
@@ -59,7 +60,7 @@ class Fields(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     def given(self) -> dict[str, Any]:
-        """What was said; the rest is as if it had not been asked."""
+        """The fields that the request contains."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
@@ -71,14 +72,14 @@ class Body(Fields):
 
 
 def at_most(most: int) -> BeforeValidator:
-    """Of a mapping: pydantic counts only after it has judged every value."""
+    """Limit the entries of a mapping before its values are validated; pydantic's own limit counts afterwards."""
 
-    def few(value: Any) -> Any:
+    def check(value: Any) -> Any:
         if isinstance(value, dict) and len(value) > most:
             raise PydanticCustomError("too_long", "has more than {most} entries", {"most": most})
         return value
 
-    return BeforeValidator(few)
+    return BeforeValidator(check)
 
 
 class Because(Body):
@@ -86,21 +87,19 @@ class Because(Body):
 
 
 class RetryPolicy(Body):
-    """How often a job is begun before it is a dead letter, and how long it waits in between."""
+    """How many times a job is attempted before it becomes a dead letter, and how long it waits in between."""
 
     max_attempts: int = Field(default=5, ge=1, le=101)
     max_crashes: int = Field(default=3, ge=0, le=100)
     backoff: Literal["exponential", "gentle", "hourly_cap"] | BackoffRule = "exponential"
 
     def policy(self) -> Retry:
-        waits = self.backoff
-        return Retry(
-            self.max_attempts, Backoff(**waits.given()) if isinstance(waits, BackoffRule) else waits, self.max_crashes
-        )
+        backoff = Backoff(**self.backoff.given()) if isinstance(self.backoff, BackoffRule) else self.backoff
+        return Retry(self.max_attempts, backoff, self.max_crashes)
 
 
 class BackoffRule(Body):
-    """Seconds: ``base``, then ``factor`` times as long each time, up to ``cap``."""
+    """Delays in seconds: ``base``, then ``factor`` times as long each time, up to ``cap``."""
 
     base: float = Field(default=1.0, ge=0, le=2_592_000)
     factor: float = Field(default=2.0, ge=1, le=1_000)
@@ -110,8 +109,8 @@ class BackoffRule(Body):
 
 
 class JobOptions(Fields):
-    """How a job is enqueued; the names are those of Python. ``read`` counts its errors instead of ``Body``, which is
-    quicker for the one request that comes a thousand times a second."""
+    """The options of enqueue, with the names of the Python API. Not a ``Body``: ``read`` limits its errors instead,
+    which is faster for the one request that arrives a thousand times per second."""
 
     queue: Text | None = None
     priority: int | None = Field(default=None, ge=-32_768, le=32_767)
@@ -135,12 +134,13 @@ class JobOptions(Fields):
     target_ref: Annotated[str, Field(max_length=4_000)] | None = None
     payload_ref: Annotated[str, Field(max_length=4_000)] | None = None
 
-    def options(self, *besides: str) -> dict[str, Any]:
-        """As the library takes them: what is null is as if it had not been said."""
-        chosen = {name: value for name, value in self.given().items() if value is not None and name not in besides}
-        if isinstance(chosen.get("retry"), RetryPolicy):
-            chosen["retry"] = chosen["retry"].policy()
-        return chosen
+    def options(self, *excluded: str) -> dict[str, Any]:
+        """The options as keyword arguments of the library, without nulls and without the fields named in
+        ``excluded``."""
+        options = {name: value for name, value in self.given().items() if value is not None and name not in excluded}
+        if isinstance(options.get("retry"), RetryPolicy):
+            options["retry"] = options["retry"].policy()
+        return options
 
 
 class Enqueue(JobOptions):
@@ -164,17 +164,17 @@ _adapters: dict[type[BaseModel], TypeAdapter[Any]] = {}
 
 
 def read(model: type[B], body: bytes) -> B:
-    """A body without a detour: where one request more or less a second counts."""
+    """Parse and validate a body in one step, for the routes with the highest request rates."""
     check_shape(body)
     if len(body) > MAX_DIGITS:
         check_numbers(body)
     adapter = _adapters.get(model) or _adapters.setdefault(model, TypeAdapter(model))
     try:
-        found: B = adapter.validate_json(body)
-        return found
+        value: B = adapter.validate_json(body)
+        return value
     except ValidationError as error:
-        if error.error_count() > MOST_ERRORS:
-            many = f"more than {MOST_ERRORS} errors, of unknown fields perhaps"
+        if error.error_count() > MAX_ERRORS:
+            many = f"more than {MAX_ERRORS} errors, of unknown fields perhaps"
             raise RequestValidationError([{"type": "too_many_errors", "loc": ("body",), "msg": many}]) from None
-        told = error.errors(include_url=False, include_context=False, include_input=False)
-        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in told]) from None
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in errors]) from None

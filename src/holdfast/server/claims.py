@@ -1,16 +1,12 @@
-"""``ClaimBroker``: hands out jobs to remote workers and settles what they report.
+"""``ClaimBroker`` claims jobs for workers that use HTTP, and ``settle_all`` settles the attempts they report.
 
-Jobs for workers of other languages: handed out as our own worker would take them up.
+A job is prepared as a local worker would: an approval is requested where its kind or agent needs one, and its payload
+is opened if it is sealed or in the artifact store. A job that cannot be prepared is settled here and not returned.
+Where no local worker runs, promoting, reaping and firing schedules is done by the service (``maintenance.py``) or,
+without that, by claim requests, at intervals.
 
-Before a job leaves: people are asked where its kind or its agent wants that, and its payload is opened where it is
-sealed or lies elsewhere. A job that comes no further is settled here, and the caller never hears of it. Somebody has
-to promote, reap and fire schedules where no worker of ours runs: the service itself (maintenance.py), or else whoever
-claims sees to it, now and then.
-
-How an attempt that ran elsewhere has ended: from what its worker says to a settlement, by the same rules as ours.
-
-The policy is ``engine/settlement.decide``, the fence is the store's, and what is said of a failure is cut to length and
-redacted as if it had happened here.
+A reported attempt becomes a settlement by the same rules as a local one: ``engine/settlement.decide`` is the policy,
+the store checks the fence, and error texts are cut to length and redacted.
 """
 
 from __future__ import annotations
@@ -53,20 +49,20 @@ from holdfast.worker.maintenance import MaintenanceTask, run_once, standard_task
 from holdfast.worker.refusals import set_aside
 from holdfast.worker.shutdown import Stop, Suspended
 
-LOOK_EVERY = 1.0
-ATTEND_EVERY = 0.5
+POLL_EVERY = 1.0
+MAINTAIN_EVERY = 0.5
 SWEEP_EVERY = 5.0
 RULES_EVERY = 5.0
-MOST_TENANTS = 1_000
+MAX_TENANTS = 1_000
 
 
 class ClaimBroker:
-    """One a service. ``attends``: the duties are done by those who claim, since nobody else is known to."""
+    """One per service. ``maintains``: claim requests run the maintenance tasks, because nothing else does."""
 
-    def __init__(self, app: App, *, attends: bool = True, patience: WaitLimit = NO_LIMIT) -> None:
-        self._app, self._attends, self._patience = app, attends, patience
-        self._attended: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        self._books: OrderedDict[str, tuple[float, PayloadRuleCache]] = OrderedDict()
+    def __init__(self, app: App, *, maintains: bool = True, patience: WaitLimit = NO_LIMIT) -> None:
+        self._app, self._maintains, self._patience = app, maintains, patience
+        self._maintained: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._rules: OrderedDict[str, tuple[float, PayloadRuleCache]] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -74,129 +70,131 @@ class ClaimBroker:
         return self._app._session
 
     async def claim(self, request: ClaimRequest) -> list[dict[str, Any]]:
-        """Up to so many jobs, as they are handed out."""
-        if self._attends:
-            await self._attend(request.tenant)
-        claims = await self._claimed(request)
-        ready = [await self._prepared(claim, request.tenant) for claim in claims]
+        """Claim up to ``request.want`` jobs and return their fields."""
+        if self._maintains:
+            await self._maintain(request.tenant)
+        claims = await self._claim_jobs(request)
+        ready = [await self._prepare(claim, request.tenant) for claim in claims]
         return [job for job in ready if job is not None]
 
-    async def _claimed(self, request: ClaimRequest) -> list[Claim]:
+    async def _claim_jobs(self, request: ClaimRequest) -> list[Claim]:
         try:
             return await self.client.arun(self.client.store.leases.claim(request))
         except Exception as error:
-            where = (request.lease, request.queues, request.kinds)
-            if not await set_aside(self.client.store, error, request.tenant, *where):
+            claimed = (request.lease, request.queues, request.kinds)
+            if not await set_aside(self.client.store, error, request.tenant, *claimed):
                 raise
         return await self.client.arun(self.client.store.leases.claim(request))
 
     @contextlib.contextmanager
     def listening(self, queues: Sequence[str]) -> Iterator[asyncio.Event]:
-        """Set when there may be something to take."""
-        told, loop = asyncio.Event(), asyncio.get_running_loop()
+        """An event that is set when one of the queues may have a job to claim."""
+        notified, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        def heard(what: str) -> None:
-            if what == "" or what.lstrip(" ") in queues:
-                with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                    loop.call_soon_threadsafe(told.set)
+        def notify(queue: str) -> None:
+            if queue == "" or queue.lstrip(" ") in queues:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(notified.set)
 
         names = [*queues, *(f" {queue}" for queue in queues)]
-        hush = self.client.store.listen(heard, lambda: names)
+        stop = self.client.store.listen(notify, lambda: names)
         try:
-            yield told
+            yield notified
         finally:
-            hush()
+            stop()
 
     async def handler_for(self, claim: Claim) -> Handler:
-        """What our own worker would know of this kind; most that others run are declared nowhere here."""
+        """The handler that a local worker would have for this kind. Most kinds of remote workers are not declared in
+        this app and get the defaults."""
         declared = self._app._kinds.get(claim.kind)
         kind: Kind[..., Any] | None = None if declared is None else declared.kind
-        vault, book = self.client.vault, await self.book(claim.tenant)
-        common = {"redact": self.redactor(), "vault": vault, "rules": book, "chain": chain_of(self.client)}
+        vault, rules = self.client.vault, await self.rules(claim.tenant)
+        common = {"redact": self.redactor(), "vault": vault, "rules": rules, "chain": chain_of(self.client)}
         if kind is None:
-            return Handler(claim.kind, _nobody, **common)  # type: ignore[arg-type]
+            return Handler(claim.kind, _runs_elsewhere, **common)  # type: ignore[arg-type]
         retry = as_policy(kind.defaults["retry"]) if "retry" in kind.defaults else None
-        known = {"at_most_once": kind._at_most_once, "rule": kind._rule} | ({} if retry is None else {"retry": retry})
-        return Handler(claim.kind, _nobody, **common, **known)  # type: ignore[arg-type]
+        own = {"at_most_once": kind._at_most_once, "rule": kind._rule} | ({} if retry is None else {"retry": retry})
+        return Handler(claim.kind, _runs_elsewhere, **common, **own)  # type: ignore[arg-type]
 
     def redactor(self) -> Redactor:
         return self._app._ready_redactor()
 
-    async def book(self, tenant: str) -> PayloadRuleCache:
-        """The rules for this tenant's payloads, at most a few seconds old."""
-        until, book = self._books.get(tenant, (0.0, PayloadRuleCache()))
+    async def rules(self, tenant: str) -> PayloadRuleCache:
+        """The payload rules of the tenant, at most ``RULES_EVERY`` seconds old."""
+        until, rules = self._rules.get(tenant, (0.0, PayloadRuleCache()))
         if until <= time.monotonic():
-            book.load(await self.client.arun(self.client.store.payload_rules.list(tenant)))
-            self._books[tenant] = (time.monotonic() + RULES_EVERY, book)
-            if len(self._books) > MOST_TENANTS:
-                self._books.popitem(last=False)
-        return book
+            rules.load(await self.client.arun(self.client.store.payload_rules.list(tenant)))
+            self._rules[tenant] = (time.monotonic() + RULES_EVERY, rules)
+            if len(self._rules) > MAX_TENANTS:
+                self._rules.popitem(last=False)
+        return rules
 
-    async def _prepared(self, claim: Claim, scope: str) -> dict[str, Any] | None:
+    async def _prepare(self, claim: Claim, scope: str) -> dict[str, Any] | None:
         handler = await self.handler_for(claim)
         outcome: Outcome | None = None
-        handed_out: dict[str, Any] | None = None
+        fields: dict[str, Any] | None = None
         try:
             if claim.unreadable is not None:
                 outcome = unreadable(claim)
             elif handler.at_most_once and (claim.retries or claim.crashes):
-                outcome = Failed("interrupted", "it was begun before, and is of a kind that is begun once", final=True)
+                outcome = Failed("interrupted", "it was started before, and its kind runs at most once", final=True)
             else:
                 if is_packed(claim.payload):
                     claim = await unpacked(handler, claim)
-                await self._asked(claim, scope)
-                handed_out = _handed_out(claim, await self._kept(claim))
+                await self._request_approval(claim, scope)
+                fields = _job_fields(claim, await self._checkpoints(claim))
         except Suspended as wait:
             outcome = wait.outcome
-        except InvalidPayload as error:  # it will not be JSON next time either
+        except InvalidPayload as error:  # a retry cannot help
             outcome = Failed(error.code, error.message, final=True)
         except Reject as error:
             outcome = Failed(error.code, handler.redactor(claim)(str(error), MESSAGE_LIMIT), final=True)
-        except Exception as error:  # a key or a blob that is not here: tried again, and told
+        except Exception as error:  # such as a missing key or blob: recorded and retried
             outcome = failure(error, handler.redact)
         if outcome is not None:
             settlement = decide(claim, outcome, random.random())
             await self.client.arun(self.client.store.leases.settle(claim.lease, [settlement], scope))
             return None
-        return handed_out
+        return fields
 
-    async def _asked(self, claim: Claim, scope: str) -> None:
+    async def _request_approval(self, claim: Claim, scope: str) -> None:
         declared = self._app._kinds.get(claim.kind)
-        asking: Asking | None = None if declared is None else declared.kind._approval
-        if asking is None and claim.agent is None:
+        approval: Asking | None = None if declared is None else declared.kind._approval
+        if approval is None and claim.agent is None:
             return
-        means = self._app._handler_tools(scope, 1)
+        tools = self._app._handler_tools(scope, 1)
         try:
             rule = NO_RULE if declared is None else declared.kind._rule
-            await ask_first(means, claim, asking, rule, Stop())
+            await ask_first(tools, claim, approval, rule, Stop())
         finally:
-            await means.aclose()
+            await tools.aclose()
 
-    async def _kept(self, claim: Claim) -> dict[str, Any]:
-        """What earlier attempts have saved, opened: who works over HTTP has no keys."""
+    async def _checkpoints(self, claim: Claim) -> dict[str, Any]:
+        """The checkpoints of earlier attempts, decrypted: remote workers have no keys."""
         if claim.attempt == 1:
             return {}
-        found = await self.client.arun(self.client.store.jobs.checkpoints(claim.id, claim.tenant))
+        saved = await self.client.arun(self.client.store.jobs.checkpoints(claim.id, claim.tenant))
         bound = {"what": "checkpoint", "tenant": claim.tenant, "job_id": claim.id}
-        kept = {name: value for name, value in found.items() if name not in (RESERVED, RUNNING)}
+        values = {name: value for name, value in saved.items() if name not in (RESERVED, RUNNING)}
 
-        def opened() -> dict[str, Any]:
+        def unpack() -> dict[str, Any]:
             open_kept = self.client.vault.open_kept
-            return {name: open_kept(value, place=name, **bound) for name, value in kept.items()}  # type: ignore[arg-type]
+            return {name: open_kept(value, place=name, **bound) for name, value in values.items()}  # type: ignore[arg-type]
 
-        return await asyncio.to_thread(opened) if any(map(is_stored, kept.values())) else opened()
+        return await asyncio.to_thread(unpack) if any(map(is_stored, values.values())) else unpack()
 
-    async def _attend(self, tenant: str) -> None:
-        """What every worker does on the side: what may bring a job to this very caller at once, the rest beside it."""
+    async def _maintain(self, tenant: str) -> None:
+        """Run the maintenance tasks: promote and reap, which may make a job claimable, before the claim; the others in
+        the background."""
         now = time.monotonic()
-        attended, swept = self._attended.get(tenant, (0.0, 0.0))
-        if now - attended < ATTEND_EVERY:
+        maintained, swept = self._maintained.get(tenant, (0.0, 0.0))
+        if now - maintained < MAINTAIN_EVERY:
             return
         sweeps = now - swept >= SWEEP_EVERY
-        self._attended[tenant] = (now, now if sweeps else swept)
-        self._attended.move_to_end(tenant)
-        if len(self._attended) > MOST_TENANTS:
-            self._attended.popitem(last=False)
+        self._maintained[tenant] = (now, now if sweeps else swept)
+        self._maintained.move_to_end(tenant)
+        if len(self._maintained) > MAX_TENANTS:
+            self._maintained.popitem(last=False)
         store = self.client.store
         await self.client.arun(store.leases.promote(tenant=tenant))
         await self.client.arun(store.leases.reap(tenant=tenant))
@@ -206,19 +204,19 @@ class ClaimBroker:
             task.add_done_callback(self._tasks.discard)
 
     async def _sweep(self, tenant: str) -> None:
-        patience_of.set(self._patience)  # when the service leaves, a database that does not answer is not waited for
-        duties = standard_tasks(tenant, promote_every=ATTEND_EVERY, sweep_every=SWEEP_EVERY)
-        for duty in (*duties, self._app._scheduler.duty(tenant, SWEEP_EVERY)):
-            each: MaintenanceTask | None = duty
-            while each is not None:
-                await run_once(each, self.client.store)
-                each = each.then
+        patience_of.set(self._patience)  # a service that stops does not wait for an unresponsive database
+        tasks = standard_tasks(tenant, promote_every=MAINTAIN_EVERY, sweep_every=SWEEP_EVERY)
+        for first in (*tasks, self._app._scheduler.duty(tenant, SWEEP_EVERY)):
+            task: MaintenanceTask | None = first
+            while task is not None:
+                await run_once(task, self.client.store)
+                task = task.then
 
     async def aclose(self) -> None:
         await self._patience.outlast(*self._tasks)
 
 
-def _handed_out(claim: Claim, kept: dict[str, Any]) -> dict[str, Any]:
+def _job_fields(claim: Claim, checkpoints: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": claim.id,
         "attempt": claim.attempt,
@@ -238,15 +236,15 @@ def _handed_out(claim: Claim, kept: dict[str, Any]) -> dict[str, Any]:
         "workflow_id": claim.workflow_id,
         "agent": claim.agent,
         "tags": list(claim.tags),
-        "checkpoints": kept,
+        "checkpoints": checkpoints,
     }
 
 
-async def _nobody(claim: Claim, stop: Stop) -> None:
-    raise AssertionError("it is run elsewhere")
+async def _runs_elsewhere(claim: Claim, stop: Stop) -> None:
+    raise AssertionError("a remote worker runs this job")
 
 
-Word = Literal["succeeded", "failed", "retry", "reject", "snooze", "cancel"]
+OutcomeName = Literal["succeeded", "failed", "retry", "reject", "snooze", "cancel"]
 CODE_LIMIT: Final = 100
 _NAME: Final = re.compile(r"[\w.:$*-]+")
 AFTER_A_FAILURE = frozenset({"retry", "bury"})
@@ -254,12 +252,12 @@ TYPES = {"succeeded": "succeed", "snooze": "snooze", "cancel": "cancel"}
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a worker says of one attempt."""
+class Report:
+    """A remote worker's report of how one attempt ended."""
 
     job: str
     attempt: int
-    outcome: Word
+    outcome: OutcomeName
     result: Any = None
     type: str | None = None
     message: str | None = None
@@ -268,58 +266,60 @@ class Said:
     after: float | None = None
     cost: float | None = None
     unfinished: bool = False
-    """Handed back: what is begun at most once has ended then, since nobody knows how far it had come."""
+    """Released before it ended. A job that runs at most once ends then, since its progress is unknown."""
 
 
-async def settle_all(out: ClaimBroker, lease: str, said: Sequence[Said], tenant: str) -> list[SettleResult]:
-    """In one transaction, whatever comes of each; said twice, it is answered as the first time."""
-    client = out.client
+async def settle_all(broker: ClaimBroker, lease: str, reports: Sequence[Report], tenant: str) -> list[SettleResult]:
+    """Settle all reports in one transaction, each with its own result. A repeated report gets the first result."""
+    client = broker.client
     decided: list[tuple[Settlement | None, str | None]] = []
-    wanted: dict[str, Settlement] = {}
-    for each in said:
-        job = await client.arun(client.store.jobs.get(each.job, tenant))
+    settlements: dict[str, Settlement] = {}
+    for report in reports:
+        job = await client.arun(client.store.jobs.get(report.job, tenant))
         if job is None:
             decided.append((None, "not_found"))
             continue
-        settlement = await _settlement(out, lease, each, job)
-        reason: str | None = "said_twice" if job.id in wanted else "stale_lease"
-        if each.attempt == job.attempt and job.id not in wanted:
-            wanted[job.id], reason = settlement, None
+        settlement = await _settlement(broker, lease, report, job)
+        reason: str | None = "said_twice" if job.id in settlements else "stale_lease"
+        if report.attempt == job.attempt and job.id not in settlements:
+            settlements[job.id], reason = settlement, None
         decided.append((settlement, reason))
-    stale = await client.arun(client.store.leases.settle(lease, list(wanted.values()), tenant)) if wanted else []
+    rows = list(settlements.values())
+    stale = await client.arun(client.store.leases.settle(lease, rows, tenant)) if rows else []
     return [
-        await _verdict(out, each, settlement, reason or ("stale_lease" if settlement.id in stale else None), tenant)
+        await _result(broker, settlement, reason or ("stale_lease" if settlement.id in stale else None), tenant)
         if settlement is not None
-        else SettleResult(each.job, each.attempt, False, reason=reason)
-        for each, (settlement, reason) in zip(said, decided, strict=True)
+        else SettleResult(report.job, report.attempt, False, reason=reason)
+        for report, (settlement, reason) in zip(reports, decided, strict=True)
     ]
 
 
-async def _verdict(out: ClaimBroker, said: Said, found: Settlement, reason: str | None, tenant: str) -> SettleResult:
-    ending: str | None = found.ending if reason is None else None
+async def _result(broker: ClaimBroker, settlement: Settlement, reason: str | None, tenant: str) -> SettleResult:
+    ending: str | None = settlement.ending if reason is None else None
     if reason == "stale_lease":
-        ending = await _ended_before(out, found, tenant)
-    return SettleResult(found.id, said.attempt, ending is not None, ending, None if ending is not None else reason)
+        ending = await _recorded_ending(broker, settlement, tenant)
+    settled = ending is not None
+    return SettleResult(settlement.id, settlement.attempt, settled, ending, None if settled else reason)
 
 
-async def _ended_before(out: ClaimBroker, found: Settlement, tenant: str) -> str | None:
-    """How this very attempt has ended already, by the ledger, if it was so: the answer was lost, and it is said again.
-    What would be decided now may differ, since the job has a try less than it had then."""
-    events = await out.client.arun(out.client.store.jobs.history(found.id, tenant))
-    event_type = TYPES.get(found.ending, "fail")
-    ours = [event for event in events if event.attempt == found.attempt]
-    if not any((event.from_state, event.type) == ("in_progress", event_type) for event in ours):
+async def _recorded_ending(broker: ClaimBroker, settlement: Settlement, tenant: str) -> str | None:
+    """How the ledger says this attempt ended, if it did: the response to the first report was lost and the worker
+    repeats it. Deciding again may give another ending, since the job has one attempt less now."""
+    events = await broker.client.arun(broker.client.store.jobs.history(settlement.id, tenant))
+    event_type = TYPES.get(settlement.ending, "fail")
+    events = [event for event in events if event.attempt == settlement.attempt]
+    if not any((event.from_state, event.type) == ("in_progress", event_type) for event in events):
         return None
-    decided = (event.type for event in ours if event.type in AFTER_A_FAILURE)
-    return found.ending if event_type != "fail" else next(decided, found.ending)
+    decided = (event.type for event in events if event.type in AFTER_A_FAILURE)
+    return settlement.ending if event_type != "fail" else next(decided, settlement.ending)
 
 
-async def _settlement(out: ClaimBroker, lease: str, said: Said, job: Job) -> Settlement:
-    claim = _claim(job, lease, said.attempt)
-    handler = await out.handler_for(claim)
-    if said.unfinished:
+async def _settlement(broker: ClaimBroker, lease: str, report: Report, job: Job) -> Settlement:
+    claim = _claim(job, lease, report.attempt)
+    handler = await broker.handler_for(claim)
+    if report.unfinished:
         return decide(claim, hand_back(claim, at_most_once=handler.at_most_once), random.random())
-    outcome = _outcome(said, handler, claim, hidden=job.payload == HIDDEN)
+    outcome = _outcome(report, handler, claim, hidden=job.payload == HIDDEN)
     if isinstance(outcome, Succeeded) and outcome.result is not None:
         outcome = await packed(handler, claim, outcome)
     if handler.at_most_once and isinstance(outcome, Failed):
@@ -328,7 +328,7 @@ async def _settlement(out: ClaimBroker, lease: str, said: Said, job: Job) -> Set
 
 
 def _claim(job: Job, lease: str, attempt: int) -> Claim:
-    """As far as deciding needs it: if it is not this attempt any more, nothing will be written."""
+    """A claim with what ``decide`` needs. If the attempt is no longer current, the fence prevents the write."""
     return Claim(
         *(job.id, lease, attempt, job.tenant, job.kind, job.queue, json.dumps(job.payload), job.retries, job.crashes),
         *(job.max_attempts, job.max_crashes, job.backoff, job.priority, job.position, job.deadline_at, job.created_at),
@@ -336,34 +336,34 @@ def _claim(job: Job, lease: str, attempt: int) -> Claim:
     )
 
 
-def _outcome(said: Said, handler: Handler, claim: Claim, *, hidden: bool) -> Outcome:
-    cost = None if said.cost is None else check_cost(said.cost)
+def _outcome(report: Report, handler: Handler, claim: Claim, *, hidden: bool) -> Outcome:
+    cost = None if report.cost is None else check_cost(report.cost)
     redact: Redact = JobRedactor(handler.redact, claim.payload, handler.rule_for(claim).restricted)
-    # Of a restricted payload every value is a secret, and it is not to be had here to compare with.
-    message = WITHHELD if hidden and said.message else redact(said.message or "", MESSAGE_LIMIT)
-    trace = None if said.traceback is None or hidden else redact(said.traceback, TRACEBACK_LIMIT)
-    code = _code_of(said, redact, hidden=hidden)
-    match said.outcome:
+    # Every value of a restricted payload is a secret, and it is not available here to redact by comparison.
+    message = WITHHELD if hidden and report.message else redact(report.message or "", MESSAGE_LIMIT)
+    trace = None if report.traceback is None or hidden else redact(report.traceback, TRACEBACK_LIMIT)
+    code = _code_of(report, redact, hidden=hidden)
+    match report.outcome:
         case "succeeded":
             try:
-                text = None if said.result is None else encode(said.result, limit=RESULT_LIMIT, what="result")
-            except HoldfastError as error:  # it will be so next time, too
+                text = None if report.result is None else encode(report.result, limit=RESULT_LIMIT, what="result")
+            except HoldfastError as error:  # a retry cannot help
                 return Failed(error.code, error.message, final=True, cost=cost)
             return Succeeded(text, cost=cost)
         case "failed":
             return Failed(code or "failed", message or code or "failed", trace, cost=cost)
         case "retry":
-            return Failed(code or "retry_asked", message or "asked for", trace, after=said.after, cost=cost)
+            return Failed(code or "retry_asked", message or "requested", trace, after=report.after, cost=cost)
         case "reject":
             return Failed(code or "rejected", message or code or "rejected", trace, final=True, cost=cost)
         case "snooze":
-            return Snoozed(said.after or 0.0, message or None, cost=cost)
+            return Snoozed(report.after or 0.0, message or None, cost=cost)
         case "cancel":
             return Cancelled(message or None, cost=cost)
 
 
-def _code_of(said: Said, redact: Redact, *, hidden: bool) -> str | None:
-    """A word of the worker's, which goes into lists, groups and logs as it is: one line, without secrets. Of a
-    restricted job only what can be a name: anything else may be made of what the worker has read."""
-    text = one_line(redact(said.code or said.type or "", CODE_LIMIT), CODE_LIMIT).strip()
+def _code_of(report: Report, redact: Redact, *, hidden: bool) -> str | None:
+    """The error code. It appears in lists, groups and logs, so it is one line and redacted. For a restricted job only a
+    name is accepted, since other text may contain parts of the payload."""
+    text = one_line(redact(report.code or report.type or "", CODE_LIMIT), CODE_LIMIT).strip()
     return None if not text or (hidden and not _NAME.fullmatch(text)) else text

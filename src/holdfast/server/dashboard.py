@@ -70,15 +70,15 @@ PAGES = (
 )
 
 
-class Below(Mount):
-    """All but some paths: so that it can be asked before the many routes that those have."""
+class DashboardMount(Mount):
+    """A mount at ``/`` that excludes some paths, so that it can be matched before the many routes of the API."""
 
-    def __init__(self, dashboard: Starlette, *, but: Paths) -> None:
+    def __init__(self, dashboard: Starlette, *, excluded: Paths) -> None:
         super().__init__("/", dashboard)
-        self._but = but
+        self._excluded = excluded
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        if path_below(scope) in self._but:
+        if path_below(scope) in self._excluded:
             return Match.NONE, {}
         return super().matches(scope)
 

@@ -63,9 +63,9 @@ def percent(share: float | None) -> str:
 
 
 def sentence(text: object) -> str:
-    """With a capital letter, and without the period that the page adds."""
-    words = str(text).rstrip(".")
-    return words[:1].upper() + words[1:]
+    """The text with a capital letter, and without the period that the page adds."""
+    text = str(text).rstrip(".")
+    return text[:1].upper() + text[1:]
 
 
 def as_json(value: Any, most: int = 100_000) -> str:
@@ -82,8 +82,8 @@ def short(text: object, most: int = 80) -> str:
 
 def quoted(text: object) -> str:
     """The text as a value of a search."""
-    said = str(text).replace('"', "")
-    return f'"{said}"' if any(each.isspace() for each in said) else said
+    value = str(text).replace('"', "")
+    return f'"{value}"' if any(character.isspace() for character in value) else value
 
 
 def actor(text: object) -> str:
@@ -171,6 +171,6 @@ def when(at: datetime | None, words: str | None = None) -> Markup:
     """A time, relative to now unless ``words`` are given."""
     if at is None:
         return NEVER
-    said = Markup.escape(words) if words else f"{ago(at)}"
+    text = Markup.escape(words) if words else f"{ago(at)}"
     live = "" if words else " data-ago"
-    return Markup(f'<time datetime="{at.isoformat()}" title="{moment(at)}"{live}>{said}</time>')
+    return Markup(f'<time datetime="{at.isoformat()}" title="{moment(at)}"{live}>{text}</time>')

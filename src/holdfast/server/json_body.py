@@ -1,11 +1,8 @@
-"""From the bytes of a JSON body to a value, at a bounded cost, and the route class that does it.
+"""Parse JSON request bodies at a bounded cost; ``JsonRoute``, the route class that does so.
 
-From the bytes of a request body to a value, at a bounded cost.
-
-The reader of JSON runs in C and holds the interpreter from the first byte to the last, on whichever thread. So the
-shape of a body is checked first, on the bytes and in pieces: how many keys and values it has, how deep it is nested,
-whether it has numbers that take quadratic time. What is large is then read on a thread of its own, one body at a time,
-so that other requests are answered meanwhile.
+The JSON parser runs in C and holds the GIL from the first byte to the last, on any thread. So the shape of a body is
+checked first, on the bytes and in pieces: the number of keys and values, the depth, and numbers that take quadratic
+time to convert. Large bodies are then parsed in one separate thread, so that the event loop can serve other requests.
 """
 
 from __future__ import annotations
@@ -29,15 +26,15 @@ from holdfast.errors import InvalidInput, InvalidPayload
 
 T = TypeVar("T")
 
-MOST_KEYS: Final = 50_000
-MOST_VALUES: Final = 100_000
-MOST_KEYS_OPEN: Final = 1_000
+MAX_KEYS: Final = 50_000
+MAX_VALUES: Final = 100_000
+MAX_KEYS_OPEN: Final = 1_000
 """On paths that need no credentials."""
-DEEPEST: Final = MAX_DEPTH + 20
-"""A payload is a few levels below the body that holds it, and is told by itself that it is too deep."""
+MAX_NESTING: Final = MAX_DEPTH + 20
+"""A payload is a few levels below the body that contains it, and has its own check with a better message."""
 AT_ONCE: Final = 64 * 1024
-"""Bytes of a body that is read on the event loop: a millisecond or two."""
-PIECE: Final = 256 * 1024
+"""Largest body, in bytes, that is parsed on the event loop: one or two milliseconds."""
+CHUNK: Final = 256 * 1024
 
 _STRUCTURE: Final = b'"{}[],:'
 _OTHER: Final = bytes(set(range(256)) - set(_STRUCTURE))
@@ -46,32 +43,33 @@ _STEP: Final = [1 if byte in b"[{" else -1 for byte in range(256)]
 _DIGITS: Final = bytes(48 if 48 <= byte <= 57 else 32 for byte in range(256))
 _LONG: Final = b"0" * (MAX_DIGITS + 1)
 
-_aside = ThreadPoolExecutor(1, thread_name_prefix="holdfast-bodies")
+_large_bodies = ThreadPoolExecutor(1, thread_name_prefix="holdfast-bodies")
 
 
-def parse(body: bytes, most_keys: int = MOST_KEYS) -> Any:
-    """The value of a JSON body. Raises ``ValueError`` for what is no JSON."""
+def parse(body: bytes, most_keys: int = MAX_KEYS) -> Any:
+    """The value of a JSON body. Raises ``ValueError`` if it is not JSON."""
     check_shape(body, most_keys)
-    text = body.decode()  # UTF-8 and nothing else: the check has read the bytes as such
+    text = body.decode()  # only UTF-8, which the check has assumed
     try:
-        return json.loads(text, parse_int=_short) if _has_long_numbers(body) else json.loads(text)
-    except RecursionError:  # pragma: no cover  # how deep a reader gets depends on the program around it
+        return json.loads(text, parse_int=_short_int) if _has_long_numbers(body) else json.loads(text)
+    except RecursionError:  # pragma: no cover  # the limit depends on the depth of the caller's stack
         raise _too_deep() from None
 
 
 async def at_leisure(body: bytes, work: Callable[[], T]) -> T:
-    """Do what takes as long as the body is large: at once if that is short, else on the thread for large bodies."""
+    """Run ``work``, whose time grows with the size of the body: directly if the body is small, else in the thread for
+    large bodies."""
     if len(body) <= AT_ONCE:
         return work()
     # The tenant and the actor are bound to the context.
-    return await asyncio.get_running_loop().run_in_executor(_aside, copy_context().run, work)
+    return await asyncio.get_running_loop().run_in_executor(_large_bodies, copy_context().run, work)
 
 
-def check_shape(body: bytes, most_keys: int = MOST_KEYS) -> None:
+def check_shape(body: bytes, most_keys: int = MAX_KEYS) -> None:
     """Refuse a body with too many keys or values, or nested too deep."""
-    # An upper bound first, with what is in strings: nearly every body is done here.
+    # First an upper bound that also counts characters inside of strings: nearly every body passes it.
     opened, keys, values = body.count(b"{") + body.count(b"["), body.count(b":"), body.count(b",")
-    if opened <= DEEPEST and keys <= most_keys and values <= MOST_VALUES:
+    if opened <= MAX_NESTING and keys <= most_keys and values <= MAX_VALUES:
         return
     depth = keys = values = 0
     for outline in _outlines(body):
@@ -79,20 +77,20 @@ def check_shape(body: bytes, most_keys: int = MOST_KEYS) -> None:
         keys += outline.count(b":")
         values += outline.count(b",") + len(brackets) // 2
         levels = list(accumulate(map(_STEP.__getitem__, brackets), initial=depth))
-        if max(levels) > DEEPEST:
+        if max(levels) > MAX_NESTING:
             raise _too_deep()
         if keys > most_keys:
             raise _too_complex(f"has more than {most_keys:,} keys")
-        if values > MOST_VALUES:
-            raise _too_complex(f"has more than {MOST_VALUES:,} values")
+        if values > MAX_VALUES:
+            raise _too_complex(f"has more than {MAX_VALUES:,} values")
         depth = levels[-1]
 
 
 def _outlines(body: bytes) -> Iterator[bytes]:
-    """The brackets, commas and colons outside of strings, piece by piece: no single call holds the interpreter long."""
+    """The brackets, commas and colons outside of strings, piece by piece: no single call holds the GIL for long."""
     begin, inside = 0, False
     while begin < len(body):
-        end = begin + PIECE
+        end = begin + CHUNK
         while body[end - 1 : end] == b"\\":  # an escape is never divided
             end += 1
         piece = body[begin:end].replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHER)
@@ -108,12 +106,12 @@ def _has_long_numbers(body: bytes) -> bool:
 
 
 def check_numbers(body: bytes) -> None:
-    """Refuse integers that take quadratic time, for readers that cannot be told to."""
+    """Refuse integers that take quadratic time, for parsers that cannot."""
     if _has_long_numbers(body):
-        json.loads(body.decode(), parse_int=_short)
+        json.loads(body.decode(), parse_int=_short_int)
 
 
-def _short(digits: str) -> int:
+def _short_int(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
         raise InvalidPayload(
             f"The request body has an integer of more than {MAX_DIGITS:,} digits.", code="payload_bad_number"
@@ -123,7 +121,7 @@ def _short(digits: str) -> int:
 
 def _too_deep() -> InvalidPayload:
     return InvalidPayload(
-        f"The request body is nested more than {DEEPEST} deep.", code="payload_too_deep", fix="Flatten it."
+        f"The request body is nested more than {MAX_NESTING} deep.", code="payload_too_deep", fix="Flatten it."
     )
 
 
@@ -141,28 +139,28 @@ class _Parsed(Request):
 
 
 class JsonRoute(APIRoute):
-    """A route that checks who may call it before it reads the body, which FastAPI does the other way round, and that
+    """A route that checks the caller's scope before it reads the body, which FastAPI does in the other order, and that
     parses the body with limits."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        answer = super().get_route_handler()
+        handle = super().get_route_handler()
         if self.body_field is None:
-            return answer
+            return handle
         checks = [each.call for each in self.dependant.dependencies if getattr(each.call, "first", False)]
-        most_keys = MOST_KEYS if any(hasattr(check, "scope") for check in checks) else MOST_KEYS_OPEN
+        most_keys = MAX_KEYS if any(hasattr(check, "scope") for check in checks) else MAX_KEYS_OPEN
 
         async def checked(request: Request) -> Response:
             for check in checks:
                 await check(request)  # type: ignore[misc]
-            asked = _Parsed(request.scope, request.receive)
-            body = await asked.body()
+            parsed = _Parsed(request.scope, request.receive)
+            body = await parsed.body()
             try:
                 value = await at_leisure(body, partial(parse, body, most_keys)) if body else None
-                asked.outcome = lambda: value
+                parsed.outcome = lambda: value
             except ValueError as error:
-                failed = error
-                asked.outcome = lambda: _raise(failed)
-            return await answer(asked)
+                failure = error
+                parsed.outcome = lambda: _raise(failure)
+            return await handle(parsed)
 
         return checked
 

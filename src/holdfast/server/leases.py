@@ -1,9 +1,7 @@
-"""Routes for workers of other languages: leases, claims, settlements; the tick route.
+"""Routes for workers of other languages: open a lease, claim jobs, settle attempts, end the lease; the tick route.
 
-For workers of other languages: open a lease, claim under it, say how each attempt ended, and end it.
-
-A lease is a worker's word that it is alive; whoever does not renew it in time loses what it holds to others. The fence
-of every write is (lease, attempt): a worker that was taken for dead is told so, and writes nothing.
+A worker renews its lease to show that it is alive; when it does not, other workers get its jobs. Every write carries
+the fence (lease, attempt): the writes of a worker whose lease has lapsed are refused.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from holdfast.features.jobs.lease_answers import ClaimedJob, HeldJob, OpenedLeas
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import identity_of
 from holdfast.server.bodies import Body
-from holdfast.server.claims import LOOK_EVERY, ClaimBroker, Said, settle_all
+from holdfast.server.claims import POLL_EVERY, ClaimBroker, Report, settle_all
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import TheApp, allowed
 from holdfast.stores.requests import ClaimRequest
@@ -36,7 +34,7 @@ from holdfast.worker.options import Ticking, TickSummary
 
 router = Router(prefix="/leases", tags=["leases"], dependencies=[allowed(Scope.WORK)])
 
-TTL, MOST_JOBS, LONGEST_WAIT = 30.0, 100, 30.0
+TTL, MAX_JOBS, MAX_WAIT = 30.0, 100, 30.0
 
 Id = Annotated[str, Field(max_length=36, examples=["0198c5b4-0000-7000-8000-000000000001"])]
 Number = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -44,20 +42,20 @@ Seconds = Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False, description
 Names = Annotated[list[Annotated[str, Field(max_length=100)]], Field(min_length=1, max_length=100)]
 
 
-def _attended(state: State) -> bool:
-    """Whether the service itself does the duties, for whoever claims."""
-    return state.attending is not None and state.attending.tenant == EVERY_TENANT
+def _has_maintenance(state: State) -> bool:
+    """Whether the service runs the maintenance tasks of every tenant."""
+    return state.maintenance is not None and state.maintenance.tenant == EVERY_TENANT
 
 
-def _handing_out(request: Request) -> ClaimBroker:
+def _broker(request: Request) -> ClaimBroker:
     state = request.app.state
-    if not hasattr(state, "handing_out"):
-        state.handing_out = ClaimBroker(state.app, attends=not _attended(state), patience=state.patience)
-    found: ClaimBroker = state.handing_out
-    return found
+    if not hasattr(state, "broker"):
+        state.broker = ClaimBroker(state.app, maintains=not _has_maintenance(state), patience=state.patience)
+    broker: ClaimBroker = state.broker
+    return broker
 
 
-Out = Annotated[ClaimBroker, Depends(_handing_out)]
+Broker = Annotated[ClaimBroker, Depends(_broker)]
 
 
 class OpenLease(Body):
@@ -74,11 +72,11 @@ class RenewLease(Body):
 
 class ClaimJobs(Body):
     queues: Names = Field(default=[DEFAULT_QUEUE])
-    want: int = Field(default=1, ge=1, le=MOST_JOBS)
+    want: int = Field(default=1, ge=1, le=MAX_JOBS)
     kinds: Names | None = None
     ttl: Seconds = TTL
     wait: float = Field(
-        default=0, ge=0, le=LONGEST_WAIT, allow_inf_nan=False, description="Seconds to wait for a first job."
+        default=0, ge=0, le=MAX_WAIT, allow_inf_nan=False, description="Seconds to wait for a first job."
     )
 
 
@@ -87,7 +85,7 @@ class ClaimedJobs(BaseModel):
 
 
 class Checkpoint(Body):
-    """Something the next attempt finds (``name`` and ``value``), or how far this one is."""
+    """A value for the next attempt (``name`` and ``value``), or the progress of this one."""
 
     job: Id
     attempt: Number
@@ -101,7 +99,7 @@ class Saved(BaseModel):
     saved: Literal[True] = True
 
 
-class ErrorSaid(Body):
+class ErrorReport(Body):
     type: str | None = Field(default=None, max_length=200)
     message: str | None = Field(default=None, max_length=100_000)
     traceback: str | None = Field(default=None, max_length=1_000_000)
@@ -109,25 +107,25 @@ class ErrorSaid(Body):
 
 
 class Settle(Body):
-    """How one attempt ended. ``failed`` is tried again by the job's policy while tries are left, ``retry`` likewise but
-    ``after`` so many seconds, ``reject`` never; ``snooze`` costs no try."""
+    """How one attempt ended. ``failed`` is retried by the job's policy while attempts are left, ``retry`` likewise but
+    ``after`` a number of seconds, ``reject`` never; ``snooze`` does not count as an attempt."""
 
     job: Id
     attempt: Number
     outcome: Literal["succeeded", "failed", "retry", "reject", "snooze", "cancel"]
     result: Any = None
-    error: ErrorSaid | None = None
+    error: ErrorReport | None = None
     after: float | None = Field(default=None, ge=0, le=LONGEST_DELAY, allow_inf_nan=False)
     cost: float | None = Field(default=None, ge=0, le=1e12, allow_inf_nan=False)
 
-    def said(self) -> Said:
-        error = self.error or ErrorSaid()
-        words = (error.type, error.message, error.traceback, error.code)
-        return Said(self.job, self.attempt, self.outcome, self.result, *words, self.after, self.cost)
+    def report(self) -> Report:
+        error = self.error or ErrorReport()
+        details = (error.type, error.message, error.traceback, error.code)
+        return Report(self.job, self.attempt, self.outcome, self.result, *details, self.after, self.cost)
 
 
 class SettleMany(Body):
-    settlements: Annotated[list[Settle], FailFast()] = Field(min_length=1, max_length=MOST_JOBS)
+    settlements: Annotated[list[Settle], FailFast()] = Field(min_length=1, max_length=MAX_JOBS)
 
 
 class SettledMany(BaseModel):
@@ -135,13 +133,13 @@ class SettledMany(BaseModel):
 
 
 class Release(Body):
-    jobs: Annotated[list[HeldJob], FailFast()] = Field(min_length=1, max_length=MOST_JOBS)
+    jobs: Annotated[list[HeldJob], FailFast()] = Field(min_length=1, max_length=MAX_JOBS)
 
 
 @router.post("", status_code=201, summary="Open a lease")
 async def open_lease(request: Request, app: TheApp, wanted: OpenLease) -> OpenedLease:
     store, tenant = app._session.store, app._session.tenant
-    kinds, queues = _checked(wanted.kinds, "kind"), _checked(wanted.queues, "queue")
+    kinds, queues = _check_names(wanted.kinds, "kind"), _check_names(wanted.queues, "queue")
     name, holder = check_name(wanted.name, "executor"), identity_of(request).actor
     lease = await app._session.arun(store.leases.open(holder, wanted.ttl, tenant, name, kinds, queues, wanted.slots))
     return OpenedLease(lease=lease.id, until=lease.until)
@@ -149,7 +147,7 @@ async def open_lease(request: Request, app: TheApp, wanted: OpenLease) -> Opened
 
 @router.post("/{lease}/renew", summary="Renew a lease")
 async def renew_lease(app: TheApp, lease: str, wanted: RenewLease | None = None) -> RenewedLease:
-    token = await _live(app, lease, TTL if wanted is None else wanted.ttl)
+    token = await _renew(app, lease, TTL if wanted is None else wanted.ttl)
     held = await app._session.arun(app._session.store.leases.holdings(token, app._session.tenant))
     return RenewedLease(lease=token, jobs=[HeldJob(id=each.id, attempt=each.attempt) for each in held])
 
@@ -160,75 +158,75 @@ async def end_lease(app: TheApp, lease: str) -> None:
         raise NotFound("no such lease, or it has ended", code="lease_not_found")
 
 
-@router.post("/{lease}/claim", summary="Take jobs, and wait for them if asked to")
-async def claim(request: Request, app: TheApp, out: Out, lease: str, wanted: ClaimJobs) -> ClaimedJobs:
+@router.post("/{lease}/claim", summary="Claim jobs, optionally waiting for the first")
+async def claim(request: Request, app: TheApp, broker: Broker, lease: str, wanted: ClaimJobs) -> ClaimedJobs:
     """Claim jobs. The request renews the lease, also while it waits."""
-    queues = tuple(_checked(wanted.queues, "queue") or ())
-    kinds = None if wanted.kinds is None else tuple(_checked(wanted.kinds, "kind") or ())
-    token = await _live(app, lease, wanted.ttl)
-    asked = ClaimRequest(lease=token, queues=queues, want=wanted.want, kinds=kinds, tenant=app._session.tenant)
-    jobs = await out.claim(asked)
+    queues = tuple(_check_names(wanted.queues, "queue") or ())
+    kinds = None if wanted.kinds is None else tuple(_check_names(wanted.kinds, "kind") or ())
+    token = await _renew(app, lease, wanted.ttl)
+    claims = ClaimRequest(lease=token, queues=queues, want=wanted.want, kinds=kinds, tenant=app._session.tenant)
+    jobs = await broker.claim(claims)
     if not jobs and wanted.wait:
-        jobs = await _waited(request, app, out, asked, wanted)
+        jobs = await _wait_for_jobs(request, app, broker, claims, wanted)
     return ClaimedJobs(jobs=[ClaimedJob(**job) for job in jobs])
 
 
-async def _waited(
-    request: Request, app: App, out: ClaimBroker, asked: ClaimRequest, wanted: ClaimJobs
+async def _wait_for_jobs(
+    request: Request, app: App, broker: ClaimBroker, claims: ClaimRequest, wanted: ClaimJobs
 ) -> list[dict[str, Any]]:
     loop = asyncio.get_running_loop()
     deadline, renewed = loop.time() + wanted.wait, loop.time()
     stopping: asyncio.Event = request.app.state.stopping
-    with out.listening(asked.queues) as told:
+    with broker.listening(claims.queues) as notified:
         while (left := deadline - loop.time()) > 0 and not stopping.is_set():
-            told.clear()
-            # Somebody who has gone must not be given jobs that nobody would run.
+            notified.clear()
+            # A client that has disconnected must not get jobs: no one would run them.
             if await request.is_disconnected():
                 return []
             if loop.time() - renewed > wanted.ttl / 3:
-                await _live(app, asked.lease, wanted.ttl)
+                await _renew(app, claims.lease, wanted.ttl)
                 renewed = loop.time()
-            if jobs := await out.claim(asked):
+            if jobs := await broker.claim(claims):
                 return jobs
             try:
-                async with asyncio.timeout(min(left, LOOK_EVERY)):
-                    await told.wait()
+                async with asyncio.timeout(min(left, POLL_EVERY)):
+                    await notified.wait()
             except TimeoutError:
                 pass
     return []
 
 
 @router.post("/{lease}/checkpoint", summary="Save a checkpoint or report progress")
-async def checkpoint(app: TheApp, out: Out, lease: str, wanted: Checkpoint) -> Saved:
+async def checkpoint(app: TheApp, broker: Broker, lease: str, wanted: Checkpoint) -> Saved:
     job, token = parse_id(wanted.job), parse_id(lease)
-    says_progress = wanted.progress is not None or wanted.message is not None
-    if (wanted.name is None) != says_progress:
+    has_progress = wanted.progress is not None or wanted.message is not None
+    if (wanted.name is None) != has_progress:
         raise InvalidInput(
             "pass a name and a value, or progress and a message", code="invalid_request", fix="Send two requests."
         )
     if wanted.name is None:
-        progress = Progress.of(wanted.progress, wanted.message, wanted.attempt, out.redactor())
+        progress = Progress.of(wanted.progress, wanted.message, wanted.attempt, broker.redactor())
         name, text = RESERVED, progress.to_json()
     else:
         name = check_name(wanted.name, "checkpoint")
         if name in (RESERVED, RUNNING):
             raise InvalidInput("this name is reserved", code="reserved_name")
-        text = await _packed(app, job, token, wanted.attempt, name, wanted.value)
+        text = await _pack(app, job, token, wanted.attempt, name, wanted.value)
     save = app._session.store.steps.save_checkpoint
     if not await app._session.arun(save(job, token, wanted.attempt, name, text, app._session.tenant)):
         raise _stale()
     return Saved()
 
 
-async def _packed(app: App, job: str, lease: str, attempt: int, name: str, value: Any) -> str:
-    """As the service's own workers would save it: sealed if there are keys, in the artifact store if it is large."""
+async def _pack(app: App, job: str, lease: str, attempt: int, name: str, value: Any) -> str:
+    """Encode the value as a local worker would: sealed if there are keys, in the artifact store if it is large."""
     session, tenant = app._session, app._session.tenant
     text = session.vault.encode_part(value, "checkpoint")
     if tenant == EVERY_TENANT and (session.vault.keys is not None or len(text) > DEFAULT_LIMIT // 4):
-        found = await session.arun(session.store.jobs.get(job, tenant))
-        if found is None:
+        row = await session.arun(session.store.jobs.get(job, tenant))
+        if row is None:
             raise _stale()
-        tenant = found.tenant
+        tenant = row.tenant
     part = session.vault.pack_part(text, what="checkpoint", tenant=tenant, job_id=job, place=name)
     if part.ref is not None:
         note = session.store.steps.note_upload(job, lease, attempt, part.ref, session.tenant)
@@ -238,29 +236,29 @@ async def _packed(app: App, job: str, lease: str, attempt: int, name: str, value
     return part.text
 
 
-@router.post("/{lease}/settle", summary="Say how attempts ended")
-async def settle(app: TheApp, out: Out, lease: str, wanted: Settle | SettleMany) -> SettleResult | SettledMany:
-    """One is answered for itself, and refused with 409 when it is no longer the caller's; of several
-    (``settlements``), each has its own verdict."""
+@router.post("/{lease}/settle", summary="Report how attempts ended")
+async def settle(app: TheApp, broker: Broker, lease: str, wanted: Settle | SettleMany) -> SettleResult | SettledMany:
+    """Settle one attempt, or several (``settlements``). A single one is refused with 409 if the lease no longer holds
+    it; several have one result each."""
     token = parse_id(lease)
     if isinstance(wanted, Settle):
-        verdict = (await settle_all(out, token, [wanted.said()], app._session.tenant))[0]
-        if verdict.reason == "not_found":
+        result = (await settle_all(broker, token, [wanted.report()], app._session.tenant))[0]
+        if result.reason == "not_found":
             raise NotFound("no such job in this tenant")
-        if not verdict.settled:
+        if not result.settled:
             raise _stale()
-        return verdict
-    said = [each.said() for each in wanted.settlements]
-    return SettledMany(settlements=await settle_all(out, token, said, app._session.tenant))
+        return result
+    reports = [settlement.report() for settlement in wanted.settlements]
+    return SettledMany(settlements=await settle_all(broker, token, reports, app._session.tenant))
 
 
 @router.post("/{lease}/release", summary="Release jobs unfinished, at no cost")
-async def release(app: TheApp, out: Out, lease: str, wanted: Release) -> SettledMany:
-    said = [Said(each.id, each.attempt, "snooze", unfinished=True) for each in wanted.jobs]
-    return SettledMany(settlements=await settle_all(out, parse_id(lease), said, app._session.tenant))
+async def release(app: TheApp, broker: Broker, lease: str, wanted: Release) -> SettledMany:
+    reports = [Report(job.id, job.attempt, "snooze", unfinished=True) for job in wanted.jobs]
+    return SettledMany(settlements=await settle_all(broker, parse_id(lease), reports, app._session.tenant))
 
 
-async def _live(app: App, lease: str, ttl: float) -> str:
+async def _renew(app: App, lease: str, ttl: float) -> str:
     token = parse_id(lease)
     if not await app._session.arun(app._session.store.leases.renew(token, ttl, app._session.tenant)):
         raise StaleLease("unknown or ended lease: open another one")
@@ -271,36 +269,36 @@ def _stale() -> StaleLease:
     return StaleLease("this attempt is no longer held by this lease: nothing was written")
 
 
-def _checked(names: list[str] | None, what: str) -> list[str] | None:
+def _check_names(names: list[str] | None, what: str) -> list[str] | None:
     return None if names is None else [check_name(name, what) for name in names]
 
 
 tick_router = Router(tags=["jobs"])
 
-TICK_MOST_JOBS, LONGEST = 100, 300.0
+TICK_MAX_JOBS, MAX_TICK_SECONDS = 100, 300.0
 
 
-class TickAsked(Body):
+class TickRequest(Body):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"limit": 20, "timeout": 30}]})
 
-    limit: int = Field(default=10, ge=1, le=TICK_MOST_JOBS, description="Maximum number of jobs.")
+    limit: int = Field(default=10, ge=1, le=TICK_MAX_JOBS, description="Maximum number of jobs.")
     queues: list[Annotated[str, Field(max_length=100)]] | None = Field(
-        default=None, min_length=1, max_length=100, description="Without them, every queue that the app declares."
+        default=None, min_length=1, max_length=100, description="Default: every queue that the app declares."
     )
-    concurrency: int = Field(default=16, ge=1, le=TICK_MOST_JOBS)
+    concurrency: int = Field(default=16, ge=1, le=TICK_MAX_JOBS)
     timeout: float = Field(
         default=60,
         ge=0.1,
-        le=LONGEST,
+        le=MAX_TICK_SECONDS,
         allow_inf_nan=False,
-        description="What runs after so many seconds is handed back.",
+        description="Seconds after which unfinished jobs are released.",
     )
 
 
 @tick_router.post("/jobs/tick", dependencies=[allowed(Scope.WORK)], summary="Run a few jobs here and now")
-async def tick(app: TheApp, wanted: TickAsked | None = None) -> TickSummary:
+async def tick(app: TheApp, wanted: TickRequest | None = None) -> TickSummary:
     """Run at most `limit` jobs now. Several calls may run at the same time; no job is claimed twice."""
-    wanted = wanted or TickAsked()
+    wanted = wanted or TickRequest()
     options: Ticking = {
         "concurrency": wanted.concurrency,
         "timeout": wanted.timeout,
@@ -309,5 +307,5 @@ async def tick(app: TheApp, wanted: TickAsked | None = None) -> TickSummary:
     if wanted.queues is not None:
         options["queues"] = wanted.queues
     ticking = app.atick(wanted.limit, **options)
-    # In a context of its own: what handlers do is done by them, not by whoever rang.
+    # A new context: handlers act in their own name, not as the caller of this route.
     return await asyncio.get_running_loop().create_task(ticking, context=contextvars.Context())

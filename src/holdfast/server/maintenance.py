@@ -1,7 +1,7 @@
-"""What every worker does on the side, done by a service: schedules fire, lapsed leases are reaped and the ledger is
-sealed also where all workers are of other languages, and while none of them asks for anything.
+"""The maintenance tasks of a worker, run by the service: schedules fire, lapsed leases are reaped and the ledger is
+sealed even if all workers are of other languages, or none is running.
 
-Correct with any number of servers and workers at once and no leader, as every duty is.
+Like every maintenance task, these are correct with any number of servers and workers at once, without a leader.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from holdfast.worker.options import WorkerOptions
 
 log = logging.getLogger("holdfast.service")
 
-AGAIN = 1.0
+RETRY_EVERY = 1.0
 
 
 class BackgroundMaintenance:
-    """The duties for ``tenant``, at the pace of a worker, from ``begin`` to ``aclose``."""
+    """Runs the maintenance tasks for ``tenant`` at the intervals of a worker, from ``begin`` to ``aclose``."""
 
     def __init__(self, app: App, tenant: str, patience: WaitLimit = NO_LIMIT) -> None:
         self._app, self.tenant, self._patience = app, tenant, patience
-        self._leaving = asyncio.Event()
+        self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        # In a context of its own: nobody asked for it, so nobody is named in the ledger.
+        # A new context: no request caused this, so the ledger must not name a caller.
         self._task = asyncio.get_running_loop().create_task(self._run(), context=contextvars.Context())
 
     async def aclose(self) -> None:
-        """Asked, not cancelled: a statement under way is let through, whatever it does is wanted; but a database that
-        does not answer is not waited for when the patience is over."""
-        self._leaving.set()
+        """Stop without cancelling: a statement under way completes, unless the database does not respond within the
+        wait limit."""
+        self._stopping.set()
         if self._task is not None:
             await self._patience.outlast(self._task)
 
     async def _run(self) -> None:
         patience_of.set(self._patience)
-        if not await self._may():
+        if not await self._is_allowed():
             return
-        pace = WorkerOptions(tenant=self.tenant)
-        own = self._app._maintenance(self.tenant, pace.promote_every, pace.sweep_every)
-        duties = replace(pace, extra_duties=own).duties()
-        # Nobody here waits for jobs that have become ready: the store notifies those who do.
-        await Maintenance(self._app._store, duties, self.tenant).run(self._leaving)
+        options = WorkerOptions(tenant=self.tenant)
+        own = self._app._maintenance(self.tenant, options.promote_every, options.sweep_every)
+        tasks = replace(options, extra_duties=own).duties()
+        # Nothing in this process waits for promoted jobs: the store notifies the workers.
+        await Maintenance(self._app._store, tasks, self.tenant).run(self._stopping)
 
-    async def _may(self) -> bool:
-        """Whether the service has a role that executes: said once, where it has not. A database that is away is waited
-        for."""
+    async def _is_allowed(self) -> bool:
+        """Whether the database role may run maintenance; logged once if not. Waits while the database is
+        unreachable."""
         app = self._app
-        while not self._leaving.is_set():
+        while not self._stopping.is_set():
             try:
                 await app._store.arun(app._store.leases.promote(1, self.tenant))
                 await asyncio.to_thread(app._sync_declarations, self.tenant)
@@ -70,5 +70,5 @@ class BackgroundMaintenance:
             except Exception as error:
                 log.warning("Maintenance cannot start, retrying: %s", error)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._leaving.wait(), AGAIN * random.uniform(0.8, 1.2))
+                await asyncio.wait_for(self._stopping.wait(), RETRY_EVERY * random.uniform(0.8, 1.2))
         return False

@@ -22,7 +22,7 @@ from holdfast.server.parameters import TheApp, allowed
 
 log = logging.getLogger("holdfast.telemetry")
 
-KEPT = 5.0
+CACHE_SECONDS = 5.0
 API = "opentelemetry.metrics"
 
 
@@ -32,29 +32,29 @@ def observe_queues(app: App) -> None:
     from holdfast.telemetry import otel
 
     if otel.measures():
-        otel.observe_queues(_Reading(app))
+        otel.observe_queues(_QueueReader(app))
 
 
-class _Reading:
-    """Asked in the exporter's own thread, for two gauges in turn: one look serves both."""
+class _QueueReader:
+    """Called in the exporter's thread, once for each of two gauges: one read serves both."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self._lock = threading.Lock()
-        self._read = 0.0
+        self._read_at = 0.0
         self._queues: tuple[QueuePulse, ...] = ()
 
     def __call__(self) -> Iterable[tuple[str, int, float | None]]:
         with self._lock:
-            if not self._read or time.monotonic() - self._read > KEPT:
+            if not self._read_at or time.monotonic() - self._read_at > CACHE_SECONDS:
                 try:
                     client = self._app._session
                     self._queues = client.run(client.store.health.workers(client.scope)).queues
                 except HoldfastError as error:
                     log.warning("Queues could not be read: %s", error.code)
                     self._queues = ()
-                self._read = time.monotonic()
-            return [(each.queue, each.waiting, each.oldest_age_s) for each in self._queues]
+                self._read_at = time.monotonic()
+            return [(queue.queue, queue.waiting, queue.oldest_age_s) for queue in self._queues]
 
 
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
@@ -73,14 +73,14 @@ async def metrics(request: Request, app: TheApp) -> Response:
     from holdfast.telemetry.prometheus import process_metrics
 
     state: Any = request.app.state
-    own = process_metrics()  # an error that names the extra, where it is missing
-    from holdfast.server.exposition import Looks, exposition
+    own = process_metrics()  # raises an error that names the extra if it is missing
+    from holdfast.server.exposition import Sources, exposition
 
-    if not hasattr(state, "looks"):
-        # From the first scrape on: whoever does not ask for metrics does not pay for them.
-        state.looks = Looks(app)
+    if not hasattr(state, "sources"):
+        # From the first scrape on: a service without scrapes does not pay for metrics.
+        state.sources = Sources(app)
         state.measures.append(own.request)
     identity = identity_of(request)
-    # What this process did is everybody's, and names kinds and queues of each.
-    text = await exposition(state.looks, identity.tenant, own.registry if identity.runs_all else None)
+    # The metrics of this process name kinds and queues of every tenant.
+    text = await exposition(state.sources, identity.tenant, own.registry if identity.runs_all else None)
     return Response(text, headers={"Content-Type": CONTENT, "Cache-Control": "no-store"})

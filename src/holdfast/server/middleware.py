@@ -1,10 +1,10 @@
-"""Body limit, HEAD, security headers.
+"""Middleware: limits on request bodies, security headers, HEAD requests.
 
-Limits on request bodies, enforced before a route sees a byte of them.
+The limits are enforced before a route reads any of the body:
 
 - Size: 8 MiB, and 64 KiB on paths that need no credentials. A body that declares more is refused unread; one that does
   not declare its length is read up to the limit and no further.
-- Time: a body has ``timeout`` seconds, and as many more as its bytes take at ``SLOWEST`` bytes per second.
+- Time: a body has ``timeout`` seconds, and as many more as its bytes take at ``MIN_RATE`` bytes per second.
 - Type: the API takes JSON only, which a form on another site's page cannot send.
 
 Credentials are checked inside this middleware and before the body is read (``server/auth.py``), so the larger limit
@@ -27,13 +27,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast.server.auth import SAFE, Paths, path_below
 from holdfast.server.problems import problem
 
-LARGEST = 8 * 1024 * 1024
-LARGEST_OPEN = 64 * 1024
+MAX_BODY = 8 * 1024 * 1024
+MAX_BODY_OPEN = 64 * 1024
 TIMEOUT = 10.0
-SLOWEST = 32 * 1024
+MIN_RATE = 32 * 1024
 """Bytes per second."""
-LONGEST_NUMBER = 19
-"""Digits of a Content-Length that is converted: a longer one is too large, whatever it says."""
+MAX_DIGITS = 19
+"""Maximum digits of a Content-Length that is parsed; a longer one is too large."""
 
 
 class BodyLimit:
@@ -44,20 +44,20 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._inner(scope, receive, send)
             return
-        declared = said = b""
+        declared = content_type = b""
         for name, value in scope["headers"]:
             if name == b"content-length":
                 declared = value
             elif name == b"content-type":
-                said = value
-        if said and not _is_json(said) and declared != b"0" and _is_for_the_api(scope):
+                content_type = value
+        if content_type and not _is_json(content_type) and declared != b"0" and _is_for_the_api(scope):
             await _not_json()(scope, receive, send)
             return
         size = -1  # not declared
         if declared.isdigit():
-            size = int(declared) if len(declared) <= LONGEST_NUMBER else sys.maxsize
-        # What is declared to be small needs no look at its path: no more of it is taken than is small.
-        limit = LARGEST_OPEN if 0 <= size <= LARGEST_OPEN or path_below(scope) in self._open else LARGEST
+            size = int(declared) if len(declared) <= MAX_DIGITS else sys.maxsize
+        # A body that is declared to be small needs no check of its path: the small limit applies to it anyway.
+        limit = MAX_BODY_OPEN if 0 <= size <= MAX_BODY_OPEN or path_below(scope) in self._open else MAX_BODY
         if size > limit:
             await _too_large(limit)(scope, receive, send)
             return
@@ -72,8 +72,8 @@ class BodyLimit:
 
 
 class _Reading:
-    """One request. A body that breaks a limit ends for the inner application as if the client had gone, and once
-    ``refusal`` is set that is the answer, whatever the inner application makes of it."""
+    """The body of one request. When it breaks a limit, the inner application sees a disconnected client, and
+    ``refusal`` becomes the response unless the inner application has already started one."""
 
     __slots__ = ("_began", "_begun", "_cut", "_limit", "_over", "_receive", "_seen", "_send", "_timeout", "refusal")
 
@@ -86,36 +86,36 @@ class _Reading:
     async def receive(self) -> Message:
         if self._cut:
             return {"type": "http.disconnect"}
-        if self._over:  # what follows is only ever that the client has gone
+        if self._over:  # the only message that can follow is a disconnect
             return await self._receive()
-        asked = self._receive()
-        # A timer costs a fifth of all that the service does for an enqueue, and nearly every body has arrived with its
-        # head: so the server is asked first, and the clock only if there is something to wait for.
+        receiving = self._receive()
+        # A timer costs a fifth of the time of an enqueue request, and nearly every body arrives with its head. So the
+        # coroutine is started without one, and the timer begins only if it has to wait.
         try:
-            message = await self._in_time(
-                asked if type(asked) is not CoroutineType else _go_on(asked, asked.send(None))
+            message = await self._receive_in_time(
+                receiving if type(receiving) is not CoroutineType else _resume(receiving, receiving.send(None))
             )
-        except StopIteration as answered:
-            message = answered.value
+        except StopIteration as returned:
+            message = returned.value
         except TimeoutError:
-            return self._cut_off(_too_slow())
+            return self._refuse(_too_slow())
         self._seen += len(message.get("body", b""))
         if self._seen > self._limit:
-            return self._cut_off(_too_large(self._limit))
+            return self._refuse(_too_large(self._limit))
         self._over = not message.get("more_body", False)
         return message
 
-    async def _in_time(self, asked: Awaitable[Message]) -> Message:
+    async def _receive_in_time(self, receiving: Awaitable[Message]) -> Message:
         self._began = self._began or asyncio.get_running_loop().time()
-        async with asyncio.timeout_at(self._began + self._timeout + self._seen / SLOWEST):
-            return await asked
+        async with asyncio.timeout_at(self._began + self._timeout + self._seen / MIN_RATE):
+            return await receiving
 
     async def send(self, message: Message) -> None:
         if self.refusal is None:
             self._begun = True
             await self._send(message)
 
-    def _cut_off(self, refusal: Response) -> Message:
+    def _refuse(self, refusal: Response) -> Message:
         self._cut = True
         if not self._begun:
             self.refusal = refusal
@@ -123,18 +123,18 @@ class _Reading:
 
 
 @types.coroutine
-def _go_on(begun: Coroutine[Any, Any, Message], pending: Any) -> Generator[Any, Any, Message]:
-    """Await a coroutine that was begun by hand and waits for ``pending``."""
+def _resume(started: Coroutine[Any, Any, Message], pending: Any) -> Generator[Any, Any, Message]:
+    """Await a coroutine that was started with ``send(None)`` and waits for ``pending``."""
     try:
         while True:
             try:
                 sent = yield pending
-            except BaseException as error:  # also a cancellation, which is how a time limit ends the wait
-                pending = begun.throw(error)
+            except BaseException as error:  # including cancellation, by which the timeout ends the wait
+                pending = started.throw(error)
             else:
-                pending = begun.send(sent)
-    except StopIteration as answered:
-        return answered.value  # type: ignore[no-any-return]
+                pending = started.send(sent)
+    except StopIteration as returned:
+        return returned.value  # type: ignore[no-any-return]
 
 
 def _too_large(limit: int) -> Response:
@@ -142,14 +142,14 @@ def _too_large(limit: int) -> Response:
 
 
 def _too_slow() -> Response:
-    answer = problem(
+    response = problem(
         408,
         "body_too_slow",
         "The request body did not arrive in time.",
         fix="Send the whole body without pauses, or raise the limit (holdfast serve --body-timeout).",
     )
-    answer.headers["connection"] = "close"
-    return answer
+    response.headers["connection"] = "close"
+    return response
 
 
 def _not_json() -> Response:
@@ -160,9 +160,9 @@ def _is_for_the_api(scope: Scope) -> bool:
     return scope["method"] not in SAFE and path_below(scope).startswith("/api/")
 
 
-def _is_json(said: bytes) -> bool:
-    kind = said.partition(b";")[0].strip().lower()
-    return kind == b"application/json" or (kind.startswith(b"application/") and kind.endswith(b"+json"))
+def _is_json(content_type: bytes) -> bool:
+    media = content_type.partition(b";")[0].strip().lower()
+    return media == b"application/json" or (media.startswith(b"application/") and media.endswith(b"+json"))
 
 
 POLICY = (
@@ -177,7 +177,7 @@ HEADERS = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-KEPT, NOT_KEPT = (b"cache-control", b"public, max-age=3600"), (b"cache-control", b"no-store")
+CACHED, NOT_CACHED = (b"cache-control", b"public, max-age=3600"), (b"cache-control", b"no-store")
 
 
 class PageHeaders:
@@ -188,21 +188,23 @@ class PageHeaders:
         if scope["type"] != "http":
             await self._inner(scope, receive, send)
             return
-        # Ours alone, by where it lies: names that people choose have /static/ in them, too.
-        file = path_below(scope).startswith("/static/")
+        # Only at the start of the path: names of jobs and queues may contain /static/, too.
+        is_file = path_below(scope).startswith("/static/")
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                said = list(message.get("headers", ()))
-                ours = (*HEADERS, KEPT if file and message["status"] < 400 else NOT_KEPT)
-                names = {name.lower() for name, _ in said}
-                message["headers"] = [*said, *(pair for pair in ours if pair[0] not in names)]
+                headers = list(message.get("headers", ()))
+                defaults = (*HEADERS, CACHED if is_file and message["status"] < 400 else NOT_CACHED)
+                names = {name.lower() for name, _ in headers}
+                message["headers"] = [*headers, *(pair for pair in defaults if pair[0] not in names)]
             await send(message)
 
         await self._inner(scope, receive, with_headers)
 
 
 class HeadRequests:
+    """Answers HEAD with the headers of GET. A stream ends after its headers, as if the client had disconnected."""
+
     def __init__(self, inner: ASGIApp) -> None:
         self._inner = inner
 
@@ -210,13 +212,12 @@ class HeadRequests:
         if scope["type"] != "http" or scope["method"] != "HEAD":
             await self._inner(scope, receive, send)
             return
-        heard, answered = False, asyncio.Event()
+        received, answered = False, asyncio.Event()
 
-        async def nothing() -> Message:
-            """No body; then, for streams, which would go on for ever, that nobody listens any more."""
-            nonlocal heard
-            if not heard:
-                heard = True
+        async def empty_body() -> Message:
+            nonlocal received
+            if not received:
+                received = True
                 return {"type": "http.request", "body": b"", "more_body": False}
             await answered.wait()
             return {"type": "http.disconnect"}
@@ -227,4 +228,4 @@ class HeadRequests:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
                 answered.set()
 
-        await self._inner({**scope, "method": "GET"}, nothing, headers_only)
+        await self._inner({**scope, "method": "GET"}, empty_body, headers_only)

@@ -1,9 +1,5 @@
-"""The OpenAPI document and its examples.
-
-The document of the API (OpenAPI 3.1): what FastAPI makes of the routes, with what they all have in common.
-
-Every refusal is a problem document; every route says which scope it asks for; a token is how one shows who one is.
-"""
+"""The OpenAPI 3.1 document: FastAPI's, completed with examples, errors, the scope of each route and the bearer
+token."""
 
 from __future__ import annotations
 
@@ -16,8 +12,8 @@ from holdfast.features.tokens.model import Scope
 from holdfast.server.parameters import PREFIX, Problem
 
 JOB: Final = "0198c5b4-0000-7000-8000-000000000001"
-WHY: Final = {"reason": "asked for by the customer"}
-MENDED: Final = {"reason": "mended in release 7"}
+WHY: Final = {"reason": "requested by the customer"}
+FIXED: Final = {"reason": "fixed in release 7"}
 
 EXAMPLES: Final[dict[str, Any]] = {
     "AddJobs": {"nodes": [{"name": "print", "kind": "print"}], "edges": [{"parent": "render", "child": "print"}]},
@@ -27,7 +23,7 @@ EXAMPLES: Final[dict[str, Any]] = {
     "Checkpoint": {"job": JOB, "attempt": 1, "name": "row", "value": 100},
     "ClaimJobs": {"queues": ["default", "mail"], "want": 4, "kinds": ["send_mail"], "wait": 20},
     "Decide": {"verdict": "approve", "by": "ada", "comment": "fine"},
-    "Disable": {"reason": "it asks for too much"},
+    "Disable": {"reason": "too many requests"},
     "Discard": {"reason": "the order was withdrawn"},
     "DiscardGroup": {"reason": "the orders were withdrawn", "rate": 50},
     "Enable": {"skip": False},
@@ -39,13 +35,13 @@ EXAMPLES: Final[dict[str, Any]] = {
     },
     "ResumeSubscription": {"skip": False},
     "MoveTo": {"first": True, "reason": "a customer waits for it"},
-    "Note": {"note": "the bank was away on Monday; see ticket 7"},
+    "Note": {"note": "the bank was unreachable on Monday; see ticket 7"},
     "OpenLease": {"name": "node-7", "ttl": 30, "kinds": ["send_mail"], "queues": ["mail"], "slots": 4},
     "PinLogin": {"tenant": "acme"},
     "Record": {"kind": "nightly_import"},
-    "Redrive": {**MENDED, "max_attempts": 3},
-    "RedriveAs": {"payload": {"to": "ada@example.com"}, **MENDED},
-    "RedriveGroup": {**MENDED, "rate": 50},
+    "Redrive": {**FIXED, "max_attempts": 3},
+    "RedriveAs": {"payload": {"to": "ada@example.com"}, **FIXED},
+    "RedriveGroup": {**FIXED, "rate": 50},
     "RequireRegistration": {"on": True},
     "Release": {"jobs": [{"id": JOB, "attempt": 1}]},
     "RenewLease": {"ttl": 30},
@@ -62,19 +58,19 @@ EXAMPLES: Final[dict[str, Any]] = {
 
 
 PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
-SAID = {
-    "401": "Nobody is known by what was sent.",
-    "403": "The scope that the route asks for is not there.",
-    "404": "There is none, in this tenant.",
-    "409": "Refused: its state, or a rule, is against it.",
-    "413": "Larger than a request may be.",
-    "422": "The request does not fit.",
-    "429": "Too many for now; `Retry-After` says when, where that is known.",
-    "503": "The database is away, or the work is paused.",
+ERRORS = {
+    "401": "Authentication required.",
+    "403": "The caller lacks the scope of this route.",
+    "404": "Not found in this tenant.",
+    "409": "Refused because of the current state or a rule.",
+    "413": "Request body too large.",
+    "422": "Invalid request.",
+    "429": "Too many requests or jobs; `Retry-After` is set where the delay is known.",
+    "503": "The database is unreachable, or processing is paused.",
 }
 ABOUT = (
-    "Durable jobs over HTTP. Bodies and answers are JSON; times are RFC 3339 in UTC; a list answers `items` and `next`,"
-    " which is the `after` of the next page. A refusal is a problem document (RFC 9457) with a stable `code`."
+    "Durable jobs over HTTP. Requests and responses are JSON; times are RFC 3339 in UTC; a list returns `items` and"
+    " `next`, which is the `after` of the next page. An error is a problem document (RFC 9457) with a stable `code`."
 )
 
 
@@ -88,41 +84,41 @@ def add_document(service: FastAPI) -> None:
 
 
 def scope_of(route: Any) -> Scope | None:
-    """What it asks for; None for what is open to everybody."""
-    found = [getattr(each.call, "scope", None) for each in route.dependant.dependencies]
-    scopes = [scope for scope in found if isinstance(scope, Scope)]
-    assert len(scopes) <= 1, f"{route.name} asks for more than one scope"
+    """The scope that the route requires; None if it needs no authentication."""
+    declared = [getattr(dependency.call, "scope", None) for dependency in route.dependant.dependencies]
+    scopes = [scope for scope in declared if isinstance(scope, Scope)]
+    assert len(scopes) <= 1, f"{route.name} requires more than one scope"
     return scopes[0] if scopes else None
 
 
 def every_route(service: FastAPI) -> list[Any]:
-    """With what they were included under. Newer releases of FastAPI keep the routes of routers to themselves."""
+    """All routes with their full paths. Newer releases of FastAPI do not copy the routes of included routers."""
     unfold = getattr(routing, "iter_route_contexts", iter)
     return [route for route in unfold(service.routes) if getattr(route, "dependant", None) is not None]
 
 
 def _document(service: FastAPI) -> dict[str, Any]:
-    found = get_openapi(
+    document = get_openapi(
         title=service.title,
         version=service.version,
         openapi_version="3.1.0",
         description=ABOUT,
         routes=service.routes,
     )
-    parts = found.setdefault("components", {})
-    schemas = parts.setdefault("schemas", {})
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
     schemas["Problem"] = Problem.model_json_schema()
     for name, example in EXAMPLES.items():
         schemas[name]["examples"] = [example]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
-    parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "hf_…"}}
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "hf_…"}}
     for route in every_route(service):
         if not route.include_in_schema:
             continue
         for method in route.methods:
-            _complete(found["paths"][route.path_format][method.lower()], route, method)
-    return found
+            _complete(document["paths"][route.path_format][method.lower()], route, method)
+    return document
 
 
 def _complete(operation: dict[str, Any], route: Any, method: str) -> None:
@@ -136,9 +132,9 @@ def _complete(operation: dict[str, Any], route: Any, method: str) -> None:
         statuses.add("404")
     if method != "GET":
         statuses |= {"409", "413", "429"}
-    answers = operation["responses"]
-    answers.pop("422", None)
+    responses = operation["responses"]
+    responses.pop("422", None)
     for status in sorted(statuses):
-        answers[status] = {"description": SAID[status], "content": PROBLEM}
+        responses[status] = {"description": ERRORS[status], "content": PROBLEM}
     if statuses:
-        answers["4XX"] = {"description": "Another refusal.", "content": PROBLEM}
+        responses["4XX"] = {"description": "Another error.", "content": PROBLEM}

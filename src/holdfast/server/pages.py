@@ -1,8 +1,8 @@
 """Page routes with one scope each, form fields, redirects, error pages, the page stream.
 
-The stream of a page (server-sent events) says only that something changed, at most once a second: the page fetches
-itself again, with the rights of its reader. A message every 15 seconds keeps proxies from closing the connection and
-tells the page that it is up to date.
+The stream of a page (server-sent events) only signals that something changed, at most once per second: the page then
+fetches itself again, with the rights of its user. A message every 15 seconds keeps proxies from closing the connection
+and shows the page that it is up to date.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Identity, Lasting, identity_of, require
 from holdfast.server.live import LedgerFeed
 from holdfast.server.problems import status_of
-from holdfast.server.rendering import SAID, render, the_app
+from holdfast.server.rendering import FLASH, render, the_app
 from holdfast.server.request_log import CLOSED, pattern_of
 
 FORM = "application/x-www-form-urlencoded"
-MOST_FIELDS = 2_000
-AT_ONCE = 64 * 1024
+MAX_FIELDS = 2_000
+SMALL_FORM = 64 * 1024
 PAGE = 50
-LONGEST = 500
+MAX_TEXT = 500
 
 
 async def posted(request: Request) -> ImmutableMultiDict[str, str]:
@@ -53,11 +53,11 @@ async def _read(request: Request) -> ImmutableMultiDict[str, str]:
     body = await request.body()
     if kind != FORM and body:
         raise InvalidInput(f"Expected a form encoded as {FORM}.", code="not_a_form")
-    if body.count(b"&") >= MOST_FIELDS:
-        raise InvalidInput(f"The form has more than {MOST_FIELDS:,} fields.", code="body_too_complex")
+    if body.count(b"&") >= MAX_FIELDS:
+        raise InvalidInput(f"The form has more than {MAX_FIELDS:,} fields.", code="body_too_complex")
     read = partial(parse_qsl, body.decode(errors="replace"), keep_blank_values=True)
-    # Unescaping takes as long as the text is; a payload of 1 MiB may be three times as long in a form.
-    pairs = read() if len(body) <= AT_ONCE else await asyncio.to_thread(read)
+    # The time of unescaping grows with the text; a payload of 1 MiB may be three times as long in a form.
+    pairs = read() if len(body) <= SMALL_FORM else await asyncio.to_thread(read)
     return ImmutableMultiDict(pairs)
 
 
@@ -66,7 +66,7 @@ async def fields(request: Request) -> dict[str, str]:
     return {name: value.strip() for name, value in (await posted(request)).items()}
 
 
-def said(given: Mapping[str, str], name: str, most: int = LONGEST) -> str | None:
+def said(given: Mapping[str, str], name: str, most: int = MAX_TEXT) -> str | None:
     """A text field, or None if it is empty."""
     text = given.get(name, "").strip()
     if len(text) > most:
@@ -126,44 +126,48 @@ def document(given: Mapping[str, str], name: str, most: int = DEFAULT_LIMIT) -> 
         raise InvalidInput(f"{name} {why}", code="invalid_request") from None
 
 
-GENTLE = 1.0
-QUIET = 15.0
+MIN_INTERVAL = 1.0
+KEEPALIVE = 15.0
 
 
 async def changes(request: Request) -> Response:
     require(request, Scope.READ)
     live: LedgerFeed = request.app.state.live
-    told = signals(live, the_app(request)._session.tenant, Lasting(request, Scope.READ).holds)
-    return StreamingResponse(told, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+    stream = signals(live, the_app(request)._session.tenant, Lasting(request, Scope.READ).holds)
+    return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
 async def signals(
-    live: LedgerFeed, tenant: str, holds: Callable[[], Awaitable[bool]], gentle: float = GENTLE, quiet: float = QUIET
+    live: LedgerFeed,
+    tenant: str,
+    holds: Callable[[], Awaitable[bool]],
+    interval: float = MIN_INTERVAL,
+    keepalive: float = KEEPALIVE,
 ) -> AsyncGenerator[str, None]:
-    """Send signals until the reader loses the right to read (``holds``), or the service ends."""
+    """Send signals until the user loses the right to read (``holds``), or the service ends."""
     yield "retry: 3000\n\nevent: here\ndata: -\n\n"
-    happened = asyncio.Event()
+    changed = asyncio.Event()
 
     async def listen() -> None:
         async with contextlib.aclosing(live.follow(tenant)) as events:
             async for _ in events:
-                happened.set()
+                changed.set()
 
     listener = asyncio.get_running_loop().create_task(listen())
-    listener.add_done_callback(lambda _: happened.set())
+    listener.add_done_callback(lambda _: changed.set())
     try:
         while await holds():
             try:
-                async with asyncio.timeout(quiet):
-                    await happened.wait()
+                async with asyncio.timeout(keepalive):
+                    await changed.wait()
             except TimeoutError:
                 yield "event: here\ndata: -\n\n"
                 continue
-            if listener.done():  # the service ends, or the ledger cannot be read: the page asks again
+            if listener.done():  # the service ends, or the ledger cannot be read: the page reconnects
                 return
-            happened.clear()
+            changed.clear()
             yield "event: changed\ndata: -\n\n"
-            await asyncio.sleep(gentle)
+            await asyncio.sleep(interval)
     finally:
         listener.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -173,17 +177,17 @@ async def signals(
 routes = [Route("/live", changes)]
 
 
-ACTING_LONGEST = 2_000
-"""Characters of a path that a request names."""
+MAX_PATH = 2_000
+"""Maximum characters of a path in a request."""
 
 
 def go(request: Request, path: str, said: str | None = None) -> Response:
-    """Redirect to another page, which shows a message once. Every redirect of the dashboard is made here."""
+    """Redirect to another page, which shows the message ``said`` once. Every redirect of the dashboard is made here."""
     root = request.scope.get("root_path", "")
-    answer = RedirectResponse(root + (path if is_own(path) else "/"), status_code=303)
+    response = RedirectResponse(root + (path if is_own(path) else "/"), status_code=303)
     if said is not None:
-        answer.set_cookie(SAID, quote(said[:500]), max_age=60, httponly=True, samesite="strict", path=root or "/")
-    return answer
+        response.set_cookie(FLASH, quote(said[:500]), max_age=60, httponly=True, samesite="strict", path=root or "/")
+    return response
 
 
 async def field(request: Request, name: str, default: str = "") -> str:
@@ -197,15 +201,15 @@ async def hidden_fields(request: Request, name: str, most: int = 500) -> list[st
 
 
 def below(path: str, otherwise: str = "/") -> str:
-    """A path that a request names, if it stays on this service; ``otherwise`` if not."""
-    return path if is_own(path) and len(path) <= ACTING_LONGEST else otherwise
+    """A path from a request if it stays on this service, else ``otherwise``."""
+    return path if is_own(path) and len(path) <= MAX_PATH else otherwise
 
 
 def is_own(path: str) -> bool:
-    """Whether a browser that is sent to this path stays here, however much of it the browser or a proxy unescapes, and
-    whichever characters they skip."""
+    """Whether a browser that is redirected to this path stays on this service, even if the browser or a proxy unescapes
+    the path or skips characters of it."""
     plain = unquote(path).replace("\\", "/")
-    # A slash and no second one: `//host` is another host. Browsers drop tabs and line ends before they look.
+    # One slash only: `//host` is another host. Browsers remove tabs and line ends before they parse the path.
     return path.startswith("/") and not plain.startswith("//") and path.isprintable() and plain[:2].isprintable()
 
 
@@ -240,17 +244,17 @@ def does(path: str, endpoint: Endpoint, scope: Scope) -> Route:
 
 
 def guarded(endpoint: Endpoint, scope: Scope) -> Endpoint:
-    """Check the scope. A caller of all tenants names one with ``?tenant=``; other callers cannot."""
+    """Check the scope. An operator of all tenants selects one with ``?tenant=``; other callers cannot."""
 
-    async def answer(request: Request) -> Response:
+    async def handle(request: Request) -> Response:
         identity = require(request, scope)
-        whose = request.query_params.get("tenant", "")
-        if not identity.everywhere or not whose:
+        tenant = request.query_params.get("tenant", "")
+        if not identity.everywhere or not tenant:
             return await endpoint(request)
-        with the_app(request)._session.serving(whose, identity.actor):
+        with the_app(request)._session.serving(tenant, identity.actor):
             return await endpoint(request)
 
-    return answer
+    return handle
 
 
 def whole(request: Request) -> Identity:
@@ -283,7 +287,7 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    return Response(status_code=CLOSED)  # to nobody: they went in the midst of what they said
+    return Response(status_code=CLOSED)  # not delivered: the client disconnected while sending the body
 
 
 async def _broken(request: Request, error: Exception) -> Response:

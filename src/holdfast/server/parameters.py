@@ -1,4 +1,4 @@
-"""Route parameters: app, identity and scope, job query; pages and answers."""
+"""Parameters that routes share: the app, the caller and its scope, the job search; models of pages and errors."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ from holdfast.engine.names import check_name
 from holdfast.engine.states import State
 from holdfast.features.jobs.search import NEVER, Search, moment, names_a_time, narrowed, parse
 from holdfast.features.tokens.model import Scope
-from holdfast.server.auth import Identity, identity_of, require, require_one, require_whole
+from holdfast.server.auth import Identity, identity_of, require, require_all_tenants, require_one
 from holdfast.server.live import LedgerFeed
 
 T = TypeVar("T")
 
-PAGE, MOST = 50, 200
-LARGEST = 2**31 - 1
+PAGE, MAX_PAGE = 50, 200
 
-Limit = Annotated[int, Query(ge=1, le=MOST, description="Maximum number of results.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of results.")]
 After = Annotated[str | None, Query(max_length=8_000, description="Cursor: `next` of the previous page.")]
 Id = Annotated[str, Path(min_length=1, max_length=100, description="A UUID.")]
 Name = Annotated[str, Path(min_length=1, max_length=255)]
-NamePath = Name  # its route says {name:path}: names may have a / in them
+NamePath = Name  # for routes with {name:path}: names may contain a /
 
 
 class Page(BaseModel, Generic[T]):
-    """``next`` is what to give as ``after`` for the next page; null when there is none."""
+    """``next`` is the ``after`` of the next page; null on the last page."""
 
     items: list[T]
     next: str | None = None
 
 
 class Problem(BaseModel):
-    """A refusal (RFC 9457). ``code`` is stable; ``fix`` says what to do, where that is known."""
+    """An error (RFC 9457). ``code`` is stable; ``fix`` names a remedy if one is known."""
 
     type: str = Field(examples=["urn:holdfast:error:not_found"])
     title: str = Field(examples=["not found"])
@@ -48,38 +47,38 @@ class Problem(BaseModel):
     refused: bool = True
     reason: str
     fix: str | None = None
-    error: str | None = Field(None, examples=["NotFound"], description="The class that Python raises for it.")
+    error: str | None = Field(None, examples=["NotFound"], description="The class of the error in Python.")
 
 
 def with_more(record: type[Any], name: str, **more: Any) -> type[BaseModel]:
-    """A model with the fields of a record and what else is told of it."""
+    """A model with the fields of a record and further fields."""
     hints = get_type_hints(record)
-    fields: dict[str, Any] = {each.name: (hints[each.name], ...) for each in dataclasses.fields(record)}
+    fields: dict[str, Any] = {field.name: (hints[field.name], ...) for field in dataclasses.fields(record)}
     fields |= {key: (kind, ...) for key, kind in more.items()}
     model: type[BaseModel] = create_model(name, __doc__=record.__doc__, **fields)
     return model
 
 
 def and_more(record: Any, **more: Any) -> dict[str, Any]:
-    """The record as such a model has it."""
-    return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)} | more
+    """The fields of a record and further ones, for a model of ``with_more``."""
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)} | more
 
 
 _anything: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 def as_json(value: Any) -> bytes:
-    """Any of our records as JSON: times in UTC as RFC 3339, words for states."""
+    """A record as JSON: times in UTC as RFC 3339, states by name."""
     return _anything.dump_json(value)
 
 
-def paged(found: list[T], limit: int, key: Any) -> Page[T]:
-    """Of one more than was asked for: the page, and ``key`` of its last if there is more."""
-    items = found[:limit]
-    return Page(items=items, next=str(key(items[-1])) if len(found) > limit else None)
+def paged(rows: list[T], limit: int, key: Any) -> Page[T]:
+    """A page of up to ``limit + 1`` rows; ``next`` is the key of its last row if there are more."""
+    items = rows[:limit]
+    return Page(items=items, next=str(key(items[-1])) if len(rows) > limit else None)
 
 
-# All are coroutines: what is not, FastAPI runs in a thread.
+# All dependencies are coroutines: FastAPI runs plain functions in a thread.
 
 
 async def _app(request: Request) -> App:
@@ -97,42 +96,42 @@ async def _live(request: Request) -> LedgerFeed:
 Check = Callable[[Request, Scope], Identity]
 
 
-def _asks(scope: Scope, how: Check) -> Callable[[Request], Awaitable[Identity]]:
+def _scope_check(scope: Scope, require: Check) -> Callable[[Request], Awaitable[Identity]]:
     async def check(request: Request) -> Identity:
-        return how(request, scope)
+        return require(request, scope)
 
-    check.scope = scope  # type: ignore[attr-defined]  # the matrix of roles is made from this
+    check.scope = scope  # type: ignore[attr-defined]  # read by the OpenAPI document and JsonRoute
     return before_the_body(check)
 
 
 def before_the_body(check: Callable[[Request], Awaitable[T]]) -> Callable[[Request], Awaitable[T]]:
-    """A dependency that ``JsonRoute`` asks before it reads the body, and FastAPI once more after that."""
+    """A dependency that ``JsonRoute`` calls before it reads the body, and FastAPI once more afterwards."""
     check.first = True  # type: ignore[attr-defined]
     return check
 
 
 def allowed(scope: Scope) -> Any:
     """For a route: ``dependencies=[allowed(Scope.READ)]``."""
-    return Depends(_asks(scope, require))
+    return Depends(_scope_check(scope, require))
 
 
 def allowed_one(scope: Scope) -> Any:
-    """For what is made for one tenant: whoever acts for all must have named it."""
-    return Depends(_asks(scope, require_one))
+    """For operations on one tenant: an operator of all tenants has to name it."""
+    return Depends(_scope_check(scope, require_one))
 
 
 def allowed_whole(scope: Scope) -> Any:
-    """For what concerns every tenant."""
-    return Depends(_asks(scope, require_whole))
+    """For operations that affect every tenant."""
+    return Depends(_scope_check(scope, require_all_tenants))
 
 
-async def _who(request: Request) -> Identity:
+async def _caller(request: Request) -> Identity:
     return identity_of(request)
 
 
 TheApp = Annotated[App, Depends(_app)]
 TheLive = Annotated[LedgerFeed, Depends(_live)]
-Who = Annotated[Identity, Depends(_who)]
+Who = Annotated[Identity, Depends(_caller)]
 
 
 async def the_search(
@@ -146,7 +145,7 @@ async def the_search(
     until: str | None = None,
     **named: str | None,
 ) -> Search:
-    """What the parameters and the words of ``q`` come to together; refused where they contradict."""
+    """The search of the parameters and ``q`` combined; refused if they contradict each other."""
     client = app._session
     timed = since is not None or until is not None or names_a_time(q or "")
     now = await client.arun(client.store.clock.now()) if timed else NEVER
@@ -164,7 +163,7 @@ async def the_search(
 Word = Annotated[str | None, Query(max_length=255)]
 
 
-async def _sought(
+async def _search(
     app: TheApp,
     q: Annotated[
         str | None, Query(max_length=1_000, examples=['state:dead_letter kind:mail since:1h "connection refused"'])
@@ -186,7 +185,7 @@ async def _sought(
     return await the_search(app, q=q, state=state, group=group, parent_id=parent_id, since=since, until=until, **named)
 
 
-Sought = Annotated[Search, Depends(_sought)]
+Sought = Annotated[Search, Depends(_search)]
 
 
 PREFIX = "/api/v1"

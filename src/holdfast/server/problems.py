@@ -1,4 +1,4 @@
-"""Errors as answers over HTTP: the status of each, and the problem document (RFC 9457) with our stable code (DP-3)."""
+"""Errors over HTTP: the status of each, and the problem document (RFC 9457) with its stable code."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from holdfast.errors import (
     WaitTimeout,
 )
 
-# A code of its own comes before its class, and the first class that fits counts.
+# The status by code comes before the status by class; the first matching class counts.
 BY_CODE = {
     "unauthenticated": 401,
     "missing_scope": 403,
     "cross_site": 403,
     "not_for_a_tenant": 403,
     "tenant_required": 422,
-    # Not theirs to do, whatever else is so.
+    # Not permitted.
     "not_allowed": 403,
     "restricted": 403,
     "artifact_not_yours": 403,
@@ -42,14 +42,14 @@ BY_CODE = {
     "agent_unregistered": 422,
     "event_type_unregistered": 422,
     "event_data_invalid": 422,
-    # What was asked for is there no more, or never was.
+    # Gone or not found.
     "token_used": 410,
     "token_expired": 410,
     "approval_expired": 410,
     "events_gone": 410,
     "target_not_found": 404,
     "no_such_step": 404,
-    # Too large, or not to be said at all.
+    # Too large, or not acceptable.
     "body_too_complex": 413,
     "not_a_form": 415,
     "payload_too_large": 413,
@@ -59,10 +59,10 @@ BY_CODE = {
     "person_required": 422,
     "agent_kind_mismatch": 422,
     "step_ambiguous": 422,
-    # Not now.
+    # Not at the moment.
     "tenant_full": 429,
     "paused": 503,
-    # Nothing that whoever asks could change.
+    # Nothing that the caller can change.
     "missing_extra": 501,
     "no_artifact_store": 501,
     "no_keys": 501,
@@ -89,12 +89,12 @@ def status_of(error: HoldfastError) -> int:
 def refusal_of(error: HoldfastError) -> JSONResponse:
     more = {"cursor": error.cursor, "through": error.through} if isinstance(error, EventsGone) else {}
     name = type(error).__name__
-    answer = problem(status_of(error), error.code, error.message, fix=error.fix, error=name, more=more)
+    response = problem(status_of(error), error.code, error.message, fix=error.fix, error=name, more=more)
     until = _UNTIL.search(error.message) if error.code == "paused" else None
     if until is not None:
         left = datetime.fromisoformat(until[1]) - datetime.now(UTC)
-        answer.headers["retry-after"] = str(max(1, math.ceil(left.total_seconds())))
-    return answer
+        response.headers["retry-after"] = str(max(1, math.ceil(left.total_seconds())))
+    return response
 
 
 def problem(
@@ -106,8 +106,8 @@ def problem(
     error: str | None = None,
     more: Mapping[str, object] | None = None,
 ) -> JSONResponse:
-    """DP-3's ``refused`` and ``reason`` are in it; ``error`` is the class that Python raises for it, so that a client
-    can raise the same, and ``more`` what else that has."""
+    """A problem document. ``error`` is the class of the error in Python, so that a client can raise the same; ``more``
+    are the further attributes of that class."""
     body: dict[str, object] = {
         "type": f"urn:holdfast:error:{code}",
         "title": code.replace("_", " "),

@@ -1,10 +1,8 @@
-"""Jinja environment, menu, ``{% around %}``.
+"""Rendering of pages: the Jinja environment, the menu, and the tag ``{% around %}``.
 
-``{% around ui.table(…) %} … {% endaround %}``: what stands around a part of a page, written so that the part can be
-rendered piece by piece.
-
-``{% call %}`` hands the whole of it to a macro at once, and nothing else happens in the process until it is there. Here
-the macro is asked with a hole in the place of the part, which is then rendered between the two halves.
+``{% around ui.table(…) %} … {% endaround %}`` is like ``{% call %}``, but its body is rendered piece by piece. With
+``{% call %}`` the whole body is rendered before the macro runs, and the event loop waits meanwhile. ``around`` calls
+the macro with a placeholder as its body, splits the result there, and renders the body between the two halves.
 """
 
 from __future__ import annotations
@@ -35,8 +33,8 @@ from holdfast.server import formatting
 from holdfast.server.auth import Identity, identity_of
 from holdfast.server.formatting import FILTERS
 
-# Nobody who writes into a field can know it.
-HOLE: Final = Markup(secrets.token_hex(16))
+# Random, so that no user text can contain it.
+PLACEHOLDER: Final = Markup(secrets.token_hex(16))
 
 
 class Around(Extension):
@@ -47,21 +45,21 @@ class Around(Extension):
         call = parser.parse_expression()
         if not isinstance(call, nodes.Call):
             parser.fail("around needs a call of a macro", line)
-        call.kwargs.append(nodes.Keyword("caller", self.attr("hole", lineno=line)))
-        part = parser.parse_statements(("name:endaround",), drop_needle=True)
+        call.kwargs.append(nodes.Keyword("caller", self.attr("placeholder", lineno=line)))
+        body = parser.parse_statements(("name:endaround",), drop_needle=True)
         halves = parser.free_identifier(line)
         return [
-            nodes.Assign(halves, self.call_method("halved", [call], lineno=line), lineno=line),
+            nodes.Assign(halves, self.call_method("split", [call], lineno=line), lineno=line),
             _half(halves, 0, line),
-            *part,
+            *body,
             _half(halves, 1, line),
         ]
 
-    def hole(self) -> Markup:
-        return HOLE
+    def placeholder(self) -> Markup:
+        return PLACEHOLDER
 
-    def halved(self, text: Markup) -> tuple[Markup, Markup]:
-        before, _, after = text.partition(HOLE)
+    def split(self, text: Markup) -> tuple[Markup, Markup]:
+        before, _, after = text.partition(PLACEHOLDER)
         return before, after
 
 
@@ -70,11 +68,11 @@ def _half(halves: nodes.Node, which: int, line: int) -> nodes.Output:
     return nodes.Output([half], lineno=line)
 
 
-SAID = "holdfast_said"
+FLASH = "holdfast_flash"
 THEME = "holdfast_theme"
 THEMES = ("light", "auto", "dark")
 PIECES = 400
-"""Of a page, rendered in one go: about half a millisecond."""
+"""Pieces of a page that are rendered without a break: about half a millisecond."""
 STATIC = Path(__file__).parent / "static"
 
 MENU: tuple[tuple[str, str], ...] = (
@@ -107,11 +105,11 @@ TABS: tuple[tuple[str, str], ...] = (
 )
 """Pages of the section System."""
 BELOW = {"/kinds": "/jobs", "/operations": "/jobs"} | {path: "/system" for path, _ in TABS}
-"""Which entry of the menu a page belongs to that is not below one."""
+"""The menu entry of pages whose path is not below that entry."""
 
 
 def section_of(path: str) -> str:
-    """The entry of the menu that is current."""
+    """The current menu entry."""
     first = "/" + path.strip("/").partition("/")[0]
     return BELOW.get(first, first)
 
@@ -126,7 +124,7 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=["jinja2.ext.do", Around],
-            auto_reload=False,  # they are of this release: nobody has to look at each view whether they still are
+            auto_reload=False,  # the templates are part of the package and do not change
         )
         self.pages.filters |= FILTERS
         self.pages.globals["draw"] = formatting
@@ -143,7 +141,7 @@ class Renderer:
 
         path = request.scope["path"].removeprefix(root) or "/"
         query = request.url.query
-        identity: Identity | None = None  # on the page to log in at
+        identity: Identity | None = None  # on the login page
         with suppress(Refused):
             identity = identity_of(request)
         pieces = self.pages.get_template(template).generate(
@@ -153,18 +151,18 @@ class Renderer:
             here=path,
             section=section_of(path),
             system_tabs=TABS,
-            asked=f"{path}?{query}" if query else path,
+            current_url=f"{path}?{query}" if query else path,
             theme=theme_of(request),
             identity=identity,
             may=lambda scope: identity is not None and identity.may(Scope(scope)),
-            said=unquote(request.cookies.get(SAID, "")) or None,
+            flash=unquote(request.cookies.get(FLASH, "")) or None,
             now=datetime.now(UTC),
             **values,
         )
-        answer = HTMLResponse(await joined(pieces), status_code=status)
-        if SAID in request.cookies:
-            answer.delete_cookie(SAID, path=root or "/")
-        return answer
+        response = HTMLResponse(await joined(pieces), status_code=status)
+        if FLASH in request.cookies:
+            response.delete_cookie(FLASH, path=root or "/")
+        return response
 
 
 async def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
@@ -173,18 +171,18 @@ async def render(request: Request, template: str, *, status: int = 200, **values
 
 
 async def joined(pieces: Iterator[str]) -> str:
-    """A page, of which nothing is sent before it is whole: if its last row fails, that is a page of its own. In between
-    others have their turn, so that a short page does not wait for all of a long one."""
-    found: list[str] = []
-    while part := list(islice(pieces, PIECES)):
-        found += part
-        if len(part) == PIECES:
+    """Render the whole page before any of it is sent, so that an error in its last row becomes an error page. Other
+    requests run in between, so that a short page does not wait for a long one."""
+    parts: list[str] = []
+    while batch := list(islice(pieces, PIECES)):
+        parts += batch
+        if len(batch) == PIECES:
             await asyncio.sleep(0)
-    return "".join(found)
+    return "".join(parts)
 
 
 def link_of(path: str, **query: Any) -> str:
-    """A path below what we are mounted under, with what is asked for; what is None or empty is left out."""
+    """A path relative to the mount, with a query string. Parameters that are None, empty or False are left out."""
     given = {name: value for name, value in query.items() if value not in (None, "", False)}
     return path + (f"?{urlencode(given, doseq=True)}" if given else "")
 
@@ -194,7 +192,7 @@ def chart_rows(activity: Activity, by: str | None = None) -> list[tuple[datetime
     rows = []
     for n, point in enumerate(activity.points):
         counts = (
-            [each[n] for each in activity.series.values()] if by else [point.enqueued, point.succeeded, point.failed]
+            [line[n] for line in activity.series.values()] if by else [point.enqueued, point.succeeded, point.failed]
         )
         rows.append((point.at, [activity.per_minute(point.at, count) for count in counts]))
     return rows
@@ -206,7 +204,8 @@ def theme_of(request: Request) -> str:
 
 
 def edition() -> str:
-    """Changes with the files that browsers keep, so that none is used beyond its release."""
+    """A digest of the static files, which is part of their URLs: browsers never use a cached file of another
+    release."""
     digest = hashlib.sha256()
     for file in sorted(STATIC.rglob("*.*")):
         digest.update(file.read_bytes())

@@ -1,7 +1,7 @@
-"""One line a request in the log (JF-13), its trace bound from the header, and its time told to whoever measures.
+"""The request log: one line per request, its trace context from the headers, and its duration for the metrics.
 
-The outermost middleware: requests that authentication refuses are logged too. Of the path only the pattern is kept
-(``/api/v1/jobs/{id}``), of the query nothing: both may hold what must not be written down.
+This is the outermost middleware, so it also logs requests that authentication refuses. It records the pattern of the
+path (``/api/v1/jobs/{id}``) and no query, since both may contain confidential values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNMATCHED = "unmatched"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 PREFIXES = ("/api/v1", "/api")
 CLOSED = 499
-"""Whoever asked went away before there was an answer."""
+"""The client disconnected before the response."""
 
 Measure = Callable[[str, str, int, float], None]
 
@@ -40,7 +40,7 @@ class RequestLog:
             return
         began, status = time.perf_counter(), CLOSED
 
-        async def noticed(message: Message) -> None:
+        async def send_and_note_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -49,16 +49,16 @@ class RequestLog:
         headers = scope["headers"]
         with trace_from(_header(headers, b"traceparent"), _header(headers, b"tracestate")):
             try:
-                await self._inner(scope, receive, noticed)
-            except ClientDisconnect:  # in the midst of what they said: nobody waits for an answer, and nothing broke
+                await self._inner(scope, receive, send_and_note_status)
+            except ClientDisconnect:  # while sending the body; not an error of the service
                 pass
             except Exception:
                 status = 500 if status == CLOSED else status
                 raise
             finally:
-                self._tell(scope, status, time.perf_counter() - began)
+                self._record(scope, status, time.perf_counter() - began)
 
-    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
         method = scope["method"] if scope["method"] in METHODS else "OTHER"
         route = pattern_of(scope)
         for measure in self._measures:
@@ -67,21 +67,21 @@ class RequestLog:
         if not log.isEnabledFor(level):
             return
         identity = scope.get("state", {}).get("identity")
-        said: dict[str, Any] = {"method": method, "route": route, "status": status, "duration": round(seconds, 6)}
+        fields: dict[str, Any] = {"method": method, "route": route, "status": status, "duration": round(seconds, 6)}
         if isinstance(identity, Identity):
-            said |= {"actor": identity.actor, "tenant": identity.tenant}
-        log.log(level, "%s %s %s", method, route, status, extra=said)
+            fields |= {"actor": identity.actor, "tenant": identity.tenant}
+        log.log(level, "%s %s %s", method, route, status, extra=fields)
 
 
 def pattern_of(scope: Scope) -> str:
-    """The route without the values in it; what fits none is all the same."""
+    """The pattern of the route without parameter values; ``unmatched`` if no route matches."""
     path, root = str(scope["path"]), str(scope.get("app_root_path", scope.get("root_path", "")))
-    found = getattr(scope.get("route"), "path", None)
+    pattern = getattr(scope.get("route"), "path", None)
     below = path.removeprefix(root) if root else path
-    if isinstance(found, str):
-        # Newer releases of FastAPI keep to themselves what a router was included under.
-        cut = () if found.startswith("/api/") else (under for under in PREFIXES if below.startswith(f"{under}/"))
-        return next(iter(cut), "") + found
+    if isinstance(pattern, str):
+        # Newer releases of FastAPI leave out the prefix under which a router was included.
+        prefixes = () if pattern.startswith("/api/") else (each for each in PREFIXES if below.startswith(f"{each}/"))
+        return next(iter(prefixes), "") + pattern
     if scope.get("endpoint") is None:
         return UNMATCHED
     for name, value in (scope.get("path_params") or {}).items():
@@ -92,8 +92,8 @@ def pattern_of(scope: Scope) -> str:
 
 
 def _header(headers: list[tuple[bytes, bytes]], name: bytes) -> str | None:
-    """Only where it is there once: two of them are a mistake, or an attempt."""
-    found = [value for key, value in headers if key == name]
-    if len(found) != 1 and name == b"traceparent":
+    """The value of a header, repeated ones joined. A repeated ``traceparent`` is invalid and ignored."""
+    values = [value for key, value in headers if key == name]
+    if len(values) != 1 and name == b"traceparent":
         return None
-    return b",".join(found).decode("latin-1") if found else None
+    return b",".join(values).decode("latin-1") if values else None

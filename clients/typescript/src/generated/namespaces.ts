@@ -379,7 +379,7 @@ export class LeasesNamespace extends Namespace {
     return this.transport.ask(decodeRenewedLease, { method: "POST", path: path`/leases/${lease}/renew`, body: input, repeatable: true, ...options });
   }
 
-  /** One is answered for itself, and refused with 409 when it is no longer the caller's; of several (`settlements`), each has its own verdict. Scope: `work`. */
+  /** Settle one attempt, or several (`settlements`). A single one is refused with 409 if the lease no longer holds it; several have one result each. Scope: `work`. */
   settle(lease: string, input: SettleInput | SettleManyInput, options: CallOptions = {}): Promise<SettleResult | SettledMany> {
     return this.transport.ask(either(decodeSettleResult, decodeSettledMany), { method: "POST", path: path`/leases/${lease}/settle`, body: input, repeatable: true, ...options });
   }

@@ -152,7 +152,7 @@ export const decodeAgent: Decoder<Agent> = record<Agent>(() => ({
   waiting: number,
 }));
 
-/** What is known of a token once it was shown; `prefix` is how it begins, to recognise it by. `scopes` are empty where its roles allow all that they do. `parent_id` is the token that a session was opened with. */
+/** The stored data of a token. `prefix` is its beginning, to recognize it by. `scopes` is empty if its roles are not restricted. `parent_id` is the token that a session was opened with. */
 export interface ApiToken {
   id: string;
   tenant: string;
@@ -332,7 +332,7 @@ export const decodeAttemptLog: Decoder<AttemptLog> = record<AttemptLog>(() => ({
   ref: missing(nullable(text), () => (null)),
 }));
 
-/** Seconds: `base`, then `factor` times as long each time, up to `cap`. */
+/** Delays in seconds: `base`, then `factor` times as long each time, up to `cap`. */
 export interface BackoffRuleInput {
   base?: number | undefined;
   factor?: number | undefined;
@@ -372,7 +372,7 @@ export interface CancelWorkflowInput {
   reason?: string | null | undefined;
 }
 
-/** What is given takes the place of what was; of how it is delivered, null is as if it had never been said. */
+/** Replace the given settings. For the options of deliveries, null restores the default. */
 export interface ChangeWebhookInput {
   /** Only events of jobs enqueued in this queue. */
   of_queue?: string | null | undefined;
@@ -386,7 +386,7 @@ export interface ChangeWebhookInput {
   kind?: string | null | undefined;
 }
 
-/** Something the next attempt finds (`name` and `value`), or how far this one is. */
+/** A value for the next attempt (`name` and `value`), or the progress of this one. */
 export interface CheckpointInput {
   job: string;
   attempt: number;
@@ -860,7 +860,7 @@ export interface EnqueueTemplateInput {
   version?: number | null | undefined;
 }
 
-export interface ErrorSaidInput {
+export interface ErrorReportInput {
   type?: string | null | undefined;
   message?: string | null | undefined;
   traceback?: string | null | undefined;
@@ -1058,7 +1058,7 @@ export const decodeIssued: Decoder<Issued> = record<Issued>(() => ({
   token: text,
 }));
 
-/** `text` is what its holder sends; it is not seen again. */
+/** `text` is the token itself, which is not shown again. */
 export interface IssuedToken {
   text: string;
   token: ApiToken;
@@ -2105,7 +2105,7 @@ export const decodeRetention: Decoder<Retention> = record<Retention>(() => ({
   updated_at: time,
 }));
 
-/** How often a job is begun before it is a dead letter, and how long it waits in between. */
+/** How many times a job is attempted before it becomes a dead letter, and how long it waits in between. */
 export interface RetryPolicyInput {
   max_attempts?: number | undefined;
   max_crashes?: number | undefined;
@@ -2231,7 +2231,7 @@ export const decodeScheduleRun: Decoder<ScheduleRun> = record<ScheduleRun>(() =>
   at: time,
 }));
 
-/** One thing that may be allowed. Every route and every action of a page asks for exactly one. */
+/** A right. Every route and every action of a page requires exactly one. */
 export type Scope = "read" | "enqueue" | "operate" | "decide" | "work" | "admin" | (string & {});
 
 export interface SecretHeaderInput {
@@ -2340,13 +2340,13 @@ export interface SetTenantInput {
   weight?: number | null | undefined;
 }
 
-/** How one attempt ended. `failed` is tried again by the job's policy while tries are left, `retry` likewise but `after` so many seconds, `reject` never; `snooze` costs no try. */
+/** How one attempt ended. `failed` is retried by the job's policy while attempts are left, `retry` likewise but `after` a number of seconds, `reject` never; `snooze` does not count as an attempt. */
 export interface SettleInput {
   job: string;
   attempt: number;
   outcome: "succeeded" | "failed" | "retry" | "reject" | "snooze" | "cancel";
   result?: unknown | undefined;
-  error?: ErrorSaidInput | null | undefined;
+  error?: ErrorReportInput | null | undefined;
   after?: number | null | undefined;
   cost?: number | null | undefined;
 }
@@ -2749,10 +2749,10 @@ export const decodeTenant: Decoder<Tenant> = record<Tenant>(() => ({
 export interface TickInput {
   /** Maximum number of jobs. */
   limit?: number | undefined;
-  /** Without them, every queue that the app declares. */
+  /** Default: every queue that the app declares. */
   queues?: string[] | null | undefined;
   concurrency?: number | undefined;
-  /** What runs after so many seconds is handed back. */
+  /** Seconds after which unfinished jobs are released. */
   timeout?: number | undefined;
 }
 
@@ -2890,7 +2890,7 @@ export const decodeVote: Decoder<Vote> = record<Vote>(() => ({
   at: time,
 }));
 
-/** Of its URL without what is in the query. */
+/** A webhook. `url` is shown without its query. */
 export interface Webhook {
   id: string;
   name: string;

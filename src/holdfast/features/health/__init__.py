@@ -1,1 +1,1 @@
-"""Health and statistics of the whole."""
+"""Health and statistics: the verdict, current figures, activity over time."""

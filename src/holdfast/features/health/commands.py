@@ -1,4 +1,4 @@
-"""``holdfast health`` and ``holdfast doctor``: is all well with the work, is all well with the database."""
+"""``holdfast health``: the health of the jobs. ``holdfast doctor``: checks of the database and its settings."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from holdfast.stores.requests import Finding
 if TYPE_CHECKING:
     from holdfast.features.assembly import Store
 
-# What health would only warn of.
+# Health only warns of these.
 NO_ALARM = frozenset(
     {
         *("dead_letters", "paused", "unserved_kinds", "limits_hold_many", "approvals_overdue", "schedules_late"),
         *("unserved_executors", "consumers_behind", "backlog", "clock_skew", "oldest_waits", "no_worker"),
     }
 )
-# Said of a role that owns the tables: sound for one tenant, so no reason to fail unless asked to be strict.
+# Findings that fail only with --strict. A role that owns the tables is fine for a single tenant.
 ADVICE = frozenset({"role", "login", "pooler", *NO_ALARM})
 MARKS = {"critical": "!!", "warn": "!", "advice": "-"}
 
@@ -42,32 +42,32 @@ def health(
     ] = None,
 ) -> None:
     """Report health: ok, warn or critical, with reasons. Exit 1 if critical."""
-    whose, when = session.scope, Thresholds.of(thresholds or ())
+    when = Thresholds.of(thresholds or ())
     with session.connect() as client:
-        found = with_concerns(client.run(client.store.health.get(whose, when)), client.store.conditions(when))
+        result = with_concerns(client.run(client.store.health.get(session.scope, when)), client.store.conditions(when))
     if session.as_json:
-        emit(found)
+        emit(result)
     else:
-        age, asked = found.oldest_queued_age_s, found.oldest_approval_age_s
+        age, approval_age = result.oldest_queued_age_s, result.oldest_approval_age_s
         facts(
             [
-                ("verdict", Text(found.verdict, style=STYLES[found.verdict])),
-                ("waiting", _count(found.backlog)),
+                ("verdict", Text(result.verdict, style=STYLES[result.verdict])),
+                ("waiting", _count(result.backlog)),
                 ("oldest waits", None if age is None else span(max(0.0, age))),
-                ("waiting kinds", line(", ".join(found.waiting_kinds))),
-                ("scheduled", _count(found.scheduled)),
-                ("held back", _count(found.parked) if found.parked else None),
-                ("in hand", _count(found.in_progress)),
-                ("dead letters", _count(found.dead_letter_open)),
-                ("live workers", f"{found.lease_active:,}"),
-                ("open approvals", _count(found.approvals_open)),
-                ("oldest asked", None if asked is None else f"{span(max(0.0, asked))} ago"),
+                ("waiting kinds", line(", ".join(result.waiting_kinds))),
+                ("scheduled", _count(result.scheduled)),
+                ("held back", _count(result.parked) if result.parked else None),
+                ("running", _count(result.in_progress)),
+                ("dead letters", _count(result.dead_letter_open)),
+                ("live workers", f"{result.lease_active:,}"),
+                ("open approvals", _count(result.approvals_open)),
+                ("oldest approval", None if approval_age is None else f"{span(max(0.0, approval_age))} ago"),
             ]
         )
-        for reason in found.reasons:
+        for reason in result.reasons:
             write(f"{MARKS[reason.level]} {reason.says} [{reason.code}]")
             write(f"  {reason.fix}")
-    bad = found.verdict == "critical" or (strict and found.verdict != "ok")
+    bad = result.verdict == "critical" or (strict and result.verdict != "ok")
     raise typer.Exit(FAILED if bad else 0)
 
 
@@ -83,29 +83,29 @@ def doctor(
         refuse_absent(store)
         findings = store.diagnose()
         if store.schema().current:
-            findings += _of_the_work(store)
+            findings += _health_findings(store)
     levels = [level(finding, strict=strict) for finding in findings]
     ok = "problem" not in levels
     if session.as_json:
         rows = [
-            {"name": f.name, "ok": f.ok, "level": how, "says": f.says, "fix": f.fix}
-            for f, how in zip(findings, levels, strict=True)
+            {"name": finding.name, "ok": finding.ok, "level": level, "says": finding.says, "fix": finding.fix}
+            for finding, level in zip(findings, levels, strict=True)
         ]
         emit({"ok": ok, "findings": rows})
     else:
-        table(("", "looked at", "found", "fix"), [_row(*pair) for pair in zip(findings, levels, strict=True)])
-        say("All is well." if ok else "Something is wrong.")
+        table(("", "check", "result", "fix"), [_row(*pair) for pair in zip(findings, levels, strict=True)])
+        say("No problems found." if ok else "Problems found.")
     raise typer.Exit(0 if ok else FAILED)
 
 
-def _of_the_work(store: Store) -> list[Finding]:
-    """What health has to say of the jobs of all tenants, or of one where the role may not look at more."""
+def _health_findings(store: Store) -> list[Finding]:
+    """The concerns of health for all tenants, or for one if the database role may read no more."""
     try:
-        found = store.run(store.health.get(EVERY_TENANT))
+        health = store.run(store.health.get(EVERY_TENANT))
     except Refused:
-        found = store.run(store.health.get(scope(None)))
+        health = store.run(store.health.get(scope(None)))
     skewed = [concern for concern in store.conditions() if concern.code == "clock_skew"]
-    return [Finding(each.code, False, each.says, each.fix) for each in (*found.reasons, *skewed)]
+    return [Finding(concern.code, False, concern.says, concern.fix) for concern in (*health.reasons, *skewed)]
 
 
 def level(finding: Finding, *, strict: bool) -> str:
@@ -114,6 +114,6 @@ def level(finding: Finding, *, strict: bool) -> str:
     return "advice" if finding.name in ADVICE and not strict else "problem"
 
 
-def _row(finding: Finding, how: str) -> list[Cell]:
-    mark = {"ok": Text("✓", "green"), "advice": Text("!", "yellow"), "problem": Text("✗", "bold red")}[how]
+def _row(finding: Finding, level: str) -> list[Cell]:
+    mark = {"ok": Text("✓", "green"), "advice": Text("!", "yellow"), "problem": Text("✗", "bold red")}[level]
     return [mark, finding.name, line(finding.says), line(finding.fix or "", 400)]

@@ -20,9 +20,9 @@ class HealthChecks(StoreNamespace):
     def get(self, *, tenant: str | None = None, when: Thresholds = DEFAULT_THRESHOLDS) -> Program[Health]:
         """Report health: ok, warn or critical, with reasons."""
         store = self._store
-        found = yield from run(store.health.get(tenant or self._tenant, check_thresholds(when)))
+        health = yield from run(store.health.get(tenant or self._tenant, check_thresholds(when)))
         conditions = yield from call(partial(store.conditions, when), partial(store.aconditions, when))
-        return with_concerns(found, conditions)
+        return with_concerns(health, conditions)
 
     aget = awaited(get)
 
@@ -39,7 +39,7 @@ class HealthChecks(StoreNamespace):
     ) -> Program[Activity]:
         """Jobs enqueued, succeeded and failed over a range, and the schedules due next. ``range`` is ``15m``, ``1h``,
         ``6h``, ``24h`` or ``7d``; with ``by``, ``series`` has the succeeded jobs of each queue or kind."""
-        if range not in list(RANGES):  # a list: what is not hashable is compared, too
+        if range not in list(RANGES):  # a list, so that unhashable values are refused, too
             raise InvalidSetting(f"range is one of {', '.join(RANGES)}, not {range!r}", code="invalid_setting")
         if by not in (None, "queue", "kind"):
             raise InvalidSetting(f"by is queue or kind, not {by!r}", code="invalid_setting")

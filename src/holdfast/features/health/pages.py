@@ -1,4 +1,4 @@
-"""Overview and system pages."""
+"""The overview and system pages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def index(request: Request) -> Response:
         python=platform.python_version(),
         schema=schema,
         health=health,
-        leads=LEADS,
+        reason_links=REASON_LINKS,
         pauses=[each for each in pauses if each.scope == "all"][:SHOWN],
         whole=identity_of(request).runs_all,
     )
@@ -56,8 +56,8 @@ routes = [
 GROUPS, QUEUES = 6, 12
 BY: Final = ("", "queue", "kind")
 
-# Where the reasons of health lead.
-LEADS = {
+# The page that each reason of health links to.
+REASON_LINKS = {
     "no_worker": "/workers",
     "oldest_waits": "/jobs?state=queued",
     "backlog": "/jobs?state=queued",
@@ -76,38 +76,39 @@ async def overview(request: Request) -> Response:
     require(request, Scope.READ)
     app = the_app(request)
     client, store = app._session, app._session.store
-    asked = request.query_params
-    wanted, by = asked.get("range", ""), chosen(asked, "by", BY) or None
-    health, stands, found, groups = await asyncio.gather(
+    query = request.query_params
+    wanted, by = query.get("range", ""), chosen(query, "by", BY) or None
+    health, standing, activity, groups = await asyncio.gather(
         app.health.aget(),
         client.arun(store.health.workers(client.tenant)),
         client.arun(store.health.activity(client.tenant, wanted if wanted in RANGES else "1h", by)),
         app.dead_letters.agroups(order="count", limit=GROUPS),
     )
     if wanted not in RANGES:
-        found = await _with_data(app, found, by)
-    waiting = sorted((each for each in stands.queues if each.waiting), key=lambda each: -(each.oldest_age_s or 0.0))
+        activity = await _with_data(app, activity, by)
+    waiting = sorted(
+        (queue for queue in standing.queues if queue.waiting), key=lambda queue: -(queue.oldest_age_s or 0.0)
+    )
     return await render(
         request,
         "overview.html",
         health=health,
-        workers=stands.workers,
-        activity=found,
+        workers=standing.workers,
+        activity=activity,
         ranges=RANGES,
         by=by or "",
         groups=groups,
-        leads=LEADS,
-        later=sum(each.scheduled for each in stands.queues),
-        retrying=sum(each.retrying for each in stands.queues),
+        reason_links=REASON_LINKS,
+        later=sum(queue.scheduled for queue in standing.queues),
+        retrying=sum(queue.retrying for queue in standing.queues),
         waiting=waiting[:QUEUES],
-        series=tuple(found.series) if by else ("Enqueued", "Succeeded", "Failed"),
-        chart_rows=chart_rows(found, by),
+        series=tuple(activity.series) if by else ("Enqueued", "Succeeded", "Failed"),
+        chart_rows=chart_rows(activity, by),
     )
 
 
 async def _with_data(app: App, hour: Activity, by: str | None) -> Activity:
-    """The chart begins at the range that has data: 15 minutes while nothing is older, a longer range after a quiet
-    hour."""
+    """Activity over the range that has data: 15 minutes while nothing is older, a longer range after a quiet hour."""
     client, store = app._session, app._session.store
     ages = [hour.now - point.at for point in hour.points if point.enqueued or point.succeeded or point.failed]
     better = range_of(ages) if ages else await client.arun(store.health.latest(client.tenant))

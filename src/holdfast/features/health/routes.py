@@ -1,4 +1,4 @@
-"""Whether the process lives, and whether it can do its work. For everybody: they tell nothing else."""
+"""The probes ``/livez`` and ``/readyz``, which need no authentication and reveal nothing else; the health route."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ async def livez() -> str:
 
 
 READY_FOR = 1.0
-"""Seconds that a good answer holds: anybody may ask, and asking opens a connection and writes."""
+"""Seconds for which a success is cached: anyone may send the request, and each check opens a connection and writes."""
 
 
 class Readiness:
-    """Whether the database is there, up to date and can be written to. However many ask at once, it is looked at once;
-    what is wrong is looked at again by the next who asks."""
+    """Whether the database is reachable, migrated and writable. Concurrent requests share one check. A failure is not
+    cached."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._looking: asyncio.Task[HoldfastError | None] | None = None
+        self._checking: asyncio.Task[HoldfastError | None] | None = None
         self._until = 0.0
 
     async def fault(self) -> HoldfastError | None:
-        looking, loop = self._looking, asyncio.get_running_loop()
-        over = looking is None or looking.get_loop() is not loop or (looking.done() and loop.time() >= self._until)
-        if looking is None or over:
-            looking = self._looking = loop.create_task(self._look())
-        return await asyncio.shield(looking)
+        checking, loop = self._checking, asyncio.get_running_loop()
+        over = checking is None or checking.get_loop() is not loop or (checking.done() and loop.time() >= self._until)
+        if checking is None or over:
+            checking = self._checking = loop.create_task(self._run_check())
+        return await asyncio.shield(checking)
 
-    async def _look(self) -> HoldfastError | None:
+    async def _run_check(self) -> HoldfastError | None:
         try:
             await in_thread(self._check)
         except HoldfastError as error:

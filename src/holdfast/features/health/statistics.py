@@ -16,21 +16,22 @@ from typing import Final
 
 LATELY: Final = 3_000
 WINDOW: Final = 60.0
-MOST_QUEUES: Final = 200
-MOST_WORKERS: Final = 200
-MOST_FAILURES: Final = 10
+MAX_QUEUES: Final = 200
+MAX_WORKERS: Final = 200
+MAX_FAILURES: Final = 10
 
-# What ended an attempt, by the event type in the ledger.
+# The ends of attempts, by the event type in the ledger.
 ENDS: Final = {"succeed": "succeeded", "fail": "failed", "crash": "crashed", "lapse": "lost"}
 FAILURES: Final = frozenset({"fail", "crash", "lapse"})
 
-# As ``engine.job.holder_of_ours`` writes it.
-_OURS: Final = re.compile(r"worker (?P<id>[0-9a-f-]{36}) \((?P<host>.*):(?P<pid>[0-9]+)\)")
+# The format of ``engine.job.holder_of_ours``.
+_HOLDER: Final = re.compile(r"worker (?P<id>[0-9a-f-]{36}) \((?P<host>.*):(?P<pid>[0-9]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePulse:
-    """``waiting`` may be begun; ``scheduled`` waits for a time or is held back; ``retrying`` waits for its next try."""
+    """``waiting`` jobs may start; ``scheduled`` ones wait for a time or are held back; ``retrying`` ones wait for their
+    next attempt."""
 
     queue: str
     waiting: int = 0
@@ -38,7 +39,7 @@ class QueuePulse:
     retrying: int = 0
     running: int = 0
     oldest_age_s: float | None = None
-    """How long the one waits that has waited longest, of those at the head and of the lowest priority."""
+    """The longest wait among the jobs at the head of the queue and the first of the lowest priority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class WorkerPulse:
     until: datetime
     version: str | None = None
     stop_request: str | None = None
-    """``drain`` or ``stop`` when an operator asked the worker to end."""
+    """``drain`` or ``stop`` after an operator's request."""
     stop_requested_at: datetime | None = None
     stop_requested_by: str | None = None
     job_ids: tuple[str, ...] = ()
@@ -66,23 +67,23 @@ class WorkerPulse:
     @property
     def id(self) -> str:
         """The UUID of a Holdfast worker; the whole holder of any other."""
-        found = _OURS.fullmatch(self.holder)
-        return found["id"] if found else self.holder
+        match = _HOLDER.fullmatch(self.holder)
+        return match["id"] if match else self.holder
 
     @property
     def host(self) -> str | None:
-        found = _OURS.fullmatch(self.holder)
-        return found["host"] if found else None
+        match = _HOLDER.fullmatch(self.holder)
+        return match["host"] if match else None
 
     @property
     def pid(self) -> int | None:
-        found = _OURS.fullmatch(self.holder)
-        return int(found["pid"]) if found else None
+        match = _HOLDER.fullmatch(self.holder)
+        return int(match["pid"]) if match else None
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An attempt that ended badly of late."""
+    """A recent failed attempt."""
 
     job_id: str
     tenant: str
@@ -95,7 +96,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What happened in the last ``seconds``: by the end of an attempt, and enqueued. Read from the ledger's end."""
+    """Counts of the last ``seconds``: attempts by how they ended, and enqueued jobs. Read from the end of the
+    ledger."""
 
     seconds: float = 0.0
     enqueued: int = 0
@@ -113,7 +115,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The part of the pulse that pages show: queues and workers."""
+    """The queues and workers of a ``Pulse``, for pages that show nothing else."""
 
     at: datetime
     queues: tuple[QueuePulse, ...]
@@ -139,11 +141,11 @@ class Pulse:
 def rates_of(happened: Iterable[tuple[str, datetime]], now: datetime, whole: bool) -> Rates:
     """Rates from event types and times, newest first. ``whole``: all events of the window were read; otherwise the
     window is only as long as the events that were read."""
-    told = [(event_type, max(0.0, (now - at).total_seconds())) for event_type, at in happened]
-    recent = [event_type for event_type, age in told if age <= WINDOW]
-    reach = WINDOW if whole or len(recent) < len(told) else max((age for _, age in told), default=WINDOW)
+    events = [(event_type, max(0.0, (now - at).total_seconds())) for event_type, at in happened]
+    recent = [event_type for event_type, age in events if age <= WINDOW]
+    reach = WINDOW if whole or len(recent) < len(events) else max((age for _, age in events), default=WINDOW)
     counts = Counter(recent)
-    ended = {word: counts[event_type] for event_type, word in ENDS.items() if counts[event_type]}
+    ended = {name: counts[event_type] for event_type, name in ENDS.items() if counts[event_type]}
     return Rates(max(reach, 0.001), counts["enqueue"], ended, counts["bury"])
 
 
@@ -155,8 +157,8 @@ RANGES: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
     "24h": (timedelta(hours=24), 30 * MINUTE),
     "7d": (timedelta(days=7), timedelta(hours=3)),
 }
-"""The ranges that a chart can show, each with the length of its points."""
-MOST_SERIES: Final = 6
+"""The ranges of a chart, each with the duration of one point."""
+MAX_SERIES: Final = 6
 OTHER: Final = "other"
 
 
@@ -199,8 +201,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What happened in a range of time. ``since`` is where the read begins: the start of the range, or later where more
-    has happened than is read."""
+    """Counts over a range of time. ``since`` is the start of the range, or later if more has happened than is read."""
 
     now: datetime
     since: datetime
@@ -215,7 +216,7 @@ class Activity:
     """Succeeded jobs of each point, per queue or kind, the busiest first."""
 
     def rate(self, what: str) -> float:
-        """Per minute, over what was read."""
+        """The rate of one field of the points, per minute."""
         span = max((self.now - self.since) / MINUTE, 1 / 60)
         return float(sum(getattr(point, what) for point in self.points) / span)
 
@@ -236,15 +237,15 @@ def start_of(at: datetime, step: timedelta) -> datetime:
 
 
 def filled(points: Sequence[Point], since: datetime, now: datetime, step: timedelta) -> list[Point]:
-    """Every point of the range once, also those in which nothing happened."""
-    known = {point.at: point for point in points}
+    """Every point of the range once, including empty ones."""
+    by_time = {point.at: point for point in points}
     first = start_of(since, step)
-    return [known.get(at) or Point(at) for at in (first + n * step for n in range(int((now - first) / step) + 1))]
+    return [by_time.get(at) or Point(at) for at in (first + n * step for n in range(int((now - first) / step) + 1))]
 
 
 def range_of(ages: Iterable[timedelta]) -> str:
-    """The range in which a chart shows the most: the smallest that has what happened last, an hour if that is enough,
-    15 minutes if everything happened in them."""
+    """The most useful range of a chart for events of these ages: 15 minutes if it includes all of them, else the
+    shortest from an hour on that includes the newest."""
     known = list(ages)
     if not known:
         return "1h"
@@ -256,7 +257,7 @@ def range_of(ages: Iterable[timedelta]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """How a queue did lately: of the last hour, or less where more has happened than is read. None: nothing ran."""
+    """Figures of a queue over the last hour, or less if more has happened than is read. None: nothing ran."""
 
     queue: str
     last_enqueued_at: datetime | None = None
@@ -273,11 +274,11 @@ class Recent:
 
     activity: Activity
     durations: list[tuple[datetime, float | None, float | None]] = field(default_factory=list)
-    """Of each point: run time of the jobs that succeeded, p50 and p95, in seconds."""
+    """For each point: p50 and p95 of the run time of succeeded jobs, in seconds."""
     states: Mapping[str, int] = field(default_factory=dict)
     others: Mapping[str, int] = field(default_factory=dict)
-    """Kinds of a queue's jobs, or queues of a kind's."""
+    """Jobs of a queue by kind, or of a kind by queue."""
     of: int = 0
-    """How many jobs were read."""
+    """Number of jobs that were read."""
     whole: bool = True
     """There are no more jobs than were read."""

@@ -1,10 +1,8 @@
-"""Health: the port, and the reads its verdict is made of.
+"""The port of health, and the reads behind its verdict, at a bounded cost for any number of jobs.
 
-What the verdict of health is made of (DP-19), at a bounded cost however many jobs there are.
-
-Everything is counted up to ``CAP``, and what is walked past is bounded too: where a tenant has more than so many queued
-jobs, the rest is not looked at and the answer says so. Of all tenants together the small indexes are read from their
-beginning; where there is none (dead letters), each tenant is a look of its own.
+Every count stops at ``CAP``, and the rows that a read skips are bounded, too: if a tenant has more queued jobs, the
+rest is not read and the result is marked as capped. For all tenants together, small indexes are read from their
+beginning; where there is none (dead letters), each tenant is read separately.
 """
 
 from __future__ import annotations
@@ -27,11 +25,11 @@ if TYPE_CHECKING:
 
 class HealthStore(Protocol):
     def statistics(self, tenant: str) -> Flow[Pulse]:
-        """How the work stands now: queue by queue what waits and runs, who works, what failed of late."""
+        """Waiting and running jobs per queue, workers, rates and recent failures."""
         ...
 
     def workers(self, tenant: str) -> Flow[Standing]:
-        """Of that only what waits and runs queue by queue, and who works: all that a page shows of it."""
+        """Only the queues and workers of ``statistics``."""
         ...
 
     def activity(self, tenant: str, range: str = "1h", by: str | None = None) -> Flow[Activity]:
@@ -40,37 +38,37 @@ class HealthStore(Protocol):
         ...
 
     def latest(self, tenant: str) -> Flow[str]:
-        """The range that shows what happened last."""
+        """The range that includes the newest activity."""
         ...
 
     def queues(self, tenant: str) -> Flow[list[QueueFigures]]:
-        """Queues with a job of the last day, and how each did in the last hour."""
+        """Queues with a job in the last day, with their figures of the last hour."""
         ...
 
     def recent(self, tenant: str, of: str, name: str, range: str | None = None) -> Flow[Recent]:
-        """The newest jobs of one queue or one kind (``of``), drawn over a range."""
+        """The newest jobs of one queue or one kind (``of``), as points over a range."""
         ...
 
     def get(self, tenant: str, when: Thresholds = DEFAULT_THRESHOLDS) -> Flow[Health]:
-        """What was counted and what is to be said of it; of the database itself, see ``Store.conditions``."""
+        """Counts and their concerns. The concerns of the database itself are in ``Store.conditions``."""
         ...
 
 
 SECOND = timedelta(seconds=1)
 LEASES, NAMES, HEAD = 1_000, 20, 1_000
-AT_ONCE = 50
-"""So many queues are looked at side by side."""
+BATCH = 50
+"""Queues that are read together."""
 
-# The second half says in which of two indexes a state is looked for (see job_reads.py).
+# This condition selects one of two partial indexes of states (see job_reads.py).
 _NOT_HELD = "s.state not in ('leased', 'in_progress')"
-# A job that has run before waits since it came back, not since it was made. Looked up one by one: for a join all jobs
-# might be read, the finished ones too.
+# A job that has run before waits since it returned to the queue, not since its creation. Read in subqueries: a join
+# might read all jobs, including finished ones.
 _READY_SINCE = (
     "case when w.attempt > 0 then (select e.at from {event} e where e.job_id = w.id order by e.seq desc limit 1)"
     " else (select case when j.run_at > j.created_at then j.run_at else j.created_at end"
     " from {job} j where j.id = w.id) end"
 )
-# One after the other, by the first column of the index: as many looks as there are tenants.
+# A skip scan of the first column of the index: one probe per tenant.
 _TENANTS = (
     "with recursive t(tenant) as (select min(s.tenant) from {job_state} s where " + _NOT_HELD + " union all"
     " select (select min(s.tenant) from {job_state} s where s.tenant > t.tenant and " + _NOT_HELD + ")"
@@ -93,7 +91,7 @@ _DEAD = (
     "(select count(*) from (select 1 from {job_state} s where s.tenant = WHOSE and s.state = 'dead_letter'"
     f" and {_NOT_HELD} limit :cap) d)"
 )
-# Those that wait for a time are walked past, but not for ever.
+# Jobs that wait for a time are skipped, up to a limit.
 _OLDEST = (
     f"(select min({_READY_SINCE}) from (select a.id, a.attempt from (select s.id, s.attempt, s.due_at, s.queue"
     " from {job_state} s where s.tenant = WHOSE and s.state = 'queued'"
@@ -102,7 +100,7 @@ _OLDEST = (
 
 
 class HealthReads(Reader):
-    """The parts of the store that it reads with are given to it."""
+    """The stores it reads from are set by the constructors of the subclasses."""
 
     _pauses: PauseStore
     _consumers: ConsumerStore
@@ -111,18 +109,19 @@ class HealthReads(Reader):
     @flow(writes=False)
     def get(self, tenant: str, when: Thresholds = DEFAULT_THRESHOLDS) -> Steps[Health]:
         now = yield from self._present()
-        counted = (self._waiting(tenant), self._dead(tenant), self._smaller(tenant, now))
-        seen = (self._pauses.list(tenant).start(), self._leases(tenant, now), self._late(tenant, now, when))
-        more = (self._laggards(tenant, when), self._kept(tenant), self._executors(tenant))
-        told = yield from read_together(*counted, *seen, *more)
-        (backlog, scheduled), dead, (approvals, first_asked, overdue, parked, running) = told[:3]
-        pauses, (serving, labels), late, behind, (unsealed, holders), wanted = told[3:]
-        shut = closed_queues(pauses, tenant)
+        rows = yield from read_together(
+            *(self._waiting(tenant), self._dead(tenant), self._other_counts(tenant, now)),
+            *(self._pauses.list(tenant).start(), self._leases(tenant, now), self._late(tenant, now, when)),
+            *(self._behind(tenant, when), self._ledger(tenant), self._executors(tenant)),
+        )
+        (backlog, scheduled), dead, (approvals, first_opened, overdue, parked, running) = rows[:3]
+        pauses, (serving, labels), late, behind, (unsealed, holders), executors = rows[3:]
+        paused = paused_queues(pauses, tenant)
         oldest: Any = None
         pairs: list[tuple[str, str]] = []
-        if shut is not None:
-            oldest, pairs = yield from read_together(self._oldest(tenant, shut), self._heads(tenant, shut))
-        found = Health(
+        if paused is not None:
+            oldest, pairs = yield from read_together(self._oldest(tenant, paused), self._heads(tenant, paused))
+        health = Health(
             backlog,
             scheduled,
             running,
@@ -132,13 +131,13 @@ class HealthReads(Reader):
             tuple(sorted({kind for _, kind in pairs})),
             "ok",
             approvals_open=approvals,
-            oldest_approval_age_s=self._age(now, first_asked),
+            oldest_approval_age_s=self._age(now, first_opened),
             workers=sum(kinds is not None or queues is not None for kinds, queues in serving),
-            unserved=tuple(pair for pair in pairs if not any(_serves(each, *pair) for each in serving)),
+            unserved=tuple(pair for pair in pairs if not any(_serves(worker, *pair) for worker in serving)),
             unserved_queues=tuple(
-                sorted({queue for queue, _ in pairs if not any(_serves(each, queue) for each in serving)})
+                sorted({queue for queue, _ in pairs if not any(_serves(worker, queue) for worker in serving)})
             ),
-            unserved_executors=tuple(label for label in wanted if label not in labels),
+            unserved_executors=tuple(label for label in executors if label not in labels),
             parked=parked,
             paused=tuple(pause.says for pause in pauses),
             approvals_overdue=overdue,
@@ -148,7 +147,7 @@ class HealthReads(Reader):
             retention_held=holders,
             capped=max(backlog, scheduled, dead, parked, running) >= CAP,
         )
-        return judged(found, when)
+        return judged(health, when)
 
     def _present(self) -> Steps[Any]:
         rows = yield self.dialect.read("select now from {present}")
@@ -159,7 +158,7 @@ class HealthReads(Reader):
         return None if then is None else (codec.time(now) - codec.time(then)) / SECOND
 
     def _waiting(self, tenant: str) -> Steps[tuple[int, int]]:
-        """How many may be begun, and how many wait for a time or are held back."""
+        """The number of jobs that may start, and of those that wait for a time or are held back."""
         if tenant == EVERY_TENANT:
             text = (
                 "select (select count(*) from (select 1 from {job_state} s where s.state = 'queued'"
@@ -187,32 +186,30 @@ class HealthReads(Reader):
         rows = yield from self._ask(tenant, text, cap=CAP)
         return min(int(rows[0][0]), CAP)
 
-    def _oldest(self, tenant: str, shut: frozenset[str]) -> Steps[Any]:
-        """Since when the one waits that has waited longest: ids grow with time, so it is among the first of each."""
-        names = self.dialect.listed(sorted(shut))
-        look = _OLDEST.replace("IS_SHUT", self.dialect.has(":shut", "a.queue"))
+    def _oldest(self, tenant: str, paused: frozenset[str]) -> Steps[Any]:
+        """When the longest wait began. Ids grow with time, so that job is among the first of its tenant."""
+        names = self.dialect.listed(sorted(paused))
+        query = _OLDEST.replace("IS_SHUT", self.dialect.has(":shut", "a.queue"))
         if tenant == EVERY_TENANT:
-            each = look.replace("WHOSE", "t.tenant")
+            each = query.replace("WHOSE", "t.tenant")
             text = f"{_TENANTS} select min(o.since) from (select {each} as since from t where t.tenant is not null) o"
             rows = yield from self._ask(tenant, text, shut=names, walk=500, head=50)
         else:
-            text = "select " + look.replace("WHOSE", ":tenant")
+            text = "select " + query.replace("WHOSE", ":tenant")
             rows = yield from self._ask(tenant, text, shut=names, walk=CAP, head=HEAD)
         return rows[0][0]
 
-    def _heads(self, tenant: str, shut: frozenset[str]) -> Steps[list[tuple[str, str]]]:
-        """Queues and kinds of what stands at the head of each queue: what nobody takes stays there."""
+    def _heads(self, tenant: str, paused: frozenset[str]) -> Steps[list[tuple[str, str]]]:
+        """Queues and kinds of the jobs at the head of each queue, where jobs stay that no worker claims."""
         rows = yield from self._ask(
             tenant, f"{_QUEUES} select q.queue from q where q.queue is not null limit :most", most=HEAD
         )
-        queues = [row[0] for row in rows if row[0] not in shut]
-        found: list[tuple[str, str]] = []
-        for first in range(0, len(queues), AT_ONCE):
-            heads = yield from read_together(
-                *(self._head_of(tenant, queue) for queue in queues[first : first + AT_ONCE])
-            )
-            found += [pair for pairs in heads for pair in pairs]
-        return found
+        queues = [row[0] for row in rows if row[0] not in paused]
+        result: list[tuple[str, str]] = []
+        for first in range(0, len(queues), BATCH):
+            heads = yield from read_together(*(self._head_of(tenant, queue) for queue in queues[first : first + BATCH]))
+            result += [pair for pairs in heads for pair in pairs]
+        return result
 
     def _head_of(self, tenant: str, queue: str) -> Steps[list[tuple[str, str]]]:
         mine = "1 = 1" if tenant == EVERY_TENANT else "h.tenant = :tenant"
@@ -233,7 +230,7 @@ class HealthReads(Reader):
         return [str(row[0]) for row in rows]
 
     def _leases(self, tenant: str, now: Any) -> Steps[tuple[list[tuple[Any, Any]], frozenset[str]]]:
-        """What the live ones take, if they said so (one that did not may take anything), and their labels."""
+        """Kinds and queues of the live workers (None: the worker reported none and may serve any), and their labels."""
         own = "1 = 1" if tenant == EVERY_TENANT else "l.tenant in (:tenant, '*')"
         text = (
             "select l.kinds, l.queues, l.name from {lease} l where l.ended_at is null and l.until > :now"
@@ -244,7 +241,8 @@ class HealthReads(Reader):
         serving = [tuple(None if names is None else frozenset(tags(names)) for names in row[:2]) for row in rows]
         return serving, frozenset(row[2] for row in rows)  # type: ignore[return-value]
 
-    def _smaller(self, tenant: str, now: Any) -> Steps[tuple[int, Any, int, int, int]]:
+    def _other_counts(self, tenant: str, now: Any) -> Steps[tuple[int, Any, int, int, int]]:
+        """Open approvals, when the first was opened, overdue approvals, jobs held back, running jobs."""
         approvals = (
             f"{{approval}} g where g.state = 'open' and {within(tenant, 'g.tenant')} order by g.tenant, g.id limit :cap"
         )
@@ -274,21 +272,24 @@ class HealthReads(Reader):
         rows = yield from self._ask(tenant, text, limit=limit)
         return tuple(str(row[0]) for row in rows)
 
-    def _laggards(self, tenant: str, when: Thresholds) -> Steps[tuple[str, ...]]:
+    def _behind(self, tenant: str, when: Thresholds) -> Steps[tuple[str, ...]]:
         if when.behind_warn is None:
             return ()
         consumers = yield from self._consumers.list(tenant).start()
-        found = [f"consumer {each.name}" for each in consumers if each.behind >= when.behind_warn]
-        for each in (yield from self._subscriptions.list(tenant).start()):
-            if each.paused_at is not None:
+        names = [f"consumer {consumer.name}" for consumer in consumers if consumer.behind >= when.behind_warn]
+        for subscription in (yield from self._subscriptions.list(tenant).start()):
+            if subscription.paused_at is not None:
                 continue
-            past = yield from self._subscriptions.behind(each.cursor, each.of_ledger, each.tenant).start()
-            if past >= when.behind_warn or each.failure is not None:
-                found.append(f"subscription {each.name}")
-        return tuple(found)
+            behind = yield from self._subscriptions.behind(
+                subscription.cursor, subscription.of_ledger, subscription.tenant
+            ).start()
+            if behind >= when.behind_warn or subscription.failure is not None:
+                names.append(f"subscription {subscription.name}")
+        return tuple(names)
 
-    def _kept(self, tenant: str) -> Steps[tuple[Any, tuple[str, ...]]]:
-        """Since when an event is not sealed, and who holds back a purge. (The counting catches up by itself.)"""
+    def _ledger(self, tenant: str) -> Steps[tuple[Any, tuple[str, ...]]]:
+        """The time of the oldest unsealed event, and the consumers that delay a purge, except the usage count, which
+        catches up by itself."""
         first = None
         if tenant == EVERY_TENANT:
             text = (
@@ -305,15 +306,15 @@ class HealthReads(Reader):
         return first, tuple(str(row[0]) for row in rows)
 
 
-def closed_queues(pauses: list[Pause], tenant: str) -> frozenset[str] | None:
-    """Queues that are paused as a whole, for all that is looked at; None: everything is."""
-    wide = [pause for pause in pauses if pause.tenant in (EVERY_TENANT, tenant)]
-    if any(pause.scope == "all" for pause in wide):
+def paused_queues(pauses: list[Pause], tenant: str) -> frozenset[str] | None:
+    """The queues that are paused for all of the tenant; None if everything is paused."""
+    matching = [pause for pause in pauses if pause.tenant in (EVERY_TENANT, tenant)]
+    if any(pause.scope == "all" for pause in matching):
         return None
-    return frozenset(pause.name for pause in wide if pause.scope == "queue")
+    return frozenset(pause.name for pause in matching if pause.scope == "queue")
 
 
 def _serves(worker: tuple[Any, Any], queue: str, kind: str | None = None) -> bool:
-    """Whether it serves the queue, and has a handler for the kind if one is given."""
+    """Whether the worker serves the queue, and has a handler for the kind if one is given."""
     kinds, queues = worker
     return (kinds is None or kind is None or kind in kinds) and (queues is None or queue in queues)

@@ -1,4 +1,4 @@
-"""``holdfast tokens``: who may ask over HTTP, and for what."""
+"""``holdfast tokens``: issue, list and revoke API tokens."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def issue(
     ] = None,
 ) -> None:
     """Issue an API token. It is printed once; only a hash is stored."""
-    whose = session.scope
     with session.connect() as client:
         issued = Tokens(client, new_id).issue(
             name,
             roles=role,
             scopes=only or (),
             expires=None if expires is None else time_or_span(expires, "--expires"),
-            every_tenant=whose == EVERY_TENANT,
+            every_tenant=session.scope == EVERY_TENANT,
         )
     if session.as_json:
         emit({"text": issued.text, "token": issued.token})
         return
     write(issued.text)
-    say(f"It is not shown again. It may {', '.join(sorted(issued.token.allows))} {_whose(issued.token)}.")
+    tenant = "every tenant" if issued.token.tenant == EVERY_TENANT else f"tenant {issued.token.tenant}"
+    say(f"It is not shown again. It allows {', '.join(sorted(issued.token.allows))} for {tenant}.")
 
 
 @commands.add("list", "holdfast tokens list --all-tenants")
@@ -64,13 +64,13 @@ def list_tokens(
 ) -> None:
     """List tokens, newest first, including expired and revoked ones."""
     with session.connect() as client:
-        found = Tokens(client, new_id).list(sessions=sessions, limit=limit)
+        tokens = Tokens(client, new_id).list(sessions=sessions, limit=limit)
     now = datetime.now(UTC)
     session.print_list(
-        found,
+        tokens,
         {
             "id": lambda token: token.id,
-            "begins with": lambda token: f"{line(token.prefix)}…",
+            "prefix": lambda token: f"{line(token.prefix)}…",
             "name": lambda token: line(token.name),
             "tenant": lambda token: line(token.tenant),
             "roles": _roles,
@@ -78,7 +78,7 @@ def list_tokens(
             "state": lambda token: _state(token, now),
         },
         none="No token has been issued.",
-        keep=("id", "begins with"),
+        keep=("id", "prefix"),
     )
 
 
@@ -86,12 +86,12 @@ def list_tokens(
 def revoke(session: AnyTenant, id: Annotated[str, typer.Argument(metavar="ID", help="The token's full id.")]) -> None:
     """Revoke a token and the sessions opened with it."""
     with session.connect() as client:
-        found = Tokens(client, new_id).revoke(id)
+        token = Tokens(client, new_id).revoke(id)
     if session.as_json:
-        emit(found)
+        emit(token)
         return
-    write(f"{found.prefix}… is revoked")
-    facts([("name", found.name), ("since", f"{moment(found.revoked_at or found.created_at)} by {found.revoked_by}")])
+    write(f"{token.prefix}… is revoked")
+    facts([("name", token.name), ("since", f"{moment(token.revoked_at or token.created_at)} by {token.revoked_by}")])
 
 
 def _roles(token: ApiToken) -> str:
@@ -103,9 +103,5 @@ def _state(token: ApiToken, now: datetime) -> str:
     if token.revoked_at is not None:
         return f"revoked by {line(token.revoked_by)}"
     if token.expires_at is None:
-        return "good"
-    return f"over since {moment(token.expires_at)}" if token.expires_at <= now else f"until {moment(token.expires_at)}"
-
-
-def _whose(token: ApiToken) -> str:
-    return "for every tenant" if token.tenant == EVERY_TENANT else f"for tenant {token.tenant}"
+        return "active"
+    return f"{'expired' if token.expires_at <= now else 'until'} {moment(token.expires_at)}"

@@ -1,10 +1,8 @@
-"""Token format, roles and scopes.
+"""API tokens: their format, and the roles and scopes they grant. Pure.
 
-API tokens (rule 25): what they look like, what is kept of them, and what they allow. Pure.
-
-``hf_<43 characters><6 of checksum>``: 256 bits that nobody has seen before, and a checksum by which a typing error is
-told from a token, and a scanner of files knows one, without a database. What is kept is the SHA-256 of the whole. A
-browser's session is a token of its own (``hfs_``), which ends with the one it was opened with.
+A token is ``hf_<43 characters><6 of checksum>``: 256 random bits, and a checksum by which a typing error or a secret
+scanner's match is recognized without the database. Only the SHA-256 of a token is stored. A browser session is a token
+with the prefix ``hfs_``, which ends with the token it was opened with.
 """
 
 from __future__ import annotations
@@ -27,15 +25,15 @@ from holdfast.errors import InvalidSetting
 
 
 class Scope(StrEnum):
-    """One thing that may be allowed. Every route and every action of a page asks for exactly one."""
+    """A right. Every route and every action of a page requires exactly one."""
 
     READ = "read"
     ENQUEUE = "enqueue"
     OPERATE = "operate"
-    """Cancel, move, redrive, discard, pause, edit: what is done to jobs, queues and schedules that are there."""
+    """Change existing jobs, queues and schedules: cancel, move, redrive, discard, pause, edit."""
     DECIDE = "decide"
     WORK = "work"
-    """Claim, heartbeat, checkpoint and settle; and the tick, which runs jobs here."""
+    """Claim, heartbeat, checkpoint and settle; and tick, which runs jobs in the service."""
     ADMIN = "admin"
     """Tenants, executors, rules, retention, limits, tokens, connectors, webhooks."""
 
@@ -62,7 +60,7 @@ ROLES: Final[Mapping[Role, frozenset[Scope]]] = {
 
 
 def scopes_of(roles: Iterable[str], only: Iterable[str] = ()) -> frozenset[Scope]:
-    """What these roles allow together; with ``only``, of that no more than this."""
+    """All scopes of these roles; with ``only``, restricted to those scopes."""
     lists: tuple[object, ...] = (roles, only)
     for given in lists:
         if not isinstance(given, Iterable):
@@ -86,14 +84,14 @@ SESSION_PREFIX: Final = "hfs_"
 SECRET: Final = 43
 CHECKSUM: Final = 6
 SHOWN: Final = 8
-LONGEST: Final = 20 * 365 * 86_400.0
-SHORTEST: Final = 1.0
+MAX_LIFETIME: Final = 20 * 365 * 86_400.0
+MIN_LIFETIME: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ApiToken:
-    """What is known of a token once it was shown; ``prefix`` is how it begins, to recognise it by. ``scopes`` are
-    empty where its roles allow all that they do. ``parent_id`` is the token that a session was opened with."""
+    """The stored data of a token. ``prefix`` is its beginning, to recognize it by. ``scopes`` is empty if its roles are
+    not restricted. ``parent_id`` is the token that a session was opened with."""
 
     id: str
     tenant: str
@@ -120,7 +118,7 @@ class ApiToken:
 
 @dataclass(frozen=True, slots=True)
 class Issuing:
-    """A token about to be kept, checked. ``lasting`` is in seconds of the store's clock, in place of ``expires_at``."""
+    """A new token, validated. ``lasting`` is a duration in seconds by the store's clock, instead of ``expires_at``."""
 
     id: str
     name: str
@@ -164,7 +162,7 @@ class Issuing:
 
 
 def token_tenant(tenant: str) -> str:
-    """Whose it is for: a tenant, or everybody's."""
+    """The tenant of a token: a name, or ``*``."""
     return tenant if tenant == EVERY_TENANT else check_name(tenant, "tenant")
 
 
@@ -174,7 +172,7 @@ def new_token(prefix: str = PREFIX) -> str:
 
 
 def is_token(text: object, prefix: str = PREFIX) -> bool:
-    """Whether this can be a token at all: its beginning, its length and its checksum."""
+    """Whether the text has the prefix, the length and the checksum of a token."""
     if not isinstance(text, str) or len(text) != len(prefix) + SECRET + CHECKSUM or not text.isascii():
         return False
     body = text[:-CHECKSUM]
@@ -186,7 +184,7 @@ def hash_of(text: str) -> str:
 
 
 def shown_of(text: str) -> str:
-    """How it begins: enough to find it in a list, too little to help anybody."""
+    """The beginning of a token: enough to find it in a list, too little to be of use."""
     return text[: text.index("_") + 1 + SHOWN]
 
 
@@ -200,6 +198,6 @@ def _until(expires: datetime | Duration | None) -> tuple[datetime | None, float 
     if isinstance(expires, datetime):
         return instant(expires, "expires"), None
     lasting = seconds(expires, "expires")
-    if not SHORTEST <= lasting <= LONGEST:
+    if not MIN_LIFETIME <= lasting <= MAX_LIFETIME:
         raise InvalidSetting("a token must last from one second to 20 years", code="invalid_duration")
     return None, lasting

@@ -19,12 +19,12 @@ from holdfast.stores.flow import run
 from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
 
-_Tokens = list[ApiToken]  # inside the class the word is an operation
+_Tokens = list[ApiToken]  # inside the class, ``list`` is an operation
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A token that was just issued: ``text`` is what its holder sends, and is not seen again."""
+    """A newly issued token. ``text`` is the token itself, which is not shown again."""
 
     text: str
     token: ApiToken
@@ -56,8 +56,8 @@ class Tokens(StoreNamespace):
         service: each request names a tenant, and may read all."""
         text = new_token()
         new = Issuing.of(self._new_id(), text, name, roles, scopes, expires)
-        whose = EVERY_TENANT if every_tenant else token_tenant(tenant or self._tenant)
-        return Issued(text, (yield from run(self._store.tokens.issue(new, self._actor, whose))))
+        tenant = EVERY_TENANT if every_tenant else token_tenant(tenant or self._tenant)
+        return Issued(text, (yield from run(self._store.tokens.issue(new, self._actor, tenant))))
 
     aissue = awaited(issue)
 

@@ -1,4 +1,4 @@
-"""Tokens (rule 25): which there are and when each was used last; one that is issued is shown once, on its own page."""
+"""The API tokens page. A new token is shown once, on its own page."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ from starlette.responses import Response
 
 from holdfast.features.tokens.model import ROLES, Role, Scope
 from holdfast.server.auth import identity_of, refuse_beyond
-from holdfast.server.pages import PAGE, ask_first, does, fields, go, said, shows, whole
-from holdfast.server.pages import hidden_fields as every
+from holdfast.server.pages import PAGE, ask_first, does, fields, go, hidden_fields, said, shows, whole
 from holdfast.server.rendering import render, the_app
 
-USUAL: Final = "90d"
+DEFAULT_EXPIRY: Final = "90d"
 
 
 async def index(request: Request) -> Response:
-    asked = request.query_params
-    sessions = bool(asked.get("sessions"))
-    found = await the_app(request).tokens.alist(sessions=sessions, before=said(asked, "before", 50), limit=PAGE + 1)
+    query = request.query_params
+    sessions = bool(query.get("sessions"))
+    tokens = await the_app(request).tokens.alist(sessions=sessions, before=said(query, "before", 50), limit=PAGE + 1)
     return await render(
         request,
         "tokens.html",
-        tokens=found[:PAGE],
-        following=found[PAGE - 1].id if len(found) > PAGE else None,
+        tokens=tokens[:PAGE],
+        following=tokens[PAGE - 1].id if len(tokens) > PAGE else None,
         sessions=sessions,
         roles=[(role.value, ", ".join(sorted(ROLES[role]))) for role in Role],
-        usual=USUAL,
+        default_expiry=DEFAULT_EXPIRY,
     )
 
 
 async def issue(request: Request) -> Response:
-    """No redirect: the text must not be in any address, and a reload must not show it again."""
-    given, roles = await fields(request), await every(request, "role", 20)
+    """Show the new token without a redirect: it must not be in a URL, and a reload must not show it again."""
+    given, roles = await fields(request), await hidden_fields(request, "role", 20)
     refuse_beyond(identity_of(request), roles)
     for_all = given.get("whose") == "all"
     if for_all:
@@ -45,11 +44,11 @@ async def issue(request: Request) -> Response:
 
 
 async def revoke(request: Request) -> Response:
-    id_ = said(await fields(request), "id", 50) or ""
+    token_id = said(await fields(request), "id", 50) or ""
     question = "Revoke this token? Its next request is refused."
-    if (asks := await ask_first(request, question, back="/tokens")) is not None:
-        return asks
-    token = await the_app(request).tokens.arevoke(id_)
+    if (confirmation := await ask_first(request, question, back="/tokens")) is not None:
+        return confirmation
+    token = await the_app(request).tokens.arevoke(token_id)
     return go(request, "/tokens", f"Revoked token {token.name}.")
 
 

@@ -1,4 +1,4 @@
-"""API tokens: issue, list, revoke. A token is in one answer only, the one to whoever had it issued."""
+"""API tokens: issue, list, revoke. Only the response to issuing contains the token."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi import Path, Query, Request
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from holdfast.errors import Refused
-from holdfast.features.tokens.model import LONGEST, ApiToken, Role, Scope
+from holdfast.features.tokens.model import MAX_LIFETIME, ApiToken, Role, Scope
 from holdfast.server.auth import identity_of, refuse_beyond
 from holdfast.server.bodies import Body
 from holdfast.server.json_body import Router
@@ -16,7 +16,7 @@ from holdfast.server.parameters import TheApp, allowed
 
 router = Router(prefix="/tokens", tags=["tokens"], dependencies=[allowed(Scope.ADMIN)])
 
-PAGE, MOST = 50, 200
+PAGE, MAX_PAGE = 50, 200
 
 
 class IssueToken(Body):
@@ -26,11 +26,11 @@ class IssueToken(Body):
     roles: list[Role] = Field(min_length=1, max_length=len(Role))
     scopes: list[Scope] = Field(default=[], max_length=len(Scope), description="Restrict the roles to these scopes.")
     expires_at: AwareDatetime | None = None
-    expires_in: float | None = Field(default=None, ge=1, le=LONGEST, allow_inf_nan=False, description="Seconds.")
+    expires_in: float | None = Field(default=None, ge=1, le=MAX_LIFETIME, allow_inf_nan=False, description="Seconds.")
 
 
 class IssuedToken(BaseModel):
-    """``text`` is what its holder sends; it is not seen again."""
+    """``text`` is the token itself, which is not shown again."""
 
     text: str
     token: ApiToken
@@ -56,12 +56,12 @@ async def issue_token(request: Request, app: TheApp, wanted: IssueToken) -> Issu
 async def list_tokens(
     app: TheApp,
     sessions: bool = False,
-    limit: Annotated[int, Query(ge=1, le=MOST)] = PAGE,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = PAGE,
     after: Annotated[str | None, Query(max_length=36)] = None,
 ) -> TokenPage:
-    found = await app.tokens.alist(sessions=sessions, before=after, limit=limit + 1)
-    items = found[:limit]
-    return TokenPage(items=items, next=items[-1].id if len(found) > limit else None)
+    tokens = await app.tokens.alist(sessions=sessions, before=after, limit=limit + 1)
+    items = tokens[:limit]
+    return TokenPage(items=items, next=items[-1].id if len(tokens) > limit else None)
 
 
 @router.delete("/{id}", summary="Revoke a token, and its sessions")

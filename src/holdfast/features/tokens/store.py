@@ -1,4 +1,4 @@
-"""Tokens in the database: port, shared reads, PostgreSQL and SQLite."""
+"""API tokens in the database: port, shared reads, PostgreSQL and SQLite."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class TokenStore(Protocol):
     def issue(self, new: Issuing, actor: str, tenant: str) -> Flow[ApiToken]: ...
 
     def revoke(self, token_id: str, actor: str, tenant: str) -> Flow[ApiToken | None]:
-        """From now on it opens nothing, nor do its sessions; None when this tenant has no such token."""
+        """Revoke a token and its sessions; None if this tenant has no such token."""
         ...
 
     def find(self, token_hash: str) -> Flow[ApiToken | None]:
-        """The one that has this hash, of whatever tenant, if it is still good: whoever knows a hash held the token."""
+        """The valid token with this hash, of any tenant: a caller that knows a hash has the token."""
         ...
 
     def used(self, token_hash: str) -> Flow[None]:
-        """Note that it was used; at most once a minute."""
+        """Record that it was used, at most once per minute."""
         ...
 
     def open_session(
         self, token_hash: str, session_id: str, session_hash: str, prefix: str, ttl: float
     ) -> Flow[ApiToken | None]:
-        """A session that may what this token may, and no longer; None when the token is not good."""
+        """Open a session with the rights of this token, which it does not outlive; None if the token is not valid."""
         ...
 
     def end_session(self, session_hash: str) -> Flow[bool]: ...
@@ -43,7 +43,7 @@ class TokenStore(Protocol):
     def list(
         self, tenant: str, sessions: bool = False, before: str | None = None, limit: int = 50
     ) -> Flow[list[ApiToken]]:
-        """Newest first, those that are over among them; sessions only where they are asked for."""
+        """Tokens, newest first, including expired and revoked ones; with ``sessions`` the browser sessions, too."""
         ...
 
 
@@ -58,8 +58,8 @@ class TokenReads(Reader):
             f"select {Record.columns(ApiToken, 't.')} from {{api_token}} t"
             f" where {within(tenant, 't.tenant')}{kind}{older} order by t.id desc limit {max(1, min(limit, 1000)):d}"
         )
-        place = {} if before is None else {"before": parse_id(before)}
-        rows = yield from self._ask(tenant, text, **place)
+        params = {} if before is None else {"before": parse_id(before)}
+        rows = yield from self._ask(tenant, text, **params)
         decode = Record.decoder(ApiToken, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -132,7 +132,7 @@ _REVOKE = (
     " WHERE id = :id AND (:any OR tenant = :tenant) AND revoked_at IS NULL"
 )
 _ONE = f"SELECT {_COLUMNS} FROM api_token WHERE id = :id AND (:any OR tenant = :tenant)"
-_GOOD = (
+_VALID = (
     f"SELECT {_COLUMNS} FROM api_token WHERE hash = ? AND revoked_at IS NULL"
     " AND (expires_at IS NULL OR expires_at > (SELECT now FROM present))"
 )
@@ -146,8 +146,8 @@ _USED = (
 )
 
 
-def _used_lately(_: object, token_hash: str) -> Steps[bool | None]:
-    """Whether there is nothing to write."""
+def _used_recently(_: object, token_hash: str) -> Steps[bool | None]:
+    """True if the last use is recorded already and nothing has to be written."""
     return None if (yield Statement(_STALE_USE, (token_hash,))) else True
 
 
@@ -157,15 +157,15 @@ class SqliteTokens(SqlitePart, TokenReads):
         now = yield from sign(actor)
         at = None if new.expires_at is None else micros(new.expires_at)
         expires = at if new.lasting is None else now + in_micros(new.lasting)
-        facts: dict[str, Any] = {
+        row: dict[str, Any] = {
             "id": new.id,
             "tenant": tenant,
             "name": new.name,
             "hash": new.hash,
             "prefix": new.prefix,
         }
-        facts |= {"roles": json.dumps(new.roles), "scopes": json.dumps(new.scopes), "parent": None}
-        rows = yield Statement(_ISSUE, {**facts, "now": now, "actor": actor, "expires": expires})
+        row |= {"roles": json.dumps(new.roles), "scopes": json.dumps(new.scopes), "parent": None}
+        rows = yield Statement(_ISSUE, {**row, "now": now, "actor": actor, "expires": expires})
         yield from unsign()
         return _tokens(rows)[0]
 
@@ -180,9 +180,9 @@ class SqliteTokens(SqlitePart, TokenReads):
 
     @flow(writes=False)
     def find(self, token_hash: str) -> Steps[ApiToken | None]:
-        return next(iter(_tokens((yield Statement(_GOOD, (token_hash,))))), None)
+        return next(iter(_tokens((yield Statement(_VALID, (token_hash,))))), None)
 
-    @flow(peek=_used_lately)
+    @flow(peek=_used_recently)
     def used(self, token_hash: str) -> Steps[None]:
         now = yield from sign(None)
         yield Statement(_USED, (now, token_hash))
@@ -192,21 +192,21 @@ class SqliteTokens(SqlitePart, TokenReads):
     def open_session(
         self, token_hash: str, session_id: str, session_hash: str, prefix: str, ttl: float
     ) -> Steps[ApiToken | None]:
-        token = next(iter(_tokens((yield Statement(_GOOD, (token_hash,))))), None)
+        token = next(iter(_tokens((yield Statement(_VALID, (token_hash,))))), None)
         if token is None or token.is_session:
             return None
         now = yield from sign(token.name)
         last = now + in_micros(ttl)
-        facts = {"id": session_id, "tenant": token.tenant, "name": token.name, "hash": session_hash, "prefix": prefix}
-        facts |= {"roles": json.dumps(token.roles), "scopes": json.dumps(token.scopes), "parent": token.id}
+        row = {"id": session_id, "tenant": token.tenant, "name": token.name, "hash": session_hash, "prefix": prefix}
+        row |= {"roles": json.dumps(token.roles), "scopes": json.dumps(token.scopes), "parent": token.id}
         expires = last if token.expires_at is None else min(last, micros(token.expires_at))
-        rows = yield Statement(_ISSUE, {**facts, "now": now, "actor": token.name, "expires": expires})
+        rows = yield Statement(_ISSUE, {**row, "now": now, "actor": token.name, "expires": expires})
         yield from unsign()
         return _tokens(rows)[0]
 
     @flow()
     def end_session(self, session_hash: str) -> Steps[bool]:
-        session = next(iter(_tokens((yield Statement(_GOOD, (session_hash,))))), None)
+        session = next(iter(_tokens((yield Statement(_VALID, (session_hash,))))), None)
         if session is None or not session.is_session:
             return False
         now = yield from sign(session.name)

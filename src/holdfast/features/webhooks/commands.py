@@ -1,4 +1,4 @@
-"""``holdfast webhooks …``: signed messages to other services, and what became of them."""
+"""``holdfast webhooks``: manage webhooks and their deliveries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.features.events.model import JobOptions
 from holdfast.features.webhooks.model import NOTICES, Webhook, WebhookDelivery
-from holdfast.features.webhooks.operations import Changes, Looking, Webhooks
+from holdfast.features.webhooks.operations import Changes, DeliveryFilter, Webhooks
 from holdfast.webhooks import new_secret
 
 commands = Commands("Manage webhooks and their deliveries.")
@@ -44,19 +44,19 @@ Secret = Annotated[
 def list_webhooks(session: AnyTenant) -> None:
     """List the webhooks with their URLs and event types."""
     with session.connect() as client:
-        found = Webhooks(client).list()
+        webhooks = Webhooks(client).list()
     session.print_list(
-        found,
+        webhooks,
         {
-            "name": lambda each: line(each.name),
+            "name": lambda webhook: line(webhook.name),
             **session.tenants,
-            "url": lambda each: line(each.shown_url),
-            "told": lambda each: line(", ".join(each.wants)),
-            "state": lambda each: _state(each),
+            "url": lambda webhook: line(webhook.shown_url),
+            "events": lambda webhook: line(", ".join(webhook.wants)),
+            "state": _state,
         },
         none="There are no webhooks.",
         keep=("name", "state"),
-        described=lambda each: each.described(),
+        described=lambda webhook: webhook.described(),
     )
 
 
@@ -65,13 +65,13 @@ def show(session: OneTenant, name: Name) -> None:
     """Show a webhook and its last delivery attempts."""
     with session.connect() as client:
         feature = Webhooks(client)
-        found, log = feature.get(name), feature.deliveries(name, limit=10)
+        webhook, log = feature.get(name), feature.deliveries(name, limit=10)
     if session.as_json:
-        emit(found.described() | {"deliveries": [each.described() for each in log]})
+        emit(webhook.described() | {"deliveries": [delivery.described() for delivery in log]})
         return
-    _print(found)
+    _print(webhook)
     if log:
-        _attempts(log)
+        _print_deliveries(log)
 
 
 @commands.add(
@@ -91,11 +91,12 @@ def add(
     queue: Queue = None,
 ) -> None:
     """Add a webhook: post signed messages (Standard Webhooks) to a URL."""
-    how = JobOptions() if queue is None else JobOptions(queue=queue)
+    job_options = JobOptions() if queue is None else JobOptions(queue=queue)
     if of_queue is not None:
-        how["of_queue"] = of_queue
+        job_options["of_queue"] = of_queue
     with session.connect() as client:
-        _told(Webhooks(client).add(name, to, secrets=secret, wants=wants or None, kind=kind, **how), session.as_json)
+        webhook = Webhooks(client).add(name, to, secrets=secret, wants=wants or None, kind=kind, **job_options)
+    _report(webhook, session.as_json)
 
 
 @commands.add("change", "holdfast webhooks change ops --on job.dead_letter --on job.crashed")
@@ -115,11 +116,11 @@ def change(
     queue: Queue = None,
 ) -> None:
     """Change a webhook's URL, secrets, queue or event types."""
-    how = {name: value for name, value in (("queue", queue), ("of_queue", of_queue)) if value is not None}
-    given = {"url": to, "secrets": secret or None, "wants": wants or None, "kind": kind, "options": how or None}
+    job_options = {name: value for name, value in (("queue", queue), ("of_queue", of_queue)) if value is not None}
+    given = {"url": to, "secrets": secret or None, "wants": wants or None, "kind": kind, "options": job_options or None}
     changes = Changes(**{key: value for key, value in given.items() if value is not None})  # type: ignore[typeddict-item]
     with session.connect() as client:
-        _told(Webhooks(client).set(name, **changes), session.as_json)
+        _report(Webhooks(client).set(name, **changes), session.as_json)
 
 
 @commands.add(
@@ -137,7 +138,7 @@ def rotate(
 ) -> None:
     """Add a new signing secret. The last one still signs, unless you pass --keep 0."""
     with session.connect() as client:
-        _told(Webhooks(client).rotate_secret(name, secret, keep=keep), session.as_json)
+        _report(Webhooks(client).rotate_secret(name, secret, keep=keep), session.as_json)
 
 
 @commands.add("disable", "holdfast webhooks disable ops --reason 'it is moved'")
@@ -146,7 +147,7 @@ def disable(
 ) -> None:
     """Disable a webhook. Events that arrive meanwhile are kept until it is enabled."""
     with session.connect() as client:
-        _told(Webhooks(client).disable(name, reason=reason), session.as_json)
+        _report(Webhooks(client).disable(name, reason=reason), session.as_json)
 
 
 @commands.add("enable", "holdfast webhooks enable ops --skip")
@@ -159,7 +160,7 @@ def enable(
 ) -> None:
     """Enable a webhook and send the events that arrived meanwhile."""
     with session.connect() as client:
-        _told(Webhooks(client).enable(name, skip=skip), session.as_json)
+        _report(Webhooks(client).enable(name, skip=skip), session.as_json)
 
 
 @commands.add("remove", "holdfast webhooks remove ops")
@@ -167,7 +168,7 @@ def remove(session: OneTenant, name: Name) -> None:
     """Remove a webhook and the log of its deliveries."""
     with session.connect() as client:
         Webhooks(client).remove(name)
-    session.answer({"name": name, "removed": True}, f"{name} is gone.")
+    session.answer({"name": name, "removed": True}, f"Removed {name}.")
 
 
 @commands.add("test", "holdfast webhooks test ops")
@@ -191,19 +192,19 @@ def deliveries(
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=200, help="Maximum number of results.")] = 50,
 ) -> None:
     """List delivery attempts of a webhook, newest first."""
-    wanted = Looking(failed=failed, limit=limit)
+    wanted = DeliveryFilter(failed=failed, limit=limit)
     if message is not None:
         wanted["message"] = message
     if before is not None:
         wanted["before"] = before
     with session.connect() as client:
-        found = Webhooks(client).deliveries(name, **wanted)
+        log = Webhooks(client).deliveries(name, **wanted)
     if session.as_json:
-        emit([each.described() for each in found])
-    elif not found:
-        say("Nothing was sent.")
+        emit([delivery.described() for delivery in log])
+    elif not log:
+        say("There are no deliveries.")
     else:
-        _attempts(found)
+        _print_deliveries(log)
 
 
 @commands.add("resend", "holdfast webhooks resend ops msg_01a1de74eb8c70f1843bcac5f6817387")
@@ -220,11 +221,11 @@ def resend(
 @commands.add("secret", "holdfast webhooks secret")
 def secret(as_json: options.Json = False) -> None:
     """Generate a signing secret. It is printed once and not stored: give it to the workers and to the receiver."""
-    made = new_secret()
+    text = new_secret()
     if as_json:
-        emit({"secret": made})
+        emit({"secret": text})
     else:
-        write(made)
+        write(text)
 
 
 def _enqueued(job: str, as_json: bool) -> None:
@@ -234,48 +235,48 @@ def _enqueued(job: str, as_json: bool) -> None:
         write(job)
 
 
-def _told(found: Webhook, as_json: bool) -> None:
+def _report(webhook: Webhook, as_json: bool) -> None:
     if as_json:
-        emit(found.described())
+        emit(webhook.described())
     else:
-        _print(found)
+        _print(webhook)
 
 
-def _state(each: Webhook) -> Text:
-    return Text("enabled", "green") if each.enabled else Text("disabled", "bold red")
+def _state(webhook: Webhook) -> Text:
+    return Text("enabled", "green") if webhook.enabled else Text("disabled", "bold red")
 
 
-def _print(found: Webhook) -> None:
+def _print(webhook: Webhook) -> None:
     disabled = None
-    if found.disabled_at is not None:
-        disabled = f"since {moment(found.disabled_at)} by {found.disabled_by}: {found.disabled_reason}"
-    write(found.name)
+    if webhook.disabled_at is not None:
+        disabled = f"since {moment(webhook.disabled_at)} by {webhook.disabled_by}: {webhook.disabled_reason}"
+    write(webhook.name)
     facts(
         [
-            ("state", _state(found)),
+            ("state", _state(webhook)),
             ("disabled", disabled),
-            ("tenant", found.tenant),
-            ("url", found.shown_url),
-            ("told", ", ".join(found.wants)),
-            ("of kind", found.kind),
-            ("of queue", found.job_options.get("of_queue")),
-            ("secrets", ", ".join(found.secrets)),
-            ("created", f"{moment(found.created_at)} by {found.created_by}"),
+            ("tenant", webhook.tenant),
+            ("url", webhook.shown_url),
+            ("events", ", ".join(webhook.wants)),
+            ("of kind", webhook.kind),
+            ("of queue", webhook.job_options.get("of_queue")),
+            ("secrets", ", ".join(webhook.secrets)),
+            ("created", f"{moment(webhook.created_at)} by {webhook.created_by}"),
         ]
     )
 
 
-def _attempts(found: list[WebhookDelivery]) -> None:
+def _print_deliveries(log: list[WebhookDelivery]) -> None:
     rows: list[list[Cell]] = [
         [
-            moment(each.at) if each.at else "",
-            line(each.type),
-            line(each.message),
-            str(each.attempt),
-            "" if each.status is None else str(each.status),
-            Text("delivered", "green") if each.delivered else Text(line(each.error_code or ""), "red"),
-            f"{each.duration_ms:,} ms",
+            moment(delivery.at) if delivery.at else "",
+            line(delivery.type),
+            line(delivery.message),
+            str(delivery.attempt),
+            "" if delivery.status is None else str(delivery.status),
+            Text("delivered", "green") if delivery.delivered else Text(line(delivery.error_code or ""), "red"),
+            f"{delivery.duration_ms:,} ms",
         ]
-        for each in found
+        for delivery in log
     ]
-    table(("at", "type", "message", "attempt", "status", "what became of it", "took"), rows, keep=("message", "status"))
+    table(("at", "type", "message", "attempt", "status", "result", "duration"), rows, keep=("message", "status"))

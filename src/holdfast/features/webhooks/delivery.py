@@ -1,9 +1,9 @@
-"""``webhook.deliver`` (JF-9): post a signed message to a webhook, and keep what became of it.
+"""The handler of ``webhook.deliver``: post a signed message to a webhook, and log the result.
 
-At least once: whoever dies between the answer and the end of the job sends the same message again, with the same id and
-the same bytes, and a signature of that moment. What was answered stands, also where the note of it is lost. Nothing but
-the webhook says where to: a job cannot name a URL, so whoever may enqueue cannot reach or sign for anything that an
-administrator has not set up.
+Delivery is at least once: a worker that dies between the response and the end of the job sends the message again, with
+the same id and body and a new signature. The response decides the outcome even if it cannot be logged. The URL comes
+from the webhook only: a job cannot name one, so a caller that may enqueue cannot reach, or sign for, a receiver that no
+administrator has set up.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from holdfast.features.webhooks.model import (
     DELIVER,
     DELIVERY_TIMEOUT,
     EXCERPT,
-    LONGEST_WAIT,
-    MAKERS,
-    PATIENCE,
+    MAX_REFUSALS,
+    MAX_RETRY_AFTER,
     PING,
+    TRUSTED_SOURCES,
     Webhook,
     WebhookDelivery,
-    fate_of,
-    is_ours,
+    is_reserved,
     message_of,
+    verdict_of,
 )
 from holdfast.outgoing import Answer, Outgoing, send
 from holdfast.stores.flow import Steps, flow
@@ -43,15 +43,15 @@ from holdfast.stores.port import Caller
 from holdfast.worker.shutdown import Ended
 
 USER_AGENT: Final = "Holdfast-Webhooks/1"
-ANSWER_LIMIT: Final = 16_384
-"""Nothing of an answer matters but its status and its first words."""
-TRIES: Final = 100
+RESPONSE_LIMIT: Final = 16_384
+"""Bytes of a response that are read: only its status and its first characters matter."""
+MAX_ATTEMPTS: Final = 100
 REFUSALS: Final = frozenset({"webhook_refused", EgressRefused.default_code})
 log = logging.getLogger("holdfast.worker")
 
 
 def deliverer(reach: Outbound) -> Callable[..., Awaitable[dict[str, Any]]]:
-    """The handler, with what the app reaches others by."""
+    """The handler, which sends with the policy and the secrets of ``reach``."""
 
     async def deliver(
         ctx: Context,
@@ -63,43 +63,42 @@ def deliverer(reach: Outbound) -> Callable[..., Awaitable[dict[str, Any]]]:
         at: str | None = None,
     ) -> dict[str, Any]:
         client, tenant = ctx._run.session, ctx.tenant
-        found = await client.arun(client.store.webhooks.get(webhook, tenant))
-        if found is None:
-            raise Cancel(f"there is no webhook {webhook} any more")
-        if not found.enabled and type != PING:
-            raise Reject("webhook_disabled", f"webhook {webhook} is disabled: {found.disabled_reason}")
-        if event is not None or message is not None or is_ours(type):
+        target = await client.arun(client.store.webhooks.get(webhook, tenant))
+        if target is None:
+            raise Cancel(f"webhook {webhook} no longer exists")
+        if not target.enabled and type != PING:
+            raise Reject("webhook_disabled", f"webhook {webhook} is disabled: {target.disabled_reason}")
+        if event is not None or message is not None or is_reserved(type):
             await _refuse_forged(ctx)
-        given = {"event": event, "type": type, "data": data, "message": message, "at": at}
-        id, kind, body = message_of(given, ctx.job_id, ctx.created_at)
-        attempt = _Attempt(ctx, found, id, kind)
+        payload = {"event": event, "type": type, "data": data, "message": message, "at": at}
+        id, message_type, body = message_of(payload, ctx.job_id, ctx.created_at)
+        attempt = _Attempt(ctx, target, id, message_type)
         try:
             more = {} if reach.outgoing_headers is None else reach.outgoing_headers(ctx)
             headers = {**more, "Content-Type": "application/json", "User-Agent": USER_AGENT}
-            headers |= signing.sign(await _secrets(found, reach), id, int(time.time()), body)
-            policy = replace(reach.policy, redirects=0, cut=True, max_bytes=ANSWER_LIMIT)
-            answer = await send(Outgoing("POST", found.url, headers, body, DELIVERY_TIMEOUT), policy)
+            headers |= signing.sign(await _secrets(target, reach), id, int(time.time()), body)
+            policy = replace(reach.policy, redirects=0, cut=True, max_bytes=RESPONSE_LIMIT)
+            response = await send(Outgoing("POST", target.url, headers, body, DELIVERY_TIMEOUT), policy)
         except HoldfastError as error:
-            raise await attempt.unsent(error) from None
-        return await attempt.judged(answer)
+            raise await attempt.failed(error) from None
+        return await attempt.finish(response)
 
     deliver.__name__ = DELIVER.replace(".", "_")
     return deliver
 
 
 async def _refuse_forged(ctx: Context) -> None:
-    """What happened to jobs, schedules and webhooks is told by subscriptions, and once more by whoever may resend it:
-    a receiver that has checked the signature believes that it did happen."""
+    """Only subscriptions, and callers that may resend, send events of jobs, schedules and webhooks: a receiver that has
+    verified the signature trusts that they happened."""
     job = await ctx._run.session.arun(ctx._run.session.store.jobs.get(ctx.job_id, ctx.tenant))
-    if job is None or job.source_system not in MAKERS:
+    if job is None or job.source_system not in TRUSTED_SOURCES:
         raise Reject(
-            "webhook_not_yours", "a job that was enqueued sends messages with a type of its own, and none of Holdfast's"
+            "webhook_not_yours", "an enqueued job can send messages of its own types only, not those of Holdfast"
         )
 
 
 async def _secrets(webhook: Webhook, reach: Outbound) -> list[str]:
-    """Their values, the tenant's own; whatever is written from now on is without them. One that is not there yet may
-    come while there are tries left."""
+    """The tenant's secrets, which are redacted from now on. A missing secret is retried: it may be set meanwhile."""
     values = []
     for name in webhook.secrets:
         try:
@@ -112,57 +111,61 @@ async def _secrets(webhook: Webhook, reach: Outbound) -> list[str]:
 
 
 @flow()
-def _disabled(caller: Caller, asked: Webhook, actor: str) -> Steps[bool]:
-    """Whether it was, and is disabled: one that has another address by now is not gone because the old one is."""
-    found = yield from caller.store.webhooks.get(asked.name, asked.tenant).start()
-    if found is None or (found.id, found.url) != (asked.id, asked.url):
+def _disable(caller: Caller, webhook: Webhook, actor: str) -> Steps[bool]:
+    """Disable a webhook whose receiver is gone; False if it has another URL by now."""
+    current = yield from caller.store.webhooks.get(webhook.name, webhook.tenant).start()
+    if current is None or (current.id, current.url) != (webhook.id, webhook.url):
         return False
-    reason = "the receiver says it is gone (410)"
-    return (yield from caller.store.webhooks.disable(asked.name, reason, actor, asked.tenant).start())
+    reason = "the receiver responded that it is gone (410)"
+    return (yield from caller.store.webhooks.disable(webhook.name, reason, actor, webhook.tenant).start())
 
 
 class _Attempt:
     def __init__(self, ctx: Context, webhook: Webhook, message: str, type: str) -> None:
         self._ctx, self._webhook, self._message, self._type = ctx, webhook, message, type
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
 
-    async def judged(self, answer: Answer) -> dict[str, Any]:
+    async def finish(self, response: Answer) -> dict[str, Any]:
+        """Log the response, and return the result of the job or raise how the attempt ended."""
         ctx, name = self._ctx, self._webhook.name
-        fate = fate_of(answer.status, await self._refused_before())
-        await self.note(answer.status, fate.code, answer.body[: 4 * EXCERPT].decode("utf-8", "replace"))
-        if fate.what == "delivered":
-            return {"message": self._message, "status": answer.status}
-        says = f"{name} answered {answer.status}"
-        if fate.what == "gone":
-            if await ctx._run.session.arun(_disabled(ctx._run.session, self._webhook, f"{DELIVER} {ctx.job_id}")):
-                raise Reject("webhook_gone", f"{says}: it is gone, and is disabled")
-            says = f"{says}, and has another address by now"
-        since = http_date(answer.header("date")) or datetime.now(UTC)
-        after = asked_delay(answer.header("retry-after"), since, LONGEST_WAIT)
-        raise Ended(Failed(fate.code or "webhook_failed", says, no_sooner=after, final=fate.what == "given_up"))
+        verdict = verdict_of(response.status, await self._refused_before())
+        await self.log(response.status, verdict.code, response.body[: 4 * EXCERPT].decode("utf-8", "replace"))
+        if verdict.action == "delivered":
+            return {"message": self._message, "status": response.status}
+        reason = f"{name} responded with {response.status}"
+        if verdict.action == "gone":
+            if await ctx._run.session.arun(_disable(ctx._run.session, self._webhook, f"{DELIVER} {ctx.job_id}")):
+                raise Reject("webhook_gone", f"{reason}: it is gone, and the webhook is disabled")
+            reason = f"{reason}, and has another URL by now"
+        since = http_date(response.header("date")) or datetime.now(UTC)
+        after = asked_delay(response.header("retry-after"), since, MAX_RETRY_AFTER)
+        raise Ended(
+            Failed(verdict.code or "webhook_failed", reason, no_sooner=after, final=verdict.action == "give_up")
+        )
 
-    async def unsent(self, error: HoldfastError) -> Ended:
-        """Where policy forbids it, or the URL is none, a few more tries are enough: somebody may put it right."""
-        final = isinstance(error, EgressRefused) and await self._refused_before() + 1 >= PATIENCE
-        await self.note(None, error.code, error.message)
+    async def failed(self, error: HoldfastError) -> Ended:
+        """How an attempt without a response ended. One that the policy refuses, or with an invalid URL, has only a few
+        more attempts, in case the configuration is corrected."""
+        final = isinstance(error, EgressRefused) and await self._refused_before() + 1 >= MAX_REFUSALS
+        await self.log(None, error.code, error.message)
         return Ended(Failed(error.code, error.message, final=final))
 
     async def _refused_before(self) -> int:
-        """How often this job was refused: what was tried while nobody was there is not counted."""
-        if self._ctx.retries + 1 < PATIENCE:
+        """How many attempts of this job were refused; those without a response are not counted."""
+        if self._ctx.retries + 1 < MAX_REFUSALS:
             return self._ctx.retries
         try:
             store = self._ctx._run.session.store
-            found = store.webhooks.deliveries(self._webhook.id, self._ctx.tenant, TRIES, message=self._message)
-            tried = await self._ctx._run.session.arun(found)
+            query = store.webhooks.deliveries(self._webhook.id, self._ctx.tenant, MAX_ATTEMPTS, message=self._message)
+            attempts = await self._ctx._run.session.arun(query)
         except StoreUnavailable:
             return 0
-        return sum(each.job_id == self._ctx.job_id and each.error_code in REFUSALS for each in tried)
+        return sum(each.job_id == self._ctx.job_id and each.error_code in REFUSALS for each in attempts)
 
-    async def note(self, status: int | None, error_code: str | None, said: str) -> None:
-        """One line of the log. It is kept also of what went well."""
-        excerpt = one_line(self._ctx._run.redact(said, EXCERPT), EXCERPT) or None
-        took = int((time.monotonic() - self._begun) * 1000)
+    async def log(self, status: int | None, error_code: str | None, text: str) -> None:
+        """Record the attempt, also a successful one."""
+        excerpt = one_line(self._ctx._run.redact(text, EXCERPT), EXCERPT) or None
+        took = int((time.monotonic() - self._started) * 1000)
         entry = WebhookDelivery(
             new_id(),
             self._ctx.tenant,
@@ -179,7 +182,7 @@ class _Attempt:
         try:
             session = self._ctx._run.session
             await session.arun(session.store.webhooks.note_delivery(entry, self._ctx.tenant))
-        except StoreUnavailable as error:  # what the receiver has said is true all the same
+        except StoreUnavailable as error:  # the response of the receiver counts all the same
             log.warning(
                 "Delivery of message %s to %s could not be logged: %s",
                 self._message,

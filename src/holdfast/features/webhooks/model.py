@@ -1,7 +1,7 @@
-"""Webhooks (JF-9, SC-15): who is told of events over HTTP, what a message says, and what an answer means. Pure.
+"""Webhooks: their records and checks, the content of messages, and the meaning of responses. Pure.
 
-A webhook is a subscription whose jobs are of kind ``webhook.deliver``: what it wants is read from the ledger, and
-from what applications tell, by the machinery of subscriptions. Secrets are known here by name alone (JF-11).
+A webhook has subscriptions whose jobs are of kind ``webhook.deliver``: subscriptions read its events from the ledger
+and from the events of applications. Secrets are known here by name only.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from holdfast.features.events.model import (
     of_ledger,
     stored_options,
 )
-from holdfast.features.webhooks.signing import MOST_SECRETS, PREFIX
+from holdfast.features.webhooks.signing import MAX_SECRETS, PREFIX
 
 DELIVER: Final = TELLS
 PING: Final = "ping"
 URL_LIMIT: Final = 2_000
-MOST_WANTS: Final = 30
+MAX_WANTS: Final = 30
 EXCERPT: Final = 500
-"""How much of an answer's body is kept."""
+"""Characters of a response body that are logged."""
 KEPT: Final = 1_000
-"""How many attempts are kept of each webhook, the newest; and none longer than this many days."""
+"""Number of attempts that are kept for each webhook."""
 KEPT_DAYS: Final = 30
-LONGEST_WAIT: Final = 86_400.0
-"""A receiver may put us off for a day."""
-PATIENCE: Final = 5
-"""How often what a receiver does not accept (4xx, a redirect) is sent before it is given up."""
+MAX_RETRY_AFTER: Final = 86_400.0
+"""Maximum delay, in seconds, that a receiver can request with Retry-After."""
+MAX_REFUSALS: Final = 5
+"""Number of times that a message is sent to a receiver that refuses it (4xx, a redirect)."""
 
 DELIVERY_RETRY: Final = Retry(max_attempts=11, backoff=Backoff(base=10.0, factor=4.0, cap=21_600.0))
-"""Up to 10 s, 40 s, 160 s … six hours: eleven times within 28 hours, spread by chance."""
+"""Delays of up to 10 s, 40 s, 160 s … six hours, with jitter: eleven attempts within 28 hours."""
 DELIVERY_TIMEOUT: Final = 20.0
 
-MAKERS: Final = frozenset({"subscription", "webhook"})
-"""Of which source a job is that delivers what happened; nobody who enqueues can say so."""
+TRUSTED_SOURCES: Final = frozenset({"subscription", "webhook"})
+"""Sources of jobs that deliver events of Holdfast; a caller of enqueue cannot set them."""
 
 NOTICES: Final = ("job.dead_letter", "job.crashed", "job.approval_needed", "schedule.missed", "webhook.disabled")
-"""What a webhook is told that wants nothing in particular: all that somebody should look at."""
+"""The default events of a webhook: those that need attention."""
 
-# A worker that is lost and a job's own process that dies are one thing to those outside: it crashed, and is taken up.
-_WANTED: Final = {"job.crashed": "job.crash|job.lapse", "job.approval_needed": "job.ask"}
+# Receivers need not distinguish a lost worker from a crashed process of the job.
+_PATTERNS: Final = {"job.crashed": "job.crash|job.lapse", "job.approval_needed": "job.ask"}
 _TYPES: Final = {
     "enqueue": "enqueued",
     "claim": "claimed",
@@ -85,7 +85,7 @@ _TYPES: Final = {
 }
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,59}")
-_SECRET_NAME: Final = re.compile(r"(?!.*__)[A-Z][A-Z0-9_]{0,99}")  # two underscores are between tenant and name
+_SECRET_NAME: Final = re.compile(r"(?!.*__)[A-Z][A-Z0-9_]{0,99}")  # two underscores separate tenant and name
 _MACHINE: Final = re.compile(r" \([^()]*:[0-9]+\)$")
 _HOST: Final = re.compile(r"[^\s/?#@\\]+")
 
@@ -114,12 +114,12 @@ class Webhook:
 
     @property
     def shown_url(self) -> str:
-        """Without its query, in which some put a password."""
+        """The URL without its query, which may contain a password."""
         parts = urlsplit(self.url)
         return urlunsplit((parts.scheme, parts.netloc, parts.path, "…" if parts.query else "", ""))
 
     def described(self) -> dict[str, Any]:
-        """As ``--json`` and the API show it."""
+        """The fields that ``--json`` and the API show."""
         names = ("name", "tenant", "secrets", "wants", "kind", "disabled_reason", "disabled_by", "created_by")
         times = ("disabled_at", "created_at", "updated_at")
         shown = {name: getattr(self, name) for name in (*names, *times)}
@@ -128,7 +128,7 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True)
 class WebhookDelivery:
-    """One attempt to deliver a message. ``status`` is None where nobody answered, ``error_code`` where all is well."""
+    """One attempt to deliver a message. ``status`` is None without a response, ``error_code`` if it was delivered."""
 
     id: str
     tenant: str
@@ -154,7 +154,7 @@ class WebhookDelivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookDraft:
-    """A webhook about to be made or changed, checked."""
+    """The settings of a new or changed webhook, validated."""
 
     name: str
     url: str
@@ -194,34 +194,34 @@ class WebhookDraft:
 
     @classmethod
     def changed(cls, was: Webhook, given: Mapping[str, Any]) -> WebhookDraft:
-        """With what is given in place of what was; an option that is None is as if it had never been said."""
+        """A webhook with some fields replaced. An option that is None returns to its default."""
         options: Mapping[str, Any] = given.get("options") or {}
-        said: Any = {name: value for name, value in options.items() if value is not None}
-        made = cls.of(
+        new_options: Any = {name: value for name, value in options.items() if value is not None}
+        draft = cls.of(
             was.name,
             given.get("url") or was.url,
             given.get("secrets") or was.secrets,
             was.wants if given.get("wants") is None else given["wants"],
             given.get("kind", was.kind),
-            said,
+            new_options,
         )
         replaced = {part for name in options for part in _STORED_AS.get(name, (name,))}
-        kept = {name: value for name, value in was.job_options.items() if name not in replaced}
-        return replace(made, job_options=kept | made.job_options)
+        unchanged = {name: value for name, value in was.job_options.items() if name not in replaced}
+        return replace(draft, job_options=unchanged | draft.job_options)
 
     def subscriptions(self) -> dict[str, Subscribing | None]:
-        """The subscriptions that make its jobs, by name: one for the ledger, one for what applications tell. None for
-        one that it does not need."""
-        made: dict[str, Subscribing | None] = dict.fromkeys(subscription_names(self.name))
+        """Its subscriptions by name: one for the ledger, one for events of applications; None if it does not need
+        one."""
+        result: dict[str, Subscribing | None] = dict.fromkeys(subscription_names(self.name))
         options: Any = _job_options(self.job_options) | {"payload": {"webhook": self.name, "event": "$"}}
-        for name, ledger in zip(made, (True, False), strict=True):
-            if not ledger:  # what applications tell is of no queue
+        for name, ledger in zip(result, (True, False), strict=True):
+            if not ledger:  # events of applications have no queue
                 options.pop("of_queue", None)
-            parts = [part for want in self.wants if of_ledger(part := _WANTED.get(want, want)) == ledger]
+            parts = [part for want in self.wants if of_ledger(part := _PATTERNS.get(want, want)) == ledger]
             if parts:
                 kind = self.kind if ledger else None
-                made[name] = Subscribing.of(name, "|".join(parts), DELIVER, kind=kind, options=options, declared=True)
-        return made
+                result[name] = Subscribing.of(name, "|".join(parts), DELIVER, kind=kind, options=options, declared=True)
+        return result
 
 
 def subscription_names(webhook: str) -> tuple[str, str]:
@@ -238,24 +238,24 @@ def check_webhook_name(name: object) -> str:
 
 
 def check_url(url: object) -> str:
-    """Whether it can be an address to post to at all; where it leads is judged when something is sent."""
+    """Check the form of a URL. Whether its host is allowed is checked when a message is sent."""
     if not isinstance(url, str) or len(url) > URL_LIMIT or not url.isascii() or not url.isprintable() or " " in url:
-        raise _bad(f"a URL is plain text of at most {URL_LIMIT:,} characters")
+        raise _bad(f"a URL must be plain text of at most {URL_LIMIT:,} characters")
     try:
         parts = urlsplit(url)
-        known = parts.scheme in ("http", "https") and _HOST.fullmatch(parts.netloc) and parts.port != 0
+        valid = parts.scheme in ("http", "https") and _HOST.fullmatch(parts.netloc) and parts.port != 0
     except ValueError:
-        raise _bad("this is no URL") from None
-    if not known or "\\" in url:
-        raise _bad("the URL is not https://host/…, or names a user and a password")
+        raise _bad("this is not a URL") from None
+    if not valid or "\\" in url:
+        raise _bad("the URL must be https://host/… without a user name and password")
     return urlunsplit((*parts[:4], "")).replace("@", "%40")
 
 
 def check_secret_names(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Names, the newest first; a secret itself is refused, and not repeated in the refusal."""
+    """Check names of secrets, newest first. A secret itself is refused, and not repeated in the error."""
     given: tuple[object, ...] = (names,) if isinstance(names, str) else tuple(names)
-    if not 1 <= len(given) <= MOST_SECRETS or len(set(given)) != len(given):
-        raise _bad(f"a webhook has the names of 1 to {MOST_SECRETS} secrets, each once")
+    if not 1 <= len(given) <= MAX_SECRETS or len(set(given)) != len(given):
+        raise _bad(f"a webhook needs the names of 1 to {MAX_SECRETS} different secrets")
     checked = []
     for name in given:
         if isinstance(name, str) and name.startswith(PREFIX):
@@ -265,7 +265,7 @@ def check_secret_names(names: str | Sequence[str]) -> tuple[str, ...]:
                 fix="Set it as HOLDFAST_SECRET_<NAME> in the workers' environment and pass <NAME> here.",
             )
         if not isinstance(name, str) or not _SECRET_NAME.fullmatch(name):
-            raise _bad("the name of a secret is capital letters, digits and single underscores")
+            raise _bad("the name of a secret must be capital letters, digits and single underscores")
         checked.append(name)
     return tuple(checked)
 
@@ -277,11 +277,11 @@ def check_tenant(tenant: str) -> str:
 
 
 def _check_wants(wants: tuple[str, ...]) -> tuple[str, ...]:
-    if not 1 <= len(wants) <= MOST_WANTS or not all(isinstance(want, str) for want in wants):
-        raise _bad(f"a webhook wants 1 to {MOST_WANTS} kinds of events, such as {', '.join(NOTICES)}")
+    if not 1 <= len(wants) <= MAX_WANTS or not all(isinstance(want, str) for want in wants):
+        raise _bad(f"a webhook needs 1 to {MAX_WANTS} event types, such as {', '.join(NOTICES)}")
     parts = [part.strip() for want in wants for part in want.split("|")]
     for part in parts:
-        check_pattern(_WANTED.get(part, part))
+        check_pattern(_PATTERNS.get(part, part))
     return tuple(dict.fromkeys(parts))
 
 
@@ -289,25 +289,25 @@ _STORED_AS: Final = {"retry": ("max_attempts", "max_crashes", "backoff")}
 
 
 def _job_options(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """As they are given to a subscription; the policy is that of deliveries unless said otherwise."""
-    given = {
+    """The stored options as options of a subscription, with the retry policy of deliveries by default."""
+    options = {
         name: value for name, value in stored.items() if name in ("queue", "priority", "tags", "delay", "of_queue")
     }
-    return given | {"retry": job_policy(stored, DELIVERY_RETRY)}
+    return options | {"retry": job_policy(stored, DELIVERY_RETRY)}
 
 
 def _bad(why: str) -> InvalidSetting:
     return InvalidSetting(why, code="invalid_webhook")
 
 
-# --- what is sent ---
+# --- messages ---
 
 
 def message_of(payload: Mapping[str, Any], job_id: str, made_at: datetime) -> tuple[str, str, bytes]:
     """The webhook-id, the type and the body of a delivery: the same bytes in every attempt.
 
-    A job that an event made is given the ``event``; one that somebody enqueued, a ``type`` and ``data``. A message that
-    is sent again in another job names the ``message`` it was first.
+    The payload of a job that an event caused has the ``event``; that of an enqueued job, a ``type`` and ``data``. A
+    message that is sent again in another job has the id of the first as ``message``.
     """
     id = payload.get("message") or f"msg_{job_id.replace('-', '')}"
     event = payload.get("event")
@@ -320,8 +320,8 @@ def message_of(payload: Mapping[str, Any], job_id: str, made_at: datetime) -> tu
     return id, type, body.encode()
 
 
-def is_ours(type: str | None) -> bool:
-    """Whether this is what a message is called that tells of a job, a schedule or a webhook."""
+def is_reserved(type: str | None) -> bool:
+    """Whether this is the type of a message of Holdfast: about a job, a schedule or a webhook."""
     return type is not None and (of_ledger(type) or type in TOLD_BY_US or type == PING)
 
 
@@ -330,15 +330,15 @@ def _of_event(event: Any) -> tuple[str, str, dict[str, Any]]:
         raise InvalidInput("the event of a delivery needs a name", code="webhook_malformed")
     name = event["name"]
     at = str(event.get("at") or event.get("sent_at") or "")
-    facts = {key: _outside(key, value) for key, value in event.items() if key not in ("at", "sent_at")}
+    data = {key: _without_internals(key, value) for key, value in event.items() if key not in ("at", "sent_at")}
     event_type = name.removeprefix("job.")
     if name.startswith("job.") and event_type in _TYPES:
-        return f"job.{_TYPES[event_type]}", at, facts
-    return name, at, facts
+        return f"job.{_TYPES[event_type]}", at, data
+    return name, at, data
 
 
-def _outside(key: str, value: Any) -> Any:
-    """Without what is nobody's business outside: the machine of a worker, the place in the code."""
+def _without_internals(key: str, value: Any) -> Any:
+    """The value without what receivers must not see: the host of a worker, the location in the code."""
     if key in ("actor", "sent_by") and isinstance(value, str):
         return _MACHINE.sub("", value)
     if key == "meta" and isinstance(value, dict):
@@ -347,7 +347,7 @@ def _outside(key: str, value: Any) -> Any:
 
 
 def delivery_job(webhook: Webhook, payload: dict[str, Any], id: str, actor: str) -> JobSpec:
-    """A delivery that somebody asked for: a ping, or a message once more."""
+    """The job of a ping, or of a message that is sent again."""
     options = webhook.job_options
     return JobSpec(
         id=id,
@@ -366,28 +366,28 @@ def _written(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-# --- what an answer means ---
+# --- responses ---
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
-    """``gone``: the receiver is not there any more, and is not asked again."""
+class DeliveryVerdict:
+    """What to do after a response. ``gone``: the receiver no longer exists, and the webhook is disabled."""
 
-    what: Literal["delivered", "gone", "again", "given_up"]
+    action: Literal["delivered", "gone", "retry", "give_up"]
     code: str | None = None
 
 
-def fate_of(status: int, refused: int) -> Fate:
-    """What becomes of a message after this answer, ``refused`` so many times before.
+def verdict_of(status: int, refused: int) -> DeliveryVerdict:
+    """The verdict on a response, after ``refused`` earlier refusals.
 
-    A redirect is not followed, and like any other 4xx it means that something is set up wrong. The same bytes will not
-    be liked better, but what refuses them may be put right, a login or a route that a release has lost: so it is tried
-    a few times, within minutes to an hour, and not for a day.
+    Redirects are not followed; like any other 4xx they mean that the receiver is misconfigured. The message does not
+    change, but the receiver may be corrected, such as a login or a route that a release lost. So it is sent a few times
+    within minutes to an hour, but not for a day.
     """
     if 200 <= status < 300:
-        return Fate("delivered")
+        return DeliveryVerdict("delivered")
     if status == 410:
-        return Fate("gone", "webhook_gone")
+        return DeliveryVerdict("gone", "webhook_gone")
     if status >= 500 or status in (408, 425, 429) or status < 200:
-        return Fate("again", "webhook_failed")
-    return Fate("given_up" if refused + 1 >= PATIENCE else "again", "webhook_refused")
+        return DeliveryVerdict("retry", "webhook_failed")
+    return DeliveryVerdict("give_up" if refused + 1 >= MAX_REFUSALS else "retry", "webhook_refused")

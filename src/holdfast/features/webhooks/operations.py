@@ -1,4 +1,4 @@
-"""``app.webhooks``: webhooks that are told of events, and their deliveries."""
+"""``app.webhooks``: URLs that receive events, and the deliveries to them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from holdfast.features.webhooks.model import (
     check_webhook_name,
     delivery_job,
 )
-from holdfast.features.webhooks.signing import MOST_SECRETS
+from holdfast.features.webhooks.signing import MAX_SECRETS
 from holdfast.stores.flow import Steps, flow, run
 from holdfast.stores.ids import new_id
 from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
 
-_Webhooks = list[Webhook]  # inside the class the word is an operation
+_Webhooks = list[Webhook]  # inside the class, ``list`` is an operation
 _Deliveries = list[WebhookDelivery]
 PAGE: Final = 201
-"""How many attempts are listed at most: a page, and whether there are more."""
+"""Maximum length of a list of attempts: a page, and one more."""
 
 
 class Changes(TypedDict, total=False):
-    """What can be changed of a webhook: what is given takes the place of what was."""
+    """The settings of a webhook that can be changed. Missing ones stay."""
 
     url: str
     secrets: str | Sequence[str]
@@ -42,8 +42,8 @@ class Changes(TypedDict, total=False):
     options: JobOptions
 
 
-class Looking(TypedDict, total=False):
-    """Which deliveries: before the one of this id, of one message, those that failed; at most so many."""
+class DeliveryFilter(TypedDict, total=False):
+    """Which deliveries to list: those before an id, of one message, or only failed ones; and how many."""
 
     before: str
     message: str
@@ -52,7 +52,7 @@ class Looking(TypedDict, total=False):
 
 
 class Webhooks(StoreNamespace):
-    """Webhooks that are told of events over HTTP. A webhook and its subscriptions are written in one transaction."""
+    """Webhooks send events to URLs. A webhook and its subscriptions are written in one transaction."""
 
     @operation
     def add(
@@ -74,7 +74,7 @@ class Webhooks(StoreNamespace):
         are about. The other options apply to its deliveries.
         """
         check_tenant(self._tenant)
-        return (yield from run(_added(self._caller, WebhookDraft.of(name, url, secrets, wants, kind, options))))
+        return (yield from run(_add(self._caller, WebhookDraft.of(name, url, secrets, wants, kind, options))))
 
     aadd = awaited(add)
 
@@ -82,7 +82,7 @@ class Webhooks(StoreNamespace):
     def set(self, name: str, **changes: Unpack[Changes]) -> Program[Webhook]:
         """Change the URL, the secrets, the events, or ``options={"queue": "hooks", "retry": …}``: only what is given,
         None for the default. Messages that are under way are delivered."""
-        return (yield from run(_changed(self._caller, self._own(name), changes)))
+        return (yield from run(_change(self._caller, self._own(name), changes)))
 
     aset = awaited(set)
 
@@ -90,7 +90,7 @@ class Webhooks(StoreNamespace):
     def rotate_secret(self, name: str, secret: str, *, keep: int = 1) -> Program[Webhook]:
         """Sign with a new secret, and with ``keep`` of the older ones: receivers that know only an old one still accept
         the messages. With ``keep=0`` only the new one is used."""
-        return (yield from run(_rotated(self._caller, self._own(name), secret, keep)))
+        return (yield from run(_rotate(self._caller, self._own(name), secret, keep)))
 
     arotate_secret = awaited(rotate_secret)
 
@@ -104,40 +104,40 @@ class Webhooks(StoreNamespace):
     @operation
     def get(self, name: str) -> Program[Webhook]:
         """One webhook; ``NotFound`` if there is none."""
-        return (yield from run(_there(self._caller, check_webhook_name(name))))
+        return (yield from run(_read(self._caller, check_webhook_name(name))))
 
     aget = awaited(get)
 
     @operation
     def disable(self, name: str, *, reason: str) -> Program[Webhook]:
         """Send nothing more. Events that arrive meanwhile are kept until it is enabled."""
-        return (yield from run(_disabled(self._caller, self._own(name), reason)))
+        return (yield from run(_disable(self._caller, self._own(name), reason)))
 
     adisable = awaited(disable)
 
     @operation
     def enable(self, name: str, *, skip: bool = False) -> Program[Webhook]:
         """Send events again, first those that arrived while it was disabled; ``skip`` leaves those out."""
-        return (yield from run(_enabled(self._caller, self._own(name), skip)))
+        return (yield from run(_enable(self._caller, self._own(name), skip)))
 
     aenable = awaited(enable)
 
     @operation
     def remove(self, name: str) -> Program[None]:
         """Remove a webhook and the log of its deliveries. Deliveries under way are cancelled."""
-        yield from run(_removed(self._caller, self._own(name)))
+        yield from run(_remove(self._caller, self._own(name)))
 
     aremove = awaited(remove)
 
     @operation
     def test(self, name: str) -> Program[str]:
         """Send a ``ping``, also while it is disabled. Returns the id of the job that sends it."""
-        return (yield from run(_pinged(self._caller, self._own(name))))
+        return (yield from run(_ping(self._caller, self._own(name))))
 
     atest = awaited(test)
 
     @operation
-    def deliveries(self, name: str, **wanted: Unpack[Looking]) -> Program[_Deliveries]:
+    def deliveries(self, name: str, **wanted: Unpack[DeliveryFilter]) -> Program[_Deliveries]:
         """Attempts to deliver messages, newest first."""
         return (yield from run(_log(self._caller, check_webhook_name(name), wanted)))
 
@@ -146,7 +146,7 @@ class Webhooks(StoreNamespace):
     @operation
     def resend(self, name: str, message: str) -> Program[str]:
         """Send a message again, unchanged and under the same id. Returns the id of the job that sends it."""
-        return (yield from run(_resent(self._caller, self._own(name), message)))
+        return (yield from run(_resend(self._caller, self._own(name), message)))
 
     aresend = awaited(resend)
 
@@ -156,103 +156,103 @@ class Webhooks(StoreNamespace):
 
 
 @flow(writes=False)
-def _there(caller: Caller, name: str) -> Steps[Webhook]:
-    return (yield from _found(caller, name))
+def _read(caller: Caller, name: str) -> Steps[Webhook]:
+    return (yield from _get(caller, name))
 
 
-def _found(caller: Caller, name: str) -> Steps[Webhook]:
-    found = yield from caller.store.webhooks.get(name, caller.tenant).start()
-    if found is None:
+def _get(caller: Caller, name: str) -> Steps[Webhook]:
+    webhook = yield from caller.store.webhooks.get(name, caller.tenant).start()
+    if webhook is None:
         raise _missing(name)
-    return found
+    return webhook
 
 
 @flow()
-def _added(caller: Caller, draft: WebhookDraft) -> Steps[Webhook]:
+def _add(caller: Caller, draft: WebhookDraft) -> Steps[Webhook]:
     if not (yield from caller.store.webhooks.add(draft, new_id(), caller.actor, caller.tenant).start()):
         raise Conflict(f"webhook {draft.name} already exists", code="webhook_exists")
     yield from _subscribe(caller, draft)
-    return (yield from _found(caller, draft.name))
+    return (yield from _get(caller, draft.name))
 
 
 @flow()
-def _changed(caller: Caller, name: str, changes: Changes) -> Steps[Webhook]:
-    was = yield from _found(caller, name)
-    return (yield from _put(caller, was, WebhookDraft.changed(was, changes)))
+def _change(caller: Caller, name: str, changes: Changes) -> Steps[Webhook]:
+    was = yield from _get(caller, name)
+    return (yield from _replace(caller, was, WebhookDraft.changed(was, changes)))
 
 
 @flow()
-def _rotated(caller: Caller, name: str, secret: str, keep: int) -> Steps[Webhook]:
-    if not 0 <= check_whole(keep, "keep") < MOST_SECRETS:
-        raise InvalidInput(f"keep must be from 0 to {MOST_SECRETS - 1}", code="invalid_webhook")
-    was = yield from _found(caller, name)
+def _rotate(caller: Caller, name: str, secret: str, keep: int) -> Steps[Webhook]:
+    if not 0 <= check_whole(keep, "keep") < MAX_SECRETS:
+        raise InvalidInput(f"keep must be from 0 to {MAX_SECRETS - 1}", code="invalid_webhook")
+    was = yield from _get(caller, name)
     older = [each for each in was.secrets if each != secret]
-    return (yield from _put(caller, was, WebhookDraft.changed(was, {"secrets": [secret, *older[:keep]]})))
+    return (yield from _replace(caller, was, WebhookDraft.changed(was, {"secrets": [secret, *older[:keep]]})))
 
 
-def _put(caller: Caller, was: Webhook, draft: WebhookDraft) -> Steps[Webhook]:
+def _replace(caller: Caller, was: Webhook, draft: WebhookDraft) -> Steps[Webhook]:
     if not (yield from caller.store.webhooks.change(draft, caller.actor, caller.tenant).start()):
         raise _missing(draft.name)
     yield from _subscribe(caller, draft)
-    if was.disabled_reason is not None:  # a subscription that is new rests as well
+    if was.disabled_reason is not None:  # new subscriptions must be paused, too
         yield from caller.store.webhooks.disable(draft.name, was.disabled_reason, caller.actor, caller.tenant).start()
-    return (yield from _found(caller, draft.name))
+    return (yield from _get(caller, draft.name))
 
 
 def _subscribe(caller: Caller, draft: WebhookDraft) -> Steps[None]:
     store, actor, tenant = caller.store, caller.actor, caller.tenant
-    for name, wanted in draft.subscriptions().items():
-        if wanted is None:
+    for name, subscription in draft.subscriptions().items():
+        if subscription is None:
             yield from store.subscriptions.remove(name, tenant, actor).start()
         else:
-            yield from store.subscriptions.set(wanted, new_id(), actor, tenant).start()
+            yield from store.subscriptions.set(subscription, new_id(), actor, tenant).start()
 
 
 @flow()
-def _disabled(caller: Caller, name: str, reason: str) -> Steps[Webhook]:
-    why = storable(reason)
-    if why is None or not why.strip():
+def _disable(caller: Caller, name: str, reason: str) -> Steps[Webhook]:
+    text = storable(reason)
+    if text is None or not text.strip():
         raise InvalidInput("disabling a webhook needs a reason", code="reason_required")
-    if not (yield from caller.store.webhooks.disable(name, why, caller.actor, caller.tenant).start()):
+    if not (yield from caller.store.webhooks.disable(name, text, caller.actor, caller.tenant).start()):
         raise _missing(name)
-    return (yield from _found(caller, name))
+    return (yield from _get(caller, name))
 
 
 @flow()
-def _enabled(caller: Caller, name: str, skip: bool) -> Steps[Webhook]:
+def _enable(caller: Caller, name: str, skip: bool) -> Steps[Webhook]:
     if not (yield from caller.store.webhooks.enable(name, bool(skip), caller.actor, caller.tenant).start()):
         raise _missing(name)
-    return (yield from _found(caller, name))
+    return (yield from _get(caller, name))
 
 
 @flow()
-def _removed(caller: Caller, name: str) -> Steps[None]:
+def _remove(caller: Caller, name: str) -> Steps[None]:
     if not (yield from caller.store.webhooks.remove(name, caller.actor, caller.tenant).start()):
         raise _missing(name)
 
 
 @flow(tells=True)
-def _pinged(caller: Caller, name: str) -> Steps[str]:
-    found = yield from _found(caller, name)
-    return (yield from _enqueued(caller, found, {"type": PING, "data": {"webhook": name}}))
+def _ping(caller: Caller, name: str) -> Steps[str]:
+    webhook = yield from _get(caller, name)
+    return (yield from _enqueue(caller, webhook, {"type": PING, "data": {"webhook": name}}))
 
 
 @flow(writes=False)
-def _log(caller: Caller, name: str, wanted: Looking) -> Steps[_Deliveries]:
-    found = yield from _found(caller, name)
+def _log(caller: Caller, name: str, wanted: DeliveryFilter) -> Steps[_Deliveries]:
+    webhook = yield from _get(caller, name)
     limit = wanted.get("limit", 50)
     if not 1 <= limit <= PAGE:
         raise InvalidInput(f"limit must be from 1 to {PAGE}", code="invalid_limit")
     before, message, failed = wanted.get("before"), wanted.get("message"), wanted.get("failed", False)
-    asked = caller.store.webhooks.deliveries(found.id, found.tenant, limit, before, message, failed)
-    return (yield from asked.start())
+    query = caller.store.webhooks.deliveries(webhook.id, webhook.tenant, limit, before, message, failed)
+    return (yield from query.start())
 
 
 @flow(tells=True)
-def _resent(caller: Caller, name: str, message: str) -> Steps[str]:
-    """The body is made again of what the first job was given, so it is the same."""
-    found = yield from _found(caller, name)
-    sent = yield from caller.store.webhooks.deliveries(found.id, found.tenant, 1, None, message).start()
+def _resend(caller: Caller, name: str, message: str) -> Steps[str]:
+    """Enqueue a delivery with the payload of the first job, so that the body is the same."""
+    webhook = yield from _get(caller, name)
+    sent = yield from caller.store.webhooks.deliveries(webhook.id, webhook.tenant, 1, None, message).start()
     job = (yield from caller.store.jobs.get(sent[0].job_id, caller.tenant).start()) if sent else None
     if job is None or not isinstance(job.payload, dict) or "webhook" not in job.payload:
         raise NotFound(
@@ -263,15 +263,15 @@ def _resent(caller: Caller, name: str, message: str) -> Steps[str]:
     payload: dict[str, Any] = {key: value for key, value in job.payload.items() if key != "webhook"}
     if payload.get("event") is None:
         payload.setdefault("at", job.created_at.isoformat(timespec="microseconds").replace("+00:00", "Z"))
-    return (yield from _enqueued(caller, found, payload | {"message": message}))
+    return (yield from _enqueue(caller, webhook, payload | {"message": message}))
 
 
-def _enqueued(caller: Caller, webhook: Webhook, payload: dict[str, Any]) -> Steps[str]:
+def _enqueue(caller: Caller, webhook: Webhook, payload: dict[str, Any]) -> Steps[str]:
     spec = delivery_job(webhook, payload, new_id(), caller.actor)
-    (answer,) = yield from caller.store.jobs.enqueue([spec], caller.tenant).start()
-    if answer.id is None:
-        raise Refused(answer.detail or "the job was refused", code=answer.reason)
-    return parse_id(answer.id)
+    (result,) = yield from caller.store.jobs.enqueue([spec], caller.tenant).start()
+    if result.id is None:
+        raise Refused(result.detail or "the job was refused", code=result.reason)
+    return parse_id(result.id)
 
 
 def _missing(name: str) -> NotFound:

@@ -1,4 +1,4 @@
-"""Webhooks: signed messages to other services, what became of them, and sending one again."""
+"""The webhooks pages: webhooks, their deliveries, and sending a message again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.responses import Response
 from holdfast.errors import InvalidInput
 from holdfast.features.tokens.model import Scope
 from holdfast.features.webhooks.model import NOTICES
-from holdfast.features.webhooks.operations import Looking
+from holdfast.features.webhooks.operations import DeliveryFilter
 from holdfast.server.pages import PAGE, ask_first, does, fields, go, said, shows
 from holdfast.server.rendering import render, the_app
 
@@ -18,15 +18,15 @@ REASON: Final = 1_000
 
 
 async def index(request: Request) -> Response:
-    found = await the_app(request).webhooks.alist()
-    return await render(request, "webhooks.html", webhooks=found[:500], notices=NOTICES)
+    webhooks = await the_app(request).webhooks.alist()
+    return await render(request, "webhooks.html", webhooks=webhooks[:500], notices=NOTICES)
 
 
 async def show(request: Request) -> Response:
-    app, asked = the_app(request), request.query_params
+    app, query = the_app(request), request.query_params
     webhook = await app.webhooks.aget(request.path_params["name"])
-    wanted: Looking = {"limit": PAGE + 1, "failed": bool(asked.get("failed"))}
-    before = said(asked, "before", 50)
+    wanted: DeliveryFilter = {"limit": PAGE + 1, "failed": bool(query.get("failed"))}
+    before = said(query, "before", 50)
     if before is not None:
         wanted["before"] = before
     log = await app.webhooks.adeliveries(webhook.name, **wanted)
@@ -41,20 +41,20 @@ async def show(request: Request) -> Response:
 
 
 async def add(request: Request) -> Response:
-    """Of secrets only the names: what they are is in the environment of the workers."""
+    """Add a webhook. The form has only the names of secrets: their values are in the environment of the workers."""
     given = await fields(request)
-    made = await the_app(request).webhooks.aadd(
+    webhook = await the_app(request).webhooks.aadd(
         said(given, "name", 255) or "",
         said(given, "url", 2_000) or "",
         secrets=_words(given, "secrets"),
         wants=_words(given, "wants") or None,
         kind=said(given, "kind", 255),
     )
-    return go(request, f"/webhooks/{made.name}", f"Added webhook {made.name}.")
+    return go(request, f"/webhooks/{webhook.name}", f"Added webhook {webhook.name}.")
 
 
-async def set_up(request: Request) -> Response:
-    """Disable, enable, give it another secret, remove."""
+async def change(request: Request) -> Response:
+    """Disable or enable a webhook, add a secret, or remove it."""
     given, webhooks = await fields(request), the_app(request).webhooks
     webhook = await webhooks.aget(request.path_params["name"])
     here = f"/webhooks/{webhook.name}"
@@ -70,15 +70,15 @@ async def set_up(request: Request) -> Response:
             return go(request, here, "Added the signing secret.")
         case "remove":
             question = f"Remove webhook {webhook.name} and its delivery log?"
-            if (asks := await ask_first(request, question, back=here)) is not None:
-                return asks
+            if (confirmation := await ask_first(request, question, back=here)) is not None:
+                return confirmation
             await webhooks.aremove(webhook.name)
             return go(request, "/webhooks", f"Removed webhook {webhook.name}.")
     raise InvalidInput("do is disable, enable, rotate or remove", code="invalid_request")
 
 
 async def send(request: Request) -> Response:
-    """A ping, or a message that was sent before."""
+    """Send a ping, or a previous message again."""
     given, webhooks = await fields(request), the_app(request).webhooks
     webhook = await webhooks.aget(request.path_params["name"])
     message = said(given, "message", 255)
@@ -97,6 +97,6 @@ routes = [
     shows("/webhooks", index),
     does("/webhooks", add, Scope.ADMIN),
     shows("/webhooks/{name}", show),
-    does("/webhooks/{name}", set_up, Scope.ADMIN),
+    does("/webhooks/{name}", change, Scope.ADMIN),
     does("/webhooks/{name}/send", send, Scope.OPERATE),
 ]

@@ -1,4 +1,4 @@
-"""Webhooks: signed messages to other services, and what became of them."""
+"""HTTP routes of webhooks and their deliveries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.features.events.model import JobOptions
 from holdfast.features.tokens.model import Scope
-from holdfast.features.webhooks.operations import Changes, Looking
+from holdfast.features.webhooks.operations import Changes, DeliveryFilter
 from holdfast.server.bodies import Body, RetryPolicy, Text, Words
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import PAGE, After, Limit, Name, Page, TheApp, allowed, allowed_one, paged
@@ -28,7 +28,7 @@ Wants = Annotated[list[Text], Field(min_length=1, max_length=30, examples=[["job
 
 
 class ShownWebhook(BaseModel):
-    """Of its URL without what is in the query."""
+    """A webhook. ``url`` is shown without its query."""
 
     id: str
     name: str
@@ -70,7 +70,7 @@ class SentMessage(BaseModel):
 
 
 class Delivering(Body):
-    """How its deliveries are enqueued, and of which jobs they are."""
+    """How the deliveries are enqueued, and the queue of the jobs whose events are sent."""
 
     of_queue: Text | None = Field(default=None, description="Only events of jobs enqueued in this queue.")
     queue: Text | None = Field(default=None, description="Queue for the deliveries.")
@@ -78,11 +78,11 @@ class Delivering(Body):
     retry: Literal["exponential", "gentle", "hourly_cap"] | RetryPolicy | None = None
 
     def options(self) -> dict[str, Any]:
-        """Those that were said, null as None."""
-        said = {name: value for name, value in self.given().items() if name in Delivering.model_fields}
+        """The options in the request, null as None."""
+        options = {name: value for name, value in self.given().items() if name in Delivering.model_fields}
         if isinstance(self.retry, RetryPolicy):
-            said["retry"] = self.retry.policy()
-        return said
+            options["retry"] = self.retry.policy()
+        return options
 
 
 class AddWebhook(Delivering):
@@ -103,7 +103,7 @@ class AddWebhook(Delivering):
 
 
 class ChangeWebhook(Delivering):
-    """What is given takes the place of what was; of how it is delivered, null is as if it had never been said."""
+    """Replace the given settings. For the options of deliveries, null restores the default."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"queue": "hooks", "retry": {"max_attempts": 8}}]}
@@ -135,14 +135,16 @@ class Resend(Body):
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[ShownWebhook])
 async def list_webhooks(app: TheApp) -> Any:
     """List webhooks by name."""
-    return {"items": [each.described() for each in await app.webhooks.alist()]}
+    return {"items": [webhook.described() for webhook in await app.webhooks.alist()]}
 
 
 @router.post("", dependencies=[allowed_one(Scope.ADMIN)], status_code=201, response_model=ShownWebhook)
 async def add_webhook(app: TheApp, body: AddWebhook) -> Any:
-    how = JobOptions(**{name: value for name, value in body.options().items() if value is not None})  # type: ignore[typeddict-item]
-    made = await app.webhooks.aadd(body.name, body.url, secrets=body.secrets, wants=body.wants, kind=body.kind, **how)
-    return made.described()
+    options = JobOptions(**{name: value for name, value in body.options().items() if value is not None})  # type: ignore[typeddict-item]
+    webhook = await app.webhooks.aadd(
+        body.name, body.url, secrets=body.secrets, wants=body.wants, kind=body.kind, **options
+    )
+    return webhook.described()
 
 
 @router.get("/{name}", dependencies=[allowed(Scope.READ)], response_model=ShownWebhook)
@@ -153,8 +155,8 @@ async def show_webhook(app: TheApp, name: Name) -> Any:
 @router.patch("/{name}", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownWebhook)
 async def change_webhook(app: TheApp, name: Name, body: ChangeWebhook) -> Any:
     options = body.options()
-    said = {name: value for name, value in body.given().items() if name not in options}
-    changes = Changes(**said, options=options)  # type: ignore[typeddict-item]
+    settings = {name: value for name, value in body.given().items() if name not in options}
+    changes = Changes(**settings, options=options)  # type: ignore[typeddict-item]
     return (await app.webhooks.aset(name, **changes)).described()
 
 
@@ -203,10 +205,10 @@ async def list_webhook_deliveries(
     after: After = None,
 ) -> Any:
     """List delivery attempts, newest first."""
-    wanted = Looking(failed=failed, limit=limit + 1)
+    wanted = DeliveryFilter(failed=failed, limit=limit + 1)
     if message is not None:
         wanted["message"] = message
     if after is not None:
         wanted["before"] = after
-    found = await app.webhooks.adeliveries(name, **wanted)
-    return paged([each.described() for each in found], limit, lambda each: each["id"])
+    deliveries = await app.webhooks.adeliveries(name, **wanted)
+    return paged([delivery.described() for delivery in deliveries], limit, lambda row: row["id"])

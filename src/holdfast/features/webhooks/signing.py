@@ -1,8 +1,8 @@
-"""Standard Webhooks (JF-9; rules 7 to 9): what is signed, how, and how a receiver checks it. Pure.
+"""Sign and verify messages as defined by Standard Webhooks. Pure.
 
-What is signed are the bytes ``id.timestamp.body``, so that none of the three can be changed or used again with
-another. An id without a full stop and a timestamp of digits make the text readable in one way only. A message has as
-many signatures as there are secrets, so that a secret can be changed while both sides still know the old one.
+The signature covers the bytes ``id.timestamp.body``, so that none of the three can be changed or combined with another.
+An id without a period and a timestamp of digits make the text unambiguous. A message has one signature per secret, so
+that a secret can be rotated while both sides still know the old one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ VERSION: Final = "v1"
 LEAST_KEY: Final = 24
 MOST_KEY: Final = 64
 TOLERANCE: Final = 300.0
-"""How far, in seconds, the clock of the sender may be from the receiver's, in both directions."""
-MOST_SECRETS: Final = 5
-MOST_SIGNATURES: Final = 20
+"""Maximum difference, in seconds, between the clocks of sender and receiver, in both directions."""
+MAX_SECRETS: Final = 5
+MAX_SIGNATURES: Final = 20
 BODY_LIMIT: Final = 2 * 1024 * 1024
 
 ID: Final = "webhook-id"
@@ -42,7 +42,7 @@ Headers = Mapping[str, Any] | Iterable[tuple[Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message that was checked. The same ``id`` comes again when a message is sent again: it is to be done once."""
+    """A verified message. A message that is sent again has the same ``id``: process each id once."""
 
     id: str
     timestamp: int
@@ -60,20 +60,20 @@ class Message:
 
 
 def key_of(secret: object) -> bytes:
-    """The key of a secret: base64 of 24 to 64 bytes behind ``whsec_``. What is wrong is said without the secret."""
+    """The key of a secret: base64 of 24 to 64 bytes after ``whsec_``. Errors do not contain the secret."""
     if not isinstance(secret, str) or not secret.startswith(PREFIX):
-        raise _bad_secret(f"a secret for webhooks begins with {PREFIX}")
+        raise _bad_secret(f"a webhook secret must begin with {PREFIX}")
     try:
         key = base64.b64decode(secret[len(PREFIX) :].encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError):
-        raise _bad_secret(f"what follows {PREFIX} is not base64") from None
+        raise _bad_secret(f"the text after {PREFIX} is not base64") from None
     if not LEAST_KEY <= len(key) <= MOST_KEY:
-        raise _bad_secret(f"a secret for webhooks has {LEAST_KEY} to {MOST_KEY} bytes, not {len(key)}")
+        raise _bad_secret(f"a webhook secret must have {LEAST_KEY} to {MOST_KEY} bytes, not {len(key)}")
     return key
 
 
 def secret_of(key: bytes) -> str:
-    """The other way: random bytes as a secret."""
+    """The secret of a key of random bytes."""
     text = PREFIX + base64.b64encode(key).decode("ascii")
     key_of(text)
     return text
@@ -81,13 +81,11 @@ def secret_of(key: bytes) -> str:
 
 def keys_of(secrets: object) -> list[bytes]:
     if not isinstance(secrets, Iterable):
-        raise _bad_secret(
-            f"a secret for webhooks is text, or there are several in a list; not {type(secrets).__name__}"
-        )
-    given = [secrets] if isinstance(secrets, str) else list(secrets)
-    if not 1 <= len(given) <= MOST_SECRETS:
-        raise _bad_secret(f"there are 1 to {MOST_SECRETS} secrets, not {len(given)}")
-    return [key_of(secret) for secret in given]
+        raise _bad_secret(f"a webhook secret must be text, or several secrets a list, not {type(secrets).__name__}")
+    listed = [secrets] if isinstance(secrets, str) else list(secrets)
+    if not 1 <= len(listed) <= MAX_SECRETS:
+        raise _bad_secret(f"expected 1 to {MAX_SECRETS} secrets, got {len(listed)}")
+    return [key_of(secret) for secret in listed]
 
 
 def signature(key: bytes, id: str, timestamp: int, body: bytes) -> str:
@@ -96,9 +94,9 @@ def signature(key: bytes, id: str, timestamp: int, body: bytes) -> str:
 
 
 def sign(secrets: str | Sequence[str], id: object, timestamp: int, body: bytes) -> dict[str, str]:
-    """The three headers of a message, with one signature a secret, in their order."""
+    """The three headers of a message, with one signature per secret, in their order."""
     if not isinstance(body, bytes | bytearray | memoryview):
-        raise _malformed("the body is signed as it is sent, in bytes")
+        raise _malformed("the body must be the bytes that are sent")
     if not isinstance(id, str) or not _ID.fullmatch(id):
         raise InvalidInput("a message id must be plain text without a period", code="webhook_malformed")
     if not 0 <= timestamp < 10**12:
@@ -110,32 +108,32 @@ def sign(secrets: str | Sequence[str], id: object, timestamp: int, body: bytes) 
 def verify(
     headers: Headers, body: bytes, secrets: str | Sequence[str], *, now: float, tolerance: float = TOLERANCE
 ) -> Message:
-    """The message, if one of the secrets signed it and its time is now; else ``InvalidInput`` or ``Refused``.
+    """Return the message if one of the secrets signed it recently; else raise ``InvalidInput`` or ``Refused``.
 
-    Every signature is compared with every key in constant time, also after one was found. Signatures of versions that
-    are not known are passed over.
+    Every signature is compared with every key in constant time, also after a match. Signatures of unknown versions are
+    ignored.
     """
     keys = keys_of(secrets)
     if not isinstance(body, bytes | bytearray | memoryview):
-        raise _malformed("the body is checked as it came, in bytes")
+        raise _malformed("the body must be the bytes that were received")
     body = bytes(body)
     if len(body) > BODY_LIMIT:
         raise _malformed(f"the body has more than {BODY_LIMIT:,} bytes")
-    found = _three(headers)
-    id, stamp = found[ID], found[TIMESTAMP]
+    values = _signature_headers(headers)
+    id, stamp = values[ID], values[TIMESTAMP]
     if not _ID.fullmatch(id):
         raise _malformed(f"{ID} is not an id")
     if not _TIMESTAMP.fullmatch(stamp):
         raise _malformed(f"{TIMESTAMP} is not a number of seconds")
-    given = [part.encode() for part in found[SIGNATURE].split(" ") if part.startswith(f"{VERSION},")]
-    if not given or len(given) > MOST_SIGNATURES:
+    signatures = [part.encode() for part in values[SIGNATURE].split(" ") if part.startswith(f"{VERSION},")]
+    if not signatures or len(signatures) > MAX_SIGNATURES:
         raise _malformed(f"{SIGNATURE} has no signature of version {VERSION}, or too many")
-    timestamp, fits = int(stamp), False
+    timestamp, matches = int(stamp), False
     for key in keys:
         expected = signature(key, id, timestamp, body).encode()
-        for each in given:
-            fits |= hmac.compare_digest(expected, each)
-    if not fits:
+        for received in signatures:
+            matches |= hmac.compare_digest(expected, received)
+    if not matches:
         raise Refused("the signature matches none of the secrets", code="webhook_signature")
     if abs(now - timestamp) > tolerance:
         raise Refused(
@@ -146,25 +144,25 @@ def verify(
     return Message(id, timestamp, body)
 
 
-def _three(headers: Headers) -> dict[str, str]:
-    """Our headers out of whatever a framework has them in: any case, text or bytes, pairs or a mapping."""
-    found: dict[str, str] = {}
+def _signature_headers(headers: Headers) -> dict[str, str]:
+    """The three headers, from any framework's representation: any case, text or bytes, pairs or a mapping."""
+    values: dict[str, str] = {}
     try:
         pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
         for name, value in pairs:
-            known = _text(name).lower()
-            if known in (ID, TIMESTAMP, SIGNATURE):
-                if known in found:
-                    raise _malformed(f"there are two of {known}")
-                found[known] = _text(value)
+            lower = _text(name).lower()
+            if lower in (ID, TIMESTAMP, SIGNATURE):
+                if lower in values:
+                    raise _malformed(f"there are two headers {lower}")
+                values[lower] = _text(value)
     except (TypeError, ValueError):
-        raise _malformed("the headers are a mapping, or pairs, of text") from None
+        raise _malformed("the headers must be a mapping, or pairs, of text") from None
     for name in (ID, TIMESTAMP, SIGNATURE):
-        if name not in found:
+        if name not in values:
             raise _malformed(f"there is no header {name}")
-        if len(found[name]) > _HEADER_LIMIT or not found[name].isascii():
+        if len(values[name]) > _HEADER_LIMIT or not values[name].isascii():
             raise _malformed(f"{name} is too long, or not plain text")
-    return found
+    return values
 
 
 def _text(value: object) -> str:

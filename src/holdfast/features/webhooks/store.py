@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 
 class WebhookStore(Protocol):
     def add(self, draft: WebhookDraft, id: str, actor: str, tenant: str) -> Flow[bool]:
-        """False when there is one of that name. Its subscriptions are saved beside it, in the same transaction."""
+        """False if the name is taken. The caller saves its subscriptions in the same transaction."""
         ...
 
     def change(self, draft: WebhookDraft, actor: str, tenant: str) -> Flow[bool]:
-        """False when there is none of that name."""
+        """False if it does not exist."""
         ...
 
     def disable(self, name: str, reason: str, actor: str, tenant: str) -> Flow[bool]:
-        """Nothing more is made for it, and ``webhook.disabled`` is told. Whoever was first stands."""
+        """Create no more deliveries, and send the event ``webhook.disabled``. The first reason and actor are kept."""
         ...
 
     def enable(self, name: str, skip: bool, actor: str, tenant: str) -> Flow[bool]:
-        """Go on with what it has missed, or (``skip``) without it."""
+        """Resume with the events that it missed, or (``skip``) without them."""
         ...
 
     def remove(self, name: str, actor: str, tenant: str) -> Flow[bool]:
-        """With its subscriptions and the log of its deliveries."""
+        """Remove it with its subscriptions and the log of its deliveries."""
         ...
 
     def note_delivery(self, entry: WebhookDelivery, tenant: str) -> Flow[bool]:
-        """Keep what became of an attempt, and forget the oldest; False when the webhook is gone."""
+        """Record the result of an attempt and delete the oldest ones; False if the webhook no longer exists."""
         ...
 
     def get(self, name: str, tenant: str) -> Flow[Webhook | None]: ...
@@ -61,13 +61,13 @@ class WebhookStore(Protocol):
         message: str | None = None,
         failed: bool = False,
     ) -> Flow[list[WebhookDelivery]]:
-        """Attempts, the newest first, before the one named; of one message, or those that failed."""
+        """Attempts, newest first: those before an id, of one message, or only failed ones."""
         ...
 
     def list(self, tenant: str) -> Flow[list[Webhook]]: ...
 
 
-MOST = 1_000
+MAX_ROWS = 1_000
 _REST = Record.columns(WebhookDelivery, "d.", skip=("id", "tenant", "webhook_id"))
 
 
@@ -91,19 +91,19 @@ class WebhookReads(Reader):
         message: str | None = None,
         failed: bool = False,
     ) -> Steps[list[WebhookDelivery]]:
-        asked = [within(tenant, "d.tenant"), "d.webhook_id = :webhook"]
+        conditions = [within(tenant, "d.tenant"), "d.webhook_id = :webhook"]
         params: dict[str, object] = {"webhook": parse_id(webhook_id)}
         if before is not None:
-            asked.append("d.id < :before")
+            conditions.append("d.id < :before")
             params["before"] = parse_id(before)
         if message is not None:
-            asked.append("d.message = :message")
+            conditions.append("d.message = :message")
             params["message"] = message
         if failed:
-            asked.append("d.error_code is not null")
+            conditions.append("d.error_code is not null")
         text = (
             f"select d.id, d.tenant, d.webhook_id, {_REST} from {{webhook_delivery}} d"
-            f" where {' and '.join(asked)} order by d.id desc limit {max(1, min(limit, MOST)):d}"
+            f" where {' and '.join(conditions)} order by d.id desc limit {max(1, min(limit, MAX_ROWS)):d}"
         )
         rows = yield from self._ask(tenant, text, **params)
         decode = Record.decoder(WebhookDelivery, self.dialect.codec)
@@ -113,7 +113,7 @@ class WebhookReads(Reader):
     def list(self, tenant: str) -> Steps[list[Webhook]]:
         text = (
             f"select {Record.columns(Webhook, 'e.')} from {{webhook}} e where {within(tenant, 'e.tenant')}"
-            f" order by e.name, e.tenant limit {MOST:d}"
+            f" order by e.name, e.tenant limit {MAX_ROWS:d}"
         )
         rows = yield from self._ask(tenant, text)
         decode = Record.decoder(Webhook, self.dialect.codec)
@@ -121,56 +121,56 @@ class WebhookReads(Reader):
 
 
 class PostgresWebhooks(Calls, WebhookReads):
-    def _asked(self, name: str, arguments: str, *params: Any) -> Steps[bool]:
+    def _succeeded(self, name: str, arguments: str, *params: Any) -> Steps[bool]:
         rows = yield Statement(f"select {self.dialect.schema}{name}({arguments})", params)
         return bool(rows[0][0])
 
     @flow(single=True)
     def add(self, draft: WebhookDraft, id: str, actor: str, tenant: str) -> Steps[bool]:
         return (
-            yield from self._asked(
+            yield from self._succeeded(
                 "add_webhook",
                 "%s, %s, %s, %s::text[], %s::text[], %s, %s::json, %s, %s",
-                *(id, *_facts(draft), actor, tenant),
+                *(id, *_values(draft), actor, tenant),
             )
         )
 
     @flow(single=True)
     def change(self, draft: WebhookDraft, actor: str, tenant: str) -> Steps[bool]:
         return (
-            yield from self._asked(
+            yield from self._succeeded(
                 "change_webhook",
                 "%s, %s, %s::text[], %s::text[], %s, %s::json, %s, %s",
-                *(*_facts(draft), actor, tenant),
+                *(*_values(draft), actor, tenant),
             )
         )
 
     @flow(single=True)
     def disable(self, name: str, reason: str, actor: str, tenant: str) -> Steps[bool]:
-        return (yield from self._asked("disable_webhook", "%s, %s, %s, %s", name, reason, actor, tenant))
+        return (yield from self._succeeded("disable_webhook", "%s, %s, %s, %s", name, reason, actor, tenant))
 
     @flow(single=True)
     def enable(self, name: str, skip: bool, actor: str, tenant: str) -> Steps[bool]:
-        return (yield from self._asked("enable_webhook", "%s, %s, %s, %s", name, skip, actor, tenant))
+        return (yield from self._succeeded("enable_webhook", "%s, %s, %s, %s", name, skip, actor, tenant))
 
     @flow(single=True)
     def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
-        return (yield from self._asked("remove_webhook", "%s, %s, %s", name, actor, tenant))
+        return (yield from self._succeeded("remove_webhook", "%s, %s, %s", name, actor, tenant))
 
     @flow(single=True)
     def note_delivery(self, entry: WebhookDelivery, tenant: str) -> Steps[bool]:
-        facts = (entry.id, entry.webhook_id, entry.message, entry.type, entry.job_id, entry.attempt)
-        ends = (entry.status, entry.error_code, entry.duration_ms, entry.excerpt)
+        attempt = (entry.id, entry.webhook_id, entry.message, entry.type, entry.job_id, entry.attempt)
+        result = (entry.status, entry.error_code, entry.duration_ms, entry.excerpt)
         return (
-            yield from self._asked(
+            yield from self._succeeded(
                 "note_webhook_delivery",
                 "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, make_interval(days => %s), %s",
-                *(*facts, *ends, KEPT, KEPT_DAYS, tenant),
+                *(*attempt, *result, KEPT, KEPT_DAYS, tenant),
             )
         )
 
 
-def _facts(draft: WebhookDraft) -> tuple[Any, ...]:
+def _values(draft: WebhookDraft) -> tuple[Any, ...]:
     options = json.dumps(draft.job_options, sort_keys=True)
     return draft.name, draft.url, list(draft.secrets), list(draft.wants), draft.kind, options
 
@@ -201,7 +201,7 @@ _NOTE = (
     " :now"
     " FROM webhook e WHERE e.id = :webhook_id AND e.tenant = :tenant RETURNING 1"
 )
-# The oldest go: those behind the newest thousand, and of the oldest few those that are a month old.
+# Delete entries beyond the newest thousand, and those older than a month among the oldest hundred.
 _TRIM = (
     "DELETE FROM webhook_delivery WHERE webhook_id = :webhook_id AND id <= (SELECT d.id FROM webhook_delivery d"
     " WHERE d.webhook_id = :webhook_id ORDER BY d.id DESC LIMIT 1 OFFSET :kept)"
@@ -220,14 +220,14 @@ class SqliteWebhooks(SqlitePart, WebhookReads):
     @flow()
     def add(self, draft: WebhookDraft, id: str, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
-        rows = yield Statement(_ADD, {"id": id, **_webhook_facts(draft), "actor": actor, "now": now, "tenant": tenant})
+        rows = yield Statement(_ADD, {"id": id, **_row(draft), "actor": actor, "now": now, "tenant": tenant})
         yield from unsign()
         return bool(rows)
 
     @flow()
     def change(self, draft: WebhookDraft, actor: str, tenant: str) -> Steps[bool]:
         now = yield from sign(actor)
-        rows = yield Statement(_CHANGE, {**_webhook_facts(draft), "now": now, "tenant": tenant})
+        rows = yield Statement(_CHANGE, {**_row(draft), "now": now, "tenant": tenant})
         yield from unsign()
         return bool(rows)
 
@@ -272,7 +272,7 @@ class SqliteWebhooks(SqlitePart, WebhookReads):
         return bool(rows)
 
 
-def _webhook_facts(draft: WebhookDraft) -> dict[str, Any]:
+def _row(draft: WebhookDraft) -> dict[str, Any]:
     return {
         "name": draft.name,
         "url": draft.url,

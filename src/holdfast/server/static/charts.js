@@ -1,13 +1,13 @@
 // Each chart is drawn from the table beside it, so the two always agree.
 (() => {
   "use strict";
-  const colour = (name) => {
+  const colorOf = (name) => {
     const probe = document.createElement("i");
-    probe.style.color = `var(${name})`; // by the object model: the policy allows that, unlike an attribute
+    probe.style.color = `var(${name})`; // the content security policy allows this, but not a style attribute
     document.body.append(probe);
-    const found = getComputedStyle(probe).color;
+    const color = getComputedStyle(probe).color;
     probe.remove();
-    return found;
+    return color;
   };
   const draw = (figure) => {
     const plot = figure.querySelector(".plot");
@@ -17,7 +17,7 @@
     const number = (cell) => (cell.dataset.value === "" ? null : Number(cell.dataset.value));
     const data = [rows.map((row) => Number(row.dataset.at)),
       ...names.map((_, n) => rows.map((row) => number(row.querySelectorAll("td")[n])))];
-    const [quiet, line] = [colour("--quiet"), colour("--line")];
+    const [quiet, line] = [colorOf("--quiet"), colorOf("--line")];
     const axis = { stroke: quiet, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     const unit = figure.dataset.unit, days = "days" in figure.dataset;
     const clock = (at) => new Date(at * 1e3).toISOString().slice(days ? 5 : 11, 16).replace("T", " ");
@@ -29,7 +29,7 @@
       axes: [{ ...axis, values: (_, ticks) => ticks.map((at) => (days ? clock(at).slice(0, 5) : clock(at))) },
         { ...axis, size: 48, values: (_, ticks) => ticks.map((tick) => `${tick}${unit}`) }],
       series: [{ value: (_, at) => (at ? clock(at) : "–") },
-        ...names.map((label, n) => ({ label, stroke: colour(`--bar-${n % 7 + 1}`), width: 1.6, dash: dashes[n % 7], spanGaps: true,
+        ...names.map((label, n) => ({ label, stroke: colorOf(`--bar-${n % 7 + 1}`), width: 1.6, dash: dashes[n % 7], spanGaps: true,
           points: { show: rows.length < 4 || unit !== "", size: 4 }, value: (_, value) => (value === null || value === undefined ? "–" : `${+value.toFixed(2)}${unit}`) }))],
     }, data, plot);
     new ResizeObserver(() => { if (plot.clientWidth) chart.setSize({ width: plot.clientWidth, height: 180 }); }).observe(plot);

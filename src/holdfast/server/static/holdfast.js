@@ -2,7 +2,7 @@
 (() => {
   "use strict";
 
-  // A destructive form asks first: here in a dialog, without JavaScript on a page of the service.
+  // A destructive form needs a confirmation: in this dialog, or without JavaScript on a page of the service.
   const ask = document.getElementById("ask");
   document.addEventListener("submit", (event) => {
     const form = event.target;
@@ -17,9 +17,9 @@
     ask.showModal();
     ask.addEventListener("close", () => {
       if (ask.returnValue !== "yes") return button?.focus();
-      const sure = document.createElement("input");
-      Object.assign(sure, { type: "hidden", name: "confirmed", value: "yes" });
-      form.append(sure);
+      const confirmed = document.createElement("input");
+      Object.assign(confirmed, { type: "hidden", name: "confirmed", value: "yes" });
+      form.append(confirmed);
       form.requestSubmit(button);
     }, { once: true });
   });
@@ -39,13 +39,13 @@
   // Relative times ("3 min ago") are updated.
   const span = (s) => s < 60 ? `${Math.floor(s)} s` : s < 3600 ? `${Math.floor(s / 60)} min`
     : s < 172800 ? `${Math.floor(s / 3600)} h ${Math.floor(s / 60) % 60} min` : `${Math.floor(s / 86400)} d`;
-  const tell = () => {
+  const updateTimes = () => {
     for (const time of document.querySelectorAll("time[data-ago]")) {
       const age = (Date.now() - Date.parse(time.dateTime)) / 1000;
       time.textContent = age >= 0 ? `${span(age)} ago` : `in ${span(-age)}`;
     }
   };
-  setInterval(tell, 5000);
+  setInterval(updateTimes, 5000);
 
   // Selected rows: a checkbox for the whole page, and a count.
   const count = (form) => {
@@ -53,8 +53,8 @@
     const picked = boxes.filter((box) => box.checked).length;
     const all = form.querySelector("[data-pick-all]");
     if (all) { all.checked = picked > 0 && picked === boxes.length; all.indeterminate = picked > 0 && picked < boxes.length; }
-    const says = form.querySelector("[data-picked]");
-    if (says) says.textContent = picked ? `${picked} selected` : "None selected";
+    const label = form.querySelector("[data-picked]");
+    if (label) label.textContent = picked ? `${picked} selected` : "None selected";
   };
   const prepare = () => {
     for (const form of document.querySelectorAll("form[data-pick]")) {
@@ -70,6 +70,6 @@
     }
     count(form);
   });
-  document.addEventListener("htmx:afterSettle", () => { prepare(); tell(); });
+  document.addEventListener("htmx:afterSettle", () => { prepare(); updateTimes(); });
   prepare();
 })();

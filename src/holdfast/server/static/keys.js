@@ -2,12 +2,12 @@
 (() => {
   "use strict";
   const root = document.body.dataset.root;
-  const places = { o: "/", j: "/jobs", a: "/approvals", d: "/dead-letters", w: "/workflows", s: "/schedules", q: "/queues", k: "/workers", l: "/limits",
+  const pages = { o: "/", j: "/jobs", a: "/approvals", d: "/dead-letters", w: "/workflows", s: "/schedules", q: "/queues", k: "/workers", l: "/limits",
     t: "/tenants", u: "/audit", y: "/system" };
   const typing = (at) => at.isContentEditable || at.matches("input:not([type=checkbox]), textarea, select");
-  let going = 0;
+  let pendingG = 0;
 
-  const walk = (step) => {
+  const moveFocus = (step) => {
     const rows = [...document.querySelectorAll("table[data-rows] tbody tr")].filter((row) => row.querySelector("a[href]"));
     if (!rows.length) return;
     const here = rows.findIndex((row) => row.contains(document.activeElement));
@@ -20,18 +20,18 @@
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
     if (event.key === "Escape" && typing(event.target)) return event.target.blur();
     if (typing(event.target) || document.querySelector("dialog[open]")) return;
-    if (going && Date.now() - going < 1500) {
-      going = 0;
-      const to = places[event.key];
+    if (pendingG && Date.now() - pendingG < 1500) {
+      pendingG = 0;
+      const to = pages[event.key];
       if (to !== undefined) { event.preventDefault(); location.assign(root + to); }
       return;
     }
     const acts = {
-      g: () => { going = Date.now(); },
+      g: () => { pendingG = Date.now(); },
       "/": () => document.querySelector("input[type=search]")?.focus(),
       "?": () => document.getElementById("keys").showModal(),
-      j: () => walk(1),
-      k: () => walk(-1),
+      j: () => moveFocus(1),
+      k: () => moveFocus(-1),
       x: () => document.activeElement.closest("tr")?.querySelector("input[type=checkbox]")?.click(),
       p: () => document.dispatchEvent(new Event("holdfast:pause")),
     };

@@ -7,10 +7,10 @@
   if (!state || !parts().length) return;
   const [words, button] = [state.querySelector("span"), state.querySelector("button")];
   const clock = () => new Date().toLocaleTimeString();
-  const gentle = () => Math.max(...[...parts()].map((part) => Number(part.dataset.live) || 1)) * 1000;
-  const PATIENCE = 40000; // the stream sends something every 15 s
+  const interval = () => Math.max(...[...parts()].map((part) => Number(part.dataset.live) || 1)) * 1000;
+  const TIMEOUT = 40000; // the stream sends something every 15 s
   const POLL = 10000, EVERY = "Refreshed every 10 s";
-  let source = null, timer = 0, polling = 0, last = 0, heard = 0, due = false, paused = sessionStorage.getItem("paused") === "yes";
+  let source = null, timer = 0, polling = 0, last = 0, lastMessage = 0, due = false, paused = sessionStorage.getItem("paused") === "yes";
 
   const show = (is, text) => { state.dataset.is = is; words.textContent = text; state.hidden = false; };
   const stale = () => { if (!paused && state.dataset.is !== "stale") show("stale", `Stale since ${clock()}`); };
@@ -26,26 +26,26 @@
     last = Date.now();
     for (const part of parts()) window.htmx.trigger(part, "changed");
   };
-  const changed = () => { if (!timer) timer = setTimeout(refresh, Math.max(0, last + gentle() - Date.now())); };
+  const changed = () => { if (!timer) timer = setTimeout(refresh, Math.max(0, last + interval() - Date.now())); };
   const wake = () => { if (due && !busy()) changed(); };
   // A hidden page closes its stream: browsers have few connections for all their tabs.
   document.addEventListener("visibilitychange", () => {
     if (paused) return;
-    if (document.hidden) { source?.close(); heard = 0; } else again();
+    if (document.hidden) { source?.close(); lastMessage = 0; } else reconnect();
   });
   document.addEventListener("focusout", () => setTimeout(wake, 50));
   document.addEventListener("close", () => setTimeout(wake, 50), true);
   document.addEventListener("toggle", () => setTimeout(wake, 50), true);
 
   // Keep checkboxes, open details and scroll positions.
-  const keep = new Map();
+  const kept = new Map();
   document.addEventListener("htmx:beforeSwap", (event) => {
     const part = event.detail.target;
     if (!part.matches("[data-live]")) return;
     if (event.detail.xhr.status >= 400) { event.detail.shouldSwap = false; stale(); return; }
-    if (busy()) { event.detail.shouldSwap = false; due = true; return; } // the user began while the answer was under way
+    if (busy()) { event.detail.shouldSwap = false; due = true; return; } // the user began while the request was running
     const focus = document.activeElement;
-    keep.set(part.id, {
+    kept.set(part.id, {
       ticked: [...part.querySelectorAll("input[type=checkbox]:checked")].map((box) => box.value),
       open: [...part.querySelectorAll("details")].map((each) => each.open),
       scrolled: [...part.querySelectorAll(".scroll, pre")].map((each) => [each.scrollLeft, each.scrollTop]),
@@ -54,7 +54,7 @@
     });
   });
   document.addEventListener("htmx:afterSwap", (event) => {
-    for (const [id, was] of keep) {
+    for (const [id, was] of kept) {
       const part = document.getElementById(id);
       if (!part) continue;
       for (const box of part.querySelectorAll("input[type=checkbox]")) box.checked = was.ticked.includes(box.value);
@@ -63,30 +63,30 @@
       if (was.link) part.querySelector(`a[href="${CSS.escape(was.link)}"]`)?.focus({ preventScroll: true });
       else if (was.at >= 0) part.querySelectorAll("button, summary")[was.at]?.focus({ preventScroll: true });
     }
-    keep.clear();
+    kept.clear();
     if (polling && !paused) show("live", EVERY);
   });
   document.addEventListener("htmx:sendError", stale);
 
   const open = () => {
     source = new EventSource(state.dataset.from);
-    source.onopen = () => { heard = Date.now(); show("live", "Live"); changed(); };
-    source.onerror = () => { stale(); if (source.readyState === EventSource.CLOSED) refused(); };
-    source.addEventListener("changed", () => { heard = Date.now(); if (state.dataset.is === "stale") show("live", "Live"); changed(); });
-    source.addEventListener("here", () => { heard = Date.now(); });
+    source.onopen = () => { lastMessage = Date.now(); show("live", "Live"); changed(); };
+    source.onerror = () => { stale(); if (source.readyState === EventSource.CLOSED) pollInstead(); };
+    source.addEventListener("changed", () => { lastMessage = Date.now(); if (state.dataset.is === "stale") show("live", "Live"); changed(); });
+    source.addEventListener("here", () => { lastMessage = Date.now(); });
   };
-  // A server that cannot keep connections open (Django under WSGI) answers 204: then the page asks periodically.
-  const refused = async () => {
+  // A server that cannot keep connections open (Django under WSGI) responds with 204: then the page polls.
+  const pollInstead = async () => {
     const probe = new AbortController();
     let status = 0;
     try {
       status = (await fetch(state.dataset.from, { headers: { accept: "text/event-stream" }, signal: probe.signal })).status;
-    } catch { /* unreachable: tried again below */ }
+    } catch { /* unreachable: reconnects below */ }
     probe.abort();
-    if (status !== 204) setTimeout(again, 5000);
+    if (status !== 204) setTimeout(reconnect, 5000);
     else if (!paused && !polling) { polling = setInterval(() => { if (!document.hidden) changed(); }, POLL); show("live", EVERY); }
   };
-  const again = () => { source?.close(); if (polling) changed(); else if (!paused && !document.hidden) open(); };
+  const reconnect = () => { source?.close(); if (polling) changed(); else if (!paused && !document.hidden) open(); };
   const toggle = () => {
     paused = !paused;
     sessionStorage.setItem("paused", paused ? "yes" : "no");
@@ -95,8 +95,8 @@
   };
   button.addEventListener("click", toggle);
   document.addEventListener("holdfast:pause", toggle);
-  setInterval(() => { if (!paused && heard && Date.now() - heard > PATIENCE) { stale(); heard = Date.now(); again(); } }, 5000);
+  setInterval(() => { if (!paused && lastMessage && Date.now() - lastMessage > TIMEOUT) { stale(); lastMessage = Date.now(); reconnect(); } }, 5000);
   addEventListener("pagehide", () => source?.close());
-  addEventListener("pageshow", (event) => { if (event.persisted) again(); });
+  addEventListener("pageshow", (event) => { if (event.persisted) reconnect(); });
   if (paused) { paused = false; toggle(); } else open();
 })();
