@@ -4,7 +4,7 @@
     uvicorn --factory --app-dir examples fastapi_shop:make_site              # serve it
 
 The dashboard is at /jobs/. Log in as any user with the header `x-user`, which stands in for your authentication.
-Install with: pip install 'holdfast[fastapi,sqlalchemy]' aiosqlite httpx
+Install with: pip install 'holdfast[fastapi,sqlalchemy]' aiosqlite httpx2
 """
 
 from __future__ import annotations
