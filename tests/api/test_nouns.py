@@ -182,6 +182,7 @@ async def test_what_jobs_are_held_to(app: App, asking: Asking) -> None:
     assert (await asking("POST", "/tenants/fair", {"on": False, "queue": "mail"}))["fair"] == ["*", "-mail"]
     assert (await asking("GET", "/tenants/fair"))["fair"] == ["*", "-mail"]
     assert (await asking("GET", "/tenants/pins"))["items"] == []
+    assert (await asking("PUT", "/tenants/default", {"max_pending": 0, "max_running": 0}))["max_pending"] == 0
     await asking("DELETE", "/tenants/default", status=204)
 
 

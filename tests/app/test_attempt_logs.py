@@ -283,6 +283,19 @@ def test_the_output_of_a_program_moves_to_the_store_and_goes_with_the_job(
 
 
 @pytest.mark.req("SC-21", "SC-14")
+@pytest.mark.parametrize("stored", [True, False])
+def test_files_of_a_program_that_timed_out_are_kept(new_app: NewApp, tmp_path: Path, stored: bool) -> None:
+    (tmp_path / "logs").mkdir()
+    app = new_app(artifacts=tmp_path / "store") if stored else new_app()
+    write_and_hang = [*PRINT[:-1], f"{PRINT[-1]}; import time; time.sleep(600)"]
+    kind = app.command("hangs", write_and_hang, log_dir=tmp_path / "logs", retry=ONCE, timeout=2.0, kill_after=0.2)
+    handle = kind.enqueue()
+    work_off(app)
+    assert handle.get().error_code == "timeout"
+    assert handle.artifact("a") == b"a"
+
+
+@pytest.mark.req("SC-21", "SC-14")
 def test_what_is_on_another_host_says_where(app: App, tmp_path: Path) -> None:
     @app.job()
     def work(ctx: holdfast.SyncContext) -> None:

@@ -260,15 +260,16 @@ def command_caller(
         await _record_log(client, claim, 1, directory.log_ref)
         try:
             report = await _run(request, program, timeout, children)
-            files = await in_thread(directory.output_files)
         except Ended as ended:
             await in_thread(directory.clear)
-            log_ref = await _store_output(client, claim, directory, [])
+            # The program may have written files before it was killed.
+            log_ref = await _store_output(client, claim, directory, await in_thread(directory.output_files))
             outcome = ended.outcome
             assert isinstance(outcome, (Failed, Crashed))
             raise Ended(replace(outcome, note={**(outcome.note or {}), "log": log_ref})) from None
         finally:
             await in_thread(directory.clear)
+        files = await in_thread(directory.output_files)
         log_ref = await _store_output(client, claim, directory, files)
         raise Ended(_program_outcome(program, report, log_ref, [file.name for file in files]))
 

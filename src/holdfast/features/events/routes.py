@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from holdfast.engine.job import Event
 from holdfast.errors import EventsGone, StoreUnavailable
-from holdfast.features.events.model import DEFAULT_DEPTH, Consumer, Delivery, Subscription
+from holdfast.features.events.model import DEFAULT_DEPTH, MAX_DEPTH, Consumer, Delivery, Subscription
 from holdfast.features.events.read import check_gone
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Lasting
@@ -228,7 +228,7 @@ class Subscribe(Body):
     of_kind: Text | None = None
     match: dict[str, Any] | None = None
     start: Literal["now", "beginning"] = "now"
-    max_depth: int = Field(default=DEFAULT_DEPTH, ge=1, le=1_000)
+    max_depth: int = Field(default=DEFAULT_DEPTH, ge=1, le=MAX_DEPTH)
     queue: Text | None = None
     priority: int | None = Field(default=None, ge=-32_768, le=32_767)
     tags: list[Text] | None = Field(default=None, max_length=50)

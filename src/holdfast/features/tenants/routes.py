@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from holdfast.errors import NotFound
-from holdfast.features.tenants.model import Pin, Tenant
+from holdfast.features.tenants.model import MOST_PENDING, Pin, Tenant
 from holdfast.features.tokens.model import Scope
 from holdfast.server.bodies import Body, Text
 from holdfast.server.json_body import Router
@@ -26,8 +26,8 @@ class SetTenant(Body):
     )
 
     title: Text | None = None
-    max_pending: int | None = Field(default=None, ge=1, le=2**31 - 1)
-    max_running: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    max_pending: int | None = Field(default=None, ge=0, le=MOST_PENDING)
+    max_running: int | None = Field(default=None, ge=0, le=1_000_000)
     rate: Annotated[str, Field(max_length=50)] | None = None
     burst: int | None = Field(default=None, ge=1, le=2**31 - 1)
     weight: int | None = Field(default=None, ge=1, le=2**31 - 1)

@@ -69,7 +69,7 @@ BEGIN
     SELECT u.tenant, u.registry, u.name, (SELECT now FROM present) FROM unregistered_job u
      WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND u.n = NEW.n
        AND (SELECT count(*) FROM unregistered_name k WHERE k.tenant = u.tenant AND k.registry = u.registry) < 1000;
-    -- Operations check this first, using a stored count (operations/pending.py); here the jobs are counted.
+    -- Operations check this first, using a stored count (stores/sqlite/insert_checks.py); here the jobs are counted.
     SELECT RAISE(ABORT, 'tenant full: it has its maximum number of waiting jobs')
      WHERE (SELECT ruled FROM dispatch) AND EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant AND t.max_pending
                <= (SELECT count(*) FROM job_state s WHERE s.tenant = NEW.tenant AND s.state IN ('queued', 'retry_waiting')
