@@ -270,10 +270,10 @@ def make_spec(
 
 
 def _references(options: Options) -> References | None:
-    given = [options.get(name) for name in ("source_ref", "target_ref", "payload_ref")]
-    if given == [None, None, None]:
+    uris = [options.get(name) for name in ("source_ref", "target_ref", "payload_ref")]
+    if uris == [None, None, None]:
         return None
-    return References(*(None if ref is None else check_name(ref, "reference", limit=4_000) for ref in given))
+    return References(*(None if uri is None else check_name(uri, "reference", limit=4_000) for uri in uris))
 
 
 def check_retry_as(value: object) -> str | None:
