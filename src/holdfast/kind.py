@@ -119,10 +119,13 @@ class Kind(Generic[P, R]):
     """
 
     name: str
+    """The name of the kind."""
     _session: Session = dataclasses.field(repr=False)
     _signature: Signature = dataclasses.field(repr=False)
     function: Callable[..., Any] = dataclasses.field(repr=False)
+    """The handler."""
     defaults: Options = dataclasses.field(default_factory=Options)
+    """Options of its jobs, unless ``using`` or ``enqueue`` sets others."""
     _at_most_once: bool = False
     _approval: Asking | None = None
     """Options of the approval that jobs of this kind need before they run."""

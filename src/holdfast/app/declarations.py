@@ -376,7 +376,7 @@ class Declaring:
             async def index(event: dict[str, Any]) -> None: ...
 
         The handler receives the event as ``event``, or the arguments that ``payload`` builds from it. A worker stores
-        the subscription when it starts; events before that create no jobs (``app.subscriptions``).
+        the subscription when it starts; from then on each matching event creates one job (``app.subscriptions``).
         """
         return self._declared.on(pattern, options)
 
