@@ -31,15 +31,11 @@ OPTIONS = (
 
 
 def prose(text: str | None) -> str:
-    """Return a docstring as Markdown: literals in single backquotes, code in fences, no requirement ids."""
+    """Return a docstring as Markdown: literals in single backquotes, without requirement ids. Code stays indented."""
     text = inspect.cleandoc(text or "")
     text = re.sub(r" \((?:[A-Z]{2}-\d+(?:, )?)+\)", "", text)
     text = re.sub(r"``(.+?)``", r"`\1`", text, flags=re.DOTALL)
-    return re.sub(r"::\n\n((?:    .*(?:\n|\Z)|\n(?=\n*    ))+)", _fenced, text)
-
-
-def _fenced(block: re.Match[str]) -> str:
-    return f":\n\n```py\n{textwrap.dedent(block.group(1)).rstrip()}\n```\n"
+    return re.sub(r"::$", ":", text, flags=re.MULTILINE)
 
 
 def cell(text: str) -> str:

@@ -75,12 +75,12 @@ def _command(command: Any, path: str) -> Iterator[str]:
         yield ""
         yield prose((command.help or "").partition("\f")[0])
         yield ""
-    parameters = [each for each in command.params if not getattr(each, "hidden", False) and each.name != "help"]
+    parameters = [option for option in command.params if not getattr(option, "hidden", False) and option.name != "help"]
     if parameters and not hasattr(command, "commands"):
         yield "| argument or option | default | |"
         yield "|---|---|---|"
-        for each in parameters:
-            yield f"| {_spelt(each)} | {_default(each)} | {cell(' '.join((each.help or '').split()))} |"
+        for option in parameters:
+            yield f"| {_spelling(option)} | {_default(option)} | {cell(' '.join((option.help or '').split()))} |"
         yield ""
     examples = [line.strip() for line in (command.epilog or "").splitlines() if line.strip().startswith("holdfast ")]
     if examples:
@@ -89,7 +89,7 @@ def _command(command: Any, path: str) -> Iterator[str]:
         yield from _command(child, f"{path} {name}")
 
 
-def _spelt(parameter: Any) -> str:
+def _spelling(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         name = parameter.metavar or parameter.name.upper()
         return f"`{cell(name)}`" + ("" if parameter.required else " (optional)")
@@ -147,8 +147,12 @@ def _route(method: str, path: str, operation: dict[str, Any], api: dict[str, Any
         yield f"Scope: `{scope}`."
         yield ""
     rows = [
-        (f"`{each['name']}` ({each['in']})", _schema_type(each.get("schema", {})), each.get("description", ""))
-        for each in operation.get("parameters", [])
+        (
+            f"`{parameter['name']}` ({parameter['in']})",
+            _schema_type(parameter["schema"]),
+            parameter.get("description", ""),
+        )
+        for parameter in operation.get("parameters", [])
     ]
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
     rows += [(f"`{name}`", kind, text) for name, kind, text in _body(body, api)]
@@ -166,19 +170,19 @@ def _body(schema: dict[str, Any], api: dict[str, Any]) -> Iterator[tuple[str, st
     if "$ref" in schema:
         schema = api["components"]["schemas"][schema["$ref"].rsplit("/", 1)[-1]]
     required = set(schema.get("required", []))
-    for name, each in schema.get("properties", {}).items():
-        kind = _schema_type(each) + (", required" if name in required else "")
-        yield name, kind, str(each.get("description", ""))
+    for name, field in schema.get("properties", {}).items():
+        kind = _schema_type(field) + (", required" if name in required else "")
+        yield name, kind, str(field.get("description", ""))
 
 
 def _schema_type(schema: dict[str, Any]) -> str:
     if "$ref" in schema:
         return str(schema["$ref"].rsplit("/", 1)[-1])
     if "anyOf" in schema:
-        kinds = [_schema_type(each) for each in schema["anyOf"] if each.get("type") != "null"]
+        kinds = [_schema_type(option) for option in schema["anyOf"] if option.get("type") != "null"]
         return " or ".join(dict.fromkeys(kind for kind in kinds if kind))
     if "enum" in schema:
-        return ", ".join(f"`{each}`" for each in schema["enum"])
+        return ", ".join(f"`{value}`" for value in schema["enum"])
     kind = str(schema.get("type", "any"))
     return f"array of {_schema_type(schema['items'])}" if kind == "array" and "items" in schema else kind
 
@@ -380,11 +384,11 @@ def metrics() -> Iterator[tuple[str, str, str, str]]:
             name, text = node.args[:2]
             if isinstance(name, ast.Constant) and isinstance(text, ast.Constant):
                 kind = getattr(node.func, "id", "").replace("MetricFamily", "").lstrip("_").capitalize()
-                labels = next((each.value for each in node.keywords if each.arg == "labels"), None)
+                labels = next((keyword.value for keyword in node.keywords if keyword.arg == "labels"), None)
                 labels = labels or (node.args[2] if len(node.args) > 2 else None)
                 listed = ast.literal_eval(labels) if isinstance(labels, ast.List) else []
                 full = str(name.value) + ("_total" if kind == "Counter" else "")
-                yield full, kind, ", ".join(f"`{each}`" for each in listed), str(text.value)
+                yield full, kind, ", ".join(f"`{label}`" for label in listed), str(text.value)
 
 
 def metrics_page() -> str:

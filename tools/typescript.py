@@ -304,7 +304,7 @@ class Methods:
 
 
 def generated() -> dict[Path, str]:
-    """Return the text of operation file."""
+    """Return the text of each file."""
     api = document()
     types = Types(api)
     methods = Methods(types)

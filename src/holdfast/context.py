@@ -173,7 +173,7 @@ class BaseContext(Facts):
 class Context(AwaitedCalls, BaseContext):
     """The context of an async handler: what it can know about its job, and do while it runs.
 
-    Operations that use the database are coroutines: ``await ctx.progress(0.5)``::
+    Operations that use the database are coroutines::
 
         @app.job
         async def import_file(ctx: holdfast.Context, path: str) -> int:
@@ -226,7 +226,7 @@ class Context(AwaitedCalls, BaseContext):
         return await self._run.session.aenqueue(call.spec, call.tenant, call.decode, call.connection)
 
     async def scheduled_at(self) -> datetime | None:
-        """Return the scheduled time that this job, or its workflow, stands for; None if no schedule made it.
+        """Return the scheduled time for which this job, or its workflow, was created; None without a schedule.
 
         The job may have been enqueued later than that, for example after a downtime.
         """
@@ -318,7 +318,7 @@ class SyncContext(BlockingCalls, BaseContext):
         return self._run.session.enqueue(call.spec, call.tenant, call.decode, call.connection)
 
     def scheduled_at(self) -> datetime | None:
-        """Return the scheduled time that this job, or its workflow, stands for; None if no schedule made it.
+        """Return the scheduled time for which this job, or its workflow, was created; None without a schedule.
 
         The job may have been enqueued later than that, for example after a downtime.
         """

@@ -119,10 +119,13 @@ class Kind(Generic[P, R]):
     """
 
     name: str
+    """The name of the kind."""
     _session: Session = dataclasses.field(repr=False)
     _signature: Signature = dataclasses.field(repr=False)
     function: Callable[..., Any] = dataclasses.field(repr=False)
+    """The handler."""
     defaults: Options = dataclasses.field(default_factory=Options)
+    """Options of its jobs, unless ``using`` or ``enqueue`` sets others."""
     _at_most_once: bool = False
     _approval: Asking | None = None
     """Options of the approval that jobs of this kind need before they run."""
@@ -270,10 +273,10 @@ def make_spec(
 
 
 def _references(options: Options) -> References | None:
-    given = [options.get(name) for name in ("source_ref", "target_ref", "payload_ref")]
-    if given == [None, None, None]:
+    uris = [options.get(name) for name in ("source_ref", "target_ref", "payload_ref")]
+    if uris == [None, None, None]:
         return None
-    return References(*(None if ref is None else check_name(ref, "reference", limit=4_000) for ref in given))
+    return References(*(None if uri is None else check_name(uri, "reference", limit=4_000) for uri in uris))
 
 
 def check_retry_as(value: object) -> str | None:

@@ -127,9 +127,9 @@ class TemplateMaker:
         self._prepare = prepare
 
     def fits(self, kind: str, payload: Mapping[str, Any]) -> None:
-        known = self._kinds.get(kind)
-        if known is not None:
-            known.kind._signature.check_some(payload)
+        declared = self._kinds.get(kind)
+        if declared is not None:
+            declared.kind._signature.check_some(payload)
 
     def prepare(self, kind: str, payload: Any, options: dict[str, Any]) -> Prepared[Any]:
         return self._prepare(kind, payload, options)
@@ -182,12 +182,12 @@ class JobOptions(TypedDict, total=False):
     """Hooks that run around its jobs, inside those of the app (``app.hooks``)."""
 
 
-def _rules(given: object) -> RuleOptions:
-    if given is None:
+def _rules(policy: object) -> RuleOptions:
+    if policy is None:
         return {}
-    if not isinstance(given, PayloadPolicy):
-        raise InvalidSetting(f"rules must be a PayloadPolicy, not {type(given).__name__}", code="invalid_setting")
-    return given.options()
+    if not isinstance(policy, PayloadPolicy):
+        raise InvalidSetting(f"rules must be a PayloadPolicy, not {type(policy).__name__}", code="invalid_setting")
+    return policy.options()
 
 
 class Declaring:
@@ -376,7 +376,7 @@ class Declaring:
             async def index(event: dict[str, Any]) -> None: ...
 
         The handler receives the event as ``event``, or the arguments that ``payload`` builds from it. A worker stores
-        the subscription when it starts; events before that create no jobs (``app.subscriptions``).
+        the subscription when it starts; from then on each matching event creates one job (``app.subscriptions``).
         """
         return self._declared.on(pattern, options)
 

@@ -111,16 +111,17 @@ class Declared:
             case _:
                 assert_never(self.run_mode)
         return Handler(
-            *(
-                kind.name,
-                _after_approval(call, kind, tools),
-                timeout,
-                retry,
-                kind._at_most_once,
-                tools.redact,
-                self.cost,
-            ),
-            *(tools.client.vault, tools.rules, chain_of(tools.client), kind._rule),
+            kind.name,
+            _after_approval(call, kind, tools),
+            timeout,
+            retry,
+            kind._at_most_once,
+            tools.redact,
+            self.cost,
+            tools.client.vault,
+            tools.rules,
+            chain_of(tools.client),
+            kind._rule,
             bind=result_binder(tools.client),
             end_hooks=tools.hooks.of_ends(kind.name, tools.client.acting_for),
         )

@@ -110,7 +110,7 @@ class JobRepository:
         self._settle(job_id, Failed(code, self._redact(error, MESSAGE_LIMIT), final=permanent))
 
     def close(self) -> None:
-        """End the lease. Jobs that are claimed and not settled return to their queue."""
+        """End the lease. Jobs that are claimed and not settled are recovered as those of a lost worker."""
         if self._lease is not None:
             self._store.run(self._store.leases.end(self._lease, "closed", self._tenant))
             self._lease = None

@@ -112,14 +112,14 @@ class Running(Declaring, Enqueuing):
         self, tenant: str, concurrency: int, threads: Threads | None = None, reached: Reached | None = None
     ) -> HandlerTools:
         """Return the resources with which a worker runs the kinds of this app. Close it."""
-        own, threads, children = self._session, threads or Threads(), Children(concurrency)
+        session, threads, children = self._session, threads or Threads(), Children(concurrency)
         serving = Session(
             self._store,
             tenant=tenant,
-            name=own.name,
-            actor=own.actor,
-            home=own.home,
-            vault=own.vault,
+            name=session.name,
+            actor=session.actor,
+            home=session.home,
+            vault=session.vault,
             hooks=self.hooks,
         )
         step_tools = StepTools(StepWriter(self._store, tenant), threads, lambda: self._notifier, reached)

@@ -322,20 +322,20 @@ def bench(
     """
     tenant = f"holdfast-bench-{secrets.token_hex(4)}"
     with closing(App(config.database_url(url), tenant=tenant, name="holdfast bench")) as app:
-        own = is_absent(app._store)
-        if not own:
+        is_new = is_absent(app._store)
+        if not is_new:
             refuse_unready(app._store)
             _confirm(app._store, jobs, yes=yes)
-        with _scratch(app._store, remove=own and not keep):
+        with _scratch(app._store, remove=is_new and not keep):
             app._session.make_ready()
             with View() as view:
                 result = asyncio.run(Bench(app, view).run(jobs, concurrency))
     if as_json:
-        emit(document(result, app, concurrency, removed=own and not keep))
+        emit(document(result, app, concurrency, removed=is_new and not keep))
     else:
         sys.stderr.flush()
         print_result(result, concurrency)
-    _print_remains(result, app, removed=own and not keep)
+    _print_remains(result, app, removed=is_new and not keep)
     if result.problems:
         raise typer.Exit(FAILED)
 

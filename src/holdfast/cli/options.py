@@ -170,22 +170,23 @@ READ_LIMIT = 8 * PAYLOAD_LIMIT
 _DOCUMENT = ("{", "[", '"', "@")
 
 
-def document(given: str) -> Any:
+def document(argument: str) -> Any:
     """Parse JSON from the argument, a file (``@path``) or stdin (``-``)."""
-    return decode(text_of(given))
+    return decode(text_of(argument))
 
 
-def text_of(given: str) -> str | bytes:
+def text_of(argument: str) -> str | bytes:
     """Return the argument, or the content of a file (``@path``) or of stdin (``-``)."""
-    if given == "-":
+    if argument == "-":
         return _bounded(sys.stdin.buffer.read(READ_LIMIT + 1))
-    if not given.startswith("@"):
-        return given
+    if not argument.startswith("@"):
+        return argument
+    path = argument[1:]
     try:
-        with Path(given[1:]).open("rb") as file:
+        with Path(path).open("rb") as file:
             return _bounded(file.read(READ_LIMIT + 1))
     except OSError as error:
-        raise InvalidPayload(f"cannot read {given[1:]!r}: {error.strerror or error}", code="unreadable_file") from error
+        raise InvalidPayload(f"cannot read {path!r}: {error.strerror or error}", code="unreadable_file") from error
 
 
 def _bounded(content: bytes) -> bytes:
@@ -194,17 +195,17 @@ def _bounded(content: bytes) -> bytes:
     return content
 
 
-def secret_of(given: str) -> str:
+def secret_of(argument: str) -> str:
     """Return the argument, or a line of stdin (``-``), which keeps a secret out of the shell's history."""
-    if given != "-":
-        return given
+    if argument != "-":
+        return argument
     return sys.stdin.buffer.readline(1_000).decode(errors="replace").strip()
 
 
-def pairs(given: Sequence[str]) -> dict[str, str]:
+def pairs(arguments: Sequence[str]) -> dict[str, str]:
     """Parse ``name=value`` arguments. A name may occur once; the value is everything after the first ``=``."""
     values: dict[str, str] = {}
-    for pair in given:
+    for pair in arguments:
         name, sign, value = pair.partition("=")
         if not sign or not name:
             raise typer.BadParameter(f"{pair!r} is not of the form name=value")
@@ -214,28 +215,29 @@ def pairs(given: Sequence[str]) -> dict[str, str]:
     return values
 
 
-def data_of(given: Sequence[str]) -> Any:
+def data_of(arguments: Sequence[str]) -> Any:
     """Parse a JSON document, any number of ``name=value``, or both: the values are added to the document.
 
     A value that is JSON is parsed as JSON: ``invoice=7`` is a number, ``'invoice="7"'`` is text.
     """
-    whole = given[:1] if given and _is_document(given[0]) else []
-    named = {name: as_json(value) for name, value in pairs(given[len(whole) :]).items()}
-    return merged(document(whole[0]) if whole else {}, named)
+    has_document = bool(arguments) and _is_document(arguments[0])
+    values = {name: as_json(value) for name, value in pairs(arguments[has_document:]).items()}
+    return merged(document(arguments[0]) if has_document else {}, values)
 
 
-def merged(whole: Any, named: dict[str, Any]) -> Any:
-    if named and not isinstance(whole, dict):
+def merged(data: Any, values: dict[str, Any]) -> Any:
+    """Add values to a JSON object. Raises ``InvalidSetting`` if ``data`` is not one."""
+    if values and not isinstance(data, dict):
         raise InvalidSetting(
             "values can be added by name only to a JSON object",
             code="conflicting_options",
             fix="Pass only one of them.",
         )
-    return whole | named if named else whole
+    return data | values if values else data
 
 
-def _is_document(given: str) -> bool:
-    return given == "-" or given.startswith(_DOCUMENT) or "=" not in given
+def _is_document(argument: str) -> bool:
+    return argument == "-" or argument.startswith(_DOCUMENT) or "=" not in argument
 
 
 Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only jobs of this kind.")]

@@ -98,9 +98,9 @@ def render(snapshot: Snapshot, every: float, width: int, height: int, *, paused:
         _approvals(snapshot, narrow),
     ]
     shown = [table for table in tables if table is not None]
-    room = max(2, (height - 5) // max(1, len(shown)) - 3)
+    max_rows = max(2, (height - 5) // max(1, len(shown)) - 3)
     for title, headers, rows in shown:
-        parts.append(_table(title, headers, rows, room))
+        parts.append(_table(title, headers, rows, max_rows))
     return Group(*parts, foot)
 
 
@@ -182,16 +182,16 @@ def _approvals(snapshot: Snapshot, narrow: bool) -> Part | None:
     return ("Waiting for approval", headers, rows) if rows else None
 
 
-def _table(title: str, headers: Sequence[str], rows: Rows, room: int) -> Table:
+def _table(title: str, headers: Sequence[str], rows: Rows, max_rows: int) -> Table:
     grid = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", title_style="bold", header_style="dim"
     )
     for number, header in enumerate(headers):
         grid.add_column(Text(header), no_wrap=True, overflow="ellipsis", ratio=None, min_width=4 if number else 6)
-    for row in rows[:room]:
+    for row in rows[:max_rows]:
         grid.add_row(*row)
-    if len(rows) > room:
-        grid.add_row(Text(f"… {len(rows) - room} more", style="dim"), *[Text() for _ in headers[1:]])
+    if len(rows) > max_rows:
+        grid.add_row(Text(f"… {len(rows) - max_rows} more", style="dim"), *[Text() for _ in headers[1:]])
     if not rows:
         grid.add_row(Text("none", style="dim"), *[Text() for _ in headers[1:]])
     return grid

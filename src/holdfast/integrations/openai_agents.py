@@ -302,8 +302,8 @@ class HoldfastAgent(StoreNamespace, Generic[C]):
     def _handler(self) -> Callable[..., Any]:
         async def run(ctx: Context, input: Any, context: Any = None) -> Any:
             if self._make_context is not None:
-                made = self._make_context(context)
-                context = await made if inspect.isawaitable(made) else made
+                result = self._make_context(context)
+                context = await result if inspect.isawaitable(result) else result
             try:
                 return await self._run(ctx, input, context)
             except MaxTurnsExceeded as error:

@@ -116,7 +116,7 @@ class HoldfastAgent(StoreNamespace, Generic[D, OutputT]):
                 self._durability.for_agent(agent)  # raises now what every run would raise
             except UserError as error:
                 raise InvalidSetting(
-                    str(error), code="agent_not_durable", fix="Change the agent as the message says."
+                    str(error), code="agent_not_durable", fix="Change the agent as described in the message."
                 ) from error
         self._output = _output_type(agent.output_type)
         self.kind = declare_agent(app, name, self._handler(), options)
@@ -156,8 +156,8 @@ class HoldfastAgent(StoreNamespace, Generic[D, OutputT]):
     def _handler(self) -> Callable[..., Any]:
         async def run(ctx: Context, prompt: Any, deps: Any = None, message_history: Any = None) -> Any:
             if self._make_deps is not None:
-                made = self._make_deps(deps)
-                deps = await made if inspect.isawaitable(made) else made
+                result = self._make_deps(deps)
+                deps = await result if inspect.isawaitable(result) else result
             return await self._run(ctx, prompt, deps, message_history)
 
         # Types, not names: the payload and the result are checked against them.

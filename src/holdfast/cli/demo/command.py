@@ -145,10 +145,10 @@ def demo(
     uses a new tenant, so you can repeat it.
     """
     with _stopped_by_sigterm(), _folder(keep) as folder:
-        own = url is None
+        is_temporary = url is None
         plan = Plan(
             url=f"sqlite:///{folder}/demo.db" if url is None else url,
-            tenant="demo" if own else f"demo-{secrets.token_hex(4)}",
+            tenant="demo" if is_temporary else f"demo-{secrets.token_hex(4)}",
             logs=folder,
             jobs=jobs,
             workers=workers,
@@ -159,11 +159,11 @@ def demo(
             outcome = run(plan, view)
         store = "sqlite" if _is_embedded(plan.url) else "postgresql"
         if as_json:
-            emit(document(outcome, plan, store, kept=keep or not own))
+            emit(document(outcome, plan, store, kept=keep or not is_temporary))
         else:
             sys.stderr.flush()
             print_summary(outcome, store)
-        if keep or not own:
+        if keep or not is_temporary:
             _print_location(plan, folder if keep else None)
     raise typer.Exit(0 if outcome.ok else FAILED)
 

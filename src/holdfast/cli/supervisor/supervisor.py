@@ -138,11 +138,11 @@ class Supervisor:
 
     async def run(self) -> Report:
         self._shutdown.listen()
-        tasks = [asyncio.create_task(self._keep(self._slots[0]))]
+        tasks = [asyncio.create_task(self._keep_running(self._slots[0]))]
         ready = asyncio.create_task(self._came_up.wait())
         await asyncio.wait({*tasks, ready}, return_when=asyncio.FIRST_COMPLETED)
         if self._came_up.is_set() and not self._shutdown.requested.is_set():
-            tasks += [asyncio.create_task(self._keep(slot)) for slot in self._slots[1:]]
+            tasks += [asyncio.create_task(self._keep_running(slot)) for slot in self._slots[1:]]
         ready.cancel()
         await asyncio.gather(*tasks)
         self._shutdown.over()
@@ -160,10 +160,10 @@ class Supervisor:
             fix="Read the workers' output above.",
         )
 
-    async def _keep(self, slot: Slot) -> None:
+    async def _keep_running(self, slot: Slot) -> None:
         """Run one child after another in the slot, until it needs none."""
         deaths = 0
-        while (lived := await self._one_life(slot)) is not None:
+        while (lived := await self._run_child(slot)) is not None:
             deaths = 1 if lived > STABLE_AFTER else deaths + 1
             if not self._came_up.is_set() and (slot.code == USAGE or deaths >= MAX_START_ATTEMPTS):
                 return
@@ -176,7 +176,7 @@ class Supervisor:
                 return
             slot.restarts += 1
 
-    async def _one_life(self, slot: Slot) -> float | None:
+    async def _run_child(self, slot: Slot) -> float | None:
         """Run one child to its end. Return how long it lived; None if it needs no successor."""
         try:
             child = await ChildProcess.start(replace(self._plan, number=slot.number), self._came_up.set)
