@@ -23,10 +23,11 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from dataclasses import dataclass
 from types import MethodType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R")
 
 Program = Generator[Any, Any, T]
 
@@ -119,80 +120,72 @@ class Namespace(ABC):
             program.close()
 
 
-class _Form:
+class _Form(Generic[P, R], ABC):
     """A descriptor that makes a method of a program."""
 
     def __init__(self, program: Callable[..., Any]) -> None:
         self.program = program
         self.__doc__ = program.__doc__
 
-    def _method(self, namespace: Namespace, run: Callable[[Any], Any]) -> Callable[..., Any]:
+    @overload
+    def __get__(self, namespace: None, owner: object = None) -> Self: ...
+    @overload
+    def __get__(self, namespace: Namespace, owner: object = None) -> Callable[P, R]: ...
+    def __get__(self, namespace: Namespace | None, owner: object = None) -> Any:
+        return self if namespace is None else self._bound(namespace)
+
+    @abstractmethod
+    def _bound(self, namespace: Namespace) -> Callable[P, R]: ...
+
+    def _method(self, namespace: Namespace, run: Callable[[Any], R]) -> Callable[P, R]:
         @functools.wraps(MethodType(self.program, namespace))  # bound, so that help() leaves out self
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
             return run(self.program(namespace, *args, **kwargs))
 
         return call
 
 
-class operation(_Form, Generic[P, T]):
+class operation(_Form[P, T]):
     """A method written as a program. Calling it blocks until the program has ended."""
 
     def __init__(self, program: Callable[Concatenate[Any, P], Program[T]]) -> None:
         super().__init__(program)
 
-    @overload
-    def __get__(self, namespace: None, owner: object = None) -> operation[P, T]: ...
-    @overload
-    def __get__(self, namespace: Namespace, owner: object = None) -> Callable[P, T]: ...
-    def __get__(self, namespace: Namespace | None, owner: object = None) -> Any:
-        return self if namespace is None else self._method(namespace, namespace._drive)
+    def _bound(self, namespace: Namespace) -> Callable[P, T]:
+        return self._method(namespace, namespace._drive)
 
 
-class awaited(_Form, Generic[P, T]):
+class awaited(_Form[P, Coroutine[Any, Any, T]], Generic[P, T]):
     """The async form of an operation: ``aset = awaited(set)``."""
 
     def __init__(self, form: operation[P, T]) -> None:
         super().__init__(form.program)
 
-    @overload
-    def __get__(self, namespace: None, owner: object = None) -> awaited[P, T]: ...
-    @overload
-    def __get__(self, namespace: Namespace, owner: object = None) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(self, namespace: Namespace | None, owner: object = None) -> Any:
-        if namespace is None:
-            return self
-
-        # Not ``_method``: this has to be a coroutine function.
+    def _bound(self, namespace: Namespace) -> Callable[P, Coroutine[Any, Any, T]]:
+        # Not ``_method``, because this has to be a coroutine function.
         @functools.wraps(MethodType(self.program, namespace))
-        async def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return await namespace._adrive(self.program(namespace, *args, **kwargs))
+        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            result: T = await namespace._adrive(self.program(namespace, *args, **kwargs))
+            return result
 
         return call
 
 
-class stream(_Form, Generic[P, T]):
+class stream(_Form[P, Iterator[T]], Generic[P, T]):
     """A method written as a program that emits items. Calling it gives an iterator."""
 
     def __init__(self, program: Callable[Concatenate[Any, P], Items[T]]) -> None:
         super().__init__(program)
 
-    @overload
-    def __get__(self, namespace: None, owner: object = None) -> stream[P, T]: ...
-    @overload
-    def __get__(self, namespace: Namespace, owner: object = None) -> Callable[P, Iterator[T]]: ...
-    def __get__(self, namespace: Namespace | None, owner: object = None) -> Any:
-        return self if namespace is None else self._method(namespace, namespace._iterate)
+    def _bound(self, namespace: Namespace) -> Callable[P, Iterator[T]]:
+        return self._method(namespace, namespace._iterate)
 
 
-class awaited_stream(_Form, Generic[P, T]):
+class awaited_stream(_Form[P, AsyncIterator[T]], Generic[P, T]):
     """The async form of a stream: ``aread = awaited_stream(read)``, for ``async for``."""
 
     def __init__(self, form: stream[P, T]) -> None:
         super().__init__(form.program)
 
-    @overload
-    def __get__(self, namespace: None, owner: object = None) -> awaited_stream[P, T]: ...
-    @overload
-    def __get__(self, namespace: Namespace, owner: object = None) -> Callable[P, AsyncIterator[T]]: ...
-    def __get__(self, namespace: Namespace | None, owner: object = None) -> Any:
-        return self if namespace is None else self._method(namespace, namespace._aiterate)
+    def _bound(self, namespace: Namespace) -> Callable[P, AsyncIterator[T]]:
+        return self._method(namespace, namespace._aiterate)

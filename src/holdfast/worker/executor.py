@@ -103,6 +103,8 @@ if job_log.level == logging.NOTSET:
 
 AnyOutcome = TypeVar("AnyOutcome", bound=Outcome | Settled)
 
+_FAILURES = (Failed, Crashed)
+
 # Seconds before a job whose handler lost the database is retried, drawn at random from this range.
 AFTER_OUTAGE = (1.0, 5.0)
 DATABASE_LOST = "the connection to Holdfast's database was lost while it ran"
@@ -379,7 +381,7 @@ def _retry_later(error: RetryLater, redact: Redact) -> Failed:
 
 
 def _log_outcome(claim: Claim, outcome: Outcome | Settled, seconds: float) -> None:
-    if isinstance(outcome, Failed | Crashed):
+    if isinstance(outcome, _FAILURES):
         code, message = one_line(outcome.code), one_line(outcome.message)
         extra = log_fields(claim) | {"duration": round(seconds, 6), "outcome": outcome_label(outcome), "error": code}
         log.warning("Job %s (%s) failed: %s: %s", claim.id, one_line(claim.kind), code, message, extra=extra)

@@ -280,9 +280,8 @@ def standard_tasks(
         return MaintenanceTask(name, every, lambda store: operation(store)(TASK_BATCH, tenant), **options)
 
     callbacks = batches("callbacks", promote_every, lambda store: store.workflows.fire_callbacks)
-    operations = MaintenanceTask(
-        "operations", promote_every, run=partial(run_operations, tenant=tenant), then=callbacks
-    )
+    run_bulk = partial(run_operations, tenant=tenant)
+    operations = MaintenanceTask("operations", promote_every, run=run_bulk, then=callbacks)
     subscriptions = MaintenanceTask("subscriptions", promote_every, run=partial(feed, tenant=tenant), then=operations)
     limits = batches("limits", promote_every, lambda store: store.limits.attend, then=subscriptions)
     aging = batches("aging", sweep_every, lambda store: store.queues.age)
@@ -302,9 +301,7 @@ def _recovered(sweep: Sweep) -> int:
     if sweep.leases or sweep.requeued or sweep.crashed:
         log.info(
             "Recovered %s expired leases: %s jobs back in the queue, %s counted as crashed",
-            sweep.leases,
-            sweep.requeued,
-            sweep.crashed,
+            *(sweep.leases, sweep.requeued, sweep.crashed),
         )
     return sweep.requeued + sweep.crashed
 
