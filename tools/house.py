@@ -20,7 +20,7 @@ CONTRIBUTING = SRC.parents[1] / "CONTRIBUTING.md"
 # Names of files that every feature may have, and names that frameworks require.
 ROLES = {
     *("__init__", "__main__", "model", "operations", "store", "sqlite", "routes", "commands", "pages", "base", "codec"),
-    *("borrowed", "errors", "listener", "jobs", "leases", "ledger", "steps", "connections", "migrations"),
+    *("transactions", "errors", "listener", "jobs", "leases", "ledger", "steps", "connections", "migrations"),
 }
 # Standard nouns that end in -ing.
 STANDARD_NOUNS = {
