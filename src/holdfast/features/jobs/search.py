@@ -227,7 +227,7 @@ def _state(value: str, _: datetime) -> State:
     try:
         return State(value.lower().replace("-", "_"))
     except ValueError:
-        raise _invalid(f"there is no state {value[:50]!r}", f"States: {', '.join(State)}.") from None
+        raise _invalid(f"unknown state {value[:50]!r}", f"States: {', '.join(State)}.") from None
 
 
 def moment(value: str, now: datetime) -> datetime:
@@ -240,7 +240,9 @@ def moment(value: str, now: datetime) -> datetime:
         parsed = datetime.fromisoformat(value)
         return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise _invalid(f"{value[:50]!r} is no time", "Use 90s, 1h30m, 2d, 2027-01-31 or 2027-01-31T09:00Z.") from None
+        raise _invalid(
+            f"{value[:50]!r} is not a time", "Use 90s, 1h30m, 2d, 2027-01-31 or 2027-01-31T09:00Z."
+        ) from None
 
 
 _PARSERS: Final[Mapping[str, Callable[[str, datetime], Any]]] = {
