@@ -99,8 +99,9 @@ def test_a_job_that_asks(holdfast: Holdfast, store: Store) -> None:
     expires = at(store, 3600)
     job_id = begun(store.url, ("approval", "big-payment"))
     approval_id = document(holdfast("approvals", "list", "--json"))[0]["id"]
-    waits = f"waits for approval: big-payment ({approval_id}), 0 of 2 approvals, expires {expires}"
-    assert why(holdfast, job_id) == waits
+    assert (
+        why(holdfast, job_id) == f"waits for approval: big-payment ({approval_id}), 0 of 2 approvals, expires {expires}"
+    )
     assert listed(holdfast, job_id).endswith(" waits for approval: big-payment")
     assert steps(holdfast, job_id) == ["1 approval big-payment requested 1"]
     for person in ("ada", "bob"):

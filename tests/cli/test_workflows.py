@@ -61,7 +61,7 @@ def test_what_is_not_there_and_what_is_held(holdfast: Holdfast, store: Store) ->
     first.start()
     second.start()
     held = holdfast("jobs", "reschedule", first.ids["b"])
-    assert (held.exit_code, "waits for something else than a time" in held.stdout) == (4, True)
+    assert (held.exit_code, "it is held back" in held.stdout) == (4, True)
     page = holdfast("workflows", "list", "--limit", "1", "--json")
     assert [each["id"] for each in document(page)] == [second.id]
     rest = document(holdfast("workflows", "list", "--limit", "1", "--after", second.id, "--json"))

@@ -31,10 +31,10 @@ _CONFLICTS = {
     "not_replaceable": "the payload rules of this kind do not allow replacing a payload",
     "content_key": "the job is deduplicated by its content",
     "steps_recorded": "the job has recorded steps, which were made with the old payload",
-    "job_held": "the job waits for something else than a time",
-    "target_not_found": "the job to stand next to is not in this tenant",
-    "target_not_waiting": "the job to stand next to does not wait",
-    "other_queue": "the job to stand next to is in another queue",
+    "job_held": "the job is held back, and not because of its time",
+    "target_not_found": "the other job is not in this tenant",
+    "target_not_waiting": "the other job is not waiting",
+    "other_queue": "the other job is in another queue",
 }
 _FIXES = {
     "not_replaceable": "Declare PayloadPolicy(replaceable=True), or run: holdfast rules set KIND --replaceable",

@@ -157,7 +157,7 @@ def parse(text: str, now: datetime) -> Search:
     terms: list[PayloadTerm] = []
     for part in _PART.finditer(text):
         if part["other"]:
-            raise _invalid(f"{part['other'][:50]!r} has a quotation mark too few or too many")
+            raise _invalid(f"unbalanced quotation marks in {part['other'][:50]!r}")
         value = part["plain"] if part["quoted"] is None else _unquote(part["quoted"])
         if (part["name"] or "").startswith("payload."):
             terms.append(_term(part["name"], value))
@@ -165,19 +165,20 @@ def parse(text: str, now: datetime) -> Search:
         name = (part["name"] or "").lower()
         if not name and part["quoted"] is None and value.lower().startswith("payload.") and ":" in value:
             raise _invalid(
-                f"{value[:50]!r} is no key and value", "Write payload.order_id:7, or put the word into quotes."
+                f"expected a key and a value, got {value[:50]!r}",
+                "Write payload.order_id:7, or put the word into quotes.",
             )
         if not name:
             words += [value.strip().lower()] if value.strip() else []
             continue
         if name not in NAMES:
             raise _invalid(
-                f"there is no {name}: in a search",
-                f"There are {', '.join(f'{each}:' for each in NAMES)} and payload.KEY:."
-                " Put what is meant literally into quotes.",
+                f"unknown qualifier {name}:",
+                f"Qualifiers: {', '.join(f'{qualifier}:' for qualifier in NAMES)} and payload.KEY:."
+                " Put literal text into quotes.",
             )
         if NAMES[name] in given:
-            raise _invalid(f"{name}: is given twice, and a job has one of it")
+            raise _invalid(f"{name}: is given twice")
         given[NAMES[name]] = _value(name, value, now)
     if len(words) > MAX_WORDS:
         raise _invalid(f"a search has at most {MAX_WORDS} words without a name")
@@ -226,7 +227,7 @@ def _state(value: str, _: datetime) -> State:
     try:
         return State(value.lower().replace("-", "_"))
     except ValueError:
-        raise _invalid(f"there is no state {value[:50]!r}", f"States: {', '.join(State)}.") from None
+        raise _invalid(f"unknown state {value[:50]!r}", f"States: {', '.join(State)}.") from None
 
 
 def moment(value: str, now: datetime) -> datetime:
@@ -239,7 +240,9 @@ def moment(value: str, now: datetime) -> datetime:
         parsed = datetime.fromisoformat(value)
         return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise _invalid(f"{value[:50]!r} is no time", "Use 90s, 1h30m, 2d, 2027-01-31 or 2027-01-31T09:00Z.") from None
+        raise _invalid(
+            f"{value[:50]!r} is not a time", "Use 90s, 1h30m, 2d, 2027-01-31 or 2027-01-31T09:00Z."
+        ) from None
 
 
 _PARSERS: Final[Mapping[str, Callable[[str, datetime], Any]]] = {

@@ -310,7 +310,7 @@ class Placed:
         begin = now.replace(microsecond=0) if anchor is None else anchor
         following = draft.timing.next(now, begin)
         if following is None:
-            raise InvalidSetting(f"schedule {draft.name} has no time left: {draft.timing.text}", code="schedule_over")
+            raise InvalidSetting(f"schedule {draft.name} has no future time: {draft.timing.text}", code="schedule_over")
         return cls(
             id=id,
             draft=draft,

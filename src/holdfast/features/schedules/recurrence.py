@@ -212,14 +212,14 @@ def _expression(text: str, zone: str) -> str:
         try:
             return NAMES[text.lower()]
         except KeyError:
-            raise _invalid(f"there is no {text}; there are {', '.join(NAMES)}") from None
+            raise _invalid(f"unknown nickname {text}; use one of {', '.join(NAMES)}") from None
     cron = text.upper()
     try:
         _explained(cron)
     except (CronSimError, ValueError, AssertionError, KeyError, IndexError) as error:
-        raise _invalid(f"{text!r} is no cron expression of five or six fields: {error}") from None
+        raise _invalid(f"{text!r} is not a cron expression of five or six fields: {error}") from None
     if next(_fires(cron, zone_of(zone), datetime(2024, 1, 1, tzinfo=UTC)), None) is None:
-        raise _invalid(f"{text!r} never comes")
+        raise _invalid(f"{text!r} never fires")
     return cron
 
 
@@ -227,12 +227,12 @@ def _single(text: str, zone: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise _invalid(f"{text!r} is no time") from None
+        raise _invalid(f"{text!r} is not a time") from None
     try:
         instant = moment.astimezone(UTC) if moment.tzinfo is not None else in_zone(moment, zone_of(zone))
         instant.astimezone(zone_of(zone))  # must be displayable
     except OverflowError:
-        raise _invalid(f"{text!r} is outside of the years 1 to 9999") from None
+        raise _invalid(f"{text!r} is not within the years 1 to 9999") from None
     return instant
 
 

@@ -219,7 +219,7 @@ class Scheduler:
         try:
             placed = Placed.at(self._new_id(), draft, now).declared(self._program, digest)
         except InvalidSetting:  # a single time that has passed
-            log.info("Declared schedule %s has no time left", draft.name)
+            log.info("Declared schedule %s has no future time", draft.name)
             return
         caller = self._caller
         if not (yield from store.schedules.add(placed, caller.actor, caller.tenant).start()):

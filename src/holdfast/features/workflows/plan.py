@@ -148,7 +148,7 @@ class Plan(Part, StoreNamespace):
         """The nodes and edges; ``known`` has the ids of jobs that are already in the workflow, by name."""
         jobs = list(self.walk())
         if not jobs:
-            raise InvalidSetting("it has no jobs", code="empty_workflow")
+            raise InvalidSetting("the workflow has no jobs", code="empty_workflow")
         parents = Edges(self.kind).parents(jobs)
         cycle = find_cycle({name: [p for p in waits_for if p in parents] for name, waits_for in parents.items()})
         if cycle is not None:
