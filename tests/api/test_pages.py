@@ -80,7 +80,7 @@ async def test_every_action_does_what_it_says_and_asks_first_where_it_destroys(a
                 return re.sub(r"\s+", " ", re.search(r"<h1>(.*?)</h1>", answer.text, re.S).group(1))  # type: ignore[union-attr]
             assert answer.status_code == 303, answer.text
             shown = await http.get(answer.headers["location"])
-            said = re.search(r'class="said"[^>]*>(.*?)<', shown.text)
+            said = re.search(r'class="flash"[^>]*>(.*?)<', shown.text)
             return said.group(1) if said else answer.headers["location"]
 
         assert await post(f"/jobs/{jobs[0]}/discard") == ("Discarding needs a reason. Enter one and try again.")

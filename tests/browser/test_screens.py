@@ -147,7 +147,7 @@ def test_a_refresh_that_was_under_way_leaves_what_is_typed(open_page: Open, site
     page.keyboard.press("Tab")
     page.keyboard.type("deploy")
     held[0].continue_()
-    page.wait_for_function("window.answered")
+    until(lambda: page.evaluate("window.answered === true"), "the response arrives")
     assert page.evaluate("document.activeElement.value") == "deploy"
 
 

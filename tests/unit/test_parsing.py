@@ -50,7 +50,7 @@ def some_json(at_random: random.Random, depth: int) -> Any:
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 1024])
 def test_the_shape_is_that_of_the_value_wherever_it_is_cut(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
-    monkeypatch.setattr(json_body, "PIECE", piece)
+    monkeypatch.setattr(json_body, "CHUNK", piece)
     at_random = random.Random(53)
     deepest = 0
     for _ in range(300):

@@ -137,17 +137,17 @@ class Release(Body):
 
 
 @router.post("", status_code=201, summary="Open a lease")
-async def open_lease(request: Request, app: TheApp, wanted: OpenLease) -> OpenedLease:
+async def open_lease(request: Request, app: TheApp, body: OpenLease) -> OpenedLease:
     store, tenant = app._session.store, app._session.tenant
-    kinds, queues = _check_names(wanted.kinds, "kind"), _check_names(wanted.queues, "queue")
-    name, holder = check_name(wanted.name, "executor"), identity_of(request).actor
-    lease = await app._session.arun(store.leases.open(holder, wanted.ttl, tenant, name, kinds, queues, wanted.slots))
+    kinds, queues = _check_names(body.kinds, "kind"), _check_names(body.queues, "queue")
+    name, holder = check_name(body.name, "executor"), identity_of(request).actor
+    lease = await app._session.arun(store.leases.open(holder, body.ttl, tenant, name, kinds, queues, body.slots))
     return OpenedLease(lease=lease.id, until=lease.until)
 
 
 @router.post("/{lease}/renew", summary="Renew a lease")
-async def renew_lease(app: TheApp, lease: str, wanted: RenewLease | None = None) -> RenewedLease:
-    token = await _renew(app, lease, TTL if wanted is None else wanted.ttl)
+async def renew_lease(app: TheApp, lease: str, body: RenewLease | None = None) -> RenewedLease:
+    token = await _renew(app, lease, TTL if body is None else body.ttl)
     held = await app._session.arun(app._session.store.leases.holdings(token, app._session.tenant))
     return RenewedLease(lease=token, jobs=[HeldJob(id=each.id, attempt=each.attempt) for each in held])
 
@@ -159,23 +159,23 @@ async def end_lease(app: TheApp, lease: str) -> None:
 
 
 @router.post("/{lease}/claim", summary="Claim jobs, optionally waiting for the first")
-async def claim(request: Request, app: TheApp, broker: Broker, lease: str, wanted: ClaimJobs) -> ClaimedJobs:
+async def claim(request: Request, app: TheApp, broker: Broker, lease: str, body: ClaimJobs) -> ClaimedJobs:
     """Claim jobs. The request renews the lease, also while it waits."""
-    queues = tuple(_check_names(wanted.queues, "queue") or ())
-    kinds = None if wanted.kinds is None else tuple(_check_names(wanted.kinds, "kind") or ())
-    token = await _renew(app, lease, wanted.ttl)
-    claims = ClaimRequest(lease=token, queues=queues, want=wanted.want, kinds=kinds, tenant=app._session.tenant)
+    queues = tuple(_check_names(body.queues, "queue") or ())
+    kinds = None if body.kinds is None else tuple(_check_names(body.kinds, "kind") or ())
+    token = await _renew(app, lease, body.ttl)
+    claims = ClaimRequest(lease=token, queues=queues, want=body.want, kinds=kinds, tenant=app._session.tenant)
     jobs = await broker.claim(claims)
-    if not jobs and wanted.wait:
-        jobs = await _wait_for_jobs(request, app, broker, claims, wanted)
+    if not jobs and body.wait:
+        jobs = await _wait_for_jobs(request, app, broker, claims, body)
     return ClaimedJobs(jobs=[ClaimedJob(**job) for job in jobs])
 
 
 async def _wait_for_jobs(
-    request: Request, app: App, broker: ClaimBroker, claims: ClaimRequest, wanted: ClaimJobs
+    request: Request, app: App, broker: ClaimBroker, claims: ClaimRequest, body: ClaimJobs
 ) -> list[dict[str, Any]]:
     loop = asyncio.get_running_loop()
-    deadline, renewed = loop.time() + wanted.wait, loop.time()
+    deadline, renewed = loop.time() + body.wait, loop.time()
     stopping: asyncio.Event = request.app.state.stopping
     with broker.listening(claims.queues) as notified:
         while (left := deadline - loop.time()) > 0 and not stopping.is_set():
@@ -183,8 +183,8 @@ async def _wait_for_jobs(
             # A client that has disconnected must not get jobs: no one would run them.
             if await request.is_disconnected():
                 return []
-            if loop.time() - renewed > wanted.ttl / 3:
-                await _renew(app, claims.lease, wanted.ttl)
+            if loop.time() - renewed > body.ttl / 3:
+                await _renew(app, claims.lease, body.ttl)
                 renewed = loop.time()
             if jobs := await broker.claim(claims):
                 return jobs
@@ -197,23 +197,23 @@ async def _wait_for_jobs(
 
 
 @router.post("/{lease}/checkpoint", summary="Save a checkpoint or report progress")
-async def checkpoint(app: TheApp, broker: Broker, lease: str, wanted: Checkpoint) -> Saved:
-    job, token = parse_id(wanted.job), parse_id(lease)
-    has_progress = wanted.progress is not None or wanted.message is not None
-    if (wanted.name is None) != has_progress:
+async def checkpoint(app: TheApp, broker: Broker, lease: str, body: Checkpoint) -> Saved:
+    job, token = parse_id(body.job), parse_id(lease)
+    has_progress = body.progress is not None or body.message is not None
+    if (body.name is None) != has_progress:
         raise InvalidInput(
             "pass a name and a value, or progress and a message", code="invalid_request", fix="Send two requests."
         )
-    if wanted.name is None:
-        progress = Progress.of(wanted.progress, wanted.message, wanted.attempt, broker.redactor())
+    if body.name is None:
+        progress = Progress.of(body.progress, body.message, body.attempt, broker.redactor())
         name, text = RESERVED, progress.to_json()
     else:
-        name = check_name(wanted.name, "checkpoint")
+        name = check_name(body.name, "checkpoint")
         if name in (RESERVED, RUNNING):
             raise InvalidInput("this name is reserved", code="reserved_name")
-        text = await _pack(app, job, token, wanted.attempt, name, wanted.value)
+        text = await _pack(app, job, token, body.attempt, name, body.value)
     save = app._session.store.steps.save_checkpoint
-    if not await app._session.arun(save(job, token, wanted.attempt, name, text, app._session.tenant)):
+    if not await app._session.arun(save(job, token, body.attempt, name, text, app._session.tenant)):
         raise _stale()
     return Saved()
 
@@ -237,24 +237,24 @@ async def _pack(app: App, job: str, lease: str, attempt: int, name: str, value: 
 
 
 @router.post("/{lease}/settle", summary="Report how attempts ended")
-async def settle(app: TheApp, broker: Broker, lease: str, wanted: Settle | SettleMany) -> SettleResult | SettledMany:
+async def settle(app: TheApp, broker: Broker, lease: str, body: Settle | SettleMany) -> SettleResult | SettledMany:
     """Settle one attempt, or several (``settlements``). A single one is refused with 409 if the lease no longer holds
     it; several have one result each."""
     token = parse_id(lease)
-    if isinstance(wanted, Settle):
-        result = (await settle_all(broker, token, [wanted.report()], app._session.tenant))[0]
+    if isinstance(body, Settle):
+        result = (await settle_all(broker, token, [body.report()], app._session.tenant))[0]
         if result.reason == "not_found":
             raise NotFound("no such job in this tenant")
         if not result.settled:
             raise _stale()
         return result
-    reports = [settlement.report() for settlement in wanted.settlements]
+    reports = [settlement.report() for settlement in body.settlements]
     return SettledMany(settlements=await settle_all(broker, token, reports, app._session.tenant))
 
 
 @router.post("/{lease}/release", summary="Release jobs unfinished, at no cost")
-async def release(app: TheApp, broker: Broker, lease: str, wanted: Release) -> SettledMany:
-    reports = [Report(job.id, job.attempt, "snooze", unfinished=True) for job in wanted.jobs]
+async def release(app: TheApp, broker: Broker, lease: str, body: Release) -> SettledMany:
+    reports = [Report(job.id, job.attempt, "snooze", unfinished=True) for job in body.jobs]
     return SettledMany(settlements=await settle_all(broker, parse_id(lease), reports, app._session.tenant))
 
 
@@ -296,16 +296,16 @@ class TickRequest(Body):
 
 
 @tick_router.post("/jobs/tick", dependencies=[allowed(Scope.WORK)], summary="Run a few jobs here and now")
-async def tick(app: TheApp, wanted: TickRequest | None = None) -> TickSummary:
+async def tick(app: TheApp, body: TickRequest | None = None) -> TickSummary:
     """Run at most `limit` jobs now. Several calls may run at the same time; no job is claimed twice."""
-    wanted = wanted or TickRequest()
+    body = body or TickRequest()
     options: Ticking = {
-        "concurrency": wanted.concurrency,
-        "timeout": wanted.timeout,
+        "concurrency": body.concurrency,
+        "timeout": body.timeout,
         "tenant": app._session.tenant,
     }
-    if wanted.queues is not None:
-        options["queues"] = wanted.queues
-    ticking = app.atick(wanted.limit, **options)
+    if body.queues is not None:
+        options["queues"] = body.queues
+    ticking = app.atick(body.limit, **options)
     # A new context: handlers act in their own name, not as the caller of this route.
     return await asyncio.get_running_loop().create_task(ticking, context=contextvars.Context())

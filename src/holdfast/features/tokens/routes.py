@@ -42,13 +42,13 @@ class TokenPage(BaseModel):
 
 
 @router.post("", status_code=201, summary="Issue a token")
-async def issue_token(request: Request, app: TheApp, wanted: IssueToken) -> IssuedToken:
+async def issue_token(request: Request, app: TheApp, body: IssueToken) -> IssuedToken:
     """Issue a token for the caller's tenant, with at most the caller's own rights."""
-    refuse_beyond(identity_of(request), wanted.roles, wanted.scopes)
-    if wanted.expires_at is not None and wanted.expires_in is not None:
+    refuse_beyond(identity_of(request), body.roles, body.scopes)
+    if body.expires_at is not None and body.expires_in is not None:
         raise Refused("pass expires_at or expires_in, not both", code="conflicting_options")
-    expires = wanted.expires_at if wanted.expires_in is None else wanted.expires_in
-    issued = await app.tokens.aissue(wanted.name, roles=wanted.roles, scopes=wanted.scopes, expires=expires)
+    expires = body.expires_at if body.expires_in is None else body.expires_in
+    issued = await app.tokens.aissue(body.name, roles=body.roles, scopes=body.scopes, expires=expires)
     return IssuedToken(text=issued.text, token=issued.token)
 
 
