@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 
 from holdfast import context
+from holdfast.engine.hints import ATTRIBUTES, OPTIONS, check_options, no_attribute, option_hint
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, Dedupe, JobSpec, References
-from holdfast.engine.names import check_name, check_options, content_hash
+from holdfast.engine.names import check_name, content_hash
 from holdfast.engine.order import check_priority
 from holdfast.engine.payload import decode
 from holdfast.engine.retry import Retry, as_policy, as_stored_policy
 from holdfast.engine.times import instant_or_none
 from holdfast.engine.trace import Trace, retagged
 from holdfast.engine.units import Duration, seconds
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.limits.model import uses
 from holdfast.features.payloads.model import NO_RULE, Effective
@@ -135,6 +137,14 @@ class Kind(Generic[P, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
+    def __repr__(self) -> str:
+        return f"Kind({self.name!r}, queue={self.defaults.get('queue', DEFAULT_QUEUE)!r})"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("Kind", self, name, self.function.__name__ if name in ATTRIBUTES["Kind"] else "")
+
     def using(self, **options: Unpack[Options]) -> Kind[P, R]:
         """Return the kind with other options: ``send.using(delay="5m", key="order-7").enqueue(…)``.
 
@@ -189,7 +199,10 @@ class Kind(Generic[P, R]):
         """Check the arguments and return a call for ``app.enqueue_many``. Nothing is stored yet."""
         vault = self._session.vault
         plain = vault.keys is None and self._rule is NO_RULE  # the common case
-        payload = self._signature.pack(args, kwargs, limit=PAYLOAD_LIMIT if plain else vault.limit(self._rule))
+        try:
+            payload = self._signature.pack(args, kwargs, limit=PAYLOAD_LIMIT if plain else vault.limit(self._rule))
+        except InvalidArguments as error:
+            raise self._explained(error, kwargs) from None
         shared = self._shared_fields
         if not shared or context.current_run() is not None:
             retry_given = self._overrides_agent_retry(self._retry_given)
@@ -206,6 +219,18 @@ class Kind(Generic[P, R]):
         if not plain:
             pack_payload(spec, tenant, self._rule, vault)
         return Prepared(spec, tenant, self._signature.unpack_result, self.defaults.get("connection"))
+
+    def _explained(self, error: InvalidArguments, kwargs: Mapping[str, Any]) -> InvalidArguments:
+        """The error, with a hint if an argument is the name of an option or misspelled."""
+        hints, options = [], Options.__annotations__
+        for name in sorted(kwargs.keys() - set(self.parameters)):
+            if name in options:
+                hints.append(f"{name} is an option: {self.function.__name__}.using({name}=…).enqueue(…).")
+            elif name in OPTIONS and (hint := option_hint(name, options)):
+                hints.append(f"{hint} Options go into using(…).")
+            elif close := get_close_matches(name, self.parameters, 1):
+                hints.append(f"Did you mean {close[0]}?")
+        return InvalidArguments(error.message, fix=" ".join(hints)) if hints else error
 
 
 def pack_payload(spec: JobSpec, tenant: str, rule: Effective, vault: Vault) -> None:

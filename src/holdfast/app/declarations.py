@@ -11,9 +11,10 @@ from holdfast.app.built_in import built_in
 from holdfast.app.handlers import Declared, RunMode, wants_context
 from holdfast.app.process_handlers import Process, as_process, target_of
 from holdfast.context import Context, SyncContext
+from holdfast.engine.hints import check_options
 from holdfast.engine.hooks import AppHooks, Hooks
 from holdfast.engine.job import DEFAULT_RETRY, Enqueued
-from holdfast.engine.names import check_name, check_options
+from holdfast.engine.names import check_name
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.retry import AT_MOST_ONCE, Retry, as_policy
 from holdfast.engine.units import Duration, seconds

@@ -11,8 +11,9 @@ from holdfast.app.built_in import ALIASES
 from holdfast.app.handlers import Declared
 from holdfast.app.workflow_definitions import planner, pop_workflow_options
 from holdfast.context import Context, current
+from holdfast.engine.hints import check_options
 from holdfast.engine.job import JobSpec
-from holdfast.engine.names import check_name, check_options
+from holdfast.engine.names import check_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import as_stored_policy

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, TypedDict
 
+from holdfast.engine.hints import check_options
 from holdfast.engine.job import Dedupe, Event, Job, Verdict
-from holdfast.engine.names import check_name, check_options
+from holdfast.engine.names import check_name
 from holdfast.engine.operation import awaited, operation
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import Retry, as_stored_policy
