@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Iterator
 from typing import Any
@@ -253,6 +254,29 @@ def test_options_among_the_arguments(app: App) -> None:
     assert fix_of(y=2, zzz=3) == "Pass the arguments of the handler's signature."
     with pytest.raises(InvalidSetting, match="For broker use url, the first argument"):
         App("shop", broker="redis://")  # type: ignore[arg-type]
+
+
+@pytest.mark.req("CX-9", "DP-22")
+def test_arguments_of_a_kind_by_name(app: App) -> None:
+    @app.job
+    def add(x: int, y: int) -> int:
+        return x + y
+
+    fix = 'Pass the arguments as one dict: app.enqueue("add", {"x": …, "y": …}).'
+    with pytest.raises(InvalidArguments, match="arguments passed as options") as refused:
+        app.enqueue("add", x=1, y=2)  # type: ignore[call-arg]
+    assert refused.value.fix == fix
+    with pytest.raises(InvalidArguments, match="expected one payload, got 2") as refused:
+        app.enqueue("add", 1, 2)  # type: ignore[arg-type]
+    assert refused.value.fix == fix
+    with pytest.raises(InvalidArguments, match="an object with the arguments by name, got tuple") as refused:
+        app.enqueue("add", (1, 2))
+    assert refused.value.fix == fix
+    with pytest.raises(InvalidSetting, match="unknown options: x") as unknown:
+        app.prepare("elsewhere", x=1)  # type: ignore[call-arg]
+    assert 'app.enqueue("elsewhere", {"x": …})' in (unknown.value.fix or "")
+    with pytest.raises(InvalidArguments, match="expected one payload"):
+        asyncio.run(app.aenqueue("add", 1, 2))  # type: ignore[arg-type]
 
 
 @pytest.mark.req("CX-2")

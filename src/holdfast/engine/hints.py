@@ -146,9 +146,9 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("link", "link_error"), (_EVENT,)),
     "bind": ("For %s add a first parameter ctx: holdfast.SyncContext (holdfast.Context in async def).",),
     "base": ("hooks=[…]", "For %s use @app.job(hooks=[…])."),
+    "rate_limit": ("rate", 'For %s use app.limits.set(kind=…, rate="10/m").'),
     **dict.fromkeys(
-        ("rate_limit", "concurrency", "max_concurrency"),
-        ('For %s use app.limits.set(kind=…, rate="10/m") or app.limits.set(kind=…, concurrency=5).',),
+        ("concurrency", "max_concurrency"), ("concurrency", "For %s use app.limits.set(kind=…, concurrency=5).")
     ),
     **dict.fromkeys(("acks_late", "reject_on_worker_lost"), (_LATE,)),
     **dict.fromkeys(("ignore_result", "store_result"), ("Leave out %s: return None, and no result is stored.",)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import Final, NamedTuple, TypedDict
+from typing import Final, NamedTuple, Protocol, TypedDict
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.payload import DEFAULT_LIMIT, JsonValue, canonical, decode
@@ -26,11 +26,28 @@ _INVISIBLE: Final = re.compile(
 )
 
 
+class NamedKind(Protocol):
+    """A ``Kind``, where the name of a kind is expected."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def parameters(self) -> tuple[str, ...]: ...
+
+
+def kind_name(value: object) -> object:
+    """The name of a ``Kind``; anything else unchanged."""
+    return value.name if hasattr(value, "parameters") and hasattr(value, "name") else value
+
+
 def check_name(value: object, what: str, *, limit: int = NAME_LIMIT) -> str:
     """The name as plain ``str``, or ``InvalidSetting`` with ``what`` in its message.
 
-    For kinds, queues, tenants, tags and executors. ``*`` is refused, because it stands for every tenant.
+    For kinds, queues, tenants, tags and executors. ``*`` is refused, because it stands for every tenant. As a kind, a
+    ``Kind`` is accepted too.
     """
+    if what == "kind" and not isinstance(value, str):
+        value = kind_name(value)
     if not isinstance(value, str):
         raise _invalid_name(what, f"must be text, not {type(value).__name__}")
     # The value of a string enum's member, which would otherwise print as its class and name.
