@@ -12,8 +12,9 @@ import pytest
 import holdfast
 from holdfast import App, Backoff, Retry
 from holdfast.engine.ids import id_range
+from holdfast.engine.payload import decode
 from holdfast.engine.units import seconds
-from holdfast.errors import InvalidArguments, InvalidSetting
+from holdfast.errors import InvalidArguments, InvalidInput, InvalidPayload, InvalidSetting
 from holdfast.features.jobs.handle import Handle
 
 
@@ -277,6 +278,33 @@ def test_arguments_of_a_kind_by_name(app: App) -> None:
     assert 'app.enqueue("elsewhere", {"x": …})' in (unknown.value.fix or "")
     with pytest.raises(InvalidArguments, match="expected one payload"):
         asyncio.run(app.aenqueue("add", 1, 2))  # type: ignore[arg-type]
+
+
+class Order:
+    """An object of the caller's program."""
+
+
+@pytest.mark.req("CX-9", "DP-22")
+def test_arguments_of_another_type_are_named(app: App) -> None:
+    @app.job
+    def receipt(order: int, extra: object = None, untyped=None) -> None: ...  # type: ignore[no-untyped-def]
+
+    def refused(*args: Any) -> str:
+        with pytest.raises(InvalidInput) as caught:
+            receipt.enqueue(*args)
+        return str(caught.value)
+
+    assert "order: Input should be a valid integer, got Order" in refused(Order())
+    assert "Pass the id of the Order, not the object." in refused(Order())
+    assert "got NoneType" in refused(None)
+    assert "flush the session first" in refused(None)
+    assert "a secret" not in refused("a secret")
+    assert "Order is not JSON [payload_not_json]" in refused(1, Order())
+    assert "the id of a database object" in refused(1, None, Order())
+    assert "1,048,6" in refused(1, None, "x" * 1_048_577)
+    assert "artifact store" in refused(1, None, "x" * 1_048_577)
+    with pytest.raises(InvalidPayload, match="Write JSON, for example"):
+        decode("to=5")
 
 
 @pytest.mark.req("CX-2")
