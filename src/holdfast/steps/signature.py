@@ -155,10 +155,8 @@ class Signature:
         except ValidationError as error:
             first = _first(error)
             where = ".".join([name, *(str(part) for part in first["loc"])])
-            passed = first["input"]
-            got = (
-                "" if first["type"] == "missing" else f", got {type(passed).__name__}"
-            )  # never the value: it may be secret
+            passed = first["input"]  # never shown: it may be secret
+            got = "" if first["type"] == "missing" else f", got {type(passed).__name__}"
             fix = None
             if name in self._exact and passed is None:
                 fix = "If it is an id that the database assigns, flush the session first."
