@@ -46,8 +46,8 @@ class Options(TypedDict, total=False):
     """Start no earlier than this long from now, by the database's clock: seconds, a timedelta, or ``"1h30m"``."""
     run_at: datetime
     """Start no earlier than this time, which needs a time zone. Not together with ``delay``."""
-    deadline: datetime
-    """End the job as failed if it has not started by this time."""
+    deadline: datetime | Duration
+    """End the job as failed if it has not started by this time, or within this duration from now."""
     queue: str
     """The queue; workers serve queues. By default ``default``."""
     priority: int
@@ -259,7 +259,8 @@ def make_spec(
     dedupe = options.get("dedupe")
     if dedupe not in (None, "skip", "coalesce"):
         raise InvalidSetting(f"dedupe must be skip or coalesce, not {dedupe!r}", code="invalid_dedupe")
-    delay = options.get("delay")
+    delay, deadline = options.get("delay"), options.get("deadline")
+    at = deadline is None or isinstance(deadline, datetime)
     spec = JobSpec(
         id=new_id(),
         kind=kind,
@@ -268,7 +269,8 @@ def make_spec(
         priority=check_priority(options.get("priority", 0)),
         delay=None if delay is None else seconds(delay, "delay"),
         run_at=instant_or_none(options.get("run_at"), "run_at"),
-        deadline_at=instant_or_none(options.get("deadline"), "deadline"),
+        deadline_at=instant_or_none(deadline, "deadline") if at else None,
+        deadline_in=None if at else seconds(deadline, "deadline"),
         retry=as_policy(options.get("retry", DEFAULT_RETRY)),
         retry_given=retry_given,
         retry_as=check_retry_as(options.get("retry_as")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from holdfast.engine.payload import decode
 from holdfast.engine.units import seconds
 from holdfast.errors import InvalidArguments, InvalidInput, InvalidPayload, InvalidSetting
 from holdfast.features.jobs.handle import Handle
+from holdfast.features.schedules.recurrence import Timing
 
 
 @pytest.mark.req("CX-9", "DP-9")
@@ -305,6 +307,39 @@ def test_arguments_of_another_type_are_named(app: App) -> None:
     assert "artifact store" in refused(1, None, "x" * 2_000_000)
     with pytest.raises(InvalidPayload, match="Write JSON, for example"):
         decode("to=5")
+
+
+@pytest.mark.req("CX-9", "DP-22")
+def test_intervals_and_mistakes_of_schedules(app: App) -> None:
+    for interval in (30, 30.0, timedelta(seconds=30)):
+        assert Timing.of(interval) == Timing.of("every 30s")
+    assert Timing.of(1.5).every == timedelta(seconds=1.5)
+    app.schedule(timedelta(hours=1), kind="tidy")
+    for definition, hint in (
+        ({"cron": "0 3 * * *"}, "For cron use timing, the first argument"),
+        ({"args": ("a",)}, "For args use payload={…}, the arguments by name"),
+        ({"timezone": "UTC"}, "For timezone use tz"),
+    ):
+        with pytest.raises(InvalidSetting) as refused:
+            app.schedule("@daily", **definition)  # type: ignore[arg-type]
+        assert hint in str(refused.value)
+    with pytest.raises(InvalidSetting, match="For cron use timing"):
+        app.schedule(cron="0 3 * * *")  # type: ignore[call-arg]
+    with pytest.raises(InvalidSetting, match='For example "0 9'):
+        app.schedule()
+    with pytest.raises(InvalidSetting, match="must be text of 1 to 200 characters, not list"):
+        app.schedule(["@daily"])  # type: ignore[arg-type]
+
+
+@pytest.mark.req("CX-9", "DP-22")
+def test_retry_policies_that_are_none(app: App) -> None:
+    for wrong in (3, False):
+        with pytest.raises(
+            InvalidSetting, match=r"for no retry Retry\(max_attempts=1\).*Presets: patient"
+        ):
+            app.job(retry=wrong)  # type: ignore[call-overload]
+    with pytest.raises(InvalidSetting, match=r"use Backoff\(base=5\)"):
+        Retry(backoff=5)  # type: ignore[arg-type]
 
 
 @pytest.mark.req("CX-2")

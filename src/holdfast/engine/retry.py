@@ -212,7 +212,10 @@ def as_backoff(value: object) -> Backoff:
     if isinstance(value, str):
         return preset(value)
     if not isinstance(value, Backoff):
-        raise _refused("backoff must be a Backoff, or the name of a preset")
+        raise _refused(
+            f"backoff must be a Backoff or the name of a preset, not {type(value).__name__}",
+            f"For seconds use Backoff(base=5). Presets: {', '.join(PRESETS)}.",
+        )
     return value
 
 
@@ -234,7 +237,11 @@ def as_policy(value: object) -> Retry:
     if isinstance(value, str):
         return Retry(backoff=preset(value))
     if not isinstance(value, Retry):
-        raise _refused(f"retry must be a Retry or the name of a preset, not {type(value).__name__}")
+        raise _refused(
+            f"retry must be a Retry or the name of a preset, not {type(value).__name__}",
+            "For 3 attempts use Retry(max_attempts=3), for no retry Retry(max_attempts=1). "
+            f"Presets: {', '.join(PRESETS)}.",
+        )
     return value
 
 

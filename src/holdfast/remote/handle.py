@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict
 
 from holdfast.engine.hints import check_options
@@ -33,7 +33,7 @@ class JobOptions(TypedDict, total=False):
 
     delay: Duration
     run_at: datetime
-    deadline: datetime
+    deadline: datetime | Duration
     queue: str
     priority: int
     key: str
@@ -70,6 +70,8 @@ def prepare_call(kind: str, payload: Any, options: JobOptions) -> Call:
     encode(values, limit=PAYLOAD_LIMIT)
     fields = with_policies(options)
     key = fields.pop("key", None)
+    if not isinstance(fields.get("deadline"), datetime | None):  # HTTP takes a time
+        fields["deadline"] = datetime.now(UTC) + timedelta(seconds=seconds(fields["deadline"], "deadline"))
     for name in ("run_at", "deadline"):
         check_aware(fields.get(name), name)
     if "delay" in fields:
