@@ -334,12 +334,29 @@ def test_intervals_and_mistakes_of_schedules(app: App) -> None:
 @pytest.mark.req("CX-9", "DP-22")
 def test_retry_policies_that_are_none(app: App) -> None:
     for wrong in (3, False):
-        with pytest.raises(
-            InvalidSetting, match=r"for no retry Retry\(max_attempts=1\).*Presets: patient"
-        ):
+        with pytest.raises(InvalidSetting, match=r"for no retry Retry\(max_attempts=1\).*Presets: patient"):
             app.job(retry=wrong)  # type: ignore[call-overload]
     with pytest.raises(InvalidSetting, match=r"use Backoff\(base=5\)"):
         Retry(backoff=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.req("CX-9", "DP-22")
+@pytest.mark.parametrize(
+    ("url", "fix"),
+    [
+        ("postgresql+psycopg://localhost/shop", "Leave out +psycopg"),
+        ("sqlite+aiosqlite:///shop.db", "Leave out +aiosqlite"),
+        ("/tmp/shop.db", "Use sqlite:////tmp/shop.db."),
+        ("shop.sqlite3", "Use sqlite:///shop.sqlite3."),
+        ("shop", "App(url, name=…)"),
+        ("redis://localhost", "Use sqlite:///jobs.db or postgresql://"),
+        (7, "Use sqlite:///jobs.db or postgresql://"),
+    ],
+)
+def test_urls_of_other_libraries(url: Any, fix: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        App(url)
+    assert (refused.value.code, fix in (refused.value.fix or "")) == ("invalid_url", True)
 
 
 @pytest.mark.req("CX-2")

@@ -46,6 +46,11 @@ ATTRIBUTES: Final[Mapping[str, Mapping[str, str]]] = {
         "cancel": "Use handle.cancel() or app.jobs.cancel(id).",
         "result": "Use the handle that %s.enqueue(…) returns, or %s.handle(id).",
     },
+    "HoldfastTask": {
+        **dict.fromkeys(("delay", "send", "submit", "adelay"), "Use %s.enqueue(…), or await %s.aenqueue(…)."),
+        "apply_async": "Use %s.using(run_after=…, queue_name=…).enqueue(…).",
+        **dict.fromkeys(("s", "si", "signature"), "Use a workflow of native jobs: app.workflow(…)."),
+    },
     "Handle": {
         "status": "Use handle.state().",
         "ready": "Use handle.state().finished.",
@@ -99,6 +104,7 @@ ATTRIBUTES: Final[Mapping[str, Mapping[str, str]]] = {
 
 _DELAY: Final = 'delay (seconds, a timedelta, or text such as "5m")'
 _TIME: Final = "run_at (a datetime)"
+_AFTER: Final = "run_after (a datetime)"
 _POLICY: Final = "retry=Retry(max_attempts=…)"
 _FIRST: Final = "which counts the first attempt as well"
 _BASE: Final = "backoff=Backoff(base=…)"
@@ -107,22 +113,22 @@ _URL: Final = 'url, the first argument: App("postgresql://…", name="shop")'
 _EVENT: Final = "For %s use a workflow with job.on_success(…) or job.on_failure(…)."
 _LATE: Final = "Leave out %s: jobs of a lost worker run again. at_most_once=True is the opposite."
 _ARGUMENTS: Final = ("payload={…}, the arguments by name", "For %s pass the arguments to enqueue(…).")
-_PER_JOB: Final = ("run_at", "deadline", "key", "dedupe", "tenant", "connection")
+_PER_JOB: Final = ("deadline", "key", "dedupe", "tenant", "connection")
 _PER_KIND: Final = ("timeout", "at_most_once", "process", "requires_approval", "keep", "cost", "rules", "hooks")
 
 # Alternatives, the best first. One that starts with a capital letter is a sentence and applies to the options of jobs.
 # Others start with an option, and apply where that exists. ``%s`` stands for the name that was tried.
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     **{name: (f"For {name} use kind.using({name}=…).enqueue(…).",) for name in _PER_JOB},
-    "delay": ("base", _BASE, "For %s use kind.using(delay=…).enqueue(…)."),
+    "delay": ("base", _BASE, _AFTER, "For %s use kind.using(delay=…).enqueue(…)."),
     **{name: (f"For {name} use @app.job({name}=…): it belongs to the kind.",) for name in _PER_KIND},
     **dict.fromkeys(
-        ("eta", "scheduled_at", "schedule_at", "process_after", "run_after", "at"),
-        (_TIME, "For %s use kind.using(run_at=…).enqueue(…)."),
+        ("eta", "run_at", "scheduled_at", "schedule_at", "process_after", "run_after", "at"),
+        (_TIME, _AFTER, "For %s use kind.using(run_at=…).enqueue(…)."),
     ),
     **dict.fromkeys(
         ("countdown", "schedule_in", "defer_by", "after"),
-        (_DELAY, _BASE, "For %s use kind.using(delay=…).enqueue(…)."),
+        (_DELAY, _BASE, _AFTER, "For %s use kind.using(delay=…).enqueue(…)."),
     ),
     "expires": (
         "deadline (a datetime, or a duration from now)",
@@ -143,6 +149,7 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "concurrency_key": ("limit_key",),
     **dict.fromkeys(("routing_key", "exchange", "queue_name"), ("queue",)),
     "headers": ("tags",),
+    "queue": ("queue_name",),
     **dict.fromkeys(("link", "link_error"), (_EVENT,)),
     "bind": ("For %s add a first parameter ctx: holdfast.SyncContext (holdfast.Context in async def).",),
     "base": ("hooks=[…]", "For %s use @app.job(hooks=[…])."),
