@@ -174,7 +174,7 @@ def test_a_kind_is_accepted_where_its_name_is_expected(app: App) -> None:
     app.limits.remove(kind=fetch)
     assert app.pauses.set(kind=fetch, reason="a test").name == "fetch"
     app.pauses.remove(kind=fetch)
-    job = app.enqueue(fetch, {"page": 1})  # type: ignore[arg-type]
+    job = app.enqueue(fetch, {"page": 1})
     assert [found.id for found in app.jobs.list(kind=fetch)] == [job.id]
     assert app.schedules.add("often", "every 1h", kind=fetch, payload={"page": 1}).kind == "fetch"
 

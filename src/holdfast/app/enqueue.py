@@ -14,7 +14,7 @@ from holdfast.app.workflow_definitions import planner, pop_workflow_options
 from holdfast.context import Context, current
 from holdfast.engine.hints import check_options
 from holdfast.engine.job import JobSpec
-from holdfast.engine.names import check_name
+from holdfast.engine.names import NamedKind, check_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import as_stored_policy
@@ -46,7 +46,9 @@ class Enqueuing(StoreNamespace):
     _kinds: dict[str, Declared]
     _all_kinds: Mapping[str, Declared]
 
-    def enqueue(self, kind: str, payload: Any = None, *more: Never, **options: Unpack[Options]) -> Handle[Any]:
+    def enqueue(
+        self, kind: str | NamedKind, payload: Any = None, *more: Never, **options: Unpack[Options]
+    ) -> Handle[Any]:
         """Enqueue a job by the name of its kind: ``app.enqueue("send", {"to": "a@example.com"}, priority=5)``.
 
         The kind may be declared in another program. If this app declares it, the arguments are checked and the kind's
@@ -55,7 +57,9 @@ class Enqueuing(StoreNamespace):
         prepared = self._prepare(kind, payload, options, more)
         return self._session.enqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
-    async def aenqueue(self, kind: str, payload: Any = None, *more: Never, **options: Unpack[Options]) -> Handle[Any]:
+    async def aenqueue(
+        self, kind: str | NamedKind, payload: Any = None, *more: Never, **options: Unpack[Options]
+    ) -> Handle[Any]:
         """Enqueue a job by the name of its kind without blocking the event loop; see ``enqueue``."""
         declared = self._kinds.get(kind if isinstance(kind, str) else check_name(kind, "kind"))
         if declared is not None and declared.kind._rule.store:  # writing to the artifact store may block
@@ -64,7 +68,9 @@ class Enqueuing(StoreNamespace):
             prepared = self._prepare(kind, payload, options, more)
         return await self._session.aenqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
-    def prepare(self, kind: str, payload: Any = None, *more: Never, **options: Unpack[Options]) -> Prepared[Any]:
+    def prepare(
+        self, kind: str | NamedKind, payload: Any = None, *more: Never, **options: Unpack[Options]
+    ) -> Prepared[Any]:
         """Check the arguments of a job by the name of its kind, and return a call for ``enqueue_many``."""
         return self._prepare(kind, payload, options, more)
 
@@ -80,7 +86,9 @@ class Enqueuing(StoreNamespace):
         """Enqueue many jobs without blocking the event loop; see ``enqueue_many``."""
         return await enqueue_many.aenqueue_many(self._session, calls, connection)
 
-    def _prepare(self, kind: str, payload: Any, options: Options, more: tuple[Any, ...] = ()) -> Prepared[Any]:
+    def _prepare(
+        self, kind: str | NamedKind, payload: Any, options: Options, more: tuple[Any, ...] = ()
+    ) -> Prepared[Any]:
         name = check_name(kind, "kind")
         if name not in self._kinds:
             name = ALIASES.get(name, name)

@@ -109,7 +109,7 @@ _POLICY: Final = "retry=Retry(max_attempts=…)"
 _FIRST: Final = "which counts the first attempt as well"
 _BASE: Final = "backoff=Backoff(base=…)"
 _BACKOFF: Final = "retry=Retry(backoff=Backoff(base=…, cap=…))"
-_URL: Final = 'url, the first argument: App("postgresql://…", name="shop")'
+_URL: Final = 'url, the first argument: App(url, name="shop")'
 _EVENT: Final = "For %s use a workflow with job.on_success(…) or job.on_failure(…)."
 _LATE: Final = "Leave out %s: jobs of a lost worker run again. at_most_once=True is the opposite."
 _ARGUMENTS: Final = ("payload={…}, the arguments by name", "For %s pass the arguments to enqueue(…).")

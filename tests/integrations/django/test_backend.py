@@ -157,7 +157,8 @@ def test_what_is_refused(file: str) -> None:
 
 
 def test_first_guesses(file: str) -> None:
-    for call in (lambda: ship.enqueue(), lambda: ship.enqueue(1, 2), lambda: ship.enqueue(1, carier="post")):
+    calls: list[Any] = [ship.enqueue, lambda: ship.enqueue(1, 2), lambda: ship.enqueue(1, carier="post")]
+    for call in calls:
         with pytest.raises(InvalidArguments, match=r"shop\.tasks\.ship: "):
             call()
     assert len(app.jobs.list()) == 0

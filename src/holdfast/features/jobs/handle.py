@@ -91,7 +91,7 @@ class Handle(Namespace, Generic[R]):
     # --- reading ---
 
     @operation
-    def get(self, *args: Never, **options: Never) -> Program[Job]:
+    def get(self, /, *args: Never, **options: Never) -> Program[Job]:
         """The job as it is now; ``NotFound`` if it does not exist in this tenant."""
         if args or options:  # as Celery's get(timeout=10)
             raise InvalidArguments(

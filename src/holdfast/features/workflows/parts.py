@@ -291,14 +291,8 @@ def _links(plan: Plan, targets: Iterable[Any], on_failure: OnFailure | None) -> 
         if target is None:
             continue
         if isinstance(target, Planned | Part | str):
-            own = plan if isinstance(target, str) else target.part.plan if isinstance(target, Planned) else target.plan
-            if own is not plan:
-                what = "job" if isinstance(target, Planned) else "group"
-                raise InvalidSetting(
-                    f"{what} {target.name or own.kind!r} belongs to workflow {own.kind!r}, not to {plan.kind!r}",
-                    code="unknown_parent",
-                    fix="Add it to this workflow, or include that one: wf.include(other).",
-                )
+            if not isinstance(target, str):
+                _check_own(plan, target)
             links.append(Link(target, policy))
         elif isinstance(target, Iterable):
             links += _links(plan, target, policy)
@@ -307,6 +301,17 @@ def _links(plan: Plan, targets: Iterable[Any], on_failure: OnFailure | None) -> 
                 f"after expects jobs and groups of this workflow, got {type(target).__name__}", code="invalid_after"
             )
     return links
+
+
+def _check_own(plan: Plan, target: Planned[Any] | Part) -> None:
+    own = target.part.plan if isinstance(target, Planned) else target.plan
+    if own is not plan:
+        what = "job" if isinstance(target, Planned) else "group"
+        raise InvalidSetting(
+            f"{what} {target.name or own.kind!r} belongs to workflow {own.kind!r}, not to {plan.kind!r}",
+            code="unknown_parent",
+            fix="Add it to this workflow, or include that one: wf.include(other).",
+        )
 
 
 def _copy(source: Part, target: Part) -> None:

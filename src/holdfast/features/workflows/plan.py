@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from holdfast.engine.bound_results import CALLBACK_TAG, ResultOf, Source
 from holdfast.engine.names import check_name
 from holdfast.errors import InvalidSetting
-from holdfast.features.jobs.handle import Handle
 from holdfast.features.workflows.model import CallbackSpec, EdgeSpec, Fires, NodeSpec, OnFailure, find_cycle
 from holdfast.features.workflows.parts import Callback, Edges, Part, Planned, everything, policy, source_of
 from holdfast.stores.namespace import StoreNamespace
@@ -195,7 +194,7 @@ class Plan(Part, StoreNamespace):
 
 
 def _not_a_call(call: object) -> InvalidSetting:
-    if isinstance(call, Handle):
+    if hasattr(call, "aresult"):  # a Handle, which this feature cannot import
         what, fix = "a handle", "That job is enqueued already. Plan a new one: wf.add(fetch, 1)."
     elif isinstance(call, Planned | Part):
         what, fix = "a part of a workflow", "Pass it as an argument, or wait for it: wf.add(parse, page, after=page)."
