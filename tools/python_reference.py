@@ -216,7 +216,7 @@ def _signature(name: str, value: Any) -> Iterator[str]:
     signature = inspect.signature(value)
     parts, keyword = [], False
     for parameter in signature.parameters.values():
-        if parameter.name in ("self", "cls"):
+        if parameter.name in ("self", "cls") or parameter.annotation == "Never":  # taken for a better error only
             continue
         if parameter.kind is parameter.VAR_POSITIONAL:
             keyword = True
@@ -265,6 +265,7 @@ def value_text(default: Any) -> str:
 def type_text(annotation: Any) -> str:
     annotation = getattr(annotation, "__forward_arg__", annotation)
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    text = text.replace("NamedKind", "Kind")  # the protocol of Kind, for modules that cannot import it
     return re.sub(r"\b(?:holdfast|collections|typing|datetime)(?:\.\w+)*\.(?=\w)", "", text)
 
 

@@ -10,6 +10,8 @@
 Run the jobs with ``holdfast worker MODULE:app``.
 """
 
+from typing import TYPE_CHECKING
+
 from holdfast import webhooks
 from holdfast.app import App
 from holdfast.app.process_handlers import Process
@@ -119,3 +121,16 @@ __all__ = [
     "trace_from",
     "webhooks",
 ]
+
+if not TYPE_CHECKING:  # type checkers would accept every name
+
+    def __getattr__(name: str) -> object:
+        from sys import _getframe
+
+        from holdfast.engine.hints import ATTRIBUTES, no_attribute
+
+        error = no_attribute("holdfast", None, name)
+        # ``from holdfast import chain`` would replace an AttributeError by its own error, without the hint.
+        if name in ATTRIBUTES["holdfast"] and _getframe(1).f_code.co_name == "_handle_fromlist":
+            raise ImportError(str(error), name="holdfast")
+        raise error

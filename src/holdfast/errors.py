@@ -66,6 +66,14 @@ FIXES: Final = {
     "error": "Read the message. If it does not help, report it with the code.",
     "invalid_input": "Correct the value named in the message and try again.",
     "invalid_payload": "Pass JSON: objects with text keys, lists, text, numbers, true, false and null.",
+    "payload_not_json": "Pass text, numbers, lists and dicts; the id of a database object. With pydantic, annotate the "
+    "parameter with its type: when: datetime.",
+    "payload_not_finite": "Pass null, or text.",
+    "payload_bad_number": "Pass it as text.",
+    "payload_bad_key": "Convert the key to text.",
+    "payload_too_deep": "Flatten it.",
+    "payload_too_large": "Keep the data elsewhere and pass a reference, or use the artifact store: "
+    "see docs/guides/payloads.md.",
     "invalid_arguments": "Pass the arguments of the handler's signature.",
     "invalid_setting": "Correct the setting named in the message.",
     "refused": "Change the request, or the rule named in the message.",

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 
 from holdfast import context
+from holdfast.engine.hints import ATTRIBUTES, OPTIONS, check_options, no_attribute, option_hint
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, Dedupe, JobSpec, References
-from holdfast.engine.names import check_name, check_options, content_hash
+from holdfast.engine.names import check_name, content_hash
 from holdfast.engine.order import check_priority
 from holdfast.engine.payload import decode
 from holdfast.engine.retry import Retry, as_policy, as_stored_policy
 from holdfast.engine.times import instant_or_none
 from holdfast.engine.trace import Trace, retagged
 from holdfast.engine.units import Duration, seconds
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.limits.model import uses
 from holdfast.features.payloads.model import NO_RULE, Effective
@@ -44,8 +46,8 @@ class Options(TypedDict, total=False):
     """Start no earlier than this long from now, by the database's clock: seconds, a timedelta, or ``"1h30m"``."""
     run_at: datetime
     """Start no earlier than this time, which needs a time zone. Not together with ``delay``."""
-    deadline: datetime
-    """End the job as failed if it has not started by this time."""
+    deadline: datetime | Duration
+    """End the job as failed if it has not started by this time, or within this duration from now."""
     queue: str
     """The queue; workers serve queues. By default ``default``."""
     priority: int
@@ -138,6 +140,14 @@ class Kind(Generic[P, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
+    def __repr__(self) -> str:
+        return f"Kind({self.name!r}, queue={self.defaults.get('queue', DEFAULT_QUEUE)!r})"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("Kind", self, name, self.function.__name__ if name in ATTRIBUTES["Kind"] else "")
+
     def using(self, **options: Unpack[Options]) -> Kind[P, R]:
         """Return the kind with other options: ``send.using(delay="5m", key="order-7").enqueue(…)``.
 
@@ -192,7 +202,10 @@ class Kind(Generic[P, R]):
         """Check the arguments and return a call for ``app.enqueue_many``. Nothing is stored yet."""
         vault = self._session.vault
         plain = vault.keys is None and self._rule is NO_RULE  # the common case
-        payload = self._signature.pack(args, kwargs, limit=PAYLOAD_LIMIT if plain else vault.limit(self._rule))
+        try:
+            payload = self._signature.pack(args, kwargs, limit=PAYLOAD_LIMIT if plain else vault.limit(self._rule))
+        except InvalidArguments as error:
+            raise self._explained(error, kwargs) from None
         shared = self._shared_fields
         if not shared or context.current_run() is not None:
             retry_given = self._overrides_agent_retry(self._retry_given)
@@ -209,6 +222,18 @@ class Kind(Generic[P, R]):
         if not plain:
             pack_payload(spec, tenant, self._rule, vault)
         return Prepared(spec, tenant, self._signature.unpack_result, self.defaults.get("connection"))
+
+    def _explained(self, error: InvalidArguments, kwargs: Mapping[str, Any]) -> InvalidArguments:
+        """The error, with a hint if an argument is the name of an option or misspelled."""
+        hints, options = [], Options.__annotations__
+        for name in sorted(kwargs.keys() - set(self.parameters)):
+            if name in options:
+                hints.append(f"{name} is an option: {self.function.__name__}.using({name}=…).enqueue(…).")
+            elif name in OPTIONS and (hint := option_hint(name, options)):
+                hints.append(f"{hint} Options go into using(…).")
+            elif close := get_close_matches(name, self.parameters, 1):
+                hints.append(f"Did you mean {close[0]}?")
+        return InvalidArguments(error.message, fix=" ".join(hints)) if hints else error
 
 
 def pack_payload(spec: JobSpec, tenant: str, rule: Effective, vault: Vault) -> None:
@@ -237,7 +262,8 @@ def make_spec(
     dedupe = options.get("dedupe")
     if dedupe not in (None, "skip", "coalesce"):
         raise InvalidSetting(f"dedupe must be skip or coalesce, not {dedupe!r}", code="invalid_dedupe")
-    delay = options.get("delay")
+    delay, deadline = options.get("delay"), options.get("deadline")
+    at = deadline is None or isinstance(deadline, datetime)
     spec = JobSpec(
         id=new_id(),
         kind=kind,
@@ -246,7 +272,8 @@ def make_spec(
         priority=check_priority(options.get("priority", 0)),
         delay=None if delay is None else seconds(delay, "delay"),
         run_at=instant_or_none(options.get("run_at"), "run_at"),
-        deadline_at=instant_or_none(options.get("deadline"), "deadline"),
+        deadline_at=instant_or_none(deadline, "deadline") if at else None,
+        deadline_in=None if at else seconds(deadline, "deadline"),
         retry=as_policy(options.get("retry", DEFAULT_RETRY)),
         retry_given=retry_given,
         retry_as=check_retry_as(options.get("retry_as")),

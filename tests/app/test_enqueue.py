@@ -285,3 +285,26 @@ def test_using_leaves_the_kind_itself_alone(app: App) -> None:
     assert (urgent.enqueue("x").get().priority, urgent.enqueue("x").get().queue) == (9, "fast")
     assert (send.enqueue("x").get().priority, send.enqueue("x").get().queue) == (0, "default")
     assert send("ada", copies=3) == "ada x3"
+
+
+@pytest.mark.req("CX-19", "CX-9")
+def test_a_deadline_is_a_time_or_a_duration_from_now(app: App) -> None:
+    send, now = declare(app), app._session.run(app._store.clock.now())
+
+    def seconds_left(job: Job) -> float:
+        assert job.deadline_at is not None
+        return (job.deadline_at - now).total_seconds()
+
+    for deadline in (600, 600.0, "10m", timedelta(minutes=10)):
+        assert 600 <= seconds_left(send.using(deadline=deadline).enqueue("x").get()) < 630
+    assert 600 <= seconds_left(app.enqueue("elsewhere", deadline="10m", delay=5).get()) < 630
+    many = app.enqueue_many(send.using(deadline="10m").prepare(name) for name in "abc")
+    assert all(600 <= seconds_left(handle.get()) < 630 for handle in many)
+    app.agents.set("hasty", max_wait=300)
+    assert 300 <= seconds_left(send.using(deadline="10m", agent="hasty").enqueue("x").get()) < 330
+    assert 60 <= seconds_left(send.using(deadline="1m", agent="hasty").enqueue("x").get()) < 90
+    wf = app.workflow("soon")
+    job = wf.add(send.using(deadline="10m"), "x")
+    assert 600 <= seconds_left(wf.start()[job].get()) < 630
+    with pytest.raises(InvalidSetting, match="is not a deadline"):
+        send.using(deadline="tomorrow").enqueue("x")

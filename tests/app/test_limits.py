@@ -162,3 +162,34 @@ def test_the_second_waits_and_one_that_is_taken_away_is_told(app: App, new_app: 
         held.__exit__(None, None, None)
     with pytest.raises(NotFound, match="reservation_not_found"):
         app.reservations.release(held.id)
+
+
+@pytest.mark.req("SC-16", "DP-22")
+def test_a_kind_is_accepted_where_its_name_is_expected(app: App) -> None:
+    @app.job
+    def fetch(page: int) -> None: ...
+
+    assert app.limits.set(kind=fetch, concurrency=2).name == "fetch"
+    assert app.limits.get(kind=fetch).concurrency == 2
+    app.limits.remove(kind=fetch)
+    assert app.pauses.set(kind=fetch, reason="a test").name == "fetch"
+    app.pauses.remove(kind=fetch)
+    job = app.enqueue(fetch, {"page": 1})
+    assert [found.id for found in app.jobs.list(kind=fetch)] == [job.id]
+    assert app.schedules.add("often", "every 1h", kind=fetch, payload={"page": 1}).kind == "fetch"
+
+
+@pytest.mark.req("SC-16", "DP-22")
+def test_unknown_options_of_limits_and_pauses_are_refused(app: App) -> None:
+    for call in (
+        lambda: app.limits.set(task="call", rate="10/m"),  # type: ignore[call-arg]
+        lambda: app.limits.remove(task="call"),  # type: ignore[call-arg]
+        lambda: app.limits.get(task="call"),  # type: ignore[call-arg]
+        lambda: app.pauses.set(task="call", reason="a test"),  # type: ignore[call-arg]
+        lambda: app.pauses.remove(task="call"),  # type: ignore[call-arg]
+    ):
+        with pytest.raises(InvalidSetting, match="For task use kind") as refused:
+            call()
+        assert refused.value.code == "unknown_option"
+    with pytest.raises(InvalidSetting, match="Did you mean resource"):
+        app.reservations.set("01a1de74-eb8c-70f1-843b-cac5f6817387", resourse="gpu-0")  # type: ignore[call-arg]

@@ -275,6 +275,27 @@ def test_what_makes_no_sense_is_refused_when_it_is_planned(app: App, press: Pres
     assert app.workflows.list() == []
 
 
+@pytest.mark.req("DP-22")
+def test_what_is_added_by_mistake_is_named(app: App, press: Press) -> None:
+    wf, other = app.workflow("one"), app.workflow("two")
+    mine, theirs = wf.add(press.fetch, 1), other.add(press.fetch, 1)
+    mistakes: list[tuple[str, str, Any]] = [
+        ("invalid_call", "got a handle", lambda: wf.add(press.fetch.enqueue(1))),  # type: ignore[call-overload]
+        ("invalid_call", "got dict", lambda: wf.add({"page": 1})),  # type: ignore[call-overload]
+        ("invalid_call", "got a part of a workflow", lambda: wf.add(mine)),  # type: ignore[call-overload]
+        ("invalid_name", "not the name of a kind", lambda: wf.add("<p>1</p>")),
+        ("unknown_parent", "'fetch' belongs to workflow 'two', not to 'one'", lambda: wf.add(press.fetch, theirs)),
+        ("unknown_parent", "'fetch' belongs", lambda: wf.add(press.publish, after=theirs)),
+        ("unknown_parent", "'fetch' belongs", lambda: mine.wait_for(theirs)),
+        ("unknown_parent", "group 'two' belongs to workflow 'two'", lambda: wf.add(press.publish, after=other)),
+        ("empty_workflow", "workflow 'none' has no jobs", app.workflow("none").start),
+    ]
+    for code, text, call in mistakes:
+        with pytest.raises(InvalidSetting) as refused:
+            call()
+        assert (refused.value.code, text in refused.value.message, bool(refused.value.fix)) == (code, True, True)
+
+
 def _with_parent(app: App, press: Press, name: str) -> Any:
     wf = app.workflow("x")
     wf.add(press.fetch, 1, after=name)

@@ -53,6 +53,14 @@ def app(engine: Engine) -> Iterator[App]:
         yield app
 
 
+def test_mistakes_are_named(app: App, engine: Engine) -> None:
+    with Session(engine) as session, pytest.raises(InvalidSetting, match=r"app\.enqueue\(.*connection=session\)"):
+        enqueue(session, "receipt", 1)  # type: ignore[arg-type]
+    for url in (engine, engine.url):
+        with pytest.raises(InvalidSetting, match=r"expected text.*url_of\(engine\)"):
+            App(url)  # type: ignore[arg-type]
+
+
 def test_a_job_exists_if_the_session_commits(app: App, engine: Engine) -> None:
     @app.job
     def receipt(order: int) -> int:

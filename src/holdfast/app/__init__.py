@@ -6,11 +6,13 @@ from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
+from typing import TYPE_CHECKING, Any, Never
 
 from holdfast import config
 from holdfast.app.declarations import TemplateMaker
 from holdfast.app.handlers import Declared
 from holdfast.app.workers import Running
+from holdfast.engine.hints import check_options, no_attribute
 from holdfast.engine.hooks import AppHooks
 from holdfast.engine.names import check_name
 from holdfast.engine.operation import Program, awaited, operation
@@ -159,7 +161,9 @@ class App(Running):
         egress: EgressPolicy | None = None,
         secrets: SecretProvider | None = None,
         outgoing_headers: OutgoingHeaders | None = None,
+        **unknown: Never,
     ) -> None:
+        check_options(unknown, _PARAMETERS)
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
         self._schema, self._strict, database = schema, strict, config.database_url(url)
         self.hooks = AppHooks()
@@ -209,6 +213,11 @@ class App(Running):
         self.usage, self.audit, self.health = UsageReport(session), Audit(session), HealthChecks(session)
         self.workers = Workers(session)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("App", self, name)
+
     @property
     def artifacts(self) -> Artifacts | None:
         """The artifact store, if one is configured: ``app.artifacts.get(ref, tenant=…)``."""
@@ -238,3 +247,6 @@ class App(Running):
         finally:
             self._session.move_to(self._session.home)
             self._schema = own_schema
+
+
+_PARAMETERS = App.__init__.__annotations__.keys() - {"unknown", "return"}

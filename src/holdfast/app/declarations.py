@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
@@ -11,9 +12,10 @@ from holdfast.app.built_in import built_in
 from holdfast.app.handlers import Declared, RunMode, wants_context
 from holdfast.app.process_handlers import Process, as_process, target_of
 from holdfast.context import Context, SyncContext
+from holdfast.engine.hints import check_options
 from holdfast.engine.hooks import AppHooks, Hooks
 from holdfast.engine.job import DEFAULT_RETRY, Enqueued
-from holdfast.engine.names import check_name, check_options
+from holdfast.engine.names import check_name
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.retry import AT_MOST_ONCE, Retry, as_policy
 from holdfast.engine.units import Duration, seconds
@@ -75,7 +77,7 @@ class Timed(TypedDict, total=False):
 class ScheduleDecorator:
     """The result of ``app.schedule(…)``: a decorator for a job, unless the schedule names a kind or a template."""
 
-    def __init__(self, scheduler: Scheduler, timing: str, definition: Timed) -> None:
+    def __init__(self, scheduler: Scheduler, timing: str | float | timedelta, definition: Timed) -> None:
         self._scheduler = scheduler
         self._timing = timing
         self._definition: dict[str, Any] = {**definition}
@@ -355,17 +357,18 @@ class Declaring:
             for name, function, signature, options in built_in(self._outbound, self._reports)
         }
 
-    def schedule(self, timing: str, **definition: Unpack[Timed]) -> ScheduleDecorator:
+    def schedule(self, timing: str | float | timedelta = "", **definition: Unpack[Timed]) -> ScheduleDecorator:
         """Declare times at which jobs of a kind are created::
 
             @app.schedule("0 9 * * MON-FRI", tz="Europe/Paris")
             @app.job
             async def remind() -> None: ...
 
-        ``timing`` is a cron expression, ``@daily``, ``every 15m`` or ``at 2027-01-31 09:00``. For a kind or template
-        that is declared elsewhere, call it: ``app.schedule("@daily", kind="cleanup")``. A worker stores the schedule
-        when it starts (``app.schedules``).
+        ``timing`` is a cron expression, ``@daily``, ``every 15m`` or ``at 2027-01-31 09:00``; a number of seconds or a
+        timedelta is an interval. For a kind or template that is declared elsewhere, call it:
+        ``app.schedule("@daily", kind="cleanup")``. A worker stores the schedule when it starts (``app.schedules``).
         """
+        check_options(definition, ("timing", *Timed.__annotations__))
         return ScheduleDecorator(self._scheduler, timing, definition)
 
     def on(self, pattern: str, **options: Unpack[Following]) -> Callable[[K], K]:

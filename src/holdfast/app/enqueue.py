@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Never, ParamSpec, TypeVar, Unpack, overload
 
 from holdfast.app import enqueue_many
 from holdfast.app.built_in import ALIASES
 from holdfast.app.handlers import Declared
 from holdfast.app.workflow_definitions import planner, pop_workflow_options
 from holdfast.context import Context, current
+from holdfast.engine.hints import check_options
 from holdfast.engine.job import JobSpec
-from holdfast.engine.names import check_name, check_options
+from holdfast.engine.names import NamedKind, check_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import as_stored_policy
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.features.events.model import check_event_name
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.payloads.model import NO_RULE, Effective, together
@@ -32,6 +34,8 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 _OPTIONS = frozenset(Options.__annotations__)
+_KIND = re.compile(r"[\w.:/@+-]+")
+"""What the name of a kind in another program looks like: not like a handler's return value."""
 
 
 class Enqueuing(StoreNamespace):
@@ -42,27 +46,33 @@ class Enqueuing(StoreNamespace):
     _kinds: dict[str, Declared]
     _all_kinds: Mapping[str, Declared]
 
-    def enqueue(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Handle[Any]:
+    def enqueue(
+        self, kind: str | NamedKind, payload: Any = None, *more: Never, **options: Unpack[Options]
+    ) -> Handle[Any]:
         """Enqueue a job by the name of its kind: ``app.enqueue("send", {"to": "a@example.com"}, priority=5)``.
 
         The kind may be declared in another program. If this app declares it, the arguments are checked and the kind's
         options apply. Raises as ``Kind.enqueue``.
         """
-        prepared = self._prepare(kind, payload, options)
+        prepared = self._prepare(kind, payload, options, more)
         return self._session.enqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
-    async def aenqueue(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Handle[Any]:
+    async def aenqueue(
+        self, kind: str | NamedKind, payload: Any = None, *more: Never, **options: Unpack[Options]
+    ) -> Handle[Any]:
         """Enqueue a job by the name of its kind without blocking the event loop; see ``enqueue``."""
-        declared = self._kinds.get(kind)
+        declared = self._kinds.get(kind if isinstance(kind, str) else check_name(kind, "kind"))
         if declared is not None and declared.kind._rule.store:  # writing to the artifact store may block
-            prepared = await asyncio.to_thread(self._prepare, kind, payload, options)
+            prepared = await asyncio.to_thread(self._prepare, kind, payload, options, more)
         else:
-            prepared = self._prepare(kind, payload, options)
+            prepared = self._prepare(kind, payload, options, more)
         return await self._session.aenqueue(prepared.spec, prepared.tenant, prepared.decode, prepared.connection)
 
-    def prepare(self, kind: str, payload: Any = None, **options: Unpack[Options]) -> Prepared[Any]:
+    def prepare(
+        self, kind: str | NamedKind, payload: Any = None, *more: Never, **options: Unpack[Options]
+    ) -> Prepared[Any]:
         """Check the arguments of a job by the name of its kind, and return a call for ``enqueue_many``."""
-        return self._prepare(kind, payload, options)
+        return self._prepare(kind, payload, options, more)
 
     def enqueue_many(self, calls: Iterable[Prepared[R]], *, connection: object | None = None) -> list[Handle[R]]:
         """Enqueue many jobs in one transaction per tenant: ``app.enqueue_many(send.prepare(to) for to in addresses)``.
@@ -76,12 +86,18 @@ class Enqueuing(StoreNamespace):
         """Enqueue many jobs without blocking the event loop; see ``enqueue_many``."""
         return await enqueue_many.aenqueue_many(self._session, calls, connection)
 
-    def _prepare(self, kind: str, payload: Any, options: Options) -> Prepared[Any]:
+    def _prepare(
+        self, kind: str | NamedKind, payload: Any, options: Options, more: tuple[Any, ...] = ()
+    ) -> Prepared[Any]:
         name = check_name(kind, "kind")
         if name not in self._kinds:
             name = ALIASES.get(name, name)
+        if more:
+            raise InvalidArguments(f"{name}: expected one payload, got {len(more) + 1}", fix=self._by_name(name))
         if not options.keys() <= _OPTIONS:
-            check_options(options, _OPTIONS)
+            if payload is None and options.keys() - _OPTIONS <= set(self._parameters(name)):
+                raise InvalidArguments(f"{name}: arguments passed as options", fix=self._by_name(name))
+            check_options(options, _OPTIONS, fix=self._by_name(name) if payload is None else "")
         declared = self._all_kinds.get(name)
         text, rule = self._payload(name, payload)
         decode: Callable[[Any], Any] = _unchanged
@@ -105,9 +121,23 @@ class Enqueuing(StoreNamespace):
         declared, values = self._all_kinds.get(kind), {} if payload is None else payload
         if declared is None:
             return encode(values, limit=max(PAYLOAD_LIMIT, self._session.vault.limit(rule))), rule
+        if not isinstance(values, Mapping):
+            raise InvalidArguments(
+                f"{kind}: the payload must be an object with the arguments by name, got {type(values).__name__}",
+                fix=self._by_name(kind),
+            )
         rule = together(declared.kind._rule, rule)
         limit = max(PAYLOAD_LIMIT, self._session.vault.limit(rule))
         return declared.kind._signature.pack((), values, limit=limit), rule
+
+    def _parameters(self, kind: str) -> tuple[str, ...]:
+        declared = self._all_kinds.get(kind)
+        return () if declared is None else declared.kind.parameters
+
+    def _by_name(self, kind: str) -> str:
+        """How to pass arguments to a kind that is given by its name."""
+        names = ", ".join(f'"{name}": …' for name in self._parameters(kind) or ("x",))
+        return f'Pass the arguments as one dict: app.enqueue("{kind}", {{{names}}}).'
 
     def _make(self, kind: str, payload: Any, options: dict[str, Any]) -> JobSpec:
         return self._prepare(kind, payload, Options(**options)).spec  # type: ignore[typeddict-item]
@@ -192,6 +222,12 @@ class Enqueuing(StoreNamespace):
             return kind.using(**options).prepare(*args)
         if len(args) > 1:
             raise InvalidSetting("a job spawned by name takes one payload", code="conflicting_options")
+        if isinstance(kind, str) and kind not in self._all_kinds and not _KIND.fullmatch(kind):
+            raise InvalidSetting(
+                f"{kind[:60]!r} is not the name of a kind",
+                code="invalid_name",
+                fix="Pass the kind and its arguments without calling it: wf.add(fetch, 1), not wf.add(fetch(1)).",
+            )
         return self._prepare(kind, args[0] if args else None, Options(**options))  # type: ignore[typeddict-item]
 
 

@@ -57,6 +57,8 @@ class JobSpec:
     delay: float | None = None
     run_at: datetime | None = None
     deadline_at: datetime | None = None
+    deadline_in: float | None = None
+    """The deadline in seconds from now, by the store's clock, instead of ``deadline_at``."""
     retry: Retry = DEFAULT_RETRY
     retry_given: bool = False
     """Whether the policy was given for this job or its kind. If so, the policy of an agent does not replace it."""

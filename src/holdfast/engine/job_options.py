@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from holdfast.engine.names import check_name, check_options
+from holdfast.engine.hints import check_options
+from holdfast.engine.names import check_name
 from holdfast.engine.order import check_priority
 from holdfast.engine.retry import DEFAULT_MAX_ATTEMPTS, PATIENT, Backoff, Retry, as_stored_policy
 from holdfast.engine.units import seconds

@@ -1,4 +1,4 @@
-"""Checks of names and options, content keys of jobs, and cursors of pages.
+"""Checks of names, content keys of jobs, and cursors of pages.
 
 Invariant: two different (kind, tenant, payload) never have the same content key, and the order of a payload's keys
 never changes it.
@@ -6,12 +6,10 @@ never changes it.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable
-from typing import Final, NamedTuple, TypedDict
+from typing import Final, NamedTuple, Protocol, TypedDict
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.payload import DEFAULT_LIMIT, JsonValue, canonical, decode
@@ -28,11 +26,28 @@ _INVISIBLE: Final = re.compile(
 )
 
 
+class NamedKind(Protocol):
+    """A ``Kind``, where the name of a kind is expected."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def parameters(self) -> tuple[str, ...]: ...
+
+
+def kind_name(value: object) -> object:
+    """The name of a ``Kind``; anything else unchanged."""
+    return value.name if hasattr(value, "parameters") and hasattr(value, "name") else value
+
+
 def check_name(value: object, what: str, *, limit: int = NAME_LIMIT) -> str:
     """The name as plain ``str``, or ``InvalidSetting`` with ``what`` in its message.
 
-    For kinds, queues, tenants, tags and executors. ``*`` is refused, because it stands for every tenant.
+    For kinds, queues, tenants, tags and executors. ``*`` is refused, because it stands for every tenant. As a kind, a
+    ``Kind`` is accepted too.
     """
+    if what == "kind" and not isinstance(value, str):
+        value = kind_name(value)
     if not isinstance(value, str):
         raise _invalid_name(what, f"must be text, not {type(value).__name__}")
     # The value of a string enum's member, which would otherwise print as its class and name.
@@ -49,47 +64,6 @@ def check_name(value: object, what: str, *, limit: int = NAME_LIMIT) -> str:
     if name == "*":
         raise _invalid_name(what, "must not be '*', which stands for every tenant")
     return name
-
-
-# Names of options in other queues, and the options to use here.
-_OTHER_NAMES: Final = {
-    "eta": "run_at (a datetime)",
-    "scheduled_at": "run_at (a datetime)",
-    "schedule_at": "run_at (a datetime)",
-    "process_after": "run_at (a datetime)",
-    "schedule_in": 'delay (seconds, a timedelta, or text such as "5m")',
-    "countdown": 'delay (seconds, a timedelta, or text such as "5m")',
-    "expires": "deadline (a datetime)",
-    "max_retries": "retry=Retry(max_attempts=…), which counts the first attempt as well",
-    "max_attempts": "retry=Retry(max_attempts=…)",
-    "retries": "retry=Retry(max_attempts=…), which counts the first attempt as well",
-    "task_id": "key (an idempotency key)",
-    "idempotency_key": "key",
-    "unique": 'key, or dedupe="skip"',
-    "concurrency_key": "limit_key",
-    "name": 'the first argument: @app.job("name")',
-}
-
-
-def check_options(given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse unknown options. The error suggests the option that was probably meant, and lists all."""
-    valid = sorted(known)
-    unknown = sorted(set(given) - set(valid))
-    if not unknown:
-        return
-    hints = []
-    for name in unknown:
-        close = difflib.get_close_matches(name, valid, 1)
-        option = _OTHER_NAMES.get(name)
-        if option is not None and re.split(r"[=, ]", option)[0] in (*valid, "the"):
-            hints.append(f"For {name} use {option}.")
-        elif close:
-            hints.append(f"Did you mean {close[0]}?")
-    raise InvalidSetting(
-        f"unknown options: {', '.join(unknown)}",
-        code="unknown_option",
-        fix=" ".join([*hints, f"There are {', '.join(valid)}."]),
-    )
 
 
 def content_key(kind: str, tenant: str | None, payload: JsonValue, *, limit: int = DEFAULT_LIMIT) -> str:

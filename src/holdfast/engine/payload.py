@@ -31,6 +31,7 @@ _BOXES: Final = frozenset({dict, list, tuple})
 _EXACT: Final = frozenset({*_BASES, bool, type(None)})
 _UNSTORED: Final = "NUL or a lone surrogate, which cannot be stored"
 _LONG: Final = f"an integer of more than {MAX_DIGITS:,} digits"
+_VALID_JSON: Final = 'Write JSON, for example {"to": "ada@example.com"}.'
 _NOT_FINITE: Final = "NaN and Infinity are not JSON"
 _DEEP: Final = f"nested more than {MAX_DEPTH} deep"
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -83,7 +84,7 @@ def decode(text: str | bytes) -> JsonValue:
         # The depth at which the reader gives up depends on the stack of the program around it.
         if _opened(error.doc[: error.pos]) > MAX_DEPTH:
             raise _refusal("payload_too_deep", "JSON text", _DEEP) from None
-        raise _refusal("payload_not_json", "JSON text", str(error)) from None
+        raise _refusal("payload_not_json", "JSON text", str(error), fix=_VALID_JSON) from None
     except ValueError as error:  # an interpreter that is configured to convert fewer digits
         raise _refusal("payload_bad_number", "JSON text", str(error)) from None
     except RecursionError:
@@ -190,7 +191,7 @@ def _write(encoder: json.JSONEncoder, value: object, limit: int, what: str) -> s
     if "\\u0000" in text:
         _inspect(value, limit, what, texts=True)
     if size > limit:
-        raise _refusal("payload_too_large", what, f"more than {limit:,} bytes")
+        raise _refusal("payload_too_large", what, f"{size:,} bytes; at most {limit:,} are allowed")
     return text
 
 
@@ -252,7 +253,7 @@ def _inspect(root: object, limit: int, what: str, *, texts: bool = False) -> Non
                 elif kind in _BOXES:
                     deeper.append((item, (trail, key)))
         if room < 0:
-            raise _refusal("payload_too_large", what, f"more than {limit:,} bytes")
+            raise _refusal("payload_too_large", what, f"at least {limit - room:,} bytes; at most {limit:,} are allowed")
         if not deeper:
             return
         level = deeper
@@ -278,10 +279,10 @@ def _check_keys(box: dict[Any, object], what: str, trail: _Trail) -> None:
             raise _refusal("payload_bad_text", what, f"a key has {_UNSTORED}", trail)
 
 
-def _refusal(code: str, what: str, why: str, trail: _Trail = None) -> InvalidPayload:
+def _refusal(code: str, what: str, why: str, trail: _Trail = None, fix: str | None = None) -> InvalidPayload:
     """``payload $.items[3].when: …``."""
     where = what if trail is None else f"{what} {path_of(trail)}"
-    return InvalidPayload(f"{where}: {why}", code=code)
+    return InvalidPayload(f"{where}: {why}", code=code, fix=fix)
 
 
 def path_of(trail: Any) -> str:

@@ -8,13 +8,14 @@ database allows, so the SQL needs no guard.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.engine.hints import check_options
 from holdfast.engine.payload import JsonValue
 from holdfast.engine.states import State
 from holdfast.engine.units import Duration, seconds
@@ -43,32 +44,6 @@ def _invalid(why: str, fix: str | None = None) -> InvalidSetting:
     return InvalidSetting(why, code="invalid_backoff", fix=fix)
 
 
-# The names of these settings in other libraries.
-_BACKOFF_NAMES: Final = {
-    **dict.fromkeys(("initial", "initial_delay", "initial_interval", "min", "delay"), "base"),
-    **dict.fromkeys(("multiplier", "exponent", "coefficient", "backoff_coefficient"), "factor"),
-    **dict.fromkeys(("max", "max_delay", "maximum", "max_interval", "limit"), "cap"),
-}
-_RETRY_NAMES: Final = {
-    **dict.fromkeys(("max_retries", "retries", "max_tries"), "max_attempts, which counts the first attempt as well"),
-    **dict.fromkeys(("attempts", "maximum_attempts"), "max_attempts"),
-    **dict.fromkeys(("delay", "wait", "interval", "countdown"), "backoff=Backoff(base=…)"),
-    **dict.fromkeys(("exceptions", "autoretry_for", "retry_exceptions"), "retry_on"),
-    "dont_autoretry_for": "give_up_on",
-}
-
-
-def _refuse_unknown(what: str, given: Mapping[str, object], known: Iterable[str], meant: Mapping[str, str]) -> None:
-    """Raise an error that names the right setting, instead of a ``TypeError``."""
-    for name in given:
-        if name not in known:
-            valid = ", ".join(known)
-            hint = f"Use {meant[name]}." if name in meant else ""
-            raise InvalidSetting(
-                f"{what} has no {name}", code="unknown_option", fix=f"{hint} There are {valid}.".strip()
-            )
-
-
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """Delays in seconds: ``base``, then ``factor`` times as long each time, up to ``cap``.
@@ -86,7 +61,7 @@ class Backoff:
     if not TYPE_CHECKING:
 
         def __new__(cls, *_: object, **given: object) -> Backoff:
-            _refuse_unknown("Backoff", given, cls.__slots__, _BACKOFF_NAMES)
+            check_options(given, cls.__slots__, "Backoff")
             return object.__new__(cls)
 
     def __post_init__(self) -> None:
@@ -198,7 +173,7 @@ class Retry:
     if not TYPE_CHECKING:
 
         def __new__(cls, *_: object, **given: object) -> Retry:
-            _refuse_unknown("Retry", given, cls.__slots__, _RETRY_NAMES)
+            check_options(given, cls.__slots__, "Retry")
             return object.__new__(cls)
 
     if TYPE_CHECKING:  # a preset's name becomes a Backoff, one exception type a tuple
@@ -237,7 +212,10 @@ def as_backoff(value: object) -> Backoff:
     if isinstance(value, str):
         return preset(value)
     if not isinstance(value, Backoff):
-        raise _refused("backoff must be a Backoff, or the name of a preset")
+        raise _refused(
+            f"backoff must be a Backoff or the name of a preset, not {type(value).__name__}",
+            f"For seconds use Backoff(base=5). Presets: {', '.join(PRESETS)}.",
+        )
     return value
 
 
@@ -259,7 +237,11 @@ def as_policy(value: object) -> Retry:
     if isinstance(value, str):
         return Retry(backoff=preset(value))
     if not isinstance(value, Retry):
-        raise _refused(f"retry must be a Retry or the name of a preset, not {type(value).__name__}")
+        raise _refused(
+            f"retry must be a Retry or the name of a preset, not {type(value).__name__}",
+            "For 3 attempts use Retry(max_attempts=3), for no retry Retry(max_attempts=1). "
+            f"Presets: {', '.join(PRESETS)}.",
+        )
     return value
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.engine.redaction import shown_url
@@ -120,7 +121,8 @@ def open_store(
     ``pool_size`` is the maximum number of connections for threads, and again for each event loop.
     """
     whole("pool_size", pool_size, 1, MOST_CONNECTIONS, "invalid_setting")
-    url = url if isinstance(url, str) else ""
+    if not isinstance(url, str):
+        raise _not_a_url(url)
     if url in _substitutes:
         return _substitutes[url]
     scheme = url.split(":", 1)[0].lower()
@@ -141,8 +143,24 @@ def open_store(
             ) from missing
         within = answer_within or ANSWER_WITHIN
         return PostgresStore(url, schema=schema, pool_size=pool_size, answer_within=within)
-    raise InvalidSetting(
-        f"{shown_url(url)} is not a database URL",
-        code="invalid_url",
-        fix="Use sqlite:///jobs.db or postgresql://user@host/database.",
-    )
+    raise _not_a_url(url)
+
+
+_DRIVER = re.compile(r"(postgresql|postgres|sqlite)\+(\w+):")
+_FILE = re.compile(r"[\w./~-]+\.(db|sqlite3?)")  # nothing that could be a password
+
+
+def _not_a_url(url: object) -> InvalidSetting:
+    """The error for anything but a URL of a database, with what was probably meant."""
+    what, fix = shown_url(url), "Use sqlite:///jobs.db or postgresql://user@host/database."
+    if not isinstance(url, str):
+        what = f"{type(url).__name__} (expected text)"
+        if type(url).__module__.startswith("sqlalchemy"):
+            fix = "Use holdfast.integrations.sqlalchemy.url_of(engine)."
+    elif driver := _DRIVER.match(url):
+        fix = f"Leave out +{driver[2]}, or use holdfast.integrations.sqlalchemy.url_of(engine)."
+    elif file := _FILE.fullmatch(url):
+        fix = f"Use sqlite:///{file[0]}."
+    elif url.isidentifier():
+        fix += " If it is the name of the app: App(url, name=…)."
+    return InvalidSetting(f"{what} is not a database URL", code="invalid_url", fix=fix)

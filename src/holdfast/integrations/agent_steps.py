@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict, get_type_hints
 
 from holdfast.app import App
 from holdfast.app.declarations import JobOptions
 from holdfast.context import Context, current
+from holdfast.engine.hints import check_options
 from holdfast.engine.outcome import Reject
 from holdfast.engine.retry import Retry
 from holdfast.engine.units import Duration
@@ -52,6 +53,20 @@ def check_agent_name(name: str | None) -> str:
             fix='Name it: Agent(…, name="support"). Its kind of job has that name.',
         )
     return name
+
+
+def check_agent(wrapper: type, agent: object, sdk: type, options: Iterable[str]) -> None:
+    """Refuse an agent that is not of this SDK, and options that ``wrapper`` does not have."""
+    if not isinstance(agent, sdk):
+        given, wanted = (type_.__module__.partition(".")[0] for type_ in (type(agent), sdk))
+        module = {"agents": "openai_agents", "pydantic_ai": "pydantic_ai"}.get(given)
+        raise InvalidSetting(
+            f"expected an Agent of {wanted}, got {given}.{type(agent).__name__}",
+            code="invalid_setting",
+            fix=f"Import HoldfastAgent from holdfast.integrations.{module}." if module else "Pass the agent itself.",
+        )
+    own = inspect.signature(wrapper).parameters.keys() - {"agent", "app", "options"}
+    check_options(options, JobOptions.__annotations__.keys() | own)
 
 
 def check_budget(budget: float | None) -> float | None:

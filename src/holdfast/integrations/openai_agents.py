@@ -32,6 +32,7 @@ from holdfast.integrations.agent_steps import (
     MODEL_TIMEOUT,
     StepOptions,
     approve_tool_call,
+    check_agent,
     check_budget,
     declare_agent,
     denial,
@@ -252,6 +253,7 @@ class HoldfastAgent(StoreNamespace, Generic[C]):
         run_config: RunConfig | None = None,
         **options: Unpack[JobOptions],
     ) -> None:
+        check_agent(HoldfastAgent, agent, Agent, options)
         settings = _Settings(
             agent=agent.name,
             model={"retry": MODEL_RETRY, "timeout": MODEL_TIMEOUT, **(model or {})},

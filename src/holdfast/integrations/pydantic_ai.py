@@ -25,6 +25,7 @@ from holdfast.features.jobs.handle import Handle
 from holdfast.integrations.agent_steps import (
     MESSAGES,
     StepOptions,
+    check_agent,
     check_agent_name,
     declare_agent,
     first_parameter,
@@ -38,7 +39,7 @@ from holdfast.stores.namespace import StoreNamespace, call
 try:
     from pydantic import TypeAdapter
     from pydantic_ai import Agent
-    from pydantic_ai.agent import EventStreamHandler
+    from pydantic_ai.agent import AbstractAgent, EventStreamHandler
     from pydantic_ai.exceptions import UsageLimitExceeded, UserError
     from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, UserContent
     from pydantic_ai.tools import DeferredToolRequests
@@ -86,6 +87,7 @@ class HoldfastAgent(StoreNamespace, Generic[D, OutputT]):
         event_stream_handler: EventStreamHandler[D] | None = None,
         **options: Unpack[JobOptions],
     ) -> None:
+        check_agent(HoldfastAgent, agent, AbstractAgent, options)
         name = check_agent_name(agent.name)
         super().__init__(app._session)
         self.agent = agent

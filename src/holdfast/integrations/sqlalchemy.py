@@ -37,12 +37,22 @@ AnyAsyncSession = AsyncSession | async_scoped_session[Any] | AsyncConnection
 
 def enqueue(session: AnySession, kind: Kind[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
     """Enqueue a job in the transaction of a session. The job exists if the session commits."""
-    return kind.using(connection=session).enqueue(*args, **kwargs)
+    return _bound(kind, session).enqueue(*args, **kwargs)
 
 
 async def aenqueue(session: AnyAsyncSession, kind: Kind[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
     """Enqueue a job in the transaction of an ``AsyncSession``. The job exists if the session commits."""
-    return await kind.using(connection=session).aenqueue(*args, **kwargs)
+    return await _bound(kind, session).aenqueue(*args, **kwargs)
+
+
+def _bound(kind: Kind[P, R], session: object) -> Kind[P, R]:
+    if not isinstance(kind, Kind):
+        raise InvalidSetting(
+            f"expected a kind, got {type(kind).__name__}",
+            code="invalid_call",
+            fix='By name: app.enqueue("kind", {…}, connection=session).',
+        )
+    return kind.using(connection=session)
 
 
 class SessionJobs(Generic[S]):

@@ -7,11 +7,12 @@ import time
 import uuid
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict
 
+from holdfast.engine.hints import check_options
 from holdfast.engine.job import Dedupe, Event, Job, Verdict
-from holdfast.engine.names import check_name, check_options
+from holdfast.engine.names import check_name
 from holdfast.engine.operation import awaited, operation
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import Retry, as_stored_policy
@@ -32,7 +33,7 @@ class JobOptions(TypedDict, total=False):
 
     delay: Duration
     run_at: datetime
-    deadline: datetime
+    deadline: datetime | Duration
     queue: str
     priority: int
     key: str
@@ -69,6 +70,8 @@ def prepare_call(kind: str, payload: Any, options: JobOptions) -> Call:
     encode(values, limit=PAYLOAD_LIMIT)
     fields = with_policies(options)
     key = fields.pop("key", None)
+    if not isinstance(fields.get("deadline"), datetime | None):  # HTTP takes a time
+        fields["deadline"] = datetime.now(UTC) + timedelta(seconds=seconds(fields["deadline"], "deadline"))
     for name in ("run_at", "deadline"):
         check_aware(fields.get(name), name)
     if "delay" in fields:

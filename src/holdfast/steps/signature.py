@@ -69,8 +69,7 @@ class Signature:
             if name in values and type(values[name]) is not self._exact.get(name):
                 if isinstance(values[name], ResultOf):
                     continue  # checked when the job runs and the result is known
-                checked = self._checked(name, adapter, values[name])
-                values[name] = adapter.dump_python(checked, mode="json", warnings=False)
+                values[name] = _dumped(adapter, self._checked(name, adapter, values[name]))
         return encode(values, limit=limit, what=self._what)
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +96,7 @@ class Signature:
     def dump(self, name: str, value: Any) -> Any:
         """One argument as it is stored in a payload."""
         adapter = self._adapters.get(name)
-        return value if adapter is None else adapter.dump_python(value, mode="json", warnings=False)
+        return value if adapter is None else _dumped(adapter, value)
 
     def unpack(self, payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a stored payload, which another release may have written."""
@@ -129,9 +128,7 @@ class Signature:
         if value is None:
             return None
         if self._result is not None and type(value) is not self._exact_result:
-            # A type or value that pydantic cannot dump. ``encode`` then refuses it as not JSON, and it is not retried.
-            with suppress(PydanticUserError, PydanticSerializationError):
-                value = self._result.dump_python(value, mode="json", warnings=False)
+            value = _dumped(self._result, value)
         return encode(value, limit=limit, what=f"result of {self._kind}")
 
     def unpack_result(self, value: Any) -> Any:
@@ -158,7 +155,14 @@ class Signature:
         except ValidationError as error:
             first = _first(error)
             where = ".".join([name, *(str(part) for part in first["loc"])])
-            raise InvalidArguments(f"{self._kind}: {where}: {first['msg']}") from None
+            passed = first["input"]  # never shown: it may be secret
+            got = "" if first["type"] == "missing" else f", got {type(passed).__name__}"
+            fix = None
+            if name in self._exact and passed is None:
+                fix = "If it is an id that the database assigns, flush the session first."
+            elif name in self._exact and type(passed).__module__ != "builtins":
+                fix = f"Pass the id of the {type(passed).__name__}, not the object."
+            raise InvalidArguments(f"{self._kind}: {where}: {first['msg']}{got}", fix=fix) from None
 
 
 class CheckedSignature(Signature):
@@ -176,6 +180,13 @@ class CheckedSignature(Signature):
         return text
 
 
+def _dumped(adapter: Any, value: Any) -> Any:
+    """The value as JSON; unchanged if pydantic cannot dump it, for ``encode`` to refuse."""
+    with suppress(PydanticUserError, PydanticSerializationError):
+        return adapter.dump_python(value, mode="json", warnings=False)
+    return value
+
+
 def _from_json(adapter: Any, value: Any) -> Any:
     """A stored value as its type. Strict types accept text for a datetime and the like from JSON only."""
     try:
@@ -190,7 +201,7 @@ def adapter_for(annotation: Any) -> Any | None:
 
 
 def _first(error: ValidationError) -> Any:
-    return error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return error.errors(include_url=False, include_context=False)[0]
 
 
 def rebuilt(annotation: Any, value: Any, what: str) -> Any:

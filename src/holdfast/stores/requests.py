@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.names import kind_name
 from holdfast.engine.retry import attempt_limit
 from holdfast.engine.states import State
 from holdfast.engine.times import instant, instant_or_none
@@ -182,6 +183,8 @@ def _checked(options: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any
     for name in ("since", "until"):
         if name in given:
             given[name] = instant(given[name], name)
+    if "kind" in given:
+        given["kind"] = kind_name(given["kind"])
     if "state" in given:
         given["state"] = _state(given["state"])
     return given

@@ -10,6 +10,7 @@ import pytest
 from agents import Agent, LocalShellTool, RunConfig, Runner, Usage, function_tool
 from agents.testing import ScriptedModel, assistant_message, function_call
 from pydantic import BaseModel
+from pydantic_ai import Agent as PydanticAgent
 
 from holdfast import App, Backoff, Context, Retry, State
 from holdfast.errors import InvalidInput
@@ -66,6 +67,14 @@ def refunds(calls: list[str]) -> Agent[None]:
         output_type=Answer,
     )
     return desk
+
+
+def test_options_of_the_agent_are_listed_and_other_agents_refused(app: App) -> None:
+    with pytest.raises(InvalidInput, match=r'For approvers use approval=\{"approvers": \[…\]\}') as refused:
+        HoldfastAgent(Agent("desk"), app, approvers=["ada"])  # type: ignore[call-arg]
+    assert "budget" in str(refused.value)
+    with pytest.raises(InvalidInput, match=r"from holdfast\.integrations\.pydantic_ai"):
+        HoldfastAgent(PydanticAgent("test", name="desk"), app)  # type: ignore[arg-type]
 
 
 @pytest.mark.every_case

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from agents import Agent as OpenAIAgent
 from pydantic import BaseModel
 from pydantic_ai import Agent, ExternalToolset, RunContext
 from pydantic_ai.exceptions import ModelHTTPError
@@ -55,6 +56,14 @@ def code_of(make: Any) -> str:
         make()
     assert caught.value.fix
     return caught.value.code
+
+
+def test_options_of_the_agent_are_listed_and_other_agents_refused(app: App) -> None:
+    with pytest.raises(InvalidInput, match=r'For approvers use approval=\{"approvers": \[…\]\}') as refused:
+        HoldfastAgent(Agent("test", name="desk"), app, approvers=["ada"])  # type: ignore[call-arg]
+    assert "usage_limits" in str(refused.value)
+    with pytest.raises(InvalidInput, match=r"from holdfast\.integrations\.openai_agents"):
+        HoldfastAgent(OpenAIAgent("desk"), app)  # type: ignore[arg-type]
 
 
 @pytest.mark.every_case

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from datetime import timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from django.db import connections, transaction
 from django.utils import timezone
 
-from holdfast.errors import HoldfastError, InvalidArguments, SchemaMismatch
+from holdfast.errors import HoldfastError, InvalidArguments, InvalidSetting, SchemaMismatch
 from holdfast.integrations.django.compat import (
     InvalidTask,
     TaskResultDoesNotExist,
@@ -153,6 +154,24 @@ def test_what_is_refused(file: str) -> None:
     for unknown in ("123", "01a1e8de-6817-7002-8018-be86ac821882", native.id):
         with pytest.raises(TaskResultDoesNotExist):
             task_backends["default"].get_result(unknown)
+
+
+def test_first_guesses(file: str) -> None:
+    calls: list[Any] = [ship.enqueue, lambda: ship.enqueue(1, 2), lambda: ship.enqueue(1, carier="post")]
+    for call in calls:
+        with pytest.raises(InvalidArguments, match=r"shop\.tasks\.ship: "):
+            call()
+    assert len(app.jobs.list()) == 0
+    with pytest.raises(InvalidSetting, match="For queue use queue_name"):
+        ship.using(queue="mail")
+    for name in ("delay", "countdown", "eta", "run_at"):
+        with pytest.raises(InvalidSetting, match=f"For {name} use run_after"):
+            ship.using(**{name: 5})
+    with pytest.raises(AttributeError, match=r"Use task\.enqueue"):
+        ship.delay(1)
+    with pytest.raises(AttributeError, match=r"Use task\.using\(run_after=…"):
+        ship.apply_async(1)
+    assert copy.copy(ship) == ship
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])

@@ -151,12 +151,14 @@ def objection(agent: Agent, kind: str, payload_bytes: int) -> AgentRefusal | Non
 def under(agent: Agent, spec: JobSpec, now: datetime) -> JobSpec:
     """The job with its agent's retry policy and deadline. A policy given for this job takes precedence."""
     deadline = spec.deadline_at
+    if spec.deadline_in is not None:
+        deadline = now + timedelta(seconds=spec.deadline_in)
     if agent.max_wait is not None:
         due = spec.run_at or (now if spec.delay is None else now + timedelta(seconds=spec.delay))
         latest = max(due, now) + timedelta(seconds=agent.max_wait)
         deadline = latest if deadline is None else min(deadline, latest)
     retry = spec.retry if spec.retry_given else agent.policy(spec.retry)
-    return dataclasses.replace(spec, retry=retry, deadline_at=deadline)
+    return dataclasses.replace(spec, retry=retry, deadline_at=deadline, deadline_in=None)
 
 
 def _stored_backoff(backoff: dict[str, Any]) -> Backoff:

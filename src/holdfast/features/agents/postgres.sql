@@ -81,7 +81,8 @@ return json_build_object(
     'max_crashes', preferred(p_job ->> 'policy', p_job ->> 'max_crashes', (p_agent).max_crashes::text),
     'backoff', nullif(preferred(p_job ->> 'policy', p_job ->> 'backoff', (p_agent).backoff::text)::jsonb,
                       '{"base": 1, "factor": 4, "cap": 7200, "jitter": true, "head": 0}'),
-    'deadline_at', agent_deadline(p_agent, (p_job ->> 'deadline_at')::timestamptz,
+    'deadline_at', agent_deadline(p_agent,
+        coalesce((p_job ->> 'deadline_at')::timestamptz, p_now + make_interval(secs => (p_job ->> 'deadline_in')::float8)),
         coalesce((p_job ->> 'run_at')::timestamptz, p_now + make_interval(secs => (p_job ->> 'delay')::float8)), p_now));
 
 create or replace function refuse_for_agent(p_agent agent, p_reason text, p_kind text, p_bytes integer) returns void

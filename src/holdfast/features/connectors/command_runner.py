@@ -26,8 +26,8 @@ from string import Formatter
 from typing import Any, Literal, TypedDict
 
 from holdfast import config
+from holdfast.engine.hints import check_options
 from holdfast.engine.job import DEFAULT_RETRY, Claim
-from holdfast.engine.names import check_options
 from holdfast.engine.outcome import Crashed, Failed, Outcome, Succeeded
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import Retry, as_policy

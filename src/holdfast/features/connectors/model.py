@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypedDict
 
-from holdfast.engine.names import check_name, check_options
+from holdfast.engine.hints import check_options
+from holdfast.engine.names import check_name
 from holdfast.engine.redaction import HIDDEN, Redactor, hide_shapes
 from holdfast.engine.units import Duration, Size, in_bytes, seconds
 from holdfast.errors import InvalidSetting, Refused

@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, Literal, TypedDict
 
+from holdfast.engine.hints import check_options
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, Event, JobSpec
 from holdfast.engine.job_options import job_options
-from holdfast.engine.names import check_name, check_options
+from holdfast.engine.names import check_name
 from holdfast.engine.order import check_priority
 from holdfast.engine.payload import canonical, encode, own
 from holdfast.engine.retry import Backoff, Retry, as_stored_policy

@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
 
+from holdfast.engine.hints import no_attribute
 from holdfast.engine.job import Artifact, Attempt, Event, Job, Liveness, References, Result, Verdict
 from holdfast.engine.operation import Namespace, Program, awaited, operation
 from holdfast.engine.order import Move
@@ -20,7 +21,15 @@ from holdfast.engine.settlement import storable
 from holdfast.engine.states import State
 from holdfast.engine.steps import Progress, Step
 from holdfast.engine.units import Duration, seconds
-from holdfast.errors import InvalidPayload, InvalidSetting, JobFailed, NotFound, StoreUnavailable, WaitTimeout
+from holdfast.errors import (
+    InvalidArguments,
+    InvalidPayload,
+    InvalidSetting,
+    JobFailed,
+    NotFound,
+    StoreUnavailable,
+    WaitTimeout,
+)
 from holdfast.features.attempts.model import AttemptLog
 from holdfast.features.jobs.attempt_files import load_artifact, load_log
 from holdfast.features.jobs.changes import FromStep, accepted, check_from_step, redrive_jobs, redrive_time
@@ -77,15 +86,18 @@ class Handle(Namespace, Generic[R]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            names = {"status": "state()", "job_id": "id", "wait": "result(timeout=…)", "ready": "state().finished"}
-            hint = f"; use handle.{names[name]}" if name in names else ""
-            raise AttributeError(f"a handle has no {name!r}{hint}")
+            raise no_attribute("Handle", self, name)
 
     # --- reading ---
 
     @operation
-    def get(self) -> Program[Job]:
+    def get(self, /, *args: Never, **options: Never) -> Program[Job]:
         """The job as it is now; ``NotFound`` if it does not exist in this tenant."""
+        if args or options:  # as Celery's get(timeout=10)
+            raise InvalidArguments(
+                "handle.get() takes no arguments: it returns the job's record",
+                fix="Use handle.result(timeout=…) to wait for the result.",
+            )
         return (yield from self._job())
 
     aget = awaited(get)

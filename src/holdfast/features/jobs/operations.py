@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from holdfast.engine.ids import id_texts, parse_id
 from holdfast.engine.job import Artifact, Attempt, Event, Job, Liveness, References, Result, Verdict
+from holdfast.engine.names import NamedKind
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.order import Move
 from holdfast.engine.retry import attempt_limit
@@ -60,7 +61,7 @@ class JobsWanted(TypedDict, total=False):
 
     tenant: str
     state: State | str | None
-    kind: str | None
+    kind: str | NamedKind | None
     queue: str | None
     agent: str | None
     executor: str | None

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple, TypedDict
 
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.engine.names import check_name
+from holdfast.engine.names import NamedKind, check_name
 from holdfast.engine.outcome import Failed, Succeeded
 from holdfast.engine.settlement import storable
 from holdfast.engine.times import instant
@@ -83,7 +83,7 @@ class LimitTarget(TypedDict, total=False):
     """The target of a limit: one of the names, or none of them for all jobs."""
 
     queue: str
-    kind: str
+    kind: str | NamedKind
     key: str
     resource: str
     agent: str
@@ -131,7 +131,7 @@ class Rule:
         return cls(scope, name, concurrency, count, per, 1 if burst is None else _whole(burst, "burst", 1))
 
 
-def counted(**names: str | None) -> tuple[str, str]:
+def counted(**names: object) -> tuple[str, str]:
     """The scope and the name of a limit or a reservation. At most one name may be given; none means everything."""
     given = [(scope, name) for scope, name in names.items() if name is not None]
     if len(given) > 1:
@@ -139,7 +139,7 @@ def counted(**names: str | None) -> tuple[str, str]:
     if not given:
         return "all", EACH
     scope, name = given[0]
-    return scope, name if name == EACH else check_name(name, scope, limit=NAME_LIMIT)
+    return scope, EACH if name == EACH else check_name(name, scope, limit=NAME_LIMIT)
 
 
 def uses(limit_key: object, resources: object) -> tuple[str, ...]:
@@ -287,7 +287,7 @@ class Named(TypedDict, total=False):
     """The target of a pause: a queue, a kind or an agent, of every tenant or of one; a tenant; or everything."""
 
     queue: str | None
-    kind: str | None
+    kind: str | NamedKind | None
     agent: str | None
     tenant: str | None
     everything: bool
@@ -295,7 +295,7 @@ class Named(TypedDict, total=False):
 
 def named(
     queue: str | None = None,
-    kind: str | None = None,
+    kind: str | NamedKind | None = None,
     agent: str | None = None,
     tenant: str | None = None,
     everything: bool = False,

@@ -6,6 +6,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Unpack
 
+from holdfast.engine.hints import check_options
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name, page_size
 from holdfast.engine.operation import Program, awaited, operation
@@ -102,6 +103,7 @@ class Reservations(StoreNamespace):
     def set(self, reservation_id: str, **what: Unpack[ReservationOptions]) -> Program[Reserved]:
         """Request a reservation, or renew it with the same id: that keeps it for another ``ttl``. It is held while it
         is ``active``; jobs that started before are still ``running``. ``hold`` does all of this for a block."""
+        check_options(what, ReservationOptions.__annotations__)
         request = _request(reservation_id, **what)
         status = yield from run(self._store.reservations.set(request, self._actor, self._tenant))
         reservation = yield from run(self._store.reservations.get(reservation_id, self._tenant))
@@ -204,6 +206,7 @@ class Pauses(StoreNamespace):
         New jobs are accepted and wait; ``refuse_enqueue=True`` refuses them. A pause of everything refuses them by
         default, and stops maintenance too: no schedule fires, no job is promoted, expired or freed.
         """
+        check_options(what, Named.__annotations__)
         pausing = Pausing.of(named(**what), reason, until, refuse_enqueue)
         return (yield from run(self._store.pauses.set(pausing, self._actor)))
 
@@ -212,6 +215,7 @@ class Pauses(StoreNamespace):
     @operation
     def remove(self, **what: Unpack[Named]) -> Program[None]:
         """End a pause, named as it was set: ``app.pauses.remove(queue="mail")``. Also enables a disabled agent."""
+        check_options(what, Named.__annotations__)
         tenant, scope, name = named(**what)
         if not (yield from run(_resume(self._caller, (tenant, scope, name)))):
             raise NotFound(
@@ -274,7 +278,12 @@ class Limits(StoreNamespace):
         limit on the same target immediately; jobs that run above a lowered limit finish.
         """
         bounds = {name: options.get(name) for name in ("concurrency", "rate", "burst")}
-        target = {name: str(value) for name, value in options.items() if name not in bounds}
+        check_options(options, LimitOptions.__annotations__)
+        target = {
+            name: str(value) if isinstance(value, int) else value
+            for name, value in options.items()
+            if name not in bounds
+        }
         rule = Rule.of(*counted(**target), **bounds)  # type: ignore[arg-type]
         return (yield from run(self._store.limits.set(rule, self._actor, self._tenant)))
 
@@ -283,6 +292,7 @@ class Limits(StoreNamespace):
     @operation
     def remove(self, **what: Unpack[LimitTarget]) -> Program[None]:
         """Remove a limit: ``app.limits.remove(queue="mail")``; without a target, the limit on all jobs."""
+        check_options(what, LimitTarget.__annotations__)
         scope, name = counted(**what)
         if not (yield from run(self._store.limits.remove(scope, name, self._actor, self._tenant))):
             raise NotFound(f"no limit on {scope} {name} in this tenant", code="limit_not_found")
@@ -299,6 +309,7 @@ class Limits(StoreNamespace):
     @operation
     def get(self, **what: Unpack[LimitTarget]) -> Program[Limit]:
         """The limit on exactly this target, or ``NotFound``."""
+        check_options(what, LimitTarget.__annotations__)
         scope, name = counted(**what)
         for limit in (yield from run(self._store.limits.list(self._tenant))):
             if (limit.tenant, limit.scope, limit.name) == (self._tenant, scope, name):

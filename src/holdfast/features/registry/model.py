@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict, get_args
 
-from holdfast.engine.names import check_name, check_options
+from holdfast.engine.hints import check_options
+from holdfast.engine.names import check_name
 from holdfast.engine.payload import encode
 from holdfast.errors import InvalidSetting, Refused
 

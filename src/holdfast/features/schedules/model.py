@@ -210,7 +210,7 @@ class ScheduleDraft:
     def of(
         cls,
         name: str,
-        timing: str,
+        timing: object,
         *,
         kind: str,
         template: str | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from holdfast.engine.job import JobSpec
@@ -49,7 +49,7 @@ class Schedules(StoreNamespace):
         self._new_id = new_id
 
     @operation
-    def add(self, /, name: str, timing: str, **definition: Any) -> Program[Schedule]:
+    def add(self, /, name: str, timing: str | float | timedelta, **definition: Any) -> Program[Schedule]:
         """Add a schedule: ``app.schedules.add("nightly", "0 3 * * *", kind="report", tz="Europe/Paris", payload={…})``.
 
         ``kind`` or ``template`` names the job, ``payload`` has its arguments. A workflow that was declared with
@@ -128,7 +128,7 @@ class Schedules(StoreNamespace):
     # --- flows ---
 
     @flow()
-    def _add(self, name: str, timing: str, definition: Mapping[str, Any]) -> Steps[Schedule]:
+    def _add(self, name: str, timing: str | float | timedelta, definition: Mapping[str, Any]) -> Steps[Schedule]:
         store, tenant = self._store, self._tenant
         draft, template = yield from self._drafted(name, timing, definition)
         now = yield from store.clock.now().start()
@@ -237,7 +237,7 @@ class Schedules(StoreNamespace):
         return template
 
     def _drafted(
-        self, name: str, timing: str, definition: Mapping[str, Any]
+        self, name: str, timing: str | float | timedelta, definition: Mapping[str, Any]
     ) -> Steps[tuple[ScheduleDraft, Template | None]]:
         template = yield from self._template(definition.get("template"))
         kind = definition.get("kind")

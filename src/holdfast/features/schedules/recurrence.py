@@ -54,9 +54,13 @@ class Timing:
 
     @classmethod
     def of(cls, text: object, zone: object = "UTC") -> Timing:
-        """Parse and check a timing. It must fire at least once."""
+        """Parse and check a timing. It must fire at least once. A number of seconds or a timedelta is an interval."""
+        if isinstance(text, int | float | timedelta) and not isinstance(text, bool):
+            length = seconds(text, "interval")
+            text = f"every {int(length) if length.is_integer() else length}s"
         if not isinstance(text, str) or not text.strip() or len(text) > TEXT_LIMIT:
-            raise _invalid(f"the times of a schedule are text of up to {TEXT_LIMIT} characters")
+            got = "" if isinstance(text, str) else f", not {type(text).__name__}"
+            raise _invalid(f"the times of a schedule must be text of 1 to {TEXT_LIMIT} characters{got}")
         key = zone_of(zone).key
         normalized = " ".join(text.split())
         if every := _EVERY.fullmatch(normalized):

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypedDict
 
-from holdfast.engine.names import check_name, check_options
+from holdfast.engine.hints import check_options
+from holdfast.engine.names import check_name
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting
 from holdfast.features.limits.model import Rule

@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
+from holdfast.engine.hints import check_options
 from holdfast.engine.job import EVERY_TENANT, JobSpec
-from holdfast.engine.names import check_name, check_options
+from holdfast.engine.names import check_name
 from holdfast.engine.payload import encode
 from holdfast.engine.retry import Backoff, Retry
 from holdfast.errors import InvalidInput, InvalidSetting

@@ -29,6 +29,7 @@ def template_of(kind: Kind[..., Any], spec: JobSpec) -> dict[str, Any]:
         "retry_given": spec.retry_given,
         "uses": list(spec.uses),
         "delay": spec.delay,
+        "deadline_in": spec.deadline_in,
         **{name: None if time is None else time.isoformat() for name, time in times.items()},
     }
 
@@ -46,6 +47,7 @@ def with_options(template: dict[str, Any], spec: JobSpec) -> JobSpec:
         retry_given=template["retry_given"],
         uses=tuple(template["uses"]),
         delay=template["delay"],
+        deadline_in=template.get("deadline_in"),
         **times,
         alike=None,
     )

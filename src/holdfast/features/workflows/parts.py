@@ -42,7 +42,7 @@ class Planned(Generic[R]):
 
     def wait_for(self, *others: Any, on_failure: OnFailure | None = None) -> Planned[R]:
         """Add dependencies to the job after it was added."""
-        self.links += _links(others, on_failure)
+        self.links += _links(self.part.plan, others, on_failure)
         return self
 
     def on_success(self, call: Kind[..., Any] | str, *args: Any, **kwargs: Any) -> Callback[Any]:
@@ -156,7 +156,7 @@ class Part:
         prepared = self.plan.prepared(call, args, kwargs)
         label = self.plan.new_name(name, prepared.spec.kind, self)
         previous = self.members[-1:] if self.mode == "sequential" else []
-        links = [*_links(previous, self.failure_policy), *_links([after, *parents], on_failure)]
+        links = [*_links(self.plan, previous, self.failure_policy), *_links(self.plan, [after, *parents], on_failure)]
         planned = Planned(label, self, prepared.spec, prepared.decode, links)
         self.members.append(planned)
         return planned
@@ -171,9 +171,9 @@ class Part:
     ) -> Part:
         """A group of jobs that run in parallel, or one after the other. ``on_failure`` applies between them, and to the
         jobs after the group unless those specify it."""
-        part = Part(self, self.plan.new_part(name, self), mode, on_failure, _links([after], None))
+        part = Part(self, self.plan.new_part(name, self), mode, on_failure, _links(self.plan, [after], None))
         if self.mode == "sequential" and self.members:
-            part.links += _links(self.members[-1:], self.failure_policy)
+            part.links += _links(self.plan, self.members[-1:], self.failure_policy)
         self.members.append(part)
         for call in calls:
             part.add(call)
@@ -284,21 +284,34 @@ def source_of(value: Planned[Any] | Part) -> Source:
     return {"map": value.spec.id} if isinstance(value, Mapped) else value.spec.id
 
 
-def _links(targets: Iterable[Any], on_failure: OnFailure | None) -> list[Link]:
+def _links(plan: Plan, targets: Iterable[Any], on_failure: OnFailure | None) -> list[Link]:
     policy = None if on_failure is None else check_on_failure(on_failure)
     links: list[Link] = []
     for target in targets:
         if target is None:
             continue
         if isinstance(target, Planned | Part | str):
+            if not isinstance(target, str):
+                _check_own(plan, target)
             links.append(Link(target, policy))
         elif isinstance(target, Iterable):
-            links += _links(target, policy)
+            links += _links(plan, target, policy)
         else:
             raise InvalidSetting(
                 f"after expects jobs and groups of this workflow, got {type(target).__name__}", code="invalid_after"
             )
     return links
+
+
+def _check_own(plan: Plan, target: Planned[Any] | Part) -> None:
+    own = target.part.plan if isinstance(target, Planned) else target.plan
+    if own is not plan:
+        what = "job" if isinstance(target, Planned) else "group"
+        raise InvalidSetting(
+            f"{what} {target.name or own.kind!r} belongs to workflow {own.kind!r}, not to {plan.kind!r}",
+            code="unknown_parent",
+            fix="Add it to this workflow, or include that one: wf.include(other).",
+        )
 
 
 def _copy(source: Part, target: Part) -> None:

@@ -93,10 +93,12 @@ class Plan(Part, StoreNamespace):
     def prepared(self, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prepared[Any]:
         if isinstance(call, str):
             prepared: Prepared[Any] = self._prepare(call, args, kwargs)
-        elif hasattr(call, "spec"):
+        elif hasattr(call, "spec") and hasattr(call, "connection"):
             prepared = call
-        else:
+        elif hasattr(call, "prepare"):
             prepared = call.prepare(*args, **kwargs)
+        else:
+            raise _not_a_call(call)
         spec = prepared.spec
         if spec.key is not None or spec.content_key is not None:
             raise InvalidSetting(
@@ -148,7 +150,9 @@ class Plan(Part, StoreNamespace):
         """The nodes and edges; ``known`` has the ids of jobs that are already in the workflow, by name."""
         jobs = list(self.walk())
         if not jobs:
-            raise InvalidSetting("the workflow has no jobs", code="empty_workflow")
+            raise InvalidSetting(
+                f"workflow {self.kind!r} has no jobs", code="empty_workflow", fix="Add jobs with wf.add(…)."
+            )
         parents = Edges(self.kind).parents(jobs)
         cycle = find_cycle({name: [p for p in waits_for if p in parents] for name, waits_for in parents.items()})
         if cycle is not None:
@@ -187,3 +191,15 @@ class Plan(Part, StoreNamespace):
         """Names in links that must be of jobs already in the workflow."""
         links = [link for member in everything(self) for link in member.links]
         return sorted({link.target for link in links if isinstance(link.target, str)} - self._names)
+
+
+def _not_a_call(call: object) -> InvalidSetting:
+    if hasattr(call, "aresult"):  # a Handle, which this feature cannot import
+        what, fix = "a handle", "That job is enqueued already. Plan a new one: wf.add(fetch, 1)."
+    elif isinstance(call, Planned | Part):
+        what, fix = "a part of a workflow", "Pass it as an argument, or wait for it: wf.add(parse, page, after=page)."
+    elif callable(call):
+        what, fix = type(call).__name__, "Declare it with @app.job first."
+    else:
+        what, fix = type(call).__name__, "Pass the kind and its arguments: wf.add(fetch, 1), not wf.add(fetch(1))."
+    return InvalidSetting(f"expected a kind or kind.prepare(…), got {what}", code="invalid_call", fix=fix)

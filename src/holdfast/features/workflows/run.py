@@ -13,7 +13,8 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 
-from holdfast.engine.names import check_name, check_options
+from holdfast.engine.hints import check_options
+from holdfast.engine.names import check_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.states import State
 from holdfast.engine.units import Duration, seconds

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.utils.module_loading import import_string
 
+from holdfast.engine.hints import check_options, no_attribute
 from holdfast.engine.retry import Retry, as_policy
 from holdfast.engine.units import Duration, seconds
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidArguments, InvalidInput
 from holdfast.integrations.django import checks, results, task_run
 from holdfast.integrations.django.application import DjangoApp, get_app, refuse_models
 from holdfast.integrations.django.compat import (
@@ -44,9 +47,16 @@ class HoldfastTask(Task):
     def using(self, **options: Any) -> HoldfastTask:
         """Return the task with other options: ``priority``, ``queue_name``, ``run_after``, ``backend``, ``key``,
         ``tags``."""
+        check_options(options, _OPTIONS)
         return dataclasses.replace(self, **{name: value for name, value in options.items() if value is not None})
 
+    if not TYPE_CHECKING:
 
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("HoldfastTask", self, name, "task")
+
+
+_OPTIONS = ("backend", "key", "priority", "queue_name", "retry", "run_after", "tags", "timeout")
 _tasks: dict[str, Any] = {}
 """All tasks that this process has imported, by path."""
 MAX_CACHED = 1_000
@@ -89,6 +99,7 @@ class HoldfastBackend(BaseTaskBackend):
         """Enqueue on Django's connection: the job exists if the open transaction commits."""
         cached = self._checked.get(id(task))
         kind = self._check(task) if cached is None else cached[1]
+        _check_arguments(task, args, kwargs)
         result = self._result(task, args, kwargs)
         prepared = kind.prepare(result.args, result.kwargs, self.alias)
         session = self.app.session
@@ -144,6 +155,22 @@ class HoldfastBackend(BaseTaskBackend):
                 self._checked.clear()
             self._checked[id(task)] = (task, kind)
         return kind
+
+
+@lru_cache(maxsize=MAX_CACHED)
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+def _check_arguments(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise ``InvalidArguments`` now for a call that would fail in every attempt."""
+    context = (None,) if task.takes_context else ()
+    try:
+        _signature(task.func).bind(*context, *args, **kwargs)
+    except TypeError as error:
+        raise InvalidArguments(
+            f"{task.module_path}: {error}", fix="Pass the arguments of the task. Options go into using(…)."
+        ) from None
 
 
 def declare(app: DjangoApp, task: Any) -> Kind[..., Any]:

@@ -118,6 +118,7 @@ def is_bare(s: JobSpec) -> bool:
         and s.delay is None
         and s.run_at is None
         and s.deadline_at is None
+        and s.deadline_in is None
         and not s.tags
         and not s.uses
         and s.retry.backoff is PATIENT
@@ -143,7 +144,7 @@ def job_of(document: dict[str, Any]) -> JobSpec:
     known: dict[str, Any] = {
         name: document[name] for name in ("id", "kind", "queue", "priority", "enqueued_by", "source_system")
     }
-    optional: dict[str, Any] = {name: document.get(name) for name in (*_OPTIONAL, "depth", "delay")}
+    optional: dict[str, Any] = {name: document.get(name) for name in (*_OPTIONAL, "depth", "delay", "deadline_in")}
     references = [document.get(name) for name in ("source_ref", "target_ref", "payload_ref")]
     times: dict[str, Any] = {
         name: None if document.get(name) is None else datetime.fromisoformat(document[name])
@@ -196,6 +197,8 @@ def _shared(spec: JobSpec) -> str:
         text += f',"run_at":"{spec.run_at.isoformat()}"'
     if spec.deadline_at is not None:
         text += f',"deadline_at":"{spec.deadline_at.isoformat()}"'
+    if spec.deadline_in is not None:
+        text += f',"deadline_in":{spec.deadline_in!r}'
     return text
 
 

@@ -87,9 +87,12 @@ def _optional_values(spec: JobSpec, now: int) -> tuple[Any, ...]:
     run_at = None if spec.delay is None else now + in_micros(spec.delay)
     if spec.run_at is not None:
         run_at = micros(spec.run_at)
+    deadline = None if spec.deadline_in is None else now + in_micros(spec.deadline_in)
+    if spec.deadline_at is not None:
+        deadline = micros(spec.deadline_at)
     values = (
         run_at,
-        None if spec.deadline_at is None else micros(spec.deadline_at),
+        deadline,
         _backoff(spec.retry),
         spec.key,
         spec.content_key,

@@ -98,7 +98,7 @@ begin
                    union all
                    select key, value from json_each(j)
                     where key not in ('id', 'correlation_id', 'workflow_id') and (key <> 'depth' or p.depth is null)
-                      and (a.id is null or key not in ('max_attempts', 'max_crashes', 'backoff', 'deadline_at'))) parts
+                      and (a.id is null or key not in ('max_attempts', 'max_crashes', 'backoff', 'deadline_at', 'deadline_in'))) parts
            ) order by ord), '[]') into v_jobs
       from json_array_elements(p_jobs) with ordinality as e(j, ord)
       -- The limit keeps it a lookup by key: the planner does not know the length of the list and would read all jobs for it.
@@ -180,14 +180,15 @@ begin
                      causation_id, parent_id, workflow_id, external_ref, enqueued_by, source_system, created_at, uses,
                      retry_as, depth, executor)
     select j.id, v_tenant, j.kind, coalesce(j.queue, 'default'), coalesce(j.payload, '{}'), coalesce(j.priority, 0::smallint),
-           coalesce(j.run_at, v_now + make_interval(secs => j.delay)), j.deadline_at,
+           coalesce(j.run_at, v_now + make_interval(secs => j.delay)),
+           coalesce(j.deadline_at, v_now + make_interval(secs => j.deadline_in)),
            coalesce(j.max_attempts, 10::smallint), coalesce(j.max_crashes, 3::smallint), j.backoff,
            j.key, j.content_key, coalesce(j.tags, '{}'), j.agent, j.correlation_id, j.causation_id, j.parent_id,
            j.workflow_id, j.external_ref, coalesce(j.enqueued_by, v_actor), coalesce(j.source_system, 'sql'), v_now, j.uses,
            case when j.workflow_id is null then j.retry_as end, j.depth, j.executor
       from rows from (json_to_recordset(jobs) as (
                id uuid, kind text, queue text, payload json, priority smallint, run_at timestamptz,
-               delay double precision, deadline_at timestamptz, max_attempts smallint, max_crashes smallint,
+               delay double precision, deadline_at timestamptz, deadline_in double precision, max_attempts smallint, max_crashes smallint,
                backoff jsonb, key text, content_key text, tags text[], agent text, correlation_id text,
                causation_id text, parent_id uuid, workflow_id uuid, external_ref text, enqueued_by text,
                source_system text, uses text[], retry_as text, depth smallint, executor text)) with ordinality as j
@@ -249,14 +250,16 @@ begin
                      backoff, tags, agent, correlation_id, causation_id, workflow_id, external_ref,
                      enqueued_by, source_system, created_at, uses, retry_as, executor)
     select i.id, v_tenant, j.kind, coalesce(j.queue, 'default'), i.payload, coalesce(j.priority, 0::smallint),
-           coalesce(j.run_at, v_now + make_interval(secs => j.delay)), j.deadline_at,
+           coalesce(j.run_at, v_now + make_interval(secs => j.delay)),
+           coalesce(j.deadline_at, v_now + make_interval(secs => j.deadline_in)),
            coalesce(j.max_attempts, 10::smallint), coalesce(j.max_crashes, 3::smallint), j.backoff,
            coalesce(j.tags, '{}'), j.agent, j.correlation_id, j.causation_id, j.workflow_id, j.external_ref,
            coalesce(j.enqueued_by, v_actor), coalesce(j.source_system, 'sql'), v_now, j.uses,
            case when j.workflow_id is null then j.retry_as end, j.executor
       from json_to_record(shared) as j (
                kind text, queue text, priority smallint, run_at timestamptz, delay double precision,
-               deadline_at timestamptz, max_attempts smallint, max_crashes smallint, backoff jsonb, tags text[],
+               deadline_at timestamptz, deadline_in double precision, max_attempts smallint, max_crashes smallint,
+               backoff jsonb, tags text[],
                agent text, correlation_id text, causation_id text, workflow_id uuid, external_ref text,
                enqueued_by text, source_system text, uses text[], retry_as text, executor text),
            rows from (unnest(ids), json_array_elements(payloads)) as i(id, payload)
