@@ -123,7 +123,7 @@ class HealthReads(Reader):
         due, first_due = 0, None
         if paused is not None:
             oldest, pairs, (due, first_due) = yield from read_together(
-                self._oldest(tenant, paused), self._heads(tenant, paused), self._due(tenant, now, paused)
+                self._oldest(tenant, paused), self._heads(tenant, paused), self._overdue(tenant, now, paused)
             )
         health = Health(
             backlog,
@@ -255,7 +255,7 @@ class HealthReads(Reader):
         rows = yield from self._ask(tenant, text, now=now)
         return rows[0][0]
 
-    def _due(self, tenant: str, now: Any, paused: frozenset[str]) -> Steps[tuple[int, Any]]:
+    def _overdue(self, tenant: str, now: Any, paused: frozenset[str]) -> Steps[tuple[int, Any]]:
         """The number of jobs that wait for a time that has come, and when the first was due."""
         text = (
             "select count(*), min(o.due_at) from (select s.due_at from {job_state} s where s.due_at is not null"
