@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
@@ -154,6 +154,7 @@ class Kit:
         self._open = ExitStack()
         self._clock: Clock | None = None
         self._crashes = Crashes()
+        self._running = 0
 
     def __enter__(self) -> Self:
         if self.app._store is not self.app._session.home:
@@ -162,6 +163,8 @@ class Kit:
             store, schema = stack.enter_context(private_store(self._url, self.app._schema))
             stack.enter_context(self.app._moved_to(store, schema))
             self._clock = Clock(store)
+            stack.callback(setattr, self.app._session, "nothing_runs", None)
+            self.app._session.nothing_runs = self._nothing_runs
             self.app._declared.sync(self.app._session)  # before the test makes events that subscriptions wait for
             self._open = stack.pop_all()
         self._crashes = Crashes()
@@ -196,7 +199,8 @@ class Kit:
         ``JobsFailed`` if a job failed and no later attempt succeeded. Raises ``NeverIdle`` after ``limit`` attempts,
         and ``WaitTimeout`` after the kit's timeout.
         """
-        report = await self._runner().drain(queues, limit, concurrency)
+        with self._counted():
+            report = await self._runner().drain(queues, limit, concurrency)
         if check and report.failures:
             raise JobsFailed(report) from report.failures[0].error
         return report
@@ -227,7 +231,21 @@ class Kit:
         elif isinstance(target, Prepared):
             client = self.app._session
             target = await client.aenqueue(target.spec, target.tenant, target.decode, target.connection)
-        return await runner.run(target)
+        with self._counted():
+            return await runner.run(target)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+
+    def _nothing_runs(self) -> bool:
+        """Whether neither this kit nor a worker that the test has started runs jobs."""
+        store = self.app._store
+        return not self._running and not store.run(store.health.get(EVERY_TENANT)).lease_active
 
     def _runner(self) -> Runner:
         return Runner(self.app, self._open_clock(), self._timeout, self._crashes)
