@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -317,10 +317,10 @@ class Kit:
         """Return the jobs that were enqueued since the kit was opened, in any state, oldest first.
 
         Filter them by kind, arguments and options: ``kit.enqueued(send_receipt, to="a@example.com", delay="1h")``.
-        Arguments that you do not name may have any value. Pass arguments that have the name of an option in
-        ``payload={…}``.
+        Arguments that you do not name may have any value. Raises ``InvalidArguments`` for one that the kind does not
+        have. Pass arguments that have the name of an option in ``payload={…}``.
         """
-        return JobMatcher(kind, match).among(self._jobs())
+        return self._matcher(kind, match).among(self._jobs())
 
     def assert_enqueued(
         self, kind: Kind[..., Any] | str | None = None, /, *, times: int | None = None, **match: Any
@@ -330,7 +330,7 @@ class Kit:
         The arguments are those of ``enqueued``. The message of the ``AssertionError`` lists the enqueued jobs.
         """
         __tracebackhide__ = True
-        expected, jobs = JobMatcher(kind, match), self._jobs()
+        expected, jobs = self._matcher(kind, match), self._jobs()
         matching = expected.among(jobs)
         if times is None and not matching:
             raise AssertionError(explain(expected, jobs, f"no {expected} was enqueued"))
@@ -341,10 +341,14 @@ class Kit:
     def assert_not_enqueued(self, kind: Kind[..., Any] | str | None = None, /, **match: Any) -> None:
         """Assert that no such job was enqueued. The arguments are those of ``enqueued``."""
         __tracebackhide__ = True
-        expected = JobMatcher(kind, match)
+        expected = self._matcher(kind, match)
         matching = expected.among(self._jobs())
         if matching:
             raise AssertionError(explain(expected, matching, f"{expected} was enqueued"))
+
+    def _matcher(self, kind: Kind[..., Any] | str | None, match: Mapping[str, Any]) -> JobMatcher:
+        declared = self.app._all_kinds.get(kind) if isinstance(kind, str) else None
+        return JobMatcher(kind if declared is None else declared.kind, match)
 
     def history(self, job: Job | Handle[Any] | str) -> list[Event]:
         """Return the events of a job from the ledger, oldest first."""
