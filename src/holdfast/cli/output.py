@@ -34,6 +34,7 @@ __all__ = [
     "STYLES",
     "TextLines",
     "age",
+    "announce",
     "clock",
     "console",
     "duration",
@@ -42,6 +43,7 @@ __all__ = [
     "heading",
     "instant",
     "line",
+    "logs_are_json",
     "moment",
     "plain",
     "print_document",
@@ -57,6 +59,8 @@ __all__ = [
     "write",
 ]
 
+
+log = logging.getLogger("holdfast.cli")
 
 Cell = str | Text
 
@@ -111,6 +115,19 @@ def say(message: str) -> None:
     message is lost and the command continues."""
     with contextlib.suppress(OSError, ValueError):
         print(plain(message), file=sys.stderr, flush=True)
+
+
+def logs_are_json() -> bool:
+    return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
+
+
+def announce(message: str, process: int | None = None) -> None:
+    """Print what a long-running command does, such as its start and end. Where log lines are JSON, it is one of them:
+    log processors read the same stream. ``process`` is the number of a worker process."""
+    if logs_are_json():  # these lines have the number already
+        log.info("%s", message)
+    else:
+        say(message if process is None else f"[{process}] {message}")
 
 
 def write(text: Cell) -> None:
