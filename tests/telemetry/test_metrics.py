@@ -197,7 +197,9 @@ def test_a_worker_serves_what_it_did_on_loopback(sqlite_url: str, tmp_path: Path
 
         until(lambda: ("holdfast_jobs_finished_total", "add", "succeeded") in scraped(), "it was counted")
         assert scraped()["holdfast_jobs_running",] == 0
-    assert (line["message"].split()[-1], line["kind"], line["outcome"]) == ("succeeded", "add", "succeeded")
+    assert (line["kind"], line["outcome"]) == ("add", "succeeded")
+    assert line["message"].startswith(f"Job {handle.id} (add) succeeded in ")
+    assert line["message"].endswith(" ms (attempt 1)")
     app.close()
 
 

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.engine.units import seconds
+from holdfast.engine.units import seconds, span
 from holdfast.errors import InvalidSetting
 from holdfast.telemetry.logs import HANDLER, JsonLines, quieten, redact_line, redacted_traceback
 
@@ -202,26 +202,6 @@ def print_document(title: str, value: Any) -> None:
     write(text)
 
 
-_STEPS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
-
-
-def span(length: float | timedelta) -> str:
-    """Format a duration: ``0 ms``, ``120 ms``, ``1.2 s``, ``3 m 10 s``, ``2 h 5 m``, ``3 d 4 h``."""
-    value = length.total_seconds() if isinstance(length, timedelta) else length
-    if value < 0:
-        return "-" + span(-value)
-    if value < 0.9995:
-        return f"{value * 1000:.0f} ms"
-    if value < 59.95:
-        return f"{value:.1f} s"
-    for unit, name, part, part_name in _STEPS:
-        if value >= unit:
-            whole, rest = divmod(value, unit)
-            parts = int(rest // part)
-            return f"{whole:.0f} {name}" + (f" {parts} {part_name}" if parts else "")
-    return f"{value:.0f} s"  # from 59.95 to 60 seconds
-
-
 def age(since: datetime, now: datetime) -> str:
     """Format the time since ``since``; zero if clocks differ and it is in the future."""
     return span(max(0.0, (now - since).total_seconds()))
@@ -303,10 +283,11 @@ class TextLines(logging.Formatter):
         return f"{text}\n{plain(trace)}" if trace else text
 
 
-def set_up(level: str, *, as_json: bool, process: int | None = None) -> None:
+def set_up(level: str, *, as_json: bool, process: int | None = None, jobs: bool = False) -> None:
     """Configure logging to stderr. ``process`` is the number of a worker process whose lines are mixed with others.
 
-    JSON logs have a line for each attempt that ends; text logs do not.
+    With ``jobs``, in JSON logs and at the level ``debug`` there is a line for each attempt that ends; otherwise only
+    for each failure.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.set_name(HANDLER)
@@ -314,5 +295,7 @@ def set_up(level: str, *, as_json: bool, process: int | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    logging.getLogger("holdfast.jobs").setLevel(logging.INFO if as_json else logging.WARNING)
+    logging.getLogger("holdfast.jobs").setLevel(
+        logging.INFO if as_json or jobs or level == "debug" else logging.WARNING
+    )
     quieten()

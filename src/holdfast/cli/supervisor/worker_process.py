@@ -89,7 +89,8 @@ def main() -> NoReturn:
     sys.argv[0] = plan.program  # the default name of an app
     # Bytecode files record times in whole seconds: a file saved twice within one would not be compiled again.
     sys.dont_write_bytecode = plan.watch
-    output.set_up(plan.log_level, as_json=plan.log_json, process=plan.number)
+    in_development = plan.listen is not None
+    output.set_up(plan.log_level, as_json=plan.log_json, process=plan.number, jobs=in_development)
     leave(guarded(lambda: _work(link, plan), as_json=plan.as_json))
 
 
