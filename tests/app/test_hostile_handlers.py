@@ -47,7 +47,7 @@ class Broken(logging.Handler):
     """From the first job on."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.getMessage().startswith("job"):
+        if record.getMessage().startswith("Job"):
             raise OSError("the disk of the log is full")
 
 

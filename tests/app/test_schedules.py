@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -185,3 +186,23 @@ def test_history_in_pages(app: App) -> None:
         ("fired", 2, "1"),
         ("fired", 3, "1"),
     ]
+
+
+@pytest.mark.req("DP-22")
+def test_a_schedule_on_a_function_that_is_no_job_stops_the_worker(app: App) -> None:
+    @app.job
+    def other() -> None: ...
+
+    @app.schedule("@daily")
+    @app.schedule("@hourly", name="hourly")
+    def tick() -> None: ...
+
+    for run in (app.tick, partial(app.run_worker, burst=True)):
+        with pytest.raises(InvalidSetting) as refused:
+            run()
+        assert refused.value.code == "schedule_without_job"
+        assert f"{tick.__module__}.{tick.__qualname__}" in refused.value.message
+        assert "@app.job" in (refused.value.fix or "")
+    app.job(tick)
+    app.tick()
+    assert {schedule.name for schedule in app.schedules.list()} == {"tick", "hourly"}

@@ -8,6 +8,8 @@ import pytest
 
 from holdfast import App, State
 from holdfast.cli.options import queues_of
+from holdfast.errors import InvalidSetting
+from holdfast.worker.options import WorkerOptions
 from tests.support.workers import work_off
 
 
@@ -46,3 +48,15 @@ def test_a_worker_serves_every_declared_queue_unless_told_otherwise(app: App, ca
     again = send.enqueue()
     assert app.tick().succeeded == 1
     assert again.result(timeout=5) == "sent"
+
+
+@pytest.mark.req("JF-7", "DP-22")
+def test_one_name_instead_of_a_list_of_queues_is_refused(app: App) -> None:
+    for run in (app.run_worker, app.tick):
+        with pytest.raises(InvalidSetting) as refused:
+            run(queues="mail")
+        assert refused.value.message == "queues must be a list of queue names, not str"
+        assert refused.value.fix == 'Write queues=["mail"].'
+    with pytest.raises(InvalidSetting, match="at least one queue"):
+        app.tick(queues=[])
+    assert WorkerOptions(queues=["mail"]).queues == ("mail",)

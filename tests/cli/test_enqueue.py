@@ -62,6 +62,16 @@ def test_payloads_from_a_file_and_from_stdin(holdfast: Holdfast, store: Store, t
 
 
 @pytest.mark.req("DP-22")
+def test_without_an_app_it_says_what_it_does_not_know(holdfast: Holdfast, store: Store) -> None:
+    unchecked = holdfast("enqueue", "mail", '{"to": "x"}')
+    assert made(store, unchecked).queue == "default"
+    assert unchecked.stderr == "Stored without --app: queue default, payload not checked against a handler.\n"
+    assert "queue mail," in holdfast("enqueue", "mail", "--queue", "mail").stderr
+    assert holdfast("enqueue", "mail", "--json").stderr == ""
+    assert holdfast("enqueue", "http.request", '{"url": "https://example.com"}').stderr == ""
+
+
+@pytest.mark.req("DP-22")
 @pytest.mark.parametrize(
     ("payload", "code"),
     [
@@ -138,7 +148,9 @@ def test_with_an_app_the_signature_decides(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     target = ("--app", f"{name}:{attribute}")
-    good = made(store, holdfast("enqueue", "send", '{"to": "a@b.c"}', *target))
+    checked = holdfast("enqueue", "send", '{"to": "a@b.c"}', *target)
+    assert checked.stderr == ""
+    good = made(store, checked)
     assert (good.queue, good.payload) == ("mail", {"to": "a@b.c"})
     for payload in ('{"to": "a@b.c", "copies": "many"}', '{"who": 1}', "[]", "{}"):
         bad = holdfast("enqueue", "send", payload, *target, "--json")

@@ -47,3 +47,17 @@ def test_pause_and_resume(holdfast: Holdfast, store: Store) -> None:
         ["--queue", "a", "--reason", "x", "--until", "soon"],
     ):
         assert holdfast("pause", *wrong).exit_code == 2, wrong
+
+
+@pytest.mark.req("DP-18", "DP-22")
+def test_resume_names_the_tenant_that_a_pause_is_for(holdfast: Holdfast, store: Store) -> None:
+    holdfast("pause", "--queue", "mail", "--tenant", "acme", "--reason", "x")
+    error = error_of(holdfast("resume", "--queue", "mail", "--json"))
+    assert (error["code"], error["message"]) == ("not_paused", "queue mail is not paused for all tenants")
+    assert error["fix"] == "It is paused for tenant acme: holdfast resume --queue mail --tenant acme"
+    assert holdfast("resume", "--queue", "mail", "--tenant", "acme").exit_code == 0
+    holdfast("pause", "--queue", "mail", "--reason", "x")
+    error = error_of(holdfast("resume", "--queue", "mail", "--tenant", "acme", "--json"))
+    assert error["message"] == "queue mail of tenant acme is not paused"
+    assert error["fix"] == "It is paused for all tenants: holdfast resume --queue mail"
+    assert error_of(holdfast("resume", "--queue", "other", "--json"))["fix"] == "List the pauses: holdfast pauses"

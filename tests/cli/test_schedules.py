@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
+from holdfast import App
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
 
@@ -47,6 +50,24 @@ def test_the_life_of_a_schedule(holdfast: Holdfast, store: Store) -> None:
     assert "Deleted schedule nightly" in holdfast("schedules", "delete", "nightly").stderr
     gone = holdfast("schedules", "show", "nightly", "--json")
     assert (gone.exit_code, error_of(gone)["code"]) == (3, "schedule_not_found")
+
+
+def test_deleting_a_declared_schedule_says_that_it_comes_back(holdfast: Holdfast, store: Store) -> None:
+    with closing(App(store.url, name="shop")) as app:
+
+        @app.schedule("@daily")
+        @app.job
+        def often() -> None: ...
+
+        app.tick()
+        deleted = holdfast("schedules", "delete", "often").stderr
+        for words in ("Deleted schedule often.", "The code of shop declares it", "holdfast schedules pause often"):
+            assert words in " ".join(deleted.split())
+        assert "schedule_not_found" in holdfast("schedules", "delete", "often").stderr
+    with closing(App(store.url, name="shop")) as app:
+        app.schedule("@daily", name="often", kind="often")
+        app.tick()
+        assert document(holdfast("schedules", "delete", "often", "--json"))["declared_by"] == "shop"
 
 
 def test_a_preview_of_what_is_not_there_yet(holdfast: Holdfast, store: Store) -> None:

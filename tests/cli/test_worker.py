@@ -45,6 +45,35 @@ def test_a_burst_runs_what_there_is(store: Store, shop: Path) -> None:
     assert state_of(store, ids[5]) == State.SUCCEEDED
 
 
+@pytest.mark.req("DP-22")
+def test_at_debug_there_is_a_line_for_each_job(store: Store, shop: Path) -> None:
+    for level, lines in (("debug", 1), ("info", 0)):
+        job_id = put_one(store, "add", payload={"a": 1})
+        done = call("worker", "shop:app", "--burst", "--log-level", level, url=store.url, cwd=shop)
+        told = [line for line in done.stderr.splitlines() if f"Job {job_id} (add) succeeded in " in line]
+        assert len(told) == lines, done.stderr
+
+
+@pytest.mark.req("DP-19", "DP-22")
+@pytest.mark.parametrize("options", [("--metrics-port", "0"), ("--processes", "1"), ("--app-typo",)])
+def test_with_json_logs_every_line_on_stderr_is_json(store: Store, shop: Path, options: tuple[str, ...]) -> None:
+    put_one(store, "add", payload={"a": 1})
+    target = "shop:ap" if options == ("--app-typo",) else "shop:app"
+    options = () if target == "shop:ap" else options
+    done = call("worker", target, "--burst", "--log-format", "json", *options, url=store.url, cwd=shop)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert all(line["level"] and line["timestamp"] for line in lines)
+    if target == "shop:ap":
+        [error] = lines
+        assert (error["level"], error["code"]) == ("error", "app_not_found")
+        assert error["fix"]
+        return
+    messages = [line["message"] for line in lines]
+    assert any("add" in message and "default" in message for message in messages), "the start"
+    assert any("1 attempt" in message for message in messages), "the end"
+    assert not any(message.startswith("[1]") for message in messages), "the number has its own field"
+
+
 @pytest.mark.slow
 @pytest.mark.req("SC-11")
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)

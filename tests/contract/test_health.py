@@ -131,6 +131,36 @@ def test_the_worst_reason_is_the_verdict(store: Store) -> None:
     assert all(each.fix for each in found.reasons)
 
 
+@pytest.mark.req("DP-3")
+def test_without_a_worker_health_names_the_jobs_of_expired_leases(store: Store) -> None:
+    forward(store)
+    put_one(store)
+    claim(store, open_lease(store, ttl=30))
+    assert codes(store) == codes(store, "*") == []
+    forward(store, 68)
+    [concern] = store.run(store.health.get("default")).reasons
+    assert (concern.code, concern.level) == ("expired_leases", "warn")
+    assert concern.says == "1 job is claimed by a worker whose lease expired 38 s ago, and no worker is running"
+    assert "holdfast worker MODULE:APP" in concern.fix
+    assert (codes(store, "*"), codes(store, "acme")) == (["expired_leases"], [])
+    forward(store, 300)
+    assert store.run(store.health.get("default")).verdict == "critical"
+    open_lease(store)
+    assert codes(store) == [], "a worker takes it over within seconds"
+
+
+def test_without_a_worker_health_counts_jobs_that_are_due(store: Store) -> None:
+    forward(store)
+    put(store, spec(delay=60), spec(delay=600))
+    assert codes(store) == []
+    forward(store, 70)
+    [concern] = store.run(store.health.get("default")).reasons
+    assert (concern.code, concern.says) == ("no_worker", "1 job waits and no worker is running")
+    assert codes(store, "acme") == []
+    pause(store, queue="default")
+    assert codes(store) == ["paused"]
+
+
 def test_thresholds_as_people_write_them() -> None:
     said = ("oldest_warn=10m", "oldest_critical=none", "dead_letters_warn=5", "wal_warn=1MB", "skew_warn=0.5")
     assert Thresholds.of(said) == Thresholds(

@@ -131,9 +131,13 @@ def test_somebody_has_it(store: Store) -> None:
     assert "worker-7 has claimed it and not started it" in only(store, waiting, "leased").says
     forward(store, 40)
     for job_id, then in ((running, "taken up again"), (waiting, "queued again")):
-        gone = only(store, job_id, "lease_lapsed")
+        assert codes(store, job_id) == ["lease_lapsed", "no_worker"]
+        gone = reason(store, job_id, "lease_lapsed")
         assert "that worker is gone" in gone.says
-        assert then in (gone.change or "")
+        assert gone.change == f"A worker frees it, and it is {then}."
+    serve(store)
+    for job_id in (running, waiting):
+        assert "The next sweep of a worker frees it" in (only(store, job_id, "lease_lapsed").change or "")
     store.run(store.leases.reap())
     assert "worker_lost" in reason(store, running, "retry_waiting").says
 

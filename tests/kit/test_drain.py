@@ -9,10 +9,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast import State
-from holdfast.errors import HoldfastError, InvalidSetting, WaitTimeout
+from holdfast.errors import Conflict, HoldfastError, InvalidSetting, WaitTimeout
 from holdfast.testing import JobsFailed, Kit, NeverIdle
 from tests.kit import shop
 from tests.support.waiting import until
+from tests.support.workers import working
 
 pytestmark = pytest.mark.req("HF-7")
 
@@ -243,3 +244,31 @@ def test_a_workflow_is_drained_to_its_end(kit: Kit) -> None:
     assert [job.payload["order"] for job in kit.drain().jobs] == [7, 8, 9]
     assert run.status() == "succeeded"
     assert run[second].state() is State.SUCCEEDED
+
+
+@pytest.mark.req("DP-22")
+def test_waiting_without_a_drain_raises_instead_of_hanging(kit: Kit) -> None:
+    handle = shop.place_order.enqueue(7)
+    with pytest.raises(Conflict) as refused:
+        handle.result()
+    assert refused.value.code == "not_drained"
+    assert handle.id in refused.value.message
+    assert "kit.drain()" in (refused.value.fix or "")
+    with pytest.raises(Conflict, match="not_drained"):
+        asyncio.run(handle.aresult())
+    with pytest.raises(WaitTimeout):
+        handle.result(timeout=0.01)
+    wf = shop.app.workflow("orders")
+    wf.add(shop.place_order, 8)
+    with pytest.raises(Conflict, match="not_drained"):
+        wf.start().wait()
+    kit.drain()
+    handle.result()
+
+
+async def test_waiting_beside_a_drain_is_allowed(kit: Kit) -> None:
+    handle = await shop.place_order.aenqueue(7)
+    await asyncio.wait_for(asyncio.gather(handle.aresult(), kit.adrain()), 30)
+    waiting = asyncio.create_task((await shop.place_order.aenqueue(8)).aresult())
+    with working(shop.app):
+        await asyncio.wait_for(waiting, 30)

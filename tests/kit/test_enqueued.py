@@ -8,7 +8,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.testing import Kit
 from tests.kit import shop
 
@@ -166,3 +166,16 @@ def test_many_pages_of_jobs(kit: Kit) -> None:
     shop.app.enqueue_many(shop.send_receipt.prepare("ada@example.com", order) for order in range(1_100))
     assert [job.payload["order"] for job in kit.enqueued()] == list(range(1_100))
     kit.assert_enqueued(times=1_100)
+
+
+@pytest.mark.req("DP-22")
+def test_an_argument_that_the_kind_does_not_have_is_refused(kit: Kit) -> None:
+    for method in (kit.assert_not_enqueued, kit.assert_enqueued, kit.enqueued):
+        for kind in (shop.send_receipt, "send_receipt"):
+            with pytest.raises(InvalidArguments) as refused:
+                method(kind, ordr=3)
+            assert refused.value.message == "send_receipt has no argument 'ordr'; did you mean 'order'?"
+    with pytest.raises(InvalidArguments):
+        kit.assert_not_enqueued(shop.send_receipt, payload={"qeue": 1})
+    kit.assert_not_enqueued("of another program", anything=3)
+    kit.assert_not_enqueued(anything=3)

@@ -126,7 +126,7 @@ def test_an_app_on_the_very_database_the_kit_uses(postgres_url: str) -> None:
 
 @pytest.mark.slow
 def test_a_transaction_left_open_is_an_error_and_no_hang(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.testing.database.DROP_TIMEOUT", "200ms")
+    monkeypatch.setattr("holdfast.testing.private_schema.DROP_TIMEOUT", "200ms")
     kit = Kit(shop.app, postgres_url)
     with psycopg.connect(postgres_url) as connection:
         with pytest.raises(HoldfastError, match="lock timeout"), kit:
@@ -232,4 +232,43 @@ assert "pytest" not in sys.modules
 def test_importing_it_changes_nothing() -> None:
     command = [sys.executable, "-c", UNCHANGED]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+WITHOUT_EXTRAS = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"psycopg", "psycopg_pool", "pydantic", "typer", "rich", "starlette", "fastapi"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+
+import holdfast
+from holdfast.testing import Kit
+
+app = holdfast.App("sqlite:///:memory:")
+
+@app.job
+def double(n: int) -> int:
+    return 2 * n
+
+with Kit(app) as kit:
+    handle = double.enqueue(4)
+    kit.drain()
+    assert handle.result() == 8
+try:
+    with Kit(app, "postgresql://localhost/shop"):
+        pass
+except holdfast.errors.InvalidSetting as error:
+    assert error.code == "missing_extra", error
+else:
+    raise AssertionError("not refused")
+"""
+
+
+@pytest.mark.req("DP-22", "HF-8")
+def test_it_needs_no_extra_for_sqlite() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -205,7 +205,11 @@ def health_of(world: People, scope: str) -> Health:
     oldest = min((_ready_since(job) for job in waiting), default=None)
     age = None if oldest is None else (world.now - oldest) / timedelta(seconds=1)
     asked = approvals_of(world, ApprovalFilter(tenant=scope, limit=1000))
-    worst = 300 if waiting and not alive else 3600
+    due = [job.due_at for job in jobs if not job.held and job.due_at is not None and job.due_at <= world.now]
+    late_by = max(((world.now - moment) / timedelta(seconds=1) for moment in due), default=None)
+    lapsed = [lease.until for lease in seen if not lease.ended and lease.until <= world.now]
+    expired = max(((world.now - moment) / timedelta(seconds=1) for moment in lapsed), default=None)
+    held = sum(job.lease is not None for job in jobs)
     overdue = any(
         approval.escalated_at is not None or (approval.expires_at is not None and approval.expires_at <= world.now)
         for approval in asked
@@ -214,12 +218,13 @@ def health_of(world: People, scope: str) -> Health:
     first = min((job.events[0].at for job in jobs), default=None) if scope == EVERY_TENANT else None
     unsealed = None if first is None else (world.now - first) / timedelta(seconds=1)
     late = (age is not None and age > 300) or (unsealed is not None and unsealed > 3600)
-    worrying = dead or overdue or (waiting and not alive) or late
-    alarming = age is not None and age > worst
+    unattended = [] if alive else [each for each in (age, late_by, expired if held else None) if each is not None]
+    worrying = dead or overdue or unattended or late
+    alarming = (alive and age is not None and age > 3600) or any(each > 300 for each in unattended)
     return Health(
         len(waiting),
         sum(job.due_at is not None or job.held for job in jobs),
-        sum(job.lease is not None for job in jobs),
+        held,
         dead,
         age,
         alive,
@@ -230,4 +235,7 @@ def health_of(world: People, scope: str) -> Health:
             ((world.now - approval.opened_at) / timedelta(seconds=1) for approval in asked), default=None
         ),
         unsealed_age_s=unsealed,
+        due=len(due),
+        oldest_due_age_s=late_by,
+        expired_lease_age_s=expired,
     )

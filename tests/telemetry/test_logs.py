@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from holdfast import App, Context, Retry, SyncContext, configure_logging, trace_from
+from holdfast import App, Backoff, Context, Reject, Retry, RetryLater, SyncContext, configure_logging, trace_from
 from holdfast.errors import InvalidSetting
 from holdfast.features.tokens.model import scopes_of
 from holdfast.server.app import make_service
@@ -111,6 +111,68 @@ def test_the_lines_of_a_job_have_the_fields_and_no_canary(
     assert failed["trace_id"] == bad.id.replace("-", "")
 
 
+def messages(app: App, stream: io.StringIO, kind: str) -> list[tuple[str, str]]:
+    """The level and the message of the lines about jobs of a kind, without their ids."""
+    return [
+        (line["level"], line["message"].replace(line["job"], "ID"))
+        for line in lines(stream)
+        if line.get("kind") == kind
+    ]
+
+
+@pytest.mark.req("DP-22")
+def test_a_failure_says_in_which_attempt_and_what_follows(app: App, stream: io.StringIO) -> None:
+    steady = Retry(max_attempts=2, backoff=Backoff(base=0.001, jitter=False))
+
+    @app.job(retry=steady)
+    def fails() -> None:
+        raise ConnectionError("no answer")
+
+    @app.job(retry=steady)
+    def requests() -> None:
+        raise RetryLater(0, "not there")
+
+    @app.job(retry=Retry(max_attempts=3, backoff=Backoff(base=4.0)))
+    def jitters(ctx: SyncContext) -> None:
+        if ctx.attempt == 1:
+            ctx.snooze(0)
+        raise ConnectionError("no answer")
+
+    @app.job
+    def rejects() -> None:
+        raise Reject("no_stock", "none left")
+
+    for kind in (fails, requests, jitters, rejects):
+        kind.enqueue()
+    for _ in range(3):
+        work_off(app)
+    assert messages(app, stream, "fails") == [
+        ("warning", "Job ID (fails) failed (attempt 1 of 2): ConnectionError: no answer; retry in 1 ms"),
+        ("warning", "Job ID (fails) failed (attempt 2 of 2): ConnectionError: no answer; now a dead letter"),
+    ]
+    assert messages(app, stream, "requests") == [
+        ("info", "Job ID (requests) requested a retry (attempt 1 of 2): not there; retry at once"),
+        ("warning", "Job ID (requests) failed (attempt 2 of 2): retry_asked: not there; now a dead letter"),
+    ]
+    snoozed, failed = messages(app, stream, "jitters")
+    assert snoozed[1].startswith("Job ID (jitters) snoozed after ")
+    failure = "attempt 2, failure 1 of 3"
+    assert failed[1] == f"Job ID (jitters) failed ({failure}): ConnectionError: no answer; retry within 4.0 s"
+    [(_, rejected)] = messages(app, stream, "rejects")
+    assert rejected.endswith("failed (attempt 1 of 10): no_stock: none left; now a dead letter")
+
+
+@pytest.mark.req("DP-22")
+def test_a_tick_logs_a_failure_once(app: App, stream: io.StringIO) -> None:
+    @app.job
+    def fails() -> None:
+        raise ConnectionError("no answer")
+
+    fails.enqueue()
+    app.tick()
+    assert len([line for line in lines(stream) if "no answer" in line["message"]]) == 1
+
+
 def test_without_redaction_the_canary_would_be_found(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search itself sees what it should: here nothing is hidden."""
     monkeypatch.setattr("holdfast.engine.redaction.Redactor.__call__", lambda self, text, limit=2000: text[:limit])
@@ -160,6 +222,8 @@ async def test_the_service_has_a_line_a_request_with_route_actor_and_trace(
     service = make_service(app, authenticate=lambda request: known if "authorization" in request.headers else None)
     transport = httpx2.ASGITransport(service, raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        logging.getLogger().setLevel(logging.INFO)
+        await client.get("/static/live.js")  # each page has several of these
         ours = {"authorization": "Bearer canary-token-1", "traceparent": PARENT}
         await client.get("/metrics?secret=canary-query", headers=ours)
         await client.get("/metrics", headers={"traceparent": "00-broken"})

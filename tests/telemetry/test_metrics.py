@@ -159,7 +159,7 @@ async def test_deploy_asks_only_for_what_is_served(sqlite_url: str, process: pro
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
     expressions = [line for line in alerts.splitlines() if " expr: " in line]
-    assert len(expressions) == 12
+    assert len(expressions) == 13
     for text in (*asked, *expressions, keda):
         for name in re.findall(r"\bholdfast_[a-z_]+", text):
             assert name in there, f"{name} in {text}"
@@ -169,7 +169,7 @@ async def test_deploy_asks_only_for_what_is_served(sqlite_url: str, process: pro
     sections = re.findall(r"^## ([a-z_]+)$", runbooks, re.MULTILINE)
     linked = re.findall(r"runbook_url: docs/runbooks\.md#([a-z_]+)", alerts)
     assert set(linked) == set(sections)
-    assert len(sections) == 11
+    assert len(sections) == 12
 
 
 @pytest.mark.slow
@@ -184,7 +184,7 @@ def test_a_worker_serves_what_it_did_on_loopback(sqlite_url: str, tmp_path: Path
     with started(arguments, cwd=tmp_path, url=sqlite_url) as process:
         assert process.stderr is not None
         told = iter(process.stderr.readline, "")
-        where = next(line for line in told if "metrics of this process" in line).split()[-1]
+        where = next(json.loads(line)["message"] for line in told if "metrics of this process" in line).split()[-1]
         assert where.startswith("http://127.0.0.1:")
         assert handle.result(timeout=30) == 2
         line: dict[str, Any] = next(
@@ -197,7 +197,9 @@ def test_a_worker_serves_what_it_did_on_loopback(sqlite_url: str, tmp_path: Path
 
         until(lambda: ("holdfast_jobs_finished_total", "add", "succeeded") in scraped(), "it was counted")
         assert scraped()["holdfast_jobs_running",] == 0
-    assert (line["message"].split()[-1], line["kind"], line["outcome"]) == ("succeeded", "add", "succeeded")
+    assert (line["kind"], line["outcome"]) == ("add", "succeeded")
+    assert line["message"].startswith(f"Job {handle.id} (add) succeeded in ")
+    assert line["message"].endswith(" ms (attempt 1)")
     app.close()
 
 

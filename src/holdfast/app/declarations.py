@@ -96,9 +96,16 @@ class ScheduleDecorator:
         if isinstance(target, Kind):
             self._declare(target.name)
         else:  # @app.schedule is below @app.job, which declares the schedule
-            pending = [*getattr(target, SCHEDULES_ATTRIBUTE, ()), self._declare]
+            function = f"{target.__module__}.{getattr(target, '__qualname__', target)}"
+            self._scheduler.without_job.append(function)
+            pending = [*getattr(target, SCHEDULES_ATTRIBUTE, ()), partial(self._declare_pending, function)]
             setattr(target, SCHEDULES_ATTRIBUTE, pending)
         return target
+
+    def _declare_pending(self, function: str, kind: str) -> None:
+        if function in self._scheduler.without_job:
+            self._scheduler.without_job.remove(function)
+        self._declare(kind)
 
     def _declare(self, kind: str | None) -> None:
         self._scheduler.declare(self._draft(kind))

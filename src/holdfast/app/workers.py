@@ -96,6 +96,7 @@ class Running(Declaring, Enqueuing):
 
     def _sync_declarations(self, tenant: str) -> None:
         """Write the code's declarations to the database, except schedules: the task that fires them writes those."""
+        self._scheduler.check_declared()
         self._declared.sync(self._session)
         self.retention._sync_declarations(tenant)
         self.payload_rules._sync_declarations(tenant)

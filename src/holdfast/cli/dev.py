@@ -19,7 +19,7 @@ import typer
 from holdfast import config
 from holdfast.app import App
 from holdfast.cli import options, output, serve
-from holdfast.cli.output import emit, facts, say, span
+from holdfast.cli.output import announce, emit, facts, span
 from holdfast.cli.run_worker import on_signals, run_to_end
 from holdfast.cli.serve import HOST, PORT, Host, Port
 from holdfast.cli.session import load_runnable, module_of, scope
@@ -78,7 +78,7 @@ def dev(
     if as_json:
         emit({"address": serve.address_of(listening)})
     else:
-        say(f"The dashboard is at {serve.address_of(listening)} (Ctrl-C to stop)")
+        announce(f"The dashboard is at {serve.address_of(listening)} (Ctrl-C to stop)")
 
     async def run() -> Report:
         return await Reloader(plan).run()

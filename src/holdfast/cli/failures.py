@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import typer
 
-from holdfast.cli.output import say
+from holdfast.cli.output import logs_are_json, say
 from holdfast.errors import HoldfastError, InvalidInput, NotFound, Refused
+
+log = logging.getLogger("holdfast.cli")
 
 OK, FAILED, USAGE, NOT_FOUND, REFUSED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
@@ -57,6 +60,9 @@ def _usage(error: Any, as_json: bool) -> int:
 def show(code: str, message: str, fix: str | None, as_json: bool) -> None:
     if as_json:
         say(json.dumps({"error": {"code": code, "message": message, "fix": fix}}))
+        return
+    if logs_are_json():
+        log.error("%s", message, extra={"code": code, "fix": fix})
         return
     say(f"error: {message} [{code}]")
     if fix:

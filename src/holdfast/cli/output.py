@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.engine.units import seconds
+from holdfast.engine.units import seconds, span
 from holdfast.errors import InvalidSetting
 from holdfast.telemetry.logs import HANDLER, JsonLines, quieten, redact_line, redacted_traceback
 
@@ -34,6 +34,7 @@ __all__ = [
     "STYLES",
     "TextLines",
     "age",
+    "announce",
     "clock",
     "console",
     "duration",
@@ -42,6 +43,7 @@ __all__ = [
     "heading",
     "instant",
     "line",
+    "logs_are_json",
     "moment",
     "plain",
     "print_document",
@@ -57,6 +59,8 @@ __all__ = [
     "write",
 ]
 
+
+log = logging.getLogger("holdfast.cli")
 
 Cell = str | Text
 
@@ -111,6 +115,19 @@ def say(message: str) -> None:
     message is lost and the command continues."""
     with contextlib.suppress(OSError, ValueError):
         print(plain(message), file=sys.stderr, flush=True)
+
+
+def logs_are_json() -> bool:
+    return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
+
+
+def announce(message: str, process: int | None = None) -> None:
+    """Print what a long-running command does, such as its start and end. Where log lines are JSON, it is one of them:
+    log processors read the same stream. ``process`` is the number of a worker process."""
+    if logs_are_json():  # these lines have the number already
+        log.info("%s", message)
+    else:
+        say(message if process is None else f"[{process}] {message}")
 
 
 def write(text: Cell) -> None:
@@ -183,26 +200,6 @@ def print_document(title: str, value: Any) -> None:
     if len(text) > DOCUMENT_LIMIT:
         text = f"{text[:DOCUMENT_LIMIT]}\n… {len(text) - DOCUMENT_LIMIT:,} more characters; --json prints them"
     write(text)
-
-
-_STEPS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
-
-
-def span(length: float | timedelta) -> str:
-    """Format a duration: ``0 ms``, ``120 ms``, ``1.2 s``, ``3 m 10 s``, ``2 h 5 m``, ``3 d 4 h``."""
-    value = length.total_seconds() if isinstance(length, timedelta) else length
-    if value < 0:
-        return "-" + span(-value)
-    if value < 0.9995:
-        return f"{value * 1000:.0f} ms"
-    if value < 59.95:
-        return f"{value:.1f} s"
-    for unit, name, part, part_name in _STEPS:
-        if value >= unit:
-            whole, rest = divmod(value, unit)
-            parts = int(rest // part)
-            return f"{whole:.0f} {name}" + (f" {parts} {part_name}" if parts else "")
-    return f"{value:.0f} s"  # from 59.95 to 60 seconds
 
 
 def age(since: datetime, now: datetime) -> str:
@@ -286,10 +283,11 @@ class TextLines(logging.Formatter):
         return f"{text}\n{plain(trace)}" if trace else text
 
 
-def set_up(level: str, *, as_json: bool, process: int | None = None) -> None:
+def set_up(level: str, *, as_json: bool, process: int | None = None, jobs: bool = False) -> None:
     """Configure logging to stderr. ``process`` is the number of a worker process whose lines are mixed with others.
 
-    JSON logs have a line for each attempt that ends; text logs do not.
+    With ``jobs``, in JSON logs and at the level ``debug`` there is a line for each attempt that ends; otherwise only
+    for each failure.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.set_name(HANDLER)
@@ -297,5 +295,7 @@ def set_up(level: str, *, as_json: bool, process: int | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    logging.getLogger("holdfast.jobs").setLevel(logging.INFO if as_json else logging.WARNING)
+    logging.getLogger("holdfast.jobs").setLevel(
+        logging.INFO if as_json or jobs or level == "debug" else logging.WARNING
+    )
     quieten()

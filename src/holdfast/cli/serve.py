@@ -22,7 +22,7 @@ import typer
 from holdfast import config
 from holdfast.app import App
 from holdfast.cli import options, output
-from holdfast.cli.output import emit, say
+from holdfast.cli.output import announce, emit
 from holdfast.cli.run_worker import on_signals, run_to_end
 from holdfast.cli.session import NAME, load_app, refuse_absent, refuse_unready, scope
 from holdfast.engine.job import EVERY_TENANT
@@ -339,7 +339,7 @@ def serve(
                 for task in waiting:
                     task.cancel()
                 if not as_json:
-                    say("Stopping; send the signal again to exit at once.")
+                    announce("Stopping; send the signal again to exit at once.")
         finally:
             await served.aclose()
 
@@ -371,15 +371,15 @@ async def _print_address(app: App, address: str, no_auth: bool, as_json: bool) -
     if as_json:
         emit({"address": address})
         return
-    say(f"Serving at {address}")
+    announce(f"Serving at {address}")
     if no_auth:
-        say("No login is required: every user of this machine may do everything.")
+        announce("No login is required: every user of this machine may do everything.")
         return
     with contextlib.suppress(Exception):  # only a hint: the database role may not read tokens
         async with asyncio.timeout(HINT_TIMEOUT):
             tokens = await app._session.arun(app._session.store.tokens.list("*", limit=1))
         if not tokens:
-            say("No token has been issued yet: holdfast tokens issue NAME --role admin")
+            announce("No token has been issued yet: holdfast tokens issue NAME --role admin")
 
 
 class TimeLimited:

@@ -15,7 +15,7 @@ import typer
 from holdfast import config
 from holdfast.cli import options, output
 from holdfast.cli.failures import FAILED, USAGE
-from holdfast.cli.output import duration, emit, say
+from holdfast.cli.output import announce, duration, emit
 from holdfast.cli.probes import WorkerProbe
 from holdfast.cli.run_worker import run_to_end, serve, serve_metrics
 from holdfast.cli.session import load_runnable, scope, wait_ready, wait_shortly
@@ -133,7 +133,7 @@ def _run_one(app: str, url: str | None, settings: WorkerOptions, probe: WorkerPr
 
 
 def _tell(as_json: bool) -> Callable[[str], None]:
-    return (lambda message: None) if as_json else say
+    return (lambda message: None) if as_json else announce
 
 
 async def _supervise(plan: Plan, processes: int | None) -> Report:
@@ -148,6 +148,6 @@ def _end(report: Report, *, as_json: bool) -> None:
         slots = [{"process": slot.number, "jobs": slot.jobs, "restarts": slot.restarts} for slot in report.slots]
         emit({"jobs": report.jobs, "restarts": report.restarts, "clean": report.clean, "processes": slots})
     else:
-        say(f"All workers have ended after {report.jobs} jobs.")
+        announce(f"All workers have ended after {report.jobs} jobs.")
     if not report.clean:
         raise typer.Exit(FAILED)

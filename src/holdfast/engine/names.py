@@ -66,6 +66,18 @@ def check_name(value: object, what: str, *, limit: int = NAME_LIMIT) -> str:
     return name
 
 
+def check_names(values: object, what: str) -> tuple[str, ...]:
+    """The names, or ``InvalidSetting``. One text is refused: its letters would count as names."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        given = values if isinstance(values, str) else "NAME"
+        raise InvalidSetting(
+            f"{what}s must be a list of {what} names, not {type(values).__name__}",
+            code="invalid_name",
+            fix=f'Write {what}s=["{given}"].',
+        )
+    return tuple(check_name(value, what) for value in values)
+
+
 def content_key(kind: str, tenant: str | None, payload: JsonValue, *, limit: int = DEFAULT_LIMIT) -> str:
     """``<kind>::<tenant or global>::<payload as JSON with sorted keys>``: the same work has the same key.
 

@@ -76,3 +76,23 @@ def seconds(value: object, what: str = "duration") -> float:
             fix='Use seconds, a timedelta, or text such as "90s", "1h30m", "5 minutes", "2d".',
         )
     return duration
+
+
+_STEPS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
+
+
+def span(length: float | timedelta) -> str:
+    """Format a duration: ``0 ms``, ``120 ms``, ``1.2 s``, ``3 m 10 s``, ``2 h 5 m``, ``3 d 4 h``."""
+    value = length.total_seconds() if isinstance(length, timedelta) else length
+    if value < 0:
+        return "-" + span(-value)
+    if value < 0.9995:
+        return f"{value * 1000:.0f} ms"
+    if value < 59.95:
+        return f"{value:.1f} s"
+    for unit, name, part, part_name in _STEPS:
+        if value >= unit:
+            whole, rest = divmod(value, unit)
+            parts = int(rest // part)
+            return f"{whole:.0f} {name}" + (f" {parts} {part_name}" if parts else "")
+    return f"{value:.0f} s"  # from 59.95 to 60 seconds

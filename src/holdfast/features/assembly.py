@@ -112,6 +112,20 @@ def stand_in(url: str, store: Store) -> None:
     _substitutes[url] = store
 
 
+def require_postgres() -> None:
+    """Raise ``InvalidSetting`` if the packages for PostgreSQL are not installed."""
+    try:
+        import holdfast.features.postgres  # noqa: F401
+    except ImportError as missing:
+        if (missing.name or "").startswith("holdfast"):
+            raise
+        raise InvalidSetting(
+            "PostgreSQL support is not installed",
+            code="missing_extra",
+            fix="Install it with: pip install 'holdfast[postgres-binary]'",
+        ) from missing
+
+
 def open_store(
     url: object, *, schema: str = "holdfast", answer_within: float | None = None, pool_size: int = POOL_SIZE
 ) -> Store:
@@ -131,16 +145,9 @@ def open_store(
 
         return SqliteStore(url)
     if scheme in ("postgresql", "postgres"):
-        try:
-            from holdfast.features.postgres import ANSWER_WITHIN, PostgresStore
-        except ImportError as missing:
-            if (missing.name or "").startswith("holdfast"):
-                raise
-            raise InvalidSetting(
-                "PostgreSQL support is not installed",
-                code="missing_extra",
-                fix="Install it with: pip install 'holdfast[postgres-binary]'",
-            ) from missing
+        require_postgres()
+        from holdfast.features.postgres import ANSWER_WITHIN, PostgresStore
+
         within = answer_within or ANSWER_WITHIN
         return PostgresStore(url, schema=schema, pool_size=pool_size, answer_within=within)
     raise _not_a_url(url)

@@ -22,7 +22,7 @@ from holdfast.engine.units import Duration
 from holdfast.errors import InvalidPayload, InvalidSetting
 from holdfast.features.retention.model import check_cost
 from holdfast.kind import Kind
-from holdfast.steps.approvals import Asking, Decision
+from holdfast.steps.approvals import Asking, Decision, question
 from holdfast.steps.driver import running
 
 MODEL_RETRY: Final = Retry(max_attempts=3)
@@ -77,6 +77,14 @@ def check_budget(budget: float | None) -> float | None:
             fix="Give the most that one run may cost, in the unit of price; without a budget there is no limit.",
         )
     return budget
+
+
+def check_calls(approval: Asking | None, **calls: StepOptions | None) -> None:
+    """Check the options of approvals and of calls (``model=``, ``tool=``) when the agent is declared: a misspelled one
+    would otherwise fail the first run, or drop the approvers."""
+    question("Call a tool", None, approval or {})
+    for options in calls.values():
+        check_options(options or {}, StepOptions.__annotations__)
 
 
 def declare_agent(app: App, name: str, handler: Callable[..., Any], options: JobOptions) -> Kind[..., Any]:

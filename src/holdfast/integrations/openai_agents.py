@@ -21,6 +21,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 from holdfast.app import App
 from holdfast.app.declarations import JobOptions
 from holdfast.context import Context
+from holdfast.engine.names import check_options
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.outcome import Reject
 from holdfast.engine.units import Duration
@@ -34,6 +35,7 @@ from holdfast.integrations.agent_steps import (
     approve_tool_call,
     check_agent,
     check_budget,
+    check_calls,
     declare_agent,
     denial,
     durable_context,
@@ -219,6 +221,34 @@ def _durable_agent(agent: Agent[Any], settings: _Settings, copies: dict[int, Age
     return copied
 
 
+def _check_tools(agent: Agent[Any], tools: Mapping[str, ToolOptions]) -> None:
+    """Refuse the options of a tool that no agent of the run has: its approvers would not apply."""
+    for options in tools.values():
+        check_options(options, ToolOptions.__annotations__)
+        check_calls(options.get("approval"))
+    names: set[str] = set()
+    agents, seen = [agent], [agent]
+    while agents:
+        current = agents.pop()
+        names |= {tool.name for tool in current.tools if isinstance(tool, FunctionTool)}
+        for target in current.handoffs:
+            if isinstance(target, Handoff):
+                # Private, and only for this check: without the agent, its tools are not known before the handoff.
+                reference = getattr(target, "_agent_ref", None)
+                target = None if reference is None else reference()
+                if not isinstance(target, Agent):
+                    return
+            if not any(target is other for other in seen):
+                agents.append(target)
+                seen.append(target)
+    if unknown := sorted(tools.keys() - names):
+        raise InvalidSetting(
+            f"tools has options for {', '.join(unknown)}, and agent {agent.name!r} has no such tool",
+            code="unknown_option",
+            fix=f"Its function tools, and those of its handoffs, are {', '.join(sorted(names)) or 'none'}.",
+        )
+
+
 class HoldfastAgent(StoreNamespace, Generic[C]):
     """Runs an agent of the OpenAI Agents SDK as a kind of job: ``HoldfastAgent(agent, app).enqueue("Refund order 7")``.
 
@@ -254,6 +284,8 @@ class HoldfastAgent(StoreNamespace, Generic[C]):
         **options: Unpack[JobOptions],
     ) -> None:
         check_agent(HoldfastAgent, agent, Agent, options)
+        check_calls(approval, model=model, tool=tool)
+        _check_tools(agent, tools or {})
         settings = _Settings(
             agent=agent.name,
             model={"retry": MODEL_RETRY, "timeout": MODEL_TIMEOUT, **(model or {})},

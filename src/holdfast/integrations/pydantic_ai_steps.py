@@ -5,6 +5,7 @@ It is built on ``pydantic_ai.durable_exec``. ``holdfast.integrations.pydantic_ai
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
@@ -18,6 +19,7 @@ from holdfast.integrations.agent_steps import (
     StepOptions,
     approve_tool_call,
     check_budget,
+    check_calls,
     denial,
     durable_context,
     extras,
@@ -29,7 +31,8 @@ from holdfast.integrations.agent_steps import (
 from holdfast.steps.approvals import Asking
 
 try:
-    from pydantic_ai.agent import EventStreamHandler
+    from pydantic_ai.agent import AbstractAgent, EventStreamHandler
+    from pydantic_ai.capabilities import AbstractCapability
     from pydantic_ai.durable_exec import (
         JSON_CODEC,
         BaseDurabilityCapability,
@@ -57,11 +60,12 @@ try:
         DeferredToolRequests,
         DeferredToolResults,
         RunContext,
+        Tool,
         ToolApproved,
         ToolDefinition,
         ToolDenied,
     )
-    from pydantic_ai.toolsets import ToolsetTool
+    from pydantic_ai.toolsets import FunctionToolset, ToolsetTool
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 except ImportError as missing:
     raise InvalidSetting(
@@ -132,6 +136,7 @@ class HoldfastDurability(BaseDurabilityCapability[D]):
         budget: float | None = None,
         external_timeout: Duration | None = None,
     ) -> None:
+        check_calls(approval, model=model, tool=tool, mcp=mcp)
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self.price = price
         self.budget = check_budget(budget)
@@ -142,6 +147,12 @@ class HoldfastDurability(BaseDurabilityCapability[D]):
             "mcp": mcp or {},
             "tool": tool or {},
         }
+
+    def for_agent(self, agent: AbstractAgent[D, Any]) -> AbstractCapability[D]:
+        for toolset in agent.toolsets:
+            for tool in toolset.tools.values() if isinstance(toolset, FunctionToolset) else ():
+                _check_metadata(tool)
+        return super().for_agent(agent)
 
     @property
     def in_durable_context(self) -> bool:
@@ -216,16 +227,36 @@ class HoldfastDurability(BaseDurabilityCapability[D]):
         return event.data.get("result")
 
 
+def _check_metadata(tool: Tool[Any]) -> None:
+    """Refuse misspelled settings of a tool that the agent has when it is declared. Those of other tools are checked
+    when they are called."""
+    metadata = tool.metadata or {}
+    for key in metadata:
+        if key != METADATA and difflib.get_close_matches(key.lower(), [METADATA], cutoff=0.8):
+            raise _invalid_metadata(f"tool {tool.name} has metadata {key!r}, which is probably {METADATA!r}")
+    if metadata.get(METADATA) is not False:
+        check_calls(_checked(metadata.get(METADATA, {})).get("approval"))
+
+
 def _settings(tool: ToolDefinition | None) -> dict[str, Any]:
     """Return Holdfast's settings from the metadata of a tool."""
-    settings = (tool.metadata or {}).get(METADATA, {}) if tool is not None else {}
+    return _checked((tool.metadata or {}).get(METADATA, {}) if tool is not None else {})
+
+
+def _checked(settings: object) -> dict[str, Any]:
     if not isinstance(settings, Mapping) or settings.keys() - {"retry", "timeout", "approval"}:
-        raise InvalidSetting(
-            f"the metadata {METADATA!r} of a tool has retry, timeout and approval, not {settings!r}",
-            code="invalid_tool_metadata",
-            fix='Write it like this: metadata={"holdfast": {"timeout": 30, "approval": {"approvers": ["ada"]}}}.',
+        raise _invalid_metadata(
+            f"the metadata {METADATA!r} of a tool has retry, timeout and approval, not {settings!r}"
         )
     return dict(settings)
+
+
+def _invalid_metadata(message: str) -> InvalidSetting:
+    return InvalidSetting(
+        message,
+        code="invalid_tool_metadata",
+        fix='Write it like this: metadata={"holdfast": {"timeout": 30, "approval": {"approvers": ["ada"]}}}.',
+    )
 
 
 class _Steps(DurableOperationBackend[StepOptions]):

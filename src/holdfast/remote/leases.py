@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
 
+from holdfast.engine.names import check_names
 from holdfast.engine.operation import awaited, operation
 from holdfast.engine.units import Duration, seconds
 from holdfast.features.jobs.lease_answers import ClaimedJob, HeldJob, OpenedLease, RenewedLease, SettleResult
@@ -46,7 +47,9 @@ class Leases(RemoteNamespace):
     ) -> Steps[OpenedLease]:
         """Open a lease. ``kinds`` (those with handlers), ``queues`` and ``slots`` (concurrency) are shown to operators
         and used to explain why a job waits."""
-        body = without_none(name=name, ttl=seconds(ttl, "ttl"), kinds=_list(kinds), queues=_list(queues), slots=slots)
+        body = without_none(
+            name=name, ttl=seconds(ttl, "ttl"), kinds=_list(kinds, "kind"), queues=_list(queues, "queue"), slots=slots
+        )
         return (yield from self._read(OpenedLease, post("/leases", body)))
 
     aopen = awaited(open)
@@ -80,7 +83,9 @@ class Leases(RemoteNamespace):
         """Claim up to ``want`` jobs, and wait up to ``wait`` for the first. The request is not repeated automatically:
         if the response is lost, ``renew`` lists the jobs that the lease holds."""
         patience = seconds(wait, "wait")
-        body = without_none(queues=list(queues), kinds=_list(kinds), want=want, ttl=seconds(ttl, "ttl"), wait=patience)
+        body = without_none(
+            queues=_list(queues, "queue"), kinds=_list(kinds, "kind"), want=want, ttl=seconds(ttl, "ttl"), wait=patience
+        )
         request = dataclasses.replace(post(_path(lease, "claim"), body), patience=patience)
         response = yield from self._request(request)
         return read(list[ClaimedJob], _field(response, "jobs"))
@@ -151,8 +156,8 @@ def _repeatable(lease: str, action: str, body: Any) -> Request:
     return post(_path(lease, action), body, repeatable=True)
 
 
-def _list(names: Sequence[str] | None) -> list[str] | None:
-    return None if names is None else list(names)
+def _list(names: Sequence[str] | None, what: str) -> list[str] | None:
+    return None if names is None else list(check_names(names, what))
 
 
 def _field(response: Any, name: str) -> Any:

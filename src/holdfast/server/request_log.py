@@ -20,8 +20,11 @@ from holdfast.telemetry.tracing import trace_from
 log = logging.getLogger("holdfast.http")
 
 UNMATCHED = "unmatched"
+STATIC = "/static/{path}"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 PREFIXES = ("/api/v1", "/api")
+FREQUENT = frozenset({STATIC, "/live"})
+"""Routes that every page of the dashboard requests: logged at the level ``debug``."""
 CLOSED = 499
 """The client disconnected before the response."""
 
@@ -63,7 +66,7 @@ class RequestLog:
         route = pattern_of(scope)
         for measure in self._measures:
             measure(method, route, status, seconds)
-        level = logging.WARNING if status >= 500 else logging.INFO
+        level = logging.WARNING if status >= 500 else logging.DEBUG if route in FREQUENT else logging.INFO
         if not log.isEnabledFor(level):
             return
         identity = scope.get("state", {}).get("identity")
@@ -86,7 +89,7 @@ def pattern_of(scope: Scope) -> str:
         return UNMATCHED
     for name, value in (scope.get("path_params") or {}).items():
         if name == "path":  # files below a mount
-            return "/static/{path}"
+            return STATIC
         below = below.replace(str(value), f"{{{name}}}", 1) if str(value) else below
     return below or "/"
 

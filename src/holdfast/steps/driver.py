@@ -44,8 +44,6 @@ log = logging.getLogger("holdfast.worker")
 
 SEEN_AFTER: Final = 1.0
 """Seconds after which a running step is shown as running."""
-PULSE: Final = 1.0
-"""Seconds between two checks of a waiting thread whether the worker's loop still exists."""
 
 
 Reached = Callable[[Claim, str, str], Awaitable[None]]
@@ -293,23 +291,13 @@ class Durable:
     def run_on_loop(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the worker's loop, from a handler's thread. Raises ``Stopped`` if the loop is closed, or
         the worker about to end."""
-        try:
-            if self.tools.recorder.closed:
-                raise RuntimeError
-            future = asyncio.run_coroutine_threadsafe(work, loop)
-        except RuntimeError:
+        if self.tools.recorder.closed:
             work.close()
+            raise Stopped("worker_stopped")
+        try:
+            return self.tools.threads.run_on_loop(loop, work)
+        except (asyncio.CancelledError, concurrent.futures.CancelledError):
             raise Stopped("worker_stopped") from None
-        while True:
-            try:
-                return future.result(PULSE)
-            except concurrent.futures.CancelledError:
-                raise Stopped("worker_stopped") from None
-            except TimeoutError:
-                if future.done():
-                    return future.result()  # the coroutine raised TimeoutError, or has ended just now
-                if loop.is_closed():
-                    raise Stopped("worker_stopped") from None
 
 
 running: ContextVar[str | None] = ContextVar("holdfast_step_key", default=None)

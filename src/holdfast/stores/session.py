@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from holdfast.features.assembly import Store
 
 T = TypeVar("T")
+
+DRAIN_GRACE = 0.5
+"""Seconds that a wait in a test kit gives a drain in another thread or task to begin."""
 
 # The tenants this task or thread works for, innermost last. Each belongs to one store, or in a handler to one database,
 # identified by its URL because a child process has another store object. Every task and every call in a thread pool has
@@ -59,6 +63,17 @@ class Session:
         self._actor = actor
         self._ready = not store.embedded
         self._migrating = threading.Lock()
+        self.nothing_runs: Callable[[], bool] | None = None
+        """For the test kit: whether no job runs now, and none will before the test calls ``drain``."""
+
+    def check_waiting(self, what: str, since: float) -> None:
+        """Called between the polls of a wait without a timeout. Raises ``Conflict`` if the wait would never end."""
+        if self.nothing_runs is not None and time.monotonic() - since > DRAIN_GRACE and self.nothing_runs():
+            raise Conflict(
+                f"waiting for {what}, which has not ended, and no job runs in a test outside kit.drain()",
+                code="not_drained",
+                fix="Call kit.drain() first. If the job waits for a time or a decision: kit.travel(…), kit.approve(…).",
+            )
 
     def move_to(self, store: Store) -> None:
         """Work on another store from now on, or on ``home`` again."""

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from tempfile import TemporaryDirectory
-from typing import TypeVar
-
-from psycopg import sql
-from typing_extensions import override
 
 from holdfast.engine.redaction import shown_url
 from holdfast.errors import InvalidSetting
-from holdfast.features.assembly import Store, open_store
-from holdfast.features.postgres import PostgresStore
-from holdfast.stores.flow import Flow
+from holdfast.features.assembly import Store, open_store, require_postgres
 
 MEMORY = "sqlite:///:memory:"
 
@@ -51,6 +44,9 @@ def _embedded(url: str) -> Iterator[Store]:
 
 @contextmanager
 def _new_schema(url: str) -> Iterator[tuple[Store, str]]:
+    require_postgres()
+    from holdfast.testing.private_schema import PrivateSchema
+
     name = f"holdfast_kit_{uuid.uuid4().hex[:16]}"
     store = PrivateSchema(url, schema=name)
     store.migrate()  # in one transaction: if it fails, there is no schema to drop
@@ -59,23 +55,3 @@ def _new_schema(url: str) -> Iterator[tuple[Store, str]]:
     finally:
         store.close()
         store.drop()
-
-
-T = TypeVar("T")
-
-DROP_TIMEOUT = "10s"
-
-
-class PrivateSchema(PostgresStore):
-    """A store in a schema that is dropped at the end of a test."""
-
-    @override
-    async def arun(self, flow: Flow[T]) -> T:
-        """Run the flow in a thread. A pool per event loop would outlive the loop, as each test may have its own."""
-        return await asyncio.to_thread(self.run, flow)
-
-    def drop(self) -> None:
-        """Drop the schema. With a timeout: a transaction that a test left open is an error instead of a hang."""
-        with self._connected() as connection:
-            connection.execute(sql.SQL("set lock_timeout = {}").format(DROP_TIMEOUT))
-            connection.execute(sql.SQL("drop schema if exists {} cascade").format(sql.Identifier(self.schema_name)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
@@ -154,6 +154,7 @@ class Kit:
         self._open = ExitStack()
         self._clock: Clock | None = None
         self._crashes = Crashes()
+        self._running = 0
 
     def __enter__(self) -> Self:
         if self.app._store is not self.app._session.home:
@@ -162,6 +163,8 @@ class Kit:
             store, schema = stack.enter_context(private_store(self._url, self.app._schema))
             stack.enter_context(self.app._moved_to(store, schema))
             self._clock = Clock(store)
+            stack.callback(setattr, self.app._session, "nothing_runs", None)
+            self.app._session.nothing_runs = self._nothing_runs
             self.app._declared.sync(self.app._session)  # before the test makes events that subscriptions wait for
             self._open = stack.pop_all()
         self._crashes = Crashes()
@@ -196,7 +199,8 @@ class Kit:
         ``JobsFailed`` if a job failed and no later attempt succeeded. Raises ``NeverIdle`` after ``limit`` attempts,
         and ``WaitTimeout`` after the kit's timeout.
         """
-        report = await self._runner().drain(queues, limit, concurrency)
+        with self._counted():
+            report = await self._runner().drain(queues, limit, concurrency)
         if check and report.failures:
             raise JobsFailed(report) from report.failures[0].error
         return report
@@ -227,7 +231,21 @@ class Kit:
         elif isinstance(target, Prepared):
             client = self.app._session
             target = await client.aenqueue(target.spec, target.tenant, target.decode, target.connection)
-        return await runner.run(target)
+        with self._counted():
+            return await runner.run(target)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+
+    def _nothing_runs(self) -> bool:
+        """Whether neither this kit nor a worker that the test has started runs jobs."""
+        store = self.app._store
+        return not self._running and not store.run(store.health.get(EVERY_TENANT)).lease_active
 
     def _runner(self) -> Runner:
         return Runner(self.app, self._open_clock(), self._timeout, self._crashes)
@@ -299,10 +317,10 @@ class Kit:
         """Return the jobs that were enqueued since the kit was opened, in any state, oldest first.
 
         Filter them by kind, arguments and options: ``kit.enqueued(send_receipt, to="a@example.com", delay="1h")``.
-        Arguments that you do not name may have any value. Pass arguments that have the name of an option in
-        ``payload={…}``.
+        Arguments that you do not name may have any value. Raises ``InvalidArguments`` for one that the kind does not
+        have. Pass arguments that have the name of an option in ``payload={…}``.
         """
-        return JobMatcher(kind, match).among(self._jobs())
+        return self._matcher(kind, match).among(self._jobs())
 
     def assert_enqueued(
         self, kind: Kind[..., Any] | str | None = None, /, *, times: int | None = None, **match: Any
@@ -312,7 +330,7 @@ class Kit:
         The arguments are those of ``enqueued``. The message of the ``AssertionError`` lists the enqueued jobs.
         """
         __tracebackhide__ = True
-        expected, jobs = JobMatcher(kind, match), self._jobs()
+        expected, jobs = self._matcher(kind, match), self._jobs()
         matching = expected.among(jobs)
         if times is None and not matching:
             raise AssertionError(explain(expected, jobs, f"no {expected} was enqueued"))
@@ -323,10 +341,14 @@ class Kit:
     def assert_not_enqueued(self, kind: Kind[..., Any] | str | None = None, /, **match: Any) -> None:
         """Assert that no such job was enqueued. The arguments are those of ``enqueued``."""
         __tracebackhide__ = True
-        expected = JobMatcher(kind, match)
+        expected = self._matcher(kind, match)
         matching = expected.among(self._jobs())
         if matching:
             raise AssertionError(explain(expected, matching, f"{expected} was enqueued"))
+
+    def _matcher(self, kind: Kind[..., Any] | str | None, match: Mapping[str, Any]) -> JobMatcher:
+        declared = self.app._all_kinds.get(kind) if isinstance(kind, str) else None
+        return JobMatcher(kind if declared is None else declared.kind, match)
 
     def history(self, job: Job | Handle[Any] | str) -> list[Event]:
         """Return the events of a job from the ledger, oldest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,7 +11,7 @@ from holdfast.engine.job import Job
 from holdfast.engine.states import State
 from holdfast.engine.trace import plain_tags
 from holdfast.engine.units import seconds
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.kind import Kind
 
 # A test and the program under test compute a time at slightly different moments.
@@ -81,6 +82,8 @@ class JobMatcher:
         self._options = {name: value for name, value in match.items() if name in OPTIONS}
         arguments = {name: value for name, value in match.items() if name not in OPTIONS and name != "payload"}
         self._arguments = {**payload, **arguments}
+        if isinstance(kind, Kind):
+            _check_arguments(kind, self._arguments)
 
     def __str__(self) -> str:
         parts = [f"{name}={value!r}" for name, value in {**self._arguments, **self._options}.items()]
@@ -116,6 +119,17 @@ class JobMatcher:
             return bool(stored == self._signature.dump(name, value))
         except Exception:  # the expected value does not have the type of the argument
             return False
+
+
+def _check_arguments(kind: Kind[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that no job of the kind can have: ``assert_not_enqueued`` would pass for a misspelled one."""
+    for name in arguments:
+        if name not in kind.parameters:
+            near = difflib.get_close_matches(name, [*kind.parameters, *OPTIONS], 1)
+            raise InvalidArguments(
+                f"{kind.name} has no argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+                fix=f"Its arguments are {', '.join(kind.parameters) or 'none'}; options are {', '.join(OPTIONS)}.",
+            )
 
 
 def explain(expected: JobMatcher, jobs: Sequence[Job], headline: str) -> str:

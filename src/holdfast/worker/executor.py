@@ -35,8 +35,9 @@ from holdfast.engine.outcome import (
 from holdfast.engine.payload import own
 from holdfast.engine.redaction import JobRedactor, Redact, Redactor, one_line
 from holdfast.engine.retry import Retry
-from holdfast.engine.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT
+from holdfast.engine.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT, decide
 from holdfast.engine.states import State
+from holdfast.engine.units import span
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidPayload, Refused, StepsChanged, StoreUnavailable
 from holdfast.features.payloads.model import NO_RULE, WITHHELD, Effective, PayloadRule, effective, together
 from holdfast.stores.flow import in_thread
@@ -107,6 +108,8 @@ _FAILURES = (Failed, Crashed)
 
 # Seconds before a job whose handler lost the database is retried, drawn at random from this range.
 AFTER_OUTAGE = (1.0, 5.0)
+RETRY_REQUESTED = "retry_asked"
+"""The code of a handler that raised ``RetryLater``."""
 DATABASE_LOST = "the connection to Holdfast's database was lost while it ran"
 
 
@@ -371,7 +374,7 @@ def _retry_later(error: RetryLater, redact: Redact) -> Failed:
     cause = error.__cause__
     message = error.message or (message_of(cause) if cause is not None else "") or str(error)
     return Failed(
-        "retry_asked",
+        RETRY_REQUESTED,
         redact(message, MESSAGE_LIMIT),
         traceback_of(error, redact),
         after=error.after,
@@ -382,9 +385,8 @@ def _retry_later(error: RetryLater, redact: Redact) -> Failed:
 
 def _log_outcome(claim: Claim, outcome: Outcome | Settled, seconds: float) -> None:
     if isinstance(outcome, _FAILURES):
-        code, message = one_line(outcome.code), one_line(outcome.message)
-        extra = log_fields(claim) | {"duration": round(seconds, 6), "outcome": outcome_label(outcome), "error": code}
-        log.warning("Job %s (%s) failed: %s: %s", claim.id, one_line(claim.kind), code, message, extra=extra)
+        if log.isEnabledFor(logging.WARNING):
+            _log_failure(claim, outcome, seconds)
     elif isinstance(outcome, Snoozed) and str(claim.attempt).strip("0") == "1" and claim.attempt > 1:
         # At attempt 10, 100, …: snoozing without end is legal, but an operator should see it.
         kind, reason = one_line(claim.kind), one_line(outcome.reason or "")
@@ -392,4 +394,31 @@ def _log_outcome(claim: Claim, outcome: Outcome | Settled, seconds: float) -> No
     elif job_log.isEnabledFor(logging.INFO):
         word = outcome_label(outcome)
         extra = log_fields(claim) | {"duration": round(seconds, 6), "outcome": word}
-        job_log.info("job %s (%s) %s", claim.id, one_line(claim.kind), word, extra=extra)
+        took = f"{'in' if word == 'succeeded' else 'after'} {span(seconds)}"
+        kind = one_line(claim.kind)
+        job_log.info("Job %s (%s) %s %s (attempt %s)", claim.id, kind, word, took, claim.attempt, extra=extra)
+
+
+def _log_failure(claim: Claim, outcome: Failed | Crashed, seconds: float) -> None:
+    """Log what happened, in which attempt, and what follows. The jitter of a retry is drawn later."""
+    code, message, kind = one_line(outcome.code), one_line(outcome.message), one_line(claim.kind)
+    longest = decide(claim, outcome, 1.0)
+    if longest.ending == "bury" or (longest.ending == "crash" and claim.crashes >= claim.max_crashes):
+        follows = "now a dead letter"
+    else:
+        exact = decide(claim, outcome, 0.0).delay == longest.delay
+        follows = f"retry {'in' if exact else 'within'} {span(longest.delay)}" if longest.delay else "retry at once"
+    extra = log_fields(claim) | {"duration": round(seconds, 6), "outcome": outcome_label(outcome), "error": code}
+    number = _attempt(claim) if isinstance(outcome, Failed) else f"attempt {claim.attempt}"
+    if code == RETRY_REQUESTED and longest.ending == "retry":
+        log.info("Job %s (%s) requested a retry (%s): %s; %s", claim.id, kind, number, message, follows, extra=extra)
+        return
+    log.warning("Job %s (%s) failed (%s): %s: %s; %s", claim.id, kind, number, code, message, follows, extra=extra)
+
+
+def _attempt(claim: Claim) -> str:
+    """The number of this failure. Snoozes, waits and lost workers start attempts too, which are not counted as one."""
+    failures = f"{claim.retries + 1} of {claim.max_attempts}"
+    if claim.attempt == claim.retries + 1:
+        return f"attempt {failures}"
+    return f"attempt {claim.attempt}, failure {failures}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Self, TypedDict, Unpack
 
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.engine.names import check_name
+from holdfast.engine.names import check_name, check_names
 from holdfast.engine.order import check_weights
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
@@ -47,9 +47,11 @@ class TickOptions:
         concurrency = given.get("concurrency", 16)
         if limit < 1 or concurrency < 1:
             raise InvalidSetting("a tick needs a limit and a concurrency of at least 1", code="invalid_limit")
-        queues = given.get("queues", ())
-        if isinstance(queues, str) or not queues:
-            raise InvalidSetting("queues must be a list of queue names", code="invalid_name")
+        queues = check_names(given.get("queues", ()), "queue")
+        if not queues:
+            raise InvalidSetting(
+                "a tick needs at least one queue", code="invalid_name", fix='Write queues=["default"].'
+            )
         lease = seconds(given.get("lease", LEASE), "lease")
         if lease < SHORTEST:
             raise InvalidSetting("the lease must be at least 10 ms", code="invalid_duration")
@@ -58,7 +60,7 @@ class TickOptions:
         timeout = given.get("timeout")
         return cls(
             limit=limit,
-            queues=tuple(check_name(queue, "queue") for queue in queues),
+            queues=queues,
             concurrency=min(limit, concurrency),
             timeout=None if timeout is None else seconds(timeout, "timeout"),
             tenant=given.get("tenant", EVERY_TENANT),
@@ -105,7 +107,7 @@ class WorkerOptions:
     the worker. Without ``sealing`` it leaves the sealing of the audit trail to other workers.
     """
 
-    queues: tuple[str, ...] = ()
+    queues: Sequence[str] = ()
     weights: Mapping[str, int] | None = None
     concurrency: int = 16
     tenant: str = EVERY_TENANT
@@ -123,6 +125,7 @@ class WorkerOptions:
     extra_duties: tuple[MaintenanceTask, ...] = field(default=())
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "queues", check_names(self.queues, "queue"))
         check_weights(self.weights)
 
     def duties(self) -> tuple[MaintenanceTask, ...]:
@@ -142,7 +145,7 @@ class WorkerOptions:
 class WorkerKeywords(TypedDict, total=False):
     """The keywords of ``app.run_worker``: the fields of ``WorkerOptions``."""
 
-    queues: tuple[str, ...]
+    queues: Sequence[str]
     weights: Mapping[str, int] | None
     concurrency: int
     tenant: str

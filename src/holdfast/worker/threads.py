@@ -9,12 +9,13 @@ time, plus the stuck ones. They are daemons: the process does not wait for them 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import itertools
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
@@ -28,6 +29,9 @@ T = TypeVar("T")
 IDLE_FOR = 30.0
 PATIENCE = 1.0
 """Seconds that a thread may take to notice that its job is over before a warning is logged."""
+
+PULSE = 1.0
+"""Seconds between two checks of a waiting thread whether the worker's loop still exists."""
 
 _numbers = itertools.count(1)
 
@@ -64,6 +68,25 @@ class Threads:
             if call.still_runs(self._not_stuck):
                 loop.call_later(self._patience, self._warn, call)
             raise
+
+    def run_on_loop(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the worker's loop, from the thread of a call of ``run``, and wait for its result.
+
+        Raises ``CancelledError`` if the loop is closed or the coroutine was cancelled.
+        """
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, loop)
+        except RuntimeError:
+            work.close()
+            raise concurrent.futures.CancelledError from None
+        while True:
+            try:
+                return future.result(PULSE)
+            except TimeoutError:
+                if future.done():
+                    return future.result()  # the coroutine raised TimeoutError, or has ended just now
+                if loop.is_closed():
+                    raise concurrent.futures.CancelledError from None
 
     def _submit(self, call: _Call) -> None:
         with self._lock:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from agents import Agent, LocalShellTool, RunConfig, Runner, Usage, function_tool
+from agents import Agent, LocalShellTool, RunConfig, Runner, Usage, function_tool, handoff
 from agents.testing import ScriptedModel, assistant_message, function_call
 from pydantic import BaseModel
 from pydantic_ai import Agent as PydanticAgent
@@ -158,6 +158,28 @@ def test_what_cannot_be_durable_is_refused_with_a_fix(app: App) -> None:
     assert code_of(Agent("")) == "agent_without_name"
     assert code_of(Agent("b"), budget=0) == "invalid_budget"
     assert code_of(Agent("b", tools=[LocalShellTool(executor=lambda request: "")])) == "agent_not_durable"
+
+
+@pytest.mark.req("DP-22")
+def test_options_of_a_tool_that_no_agent_has_are_refused(app: App, refunds: Agent[None]) -> None:
+    def refusal(agent: Agent[Any], **settings: Any) -> InvalidInput:
+        with pytest.raises(InvalidInput) as caught:
+            HoldfastAgent(agent, app, **settings)
+        assert caught.value.code == "unknown_option"
+        return caught.value
+
+    approval = {"approval": {"approvers": ["ada"]}}
+    error = refusal(refunds, tools={"refnd": approval})
+    assert error.message == "tools has options for refnd, and agent 'desk' has no such tool"
+    assert error.fix == "Its function tools, and those of its handoffs, are lookup, refund."
+    by_handoff = refunds.clone(name="by_handoff", handoffs=[handoff(refunds.handoffs[0])])  # type: ignore[arg-type]
+    refusal(by_handoff, tools={"refnd": approval})
+    refusal(refunds, tools={"refund": {"aproval": {}}})
+    refusal(refunds, tools={"refund": {"approval": {"aprovers": ["ada"]}}})
+    refusal(refunds, approval={"aprovers": ["ada"]})
+    refusal(refunds, tool={"retires": 3})
+    HoldfastAgent(refunds, app, tools={"refund": approval, "lookup": {"timeout": 9}})
+    HoldfastAgent(by_handoff, app, tools={"refund": approval})
 
 
 def test_a_stream_in_a_job_is_refused_and_names_what_to_use(app: App) -> None:

@@ -338,6 +338,27 @@ def test_what_cannot_be_durable_is_refused_with_a_fix(app: App) -> None:
         loose.enqueue("Hello", deps=object())
 
 
+@pytest.mark.req("DP-22")
+def test_misspelled_settings_of_calls_and_tools_are_refused(app: App) -> None:
+    def with_tool(metadata: dict[str, Any]) -> Agent[Any, Any]:
+        agent = Agent(answering("yes"), name="desk")
+
+        @agent.tool_plain(metadata=metadata)
+        def refund() -> str:
+            return ""
+
+        return agent
+
+    approval = {"approval": {"approvers": ["ada"]}}
+    assert code_of(lambda: HoldfastAgent(with_tool({"holdfst": approval}), app)) == "invalid_tool_metadata"
+    assert code_of(lambda: HoldfastAgent(with_tool({"holdfast": {"aproval": {}}}), app)) == "invalid_tool_metadata"
+    wrong: Any = {"aprovers": ["ada"]}
+    assert code_of(lambda: HoldfastAgent(with_tool({"holdfast": {"approval": wrong}}), app)) == "unknown_option"
+    assert code_of(lambda: HoldfastAgent(with_tool({}), app, approval=wrong)) == "unknown_option"
+    assert code_of(lambda: HoldfastAgent(with_tool({}), app, model={"timout": 3})) == "unknown_option"  # type: ignore[typeddict-unknown-key]
+    HoldfastAgent(with_tool({"holdfast": approval, "sensitive": True}), app)
+
+
 def test_a_tool_whose_output_is_not_json_becomes_a_dead_letter(app: App, calls: list[str]) -> None:
     def opens() -> object:
         calls.append("opens")
@@ -353,8 +374,8 @@ def test_a_tool_whose_output_is_not_json_becomes_a_dead_letter(app: App, calls: 
     for function in (opens, fills):
         HoldfastAgent(Agent(calling(function.__name__), name=function.__name__, tools=[function]), app, retry=AT_ONCE)
     agent = Agent(calling("strange"), name="strange")
-    agent.tool_plain(metadata={"holdfast": {"retires": 3}})(strange)
     HoldfastAgent(agent, app, retry=Retry(max_attempts=1))
+    agent.tool_plain(metadata={"holdfast": {"retires": 3}})(strange)  # after the check of the declaration
     handles = [app.enqueue(kind, {"prompt": "Go"}) for kind in ("opens", "fills", "strange")]
     work_off(app)
     assert [handle.get().error_code for handle in handles] == [

@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Permission, User
 from django.core.management import CommandError, call_command
 from django.db import connections
 from django.test import Client, TestCase, TransactionTestCase, override_settings
 
+import holdfast
 from holdfast.integrations.django import checks, dashboard_view
 from holdfast.integrations.django.orm_connection import url_of
-from holdfast.integrations.django.test import HoldfastMixin
+from holdfast.integrations.django.test import HoldfastMixin, arun_jobs
 from tests.integrations.django.shop.models import Order
-from tests.integrations.django.shop.tasks import app, pack, seen, ship
+from tests.integrations.django.shop.tasks import app, fulfil, pack, seen, ship, stocktake
 from tests.support.django_handles import make_default
 
 pytestmark = pytest.mark.req("HF-8")
@@ -165,6 +167,38 @@ def test_the_admin_lists(project: str) -> None:
     assert "holdfast" not in client.get("/admin/").content.decode()
 
 
+class StepTests(HoldfastMixin):
+    def test_a_sync_job_with_steps_and_an_approval(self) -> None:
+        order = Order.objects.create(email="a@b.c")
+        job = fulfil.enqueue(order.pk)
+        assert self.run_jobs().paused == 1
+        order.refresh_from_db()
+        assert order.state != "shipped"
+        [approval] = app.approvals.list()
+        app.approvals.approve(approval.id, by="ada")
+        assert self.run_jobs().succeeded == 1
+        order.refresh_from_db()
+        assert (order.state, job.result()) == ("shipped", "a@b.c")
+
+    def test_every_call_with_which_a_sync_job_waits_for_the_loop(self) -> None:
+        order = Order.objects.create(email="a@b.c")
+        job = stocktake.enqueue(order.pk)
+        assert self.run_jobs().succeeded == 1
+        assert job.result() == ["a@b.c", "a@b.c", order.pk, "a@b.c", True]
+
+
+class StepsInTransaction(StepTests, TestCase):
+    async def test_steps_in_an_async_test(self) -> None:
+        order = await Order.objects.acreate(email="a@b.c")
+        job = await stocktake.aenqueue(order.pk)
+        assert (await arun_jobs()).succeeded == 1
+        assert (await sync_to_async(job.get)()).state is holdfast.State.SUCCEEDED
+
+
+class StepsCommitted(StepTests, TransactionTestCase):
+    available_apps = ("tests.integrations.django.shop",)
+
+
 class InTransaction(HoldfastMixin, TestCase):
     def test_jobs_see_what_the_test_wrote(self) -> None:
         order = Order.objects.create(email="a@b.c")
@@ -198,11 +232,18 @@ class Committing(HoldfastMixin, TransactionTestCase):
         self.test_one()
 
 
-def test_the_test_helpers(database: str) -> None:
-    load = unittest.defaultTestLoader.loadTestsFromTestCase
-    for case, tests in ((InTransaction, 2), (Committing, 2)):
+def run_cases(*cases: tuple[type[unittest.TestCase], int]) -> None:
+    for case, tests in cases:
         outcome = unittest.TestResult()
-        load(case).run(outcome)
+        unittest.defaultTestLoader.loadTestsFromTestCase(case).run(outcome)
         assert (outcome.testsRun, outcome.failures, outcome.errors) == (tests, [], [])
+
+
+def test_the_test_helpers(database: str) -> None:
+    run_cases((InTransaction, 2), (Committing, 2))
     assert len(app.jobs.list()) == 2, "those of TestCase were rolled back"
     assert seen, "handlers ran in this process"
+
+
+def test_run_jobs_runs_the_steps_of_sync_handlers(database: str) -> None:
+    run_cases((StepsInTransaction, 3), (StepsCommitted, 2))

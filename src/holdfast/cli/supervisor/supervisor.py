@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from holdfast.cli.failures import FAILED, USAGE
-from holdfast.cli.output import say
+from holdfast.cli.output import announce
 from holdfast.cli.run_worker import STOPPING, STOPPING_NOW, on_signals
 from holdfast.cli.supervisor.process import MARGIN, STOP, STOP_NOW, ChildProcess, Plan, how_it_ended
 from holdfast.errors import HoldfastError
@@ -85,7 +85,7 @@ class Shutdown:
 
     def _say(self, message: str) -> None:
         if not self._quiet:
-            say(message)
+            announce(message)
 
 
 MAX_START_ATTEMPTS = 3

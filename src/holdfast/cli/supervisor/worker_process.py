@@ -17,7 +17,7 @@ from holdfast.app import App
 from holdfast.cli import output
 from holdfast.cli.failures import FAILED, OK, guarded
 from holdfast.cli.main import leave
-from holdfast.cli.output import say
+from holdfast.cli.output import announce
 from holdfast.cli.run_worker import Stopper, run_to_end, serve, serve_metrics
 from holdfast.cli.serve import make_web, serving
 from holdfast.cli.session import load_runnable, wait_ready, wait_shortly
@@ -89,14 +89,15 @@ def main() -> NoReturn:
     sys.argv[0] = plan.program  # the default name of an app
     # Bytecode files record times in whole seconds: a file saved twice within one would not be compiled again.
     sys.dont_write_bytecode = plan.watch
-    output.set_up(plan.log_level, as_json=plan.log_json, process=plan.number)
+    in_development = plan.listen is not None
+    output.set_up(plan.log_level, as_json=plan.log_json, process=plan.number, jobs=in_development)
     leave(guarded(lambda: _work(link, plan), as_json=plan.as_json))
 
 
 def _work(link: Link, plan: Plan) -> None:
     def tell(message: str) -> None:
         if not plan.as_json:
-            say(f"[{plan.number}] {message}")
+            announce(message, plan.number)
 
     probe = serve_metrics(plan.metrics_host, plan.metrics_port, plan.number, tell)
     try:

@@ -24,6 +24,7 @@ CAP: Final = 10_000
 CODES: Final = (
     *(
         "no_worker",
+        "expired_leases",
         "oldest_waits",
         "backlog",
         "unserved_kinds",
@@ -144,6 +145,11 @@ class Health:
     """Age of the oldest unsealed event; only for all tenants together, because there is one chain."""
     retention_held: tuple[str, ...] = ()
     """Consumers that delay the purge of jobs past their retention."""
+    due: int = 0
+    """Scheduled jobs and retries that are due, and that no worker has put into the queue yet."""
+    oldest_due_age_s: float | None = None
+    expired_lease_age_s: float | None = None
+    """Time since a worker's lease expired that no other worker has ended yet."""
     capped: bool = False
 
 
@@ -166,14 +172,8 @@ def _with_reasons(health: Health, reasons: Sequence[Concern]) -> Health:
 
 def _job_concerns(health: Health, when: Thresholds) -> Iterator[Concern]:
     age = health.oldest_queued_age_s  # None if no job waits, or all that wait are paused
-    if health.backlog and not health.lease_active and age is not None:
-        yield Concern(
-            "no_worker",
-            # Only a warning at first: an app that uses ticks has no worker between them.
-            _level(age, None, when.oldest_warn) or "warn",
-            f"{_counted(health.backlog, 'job waits', 'jobs wait')} and no worker is running",
-            "Start one: holdfast worker MODULE:APP",
-        )
+    if not health.lease_active:
+        yield from _without_worker(health, when)
     late = _level(age, when.oldest_warn, when.oldest_critical)
     if late is not None and health.lease_active:
         yield Concern(
@@ -198,6 +198,28 @@ def _job_concerns(health: Health, when: Thresholds) -> Iterator[Concern]:
         letters = _counted(health.dead_letter_open, "dead letter waits", "dead letters wait")
         fix = "See them: holdfast jobs list --state dead_letter"
         yield _warning("dead_letters", f"{letters} to be redriven or discarded", fix)
+
+
+def _without_worker(health: Health, when: Thresholds) -> Iterator[Concern]:
+    """Only warnings at first: an app that uses ticks has no worker between them."""
+    ages = [age for age in (health.oldest_queued_age_s, health.oldest_due_age_s) if age is not None]
+    if ages:
+        waiting = min(health.backlog + health.due, CAP)
+        yield Concern(
+            "no_worker",
+            _level(max(ages), None, when.oldest_warn) or "warn",
+            f"{_counted(waiting, 'job waits', 'jobs wait')} and no worker is running",
+            "Start one: holdfast worker MODULE:APP",
+        )
+    age = health.expired_lease_age_s
+    if health.in_progress and age is not None:
+        yield Concern(
+            "expired_leases",
+            _level(age, None, when.oldest_warn) or "warn",
+            f"{_counted(health.in_progress, 'job is', 'jobs are')} claimed by a worker whose lease expired"
+            f" {age:.0f} s ago, and no worker is running",
+            "Start one, which takes over: holdfast worker MODULE:APP",
+        )
 
 
 def _unserved(health: Health) -> Concern:

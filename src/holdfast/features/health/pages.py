@@ -59,6 +59,7 @@ BY: Final = ("", "queue", "kind")
 # The page that each reason of health links to.
 REASON_LINKS = {
     "no_worker": "/workers",
+    "expired_leases": "/workers",
     "oldest_waits": "/jobs?state=queued",
     "backlog": "/jobs?state=queued",
     "unserved_kinds": "/workers",

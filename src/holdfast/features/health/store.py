@@ -113,14 +113,18 @@ class HealthReads(Reader):
             *(self._waiting(tenant), self._dead(tenant), self._other_counts(tenant, now)),
             *(self._pauses.list(tenant).start(), self._leases(tenant, now), self._late(tenant, now, when)),
             *(self._behind(tenant, when), self._ledger(tenant), self._executors(tenant)),
+            self._expired(tenant, now),
         )
         (backlog, scheduled), dead, (approvals, first_opened, overdue, parked, running) = rows[:3]
-        pauses, (serving, labels), late, behind, (unsealed, holders), executors = rows[3:]
+        pauses, (serving, labels), late, behind, (unsealed, holders), executors, expired = rows[3:]
         paused = paused_queues(pauses, tenant)
         oldest: Any = None
         pairs: list[tuple[str, str]] = []
+        due, first_due = 0, None
         if paused is not None:
-            oldest, pairs = yield from read_together(self._oldest(tenant, paused), self._heads(tenant, paused))
+            oldest, pairs, (due, first_due) = yield from read_together(
+                self._oldest(tenant, paused), self._heads(tenant, paused), self._overdue(tenant, now, paused)
+            )
         health = Health(
             backlog,
             scheduled,
@@ -145,6 +149,9 @@ class HealthReads(Reader):
             behind=behind,
             unsealed_age_s=self._age(now, unsealed),
             retention_held=holders,
+            due=due,
+            oldest_due_age_s=self._age(now, first_due),
+            expired_lease_age_s=self._age(now, expired),
             capped=max(backlog, scheduled, dead, parked, running) >= CAP,
         )
         return judged(health, when)
@@ -240,6 +247,23 @@ class HealthReads(Reader):
         tags = self.dialect.codec.tags
         serving = [tuple(None if names is None else frozenset(tags(names)) for names in row[:2]) for row in rows]
         return serving, frozenset(row[2] for row in rows)  # type: ignore[return-value]
+
+    def _expired(self, tenant: str, now: Any) -> Steps[Any]:
+        """When the first of the leases expired that no sweep has ended yet."""
+        own = "1 = 1" if tenant == EVERY_TENANT else "l.tenant in (:tenant, '*')"
+        text = f"select min(l.until) from {{lease}} l where l.ended_at is null and l.until <= :now and {own}"
+        rows = yield from self._ask(tenant, text, now=now)
+        return rows[0][0]
+
+    def _overdue(self, tenant: str, now: Any, paused: frozenset[str]) -> Steps[tuple[int, Any]]:
+        """The number of jobs that wait for a time that has come, and when the first was due."""
+        text = (
+            "select count(*), min(o.due_at) from (select s.due_at from {job_state} s where s.due_at is not null"
+            " and s.due_at <= :now and s.state in ('queued', 'retry_waiting')"
+            f" and {within(tenant, 's.tenant')} and not ({self.dialect.has(':shut', 's.queue')}) limit :cap) o"
+        )
+        rows = yield from self._ask(tenant, text, now=now, cap=CAP, shut=self.dialect.listed(sorted(paused)))
+        return int(rows[0][0]), rows[0][1]
 
     def _other_counts(self, tenant: str, now: Any) -> Steps[tuple[int, Any, int, int, int]]:
         """Open approvals, when the first was opened, overdue approvals, jobs held back, running jobs."""

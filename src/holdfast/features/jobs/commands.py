@@ -32,7 +32,7 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.session import NAME, AnyTenant, NoTenant, OneTenant, full_id, load_app, refuse_unready
 from holdfast.cli.tree import Commands
-from holdfast.engine.job import EVERY_TENANT, Job
+from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT, Job
 from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED
 from holdfast.errors import NotFound
@@ -335,7 +335,11 @@ def enqueue(
     ] = None,
     app: Annotated[
         str | None,
-        typer.Option("--app", metavar="MODULE:APP", help="App to check the payload against the handler's signature."),
+        typer.Option(
+            "--app",
+            metavar="MODULE:APP",
+            help="App that declares the kind: checks the payload, and sets queue, priority, retry policy and tags.",
+        ),
     ] = None,
 ) -> None:
     """Enqueue one job and print its id."""
@@ -357,10 +361,13 @@ def enqueue(
     value = document(payload)
     with closing(_app(session, app, kind)) as target:
         handle = target.enqueue(kind, value, **_options(given))
+        declared = kind in target._all_kinds
     if session.as_json:
         emit({"id": handle.id, "tenant": handle.tenant, "created": handle.created, "reason": handle.reason})
         return
     write(handle.id)
+    if handle.created and not declared:
+        say(f"Stored without --app: queue {queue or DEFAULT_QUEUE}, payload not checked against a handler.")
     if not handle.created:
         say(f"No new job: this one stands for it ({handle.reason}).")
 

@@ -403,11 +403,13 @@ class Handle(Namespace, Generic[R]):
 
     def _polls(self, timeout: float | None) -> Generator[tuple[float, float | None], None, None]:
         """Yield the pause before each poll until the time is up, and ``WATCH`` if the watch has to be renewed."""
-        now = time.monotonic()
-        end = None if timeout is None else now + timeout
-        pause, watched_until = FIRST_PAUSE, now
+        began = time.monotonic()
+        end = None if timeout is None else began + timeout
+        pause, watched_until = FIRST_PAUSE, began
         while True:
             now = time.monotonic()
+            if end is None:
+                self._session.check_waiting(f"job {self.id}", began)
             remaining = MAX_PAUSE if end is None else end - now
             watch = None
             if watched_until - now < WATCH / 2 and remaining > 0:

@@ -87,13 +87,15 @@ def lease_lapsed(snapshot: Snapshot) -> Reason | None:
         "lease_lapsed",
         f"the lease of {around.holder} ended at {at(around.held_until)}, its last heartbeat was at"
         f" {at(around.renewed_at)}: that worker is gone",
-        f"The next sweep of any worker, every few seconds, frees it, and it is {then}.",
+        f"{'The next sweep of a worker frees it within seconds' if snapshot.fitting else 'A worker frees it'},"
+        f" and it is {then}.",
         {"holder": around.holder, "heartbeat_at": around.renewed_at},
     )
 
 
 def no_worker(snapshot: Snapshot) -> Reason | None:
-    if snapshot.job.state not in WAITING or snapshot.fitting:
+    orphaned = snapshot.job.state in HELD_STATES and not snapshot.around.held
+    if not (snapshot.job.state in WAITING or orphaned) or snapshot.fitting:
         return None
     others = sorted({worker.tenant for worker in snapshot.around.workers})
     if others:

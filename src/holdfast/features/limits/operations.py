@@ -217,12 +217,15 @@ class Pauses(StoreNamespace):
         """End a pause, named as it was set: ``app.pauses.remove(queue="mail")``. Also enables a disabled agent."""
         check_options(what, Named.__annotations__)
         tenant, scope, name = named(**what)
-        if not (yield from run(_resume(self._caller, (tenant, scope, name)))):
-            raise NotFound(
-                f"{in_words(scope, name, tenant)} is not paused",
-                code="not_paused",
-                fix="List the pauses: holdfast pauses",
-            )
+        if (yield from run(_resume(self._caller, (tenant, scope, name)))):
+            return
+        fix = "List the pauses: holdfast pauses"
+        for pause in (yield from run(listed(self._caller, tenant))):
+            if (pause.scope, pause.name) == (scope, name):  # for one tenant instead of all, or the reverse
+                whose = "all tenants" if pause.tenant == EVERY_TENANT else f"tenant {pause.tenant}"
+                fix = f"It is paused for {whose}: holdfast resume {pause.options}"
+        whose = " for all tenants" if tenant == EVERY_TENANT and scope != "all" else ""
+        raise NotFound(f"{in_words(scope, name, tenant)} is not paused{whose}", code="not_paused", fix=fix)
 
     aremove = awaited(remove)
 

@@ -320,8 +320,16 @@ def run(
 def delete(session: OneTenant, name: Name) -> None:
     """Delete a schedule. Its jobs stay; its name can be used again."""
     with template_commands.open_schedules(session) as schedules:
+        schedule = schedules.get(name)
         schedules.remove(name)
-    session.answer({"schedule": name, "deleted": True}, f"Deleted schedule {name}.")
+    words = f"Deleted schedule {name}."
+    if schedule.is_declared:
+        words += (
+            f" The code of {schedule.declared_by} declares it: a worker creates it again when it starts."
+            f" Remove the declaration, or pause the schedule instead: holdfast schedules pause {name}"
+        )
+    declared_by = schedule.declared_by if schedule.is_declared else None
+    session.answer({"schedule": name, "deleted": True, "declared_by": declared_by}, words)
 
 
 def _source(kind: str | None, template: str | None) -> dict[str, str]:

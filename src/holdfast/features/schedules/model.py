@@ -163,6 +163,11 @@ class Schedule:
             return error.message
 
     @property
+    def is_declared(self) -> bool:
+        """Whether the code of a program declares it: a worker creates it again after it was deleted."""
+        return self.declared_by is not None and self.undeclared_at is None
+
+    @property
     def trouble(self) -> str | None:
         """Why it does not fire, or needs attention otherwise."""
         if self.problem == "unknown_kind":

@@ -68,6 +68,17 @@ class Scheduler:
         self._new_id = new_id
         self._declared: dict[str, ScheduleDraft] = {}
         self._reconciled: WeakSet[Store] = WeakSet()
+        self.without_job: list[str] = []
+        """Functions with ``@app.schedule`` that ``@app.job`` has not declared."""
+
+    def check_declared(self) -> None:
+        """Called before the first job runs, when the program has declared all of its kinds."""
+        if self.without_job:
+            raise InvalidSetting(
+                f"@app.schedule on {', '.join(self.without_job)}, which is not a job",
+                code="schedule_without_job",
+                fix="Add @app.job below @app.schedule.",
+            )
 
     def declare(self, draft: ScheduleDraft) -> None:
         if draft.name in self._declared:

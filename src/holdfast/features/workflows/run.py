@@ -135,7 +135,7 @@ class WorkflowRun(StoreNamespace):
         """Block until all its jobs have ended or are held back by a failure, or raise ``WaitTimeout``."""
         notified = threading.Event()
         with self._listening(notified.set):
-            for pause in _pauses(timeout):
+            for pause in self._pauses(timeout):
                 notified.clear()
                 workflow = self.workflow()
                 if workflow.over:
@@ -152,7 +152,7 @@ class WorkflowRun(StoreNamespace):
                 loop.call_soon_threadsafe(notified.set)
 
         with self._listening(notify):
-            for pause in _pauses(timeout):
+            for pause in self._pauses(timeout):
                 notified.clear()
                 workflow = await self.aworkflow()
                 if workflow.over:
@@ -170,19 +170,21 @@ class WorkflowRun(StoreNamespace):
         finally:
             stop()
 
+    def _pauses(self, timeout: Duration | None) -> Iterator[float]:
+        began = time.monotonic()
+        end = None if timeout is None else began + seconds(timeout, "timeout")
+        pause = FIRST_PAUSE
+        while True:
+            if end is None:
+                self._caller.check_waiting(f"workflow {self.id}", began)
+            remaining = MAX_PAUSE if end is None else end - time.monotonic()
+            yield max(0.0, min(pause, remaining))
+            if remaining <= 0:
+                return
+            pause = min(MAX_PAUSE, pause * 2)
+
     def _timed_out(self, timeout: Duration | None) -> WaitTimeout:
         return WaitTimeout(f"workflow {self.id} had not finished after {timeout}")
-
-
-def _pauses(timeout: Duration | None) -> Iterator[float]:
-    end = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
-    pause = FIRST_PAUSE
-    while True:
-        remaining = MAX_PAUSE if end is None else end - time.monotonic()
-        yield max(0.0, min(pause, remaining))
-        if remaining <= 0:
-            return
-        pause = min(MAX_PAUSE, pause * 2)
 
 
 class WorkflowOptions(TypedDict, total=False):

@@ -14,7 +14,8 @@ rollback at the end of a ``TestCase`` removes them too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -43,6 +44,15 @@ class _InlineThreads(Threads):
 
     async def run(self, kind: str, function: Callable[[], T]) -> T:
         result: T = await sync_to_async(function, thread_sensitive=True)()
+        return result
+
+    def run_on_loop(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+        """The coroutine reads and writes on Django's connection, so in this thread, which runs that while it waits."""
+
+        async def run() -> T:
+            return await work
+
+        result: T = async_to_sync(run)()
         return result
 
 

@@ -48,3 +48,35 @@ def pack(order_id: int) -> str:
 @app.job("shop.audit")
 async def audit() -> int:
     return await Order.objects.acount()
+
+
+def charge(order_id: int) -> str:
+    return Order.objects.get(pk=order_id).email
+
+
+def deliver(order_id: int) -> None:
+    Order.objects.filter(pk=order_id).update(state="shipped")
+
+
+async def weigh(order_id: int) -> int:
+    return order_id
+
+
+@app.job("shop.fulfil", queue="orders")
+def fulfil(ctx: holdfast.SyncContext, order_id: int) -> str:
+    email = ctx.step("charge", charge, order_id)
+    ctx.approval("ship", summary=f"Ship order {order_id}?")
+    ctx.step("ship", deliver, order_id)
+    return email
+
+
+@app.job("shop.stocktake")
+def stocktake(ctx: holdfast.SyncContext, order_id: int) -> list[object]:
+    """Every way in which a sync handler waits for the worker's loop."""
+    steps = [ctx.submit(name, charge, order_id) for name in "ab"]
+    return [
+        *ctx.gather(*steps),
+        ctx.step("weigh", weigh, order_id),
+        ctx.step_options(timeout=30).step("limited", charge, order_id),
+        ctx.patched("second count"),
+    ]
