@@ -50,7 +50,7 @@ def test_what_is_given_besides_must_agree() -> None:
         ("colour:red", "there is no colour:"),
         ("state:happy", "there is no state 'happy'"),
         ("kind:a kind:b", "given twice"),
-        ("since:yesterday", "is no time"),
+        ("since:yesterday", "is not a time"),
         ('kind:"a', "quotation mark"),
         ('"a"b', "quotation mark"),
         ("a " * 11, "at most 10 words"),

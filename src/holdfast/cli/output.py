@@ -211,11 +211,18 @@ def age(since: datetime, now: datetime) -> str:
 
 
 def rate(number: int | None, per: float | None, burst: int | None) -> str | None:
-    """Format a rate limit: ``100 in 1 m``, and its burst if that is another number."""
+    """Format a rate limit as it is written: ``100/m``, ``10/1.5s, burst 3``. A burst of ``number`` is left out."""
     if number is None or per is None:
         return None
-    text = f"{number:,} in {span(per)}"
-    return text if burst is None or burst == number else f"{text}, {burst:,} at once"
+    units = {1: "s", 60: "m", 3600: "h", 86400: "d"}
+    size = next(size for size in (86400, 3600, 60, 1) if size == 1 or per % size == 0)
+    text = f"{number}/{'' if per == size else f'{per / size:g}'}{units[size]}"
+    return text if burst is None or burst == number else f"{text}, burst {burst}"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 attempt``, ``2 attempts``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def moment(at: datetime) -> str:

@@ -339,7 +339,7 @@ def serve(
                 for task in waiting:
                     task.cancel()
                 if not as_json:
-                    say("Stopping; send the signal again to exit at once.")
+                    say("Stopping: waiting for running requests. Press Ctrl-C again to exit at once.")
         finally:
             await served.aclose()
 

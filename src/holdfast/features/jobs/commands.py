@@ -392,6 +392,8 @@ def why(session: AnyTenant, job: options.JobId) -> None:
         return
     write(Text.assemble(f"{line(answer.job.kind)}  {answer.job.id}  ", state_text(answer.job.state)))
     for reason in answer.reasons:
-        write(Text.assemble(("- ", "dim"), plain(reason.says)))
+        # A reason that consists of several facts has one line for each.
+        text = plain(reason.says).replace("; ", "\n  ") if reason.code == "running" else plain(reason.says)
+        write(Text.assemble(("- ", "dim"), text))
         if reason.change is not None:
             write(Text.assemble(("  → ", "dim"), plain(reason.change)))

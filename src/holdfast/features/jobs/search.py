@@ -165,7 +165,7 @@ def parse(text: str, now: datetime) -> Search:
         name = (part["name"] or "").lower()
         if not name and part["quoted"] is None and value.lower().startswith("payload.") and ":" in value:
             raise _invalid(
-                f"{value[:50]!r} is no key and value", "Write payload.order_id:7, or put the word into quotes."
+                f"{value[:50]!r} is not a key and a value", "Write payload.order_id:7, or put the word into quotes."
             )
         if not name:
             words += [value.strip().lower()] if value.strip() else []
@@ -239,7 +239,9 @@ def moment(value: str, now: datetime) -> datetime:
         parsed = datetime.fromisoformat(value)
         return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise _invalid(f"{value[:50]!r} is no time", "Use 90s, 1h30m, 2d, 2027-01-31 or 2027-01-31T09:00Z.") from None
+        raise _invalid(
+            f"{value[:50]!r} is not a time", "Use 90s, 1h30m, 2d, 2027-01-31 or 2027-01-31T09:00Z."
+        ) from None
 
 
 _PARSERS: Final[Mapping[str, Callable[[str, datetime], Any]]] = {

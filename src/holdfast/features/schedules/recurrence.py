@@ -217,7 +217,7 @@ def _expression(text: str, zone: str) -> str:
     try:
         _explained(cron)
     except (CronSimError, ValueError, AssertionError, KeyError, IndexError) as error:
-        raise _invalid(f"{text!r} is no cron expression of five or six fields: {error}") from None
+        raise _invalid(f"{text!r} is not a valid cron expression of five or six fields: {error}") from None
     if next(_fires(cron, zone_of(zone), datetime(2024, 1, 1, tzinfo=UTC)), None) is None:
         raise _invalid(f"{text!r} never comes")
     return cron
@@ -227,7 +227,7 @@ def _single(text: str, zone: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise _invalid(f"{text!r} is no time") from None
+        raise _invalid(f"{text!r} is not a time") from None
     try:
         instant = moment.astimezone(UTC) if moment.tzinfo is not None else in_zone(moment, zone_of(zone))
         instant.astimezone(zone_of(zone))  # must be displayable

@@ -170,7 +170,7 @@ class WorkflowRun(StoreNamespace):
             stop()
 
     def _timed_out(self, timeout: Duration | None) -> WaitTimeout:
-        return WaitTimeout(f"workflow {self.id} had not finished after {timeout}")
+        return WaitTimeout(f"workflow {self.id} had not finished after {seconds(timeout or 0, 'timeout'):g} s")
 
 
 def _pauses(timeout: Duration | None) -> Iterator[float]:
