@@ -1,4 +1,4 @@
-"""Fixes for mistakes on the command line: names of other job queues, wrong subcommands, and names that need an option."""
+"""Fixes for mistakes on the command line: commands and options of other job queues, and wrong subcommands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMANDS: Final = {
     "flower": "Open the dashboard: holdfast serve MODULE:APP, or in development: holdfast dev MODULE:APP",
     "dashboard": "Open the dashboard: holdfast serve MODULE:APP, or in development: holdfast dev MODULE:APP",
     "multi": "Start several processes: holdfast worker MODULE:APP --processes N",
-    "call": "Enqueue a job: holdfast enqueue KIND '{\"name\": \"value\"}'",
+    "call": 'Enqueue a job: holdfast enqueue KIND \'{"name": "value"}\'',
     "result": "Show a job with its result: holdfast jobs show ID",
     "upgrade": "Create or update the tables: holdfast migrate",
     "init": "Create or update the tables: holdfast migrate",

@@ -15,15 +15,16 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-import click
-from flask import Flask, Response, abort, current_app, redirect, request
-from flask.cli import AppGroup
-from flask.typing import ResponseReturnValue
-from werkzeug.local import LocalProxy
-
 from holdfast.app import App
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidSetting, needs_extra
 from holdfast.integrations.web_host import IDENTITY, Hosted, background_worker, by_scope, identity
+
+with needs_extra("Flask's integration", "flask"):
+    import click
+    from flask import Flask, Response, abort, current_app, redirect, request
+    from flask.cli import AppGroup
+    from flask.typing import ResponseReturnValue
+    from werkzeug.local import LocalProxy
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

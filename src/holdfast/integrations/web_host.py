@@ -15,7 +15,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.app import App
-from holdfast.errors import InvalidSetting
 from holdfast.features.tokens.model import scopes_of
 from holdfast.stores.flow import in_thread
 from holdfast.worker.options import WorkerKeywords
@@ -65,12 +64,8 @@ class Hosted:
 
         Raises ``InvalidSetting`` if the extra ``server`` is not installed.
         """
-        try:
-            from holdfast.server.app import make_service
-        except ImportError as missing:
-            raise InvalidSetting(
-                "the HTTP service is not installed", code="missing_extra", fix="pip install 'holdfast[server]'"
-            ) from missing
+        from holdfast.server.app import make_service
+
         service = make_service(self.app, authenticate=authenticate, dashboard=dashboard)
         self._services.append(service)
         return service
