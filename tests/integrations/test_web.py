@@ -4,6 +4,7 @@ process, serve API and dashboard behind the application's own authentication, st
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, closing
@@ -206,10 +207,23 @@ def test_flask(app: App) -> None:
     with working:
         check(FlaskClient(site), app)
     handle = app.enqueue("add", {"a": 4, "b": 4})
-    said = site.test_cli_runner().invoke(args=["holdfast", "worker", "--burst", "--queue", "default"])
-    assert (said.exit_code, handle.result()) == (0, 8)
+    told = site.test_cli_runner().invoke(args=["holdfast", "worker", "--burst", "--queue", "default"])
+    assert (told.exit_code, handle.result()) == (0, 8)
     with flask.Flask("other").app_context(), pytest.raises(InvalidSetting):
         flask_integration.current_jobs.enqueue("add")
+
+
+def test_the_worker_of_flask_prints_what_a_worker_prints(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = flask.Flask("shop")
+    flask_integration.Holdfast(app, site)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    command = ["holdfast", "worker", "--burst", "--queues", "default,mail:3"]
+    started, stopped = site.test_cli_runner().invoke(args=command).stderr.splitlines()
+    assert "started: queues default, mail; all tenants; jobs: add" in started
+    assert "stopped after 0 attempts" in stopped
+    wrong = site.test_cli_runner().invoke(args=["holdfast", "worker", "--burst", "--queues", "mail:-1"])
+    assert wrong.exit_code == 2
+    assert wrong.stderr.startswith("error: the weight of 'mail:-1' is not a whole number [invalid_weight]")
 
 
 async def test_live_pages_end_when_the_process_is_told_to_stop(app: App) -> None:
