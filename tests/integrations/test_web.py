@@ -226,6 +226,19 @@ def test_the_worker_of_flask_prints_what_a_worker_prints(app: App, monkeypatch: 
     assert wrong.stderr.startswith("error: the weight of 'mail:-1' is not a whole number [invalid_weight]")
 
 
+def test_mistakes_in_mounting_name_the_right_value(app: App) -> None:
+    with pytest.raises(InvalidSetting, match="Did you mean concurrency") as unknown:
+        starlette.Holdfast(app, worker={"concurency": 4})  # type: ignore[typeddict-unknown-key]
+    assert unknown.value.code == "unknown_option"
+    with pytest.raises(InvalidSetting) as without_roles:
+        identity("ada")
+    assert (without_roles.value.code, "operator" in str(without_roles.value.fix)) == ("invalid_identity", True)
+    site = Starlette()
+    starlette.Holdfast(app).mount(site, "/jobs", authenticate=lambda request: "ada")  # type: ignore[arg-type, return-value]
+    with TestClient(site) as client, pytest.raises(InvalidSetting, match="authenticate returned str"):
+        client.get("/jobs/")
+
+
 async def test_live_pages_end_when_the_process_is_told_to_stop(app: App) -> None:
     """Otherwise a server would wait for them, and never end the lifespan."""
     told: list[int] = []
