@@ -13,7 +13,7 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -106,11 +106,30 @@ def console(*, stderr: bool = False, soft_wrap: bool = True) -> Console:
     )
 
 
+_rename: Callable[[str], str] = str
+
+
+@contextlib.contextmanager
+def renamed_commands(rename: Callable[[str], str]) -> Iterator[None]:
+    """Rewrite the commands that messages and fixes name, in a program that runs them by another name."""
+    global _rename
+    _rename = rename
+    try:
+        yield
+    finally:
+        _rename = str
+
+
+def advice(text: str) -> str:
+    """Return a text with its commands as they are run here: ``python manage.py holdfast worker``, for example."""
+    return _rename(text)
+
+
 def say(message: str) -> None:
     """Print a message for a person to stderr; never data. If stderr cannot be written (full disk, closed pipe), the
     message is lost and the command continues."""
     with contextlib.suppress(OSError, ValueError):
-        print(plain(message), file=sys.stderr, flush=True)
+        print(plain(advice(message)), file=sys.stderr, flush=True)
 
 
 def write(text: Cell) -> None:

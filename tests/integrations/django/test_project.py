@@ -18,6 +18,7 @@ from django.test import Client, TestCase, TransactionTestCase, override_settings
 
 from holdfast.cli import output
 from holdfast.integrations.django import checks, dashboard_view
+from holdfast.integrations.django.management.commands.holdfast import _as_managed
 from holdfast.integrations.django.orm_connection import url_of
 from holdfast.integrations.django.test import HoldfastMixin
 from holdfast.integrations.django.worker import load
@@ -123,6 +124,22 @@ def test_the_command_uses_djangos_database(
     assert json.loads(capsys.readouterr().out)["job"]["kind"] == ship.module_path
     with pytest.raises(CommandError):
         call_command("holdfast", "jobs", "show", "01a1e8de-6817-7002-8018-be86ac821882")
+
+
+def test_the_commands_named_in_messages_are_those_of_manage_py(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", file)
+    job = ship.enqueue(1)
+    call_command("holdfast", "why", job.id)
+    assert "→ Start one: python manage.py holdfast worker\n" in capsys.readouterr().out
+    with pytest.raises(CommandError):
+        call_command("holdfast", "operations", "start", "purge")
+    assert "See: python manage.py holdfast operations start --help" in capsys.readouterr().err
+    with output.renamed_commands(_as_managed):
+        assert output.advice("Run: holdfast migrate") == "Run: python manage.py migrate"
+        assert output.advice("See: manage.py holdfast health") == "See: manage.py holdfast health"
+    assert output.advice("Run: holdfast migrate") == "Run: holdfast migrate"
 
 
 def test_a_worker_prints_each_line_of_django_once(

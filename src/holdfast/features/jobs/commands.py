@@ -17,6 +17,7 @@ from holdfast.app import App
 from holdfast.cli import options
 from holdfast.cli.options import Which, document
 from holdfast.cli.output import (
+    advice,
     age,
     duration,
     emit,
@@ -396,4 +397,4 @@ def why(session: AnyTenant, job: options.JobId) -> None:
         text = plain(reason.says).replace("; ", "\n  ") if reason.code == "running" else plain(reason.says)
         write(Text.assemble(("- ", "dim"), text))
         if reason.change is not None:
-            write(Text.assemble(("  → ", "dim"), plain(reason.change)))
+            write(Text.assemble(("  → ", "dim"), plain(advice(reason.change))))
