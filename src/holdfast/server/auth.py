@@ -268,11 +268,11 @@ class Lasting:
 TENANT_HEADER = "holdfast-tenant"
 
 
-def at_this_machine(app: App) -> Authenticate:
-    """Allow everything to callers from this machine, as the program's own user. ``Holdfast-Tenant`` names another
-    tenant than the program's, or ``*`` to read all of them."""
+def at_this_machine(app: App, person: str | None = None) -> Authenticate:
+    """Allow everything to callers from this machine, as ``person`` or else the program's own user.
+    ``Holdfast-Tenant`` names another tenant than the program's, or ``*`` to read all of them."""
     client = app._session
-    identity = Identity(client.actor, client.scope, EVERY_SCOPE, ambient=True, whole=True)
+    identity = Identity(person or client.actor, client.scope, EVERY_SCOPE, ambient=True, whole=True)
 
     def authenticate(request: Request) -> Identity | None:
         if not is_local(request):
