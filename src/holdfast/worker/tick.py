@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 
 from holdfast.engine.job import Claim
 from holdfast.engine.order import drawn_order
-from holdfast.engine.outcome import Crashed, Failed, Outcome, Settled, Snoozed
+from holdfast.engine.outcome import Outcome, Settled, Snoozed
 from holdfast.engine.settlement import Ending, Settlement, hand_back, unreadable
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, StaleLease, StoreError
@@ -199,8 +199,6 @@ class Tick:
                 self._reports.succeeded(claim)
                 self._counts[_FIELDS["succeeded"]] += 1
                 continue
-            if isinstance(outcome, Failed | Crashed):
-                log.warning("Job %s (%s) failed: %s: %s", claim.id, claim.kind, outcome.code, outcome.message)
             self._reports.expect(claim)
             settlements.append(settlement_of(claim, outcome, self._draw()))
         return settlements

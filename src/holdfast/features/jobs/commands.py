@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from contextlib import closing
@@ -21,6 +22,7 @@ from holdfast.cli.output import (
     age,
     duration,
     emit,
+    facts,
     heading,
     instant,
     line,
@@ -208,7 +210,8 @@ def show(session: AnyTenant, job: options.JobId) -> None:
         print_document("Result", shown(details.result.value))
     checkpoints = {name: shown(value) for name, value in details.checkpoints.items() if name != RESERVED}
     if checkpoints:
-        print_document("Checkpoints", checkpoints)
+        heading("Checkpoints")
+        facts([(line(name), line(json.dumps(value, ensure_ascii=False), 100)) for name, value in checkpoints.items()])
     if details.artifacts:
         heading("Artifacts")
         table(("try", "name", "where"), [[str(a.attempt), line(a.name), line(a.ref)] for a in details.artifacts])
