@@ -31,6 +31,8 @@ programs. Codes are never renamed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar, Final
 
 __all__ = [
@@ -152,6 +154,21 @@ class InvalidSetting(InvalidInput):
     """A URL, policy, name or option is invalid."""
 
     default_code = "invalid_setting"
+
+
+@contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Around imports: raise an error with the command that installs the extra if a library is missing."""
+    try:
+        yield
+    except ImportError as missing:
+        if (missing.name or "").startswith("holdfast"):
+            raise
+        raise InvalidSetting(
+            f"{what} needs an extra that is not installed ({missing.name or missing})",
+            code="missing_extra",
+            fix=f"pip install 'holdfast[{extra}]'",
+        ) from missing
 
 
 class Refused(HoldfastError):

@@ -23,6 +23,11 @@ async def test_probes_are_for_everybody_and_nothing_else_is(anonymous: httpx2.As
         assert refused.status_code == 401
         assert refused.headers["content-type"] == "application/problem+json"
         assert refused.json()["code"] == "unauthenticated"
+        assert "Send the header Authorization" in refused.json()["fix"]
+        wrong = await anonymous.get("/api/v1/jobs", headers={"authorization": "Bearer hf_wrong"})
+        assert (wrong.status_code, wrong.json()["code"]) == (401, "unauthenticated")
+        assert wrong.json()["detail"] == "the token is unknown, expired or revoked"
+        assert "Send the header" not in wrong.json()["fix"]
         sent_on = await anonymous.get("/", headers={"accept": "text/html"})
         assert (sent_on.status_code, sent_on.headers["location"]) == (303, "/login")
 

@@ -130,7 +130,7 @@ async def test_workflows_operations_and_dead_letters(app: App, asking: Asking) -
 
 @pytest.mark.req("JF-14", "SC-16", "DP-16", "DP-4", "DP-18", "CX-16")
 async def test_what_jobs_are_held_to(app: App, asking: Asking) -> None:
-    agent = await asking("PUT", "/agents/ada", {"kind": "mail", "max_payload": "1KB", "retry": "gentle"})
+    agent = await asking("PUT", "/agents/ada", {"kind": "mail", "max_payload": "1KB", "retry": "patient"})
     assert (agent["id"], agent["max_payload_bytes"]) == ("ada", 1024)
     big = {"kind": "mail", "agent": "ada", "payload": {"text": "x" * 2_000}}
     assert (await asking("POST", "/jobs", big, 413))["code"] == "agent_payload_limit"

@@ -33,6 +33,7 @@ def test_results_are_passed_as_arguments(app: App) -> None:
         fetched = flow.add(fetch, 7, name="first")
         single = flow.add(double, fetched, factor=10)
         pages = flow.map(fetch, [1, 2, 3], after=fetched)
+        assert [page.name for page in pages.members] == ["map-fetch.1", "map-fetch.2", "map-fetch.3"]
         doubled = flow.group("doubled")
         for page in pages.members:
             doubled.add(double, page)

@@ -38,7 +38,7 @@ def test_the_inbox_is_oldest_first_and_says_what_people_need(holdfast: Holdfast,
     assert holdfast("approvals", "approve", first.id, "--by", "ada").exit_code == 0
     forward(store, 60)
     header, *rows = holdfast("approvals", "list").stdout.splitlines()
-    assert header.split() == ["id", "name", "age", "left", "approvals", "who", "may", "summary"]
+    assert header.split() == ["id", "name", "age", "left", "approvals", "approvers", "summary"]
     assert words(rows[0]) == f"{first.id} big-payment 2 m 1 h 58 m 1/2 ada, bob Pay 12,000"
     assert words(rows[1]) == f"{second.id} refund 1 m 0/1 anyone, but not tester Give it back"
 
@@ -120,7 +120,7 @@ def test_everything_about_a_approval(holdfast: Holdfast, store: Store) -> None:
     assert facts["summary"] == "Pay 12,000"
     assert facts["state"] == "open"
     assert facts["requested"].endswith("1 m 30 s ago")
-    assert facts["who"] == "may     ada, bob"
+    assert facts["approvers"] == "ada, bob"
     assert facts["approvals"] == "1 of 2"
     assert facts["expires"].endswith("in 1 h 58 m; then it is denied")
     assert "0 so far, the next " in facts["reminders"]
@@ -165,7 +165,7 @@ def test_a_approval_that_is_not_there(holdfast: Holdfast, store: Store) -> None:
         result = holdfast("approvals", "show", found, "--json")
         assert (result.exit_code, error_of(result)["code"]) == (3, "not_found")
     assert "approvals list --job" in holdfast("approvals", "show", approval.job_id).stderr
-    bad = holdfast("approvals", "show", approval.id[:8], "--json")
+    bad = holdfast("approvals", "show", approval.id[:5], "--json")
     assert (bad.exit_code, error_of(bad)["code"]) == (2, "invalid_id")
 
 

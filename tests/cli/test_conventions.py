@@ -252,6 +252,35 @@ def test_a_wrong_call_exits_with_2(bare: Holdfast, arguments: tuple[str, ...], c
     assert error_of(as_json)["code"] == code
 
 
+@pytest.mark.req("DP-22")
+@pytest.mark.parametrize(
+    ("arguments", "fix"),
+    [
+        (("beat",), "Workers fire schedules; there is no beat process. List them: holdfast schedules list."),
+        (("purge",), "Cancel waiting jobs: holdfast operations start cancel"),
+        (("flower",), "holdfast serve MODULE:APP"),
+        (("inspect",), "holdfast workers list"),
+        (("-A", "shop", "worker"), "holdfast worker shop.jobs:app"),
+        (("worker", "-A", "shop"), "holdfast worker shop.jobs:app"),
+        (("worker", "shop:app", "-Q", "mail"), "Use --queues mail,default"),
+        (("worker", "shop:app", "--queue", "mail"), "Use --queues mail,default"),
+        (("worker", "shop:app", "-c", "4"), "Use --concurrency N"),
+        (("tokens", "create"), "Use: holdfast tokens issue. Commands: issue, list, revoke."),
+        (("schedules", "add"), "Use: holdfast schedules create."),
+        (("schedules", "remove"), "Use: holdfast schedules delete."),
+        (("limits", "set", "call_api", "--rate", "5/s"), "--kind call_api"),
+        (("jobs", "list", "--state", "dead"), "Did you mean dead_letter?"),
+    ],
+)
+def test_a_wrong_command_or_option_names_the_right_one(bare: Holdfast, arguments: tuple[str, ...], fix: str) -> None:
+    told = bare(*arguments)
+    assert told.exit_code == 2
+    error, line = told.stderr.splitlines()
+    assert "Did you mean" not in error
+    assert "Value error" not in error
+    assert fix in line
+
+
 @pytest.mark.req("ARCH")
 def test_called_with_nothing_it_helps(bare: Holdfast) -> None:
     result = bare()

@@ -42,6 +42,17 @@ def issued(holdfast: Holdfast, approval_id: str, *options: str) -> str:
     return token
 
 
+def test_an_approval_is_named_by_the_first_characters_of_its_id(holdfast: Holdfast, store: Store) -> None:
+    one, two = asked(store.url), asked(store.url)
+    prefix = one.id[:30]
+    assert one.id in holdfast("approvals", "show", prefix).stdout
+    assert holdfast("approvals", "token", prefix).exit_code == 0
+    assert refused(holdfast("approvals", "deny", one.id[:6], "--json")) == (2, "invalid_id"), "two begin with that"
+    assert refused(holdfast("approvals", "show", "ffffffff", "--json")) == (3, "not_found")
+    assert holdfast("approvals", "approve", prefix).exit_code == 0
+    assert (len(votes(store, one.id)), votes(store, two.id)) == (1, [])
+
+
 def test_a_yes_by_whoever_sits_here(holdfast: Holdfast, store: Store) -> None:
     approval = asked(store.url)
     told = holdfast("approvals", "approve", approval.id.upper(), "--comment", "fine [red]with[/red] me")

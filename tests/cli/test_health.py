@@ -88,6 +88,7 @@ def test_the_role_is_advice_unless_strict(bare: Holdfast, postgres_url: str) -> 
     relaxed = bare("doctor", "--url", postgres_url, "--json")
     (role,) = (finding for finding in document(relaxed)["findings"] if finding["name"] == "role")
     assert (relaxed.exit_code, role["ok"], role["level"]) == (0, False, "advice")
+    assert role["says"].startswith("login ")
     strict = bare("doctor", "--url", postgres_url, "--strict", "--json")
     assert (strict.exit_code, document(strict)["ok"]) == (1, False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -115,11 +116,42 @@ def test_the_way_of_a_job_can_be_read(holdfast: Holdfast, store: Store) -> None:
         ["in_progress", "→", "succeeded", "2", "worker", "2"],
     ]
     assert [words[1 : words.index("take")] for words in way if "take" in words] == [["+1.5", "s"], ["+0", "ms"]]
-    for part in ('"n": 7', '"paid": true', '"page": 3', "state", "succeeded"):
+    for part in ('"n": 7', '"paid": true', "page  3", "2 started, 0 lost workers", "state", "succeeded"):
         assert part in shown.stdout
     assert holdfast("jobs", "history", job_id).stdout.splitlines()[1:] == [
         line for line in shown.stdout.splitlines() if "→" in line and "from" not in line
     ]
+
+
+@pytest.mark.req("CX-4")
+def test_a_long_checkpoint_takes_one_line(holdfast: Holdfast, store: Store) -> None:
+    job_id = put_one(store)
+    lease = open_lease(store)
+    (held,) = claim(store, lease)
+    messages = json.dumps([{"role": "user", "content": "hello " * 20}] * 50)
+    store.run(store.steps.save_checkpoint(held.id, lease, held.attempt, "messages", messages, "*"))
+    shown = holdfast("jobs", "show", job_id).stdout.splitlines()
+    (line,) = (line for line in shown if "hello" in line)
+    assert line.startswith("messages  [{")
+    assert line.endswith("…")
+    assert len(document(holdfast("jobs", "show", job_id, "--json"))["checkpoints"]["messages"]) == 50
+
+
+@pytest.mark.req("CX-4")
+def test_a_lost_worker_is_counted_and_its_error_is_the_last_one(holdfast: Holdfast, store: Store) -> None:
+    job_id = put_one(store)
+    lease = open_lease(store)
+    claim(store, lease)
+    forward(store, 3600)
+    store.run(store.leases.reap())
+    store.run(store.leases.promote())
+    claim(store, open_lease(store))
+    shown = [" ".join(line.split()) for line in holdfast("jobs", "show", job_id).stdout.splitlines()]
+    assert "attempts 2 started, 1 lost worker" in shown
+    assert any(line.startswith("last error worker_lost: ") for line in shown)
+    assert not any(line.startswith("error worker_lost") for line in shown)
+    explained = holdfast("why", job_id).stdout.splitlines()
+    assert [line[:2] for line in explained[1:]] == ["- ", "  ", "  ", "  "], "one line per fact"
 
 
 @pytest.mark.req("CX-4")
@@ -232,7 +264,7 @@ def test_progress_is_a_fact_and_no_checkpoint(holdfast: Holdfast, store: Store) 
     shown = holdfast("jobs", "show", taken.id).stdout
     assert "42 %: page 7 (attempt 1)" in shown
     assert RESERVED not in shown
-    assert '"place": 7' in shown
+    assert "place  7" in shown
     assert RESERVED in document(holdfast("jobs", "show", taken.id, "--json"))["checkpoints"]
 
 

@@ -19,7 +19,7 @@ def test_limits(holdfast: Holdfast, store: Store) -> None:
     assert len(claim(store, open_lease(store), 9)) == 1
     shown = [" ".join(line.split()) for line in holdfast("limits", "show", "--kind", "slow").stdout.splitlines()]
     assert shown[0] == "kind slow"
-    for fact in ("at once 1", "rate 10 in 1 m, 3 at once", "running 1", "held back 1"):
+    for fact in ("concurrency 1", "rate 10/m, burst 3", "running 1", "held back 1"):
         assert fact in shown
     made = document(holdfast("limits", "set", "--all-tenants", "--of-tenant", "*", "--concurrency", "20", "--json"))
     assert (made["tenant"], made["scope"], made["name"], made["concurrency"]) == ("*", "tenant", "*", 20)

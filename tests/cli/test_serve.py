@@ -109,9 +109,9 @@ def test_without_a_log_in_only_on_this_machine(
 @pytest.mark.req("JF-16")
 def test_dev_runs_everything_and_starts_anew_on_a_change(tmp_path: Path) -> None:
     shutil.copy(EXAMPLE, tmp_path / "dev_shop.py")
-    with started(["dev", "dev_shop.py", "--port", "0", "--json"], cwd=tmp_path) as process:
+    with started(["dev", "dev_shop.py", "--port", "0", "--as", "ada", "--json"], cwd=tmp_path) as process:
         with httpx2.Client(base_url=address_of(process), timeout=30) as http:
-            assert http.get("/").status_code == 200
+            assert "ada" in http.get("/").text
             database = f"sqlite:///{tmp_path / 'holdfast-dev.db'}"
             with closing(App(database)) as app:
                 until(

@@ -87,7 +87,7 @@ def test_why_and_the_chain_from_the_shell(holdfast: Holdfast, store: Store) -> N
     job = put_one(store, retry_as="new_job")
     told = holdfast("why", job)
     assert told.exit_code == 0
-    assert "no living worker serves tenant default" in told.stdout
+    assert "no worker is running for tenant default" in told.stdout
     assert "→ Start one" in told.stdout
     settle(store, take(store), BROKEN)
     found = document(holdfast("why", job, "--json"))

@@ -30,7 +30,7 @@ def test_tenants(holdfast: Holdfast, store: Store) -> None:
     fill(store, 1, "other")
     shown = [" ".join(line.split()) for line in holdfast("tenants", "show", "acme").stdout.splitlines()]
     assert shown[0] == "acme"
-    for fact in ("title A", "waiting 3 of 3", "running 0 of 2", "rate 10 in 1 m", "weight 1"):
+    for fact in ("title A", "waiting 3 of 3", "running 0 of 2", "rate 10/m", "weight 1"):
         assert fact in shown
     refused = holdfast("enqueue", "note", "--tenant", "acme", "--json")
     assert (refused.exit_code, error_of(refused)["code"]) == (4, "tenant_full")

@@ -108,7 +108,9 @@ def test_why_and_health_say_that_no_worker_has_the_label(store: Store) -> None:
     later = put_one(store, executor="gpu-9", delay=3600.0)
     assert told(waits).keys() == {"no_worker"}
     serve("worker")
-    assert told(waits) == {"no_worker_for_executor": "it waits for executor gpu-1, and no living worker has that label"}
+    assert told(waits) == {
+        "no_worker_for_executor": "it waits for executor gpu-1, and no running worker has that label"
+    }
     assert "no_worker_for_executor" in told(later)
     for tenant, labels in (("*", ("gpu-1",)), ("default", ("gpu-1",)), ("acme", ())):
         assert health(tenant).unserved_executors == labels

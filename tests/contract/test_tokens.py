@@ -94,8 +94,9 @@ def test_a_plain_role_finds_what_it_holds_and_lists_nothing(owned_databases: Own
             session, opened = open_session(viewer, mine)
             assert opened is not None
             assert viewer.run(viewer.tokens.end_session(hash_of(session)))
-            with pytest.raises(Refused, match="may not act for every tenant"):
+            with pytest.raises(Refused, match="may not act for every tenant") as refused:
                 open_session(viewer, whole)
+            assert "granted holdfast_executor or holdfast_admin" in str(refused.value.fix)
             with pytest.raises(Refused):
                 viewer.run(viewer.tokens.list("acme"))
         # Knowing how it is done does not help who does not know a hash.

@@ -72,7 +72,7 @@ def serve(store: Store, *, tenant: str = "*", label: str = "worker", **serves: A
 def test_it_is_over(store: Store) -> None:
     done = put_one(store)
     work(store)
-    assert "in try 1 by worker-1" in only(store, done, "succeeded").says
+    assert "in attempt 1 by worker-1" in only(store, done, "succeeded").says
 
     dead = put_one(store, retry=tries(2))
     work(store, BROKEN)
@@ -222,7 +222,7 @@ def test_it_is_held_back(store: Store, by_hand: ByHand) -> None:
 @pytest.mark.req("DP-6", "JF-1")
 def test_nobody_takes_it(store: Store) -> None:
     job_id = put_one(store)
-    assert "no living worker serves tenant default" in only(store, job_id, "no_worker").says
+    assert "no worker is running for tenant default" in only(store, job_id, "no_worker").says
     serve(store, tenant="acme")
     assert codes(store, job_id) == ["no_worker"], "of other tenants' workers a tenant hears nothing"
     assert "other tenants (acme)" in reason(store, job_id, "other_tenants_workers", "*").says

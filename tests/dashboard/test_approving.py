@@ -9,7 +9,9 @@ import httpx2
 import pytest
 
 from holdfast import App
-from tests.api.conftest import client_of
+from holdfast.server.app import make_service
+from holdfast.server.auth import at_this_machine
+from tests.api.conftest import ServiceClient, client_of
 from tests.dashboard.scene import Scene, declare, is_inert, play, the
 from tests.support.workers import work_off
 
@@ -59,6 +61,26 @@ async def test_whoever_asked_is_told_before_trying(app: App, http: httpx2.AsyncC
     assert 'name="verdict"' not in page.text
     refused = await http.post(f"/approvals/{scene.approval}", data=FILLED | {"verdict": "approve"})
     assert (refused.status_code, "requester_may_not_decide" in refused.text) == (403, True)
+
+
+async def test_the_page_names_you_and_the_people_who_may_decide(app: App) -> None:
+    @app.job(requires_approval={"approvers": ["ada", "bob"]})
+    def pay(amount: int) -> None: ...
+
+    job = await pay.aenqueue(7)
+    await asyncio.to_thread(work_off, app)
+    (approval,) = await app.approvals.alist(job_id=job.id)
+    path = f"/approvals/{approval.id}"
+    async with client_of(app) as http:
+        page = (await http.get(path)).text
+        assert f"You cannot decide this: only ada and bob may decide, and you are {app._session.actor}." in page
+        assert "only ada and bob may decide" in (await http.get("/approvals")).text
+    async with ServiceClient(make_service(app, authenticate=at_this_machine(app, "ada"))) as http:
+        page = (await http.get(path)).text
+        assert "You decide as ada.</p>" in page, "without a form, none is mentioned"
+        assert (await http.post(path, data={"verdict": "approve"})).status_code == 303
+    (vote,) = (await app.approvals.aget(approval.id)).votes
+    assert vote.person == "ada"
 
 
 async def test_a_link_decides_when_it_is_posted_and_once(app: App, anonymous: httpx2.AsyncClient, scene: Scene) -> None:

@@ -125,3 +125,4 @@ async def test_pages_are_looked_for_first_and_none_of_the_api_is_taken_for_one(a
         answers = {path: await http.get(path) for path in ("/api/v1/nothing", "/livez", "/livez/x", "/apis", "/")}
     kinds = [answer.headers["content-type"].partition(";")[0] for answer in answers.values()]
     assert kinds == ["application/problem+json", "text/plain", *["text/html"] * 3]
+    assert "<title>Page not found · Holdfast</title>" in answers["/apis"].text

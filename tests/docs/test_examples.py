@@ -54,7 +54,7 @@ async def test_warehouse(request: pytest.FixtureRequest, capsys: pytest.CaptureF
     url = request.getfixturevalue(f"{store}_url")
     assert await load("warehouse").main(url) == {"pack": 2, "label": 3}
     said = capsys.readouterr().out
-    assert "order 9: there is a living worker, and none serves queue moon (they serve default)" in said
+    assert "order 9: 1 worker is running, and none serves queue moon (they serve default)" in said
     assert "label, attempt 2: failed the printer is jammed (1 to go)" in said
     assert "label, attempt 3: succeeded" in said
     assert "pack paid orders: 1 jobs created" in said

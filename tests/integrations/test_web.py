@@ -4,6 +4,7 @@ process, serve API and dashboard behind the application's own authentication, st
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, closing
@@ -206,10 +207,36 @@ def test_flask(app: App) -> None:
     with working:
         check(FlaskClient(site), app)
     handle = app.enqueue("add", {"a": 4, "b": 4})
-    said = site.test_cli_runner().invoke(args=["holdfast", "worker", "--burst", "--queue", "default"])
-    assert (said.exit_code, handle.result()) == (0, 8)
+    told = site.test_cli_runner().invoke(args=["holdfast", "worker", "--burst", "--queue", "default"])
+    assert (told.exit_code, handle.result()) == (0, 8)
     with flask.Flask("other").app_context(), pytest.raises(InvalidSetting):
         flask_integration.current_jobs.enqueue("add")
+
+
+def test_the_worker_of_flask_prints_what_a_worker_prints(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = flask.Flask("shop")
+    flask_integration.Holdfast(app, site)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    command = ["holdfast", "worker", "--burst", "--queues", "default,mail:3"]
+    started, stopped = site.test_cli_runner().invoke(args=command).stderr.splitlines()
+    assert "started: queues default, mail; all tenants; jobs: add" in started
+    assert "stopped after 0 attempts" in stopped
+    wrong = site.test_cli_runner().invoke(args=["holdfast", "worker", "--burst", "--queues", "mail:-1"])
+    assert wrong.exit_code == 2
+    assert wrong.stderr.startswith("error: the weight of 'mail:-1' is not a whole number [invalid_weight]")
+
+
+def test_mistakes_in_mounting_name_the_right_value(app: App) -> None:
+    with pytest.raises(InvalidSetting, match="Did you mean concurrency") as unknown:
+        starlette.Holdfast(app, worker={"concurency": 4})  # type: ignore[typeddict-unknown-key]
+    assert unknown.value.code == "unknown_option"
+    with pytest.raises(InvalidSetting) as without_roles:
+        identity("ada")
+    assert (without_roles.value.code, "operator" in str(without_roles.value.fix)) == ("invalid_identity", True)
+    site = Starlette()
+    starlette.Holdfast(app).mount(site, "/jobs", authenticate=lambda request: "ada")  # type: ignore[arg-type, return-value]
+    with TestClient(site) as client, pytest.raises(InvalidSetting, match="authenticate returned str"):
+        client.get("/jobs/")
 
 
 async def test_live_pages_end_when_the_process_is_told_to_stop(app: App) -> None:

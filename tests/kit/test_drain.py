@@ -32,6 +32,13 @@ def test_it_runs_what_is_due_and_what_comes_of_it(kit: Kit) -> None:
     assert reminder.state is State.QUEUED, "tomorrow has not come"
 
 
+def test_a_failure_is_logged_once(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    shop.charge.enqueue(7)
+    kit.drain(check=False)
+    (failure,) = (record for record in caplog.records if "CardDeclined" in record.getMessage())
+    assert failure.name == "holdfast.worker"
+
+
 async def test_the_same_in_async_code(kit: Kit) -> None:
     handle = await shop.place_order.aenqueue(7)
     report = await kit.adrain()

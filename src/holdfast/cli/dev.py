@@ -27,6 +27,7 @@ from holdfast.cli.supervisor.process import Plan
 from holdfast.cli.supervisor.reload import Reloader
 from holdfast.cli.supervisor.supervisor import Report
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.names import check_name
 from holdfast.worker.options import Ticking, TickSummary
 from holdfast.worker.worker import WorkerOptions
 
@@ -46,6 +47,10 @@ def dev(
     port: Port = PORT,
     queues: options.Queues = options.ALL_QUEUES,
     concurrency: options.Concurrency = 16,
+    person: Annotated[
+        str | None,
+        typer.Option("--as", metavar="NAME", help="Act in the dashboard as this person; default: your login name."),
+    ] = None,
     log_level: options.LogLevel = options.Level.INFO,
     log_format: options.LogForm = None,
     as_json: Annotated[
@@ -74,6 +79,7 @@ def dev(
         log_json=json_lines,
         as_json=as_json,
         listen=listening.fileno(),
+        person=None if person is None else check_name(person, "--as"),
     )
     if as_json:
         emit({"address": serve.address_of(listening)})

@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 
+from holdfast.cli import hints
 from holdfast.cli.output import logs_are_json, say
 from holdfast.errors import HoldfastError, InvalidInput, NotFound, Refused
 
@@ -47,13 +48,11 @@ def guarded(command: Callable[[], Any], *, as_json: bool) -> int:
 
 
 def _usage(error: Any, as_json: bool) -> int:
-    """Print an error of Typer, such as an unknown option. The module of its classes depends on its version."""
-    context = getattr(error, "ctx", None)
+    """Print an error of Typer, such as an unknown option."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
     else:
-        path = context.command_path if context is not None else "holdfast"
-        show("usage", error.format_message(), f"See: {path} --help", as_json)
+        show("usage", *hints.usage(error), as_json)
     return int(error.exit_code)
 
 

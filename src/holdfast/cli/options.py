@@ -39,9 +39,12 @@ After = Annotated[
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason, recorded in the ledger.")]
 NeededReason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason, recorded in the ledger.")]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, or its first characters.")]
-ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="An approval's id, in full.")]
+ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="An approval's id, or its first characters.")]
 ApprovalOrToken = Annotated[
-    str, typer.Argument(metavar="ID|TOKEN", help="An approval's id, a token of it, or - for a token on stdin.")
+    str,
+    typer.Argument(
+        metavar="ID|TOKEN", help="An approval's id or its first characters, a token, or - for a token on stdin."
+    ),
 ]
 JobIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of jobs, or their first characters.")]
 

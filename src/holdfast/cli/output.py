@@ -13,7 +13,7 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -110,11 +110,30 @@ def console(*, stderr: bool = False, soft_wrap: bool = True) -> Console:
     )
 
 
+_rename: Callable[[str], str] = str
+
+
+@contextlib.contextmanager
+def renamed_commands(rename: Callable[[str], str]) -> Iterator[None]:
+    """Rewrite the commands that messages and fixes name, in a program that runs them by another name."""
+    global _rename
+    _rename = rename
+    try:
+        yield
+    finally:
+        _rename = str
+
+
+def advice(text: str) -> str:
+    """Return a text with its commands as they are run here: ``python manage.py holdfast worker``, for example."""
+    return _rename(text)
+
+
 def say(message: str) -> None:
     """Print a message for a person to stderr; never data. If stderr cannot be written (full disk, closed pipe), the
     message is lost and the command continues."""
     with contextlib.suppress(OSError, ValueError):
-        print(plain(message), file=sys.stderr, flush=True)
+        print(plain(advice(message)), file=sys.stderr, flush=True)
 
 
 def logs_are_json() -> bool:
@@ -208,11 +227,18 @@ def age(since: datetime, now: datetime) -> str:
 
 
 def rate(number: int | None, per: float | None, burst: int | None) -> str | None:
-    """Format a rate limit: ``100 in 1 m``, and its burst if that is another number."""
+    """Format a rate limit as it is written: ``100/m``, ``10/1.5s, burst 3``. A burst of ``number`` is left out."""
     if number is None or per is None:
         return None
-    text = f"{number:,} in {span(per)}"
-    return text if burst is None or burst == number else f"{text}, {burst:,} at once"
+    units = {1: "s", 60: "m", 3600: "h", 86400: "d"}
+    size = next(size for size in (86400, 3600, 60, 1) if size == 1 or per % size == 0)
+    text = f"{number}/{'' if per == size else f'{per / size:g}'}{units[size]}"
+    return text if burst is None or burst == number else f"{text}, burst {burst}"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 attempt``, ``2 attempts``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def moment(at: datetime) -> str:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.app import App
-from holdfast.cli.output import line
+from holdfast.cli.output import counted, line
 from holdfast.cli.probes import WorkerProbe, serve_status
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.worker.startup import entered_again
@@ -25,8 +25,8 @@ from holdfast.worker.worker import Worker, WorkerOptions
 
 T = TypeVar("T")
 
-STOPPING = "Stopping; send the signal again to release running jobs at once."
-STOPPING_NOW = "Stopping at once."
+STOPPING = "Stopping: waiting for running jobs. Press Ctrl-C again to return them to the queue and exit."
+STOPPING_NOW = "Stopping now: running jobs return to the queue."
 # How long cancelled tasks may take to end.
 CANCEL_TIMEOUT = 0.5
 
@@ -134,8 +134,7 @@ async def serve(
     worker = app.worker(settings)
     stopper = Stopper(worker, tell)
     on_signals(stopper.on_signal, stopper.on_hangup)
-    tenants = "every tenant" if settings.tenant == EVERY_TENANT else f"tenant {settings.tenant}"
-    tell(f"{worker.name} serves {', '.join(worker.options.queues)} of {tenants}: {line(', '.join(sorted(app._kinds)))}")
+    tell(f"{worker.name} started: {_served(app, worker.options)}")
     if probe is not None:
         probe.attach(worker)
     on_start(stopper)
@@ -144,5 +143,12 @@ async def serve(
             await worker.run()
     finally:
         await app.aclose()
-    tell(f"{worker.name} has ended after {worker.taken} {'attempt' if worker.taken == 1 else 'attempts'}.")
+    tell(f"{worker.name} stopped after {counted(worker.taken, 'attempt')}.")
     return stopper
+
+
+def _served(app: App, options: WorkerOptions) -> str:
+    """``queues default, mail; all tenants; jobs: send_receipt``"""
+    queues = f"queue{'s' if len(options.queues) > 1 else ''} {', '.join(options.queues)}"
+    tenants = "all tenants" if options.tenant == EVERY_TENANT else f"tenant {options.tenant}"
+    return f"{queues}; {tenants}; jobs: {line(', '.join(sorted(app._kinds)))}"

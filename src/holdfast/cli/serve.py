@@ -48,11 +48,12 @@ def make_web(
     app: App,
     *,
     local: bool,
+    person: str | None = None,
     dashboard: bool = True,
     duties: str | None = None,
     body_timeout: float = BODY_TIMEOUT,
 ) -> FastAPI:
-    """Return the service of an app. With ``local``, requests need no token and may do everything."""
+    """Return the service of an app. With ``local``, requests need no token and may do everything, as ``person``."""
     try:
         from holdfast.server.app import make_service
         from holdfast.server.auth import at_this_machine
@@ -61,7 +62,7 @@ def make_web(
         if (error.name or "").partition(".")[0] == "holdfast":
             raise
         raise _missing() from error
-    authenticate = at_this_machine(app) if local else tokens_of(app)
+    authenticate = at_this_machine(app, person) if local else tokens_of(app)
     return make_service(app, authenticate=authenticate, dashboard=dashboard, duties=duties, body_timeout=body_timeout)
 
 
@@ -339,7 +340,7 @@ def serve(
                 for task in waiting:
                     task.cancel()
                 if not as_json:
-                    announce("Stopping; send the signal again to exit at once.")
+                    announce("Stopping: waiting for running requests. Press Ctrl-C again to exit at once.")
         finally:
             await served.aclose()
 

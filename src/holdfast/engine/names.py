@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol, TypedDict
 
 from holdfast.engine.job import EVERY_TENANT

@@ -18,12 +18,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from alembic import context
-from alembic.operations import MigrateOperation, Operations
-
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidSetting, needs_extra
 from holdfast.features.assembly import open_store
-from holdfast.integrations.sqlalchemy import SCHEMA, SCRIPT_URLS, migrate
+
+with needs_extra("Alembic's integration", "alembic"):
+    from alembic import context
+    from alembic.operations import MigrateOperation, Operations
+
+    from holdfast.integrations.sqlalchemy import SCHEMA, SCRIPT_URLS, migrate
 
 _TABLE = re.compile(r'^\s*create table (?:if not exists )?"?(\w+)', re.IGNORECASE | re.MULTILINE)
 

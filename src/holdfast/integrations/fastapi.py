@@ -14,15 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from starlette.requests import HTTPConnection
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from holdfast.app import App
-from holdfast.integrations import starlette
-from holdfast.integrations.starlette import jobs_of
+from holdfast.errors import needs_extra
 from holdfast.integrations.web_host import IDENTITY, by_scope, identity
-from holdfast.server.auth import Identity
+
+with needs_extra("FastAPI's integration", "fastapi"):
+    from fastapi import APIRouter, Depends, FastAPI, Request, Response
+    from starlette.requests import HTTPConnection
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from holdfast.integrations import starlette
+    from holdfast.integrations.starlette import jobs_of
+    from holdfast.server.auth import Identity
 
 __all__ = ["Holdfast", "Identity", "JobsDep", "identity", "jobs_of", "session_jobs"]
 

@@ -15,15 +15,18 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-import click
-from flask import Flask, Response, abort, current_app, redirect, request
-from flask.cli import AppGroup
-from flask.typing import ResponseReturnValue
-from werkzeug.local import LocalProxy
-
 from holdfast.app import App
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidSetting, needs_extra
 from holdfast.integrations.web_host import IDENTITY, Hosted, background_worker, by_scope, identity
+from holdfast.worker.options import WorkerOptions
+from holdfast.worker.startup import until_reachable
+
+with needs_extra("Flask's integration", "flask"):
+    import click
+    from flask import Flask, Response, abort, current_app, redirect, request
+    from flask.cli import AppGroup
+    from flask.typing import ResponseReturnValue
+    from werkzeug.local import LocalProxy
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Holdfast", "background_worker", "current_jobs", "identity"]
 
 KEY = "holdfast"
+LEVELS = ["debug", "info", "warning", "error"]
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 OPEN = ("static/", "decide/", "api/v1/approvals/by-token/", "livez", "readyz")
 """Paths that need no login: static files, health checks, and links to approvals, which contain a token."""
@@ -93,15 +97,32 @@ class Holdfast(Hosted):
         group = AppGroup("holdfast", help="Run jobs.")
 
         @group.command("worker", with_appcontext=False)
-        @click.option("--queue", "queues", multiple=True, help="Serve this queue; repeat for more.")
-        @click.option("--concurrency", default=16, show_default=True, help="Run at most this many jobs at a time.")
-        @click.option("--burst", is_flag=True, help="Exit when no job is left.")
-        def worker(queues: tuple[str, ...], concurrency: int, burst: bool) -> None:
-            """Run a worker until it is stopped."""
-            options: Any = {"queues": queues} if queues else {}
-            self.app.run_worker(concurrency=concurrency, burst=burst, **options)
+        @click.option(
+            "--queues", "--queue", multiple=True, metavar="A,B", help="Queues to serve; default: all declared."
+        )
+        @click.option("--concurrency", default=16, show_default=True, help="Number of jobs to run at once.")
+        @click.option("--burst", is_flag=True, help="Exit when no job is left to claim.")
+        @click.option("--log-level", default="info", show_default=True, type=click.Choice(LEVELS), help="Log level.")
+        def worker(queues: tuple[str, ...], concurrency: int, burst: bool, log_level: str) -> None:
+            """Run jobs until stopped, like ``holdfast worker``, which has more options."""
+            from holdfast.cli.failures import guarded
+
+            code = guarded(lambda: _work(self.app, queues, concurrency, burst, log_level), as_json=False)
+            raise SystemExit(code)
 
         return group
+
+
+def _work(app: App, queues: tuple[str, ...], concurrency: int, burst: bool, log_level: str) -> None:
+    from holdfast.cli import options, output
+    from holdfast.cli.run_worker import run_to_end, serve
+
+    output.set_up(log_level, as_json=options.logs_json(None, False))
+    names, weights = options.queues_of(",".join(queues) or options.ALL_QUEUES)
+    settings = WorkerOptions(queues=names, weights=weights, concurrency=concurrency, burst=burst)
+    if not burst:
+        until_reachable(app._session.make_ready, app._store)
+    run_to_end(serve(app, settings, tell=output.say))
 
 
 class _Bridge:

@@ -16,17 +16,19 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import unquote
 
-from litestar import Litestar, Request, asgi
-from litestar.config.app import AppConfig
-from litestar.di import NamedDependency, Provide
-from litestar.plugins import InitPlugin
-from litestar.types import Receive, Scope, Send
-
 from holdfast.app import App
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidSetting, needs_extra
 from holdfast.integrations.web_host import IDENTITY, Hosted, by_scope, identity
-from holdfast.server.auth import Identity
 from holdfast.worker.options import WorkerKeywords
+
+with needs_extra("Litestar's integration", "litestar"):
+    from litestar import Litestar, Request, asgi
+    from litestar.config.app import AppConfig
+    from litestar.di import NamedDependency, Provide
+    from litestar.plugins import InitPlugin
+    from litestar.types import Receive, Scope, Send
+
+    from holdfast.server.auth import Identity
 
 __all__ = ["HoldfastPlugin", "Identity", "JobsDep", "identity"]
 

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 from holdfast.app import App
 from holdfast.app.declarations import JobOptions
 from holdfast.context import Context
-from holdfast.engine.names import check_options
+from holdfast.engine.hints import check_options
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.outcome import Reject
 from holdfast.engine.units import Duration

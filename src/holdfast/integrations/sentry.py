@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import sentry_sdk
-
 from holdfast.engine.hooks import Hooks, RunInfo
+from holdfast.errors import needs_extra
+
+with needs_extra("Sentry's integration", "sentry"):
+    import sentry_sdk
 
 
 def sentry_context(*, capture: bool = True) -> Hooks:

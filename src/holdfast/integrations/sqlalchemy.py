@@ -13,15 +13,22 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from sqlalchemy import Connection, Engine
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
-from sqlalchemy.orm import Session, scoped_session
-
 from holdfast.engine.hooks import Hooks, RunInfo
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidSetting, needs_extra
 from holdfast.features.assembly import open_store
 from holdfast.features.jobs.handle import Handle
 from holdfast.kind import Kind
+
+with needs_extra("SQLAlchemy's integration", "sqlalchemy"):
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.ext.asyncio import (
+        AsyncConnection,
+        AsyncEngine,
+        AsyncSession,
+        async_scoped_session,
+        async_sessionmaker,
+    )
+    from sqlalchemy.orm import Session, scoped_session
 
 P = ParamSpec("P")
 R = TypeVar("R")

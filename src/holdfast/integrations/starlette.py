@@ -11,14 +11,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.requests import HTTPConnection
-
 from holdfast.app import App
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidSetting, needs_extra
 from holdfast.integrations.web_host import Hosted, identity
-from holdfast.server.auth import Authenticate, Identity
 from holdfast.worker.options import WorkerKeywords
+
+with needs_extra("Starlette's integration", "server"):
+    from starlette.applications import Starlette
+    from starlette.requests import HTTPConnection
+
+    from holdfast.server.auth import Authenticate, Identity
 
 __all__ = ["Holdfast", "Identity", "identity", "jobs_of"]
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from structlog.contextvars import bound_contextvars
-
 from holdfast.engine.hooks import Hooks, RunInfo
+from holdfast.errors import needs_extra
+
+with needs_extra("structlog's integration", "structlog"):
+    from structlog.contextvars import bound_contextvars
 
 
 def log_context() -> Hooks:

@@ -6,17 +6,19 @@ The integrations for Starlette, FastAPI, Litestar and Flask are thin layers over
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.app import App
+from holdfast.engine.names import check_options
 from holdfast.errors import InvalidSetting
-from holdfast.features.tokens.model import scopes_of
+from holdfast.features.tokens.model import Role, scopes_of
 from holdfast.stores.flow import in_thread
 from holdfast.worker.options import WorkerKeywords
 from holdfast.worker.startup import when_there
@@ -41,6 +43,12 @@ def identity(actor: str, *roles: str, tenant: str = "default") -> Identity:
     ``executor`` and ``admin``. The tenant ``*`` gives access to all tenants. Changes are accepted only from pages of
     the dashboard: your application probably identifies users by a cookie, which browsers also send from other sites.
     """
+    if not roles:
+        raise InvalidSetting(
+            f"identity({actor!r}) has no roles, so it may do nothing",
+            code="invalid_identity",
+            fix=f"Pass roles ({', '.join(Role)}), or return None for a user without access.",
+        )
     from holdfast.server.auth import Identity
 
     return Identity(actor, tenant, scopes_of(roles, ()), ambient=True)
@@ -57,7 +65,7 @@ class Hosted:
 
     def __init__(self, app: App, *, worker: bool | WorkerKeywords = False) -> None:
         self.app = app
-        self._options = None if worker is False else WorkerOptions(**({} if worker is True else worker))
+        self._options = None if worker is False else _worker_options({} if worker is True else worker)
         self._services: list[FastAPI] = []
 
     def service(self, authenticate: Authenticate, *, dashboard: bool = True) -> FastAPI:
@@ -65,12 +73,8 @@ class Hosted:
 
         Raises ``InvalidSetting`` if the extra ``server`` is not installed.
         """
-        try:
-            from holdfast.server.app import make_service
-        except ImportError as missing:
-            raise InvalidSetting(
-                "the HTTP service is not installed", code="missing_extra", fix="pip install 'holdfast[server]'"
-            ) from missing
+        from holdfast.server.app import make_service
+
         service = make_service(self.app, authenticate=authenticate, dashboard=dashboard)
         self._services.append(service)
         return service
@@ -143,6 +147,11 @@ def _report(task: asyncio.Task[None]) -> None:
         log.critical("The worker of this process has failed; its jobs wait for another worker", exc_info=error)
 
 
+def _worker_options(options: Mapping[str, Any]) -> WorkerOptions:
+    check_options(options, (field.name for field in dataclasses.fields(WorkerOptions)))
+    return WorkerOptions(**options)
+
+
 @contextmanager
 def background_worker(app: App, **options: object) -> Iterator[Worker]:
     """Run a worker in a thread, for programs without an event loop: ``with background_worker(app): site.run()``.
@@ -150,7 +159,7 @@ def background_worker(app: App, **options: object) -> Iterator[Worker]:
     At the end of the block it claims no more jobs and waits for running ones, within its grace period. Options are
     those of ``app.run_worker``.
     """
-    worker = app.worker(WorkerOptions(**options))  # type: ignore[arg-type]
+    worker = app.worker(_worker_options(options))
 
     async def serve() -> None:
         try:

@@ -217,7 +217,9 @@ class JobHandle(RemoteNamespace):
         outcome = yield from self._ended(timeout)
         if outcome.state is not State.SUCCEEDED:
             error = f": {outcome.error_message} ({outcome.error_code})" if outcome.error_code else ""
-            raise JobFailed(f"job {outcome.id} is {outcome.state}{error}")
+            raise JobFailed(
+                f"job {outcome.id} is {outcome.state}{error}", fix=f"Read the reason: holdfast jobs show {outcome.id}"
+            )
         if outcome.sealed:
             raise Refused(
                 f"the result of job {outcome.id} is sealed: only programs that have the key can open it",
@@ -243,7 +245,7 @@ class JobHandle(RemoteNamespace):
                 return outcome
             now = time.monotonic()
             if end is not None and now >= end:
-                raise WaitTimeout(f"job {self.id} had not finished after {timeout}")
+                raise WaitTimeout(f"job {self.id} had not finished after {seconds(timeout or 0, 'timeout'):g} s")
             if now - started < MIN_POLL_INTERVAL:
                 yield Pause(MIN_POLL_INTERVAL)
 

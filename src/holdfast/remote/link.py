@@ -136,7 +136,10 @@ def _target(url: str, location: str) -> tuple[str, str, str]:
 def no_response(request: Request, base: Base, why: Unreachable, tried: int) -> StoreUnavailable:
     unknown = "" if request.repeatable else "; it is unknown whether it was carried out"
     attempts = f" after {tried} attempts" if tried > 1 else ""
-    return StoreUnavailable(f"no response from {base.url} to {request.method} {request.path}{attempts}: {why}{unknown}")
+    return StoreUnavailable(
+        f"no response from {base.url} to {request.method} {request.path}{attempts}: {why}{unknown}",
+        fix="Check the URL of the service and that it runs (holdfast serve).",
+    )
 
 
 def _origin(scheme: str, host: str, port: int | None) -> str:

@@ -75,7 +75,10 @@ def error_of(reply: Reply, secret: str = "") -> HoldfastError:
     problem = _problem(reply)
     if problem is None:
         if reply.status in (429, 502, 503, 504):
-            return StoreUnavailable(f"the service is unavailable: status {reply.status}{_excerpt(reply, secret)}")
+            return StoreUnavailable(
+                f"the service is unavailable: status {reply.status}{_excerpt(reply, secret)}",
+                fix="Try again later. If it lasts, check the service and the proxy in front of it.",
+            )
         return unexpected(reply, secret)
     kind = BY_NAME.get(str(problem.get("error"))) or BY_STATUS.get(reply.status, StoreError)
     if problem["code"] in NO_ROUTE:

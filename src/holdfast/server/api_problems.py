@@ -29,10 +29,15 @@ def add_problems(service: FastAPI) -> None:
         return invalid_request(error)
 
     @service.exception_handler(HTTPException)
-    async def other(_: Request, error: HTTPException) -> Response:
-        status = error.status_code
+    async def other(request: Request, error: HTTPException) -> Response:
+        status, message, fix = error.status_code, str(error.detail), None
         code = "no_such_route" if status == 404 else "method_not_allowed" if status == 405 else "invalid_request"
-        response = problem(status, code, str(error.detail))
+        if status == 404:
+            message = f"there is no route {request.url.path[:200]}"
+            fix = f"List the routes: {request.scope.get('root_path', '')}/api/v1/openapi.json"
+        elif status == 405:
+            message = f"{request.method} is not allowed for {request.url.path[:200]}"
+        response = problem(status, code, message, fix=fix)
         response.headers.update(error.headers or {})
         return response
 

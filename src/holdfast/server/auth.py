@@ -25,7 +25,7 @@ from starlette.types import Scope as ASGIScope
 from holdfast.app import App
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
-from holdfast.errors import HoldfastError, Refused
+from holdfast.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.features.tokens.model import EVERY_SCOPE, Scope, scopes_of
 from holdfast.server.problems import problem, refusal_of
 from holdfast.stores.session import Session
@@ -146,6 +146,12 @@ class AuthMiddleware:
         if identity is None:
             await self._unauthenticated(request, path)(scope, receive, send)
             return
+        if not isinstance(identity, Identity):  # a mistake of the program, not of the caller
+            raise InvalidSetting(
+                f"authenticate returned {type(identity).__name__}, not an Identity or None",
+                code="invalid_identity",
+                fix='Return identity(name, "operator") of the integration, or Identity of holdfast.server.auth.',
+            )
         if request.method not in SAFE and _is_forged(request, identity):
             refusal = problem(403, "cross_site", "this request did not come from a page of this service")
             await refusal(scope, receive, send)
@@ -167,9 +173,11 @@ class AuthMiddleware:
             target = quote(f"{path}?{request.url.query}" if request.url.query else path, safe="/")
             returns = request.method == "GET" and path != "/"
             return RedirectResponse(f"{login}?next={target}" if returns else login, status_code=303)
-        response = problem(
-            401, "unauthenticated", "authentication required", fix="Send the header Authorization: Bearer hf_…."
-        )
+        if request.headers.get("authorization", "").lower().startswith("bearer "):
+            message, fix = "the token is unknown, expired or revoked", "Issue another one: holdfast tokens issue NAME"
+        else:
+            message, fix = "authentication required", "Send the header Authorization: Bearer hf_…."
+        response = problem(401, "unauthenticated", message, fix=fix)
         response.headers["WWW-Authenticate"] = "Bearer"
         return response
 
@@ -260,11 +268,11 @@ class Lasting:
 TENANT_HEADER = "holdfast-tenant"
 
 
-def at_this_machine(app: App) -> Authenticate:
-    """Allow everything to callers from this machine, as the program's own user. ``Holdfast-Tenant`` names another
-    tenant than the program's, or ``*`` to read all of them."""
+def at_this_machine(app: App, person: str | None = None) -> Authenticate:
+    """Allow everything to callers from this machine, as ``person`` or else the program's own user.
+    ``Holdfast-Tenant`` names another tenant than the program's, or ``*`` to read all of them."""
     client = app._session
-    identity = Identity(client.actor, client.scope, EVERY_SCOPE, ambient=True, whole=True)
+    identity = Identity(person or client.actor, client.scope, EVERY_SCOPE, ambient=True, whole=True)
 
     def authenticate(request: Request) -> Identity | None:
         if not is_local(request):

@@ -86,12 +86,15 @@ class Because(Body):
     reason: Words | None = Field(default=None, description="Recorded in the ledger.")
 
 
+RetryPreset = Literal["patient", "exponential", "gentle", "hourly_cap"]
+
+
 class RetryPolicy(Body):
     """How many times a job is attempted before it becomes a dead letter, and how long it waits in between."""
 
     max_attempts: int = Field(default=5, ge=1, le=101)
     max_crashes: int = Field(default=3, ge=0, le=100)
-    backoff: Literal["exponential", "gentle", "hourly_cap"] | BackoffRule = "exponential"
+    backoff: RetryPreset | BackoffRule = "exponential"
 
     def policy(self) -> Retry:
         backoff = Backoff(**self.backoff.given()) if isinstance(self.backoff, BackoffRule) else self.backoff
@@ -128,7 +131,7 @@ class JobOptions(Fields):
     executor: Text | None = Field(default=None, description="Label of the workers that may run it.")
     limit_key: Text | None = None
     resources: list[Text] | None = Field(default=None, max_length=50)
-    retry: Literal["exponential", "gentle", "hourly_cap"] | RetryPolicy | None = None
+    retry: RetryPreset | RetryPolicy | None = None
     retry_as: Literal["new_job"] | None = None
     source_ref: Annotated[str, Field(max_length=4_000)] | None = None
     target_ref: Annotated[str, Field(max_length=4_000)] | None = None

@@ -13,17 +13,11 @@ from holdfast.engine.job import Claim, JobSpec
 from holdfast.engine.outcome import Outcome, Settled, outcome_label
 from holdfast.engine.redaction import one_line
 from holdfast.engine.trace import Trace
-from holdfast.errors import InvalidSetting
+from holdfast.errors import needs_extra
 from holdfast.telemetry import observers
 
-try:
+with needs_extra("metrics for Prometheus", "prometheus"):
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-except ModuleNotFoundError as missing:
-    raise InvalidSetting(
-        "metrics for Prometheus need an extra that is not installed",
-        code="missing_extra",
-        fix="pip install 'holdfast[prometheus]'",
-    ) from missing
 
 RUN = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 WAIT = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)

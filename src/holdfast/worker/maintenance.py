@@ -300,7 +300,7 @@ def standard_tasks(
 def _recovered(sweep: Sweep) -> int:
     if sweep.leases or sweep.requeued or sweep.crashed:
         log.info(
-            "Recovered %s expired leases: %s jobs back in the queue, %s counted as crashed",
+            "Recovered jobs of lost workers (expired leases: %s): %s returned to the queue, %s counted as crashed",
             *(sweep.leases, sweep.requeued, sweep.crashed),
         )
     return sweep.requeued + sweep.crashed

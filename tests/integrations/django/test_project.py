@@ -18,9 +18,12 @@ from django.db import connections
 from django.test import Client, TestCase, TransactionTestCase, override_settings
 
 import holdfast
+from holdfast.cli import output
 from holdfast.integrations.django import checks, dashboard_view
+from holdfast.integrations.django.management.commands.holdfast import _as_managed
 from holdfast.integrations.django.orm_connection import url_of
 from holdfast.integrations.django.test import HoldfastMixin, arun_jobs
+from holdfast.integrations.django.worker import load
 from tests.integrations.django.shop.models import Order
 from tests.integrations.django.shop.tasks import app, fulfil, pack, seen, ship, stocktake
 from tests.support.django_handles import make_default
@@ -125,6 +128,37 @@ def test_the_command_uses_djangos_database(
         call_command("holdfast", "jobs", "show", "01a1e8de-6817-7002-8018-be86ac821882")
 
 
+def test_the_commands_named_in_messages_are_those_of_manage_py(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", file)
+    job = ship.enqueue(1)
+    call_command("holdfast", "why", job.id)
+    assert "→ Start one: python manage.py holdfast worker\n" in capsys.readouterr().out
+    with pytest.raises(CommandError):
+        call_command("holdfast", "operations", "start", "purge")
+    assert "See: python manage.py holdfast operations start --help" in capsys.readouterr().err
+    with output.renamed_commands(_as_managed):
+        assert output.advice("Run: holdfast migrate") == "Run: python manage.py migrate"
+        assert output.advice("See: manage.py holdfast health") == "See: manage.py holdfast health"
+    assert output.advice("Run: holdfast migrate") == "Run: holdfast migrate"
+
+
+def test_a_worker_prints_each_line_of_django_once(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = logging.StreamHandler()  # as in Django's default settings
+    monkeypatch.setattr(logging.getLogger("django"), "handlers", [console])
+    monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers])
+    monkeypatch.setattr(logging.root, "level", logging.root.level)
+    load()
+    assert logging.getLogger("django").handlers == [console], "a program with its own logging keeps it"
+    output.set_up("info", as_json=False)
+    load()
+    logging.getLogger("django.tasks").warning("Task id=7 state=RUNNING")
+    assert capsys.readouterr().err.count("Task id=7") == 1
+
+
 def test_the_dashboard_asks_django_who_may(project: str) -> None:
     job = ship.enqueue(1)
     client = Client()
@@ -134,6 +168,9 @@ def test_the_dashboard_asks_django_who_may(project: str) -> None:
         return int(client.post(path, "confirmed=yes", form, headers={"sec-fetch-site": site}).status_code)
 
     assert client.get("/jobs/").status_code == 302
+    anonymous = client.get("/jobs/api/v1/jobs")
+    assert (anonymous.status_code, anonymous.json()["code"]) == (401, "unauthenticated")
+    assert client.get("/jobs/api/v1/approvals/by-token/hfa_wrong").status_code == 404, "a token needs no login"
     reader, operator = (User.objects.create_user(name) for name in ("reader", "operator"))
     client.force_login(reader)
     assert client.get("/jobs/").status_code == 403

@@ -35,7 +35,7 @@ class Plan:
     """Everything a child needs to start.
 
     ``number`` is the number of its slot, from 1. With ``watch``, it reports the project files that it imports.
-    ``listen`` is the descriptor of a socket on which it also serves the API and the dashboard.
+    ``listen`` is the descriptor of a socket on which it also serves the API and the dashboard, to ``person``.
     """
 
     app: str
@@ -50,6 +50,7 @@ class Plan:
     number: int = 1
     watch: bool = False
     listen: int | None = None
+    person: str | None = None
 
     def to_line(self) -> bytes:
         values = dataclasses.asdict(self)

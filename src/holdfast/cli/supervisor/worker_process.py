@@ -128,7 +128,7 @@ def _web(plan: Plan, app: App) -> AbstractAsyncContextManager[object]:
     """Serve the API and the dashboard beside the worker, if the plan has a socket for them."""
     if plan.listen is None:
         return contextlib.nullcontext()
-    return serving(make_web(app, local=True), socket.socket(fileno=plan.listen))
+    return serving(make_web(app, local=True, person=plan.person), socket.socket(fileno=plan.listen))
 
 
 async def _report(link: Link, stopper: Stopper) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import Query
 from pydantic import Field
@@ -10,7 +10,7 @@ from pydantic import Field
 from holdfast.engine.names import Place
 from holdfast.features.agents.model import Agent, Executor, ExecutorRole
 from holdfast.features.tokens.model import Scope
-from holdfast.server.bodies import Body, RetryPolicy, Span, Text, Words
+from holdfast.server.bodies import Body, RetryPolicy, RetryPreset, Span, Text, Words
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import (
     PAGE,
@@ -33,7 +33,7 @@ class Register(Body):
 
     name: Text | None = None
     kind: Text | None = None
-    retry: Literal["exponential", "gentle", "hourly_cap"] | RetryPolicy | None = None
+    retry: RetryPreset | RetryPolicy | None = None
     max_payload: int | Annotated[str, Field(max_length=50)] | None = Field(default=None, examples=["64KB"])
     max_wait: Span | None = None
     requires_approval: bool = False

@@ -31,11 +31,12 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.session import AnyTenant, scope
 from holdfast.cli.tree import Commands
-from holdfast.engine.ids import parse_id
+from holdfast.engine.ids import id_range, parse_id
 from holdfast.errors import InvalidInput, InvalidSetting, NotFound
 from holdfast.features.approvals.forms import Field, as_json, fields, plainly
-from holdfast.features.approvals.model import Approval, ApprovalState, Vote, approval_of_token
+from holdfast.features.approvals.model import Approval, ApprovalFilter, ApprovalState, Vote, approval_of_token
 from holdfast.features.approvals.operations import ApprovalRequest, Approvals, approval_of
+from holdfast.stores.session import Session
 
 commands = Commands("List and decide approvals.")
 
@@ -107,7 +108,7 @@ def list_approvals(
             "age": lambda approval: age(approval.opened_at, now),
             "left": lambda approval: _left(approval, now),
             "approvals": lambda approval: f"{approval.approvals}/{approval.quorum}",
-            "who may": lambda approval: line(who_may(approval)),
+            "approvers": lambda approval: line(who_may(approval)),
             "summary": lambda approval: line(approval.summary),
         },
         none="No approvals are open." if state is StateFilter.OPEN else "There are no such approvals.",
@@ -136,7 +137,7 @@ def show(session: AnyTenant, approval: options.ApprovalId) -> None:
     with session.connect() as client:
         now = client.run(client.store.clock.now())
         try:
-            request = Approvals(client).get(approval)
+            request = Approvals(client).get(_full_id(client, approval))
         except NotFound as error:
             fix = "Is it a job's? Try: holdfast approvals list --job ID. Is it another tenant's? Try --all-tenants."
             raise NotFound(error.message, fix=fix) from None
@@ -168,7 +169,7 @@ def _print_facts(request: ApprovalRequest, now: datetime) -> None:
             ("state", state_text(approval.state)),
             ("requested", f"{moment(approval.opened_at)}, {age(approval.opened_at, now)} ago"),
             ("decided", None if approval.decided_at is None else moment(approval.decided_at)),
-            ("who may", who_may(approval)),
+            ("approvers", who_may(approval)),
             ("approvals", f"{approval.approvals} of {approval.quorum}"),
             ("expires", _expiry(approval, now)),
             ("reminders", _reminders(approval)),
@@ -285,9 +286,8 @@ def approve(
     if approval == "-" and data == "-":
         raise InvalidSetting("only one of token and data can come from stdin", code="conflicting_options")
     named, values = pairs(field or []), None if data is None else document(data)
-    reference = secret_of(approval)
     with session.connect() as client:
-        approvals = Approvals(client)
+        approvals, reference = Approvals(client), _full_id(client, secret_of(approval))
         if named:
             values = merged({} if values is None else values, _typed(approvals.get(reference).approval, named))
         person = _person(reference, by)
@@ -307,8 +307,8 @@ def approve(
 )
 def deny(session: AnyTenant, approval: options.ApprovalOrToken, by: By = None, comment: Comment = None) -> None:
     """Deny a request. One denial is enough."""
-    reference = secret_of(approval)
     with session.connect() as client:
+        reference = _full_id(client, secret_of(approval))
         decided = Approvals(client)._decide("deny", reference, _person(reference, by), how=HOW, comment=comment)
     _print(decided, session.as_json)
 
@@ -344,13 +344,30 @@ def token(
     """Issue a token that decides an approval once, and print it, or with --service the link."""
     ttl = None if expires_in is None else duration(expires_in, "expires-in")
     with session.connect() as client:
-        issued = Approvals(client).issue_token(approval, person=person, expires_in=ttl)
+        issued = Approvals(client).issue_token(_full_id(client, approval), person=person, expires_in=ttl)
     if session.as_json:
         link = {} if service is None else {"link": _link(service, issued)}
         emit({"approval_id": approval_of_token(issued), "token": issued, "person": person, "expires_in": ttl} | link)
     else:
         write(issued if service is None else _link(service, issued))
     say("Keep it safe: anyone who has it can decide, and it is not shown again. Only a hash is stored.")
+
+
+def _full_id(client: Session, text: str) -> str:
+    """The id of the approval whose id begins with ``text``. Other text is returned as it is: a token, or a full id."""
+    bounds = id_range(text)
+    if bounds is None:
+        return text
+    low, high = bounds
+    wanted = ApprovalFilter(tenant=client.tenant, state=None, after=low, limit=5)
+    ids = [approval.id for approval in client.run(client.store.approvals.list(wanted)) if approval.id <= high]
+    if len(ids) > 1:
+        raise InvalidInput(
+            f"several approval ids begin with {text}: {', '.join(ids)}", code="invalid_id", fix="Give more of the id."
+        )
+    if not ids:
+        raise NotFound(f"no approval id begins with {text}")
+    return ids[0]
 
 
 def _link(service: str, token: str) -> str:

@@ -63,7 +63,7 @@ class Question:
         if self.on_deny not in ("fail", "resume"):
             raise _invalid("on_deny is fail or resume")
         if self.on_expire not in ("deny", "approve", "remind"):
-            raise _invalid("on_expire is deny, approve or remind")
+            raise _invalid(f"on_expire must be deny, approve or remind, not {self.on_expire!r}")
         if self.on_expire != "deny" and self.expires_in is None:
             raise _invalid("on_expire needs expires_in")
         if self.on_expire == "approve" and self.form is not None:

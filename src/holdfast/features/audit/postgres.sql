@@ -135,7 +135,7 @@ begin
         lock table lock_seal in exclusive mode;
     exception when lock_not_available then
         raise exception 'the ledger cannot be sealed: %', coalesce((select string_agg(holder_says(h.pid, h.role, h.application), ', ')
-                from lock_holders() h where h.locked = 'lock_seal'), 'somebody') || ' holds its lock'
+                from lock_holders() h where h.locked = 'lock_seal'), 'a transaction') || ' holds its lock'
             using errcode = 'ZH070', hint = 'End that transaction: select pg_terminate_backend(…).';
     end;
     select * into v_last from seal s order by s.number desc limit 1;

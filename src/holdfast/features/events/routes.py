@@ -19,7 +19,7 @@ from holdfast.features.events.model import DEFAULT_DEPTH, MAX_DEPTH, Consumer, D
 from holdfast.features.events.read import check_gone
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Lasting
-from holdfast.server.bodies import Because, Body, RetryPolicy, Span, Text
+from holdfast.server.bodies import Because, Body, RetryPolicy, RetryPreset, Span, Text
 from holdfast.server.json_body import Router
 from holdfast.server.live import FeedItem, LedgerFeed, ListenerBehind
 from holdfast.server.parameters import (
@@ -234,7 +234,7 @@ class Subscribe(Body):
     tags: list[Text] | None = Field(default=None, max_length=50)
     agent: Text | None = None
     executor: Text | None = None
-    retry: Literal["exponential", "gentle", "hourly_cap"] | RetryPolicy | None = None
+    retry: RetryPreset | RetryPolicy | None = None
     retry_as: Literal["new_job"] | None = None
     delay: Span | None = None
     payload: dict[str, Any] | None = None

@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from holdfast.cli.failures import FAILED
-from holdfast.cli.output import Cell, emit, facts, line, say, span, table, write
+from holdfast.cli.output import Cell, advice, emit, facts, line, say, span, table, write
 from holdfast.cli.session import AnyTenant, NoTenant, refuse_absent, scope, store_at
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import Refused
@@ -67,7 +67,7 @@ def health(
         )
         for reason in result.reasons:
             write(f"{MARKS[reason.level]} {reason.says} [{reason.code}]")
-            write(f"  {reason.fix}")
+            write(f"  {advice(reason.fix)}")
     bad = result.verdict == "critical" or (strict and result.verdict != "ok")
     raise typer.Exit(FAILED if bad else 0)
 
@@ -117,4 +117,4 @@ def level(finding: Finding, *, strict: bool) -> str:
 
 def _row(finding: Finding, level: str) -> list[Cell]:
     mark = {"ok": Text("✓", "green"), "advice": Text("!", "yellow"), "problem": Text("✗", "bold red")}[level]
-    return [mark, finding.name, line(finding.says), line(finding.fix or "", 400)]
+    return [mark, finding.name, line(finding.says), line(advice(finding.fix or ""), 400)]

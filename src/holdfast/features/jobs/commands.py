@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from contextlib import closing
@@ -17,9 +18,11 @@ from holdfast.app import App
 from holdfast.cli import options
 from holdfast.cli.options import Which, document
 from holdfast.cli.output import (
+    advice,
     age,
     duration,
     emit,
+    facts,
     heading,
     instant,
     line,
@@ -207,7 +210,8 @@ def show(session: AnyTenant, job: options.JobId) -> None:
         print_document("Result", shown(details.result.value))
     checkpoints = {name: shown(value) for name, value in details.checkpoints.items() if name != RESERVED}
     if checkpoints:
-        print_document("Checkpoints", checkpoints)
+        heading("Checkpoints")
+        facts([(line(name), line(json.dumps(value, ensure_ascii=False), 100)) for name, value in checkpoints.items()])
     if details.artifacts:
         heading("Artifacts")
         table(("try", "name", "where"), [[str(a.attempt), line(a.name), line(a.ref)] for a in details.artifacts])
@@ -399,6 +403,8 @@ def why(session: AnyTenant, job: options.JobId) -> None:
         return
     write(Text.assemble(f"{line(answer.job.kind)}  {answer.job.id}  ", state_text(answer.job.state)))
     for reason in answer.reasons:
-        write(Text.assemble(("- ", "dim"), plain(reason.says)))
+        # A reason that consists of several facts has one line for each.
+        text = plain(reason.says).replace("; ", "\n  ") if reason.code == "running" else plain(reason.says)
+        write(Text.assemble(("- ", "dim"), text))
         if reason.change is not None:
-            write(Text.assemble(("  → ", "dim"), plain(reason.change)))
+            write(Text.assemble(("  → ", "dim"), plain(advice(reason.change))))

@@ -395,7 +395,7 @@ class Handle(Namespace, Generic[R]):
     def _returned(self, job: Job, result: Result | None) -> R:
         if job.state is not State.SUCCEEDED:
             error = f": {job.error_message} ({job.error_code})" if job.error_code else ""
-            raise JobFailed(f"job {job.id} is {job.state}{error}")
+            raise JobFailed(f"job {job.id} is {job.state}{error}", fix=f"Read the reason: holdfast jobs show {job.id}")
         value = None if result is None else result.value
         if isinstance(value, Unreadable):
             raise InvalidPayload(f"the result of job {job.id} cannot be read: {value.why}", code="unreadable_value")
@@ -420,7 +420,7 @@ class Handle(Namespace, Generic[R]):
             pause = min(MAX_PAUSE, pause * 2)
 
     def _timed_out(self, timeout: Duration | None) -> WaitTimeout:
-        return WaitTimeout(f"job {self.id} had not finished after {timeout}")
+        return WaitTimeout(f"job {self.id} had not finished after {seconds(timeout or 0, 'timeout'):g} s")
 
 
 class _Remaining:

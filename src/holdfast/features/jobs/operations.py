@@ -184,7 +184,9 @@ class Jobs(StoreNamespace):
         in any other state. This does not wait: ``app.jobs.handle(id).result()`` does, and returns the value."""
         job, result = yield from run(result_of(self._store, job_id, tenant or self._tenant))
         if job.state is not State.SUCCEEDED:
-            raise JobFailed(f"job {job.id} is {job.state}: it has no result")
+            raise JobFailed(
+                f"job {job.id} is {job.state}: it has no result", fix=f"Read the reason: holdfast jobs show {job.id}"
+            )
         if result is None:
             return Result(None, None)
         opened = partial(self._session.vault.open_value, result.value, result.ref, tenant=job.tenant, job_id=job.id)

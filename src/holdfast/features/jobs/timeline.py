@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.text import Text
 
-from holdfast.cli.output import Cell, clock, facts, line, moment, span, state_text, table, write
+from holdfast.cli.output import Cell, clock, counted, facts, line, moment, span, state_text, table, write
 from holdfast.engine.job import Attempt, Event, Job, Liveness
 from holdfast.engine.states import State
 from holdfast.engine.steps import NO_LIMIT, Progress, Step
@@ -295,11 +295,12 @@ def _origin(made: MadeFrom | None) -> str | None:
 
 
 def _group(group: DeadLetterGroup | None) -> str | None:
-    """``3f2a9c0b1d4e5f60: 17 open, 20 times since 2027-01-31 03:00:00.000``"""
+    """``3f2a9c0b1d4e5f60: 17 open, 20 failures since 2027-01-31 03:00:00.000``"""
     if group is None:
         return None
     note = f"; {group.noted_by}: {group.note}" if group.note else ""
-    return f"{group.fingerprint}: {group.open:,} open, {group.times:,} times since {moment(group.first_at)}{note}"
+    failures = f"{counted(group.times, 'failure')} since {moment(group.first_at)}"
+    return f"{group.fingerprint}: {group.open:,} open, {failures}{note}"
 
 
 def _running(story: Story) -> str | None:
@@ -327,7 +328,10 @@ def print_facts(story: Story, agent_disabled: str | None) -> None:
         [
             ("state", state_text(job.state)),
             ("why", reason_text(story)),
-            ("error", f"{job.error_code}: {job.error_message}" if job.error_code else None),
+            (
+                "error" if job.state.finished else "last error",
+                f"{job.error_code}: {job.error_message}" if job.error_code else None,
+            ),
             ("running", _running(story)),
             ("progress", _progress(Progress.saved(story.checkpoints))),
             ("reports", _reports(story.liveness)),
@@ -335,7 +339,7 @@ def print_facts(story: Story, agent_disabled: str | None) -> None:
             ("tenant", job.tenant),
             ("queue", job.queue),
             ("priority", str(job.priority)),
-            ("attempts", f"{job.attempt} begun, {job.crashes} lost workers"),
+            ("attempts", f"{job.attempt} started, {counted(job.crashes, 'lost worker')}"),
             ("retries", _retries(job)),
             ("enqueued", f"{moment(job.created_at)} by {job.enqueued_by} ({job.source_system})"),
             ("made from", _origin(story.made_from)),
@@ -345,7 +349,7 @@ def print_facts(story: Story, agent_disabled: str | None) -> None:
             ("started", when(job.started_at)),
             ("finished", when(job.finished_at)),
             ("updated", when(job.updated_at)),
-            ("last error", when(job.last_error_at)),
+            ("error at", when(job.last_error_at)),
             ("key", job.idempotency_key),
             ("tags", ", ".join(plain_tags(job.tags))),
             ("trace", job.trace.traceparent),

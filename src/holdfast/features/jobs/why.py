@@ -99,10 +99,10 @@ def no_worker(snapshot: Snapshot) -> Reason | None:
         return None
     others = sorted({worker.tenant for worker in snapshot.around.workers})
     if others:
-        says = f"the living workers serve other tenants ({', '.join(others)}), and none serves {snapshot.job.tenant}"
+        says = f"the running workers serve other tenants ({', '.join(others)}), and none serves {snapshot.job.tenant}"
         return Reason("other_tenants_workers", says, f"holdfast worker MODULE:APP --tenant {snapshot.job.tenant}")
     return Reason(
-        "no_worker", f"no living worker serves tenant {snapshot.job.tenant}", "Start one: holdfast worker MODULE:APP"
+        "no_worker", f"no worker is running for tenant {snapshot.job.tenant}", "Start one: holdfast worker MODULE:APP"
     )
 
 
@@ -139,7 +139,7 @@ def no_worker_for_executor(snapshot: Snapshot) -> Reason | None:
     if labelled:
         says = f"it waits for executor {job.executor}, and {_workers(labelled)} with that label: none takes its kind"
         return Reason("no_worker_for_executor", f"{says} from its queue", _START.format(job=job), facts)
-    says = f"it waits for executor {job.executor}, and no living worker has that label"
+    says = f"it waits for executor {job.executor}, and no running worker has that label"
     return Reason("no_worker_for_executor", says, _START.format(job=job), facts)
 
 
@@ -221,7 +221,7 @@ def next_in_queue(snapshot: Snapshot) -> Reason | None:
 
 
 def _workers(workers: list[WorkerSeen]) -> str:
-    return "there is a living worker" if len(workers) == 1 else f"there are {len(workers)} living workers"
+    return "1 worker is running" if len(workers) == 1 else f"{len(workers)} workers are running"
 
 
 def succeeded(snapshot: Snapshot) -> Reason | None:
@@ -229,7 +229,7 @@ def succeeded(snapshot: Snapshot) -> Reason | None:
     if job.state is not State.SUCCEEDED:
         return None
     by = f" by {event.actor}" if event is not None else ""
-    return Reason("succeeded", f"it succeeded at {at(job.finished_at)}, in try {job.attempt}{by}")
+    return Reason("succeeded", f"it succeeded at {at(job.finished_at)}, in attempt {job.attempt}{by}")
 
 
 def retried(snapshot: Snapshot) -> Reason | None:

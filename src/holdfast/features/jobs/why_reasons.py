@@ -63,7 +63,7 @@ class Snapshot:
 
     @property
     def fitting(self) -> list[WorkerSeen]:
-        """The living workers that serve its tenant."""
+        """The running workers that serve its tenant."""
         return [worker for worker in self.around.workers if worker.tenant in (self.job.tenant, EVERY_TENANT)]
 
     @property
@@ -199,7 +199,7 @@ def _reached(limit: Limit, name: str) -> Reason:
     return Reason(
         "limit_reached",
         f"the limit of {what} is reached: {' and '.join(bounds)}",
-        f"It continues when the limit allows it. To see or change the limit: holdfast limits show{option}",
+        f"It starts when the limit has room. To see or change the limit: holdfast limits show{option}",
         {"scope": limit.scope, "name": name, "concurrency": limit.concurrency, "rate": limit.rate},
     )
 
@@ -218,7 +218,7 @@ def retry_waiting(snapshot: Snapshot) -> Reason | None:
         return None
     return Reason(
         "retry_waiting",
-        f"its last try failed ({job.error_code}: {job.error_message}); it is tried again at {at(job.due_at)},"
+        f"its last attempt failed ({job.error_code}: {job.error_message}); it is tried again at {at(job.due_at)},"
         f" with {job.retries} of {job.max_attempts - 1} retries and"
         f" {job.crashes} of {job.max_crashes} lost workers used",
         f"To try at once: holdfast jobs reschedule {job.id}",
@@ -267,7 +267,7 @@ def waiting_for_approval(snapshot: Snapshot) -> Reason | None:
         "waiting_for_approval",
         f"it waits for a decision: {approval.summary} ({approval.name}). {who} may decide{not_requester};"
         f" it has {approval.approvals} of {approval.quorum} approvals{expires}",
-        f"holdfast approvals approve {approval.id}, or deny",
+        f"holdfast approvals approve {approval.id} (or: holdfast approvals deny {approval.id})",
         {"approval": approval.id, "approvers": list(approval.approvers)},
     )
 

@@ -70,13 +70,13 @@ def list_limits(session: AnyTenant) -> None:
         {
             "what": lambda limit: line(_target(limit)),
             "tenant": lambda limit: line(limit.tenant),
-            "at once": lambda limit: "" if limit.concurrency is None else f"{limit.concurrency:,}",
+            "concurrency": lambda limit: "" if limit.concurrency is None else f"{limit.concurrency:,}",
             "rate": lambda limit: rate(limit.rate, limit.per, limit.burst) or "",
             "running": lambda limit: f"{limit.running:,}",
             "held back": lambda limit: f"{limit.waiting:,}",
         },
         none="Nothing is limited.",
-        keep=("what", "at once", "rate", "running", "held back"),
+        keep=("what", "concurrency", "rate", "running", "held back"),
     )
 
 
@@ -141,7 +141,7 @@ def _print(limit: Limit, as_json: bool) -> None:
     facts(
         [
             ("tenant", "every tenant together" if limit.tenant == EVERY_TENANT else limit.tenant),
-            ("at once", None if limit.concurrency is None else f"{limit.concurrency:,}"),
+            ("concurrency", None if limit.concurrency is None else f"{limit.concurrency:,}"),
             ("rate", rate(limit.rate, limit.per, limit.burst)),
             ("running", f"{limit.running:,}"),
             ("held back", f"{limit.waiting:,}"),

@@ -130,7 +130,7 @@ class PayloadRules(StoreNamespace):
                 rules = caller.run(caller.store.payload_rules.list(tenant))
             self._cache.load(rules)
         except HoldfastError as error:
-            if isinstance(error, InvalidSetting):
+            if isinstance(error, InvalidSetting) or error.code == "not_allowed":
                 raise
             log.warning("Payload rules could not be read, retrying: %s", error)
             self._cache.load(None)

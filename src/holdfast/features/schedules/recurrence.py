@@ -221,7 +221,7 @@ def _expression(text: str, zone: str) -> str:
     try:
         _explained(cron)
     except (CronSimError, ValueError, AssertionError, KeyError, IndexError) as error:
-        raise _invalid(f"{text!r} is not a cron expression of five or six fields: {error}") from None
+        raise _invalid(f"{text!r} is not a valid cron expression of five or six fields: {error}") from None
     if next(_fires(cron, zone_of(zone), datetime(2024, 1, 1, tzinfo=UTC)), None) is None:
         raise _invalid(f"{text!r} never fires")
     return cron

@@ -15,7 +15,7 @@ from holdfast.features.jobs.routes import Accepted
 from holdfast.features.schedules.model import Schedule, ScheduleRun, Template
 from holdfast.features.schedules.recurrence import Coming
 from holdfast.features.tokens.model import Scope
-from holdfast.server.bodies import Body, Instant, JobOptions, RetryPolicy, Span, Text
+from holdfast.server.bodies import Body, Instant, JobOptions, RetryPolicy, RetryPreset, Span, Text
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import PAGE, After, Limit, NamePath, Page, TheApp, allowed, allowed_one, as_json, paged
 
@@ -30,7 +30,7 @@ class KeptOptions(Body):
     tags: list[Text] | None = Field(default=None, max_length=50)
     agent: Text | None = None
     executor: Text | None = None
-    retry: Literal["exponential", "gentle", "hourly_cap"] | RetryPolicy | None = None
+    retry: RetryPreset | RetryPolicy | None = None
     deadline: Span | None = None
     correlation_id: Text | None = None
     external_ref: Text | None = None

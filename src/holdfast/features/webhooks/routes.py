@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from holdfast.features.events.model import JobOptions
 from holdfast.features.tokens.model import Scope
 from holdfast.features.webhooks.operations import Changes, DeliveryFilter
-from holdfast.server.bodies import Body, RetryPolicy, Text, Words
+from holdfast.server.bodies import Body, RetryPolicy, RetryPreset, Text, Words
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import PAGE, After, Limit, Name, Page, TheApp, allowed, allowed_one, paged
 
@@ -75,7 +75,7 @@ class Delivering(Body):
     of_queue: Text | None = Field(default=None, description="Only events of jobs enqueued in this queue.")
     queue: Text | None = Field(default=None, description="Queue for the deliveries.")
     priority: int | None = Field(default=None, ge=-32_768, le=32_767)
-    retry: Literal["exponential", "gentle", "hourly_cap"] | RetryPolicy | None = None
+    retry: RetryPreset | RetryPolicy | None = None
 
     def options(self) -> dict[str, Any]:
         """The options in the request, null as None."""

@@ -171,7 +171,7 @@ def _print_facts(graph: Graph) -> None:
         [
             ("status", _styled(workflow.status)),
             ("jobs", f"{workflow.total:,}: " + ", ".join(f"{count:,} {name}" for count, name in shown)),
-            ("stopped", "yes: a failure holds back what waits" if workflow.stopped else None),
+            ("stopped", "yes: waiting jobs are held back because a job failed" if workflow.stopped else None),
             ("on failure", workflow.on_failure),
             ("tenant", workflow.tenant),
             ("generator", workflow.generator),

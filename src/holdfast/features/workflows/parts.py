@@ -224,8 +224,8 @@ class Part:
                 code="invalid_items",
             )
         part = self.group(label, after=after, on_failure=on_failure)
-        for item in items:
-            part.add(kind, item)
+        for number, item in enumerate(items, 1):
+            part.add(kind, item, name=str(number))
         return part
 
     def _map_result(

@@ -184,7 +184,7 @@ class WorkflowRun(StoreNamespace):
             pause = min(MAX_PAUSE, pause * 2)
 
     def _timed_out(self, timeout: Duration | None) -> WaitTimeout:
-        return WaitTimeout(f"workflow {self.id} had not finished after {timeout}")
+        return WaitTimeout(f"workflow {self.id} had not finished after {seconds(timeout or 0, 'timeout'):g} s")
 
 
 class WorkflowOptions(TypedDict, total=False):

@@ -37,7 +37,7 @@ STREAM_SECONDS: Final = 300.0
 """A stream ends after this time. The page opens another one, for which Django checks the user again."""
 KEY: Final = "holdfast.identity"
 # Paths without login. The links to approvals, which people get by e-mail, contain a token.
-OPEN: Final = ("decide/", "static/", "api/v1/decide/")
+OPEN: Final = ("decide/", "static/", "api/v1/approvals/by-token/")
 # Headers that Django or the web server sets.
 _SKIPPED: Final = frozenset({b"content-length", b"connection", b"transfer-encoding"})
 
@@ -59,6 +59,8 @@ def dashboard(request: HttpRequest, path: str = "") -> HttpResponseBase:
     if not path.startswith(OPEN):
         user = request.user
         if not user.is_active or not user.is_authenticated:
+            if path.startswith("api/"):  # a program: without an identity the service answers 401
+                return bridge().respond(request, reverse("holdfast:dashboard")[:-1], None)
             return redirect_to_login(request.get_full_path())
         scopes = scopes_for(user)
         if not scopes:

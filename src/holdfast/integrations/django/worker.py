@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 from django.apps import apps
 from django.utils.module_loading import autodiscover_modules
 
 from holdfast.integrations.django.application import DjangoApp, get_app
+from holdfast.telemetry.logs import HANDLER
 
 
 def load() -> DjangoApp:
     """Return the app with all tasks and jobs in the modules ``tasks`` and ``jobs`` of the project's apps."""
     app = get_app()  # sets Django up, in a process that Holdfast started
+    _log_once()
     from holdfast.integrations.django.backend import declare_all, register
     from holdfast.integrations.django.compat import Task
 
@@ -25,3 +28,13 @@ def load() -> DjangoApp:
     declare_all(app)
     app.session.follow()
     return app
+
+
+def _log_once() -> None:
+    """Remove Django's console handler if Holdfast's command line has its own on the root logger.
+
+    Otherwise lines of ``django.tasks`` would be printed twice.
+    """
+    logger = logging.getLogger("django")
+    if logger.propagate and any(handler.name == HANDLER for handler in logging.getLogger().handlers):
+        logger.handlers[:] = [handler for handler in logger.handlers if type(handler) is not logging.StreamHandler]

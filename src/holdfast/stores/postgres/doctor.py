@@ -60,7 +60,9 @@ def diagnose(
             " Then run holdfast migrate again.",
         )
     )
-    findings.append(_tenancy(one(BYPASSES), one(OWNS, schema)))
+    login, granted = connection.execute(LOGIN, (list(ROLES),)).fetchall()[0]
+    who = f"login {login}" + (f" ({', '.join(granted)})" if granted else "")
+    findings.append(_tenancy(one(BYPASSES), one(OWNS, schema), who))
     findings += check_logins(logins(connection, schema))
     findings.append(_connections(connection, most))
     findings.append(_pooler(connection, settings))
@@ -233,6 +235,10 @@ OLDEST = (
 )
 
 
+LOGIN = (
+    "select current_user, array(select rolname::text from pg_roles where rolname = any(%s)"
+    " and pg_has_role(current_user, oid, 'member') order by 1)"
+)
 BYPASSES = "select rolsuper or rolbypassrls from pg_roles where rolname = current_user"
 OWNS = (
     "select exists (select from pg_class where relnamespace = to_regnamespace(%s) and relowner = current_user::regrole)"
@@ -263,13 +269,13 @@ def conditions(schema: str, when: Thresholds) -> Steps[list[Concern]]:
     return [concern for concern in concerns if concern is not None]
 
 
-def _tenancy(bypasses: Any, owns: Any) -> Finding:
+def _tenancy(bypasses: Any, owns: Any, who: str = "this role") -> Finding:
     if bypasses:
-        says = "this role bypasses row-level security: tenants are kept apart by Holdfast's own conditions only"
+        says = f"{who} bypasses row-level security: tenants are kept apart by Holdfast's own conditions only"
     elif owns:
-        says = "this role owns the tables and could disable row-level security"
+        says = f"{who} owns the tables and could disable row-level security"
     else:
-        says = "this role owns nothing and bypasses nothing"
+        says = f"{who} owns nothing and bypasses nothing"
     return Finding(
         "role",
         not bypasses and not owns,

@@ -61,11 +61,15 @@ OURS: dict[str, tuple[type[HoldfastError], str]] = {
 }
 
 
-def refusal(state: str, message: str) -> HoldfastError | None:
+# Errors whose hint, written in the SQL function, is also the fix for callers in Python.
+HINTED = frozenset({"ZH004", "ZH073"})
+
+
+def refusal(state: str, message: str, hint: str | None = None) -> HoldfastError | None:
     """The error for a SQLSTATE; None for a failure of the server or the connection, such as a deadlock."""
     if state in OURS:
         error_class, code = OURS[state]
-        return error_class(message, code=code, fix=LATER if code == "paused" else None)
+        return error_class(message, code=code, fix=LATER if code == "paused" else hint if state in HINTED else None)
     if state in ("3F000", "42P01", "42883"):
         return SchemaMismatch(
             "the Holdfast tables are missing or older than this release",
@@ -102,7 +106,7 @@ def translate(error: Exception) -> Exception:
         return error
     state = getattr(error, "sqlstate", None) or ""
     message = str(error).strip().split("\n")[0]
-    refused = refusal(state, message)
+    refused = refusal(state, message, error.diag.message_hint if isinstance(error, psycopg.Error) else None)
     if refused is not None:
         return refused
     if isinstance(error, psycopg.DataError):  # raised by the driver itself: a character that text cannot contain

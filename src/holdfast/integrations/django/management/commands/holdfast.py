@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from argparse import REMAINDER, ArgumentParser
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ class Command(BaseCommand):
 
         try:
             from holdfast.cli.commands import tree_for
+            from holdfast.cli.output import renamed_commands
         except ModuleNotFoundError as missing:
             raise CommandError("The command line is not installed. Run: pip install 'holdfast[django]'") from missing
         app = get_app()
@@ -51,10 +53,18 @@ class Command(BaseCommand):
             self.check()  # imports the URLs and thereby the views, which may define tasks
             arguments = [arguments[0], LOADER, *arguments[1:]]
         try:
-            tree_for(arguments)(args=arguments, prog_name=program)
+            with renamed_commands(_as_managed):
+                tree_for(arguments)(args=arguments, prog_name=program)
         except SystemExit as end:
             return end.code if isinstance(end.code, int) else int(end.code is not None)
         return 0
+
+
+def _as_managed(text: str) -> str:
+    """Name the commands of manage.py in a message instead of those of the program ``holdfast``."""
+    text = re.sub(r"\bholdfast migrate\b", "python manage.py migrate", text)
+    text = re.sub(r"(\bholdfast (?:worker|tick|serve|dev)) MODULE:APP\b", r"\1", text)
+    return re.sub(r"(?<![\w./-])(?<!manage\.py )holdfast (?=[a-z])", "python manage.py holdfast ", text)
 
 
 def _without_manage_options(arguments: list[str]) -> list[str]:
