@@ -18,7 +18,7 @@ from holdfast.features.workflows.model import CallbackSpec
 from tests.attacks import ATTACKS
 from tests.attacks.attack import LATER, Attack
 from tests.attacks.on_agents import REGISTERED
-from tests.attacks.on_dead_letters import BEGUN
+from tests.attacks.on_dead_letters import OPERATIONS
 from tests.attacks.on_limits import LIMITED
 from tests.attacks.on_pauses import PAUSED
 from tests.attacks.on_payloads import RULED
@@ -118,7 +118,7 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     connect(store)
     assert store.run(store.webhooks.note_delivery(sent(names["webhook"], names["running"]), "default"))
     assert store.run(store.audit.seal("tests")) > 0
-    for statement in (*LIMITED, *PAUSED, *CAPPED, *RETAINED, *BEGUN, *RULED):
+    for statement in (*LIMITED, *PAUSED, *CAPPED, *RETAINED, *OPERATIONS, *RULED):
         by_hand.execute(statement, _used(names, statement))
     return names
 
