@@ -1,7 +1,7 @@
-"""Who may decide an approval: the same ballots on every store and to the pure rule (`features/approvals/model.py`).
+"""Who may decide an approval: the same ballots on every store and for the pure rule (`features/approvals/model.py`).
 
-Each case is an approval, its history and a ballot. The answer of the store is compared with what the pure
-rule says to the rows as they were read just before, and with the reason written here.
+Each case is an approval, its history and a ballot. The response of the store is compared with the pure rule applied to
+the rows just before, and with the reason written here.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def escalate(store: Store, asked: Approval) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """`holds` is True where the ballot is one of a token's holder: its hash is that of the approval."""
+    """`holds` is True if the ballot shows a token: its hash is derived from the approval's id."""
 
     reason: str | None
     question: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Case:
     said: Ballot = field(default_factory=ballot)
     holds: bool = False
     state: str = "approved"
-    """Of the approval afterwards, if the ballot counts."""
+    """State of the approval afterwards, if the ballot counts."""
 
 
 TWO = {"approvers": ("ada", "bob"), "quorum": 2}
@@ -71,69 +71,71 @@ FORM = {"type": "object", "required": ["limit"], "properties": {"limit": {"type"
 RISES = {"approvers": ("ada",), "escalate_after": 60.0, "escalate_to": ("boss",)}
 
 CASES: dict[str, Case] = {
-    "anybody may": Case(None),
-    "one no is enough": Case(None, TWO, said=ballot("bob", "deny"), state="denied"),
-    "more have to agree": Case(None, TWO, state="open"),
-    "the last of a quorum": Case(None, TWO, lambda store, g: approve(store, g.id, "bob")),
-    # -- decided, or nobody waits --
+    "any person": Case(None),
+    "one denial is enough": Case(None, TWO, said=ballot("bob", "deny"), state="denied"),
+    "more votes are needed": Case(None, TWO, state="open"),
+    "the last vote of a quorum": Case(None, TWO, lambda store, g: approve(store, g.id, "bob")),
+    # -- already closed --
     "approved before": Case("already_decided", {}, lambda store, g: approve(store, g.id, "bob")),
     "denied before": Case("already_decided", {}, lambda store, g: deny(store, g.id, "bob")),
-    "approved before by oneself": Case("already_decided", {}, lambda store, g: approve(store, g.id, "ada")),
+    "approved before by the same person": Case("already_decided", {}, lambda store, g: approve(store, g.id, "ada")),
     "cancelled": Case("already_decided", {}, cancel),
-    "expired and attended to": Case("already_decided", {"expires_in": 60.0}, escalate),
+    "expired and closed": Case("already_decided", {"expires_in": 60.0}, escalate),
     # -- time --
-    "its time is over": Case("approval_expired", {"expires_in": 60.0}, later(60)),
-    "its time is nearly over": Case(None, {"expires_in": 60.0}, later(59.999999)),
-    "its time is over and it counts as approved": Case(
+    "past its expiry": Case("approval_expired", {"expires_in": 60.0}, later(60)),
+    "just before its expiry": Case(None, {"expires_in": 60.0}, later(59.999999)),
+    "past its expiry, which approves": Case(
         "approval_expired", {"expires_in": 60.0, "on_expire": "approve"}, later(60), ballot("bob", "deny")
     ),
-    "its time is over and it is asked again": Case(None, {"expires_in": 60.0, "on_expire": "remind"}, later(60)),
+    "past its expiry, which reminds": Case(None, {"expires_in": 60.0, "on_expire": "remind"}, later(60)),
     # -- tokens --
     "a token": Case(None, {}, token(), holds=True),
     "a token of a person": Case(None, {"approvers": ("bob",)}, token("bob"), ballot(None), holds=True),
-    "a token's person is who speaks": Case("not_an_approver", RISES, token("boss"), ballot("ada"), holds=True),
-    "no such token": Case("token_unknown", said=ballot("ada", token_hash="another")),
+    "the person of a token overrides the ballot's": Case(
+        "not_an_approver", RISES, token("boss"), ballot("ada"), holds=True
+    ),
+    "unknown token": Case("token_unknown", said=ballot("ada", token_hash="another")),
     "the token of another approval": Case(
         "token_unknown", {}, lambda store, g: keep_token(store, asking(store).id, f"hash of {g.id}"), holds=True
     ),
-    "a token that was used": Case(
+    "a used token": Case(
         "token_used",
         {"quorum": 3},
         lambda store, g: (token()(store, g), say(store, g.id, ballot("bob", token_hash=f"hash of {g.id}"))),
         holds=True,
     ),
-    "a token whose time is over": Case("token_expired", {}, later(60, token(ttl=60.0)), holds=True),
-    "a token whose time is nearly over": Case(None, {}, later(59.999999, token(ttl=60.0)), holds=True),
-    # -- who --
-    "nobody": Case("person_required", said=ballot(None)),
+    "an expired token": Case("token_expired", {}, later(60, token(ttl=60.0)), holds=True),
+    "a token just before its expiry": Case(None, {}, later(59.999999, token(ttl=60.0)), holds=True),
+    # -- person --
+    "no person": Case("person_required", said=ballot(None)),
     "an empty name": Case("person_required", said=ballot("")),
     "blanks": Case("person_required", said=ballot("  \t")),
     "a name that begins with a blank": Case("person_required", said=ballot(" ada")),
     "a name of 255 letters": Case(None, said=ballot("é" * 255)),
     "a longer name": Case("person_required", said=ballot("é" * 256)),
-    "a token that knows nobody": Case("person_required", {}, token(), ballot(None), holds=True),
-    "not one of them": Case("not_an_approver", TWO, said=ballot("mallory")),
+    "a token without a person": Case("person_required", {}, token(), ballot(None), holds=True),
+    "not an approver": Case("not_an_approver", TWO, said=ballot("mallory")),
     "another spelling": Case("not_an_approver", TWO, said=ballot("Ada")),
-    "too early for the boss": Case("not_an_approver", RISES, said=ballot("boss")),
-    "the boss": Case(None, RISES, escalate, ballot("boss")),
-    "not only the boss": Case(None, RISES, escalate, ballot("ada")),
-    "nobody else, though": Case("not_an_approver", RISES, escalate, ballot("bob")),
-    "whoever asked": Case("requester_may_not_decide", {"not_requester": True}, said=ballot("tester")),
-    "whoever asked, where nothing is said against it": Case(None, said=ballot("tester")),
-    "whoever asked, with a token": Case(
+    "escalation approver before escalation": Case("not_an_approver", RISES, said=ballot("boss")),
+    "escalation approver": Case(None, RISES, escalate, ballot("boss")),
+    "approver after escalation": Case(None, RISES, escalate, ballot("ada")),
+    "other person after escalation": Case("not_an_approver", RISES, escalate, ballot("bob")),
+    "the requester": Case("requester_may_not_decide", {"not_requester": True}, said=ballot("tester")),
+    "the requester, where it is allowed": Case(None, said=ballot("tester")),
+    "the requester, with a token": Case(
         "requester_may_not_decide", {"not_requester": True}, token("tester"), ballot(None), holds=True
     ),
     "twice": Case("already_voted", TWO, lambda store, g: approve(store, g.id, "ada")),
-    "another word": Case("already_voted", TWO, lambda store, g: approve(store, g.id, "ada"), ballot("ada", "deny")),
-    # -- what --
-    "no form": Case("form_invalid", {"form": FORM}),
-    "no object": Case("form_invalid", {"form": FORM}, said=ballot(data=[1])),
-    "nothing in it": Case("form_invalid", {"form": FORM}, said=ballot(data={})),
-    "too much": Case("form_invalid", {"form": FORM}, said=ballot(data={"limit": 11})),
-    "as it should be": Case(None, {"form": FORM}, said=ballot(data={"limit": 10, "more": [1]})),
-    "a no needs no form": Case(None, {"form": FORM}, said=ballot("ada", "deny"), state="denied"),
-    # -- the first reason counts --
-    "expired before all else": Case(
+    "a changed vote": Case("already_voted", TWO, lambda store, g: approve(store, g.id, "ada"), ballot("ada", "deny")),
+    # -- form data --
+    "no data": Case("form_invalid", {"form": FORM}),
+    "data that is not an object": Case("form_invalid", {"form": FORM}, said=ballot(data=[1])),
+    "empty data": Case("form_invalid", {"form": FORM}, said=ballot(data={})),
+    "value over the maximum": Case("form_invalid", {"form": FORM}, said=ballot(data={"limit": 11})),
+    "valid data": Case(None, {"form": FORM}, said=ballot(data={"limit": 10, "more": [1]})),
+    "a denial needs no data": Case(None, {"form": FORM}, said=ballot("ada", "deny"), state="denied"),
+    # -- order of the reasons --
+    "expiry before all else": Case(
         "approval_expired", {**TWO, "expires_in": 60.0, "form": FORM}, later(60), ballot("mallory", token_hash="x")
     ),
     "the token before the person": Case("token_unknown", TWO, said=ballot("mallory", token_hash="x")),
@@ -142,7 +144,7 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.slow
-def test_every_ballot_is_answered_as_the_rule_says(store: Store, by_hand: ByHand) -> None:
+def test_every_ballot_gets_the_response_of_the_rule(store: Store, by_hand: ByHand) -> None:
     forward(store)
     for name, case in CASES.items():
         asked = asking(store, **case.question)
@@ -170,7 +172,7 @@ def test_every_ballot_is_answered_as_the_rule_says(store: Store, by_hand: ByHand
 
 
 def _rule(store: Store, by_hand: ByHand, approval_id: str, said: Ballot) -> str | None:
-    """What the pure rule says to the rows as they are."""
+    """The pure rule, applied to the current rows."""
     found, now = approval(store, approval_id), store.run(store.clock.now())
     held = None
     if said.token_hash is not None:
@@ -188,7 +190,7 @@ def _rule(store: Store, by_hand: ByHand, approval_id: str, said: Ballot) -> str 
 
 
 @pytest.mark.req("JF-1")
-def test_another_tenants_approval_is_not_there(store: Store, by_hand: ByHand) -> None:
+def test_approvals_of_other_tenants_are_not_found(store: Store, by_hand: ByHand) -> None:
     asked = asking(store, tenant="acme")
     keep_token(store, asked.id, "h")
     before = by_hand.contents()
@@ -209,7 +211,7 @@ def test_another_tenants_approval_is_not_there(store: Store, by_hand: ByHand) ->
     assert say(store, asked.id, ballot(), tenant="acme").state == "approved"
 
 
-def test_a_verdict_is_yes_or_no(store: Store) -> None:
+def test_verdict_must_be_approve_or_deny(store: Store) -> None:
     asked = asking(store)
     for verdict in ("maybe", "", "Approve"):
         with pytest.raises(InvalidInput):
@@ -217,7 +219,7 @@ def test_a_verdict_is_yes_or_no(store: Store) -> None:
     assert votes(store, asked.id) == []
 
 
-# -- forms, on both sides -----------------------------------------------------------------------------------------
+# -- forms in Python and in SQL -----------------------------------------------------------------------------------
 
 _REF = {"$defs": {"sum": {"type": "number", "minimum": 1}}, "properties": {"a": {"$ref": "#/$defs/sum"}}}
 _TREE = {"type": "object", "properties": {"of": {"type": "array", "items": {"$ref": "#"}}}, "required": ["n"]}
@@ -247,10 +249,10 @@ DATA: list[Any] = [
 ]
 
 
-def test_a_form_says_the_same_in_sql(by_hand: ByHand) -> None:
-    """Every form with every answer. (`pattern` is Python's own.)"""
+def test_sql_form_validation_equals_python(by_hand: ByHand) -> None:
+    """Every form with every value. (`pattern` exists only in Python.)"""
     if not isinstance(by_hand, PostgresByHand):
-        pytest.skip("SQLite asks the rule itself")
+        pytest.skip("SQLite calls the Python rule")
     rows = by_hand.execute(
         "select fits_form(d.data, f.form, f.form)"
         " from jsonb_array_elements(:forms::jsonb) with ordinality as f(form, one),"

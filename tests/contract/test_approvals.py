@@ -1,4 +1,4 @@
-"""Approvals: what a decision does to its job, tokens that work once, withdrawn questions, the inbox in pages."""
+"""Approvals: the effect of a decision on its job, single-use tokens, withdrawal, and the inbox in pages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.stores import forward, history, job, new_id, put_one, state_o
 pytestmark = pytest.mark.req("CX-5", "CX-7")
 
 
-def test_approved_the_job_goes_on_with_the_decision_in_its_hands(store: Store) -> None:
+def test_approval_resumes_the_job_with_the_decision(store: Store) -> None:
     now = forward(store)
     asked = asking(store, approvers=("ada", "bob"), quorum=2)
     assert approve(store, asked.id, "bob", comment="fine → 'so'", data={"limit": 7}, how="slack").state == "open"
@@ -43,28 +43,28 @@ def test_approved_the_job_goes_on_with_the_decision_in_its_hands(store: Store) -
     (step,) = steps(store, asked.job_id)
     assert (step.over, step.ended_at, step.error) == (True, later, None)
     stamps = [at.isoformat(timespec="microseconds").replace("+00:00", "Z") for at in (now, later)]
-    word = {"verdict": "approve", "comment": None, "data": None}
+    vote = {"verdict": "approve", "comment": None, "data": None}
     assert step.value == {
         "approval_id": asked.id,
         "state": "approved",
         "decided_at": stamps[1],
         "votes": [
-            word | {"person": "bob", "how": "slack", "comment": "fine → 'so'", "data": {"limit": 7}, "at": stamps[0]},
-            word | {"person": "ada", "how": "test", "at": stamps[1]},
+            vote | {"person": "bob", "how": "slack", "comment": "fine → 'so'", "data": {"limit": 7}, "at": stamps[0]},
+            vote | {"person": "ada", "how": "test", "at": stamps[1]},
         ],
     }
     last = history(store, asked.job_id)[-1]
     assert (last.type, last.actor) == ("approve", "ada")
     assert last.meta == {"approval": "release", "verdict": "approved", "reason": "approved by ada"}
-    said = votes(store, asked.id)
-    assert [(vote.person, vote.verdict, vote.how, vote.at) for vote in said] == [
+    cast = votes(store, asked.id)
+    assert [(vote.person, vote.verdict, vote.how, vote.at) for vote in cast] == [
         ("bob", "approve", "slack", now),
         ("ada", "approve", "test", later),
     ]
     assert take(store, queues=[found.queue]).attempt == 2
 
 
-def test_denied_the_job_has_failed_with_the_reason(store: Store) -> None:
+def test_denial_fails_the_job_with_the_reason(store: Store) -> None:
     now = forward(store)
     asked = asking(store)
     assert deny(store, asked.id, "bob", comment="too much").state == "denied"
@@ -82,7 +82,7 @@ def test_denied_the_job_has_failed_with_the_reason(store: Store) -> None:
     }
 
 
-def test_where_the_handler_deals_with_a_no_it_goes_on(store: Store) -> None:
+def test_denial_resumes_the_job_if_on_deny_is_resume(store: Store) -> None:
     asked = asking(store, on_deny="resume")
     assert deny(store, asked.id, comment="no").state == "denied"
     found = job(store, asked.job_id)
@@ -92,13 +92,13 @@ def test_where_the_handler_deals_with_a_no_it_goes_on(store: Store) -> None:
     assert steps(store, asked.job_id)[0].value["votes"][0]["comment"] == "no"
 
 
-def test_a_no_after_some_have_agreed(store: Store) -> None:
+def test_one_denial_overrides_earlier_approvals(store: Store) -> None:
     forward(store)
     asked = asking(store, quorum=3)
     approve(store, asked.id, "ada")
     approve(store, asked.id, "eve")
     assert deny(store, asked.id).state == "denied"
-    assert [vote.person for vote in votes(store, asked.id)] == ["ada", "bob", "eve"]  # at the same moment, by name
+    assert [vote.person for vote in votes(store, asked.id)] == ["ada", "bob", "eve"]  # the same time: ordered by name
     assert state_of(store, asked.job_id) is State.FAILED
 
 
@@ -106,7 +106,7 @@ def test_a_no_after_some_have_agreed(store: Store) -> None:
 
 
 @pytest.mark.req("CX-6")
-def test_a_token_works_once_and_is_used_up_by_a_word_that_counts(store: Store, by_hand: ByHand) -> None:
+def test_token_works_once_and_only_a_counted_vote_uses_it(store: Store, by_hand: ByHand) -> None:
     now = forward(store)
     asked = asking(store, approvers=("ada", "bob"), quorum=2)
     assert keep_token(store, asked.id, "h1", "ada", 3600.0) is None
@@ -134,7 +134,7 @@ def _plain(value: object) -> object:
 
 
 @pytest.mark.req("CX-6")
-def test_a_token_is_issued_for_an_open_approval_and_somebody_who_may_use_it(store: Store, by_hand: ByHand) -> None:
+def test_token_needs_an_open_approval_and_an_approver(store: Store, by_hand: ByHand) -> None:
     asked = asking(store, approvers=("ada",), escalate_after=60.0, escalate_to=("boss",))
     before = by_hand.contents()
     assert keep_token(store, asked.id, "h", "mallory") == "not_an_approver"
@@ -148,11 +148,11 @@ def test_a_token_is_issued_for_an_open_approval_and_somebody_who_may_use_it(stor
     assert keep_token(store, open_to_all.id, "h3", "anybody") is None
 
 
-# -- taken back ---------------------------------------------------------------------------------------------------
+# -- withdrawal ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.req("CX-11")
-def test_a_job_that_is_cancelled_takes_its_question_back(store: Store) -> None:
+def test_cancelling_a_job_withdraws_its_approval(store: Store) -> None:
     now = forward(store)
     gone, stays = asking(store), asking(store)
     keep_token(store, gone.id, "h")
@@ -167,7 +167,7 @@ def test_a_job_that_is_cancelled_takes_its_question_back(store: Store) -> None:
 
 
 @pytest.mark.req("DP-9")
-def test_a_job_past_its_deadline_takes_its_question_back(store: Store) -> None:
+def test_passed_deadline_withdraws_the_approval(store: Store) -> None:
     now = forward(store)
     asked = asking(store, job={"deadline_at": now + timedelta(seconds=60)})
     forward(store, 59)
@@ -181,7 +181,7 @@ def test_a_job_past_its_deadline_takes_its_question_back(store: Store) -> None:
     assert approve(store, asked.id).reason == "already_decided"
 
 
-def test_a_job_that_waits_for_people_has_no_other_time(store: Store) -> None:
+def test_job_waiting_for_approval_cannot_be_rescheduled(store: Store) -> None:
     asked = asking(store)
     (verdict,) = store.run(store.jobs.reschedule([asked.job_id], Reschedule(), None, "ada", "default"))
     assert (verdict.refused, verdict.reason) == (True, "not_waiting")
@@ -193,7 +193,7 @@ def test_a_job_that_waits_for_people_has_no_other_time(store: Store) -> None:
 
 
 @pytest.mark.req("CX-15")
-def test_it_waits_however_long_whatever_becomes_of_the_worker(store: Store) -> None:
+def test_job_waits_for_approval_without_a_time_limit(store: Store) -> None:
     forward(store)
     asked = asking(store)
     forward(store, 10 * 365 * 86_400)
@@ -207,7 +207,7 @@ def test_it_waits_however_long_whatever_becomes_of_the_worker(store: Store) -> N
 
 
 @pytest.mark.req("CX-14")
-def test_the_inbox_has_what_is_open_the_oldest_first_in_pages(store: Store) -> None:
+def test_inbox_lists_open_approvals_oldest_first_in_pages(store: Store) -> None:
     asked = [asking(store, name=f"kind {n % 2}") for n in range(7)]
     elsewhere = asking(store, tenant="acme")
     approve(store, asked[2].id)
@@ -236,7 +236,7 @@ def test_the_inbox_has_what_is_open_the_oldest_first_in_pages(store: Store) -> N
     assert listed(limit=0) == left[:1]
 
 
-def test_the_inbox_of_a_person_has_what_they_may_decide(store: Store) -> None:
+def test_inbox_of_a_person_lists_what_they_may_decide(store: Store) -> None:
     forward(store)
     anybody = asking(store)
     adas = asking(store, approvers=("ada", "bob"))
@@ -254,7 +254,7 @@ def test_the_inbox_of_a_person_has_what_they_may_decide(store: Store) -> None:
     assert [each.people for each in listed("boss")] == [(), ("bob", "ada", "boss")]
 
 
-def test_a_approval_that_never_was(store: Store) -> None:
+def test_unknown_approval_is_not_found(store: Store) -> None:
     put_one(store)
     assert store.run(store.approvals.get(new_id(), "default")) is None
     assert store.run(store.approvals.votes(new_id(), "default")) == []

@@ -1,8 +1,8 @@
-"""What a statement sets while it runs changes no judge's mind (PostgreSQL).
+"""A setting changed by a statement does not weaken any trigger or policy (PostgreSQL).
 
-Every guarded table, every operation and every setting of ours, found in the catalogue and in the SQL. A statement that
-is refused as it is must be refused, or find no row, when it also changes a setting: in its condition, in what it
-returns, or before.
+Covers every guarded table, every operation and every setting, as found in the catalogue and in the SQL. A statement
+that is refused must also be refused, or find no row, when it changes a setting: in its condition, in RETURNING, or
+before.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def guarded(owner: PostgresByHand) -> list[str]:
 
 
 def statements(owner: PostgresByHand, table: str) -> Iterator[str]:
-    """Statements that do something to every row; WHERE and RETURNING are filled in later."""
+    """Statements that change every row; WHERE and RETURNING are filled in later."""
     rows = owner.execute(
         "select attname, format_type(atttypid, null) from pg_attribute"
         f" where attrelid = '{table}'::regclass and attnum > 0 and not attisdropped"
@@ -82,7 +82,7 @@ class Attempts:
         self.connection = owner.connection
 
     def answer(self, statement: str, before: tuple[str, str] | None = None) -> str | None:
-        """The refusal, or None; nothing of it stays. That no row was found is a refusal as well."""
+        """The refusal, or None; everything is rolled back. Finding no row counts as a refusal."""
         with self.connection.transaction(force_rollback=True):
             try:
                 if before is not None:
@@ -95,7 +95,7 @@ class Attempts:
 
 
 @pytest.mark.slow
-def test_no_setting_changes_a_judges_mind(owned_postgres_url: str) -> None:
+def test_no_setting_weakens_a_refusal(owned_postgres_url: str) -> None:
     found = settings()
     with closing(open_store(owned_postgres_url)) as store, closing(PostgresByHand(owned_postgres_url)) as owner:
         _populate(store, owner)
@@ -109,7 +109,7 @@ def test_no_setting_changes_a_judges_mind(owned_postgres_url: str) -> None:
                 if refusal is None or "duplicate key" in refusal:
                     continue
                 refused += 1
-                if "never changed (update refused)" in refusal:  # whatever the column: one is enough
+                if "never changed (update refused)" in refusal:  # the same for every column: one is enough
                     if table in constant:
                         continue
                     constant.add(table)
