@@ -200,6 +200,6 @@ def test_worker_recognizes_hashed_notifications(store: Store) -> None:
     until(lambda: "" in notified, "it listens")
     put_one(store, queue="other")
     put_one(store, queue="mail")
-    until(lambda: "mail" in told, "it was notified")
+    until(lambda: "mail" in notified, "it was notified")
     assert set(notified) <= {"", "mail"}
     stop()
