@@ -1,4 +1,4 @@
-"""The same roles through the port: every operation tried by each, and by programs that were granted one (DP-17)."""
+"""The roles through the port: every operation, called by each role and by logins that were granted one (DP-17)."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ ALLOWED = {
 
 @dataclass
 class Place:
-    """A database with a little in it, the owner's store, and the names of what is there."""
+    """A database with some rows, the owner's store, and the ids of the rows."""
 
     url: str
     owner: Store
@@ -246,7 +246,7 @@ class Place:
 
 
 def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
-    """A little of everything in the tenant `default`: the ids by which it is called."""
+    """Create some rows of everything in the tenant `default`; returns their ids."""
     ids = {state.value: bring(owner, by_hand, state).id for state in (State.QUEUED, State.DEAD_LETTER)}
     ids["bulk"] = new_id()
     ids["lease"], ids["other"] = open_lease(owner, ttl=1000), open_lease(owner, ttl=1000)
@@ -274,12 +274,12 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
         check_ledger(owner)
 
 
-def with_no_index(store: Store, tenant: str) -> None:
+def search_without_index(store: Store, tenant: str) -> None:
     with suppress(InvalidInput):
         store.run(store.jobs.by_payload(["a"], "1", tenant, None, 1))
 
 
-def pin_nobody(store: Store) -> None:
+def pin_unknown_login(store: Store) -> None:
     with suppress(NotFound):
         store.run(store.tenants.pin("nobody at all", "a", "ada"))
 
@@ -287,7 +287,7 @@ def pin_nobody(store: Store) -> None:
 def calls(
     store: Store, ids: dict[str, str], tenant: str = "default", scope: str = "*"
 ) -> dict[str, Callable[[], object]]:
-    """Every operation of the port, with arguments that the owner could use. `scope` is that of leases and duties."""
+    """Every operation of the port, with valid arguments. `scope` is the tenant of leases and maintenance tasks."""
     run = store.run
     job, lease = ids["in_progress"], ids["lease"]
     return {
@@ -483,11 +483,11 @@ def calls(
         "retention.find_orphans": lambda: run(store.retention.find_orphans([], tenant)),
         "approvals.token": lambda: run(store.approvals.token("h", tenant)),
         "tenants.set_fair": lambda: run(store.tenants.set_fair(["elsewhere"], "ada")),
-        "jobs.by_payload": lambda: with_no_index(store, tenant),
+        "jobs.by_payload": lambda: search_without_index(store, tenant),
         "jobs.payload_indexes": lambda: run(store.jobs.payload_indexes()),
         "jobs.fill_payload_index": lambda: run(store.jobs.fill_payload_index(["a"], None)),
         "jobs.remove_payload_index": lambda: run(store.jobs.remove_payload_index(["a"])),
-        "tenants.pin": lambda: pin_nobody(store),
+        "tenants.pin": lambda: pin_unknown_login(store),
         "tenants.unpin": lambda: run(store.tenants.unpin("nobody at all", "ada")),
         "tenants.pins": lambda: run(store.tenants.pins()),
         "tenants.pinned": lambda: run(store.tenants.pinned()),
@@ -566,7 +566,7 @@ def outcome(call: Callable[[], object]) -> str:
     return "done"
 
 
-def test_the_list_of_verbs_is_complete(place: Place) -> None:
+def test_list_of_operations_is_complete(place: Place) -> None:
     public = operations() - {"jobs.operate"}
     assert {*calls(place.owner, place.ids), "leases.settle"} - {
         "cancel",
@@ -577,7 +577,7 @@ def test_the_list_of_verbs_is_complete(place: Place) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_every_verb_against_every_role(place: Place, role: str) -> None:
+def test_every_role_can_run_exactly_its_operations(place: Place, role: str) -> None:
     with closing(open_store(as_role(place.url, role))) as store:
         answers = {name: outcome(call) for name, call in calls(store, place.ids).items()}
     assert {name for name, answer in answers.items() if answer == "done"} == ALLOWED[role]
@@ -586,7 +586,7 @@ def test_every_verb_against_every_role(place: Place, role: str) -> None:
 
 @pytest.mark.req("JF-1")
 @pytest.mark.parametrize("role", [VIEWER, PRODUCER, APPROVER])
-def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None:
+def test_roles_without_access_to_every_tenant(place: Place, role: str) -> None:
     job = place.ids["queued"]
     with closing(open_store(as_role(place.url, role))) as store:
         run = store.run
@@ -630,7 +630,7 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
 
 
 @pytest.mark.parametrize("role", [EXECUTOR, ADMIN])
-def test_some_roles_may_ask_for_every_tenant(place: Place, role: str) -> None:
+def test_roles_with_access_to_every_tenant(place: Place, role: str) -> None:
     put_one(place.owner, tenant="acme")
     with closing(open_store(as_role(place.url, role))) as store:
         assert sum(store.run(store.jobs.counts("*")).values()) == 8
@@ -638,8 +638,8 @@ def test_some_roles_may_ask_for_every_tenant(place: Place, role: str) -> None:
 
 
 @pytest.mark.req("DP-15")
-def test_who_executes_does_in_bulk_what_was_asked_for_and_nothing_else(place: Place) -> None:
-    """A worker may not redrive, but works off what an administrator has started: on the jobs that were asked for."""
+def test_executor_runs_started_bulk_operations_on_their_jobs_only(place: Place) -> None:
+    """A worker may not redrive, but runs a bulk operation that an administrator has started, on its jobs only."""
     wanted, other = place.ids["dead_letter"], bring_dead(place.owner, "other")
     new = NewOperation(place.ids["bulk"], "redrive")
     place.owner.run(
@@ -673,8 +673,8 @@ def bring_dead(store: Store, kind: str) -> str:
 
 
 @pytest.mark.req("DP-20")
-def test_a_program_that_was_granted_a_role_has_just_that(place: Place) -> None:
-    """The way it is meant to be used: a login of one's own, a member of one of the roles."""
+def test_login_granted_a_role_has_just_its_rights(place: Place) -> None:
+    """The intended setup: a login for the program, as a member of one of the roles."""
     name = f"holdfast_app_{os.getpid()}"
     with psycopg.connect(place.url, autocommit=True) as admin:
         admin.execute(sql.SQL("create role {} nologin").format(sql.Identifier(name)))
@@ -692,7 +692,7 @@ def test_a_program_that_was_granted_a_role_has_just_that(place: Place) -> None:
 
 
 @pytest.mark.req("DP-11")
-def test_the_caller_signs_what_it_does_by_hand(place: Place) -> None:
+def test_actor_of_sql_calls_is_the_caller(place: Place) -> None:
     with closing(PostgresByHand(as_role(place.url, ADMIN), tenant="default")) as by_hand:
         by_hand.execute("select * from cancel(:job)", {"job": place.ids["queued"]})
         rows = by_hand.execute("select actor from history(:job) where type = 'cancel'", {"job": place.ids["queued"]})
@@ -700,15 +700,15 @@ def test_the_caller_signs_what_it_does_by_hand(place: Place) -> None:
 
 
 @pytest.mark.req("JF-14")
-async def test_a_service_whose_role_may_not_says_so_once_and_leaves_the_duties_alone(
+async def test_service_without_rights_logs_once_and_skips_maintenance(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(App(as_role(place.url, VIEWER))) as app:
-        attending = BackgroundMaintenance(app, "*")
+        maintenance = BackgroundMaintenance(app, "*")
         with caplog.at_level(logging.WARNING, "holdfast"):
-            attending.begin()
-            await auntil(lambda: "left to workers" in caplog.text, "it is said")
-            await attending.aclose()
+            maintenance.begin()
+            await auntil(lambda: "left to workers" in caplog.text, "it is logged")
+            await maintenance.aclose()
         await app._store.leave_loop()
-    said = [record.message for record in caplog.records if record.name.startswith("holdfast")]
-    assert ["left to workers" in each for each in said] == [True]
+    messages = [record.message for record in caplog.records if record.name.startswith("holdfast")]
+    assert ["left to workers" in each for each in messages] == [True]
