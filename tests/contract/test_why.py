@@ -1,4 +1,4 @@
-"""Why a job is where it is: every reason that holds, and what would change it (HF-2)."""
+"""`why`: every reason that holds for a job's state, and what would change it (HF-2)."""
 
 from __future__ import annotations
 
@@ -37,30 +37,30 @@ from tests.support.stores import (
 pytestmark = pytest.mark.req("HF-2")
 
 
-def ask(store: Store, job_id: str, tenant: str = "default") -> Why:
-    """By itself; and what the page of the job says, which reads all in one go, is the same."""
+def why_of(store: Store, job_id: str, tenant: str = "default") -> Why:
+    """`why` of a job; the page of the job, which reads everything at once, must give the same reasons."""
     found = store.run(why(store, job_id, tenant))
     seen = store.run(view(store, job_id, tenant, 5))
     assert seen is not None
     assert seen.story == store.run(story(store, job_id, tenant))
-    told = [] if found.job.state is State.SUCCEEDED else found.reasons
-    assert [each.code for each in seen.reasons] == [each.code for each in told]
+    expected = [] if found.job.state is State.SUCCEEDED else found.reasons
+    assert [each.code for each in seen.reasons] == [each.code for each in expected]
     return found
 
 
 def codes(store: Store, job_id: str, tenant: str = "default") -> list[str]:
-    return [reason.code for reason in ask(store, job_id, tenant).reasons]
+    return [reason.code for reason in why_of(store, job_id, tenant).reasons]
 
 
 def only(store: Store, job_id: str, code: str) -> Reason:
-    """The one reason there is, besides that no worker runs."""
-    found = ask(store, job_id).reasons
+    """The only reason, apart from the missing worker."""
+    found = why_of(store, job_id).reasons
     assert [reason.code for reason in found] in ([code], [code, "no_worker"]), found
     return found[0]
 
 
 def reason(store: Store, job_id: str, code: str, tenant: str = "default") -> Reason:
-    (found,) = [each for each in ask(store, job_id, tenant).reasons if each.code == code]
+    (found,) = [each for each in why_of(store, job_id, tenant).reasons if each.code == code]
     return found
 
 
@@ -69,7 +69,7 @@ def serve(store: Store, *, tenant: str = "*", label: str = "worker", **serves: A
     return store.run(store.leases.open(f"worker of {tenant}", 3600, tenant, label, **facts)).id
 
 
-def test_it_is_over(store: Store) -> None:
+def test_reasons_of_finished_jobs(store: Store) -> None:
     done = put_one(store)
     work(store)
     assert "in try 1 by worker-1" in only(store, done, "succeeded").says
@@ -112,10 +112,10 @@ def test_it_is_over(store: Store) -> None:
     assert found.change is not None
     assert f"holdfast why {new.id}" in found.change
     with pytest.raises(NotFound):
-        ask(store, old, "acme")
+        why_of(store, old, "acme")
 
 
-def test_somebody_has_it(store: Store) -> None:
+def test_reasons_of_claimed_jobs(store: Store) -> None:
     running, waiting = put(store, spec(), spec())
     lease = open_lease(store, "worker-7", ttl=30)
     claim(store, lease)
@@ -138,9 +138,9 @@ def test_somebody_has_it(store: Store) -> None:
     assert "worker_lost" in reason(store, running, "retry_waiting").says
 
 
-def test_it_waits_for_a_time(store: Store) -> None:
+def test_reasons_of_delayed_jobs(store: Store) -> None:
     later = put_one(store, delay=100)
-    assert codes(store, later) == ["not_due", "no_worker"], "each of them would keep it from running"
+    assert codes(store, later) == ["not_due", "no_worker"], "each of them prevents it from running"
     assert "it is not due yet" in only(store, later, "not_due").says
     store.run(store.jobs.reschedule([later], Reschedule(delay=50), None, "ada", "default"))
     assert "as ada decided" in only(store, later, "not_due").says
@@ -160,10 +160,10 @@ def test_it_waits_for_a_time(store: Store) -> None:
     assert "its handler put it off (rate limited)" in only(store, asleep, "snoozed").says
     assert "its worker stopped and handed it back" in only(store, stopped, "snoozed").says
     forward(store, 120)
-    assert codes(store, asleep) == ["snoozed", "due", "no_worker"], "all that holds, not the first"
+    assert codes(store, asleep) == ["snoozed", "due", "no_worker"], "all reasons, not only the first"
 
 
-def test_it_waits_in_a_durable_call(store: Store) -> None:
+def test_reasons_of_suspended_jobs(store: Store) -> None:
     calls: list[tuple[dict[str, Any], str, str]] = [
         ({"kind": "sleep", "name": "sleep", "delay": 90}, "sleeping", "its handler sleeps until"),
         (
@@ -197,7 +197,7 @@ def test_it_waits_in_a_durable_call(store: Store) -> None:
     assert "no one decided" in only(store, unheard.job_id, "approval_expired").says
 
 
-def test_it_is_held_back(store: Store, by_hand: ByHand) -> None:
+def test_reasons_of_held_jobs(store: Store, by_hand: ByHand) -> None:
     store.run(store.agents.set(Definition(id="planner", name="Planner"), "default"))
     job_id = put_one(store, agent="planner")
     store.run(store.agents.disable("planner", "it loops", "ada", "default"))
@@ -216,11 +216,11 @@ def test_it_is_held_back(store: Store, by_hand: ByHand) -> None:
 
 
 @pytest.mark.req("DP-6", "JF-1")
-def test_nobody_takes_it(store: Store) -> None:
+def test_reasons_of_jobs_without_a_worker(store: Store) -> None:
     job_id = put_one(store)
     assert "no living worker serves tenant default" in only(store, job_id, "no_worker").says
     serve(store, tenant="acme")
-    assert codes(store, job_id) == ["no_worker"], "of other tenants' workers a tenant hears nothing"
+    assert codes(store, job_id) == ["no_worker"], "workers of other tenants are invisible to a tenant"
     assert "other tenants (acme)" in reason(store, job_id, "other_tenants_workers", "*").says
     serve(store, queues=("mail", "late"))
     assert "none serves queue default (they serve late, mail)" in only(store, job_id, "no_worker_for_queue").says
@@ -234,7 +234,7 @@ def test_nobody_takes_it(store: Store) -> None:
     claim(store, lease)
     behind, urgent = put_one(store), put_one(store, priority=5)
     assert "all of their 1 slots in use" in only(store, urgent, "workers_busy").says
-    found = {each.code: each for each in ask(store, behind).reasons}
+    found = {each.code: each for each in why_of(store, behind).reasons}
     assert found.keys() == {"workers_busy", "jobs_ahead"}
     assert "1 job is before it" in found["jobs_ahead"].says
     assert found["jobs_ahead"].change == f"holdfast jobs move {behind} --first"
@@ -242,7 +242,7 @@ def test_nobody_takes_it(store: Store) -> None:
     assert codes(store, urgent) == ["next"]
 
 
-def test_what_is_before_it_is_counted_up_to_a_limit(store: Store) -> None:
+def test_jobs_ahead_are_counted_up_to_a_limit(store: Store) -> None:
     serve(store)
     for _ in range(3):
         put(store, *(spec() for _ in range(AHEAD // 2)))
@@ -250,8 +250,8 @@ def test_what_is_before_it_is_counted_up_to_a_limit(store: Store) -> None:
     assert f"{AHEAD:,} or more jobs are before it" in only(store, last, "jobs_ahead").says
 
 
-def test_every_reason_stands_alone(store: Store) -> None:
-    """Each has a function of its own, in one list; a job that was just enqueued has none but that nobody takes it."""
+def test_every_reason_has_its_own_function(store: Store) -> None:
+    """Each reason is one function in one list; a new job has only the reason that no worker runs."""
     assert len(REASONS) == len({check.__name__ for check in REASONS}) >= 20
     job_id = put_one(store)
     assert codes(store, job_id) == ["no_worker"]

@@ -1,4 +1,4 @@
-"""Workers are listed with what they serve and run; a request to end reaches the worker with its heartbeat."""
+"""Workers are listed with what they serve and run; a stop request reaches the worker with its heartbeat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.stores import claim, new_id, open_lease, put, spec
 pytestmark = pytest.mark.req("JF-16")
 
 
-def test_a_worker_is_listed_and_told_to_drain(store: Store) -> None:
+def test_worker_is_listed_and_receives_stop_requests(store: Store) -> None:
     run, name = store.run, holder_of_ours(new_id(), "host-1", 4711)
     lease = run(store.leases.open(name, 30, "default", "worker", ("echo",), ("default",), 4, "1.2.3")).id
     (job,) = put(store, spec())
