@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.attacks.attack import Attack
 from tests.attacks.on_agents import AGENTS
+from tests.attacks.on_approvals import APPROVALS, STEPS, UNDECIDED, VOTES
 from tests.attacks.on_audit import AUDIT
 from tests.attacks.on_connectors import CONNECTORS
 from tests.attacks.on_dead_letters import DEAD_LETTERS
@@ -11,7 +12,6 @@ from tests.attacks.on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.attacks.on_limits import LIMITS
 from tests.attacks.on_pauses import PAUSES
 from tests.attacks.on_payloads import PAYLOADS
-from tests.attacks.on_people import APPROVALS, STEPS, UNDECIDED, VOTES
 from tests.attacks.on_retention import RETENTION
 from tests.attacks.on_schedules import SCHEDULES
 from tests.attacks.on_state import FENCE, INVARIANTS, ROWS

@@ -18,7 +18,7 @@ STATE = "(id, tenant, kind, queue, state, priority, position, max_attempts, max_
 
 @dataclass(frozen=True)
 class Attack:
-    """`sqlite` or `postgres` is empty where the store has no such statement; `says` is a part of each store's refusal."""
+    """`sqlite` or `postgres` is empty if the store has no such statement; `says` is a part of each refusal."""
 
     name: str
     sqlite: tuple[str, ...]

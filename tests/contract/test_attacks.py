@@ -148,7 +148,7 @@ def _following(store: Store) -> dict[str, str]:
 
 
 def _people(store: Store, by_hand: ByHand, names: dict[str, str]) -> dict[str, str]:
-    """The approvals that `tests/attacks/on_people.py` describes."""
+    """The approvals that `tests/attacks/on_approvals.py` describes."""
     store.run(store.steps.save(names["lease"], [(names["running"], 1, entry())], "*"))
     asked = asking(
         store,

@@ -116,6 +116,7 @@ def test_reasons_of_finished_jobs(store: Store) -> None:
 
 
 def test_reasons_of_claimed_jobs(store: Store) -> None:
+    forward(store)
     running, waiting = put(store, spec(), spec())
     lease = open_lease(store, "worker-7", ttl=30)
     claim(store, lease)

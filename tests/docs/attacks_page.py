@@ -11,12 +11,12 @@ from pathlib import Path
 
 from tests.attacks.attack import LATER, Attack
 from tests.attacks.on_agents import AGENTS, REGISTERED
+from tests.attacks.on_approvals import APPROVALS, STEPS, UNDECIDED, VOTES
 from tests.attacks.on_dead_letters import DEAD_LETTERS, OPERATIONS
 from tests.attacks.on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.attacks.on_limits import LIMITED, LIMITS
 from tests.attacks.on_pauses import PAUSED, PAUSES
 from tests.attacks.on_payloads import PAYLOADS, RULED
-from tests.attacks.on_people import APPROVALS, STEPS, UNDECIDED, VOTES
 from tests.attacks.on_retention import RETAINED, RETENTION
 from tests.attacks.on_state import FENCE, INVARIANTS, ROWS
 from tests.attacks.on_tenants import CAPPED, TENANTS

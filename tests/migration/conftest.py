@@ -18,7 +18,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def empty_urls(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
-    """Two databases with nothing in them."""
+    """Two empty databases."""
     if kind == "sqlite":
         yield f"sqlite:///{tmp_path}/one.db", f"sqlite:///{tmp_path}/two.db"
         return
