@@ -260,10 +260,10 @@ FENCE = [
     *(
         both(
             f"{event_type} under {what} lease",
-            f"update job_state set state = '{state}', lease = {lease}, attempt = attempt + {begun} where id = :queued",
+            f"update job_state set state = '{state}', lease = {lease}, attempt = attempt + {starts} where id = :queued",
             says=_LIVE,
         )
-        for event_type, state, begun in (("claim", "leased", 0), ("take", "in_progress", 1))
+        for event_type, state, starts in (("claim", "leased", 0), ("take", "in_progress", 1))
         for what, lease in {"an unknown": ":unknown", "an ended": ":ended"}.items()
     ),
     both("take over a running job", "update job_state set lease = :other where id = :running", says=_MOVED),

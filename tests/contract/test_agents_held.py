@@ -200,7 +200,7 @@ def test_held_job_still_expires_at_its_deadline(store: Store) -> None:
 
 
 @pytest.mark.req("CX-11")
-def test_a_held_job_can_be_cancelled(store: Store) -> None:
+def test_held_job_can_be_cancelled(store: Store) -> None:
     register(store)
     job_id = put_one(store, agent="planner")
     disable(store)

@@ -104,9 +104,9 @@ def test_no_job_is_accepted_from_other_processes(store: Store, by_hand: ByHand, 
         for each in producers:
             each.kill()
             each.join(10)
-    said = [(tmp_path / name).read_text().split() for name in names]
-    assert [late for _, late in said] == ["0", "0", "0"]
-    assert jobs(by_hand) == there == sum(int(accepted) for accepted, _ in said)
+    reports = [(tmp_path / name).read_text().split() for name in names]
+    assert [late for _, late in reports] == ["0", "0", "0"]
+    assert jobs(by_hand) == there == sum(int(accepted) for accepted, _ in reports)
 
 
 def test_concurrent_registrations_make_one_agent(store: Store) -> None:
@@ -117,7 +117,7 @@ def test_concurrent_registrations_make_one_agent(store: Store) -> None:
 # -- claims and disable -------------------------------------------------------------------------------------------
 
 
-def begun(by_hand: ByHand) -> int:
+def started(by_hand: ByHand) -> int:
     ((count,),) = by_hand.execute("select count(*) from job_state where agent = 'planner' and attempt > 0")
     return int(count)
 
@@ -141,11 +141,11 @@ def test_no_job_starts_after_disabling(store: Store, by_hand: ByHand) -> None:
         running = [pool.submit(work, number) for number in range(4)]
         until(lambda: taken.count("planner") > 15, "all of them run")
         disable(store)
-        by_then = begun(by_hand)
+        by_then = started(by_hand)
         shut.set()
         for each in running:
             each.result(timeout=60)
-    assert taken.count("planner") == begun(by_hand) == by_then < 400
+    assert taken.count("planner") == started(by_hand) == by_then < 400
     assert taken.count(None) == 400
     enable(store)
     assert len(claim(store, open_lease(store), 1000)) == 400 - by_then
@@ -253,7 +253,7 @@ def test_disabling_waits_for_uncommitted_claims(
         assert not disabling.done()
         connection.commit()
         disabling.result(timeout=60)
-    assert begun(by_hand) == 1
+    assert started(by_hand) == 1
 
 
 @on_postgres

@@ -169,9 +169,9 @@ def test_sql_matching_equals_the_python_rule(by_hand: ByHand) -> None:
         pytest.skip("SQLite calls the Python rule")
     rows = by_hand.execute(
         "select projection(t.data, shape_of(w.wanted)) = projection(w.wanted, shape_of(w.wanted))"
-        " from jsonb_array_elements(:told::jsonb) with ordinality as t(data, one),"
+        " from jsonb_array_elements(:sent::jsonb) with ordinality as t(data, one),"
         " jsonb_array_elements(:wanted::jsonb) with ordinality as w(wanted, other) order by one, other",
-        {"told": f"[{','.join(_text(data) for _, data in SENT)}]", "wanted": json.dumps(WANTED)},
+        {"sent": f"[{','.join(_text(data) for _, data in SENT)}]", "wanted": json.dumps(WANTED)},
     )
     assert [row[0] for row in rows] == [_fits(data, wanted) for _, data in SENT for wanted in WANTED]
 

@@ -28,27 +28,27 @@ pytestmark = pytest.mark.req("CX-6", "CX-7", "DP-3")
 Before = Callable[[Store, Approval], object]
 
 
-def nothing(store: Store, asked: Approval) -> None:
+def nothing(store: Store, pending: Approval) -> None:
     """Nothing happened before."""
 
 
 def later(seconds: float, before: Before = nothing) -> Before:
-    def wait(store: Store, asked: Approval) -> None:
-        before(store, asked)
+    def wait(store: Store, pending: Approval) -> None:
+        before(store, pending)
         forward(store, seconds)
 
     return wait
 
 
-def cancel(store: Store, asked: Approval) -> None:
-    store.run(store.jobs.operate("cancel", [asked.job_id], None, "ada", "default"))
+def cancel(store: Store, pending: Approval) -> None:
+    store.run(store.jobs.operate("cancel", [pending.job_id], None, "ada", "default"))
 
 
 def token(person: str | None = None, ttl: float | None = None) -> Before:
-    return lambda store, asked: keep_token(store, asked.id, f"hash of {asked.id}", person, ttl)
+    return lambda store, pending: keep_token(store, pending.id, f"hash of {pending.id}", person, ttl)
 
 
-def escalate(store: Store, asked: Approval) -> None:
+def escalate(store: Store, pending: Approval) -> None:
     forward(store, 60)
     attend(store)
 
@@ -60,7 +60,7 @@ class Case:
     reason: str | None
     question: dict[str, Any] = field(default_factory=dict)
     before: Before = nothing
-    said: Ballot = field(default_factory=ballot)
+    vote: Ballot = field(default_factory=ballot)
     holds: bool = False
     state: str = "approved"
     """State of the approval afterwards, if the ballot counts."""
@@ -72,7 +72,7 @@ RISES = {"approvers": ("ada",), "escalate_after": 60.0, "escalate_to": ("boss",)
 
 CASES: dict[str, Case] = {
     "any person": Case(None),
-    "one denial is enough": Case(None, TWO, said=ballot("bob", "deny"), state="denied"),
+    "one denial is enough": Case(None, TWO, vote=ballot("bob", "deny"), state="denied"),
     "more votes are needed": Case(None, TWO, state="open"),
     "the last vote of a quorum": Case(None, TWO, lambda store, g: approve(store, g.id, "bob")),
     # -- already closed --
@@ -94,7 +94,7 @@ CASES: dict[str, Case] = {
     "the person of a token overrides the ballot's": Case(
         "not_an_approver", RISES, token("boss"), ballot("ada"), holds=True
     ),
-    "unknown token": Case("token_unknown", said=ballot("ada", token_hash="another")),
+    "unknown token": Case("token_unknown", vote=ballot("ada", token_hash="another")),
     "the token of another approval": Case(
         "token_unknown", {}, lambda store, g: keep_token(store, asking(store).id, f"hash of {g.id}"), holds=True
     ),
@@ -107,21 +107,21 @@ CASES: dict[str, Case] = {
     "an expired token": Case("token_expired", {}, later(60, token(ttl=60.0)), holds=True),
     "a token just before its expiry": Case(None, {}, later(59.999999, token(ttl=60.0)), holds=True),
     # -- person --
-    "no person": Case("person_required", said=ballot(None)),
-    "an empty name": Case("person_required", said=ballot("")),
-    "blanks": Case("person_required", said=ballot("  \t")),
-    "a name that begins with a blank": Case("person_required", said=ballot(" ada")),
-    "a name of 255 letters": Case(None, said=ballot("é" * 255)),
-    "a longer name": Case("person_required", said=ballot("é" * 256)),
+    "no person": Case("person_required", vote=ballot(None)),
+    "an empty name": Case("person_required", vote=ballot("")),
+    "blanks": Case("person_required", vote=ballot("  \t")),
+    "a name that begins with a blank": Case("person_required", vote=ballot(" ada")),
+    "a name of 255 letters": Case(None, vote=ballot("é" * 255)),
+    "a longer name": Case("person_required", vote=ballot("é" * 256)),
     "a token without a person": Case("person_required", {}, token(), ballot(None), holds=True),
-    "not an approver": Case("not_an_approver", TWO, said=ballot("mallory")),
-    "another spelling": Case("not_an_approver", TWO, said=ballot("Ada")),
-    "escalation approver before escalation": Case("not_an_approver", RISES, said=ballot("boss")),
+    "not an approver": Case("not_an_approver", TWO, vote=ballot("mallory")),
+    "another spelling": Case("not_an_approver", TWO, vote=ballot("Ada")),
+    "escalation approver before escalation": Case("not_an_approver", RISES, vote=ballot("boss")),
     "escalation approver": Case(None, RISES, escalate, ballot("boss")),
     "approver after escalation": Case(None, RISES, escalate, ballot("ada")),
     "other person after escalation": Case("not_an_approver", RISES, escalate, ballot("bob")),
-    "the requester": Case("requester_may_not_decide", {"not_requester": True}, said=ballot("tester")),
-    "the requester, where it is allowed": Case(None, said=ballot("tester")),
+    "the requester": Case("requester_may_not_decide", {"not_requester": True}, vote=ballot("tester")),
+    "the requester, where it is allowed": Case(None, vote=ballot("tester")),
     "the requester, with a token": Case(
         "requester_may_not_decide", {"not_requester": True}, token("tester"), ballot(None), holds=True
     ),
@@ -129,17 +129,17 @@ CASES: dict[str, Case] = {
     "a changed vote": Case("already_voted", TWO, lambda store, g: approve(store, g.id, "ada"), ballot("ada", "deny")),
     # -- form data --
     "no data": Case("form_invalid", {"form": FORM}),
-    "data that is not an object": Case("form_invalid", {"form": FORM}, said=ballot(data=[1])),
-    "empty data": Case("form_invalid", {"form": FORM}, said=ballot(data={})),
-    "value over the maximum": Case("form_invalid", {"form": FORM}, said=ballot(data={"limit": 11})),
-    "valid data": Case(None, {"form": FORM}, said=ballot(data={"limit": 10, "more": [1]})),
-    "a denial needs no data": Case(None, {"form": FORM}, said=ballot("ada", "deny"), state="denied"),
+    "data that is not an object": Case("form_invalid", {"form": FORM}, vote=ballot(data=[1])),
+    "empty data": Case("form_invalid", {"form": FORM}, vote=ballot(data={})),
+    "value over the maximum": Case("form_invalid", {"form": FORM}, vote=ballot(data={"limit": 11})),
+    "valid data": Case(None, {"form": FORM}, vote=ballot(data={"limit": 10, "more": [1]})),
+    "a denial needs no data": Case(None, {"form": FORM}, vote=ballot("ada", "deny"), state="denied"),
     # -- order of the reasons --
     "expiry before all else": Case(
         "approval_expired", {**TWO, "expires_in": 60.0, "form": FORM}, later(60), ballot("mallory", token_hash="x")
     ),
-    "the token before the person": Case("token_unknown", TWO, said=ballot("mallory", token_hash="x")),
-    "the person before the form": Case("not_an_approver", {**TWO, "form": FORM}, said=ballot("mallory")),
+    "the token before the person": Case("token_unknown", TWO, vote=ballot("mallory", token_hash="x")),
+    "the person before the form": Case("not_an_approver", {**TWO, "form": FORM}, vote=ballot("mallory")),
 }
 
 
@@ -147,76 +147,76 @@ CASES: dict[str, Case] = {
 def test_every_ballot_gets_the_response_of_the_rule(store: Store, by_hand: ByHand) -> None:
     forward(store)
     for name, case in CASES.items():
-        asked = asking(store, **case.question)
-        case.before(store, asked)
-        said = case.said
+        pending = asking(store, **case.question)
+        case.before(store, pending)
+        vote = case.vote
         if case.holds:
-            said = Ballot(said.verdict, said.person, said.how, said.comment, said.data, f"hash of {asked.id}")
-        assert _rule(store, by_hand, asked.id, said) == case.reason, f"the rule, {name}"
+            vote = Ballot(vote.verdict, vote.person, vote.how, vote.comment, vote.data, f"hash of {pending.id}")
+        assert _rule(store, by_hand, pending.id, vote) == case.reason, f"the rule, {name}"
         before = by_hand.contents()
-        answer = say(store, asked.id, said)
+        answer = say(store, pending.id, vote)
         assert (answer.approval_id, answer.refused, answer.reason) == (
-            asked.id,
+            pending.id,
             case.reason is not None,
             case.reason,
         ), name
-        found = approval(store, asked.id)
+        found = approval(store, pending.id)
         assert answer.state == found.state, name
         if case.reason is not None:
             assert by_hand.contents() == before, f"{name}: was refused and left something behind"
             continue
         assert found.state == case.state, name
         states = {"approved": State.QUEUED, "denied": State.FAILED, "open": State.WAITING_FOR_APPROVAL}
-        assert state_of(store, asked.job_id) is states[case.state], name
-        assert votes(store, asked.id)[-1].verdict == said.verdict, name
+        assert state_of(store, pending.job_id) is states[case.state], name
+        assert votes(store, pending.id)[-1].verdict == vote.verdict, name
 
 
-def _rule(store: Store, by_hand: ByHand, approval_id: str, said: Ballot) -> str | None:
+def _rule(store: Store, by_hand: ByHand, approval_id: str, vote: Ballot) -> str | None:
     """The pure rule, applied to the current rows."""
     found, now = approval(store, approval_id), store.run(store.clock.now())
     held = None
-    if said.token_hash is not None:
+    if vote.token_hash is not None:
         rows = by_hand.execute(
             "select person, expires_at is not null and expires_at <= (select now from present), used_at is not null"
             " from approval_token where hash = :hash and approval_id = :approval",
-            {"hash": said.token_hash, "approval": approval_id},
+            {"hash": vote.token_hash, "approval": approval_id},
         )
         if rows:
             person, late, used = rows[0]
             held = Token(person, now - timedelta(1) if late else None, now if used else None)
-    person = held.person if held is not None and held.person is not None else said.person
+    person = held.person if held is not None and held.person is not None else vote.person
     waits = job(store, found.job_id).state is State.WAITING_FOR_APPROVAL
-    return refusal(found, said, person, held, (vote.person for vote in votes(store, approval_id)), waits, now)
+    return refusal(found, vote, person, held, (vote.person for vote in votes(store, approval_id)), waits, now)
 
 
 @pytest.mark.req("JF-1")
 def test_approvals_of_other_tenants_are_not_found(store: Store, by_hand: ByHand) -> None:
-    asked = asking(store, tenant="acme")
-    keep_token(store, asked.id, "h")
+    pending = asking(store, tenant="acme")
+    keep_token(store, pending.id, "h")
     before = by_hand.contents()
     for tenant in ("umbrella", "default"):
-        for approval_id, said in ((asked.id, ballot()), (asked.id, ballot(token_hash="h")), (new_id(), ballot())):
-            answer = say(store, approval_id, said, tenant=tenant)
+        for approval_id, vote in ((pending.id, ballot()), (pending.id, ballot(token_hash="h")), (new_id(), ballot())):
+            answer = say(store, approval_id, vote, tenant=tenant)
             assert (answer.approval_id, answer.state, answer.refused, answer.reason) == (
                 approval_id,
                 None,
                 True,
                 "not_found",
             )
-        assert store.run(store.approvals.save_token(asked.id, "x", None, None, "ada", tenant)) == "not_found"
-        assert store.run(store.approvals.token_hashes(asked.id, tenant)) == []
-        assert store.run(store.approvals.get(asked.id, tenant)) is None
-        assert store.run(store.approvals.votes(asked.id, tenant)) == []
+        assert store.run(store.approvals.save_token(pending.id, "x", None, None, "ada", tenant)) == "not_found"
+        assert store.run(store.approvals.token_hashes(pending.id, tenant)) == []
+        assert store.run(store.approvals.get(pending.id, tenant)) is None
+        assert store.run(store.approvals.votes(pending.id, tenant)) == []
     assert by_hand.contents() == before
-    assert say(store, asked.id, ballot(), tenant="acme").state == "approved"
+    assert say(store, pending.id, ballot(), tenant="acme").state == "approved"
 
 
 def test_verdict_must_be_approve_or_deny(store: Store) -> None:
-    asked = asking(store)
+    pending = asking(store)
     for verdict in ("maybe", "", "Approve"):
         with pytest.raises(InvalidInput):
-            say(store, asked.id, Ballot(verdict, "ada", "test"))  # type: ignore[arg-type]
-    assert votes(store, asked.id) == []
+            say(store, pending.id, Ballot(verdict, "ada", "test"))  # type: ignore[arg-type]
+    assert votes(store, pending.id) == []
 
 
 # -- forms in Python and in SQL -----------------------------------------------------------------------------------

@@ -150,7 +150,7 @@ def _following(store: Store) -> dict[str, str]:
 def _people(store: Store, by_hand: ByHand, names: dict[str, str]) -> dict[str, str]:
     """The approvals that `tests/attacks/on_approvals.py` describes."""
     store.run(store.steps.save(names["lease"], [(names["running"], 1, entry())], "*"))
-    asked = asking(
+    pending = asking(
         store,
         approvers=("ada", "bob"),
         quorum=2,
@@ -160,17 +160,17 @@ def _people(store: Store, by_hand: ByHand, names: dict[str, str]) -> dict[str, s
         data={"sum": 7},
     )
     for token in ("used", "fresh"):
-        keep_token(store, asked.id, token)
-    assert say(store, asked.id, ballot("ada", token_hash="used")).state == "open"
+        keep_token(store, pending.id, token)
+    assert say(store, pending.id, ballot("ada", token_hash="used")).state == "open"
     decided = asking(store)
     assert approve(store, decided.id).state == "approved"
-    told = send(store, key="k").id
+    sent_event = send(store, key="k").id
     people = {
-        "asking": asked.job_id,
-        "approval": asked.id,
+        "asking": pending.job_id,
+        "approval": pending.id,
         "asked": decided.job_id,
         "decided": decided.id,
-        "told": told,
+        "told": sent_event,
     }
     return people | {"waiting": waiting(store, "shipped", n=2)}
 
@@ -246,13 +246,13 @@ def test_cleaned_job_can_be_purged(store: Store, by_hand: ByHand) -> None:
 @pytest.mark.req("DP-16")
 def test_purge_removes_steps_and_approvals_of_a_job(store: Store, by_hand: ByHand) -> None:
     """In the same transaction, after its state: its steps, and its approvals before their votes and tokens."""
-    asked = asking(store, quorum=2)
-    keep_token(store, asked.id, "h")
-    approve(store, asked.id)
-    store.run(store.jobs.operate("cancel", [asked.job_id], None, "ada", "default"))
-    by_hand.execute("update job_state set state = 'cleaned' where id = :id", {"id": asked.job_id})
+    pending = asking(store, quorum=2)
+    keep_token(store, pending.id, "h")
+    approve(store, pending.id)
+    store.run(store.jobs.operate("cancel", [pending.job_id], None, "ada", "default"))
+    by_hand.execute("update job_state set state = 'cleaned' where id = :id", {"id": pending.job_id})
     put_one(store)  # the newest row of SQLite's ledger stays
-    names = {"job": asked.job_id, "approval": asked.id}
+    names = {"job": pending.job_id, "approval": pending.id}
     tables = {
         "approval": "id = :approval",
         "vote": "approval_id = :approval",

@@ -25,10 +25,10 @@ def notices_of(store: Store, job_id: str) -> list[tuple[str, int]]:
 
 def test_approval_without_times_is_never_due(store: Store) -> None:
     forward(store)
-    asked = asking(store)
+    pending = asking(store)
     forward(store, 1e9)
     assert attend(store) == 0
-    assert approval(store, asked.id).state == "open"
+    assert approval(store, pending.id).state == "open"
 
 
 @pytest.mark.parametrize(
@@ -44,24 +44,24 @@ def test_approval_expires_by_its_policy(
     store: Store, options: dict[str, Any], state: State, event_type: str, approval_state: str
 ) -> None:
     forward(store)
-    asked = asking(store, expires_in=60.0, notify="tell", quorum=2, **options)
-    approve(store, asked.id, "ada")  # one of two
+    pending = asking(store, expires_in=60.0, notify="tell", quorum=2, **options)
+    approve(store, pending.id, "ada")  # one of two
     forward(store, 59.999999)
     assert attend(store) == 0
     now = forward(store, 0.000001)
     assert attend(store) == 1
     assert attend(store) == 0
-    found, decided = job(store, asked.job_id), approval(store, asked.id)
-    assert (found.state, types_of(store, asked.job_id)[-1], decided.state) == (state, event_type, approval_state)
+    found, decided = job(store, pending.job_id), approval(store, pending.id)
+    assert (found.state, types_of(store, pending.job_id)[-1], decided.state) == (state, event_type, approval_state)
     if approval_state == "open":
         assert (decided.reminders, decided.expires_at) == (1, now + timedelta(seconds=60))
-        assert notices_of(store, asked.job_id) == [("asked", 0), ("reminder", 1)]
-        assert approve(store, asked.id, "bob").state == "approved"
+        assert notices_of(store, pending.job_id) == [("asked", 0), ("reminder", 1)]
+        assert approve(store, pending.id, "bob").state == "approved"
         return
-    last = history(store, asked.job_id)[-1]
+    last = history(store, pending.job_id)[-1]
     assert (last.actor, last.at, decided.decided_at) == ("promoter", now, now)
     assert (last.meta["verdict"], last.meta["approval"]) == (approval_state, "release")
-    (step,) = steps(store, asked.job_id)
+    (step,) = steps(store, pending.job_id)
     assert (step.over, step.value["state"], len(step.value["votes"])) == (True, approval_state, 1)
     if state is State.FAILED:
         assert (found.error_code, found.error_message) == ("approval_expired", "nobody decided in time")
@@ -71,29 +71,29 @@ def test_approval_expires_by_its_policy(
 
 def test_reminders_repeat(store: Store) -> None:
     forward(store)
-    asked = asking(store, remind_every=60.0, notify="tell")
+    pending = asking(store, remind_every=60.0, notify="tell")
     for number in (1, 2):
         now = forward(store, 61)
         assert attend(store) == 1
         assert attend(store) == 0
-        found = approval(store, asked.id)
+        found = approval(store, pending.id)
         assert (found.reminders, found.remind_at, found.state) == (number, now + timedelta(seconds=60), "open")
-    assert notices_of(store, asked.job_id) == [("asked", 0), ("reminder", 1), ("reminder", 2)]
-    assert state_of(store, asked.job_id) is State.WAITING_FOR_APPROVAL
+    assert notices_of(store, pending.job_id) == [("asked", 0), ("reminder", 1), ("reminder", 2)]
+    assert state_of(store, pending.job_id) is State.WAITING_FOR_APPROVAL
 
 
 def test_approval_is_escalated_once(store: Store) -> None:
     forward(store)
-    asked = asking(store, approvers=("ada",), escalate_after=60.0, escalate_to=("boss",), notify="tell")
-    assert approve(store, asked.id, "boss").reason == "not_an_approver"
+    pending = asking(store, approvers=("ada",), escalate_after=60.0, escalate_to=("boss",), notify="tell")
+    assert approve(store, pending.id, "boss").reason == "not_an_approver"
     now = forward(store, 60)
     assert attend(store) == 1
     forward(store, 3600)
     assert attend(store) == 0
-    found = approval(store, asked.id)
+    found = approval(store, pending.id)
     assert (found.escalated_at, found.escalate_at, found.people) == (now, None, ("ada", "boss"))
-    assert notices_of(store, asked.job_id) == [("asked", 0), ("escalated", 0)]
-    assert approve(store, asked.id, "boss").state == "approved"
+    assert notices_of(store, pending.job_id) == [("asked", 0), ("escalated", 0)]
+    assert approve(store, pending.id, "boss").state == "approved"
 
 
 def test_one_pass_handles_everything_that_is_due(store: Store) -> None:
@@ -112,19 +112,19 @@ def test_one_pass_handles_everything_that_is_due(store: Store) -> None:
 
 def test_no_notice_without_a_notify_kind(store: Store) -> None:
     forward(store)
-    asked = asking(store, remind_every=60.0)
+    pending = asking(store, remind_every=60.0)
     forward(store, 60)
     attend(store)
-    assert approval(store, asked.id).reminders == 1
-    assert notices_of(store, asked.job_id) == []
+    assert approval(store, pending.id).reminders == 1
+    assert notices_of(store, pending.job_id) == []
 
 
 def test_attend_handles_the_most_overdue_first_up_to_its_limit(store: Store) -> None:
     forward(store)
-    asked = [asking(store, expires_in=span) for span in (30.0, 10.0, 20.0, 99.0)]
+    pending = [asking(store, expires_in=span) for span in (30.0, 10.0, 20.0, 99.0)]
     forward(store, 60)
     assert [attend(store, 2), attend(store, 2), attend(store, 2)] == [2, 1, 0]
-    assert [approval(store, each.id).state for each in asked] == ["expired", "expired", "expired", "open"]
+    assert [approval(store, each.id).state for each in pending] == ["expired", "expired", "expired", "open"]
 
 
 @pytest.mark.req("JF-1")

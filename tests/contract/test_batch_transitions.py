@@ -35,7 +35,7 @@ NEVER = {
     "tenant": "'other'",
     "kind": "'other'",
     "max_crashes": "max_crashes + 1",
-    "agent": "'somebody'",
+    "agent": "'other'",
     "workflow_id": "id",
     "retries": "max_attempts",
     "crashes": "-1",

@@ -73,7 +73,7 @@ def counted_by_hand(by_hand: ByHand) -> dict[tuple[str, str], int]:
 
 def test_equal_failures_are_one_group(store: Store, by_hand: ByHand) -> None:
     first = dead_letter(store, refused(1))
-    began = forward(store)
+    start = forward(store)
     forward(store, 60)
     second = dead_letter(store, refused(22))
     other = dead_letter(store, refused(3, where="shop:refund"))
@@ -88,7 +88,7 @@ def test_equal_failures_are_one_group(store: Store, by_hand: ByHand) -> None:
     assert (same.times, same.open, same.sample_job, same.frame) == (2, 2, second, "shop:charge")
     assert same.error_message == "order 22 was refused"
     assert same.last_at - same.first_at >= timedelta(seconds=60)
-    assert same.first_at <= began
+    assert same.first_at <= start
     assert newest.last_at >= same.last_at
     wanted = JobFilter(tenant=TENANT, fingerprint=same.fingerprint)
     assert [each.id for each in store.run(store.jobs.list(wanted))] == [second, first]

@@ -100,7 +100,7 @@ def test_batch_of_a_thousand_keeps_its_order(store: Store) -> None:
 
 
 @pytest.mark.req("SC-2")
-def test_positions_have_gaps_to_move_into(store: Store) -> None:
+def test_new_positions_leave_gaps_for_moves(store: Store) -> None:
     jobs = [job(store, job_id) for job_id in put(store, *(spec() for _ in range(5)))]
     assert all(later.position - sooner.position >= 100 for sooner, later in pairwise(jobs))
 

@@ -1,4 +1,4 @@
-"""Exchanges have their own connections. A pool hands out the connection that was idle longest: in a pool shared with
+"""Exchanges have their own connections. A pool returns the connection that was idle longest: in a pool shared with
 maintenance tasks, each exchange would reach another backend, which has to plan it again.
 """
 

@@ -86,7 +86,7 @@ def test_same_job_can_be_sent_again_after_a_lost_response(store: Store) -> None:
 
 
 @pytest.mark.req("DP-5")
-def test_another_payload_under_the_same_key_is_a_conflict(store: Store) -> None:
+def test_same_key_with_another_payload_is_a_conflict(store: Store) -> None:
     first = put_one(store, key="r-7", payload={"a": 1})
     for other in ({"a": 2}, {"a": 1.0}, {"a": 1, "b": None}, {}):
         (answer,) = enqueue(store, spec(key="r-7", payload=other))
@@ -133,7 +133,7 @@ def test_batches_that_share_keys_in_opposite_orders_do_not_lose_a_job(store: Sto
 
 @pytest.mark.req("HK-2")
 @pytest.mark.parametrize("state", [*ENDINGS, State.QUEUED, State.LEASED, State.IN_PROGRESS, State.CANCELLED])
-def test_skip_while_an_equal_job_is_waiting_or_running(store: Store, state: State) -> None:
+def test_dedupe_skips_while_an_equal_job_is_active(store: Store, state: State) -> None:
     first = first_in(store, state)
     answer = enqueue_equal(store)
     if state.active:

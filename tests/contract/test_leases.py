@@ -145,7 +145,7 @@ def test_ended_lease_cannot_be_renewed_or_ended_again(store: Store) -> None:
 
 
 @pytest.mark.req("JF-1")
-def test_another_tenant_cannot_renew_or_end_a_lease(store: Store) -> None:
+def test_lease_cannot_be_renewed_or_ended_by_another_tenant(store: Store) -> None:
     lease = open_lease(store, tenant="acme")
     for tenant in ("umbrella", "*"):
         assert not store.run(store.leases.renew(lease, 10, tenant))

@@ -150,29 +150,29 @@ def test_legal_transition_by_hand_is_recorded(store: Store, by_hand: ByHand, ste
 @pytest.mark.req("CX-1", "CX-7")
 def test_expired_approval_can_be_closed_by_hand(store: Store, by_hand: ByHand) -> None:
     forward(store)
-    asked = asking(store, expires_in=10.0)
+    pending = asking(store, expires_in=10.0)
     close = "update approval set state = 'expired', decided_at = (select now from present) where id = :approval"
-    assert by_hand.refusal(close, {"approval": asked.id}) is not None
+    assert by_hand.refusal(close, {"approval": pending.id}) is not None
     forward(store, 10)
-    by_hand.execute(close, {"approval": asked.id})
+    by_hand.execute(close, {"approval": pending.id})
     by_hand.execute(
         "update job_state set state = 'failed', approval_id = null, finished_at = (select now from present),"
         " error_code = 'approval_expired', error_message = 'n' where id = :id",
-        {"id": asked.job_id},
+        {"id": pending.job_id},
     )
-    assert history(store, asked.job_id)[-1].type == "expire"
+    assert history(store, pending.job_id)[-1].type == "expire"
 
 
 @pytest.mark.req("CX-11")
 def test_cancelling_by_hand_withdraws_the_approval(store: Store, by_hand: ByHand) -> None:
-    asked = asking(store)
+    pending = asking(store)
     by_hand.execute(
         "update job_state set state = 'cancelled', approval_id = null, finished_at = (select now from present)"
         " where id = :id",
-        {"id": asked.job_id},
+        {"id": pending.job_id},
     )
-    assert approval(store, asked.id).state == "withdrawn"
-    assert history(store, asked.job_id)[-1].type == "cancel"
+    assert approval(store, pending.id).state == "withdrawn"
+    assert history(store, pending.job_id)[-1].type == "cancel"
 
 
 QUIET = {
@@ -282,5 +282,5 @@ def _without_triggers(by_hand: ByHand, sql: str, job_id: str) -> None:
     by_hand.commit()
 
 
-def test_the_ledger_of_an_unknown_job_is_empty(store: Store) -> None:
+def test_ledger_of_an_unknown_job_is_empty(store: Store) -> None:
     assert history(store, new_id()) == []

@@ -131,7 +131,7 @@ def test_job_of_another_tenant_is_not_found(store: Store, by_hand: ByHand, opera
     verdicts = operate(store, operation, job_id, reason="mine now", tenant="acme")
     assert verdicts == [Verdict(job_id, None, True, "not_found")]
     assert by_hand.contents() == before
-    (verdict,) = operate(store, operation, job_id, reason="for everybody", tenant="*")
+    (verdict,) = operate(store, operation, job_id, reason="for every tenant", tenant="*")
     assert not verdict.refused
 
 

@@ -72,7 +72,7 @@ def _row_version(by_hand: ByHand, job_id: str) -> object:
 
 
 @pytest.mark.req("CX-8", "CX-15")
-def test_the_next_attempt_starts_from_the_last_checkpoint(store: Store) -> None:
+def test_next_attempt_reads_the_last_checkpoint(store: Store) -> None:
     forward(store)
     job_id = put_one(store)
     held = take(store)

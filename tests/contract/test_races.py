@@ -34,7 +34,7 @@ THREADS = 20
 @pytest.mark.slow
 @pytest.mark.req("DP-7", "SC-4")
 @pytest.mark.parametrize("begin", [True, False])
-def test_twenty_threads_claim_disjoint_sets(store: Store, begin: bool) -> None:
+def test_twenty_threads_claim_disjoint_jobs(store: Store, begin: bool) -> None:
     ids = put(store, *(spec() for _ in range(200)))
     leases = [open_lease(store, f"worker-{n}") for n in range(THREADS)]
     rounds = together(*(partial(claim, store, lease, 7, begin=begin) for lease in leases))

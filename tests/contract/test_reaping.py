@@ -113,13 +113,13 @@ def test_crashes_and_retries_are_counted_apart(store: Store) -> None:
 
 def test_closed_lease_frees_its_jobs_at_once(store: Store) -> None:
     forward(store)
-    begun, held = put(store, spec(), spec())
+    running, held = put(store, spec(), spec())
     lease = open_lease(store)
     claim(store, lease)
     claim(store, lease, begin=False)
     assert store.run(store.leases.end(lease, "closed", "*"))
     assert reap(store) == Sweep(0, 1, 1)
-    assert (state_of(store, begun), state_of(store, held)) == (State.RETRY_WAITING, State.QUEUED)
+    assert (state_of(store, running), state_of(store, held)) == (State.RETRY_WAITING, State.QUEUED)
 
 
 def test_partial_sweep_is_continued(store: Store, by_hand: ByHand) -> None:

@@ -57,7 +57,7 @@ CANARY = "canary-4711"
 
 
 @pytest.mark.req("DP-16", "CX-12")
-def test_the_most_specific_policy_decides_alone(store: Store) -> None:
+def test_most_specific_policy_applies_alone(store: Store) -> None:
     """As the pure function decides, for every tenant, kind and end; without a policy nothing is removed."""
     ends: dict[State, Outcome | None] = {State.SUCCEEDED: DONE, State.DEAD_LETTER: FINAL, State.CANCELLED: None}
     jobs = {}
@@ -126,10 +126,10 @@ def test_cleaning_removes_job_data_and_keeps_the_ledger(store: Store, by_hand: B
 @pytest.mark.req("DP-16", "CX-12")
 def test_purged_job_leaves_no_trace(store: Store, by_hand: ByHand) -> None:
     """Keys, tags, approvals, votes, the schedule and event that made it, its workflow are gone; its keys are free."""
-    asked = asking(store, quorum=2)
-    keep_token(store, asked.id, "h")
-    approve(store, asked.id)
-    store.run(store.jobs.operate("cancel", [asked.job_id], None, "ada", "default"))
+    pending = asking(store, quorum=2)
+    keep_token(store, pending.id, "h")
+    approve(store, pending.id)
+    store.run(store.jobs.operate("cancel", [pending.job_id], None, "ada", "default"))
     schedule = add(store)
     assert schedule.next_fire_at is not None
     fired = firing(schedule.next_fire_at)
@@ -140,7 +140,7 @@ def test_purged_job_leaves_no_trace(store: Store, by_hand: ByHand) -> None:
     flow = Flow(store, {"a": (), "b": "a"})
     flow.start()
     keyed = put_one(store, payload={"x": 1}, key="k-1", content_key="c-1", dedupe="skip", tags=("blue", "red"))
-    ids = [asked.job_id, keyed, *flow.ids.values(), *(found.id for found in _all(store) if found.kind != "mail.send")]
+    ids = [pending.job_id, keyed, *flow.ids.values(), *(found.id for found in _all(store) if found.kind != "mail.send")]
     while claimed := claim(store, open_lease(store), 100):
         settle(store, claimed)
     while store.run(store.subscriptions.feed("follow", 100, "default")).seen:
@@ -155,7 +155,7 @@ def test_purged_job_leaves_no_trace(store: Store, by_hand: ByHand) -> None:
         pass
     assert sweep(store)["purge"] == len(set(ids))
     everything = repr({table: rows for table, rows in by_hand.contents().items() if table != "action"})
-    assert [name for name in (*ids, asked.id, flow.id) if name in everything] == []
+    assert [name for name in (*ids, pending.id, flow.id) if name in everything] == []
     assert flaws(store) == [], "the seals hold without the purged events"
     assert by_hand.execute("select count(*) from fire") == by_hand.execute("select count(*) from delivery") == [(0,)]
     assert enqueue(store, spec(key="k-1", payload={"y": 2}, content_key="c-1", dedupe="skip"))[0].created
@@ -302,9 +302,9 @@ def test_bookkeeping_is_pruned_by_its_age(store: Store, by_hand: ByHand) -> None
     settle(store, take(store))
     schedule = store.run(store.schedules.get(schedule.name, "default")) or schedule
     assert store.run(store.schedules.fire([decided(schedule, firing(schedule.next_fire_at or due))], "*")) == 1
-    asked = asking(store)
-    keep_token(store, asked.id, "h")
-    approve(store, asked.id)
+    pending = asking(store)
+    keep_token(store, pending.id, "h")
+    approve(store, pending.id)
     for lease in by_hand.execute("select id from lease"):
         store.run(store.leases.end(str(lease[0]), "done", "*"))
     store.run(store.leases.reap())

@@ -281,7 +281,7 @@ def search_without_index(store: Store, tenant: str) -> None:
 
 def pin_unknown_login(store: Store) -> None:
     with suppress(NotFound):
-        store.run(store.tenants.pin("nobody at all", "a", "ada"))
+        store.run(store.tenants.pin("unknown login", "a", "ada"))
 
 
 def calls(
@@ -488,7 +488,7 @@ def calls(
         "jobs.fill_payload_index": lambda: run(store.jobs.fill_payload_index(["a"], None)),
         "jobs.remove_payload_index": lambda: run(store.jobs.remove_payload_index(["a"])),
         "tenants.pin": lambda: pin_unknown_login(store),
-        "tenants.unpin": lambda: run(store.tenants.unpin("nobody at all", "ada")),
+        "tenants.unpin": lambda: run(store.tenants.unpin("unknown login", "ada")),
         "tenants.pins": lambda: run(store.tenants.pins()),
         "tenants.pinned": lambda: run(store.tenants.pinned()),
         "tenants.fair_queues": lambda: run(store.tenants.fair_queues()),

@@ -225,7 +225,7 @@ def test_owner_cannot_change_rows_of_other_tenants(place: Place, scope: str) -> 
                 f"insert into {table} select * from json_populate_record(null::{table}, :row)", {"row": row}
             )
             assert refusal is not None, table
-            assert "row-level security policy" in refusal or any(words in refusal for words in GUARDS), (table, refusal)
+            assert "row-level security policy" in refusal or any(text in refusal for text in GUARDS), (table, refusal)
 
 
 @pytest.mark.req("DP-6")
@@ -271,7 +271,7 @@ def test_seals_are_readable_without_their_digests(place: Place) -> None:
 
 def test_leases_of_every_tenant_are_readable_but_not_writable(place: Place) -> None:
     with closing(open_store(as_role(place.admin_url, place.owner))) as store:
-        lease = open_lease(store, "everybody's")
+        lease = open_lease(store, "every tenant")
         with closing(place.as_("owner", "acme")) as by_hand:
             rows = by_hand.execute("select tenant from lease order by tenant")
             assert rows == [("*",), ("acme",)]
@@ -362,7 +362,7 @@ def test_schemas_with_other_names_are_independent(empty_postgres_url: str) -> No
         *("public", "pg_catalog", "pg_mine", "information_schema"),
     ],
 )
-def test_a_bad_schema_name_is_refused(name: str) -> None:
+def test_invalid_schema_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidSetting) as caught:
         PostgresStore("postgresql://nowhere/none", schema=name)
     assert caught.value.code == "invalid_schema"

@@ -48,9 +48,9 @@ def fill(store: Store, by_hand: ByHand) -> None:
 def test_due_schedules_are_found_by_an_index(store: Store, by_hand: ByHand) -> None:
     fill(store, by_hand)
     store.run(store.leases.open(holder_of_ours(new_id(), "theirs", 1), 3600, "*", kinds=["other"]))
-    began = time.perf_counter()
+    start = time.perf_counter()
     _, due, run = store.run(store.schedules.due(["report"], 200, "*"))
-    print(f"{len(due)} of {MANY:,} in {(time.perf_counter() - began) * 1000:.1f} ms")
+    print(f"{len(due)} of {MANY:,} in {(time.perf_counter() - start) * 1000:.1f} ms")
     assert (len(due), run) == (DUE - 1, frozenset())
 
     plans: list[str] = []

@@ -176,7 +176,7 @@ def test_schedule_can_be_paused_resumed_edited_run_and_deleted(app: App) -> None
 def test_schedule_that_cannot_fire_does_not_block_others(app: App, store: Store, by_hand: ByHand) -> None:
     set_time(app, MONDAY)
     app.templates.set("gone", "report")
-    for name, kind in (("a fine one", "report"), ("unfit", "later"), ("nobody's", "elsewhere")):
+    for name, kind in (("valid", "report"), ("unfit", "later"), ("unserved", "elsewhere")):
         app.schedules.add(name, "0 9 * * *", kind=kind, payload={"day": "x"})
     app.schedules.add("templated", "0 9 * * *", template="gone")
     for name, column, text in (("garbled", "timing", "soon"), ("odd", "options", '{"retry": 7}')):
@@ -188,27 +188,27 @@ def test_schedule_that_cannot_fire_does_not_block_others(app: App, store: Store,
     def later(other: int) -> None: ...
 
     at(app, MONDAY + timedelta(hours=1))
-    assert told(app.schedules.history("a fine one")) == [("fired", 60, "1")]
+    assert told(app.schedules.history("valid")) == [("fired", 60, "1")]
     assert told(app.schedules.history("unfit")) == [("failed", 60, "invalid_arguments")]
     assert told(app.schedules.history("templated")) == [("failed", 60, "template_not_found")]
     assert told(app.schedules.history("odd")) == [("failed", 60, "invalid_schedule")]
     garbled = app.schedules.get("garbled")
     assert (garbled.problem, garbled.state) == ("invalid_schedule", "active")
-    held = app.schedules.get("nobody's")
+    held = app.schedules.get("unserved")
     assert (held.problem, held.next_fire_at) == ("unknown_kind", MONDAY + timedelta(hours=1))
     assert attend(app) == 0  # it is not checked again for a while
     # As soon as a worker for every kind runs, its policy for missed times applies.
     open_lease(store, ttl=7200.0)
     at(app, MONDAY + timedelta(hours=1, seconds=31))
-    assert told(app.schedules.history("nobody's")) == [("fired", 60, "1")]
-    cured = app.schedules.get("nobody's")
+    assert told(app.schedules.history("unserved")) == [("fired", 60, "1")]
+    cured = app.schedules.get("unserved")
     assert cured.problem is None
 
 
 def test_app_with_the_missing_kind_fires_it_at_once(app: App, store: Store) -> None:
     """Also if it runs only briefly, like a tick: the schedule does not wait for the next check."""
     set_time(app, MONDAY)
-    app.schedules.add("nobody's", "0 9 * * *", kind="elsewhere", missed="skip")
+    app.schedules.add("unserved", "0 9 * * *", kind="elsewhere", missed="skip")
     assert at(app, MONDAY + timedelta(hours=1)) == 1  # not checked again for a while
     set_time(app, MONDAY + timedelta(hours=1, seconds=5))
     with closing(App(store.url, name="others")) as other:
@@ -219,7 +219,7 @@ def test_app_with_the_missing_kind_fires_it_at_once(app: App, store: Store) -> N
         assert attend(other) == 1
         (job,) = made(other, "elsewhere")
         assert job.queue == "theirs"
-    assert told(app.schedules.history("nobody's")) == [("fired", 60, "1")]
+    assert told(app.schedules.history("unserved")) == [("fired", 60, "1")]
 
 
 def test_kind_of_another_live_worker_is_left_to_it(app: App, store: Store) -> None:
@@ -238,12 +238,12 @@ def test_kind_of_an_http_worker_is_fired_by_any_app(app: App, store: Store) -> N
     """Such workers run jobs over HTTP and fire no schedules: leaving them to it would mean never."""
     set_time(app, MONDAY)
     app.schedules.add("theirs", "0 9 * * *", kind="elsewhere")
-    app.schedules.add("nobody's", "0 9 * * *", kind="unknown")
+    app.schedules.add("unserved", "0 9 * * *", kind="unknown")
     set_time(app, MONDAY + timedelta(hours=1))
     store.run(store.leases.open("token node", 7200, "*", kinds=["elsewhere"]))
     attend(app)
     assert told(app.schedules.history("theirs")) == [("fired", 60, "1")]
-    held = app.schedules.get("nobody's")
+    held = app.schedules.get("unserved")
     assert held.problem == "unknown_kind"
 
 

@@ -84,7 +84,7 @@ STALE: dict[str, Callable[[Store], Claim]] = {
     "settled already": settled,
     "reaped": reaped,
     "taken over": taken_over,
-    "held, not begun": only_held,
+    "leased, not started": only_held,
     "an older attempt": lambda store: dataclasses.replace(take(store), attempt=0),
     "a newer attempt": lambda store: dataclasses.replace(take(store), attempt=2),
     "another's lease": lambda store: dataclasses.replace(take(store), lease=open_lease(store)),
@@ -177,7 +177,7 @@ def test_settlements_of_two_attempts_of_one_job_in_a_batch(store: Store) -> None
 @pytest.mark.req("CX-10")
 def test_handler_error_named_worker_lost_is_a_failure(store: Store) -> None:
     job_id = put_one(store)
-    settle(store, take(store), Failed("worker_lost", "said the handler"))
+    settle(store, take(store), Failed("worker_lost", "raised by the handler"))
     assert state_of(store, job_id) == State.RETRY_WAITING
     assert types_of(store, job_id)[-2:] == ["fail", "retry"]
 

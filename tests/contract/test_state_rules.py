@@ -33,7 +33,7 @@ CALL = """select holdfast.broken_state(s::holdfast.state, f, e, d, g, h, t,
 
 
 def broken(
-    state: State, finished: bool, explained: bool, due: bool, asked: bool, held: bool, settled: bool,
+    state: State, finished: bool, explained: bool, due: bool, approval: bool, held: bool, settled: bool,
     retries: int, max_attempts: int, crashes: int, max_crashes: int,
 ) -> str | None:  # fmt: skip
     """The first broken rule, checked one by one."""
@@ -42,7 +42,7 @@ def broken(
         "lease_iff_held": held == (state in HELD),
         "error_when_failed": explained or state not in (State.FAILED, State.DEAD_LETTER),
         "due_when_retry_waiting": due or state is not State.RETRY_WAITING,
-        "approval_when_waiting": asked or state is not State.WAITING_FOR_APPROVAL,
+        "approval_when_waiting": approval or state is not State.WAITING_FOR_APPROVAL,
         "unsettled_while_held": not (held and settled),
         "retries_within_limit": 0 <= retries < max_attempts <= 101,
         "crashes_counted": crashes >= 0 and 0 <= max_crashes <= 100,

@@ -147,7 +147,7 @@ WRONG: dict[str, Callable[[Store, Claim], Claim]] = {
     "a newer attempt": lambda store, held: dataclasses.replace(held, attempt=2),
     "another's lease": lambda store, held: dataclasses.replace(held, lease=open_lease(store)),
     "no such job": lambda store, held: dataclasses.replace(held, id=new_id()),
-    "held, not begun": lambda store, held: _only_held(store),
+    "leased, not started": lambda store, held: _only_held(store),
 }
 
 
@@ -304,7 +304,7 @@ def test_rewind_deletes_the_last_steps_of_a_dead_letter(store: Store) -> None:
         assert [step.n for step in steps(store, job_id)] == left
         store.run(store.jobs.operate("redrive", [job_id], None, "ada", "default"))
         again = take(store, queues=[held.queue])
-        assert save(store, again, entry(3, '"anew"')) == ([Saved(job_id, 3, "kept", 1)] if 3 in left else [])
+        assert save(store, again, entry(3, '"again"')) == ([Saved(job_id, 3, "kept", 1)] if 3 in left else [])
 
 
 @pytest.mark.req("DP-15", "JF-1")

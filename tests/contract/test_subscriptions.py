@@ -183,7 +183,7 @@ def test_chain_of_subscriptions_ends_at_its_depth(store: Store) -> None:
 def test_depth_is_inherited_by_children_and_events_of_handlers(store: Store) -> None:
     subscribe(store, "made", "job.enqueue", kind="import", job_kind="made")
     one = subscribe(store, "deeper", "job.enqueue|job.succeed", kind="child", job_kind="deeper", max_depth=1)
-    two = subscribe(store, "told", "step.done", job_kind="told", max_depth=1)
+    two = subscribe(store, "sent", "step.done", job_kind="sent", max_depth=1)
     put_one(store, "import")
     feed_all(store, "made")
     (made,) = made_of(store, "made")
@@ -191,7 +191,7 @@ def test_depth_is_inherited_by_children_and_events_of_handlers(store: Store) -> 
     assert store.run(store.jobs.get(child, "default")).depth == 1  # type: ignore[union-attr]
     tell(store, "step.done", cause=made.id)
     tell(store, "step.done")
-    assert (feed_all(store, "deeper"), feed_all(store, "told")) == (0, 1)
+    assert (feed_all(store, "deeper"), feed_all(store, "sent")) == (0, 1)
     assert [each.depth for each in (*refusals(store, one), *refusals(store, two))] == [2, 2]
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.req("CX-1", "DP-1")
 
 UPDATE = """
 update job_state
-   set state = :target, attempt = attempt + :begun, lease = :lease, settled_by = :shown, approval_id = :approval,
+   set state = :target, attempt = attempt + :starts, lease = :lease, settled_by = :shown, approval_id = :approval,
        due_at = case when :waits = 1 then (select now from present) end,
        finished_at = case when :ended = 1 then (select now from present) end,
        error_code = 'x', error_message = 'tried by a test'
@@ -41,7 +41,7 @@ def fields(source: State, target: State, brought: Brought, fresh: str) -> dict[s
         holder = held_by if source in HELD else fresh
     return {
         "target": target.value,
-        "begun": int(target == State.IN_PROGRESS and source != State.IN_PROGRESS),
+        "starts": int(target == State.IN_PROGRESS and source != State.IN_PROGRESS),
         "lease": holder,
         "shown": held_by if source == State.IN_PROGRESS and target not in HELD else None,
         "approval": (brought.approval or new_id()) if target == State.WAITING_FOR_APPROVAL else None,

@@ -82,7 +82,7 @@ def test_reopening_loses_nothing(store: Store) -> None:
         assert [event.seq for event in read_events(again)] == [event.seq for event in before[1]]
 
 
-def test_two_stores_drain_one_queue(store: Store, other: Store) -> None:
+def test_two_stores_share_one_queue(store: Store, other: Store) -> None:
     put(store, *(spec() for _ in range(60)))
     done = together(*(partial(_drain, each, f"worker-{n}") for n, each in enumerate((store, other))))
     assert sum(done) == 60

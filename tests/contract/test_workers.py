@@ -35,7 +35,7 @@ def test_worker_is_listed_and_receives_stop_requests(store: Store) -> None:
     assert not run(store.leases.request_stop(name, "drain", "ada", "default"))
 
 
-def test_jobs_of_other_tenants_are_counted_and_not_named(store: Store) -> None:
+def test_jobs_of_other_tenants_are_counted_but_not_named(store: Store) -> None:
     lease = open_lease(store)
     put(store, spec(), tenant="acme")
     claim(store, lease)

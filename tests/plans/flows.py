@@ -71,7 +71,7 @@ def claims(store: Store) -> dict[str, Flow[Any]]:
     return {
         "claim one": claim(want=1),
         "claim": claim(),
-        "claim, not begun": claim(begin=False),
+        "claim without begin": claim(begin=False),
         "claim of a kind": claim(kinds=("kind-3",), want=10),
     }
 
@@ -112,7 +112,7 @@ def waits(store: Store) -> dict[str, tuple[str | None, Flow[Any]]]:
         return Question(summary="May it?", approvers=("ada",)).to_json(approval_id(5_000_000 + number), "release", None)
 
     sleep = {"n": 3, "name": "nap", "kind": "sleep", "delay": 5.0}
-    event = {"n": 3, "name": "told", "kind": "event", "delay": 5.0, "wanted": {"order": 7}}
+    event = {"n": 3, "name": "sent", "kind": "event", "delay": 5.0, "wanted": {"order": 7}}
     entries = [(each, 1, StepEntry(1, "charge", "step", "1")) for each in RUNNING]
     asking = approval_id(WAITING + 7)
     return {

@@ -123,7 +123,7 @@ def _waits_of_postgres() -> list[str]:
         """,
         f"""
         insert into app_event (id, tenant, name, data, sent_by, sent_at)
-        select {_POSTGRES_APPROVAL}, {_TENANT}, 'told', json_build_object('order', n), 'till',
+        select {_POSTGRES_APPROVAL}, {_TENANT}, 'sent', json_build_object('order', n), 'till',
                to_timestamp(1700000000 + n / 100.0)
           from generate_series(1, {SENT}) n
         """,
@@ -163,7 +163,7 @@ def _waits_of_sqlite() -> list[str]:
         """,
         f"""
         insert into app_event (id, tenant, name, data, sent_by, sent_at)
-        select {_SQLITE_APPROVAL}, {_TENANT}, 'told', json_object('order', n), 'till', 1700000000000000 + n * 10000
+        select {_SQLITE_APPROVAL}, {_TENANT}, 'sent', json_object('order', n), 'till', 1700000000000000 + n * 10000
           from job where n <= {SENT}
         """,
     ]
