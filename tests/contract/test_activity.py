@@ -75,11 +75,11 @@ def test_queue_figures_and_recent_jobs_of_a_queue(store: Store) -> None:
     assert figures["empty"].per_minute is None
     assert "mail" in [each.queue for each in run(store.health.queues("*"))]
     for whose in ("default", "*"):
-        found = run(store.health.recent(whose, "queue", "default"))
-        assert (found.of, found.states["succeeded"], found.others[spec().kind], found.whole) == (3, 2, 3, True)
-        assert found.activity.range == "15m"
-        assert [sum(getattr(each, name) for each in found.activity.points) for name in NAMES] == [3, 2, 1]
-        assert len([each for each in found.durations if each[1] is not None]) == 1
+        result = run(store.health.recent(whose, "queue", "default"))
+        assert (result.of, result.states["succeeded"], result.others[spec().kind], result.whole) == (3, 2, 3, True)
+        assert result.activity.range == "15m"
+        assert [sum(getattr(each, name) for each in result.activity.points) for name in NAMES] == [3, 2, 1]
+        assert len([each for each in result.durations if each[1] is not None]) == 1
     assert run(store.health.recent("acme", "kind", spec().kind)).others == {"mail": 1}
     forward(store, 2 * 86400)
     assert run(store.health.queues("default")) == []

@@ -124,8 +124,8 @@ def test_jobs_are_listed_by_agent(store: Store) -> None:
     register(store)
     mine = put(store, spec(agent="planner"), spec(agent="planner"))
     put_one(store)
-    found = store.run(store.jobs.list(JobFilter(tenant="default", agent="planner")))
-    assert [each.id for each in found] == mine[::-1]
+    result = store.run(store.jobs.list(JobFilter(tenant="default", agent="planner")))
+    assert [each.id for each in result] == mine[::-1]
 
 
 @pytest.mark.parametrize("text", ["ünï → 'quoted' \"twice\"", "a b", "x" * 255])
@@ -148,8 +148,8 @@ GIVEN = Retry(max_attempts=9, max_crashes=9)
 def stored(store: Store, answer: Enqueued) -> tuple[int, int, object]:
     assert answer.created
     assert answer.id is not None
-    found = job(store, answer.id)
-    return found.max_attempts, found.max_crashes, found.backoff
+    result = job(store, answer.id)
+    return result.max_attempts, result.max_crashes, result.backoff
 
 
 @pytest.mark.req("CX-9", "CX-10")
@@ -241,8 +241,8 @@ def test_agent_max_wait_caps_the_deadline(store: Store, way: Way) -> None:
     def deadline(**fields: Any) -> timedelta | None:
         answer = way(store, spec(agent="planner", **fields))
         assert answer.id is not None
-        found = job(store, answer.id).deadline_at
-        return None if found is None else found - now
+        result = job(store, answer.id).deadline_at
+        return None if result is None else result - now
 
     assert deadline() == timedelta(seconds=60)
     assert deadline(deadline_at=now + timedelta(seconds=30)) == timedelta(seconds=30)
@@ -380,8 +380,8 @@ def test_sql_enqueue_merges_its_policy_with_the_agents(store: Store, psql: Postg
         (", backoff => '{\"base\": 3}'", (6, 5, {"base": 3})),
     ):
         ((job_id,),) = psql.execute(f"select id from enqueue('plan', agent => 'planner'{arguments})")
-        found = job(store, job_id)
-        assert (found.max_attempts, found.max_crashes, found.backoff) == expected
+        result = job(store, job_id)
+        assert (result.max_attempts, result.max_crashes, result.backoff) == expected
 
 
 @on_postgres

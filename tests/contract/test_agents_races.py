@@ -134,8 +134,8 @@ def test_no_job_starts_after_disabling(store: Store, by_hand: ByHand) -> None:
         while not shut.is_set():
             if room.acquire(timeout=0.01):
                 taken.extend(each.agent for each in claim(store, lease, 3))
-        while found := claim(store, lease, 50):
-            taken.extend(each.agent for each in found)
+        while result := claim(store, lease, 50):
+            taken.extend(each.agent for each in result)
 
     with ThreadPoolExecutor(4) as pool:
         running = [pool.submit(work, number) for number in range(4)]
@@ -166,8 +166,8 @@ def test_toggling_an_agent_under_load_loses_no_job(store: Store) -> None:
     def work() -> None:
         lease = open_lease(store)
         while not stop.is_set():
-            if found := claim(store, lease, 4):
-                settle(store, found)
+            if result := claim(store, lease, 4):
+                settle(store, result)
 
     def flip() -> None:
         for _ in range(12):
@@ -180,8 +180,8 @@ def test_toggling_an_agent_under_load_loses_no_job(store: Store) -> None:
     forward(store, 600)
     store.run(store.leases.promote())
     lease = open_lease(store)
-    while found := claim(store, lease, 100):
-        settle(store, found)
+    while result := claim(store, lease, 100):
+        settle(store, result)
     assert store.run(store.jobs.counts("default")) == {State.SUCCEEDED: len(made)}
 
 

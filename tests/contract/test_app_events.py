@@ -49,8 +49,8 @@ def test_event_resumes_a_waiting_job_with_its_data(store: Store) -> None:
     now = forward(store, 5)
     sent = send(store, data={"order": 7, "sum": 1.50})
     assert (sent.created, sent.woke) == (True, 1)
-    found = job(store, job_id)
-    assert (found.state, found.due_at, found.retries) == (State.QUEUED, None, 0)
+    stored = job(store, job_id)
+    assert (stored.state, stored.due_at, stored.retries) == (State.QUEUED, None, 0)
     (step,) = steps(store, job_id)
     assert step.value == {
         "id": sent.id,
@@ -131,10 +131,10 @@ def test_event_wakes_waits_whose_values_it_has(store: Store) -> None:
         sent = send(store, f"e{n}", data)
         mine = [(each, WANTED[w]) for each, (t, w) in zip(held, pairs, strict=True) if t == n]
         states = {each.id: each.state for each in all_jobs(store)}
-        found = {each.id for each, _ in mine if states[each.id] is State.QUEUED}
+        result = {each.id for each, _ in mine if states[each.id] is State.QUEUED}
         expected = {each.id for each, wanted in mine if _fits(data, wanted)}
         labels = {each.id: (label, wanted) for each, wanted in mine}
-        assert {repr(labels[x]) for x in found} == {repr(labels[x]) for x in expected}
+        assert {repr(labels[x]) for x in result} == {repr(labels[x]) for x in expected}
         assert sent.woke == len(expected)
 
 
@@ -156,8 +156,8 @@ def test_wait_matches_earlier_events_by_the_same_rule(store: Store) -> None:
 
 def _fits(data: object, wanted: dict[str, Any]) -> bool:
     """Apply the pure rule. It compares types as well, because True == 1."""
-    found = projection(json.loads(_text(data)), list(wanted))
-    return all(type(found[name]) is type(value) and found[name] == value for name, value in wanted.items())
+    result = projection(json.loads(_text(data)), list(wanted))
+    return all(type(result[name]) is type(value) and result[name] == value for name, value in wanted.items())
 
 
 def _text(data: object) -> str:
@@ -272,8 +272,8 @@ def test_event_does_not_end_a_backoff_early(store: Store) -> None:
     due = now + timedelta(seconds=300)
     assert job(store, job_id).due_at == due
     assert send(store, data={"n": 1}).woke == 0
-    found = job(store, job_id)
-    assert (found.state, found.due_at) == (State.RETRY_WAITING, due)
+    stored = job(store, job_id)
+    assert (stored.state, stored.due_at) == (State.RETRY_WAITING, due)
     assert data_of(store, job_id) == {"n": 1}
     forward(store, 300)
     assert store.run(store.leases.promote()) == 1

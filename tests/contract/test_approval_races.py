@@ -189,11 +189,11 @@ def test_one_of_many_concurrent_decisions_counts(store: Store, others: list[Stor
             ways,
         )
         assert ways[1:] in ([], ["cancel"], ["expire"]), ways
-        (found,) = approvals(store, state=None, job_id=each.id)
+        (result,) = approvals(store, state=None, job_id=each.id)
         states = {"approve": "approved", "deny": "denied", "cancel": "withdrawn"}
-        assert found.state == states.get(ways[0], found.state)
-        assert ways[0] != "expire" or found.state == ("withdrawn" if n % 3 == 1 else "expired")
-        assert len(votes(store, found.id)) == int(ways[0] in ("approve", "deny"))
+        assert result.state == states.get(ways[0], result.state)
+        assert ways[0] != "expire" or result.state == ("withdrawn" if n % 3 == 1 else "expired")
+        assert len(votes(store, result.id)) == int(ways[0] in ("approve", "deny"))
         ends[ways[0]] += 1
     print(ends)
     assert len(ends) >= 3

@@ -160,12 +160,12 @@ def test_every_ballot_gets_the_response_of_the_rule(store: Store, by_hand: ByHan
             case.reason is not None,
             case.reason,
         ), name
-        found = approval(store, pending.id)
-        assert answer.state == found.state, name
+        stored = approval(store, pending.id)
+        assert answer.state == stored.state, name
         if case.reason is not None:
             assert by_hand.contents() == before, f"{name}: was refused and left something behind"
             continue
-        assert found.state == case.state, name
+        assert stored.state == case.state, name
         states = {"approved": State.QUEUED, "denied": State.FAILED, "open": State.WAITING_FOR_APPROVAL}
         assert state_of(store, pending.job_id) is states[case.state], name
         assert votes(store, pending.id)[-1].verdict == vote.verdict, name
@@ -173,7 +173,7 @@ def test_every_ballot_gets_the_response_of_the_rule(store: Store, by_hand: ByHan
 
 def _rule(store: Store, by_hand: ByHand, approval_id: str, vote: Ballot) -> str | None:
     """The pure rule, applied to the current rows."""
-    found, now = approval(store, approval_id), store.run(store.clock.now())
+    stored, now = approval(store, approval_id), store.run(store.clock.now())
     held = None
     if vote.token_hash is not None:
         rows = by_hand.execute(
@@ -185,8 +185,8 @@ def _rule(store: Store, by_hand: ByHand, approval_id: str, vote: Ballot) -> str 
             person, late, used = rows[0]
             held = Token(person, now - timedelta(1) if late else None, now if used else None)
     person = held.person if held is not None and held.person is not None else vote.person
-    waits = job(store, found.job_id).state is State.WAITING_FOR_APPROVAL
-    return refusal(found, vote, person, held, (vote.person for vote in votes(store, approval_id)), waits, now)
+    waits = job(store, stored.job_id).state is State.WAITING_FOR_APPROVAL
+    return refusal(stored, vote, person, held, (vote.person for vote in votes(store, approval_id)), waits, now)
 
 
 @pytest.mark.req("JF-1")

@@ -37,8 +37,8 @@ def test_approval_resumes_the_job_with_the_decision(store: Store) -> None:
     assert state_of(store, pending.job_id) is State.WAITING_FOR_APPROVAL
     later = forward(store, 5)
     assert approve(store, pending.id, "ada").state == "approved"
-    found, decided = job(store, pending.job_id), approval(store, pending.id)
-    assert (found.state, found.due_at, found.error_code, found.retries) == (State.QUEUED, None, None, 0)
+    stored, decided = job(store, pending.job_id), approval(store, pending.id)
+    assert (stored.state, stored.due_at, stored.error_code, stored.retries) == (State.QUEUED, None, None, 0)
     assert (decided.state, decided.decided_at) == ("approved", later)
     (step,) = steps(store, pending.job_id)
     assert (step.over, step.ended_at, step.error) == (True, later, None)
@@ -61,16 +61,16 @@ def test_approval_resumes_the_job_with_the_decision(store: Store) -> None:
         ("bob", "approve", "slack", now),
         ("ada", "approve", "test", later),
     ]
-    assert take(store, queues=[found.queue]).attempt == 2
+    assert take(store, queues=[stored.queue]).attempt == 2
 
 
 def test_denial_fails_the_job_with_the_reason(store: Store) -> None:
     now = forward(store)
     pending = asking(store)
     assert deny(store, pending.id, "bob", comment="too much").state == "denied"
-    found = job(store, pending.job_id)
-    assert (found.state, found.finished_at) == (State.FAILED, now)
-    assert (found.error_code, found.error_message) == ("denied", "denied by bob: too much")
+    stored = job(store, pending.job_id)
+    assert (stored.state, stored.finished_at) == (State.FAILED, now)
+    assert (stored.error_code, stored.error_message) == ("denied", "denied by bob: too much")
     assert steps(store, pending.job_id)[0].value["state"] == "denied"
     last = history(store, pending.job_id)[-1]
     assert (last.type, last.actor, last.to_state) == ("deny", "bob", State.FAILED)
@@ -85,8 +85,8 @@ def test_denial_fails_the_job_with_the_reason(store: Store) -> None:
 def test_denial_resumes_the_job_if_on_deny_is_resume(store: Store) -> None:
     pending = asking(store, on_deny="resume")
     assert deny(store, pending.id, comment="no").state == "denied"
-    found = job(store, pending.job_id)
-    assert (found.state, found.error_code, found.finished_at) == (State.QUEUED, None, None)
+    stored = job(store, pending.job_id)
+    assert (stored.state, stored.error_code, stored.finished_at) == (State.QUEUED, None, None)
     last = history(store, pending.job_id)[-1]
     assert (last.type, last.to_state, last.meta["reason"]) == ("deny", State.QUEUED, "denied by bob: no")
     assert steps(store, pending.job_id)[0].value["votes"][0]["comment"] == "no"
@@ -158,8 +158,8 @@ def test_cancelling_a_job_withdraws_its_approval(store: Store) -> None:
     keep_token(store, gone.id, "h")
     (verdict,) = store.run(store.jobs.operate("cancel", [gone.job_id], "not wanted", "ada", "default"))
     assert (verdict.refused, verdict.state) == (False, State.CANCELLED)
-    found = approval(store, gone.id)
-    assert (found.state, found.decided_at) == ("withdrawn", now)
+    stored = approval(store, gone.id)
+    assert (stored.state, stored.decided_at) == ("withdrawn", now)
     assert [each.id for each in approvals(store)] == [stays.id]
     assert say(store, gone.id, ballot(token_hash="h")).reason == "already_decided"
     assert steps(store, gone.job_id)[0].over is False
@@ -174,8 +174,8 @@ def test_passed_deadline_withdraws_the_approval(store: Store) -> None:
     assert store.run(store.leases.expire()) == 0
     late = forward(store, 1)
     assert store.run(store.leases.expire()) == 1
-    found = job(store, pending.job_id)
-    assert (found.state, found.error_code, found.finished_at) == (State.FAILED, "deadline_passed", late)
+    stored = job(store, pending.job_id)
+    assert (stored.state, stored.error_code, stored.finished_at) == (State.FAILED, "deadline_passed", late)
     assert (approval(store, pending.id).state, approval(store, pending.id).decided_at) == ("withdrawn", late)
     assert types_of(store, pending.job_id)[-1] == "expire"
     assert approve(store, pending.id).reason == "already_decided"

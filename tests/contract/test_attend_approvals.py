@@ -51,8 +51,8 @@ def test_approval_expires_by_its_policy(
     now = forward(store, 0.000001)
     assert attend(store) == 1
     assert attend(store) == 0
-    found, decided = job(store, pending.job_id), approval(store, pending.id)
-    assert (found.state, types_of(store, pending.job_id)[-1], decided.state) == (state, event_type, approval_state)
+    stored, decided = job(store, pending.job_id), approval(store, pending.id)
+    assert (stored.state, types_of(store, pending.job_id)[-1], decided.state) == (state, event_type, approval_state)
     if approval_state == "open":
         assert (decided.reminders, decided.expires_at) == (1, now + timedelta(seconds=60))
         assert notices_of(store, pending.job_id) == [("asked", 0), ("reminder", 1)]
@@ -64,7 +64,7 @@ def test_approval_expires_by_its_policy(
     (step,) = steps(store, pending.job_id)
     assert (step.over, step.value["state"], len(step.value["votes"])) == (True, approval_state, 1)
     if state is State.FAILED:
-        assert (found.error_code, found.error_message) == ("approval_expired", "nobody decided in time")
+        assert (stored.error_code, stored.error_message) == ("approval_expired", "nobody decided in time")
     else:
         assert last.meta["reason"] == "nobody decided in time"
 
@@ -76,8 +76,8 @@ def test_reminders_repeat(store: Store) -> None:
         now = forward(store, 61)
         assert attend(store) == 1
         assert attend(store) == 0
-        found = approval(store, pending.id)
-        assert (found.reminders, found.remind_at, found.state) == (number, now + timedelta(seconds=60), "open")
+        stored = approval(store, pending.id)
+        assert (stored.reminders, stored.remind_at, stored.state) == (number, now + timedelta(seconds=60), "open")
     assert notices_of(store, pending.job_id) == [("asked", 0), ("reminder", 1), ("reminder", 2)]
     assert state_of(store, pending.job_id) is State.WAITING_FOR_APPROVAL
 
@@ -90,8 +90,8 @@ def test_approval_is_escalated_once(store: Store) -> None:
     assert attend(store) == 1
     forward(store, 3600)
     assert attend(store) == 0
-    found = approval(store, pending.id)
-    assert (found.escalated_at, found.escalate_at, found.people) == (now, None, ("ada", "boss"))
+    stored = approval(store, pending.id)
+    assert (stored.escalated_at, stored.escalate_at, stored.people) == (now, None, ("ada", "boss"))
     assert notices_of(store, pending.job_id) == [("asked", 0), ("escalated", 0)]
     assert approve(store, pending.id, "boss").state == "approved"
 
@@ -103,8 +103,8 @@ def test_one_pass_handles_everything_that_is_due(store: Store) -> None:
     both, over = asking(store, **later), asking(store, expires_in=45.0, **later)
     forward(store, 60)
     assert attend(store) == 2
-    found = approval(store, both.id)
-    assert (found.escalated_at is not None, found.reminders, found.state) == (True, 1, "open")
+    stored = approval(store, both.id)
+    assert (stored.escalated_at is not None, stored.reminders, stored.state) == (True, 1, "open")
     assert notices_of(store, both.job_id) == [("asked", 0), ("escalated", 0), ("reminder", 1)]
     assert approval(store, over.id).state == "expired"
     assert notices_of(store, over.job_id) == [("asked", 0), ("escalated", 0)]

@@ -33,8 +33,8 @@ def test_enqueued_batch_appears_when_the_caller_commits(store: Store) -> None:
             assert [answer.created for answer in answers] == [True, True, False, True, True]
             assert store.run(store.jobs.get(specs[0].id, "acme")) is None
             end()
-    found = store.run(store.jobs.counts("acme"))
-    assert found[State.QUEUED] == 4
+    result = store.run(store.jobs.counts("acme"))
+    assert result[State.QUEUED] == 4
     assert sum(store.run(store.jobs.counts("default")).values()) == 0
 
 

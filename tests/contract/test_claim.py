@@ -54,9 +54,9 @@ def test_claim_that_begins_starts_an_attempt_in_one_transition(store: Store) -> 
     job_id = put_one(store)
     lease = open_lease(store, "worker-7")
     (claimed,) = claim(store, lease)
-    found = job(store, job_id)
-    assert (claimed.attempt, claimed.lease, found.attempt) == (1, lease, 1)
-    assert (found.state, found.started_at) == (State.IN_PROGRESS, now)
+    stored = job(store, job_id)
+    assert (claimed.attempt, claimed.lease, stored.attempt) == (1, lease, 1)
+    assert (stored.state, stored.started_at) == (State.IN_PROGRESS, now)
     taken = history(store, job_id)[-1]
     assert (taken.type, taken.from_state, taken.to_state) == ("take", State.QUEUED, State.IN_PROGRESS)
     assert (taken.attempt, taken.actor) == (1, "worker-7")
@@ -69,8 +69,8 @@ def test_claim_that_begins_starts_an_attempt_in_one_transition(store: Store) -> 
 def test_claim_without_begin_starts_no_attempt(store: Store) -> None:
     job_id = put_one(store)
     (claimed,) = claim(store, open_lease(store), begin=False)
-    found = job(store, job_id)
-    assert (claimed.attempt, found.attempt, found.state, found.started_at) == (0, 0, State.LEASED, None)
+    stored = job(store, job_id)
+    assert (claimed.attempt, stored.attempt, stored.state, stored.started_at) == (0, 0, State.LEASED, None)
     assert store.run(store.jobs.attempts(job_id, "default")) == []
 
 

@@ -33,12 +33,12 @@ def live(store: Store, jobs: int) -> None:
 @pytest.mark.parametrize("page", [1, 2, 3, 7, 1000])
 def test_pages_of_any_size_return_every_event_once_in_order(store: Store, page: int) -> None:
     live(store, 9)
-    found = read_events(store, page=page)
-    assert [event.seq for event in found] == sorted({event.seq for event in found})
-    for job_id in {event.job_id for event in found}:
-        own = [(event.seq, event.type, event.attempt) for event in found if event.job_id == job_id]
+    result = read_events(store, page=page)
+    assert [event.seq for event in result] == sorted({event.seq for event in result})
+    for job_id in {event.job_id for event in result}:
+        own = [(event.seq, event.type, event.attempt) for event in result if event.job_id == job_id]
         assert own == [(event.seq, event.type, event.attempt) for event in history(store, job_id)]
-    assert len(found) == 9 + 3 * (3 + 1 + 2) + 3 * 2
+    assert len(result) == 9 + 3 * (3 + 1 + 2) + 3 * 2
 
 
 @pytest.mark.parametrize("page", [1, 2, 5, 6])
@@ -49,9 +49,9 @@ def test_later_events_are_read_from_the_last_cursor(store: Store, page: int) -> 
     expected: list[str] = []
     for _ in range(4):
         expected += put(store, *(spec() for _ in range(6)))
-        found = read_events(store, page=page, after=cursor)
-        seen += [event.job_id for event in found]
-        cursor = found[-1].cursor
+        result = read_events(store, page=page, after=cursor)
+        seen += [event.job_id for event in result]
+        cursor = result[-1].cursor
         assert after(store, cursor, page) == []
         assert after(store, cursor, page) == []
     assert seen == expected
@@ -59,10 +59,10 @@ def test_later_events_are_read_from_the_last_cursor(store: Store, page: int) -> 
 
 def test_reading_can_resume_from_any_cursor_of_a_page(store: Store) -> None:
     live(store, 6)
-    found = read_events(store, page=4)
-    for n, event in enumerate(found):
+    result = read_events(store, page=4)
+    for n, event in enumerate(result):
         assert [each.seq for each in read_events(store, page=3, after=event.cursor)] == [
-            each.seq for each in found[n + 1 :]
+            each.seq for each in result[n + 1 :]
         ]
 
 

@@ -43,9 +43,9 @@ def test_crash_is_counted_apart_from_retries_and_retried(store: Store) -> None:
     now = forward(store)
     job_id = put_one(store, retry=Retry(max_attempts=1, backoff=fixed(7.0)))
     assert settle(store, take(store), DIED) == []
-    found = job(store, job_id)
-    assert (found.state, found.crashes, found.retries) == (State.RETRY_WAITING, 1, 0)
-    assert found.due_at == now + timedelta(seconds=7)
+    stored = job(store, job_id)
+    assert (stored.state, stored.crashes, stored.retries) == (State.RETRY_WAITING, 1, 0)
+    assert stored.due_at == now + timedelta(seconds=7)
     assert types_of(store, job_id) == ["enqueue", "take", "crash", "retry"]
     died = history(store, job_id)[2]
     assert (died.actor, died.meta["error_code"], died.meta["signal"]) == ("worker-1", "process_died", 11)
@@ -60,10 +60,10 @@ def test_crash_limit_makes_a_dead_letter(store: Store) -> None:
         forward(store, 3600)
         store.run(store.leases.promote())
         settle(store, take(store), DIED)
-    found = job(store, job_id)
-    assert (found.state, found.crashes, found.retries) == (State.DEAD_LETTER, 2, 0)
-    assert found.finished_at is not None
-    assert found.error_code == "process_died"
+    stored = job(store, job_id)
+    assert (stored.state, stored.crashes, stored.retries) == (State.DEAD_LETTER, 2, 0)
+    assert stored.finished_at is not None
+    assert stored.error_code == "process_died"
     assert types_of(store, job_id)[-2:] == ["crash", "bury"]
 
 
@@ -78,8 +78,8 @@ def test_crash_limit_of_zero_allows_no_crash(store: Store) -> None:
 def test_handler_error_named_process_died_is_a_failure(store: Store) -> None:
     job_id = put_one(store)
     settle(store, take(store), Failed("process_died", "not true"))
-    found = job(store, job_id)
-    assert (found.crashes, found.retries) == (0, 1)
+    stored = job(store, job_id)
+    assert (stored.crashes, stored.retries) == (0, 1)
     assert types_of(store, job_id) == ["enqueue", "take", "fail", "retry"]
 
 
@@ -89,8 +89,8 @@ def test_stale_crash_changes_nothing(store: Store) -> None:
     claimed = take(store)
     assert settle(store, claimed, DONE) == []
     assert settle(store, claimed, DIED) == [job_id]
-    found = job(store, job_id)
-    assert (found.state, found.crashes) == (State.SUCCEEDED, 0)
+    stored = job(store, job_id)
+    assert (stored.state, stored.crashes) == (State.SUCCEEDED, 0)
 
 
 @pytest.mark.req("CX-10", "SC-4")

@@ -56,8 +56,8 @@ def dead_letter(store: Store, outcome: Failed, *, tenant: str = TENANT, kind: st
     return job_id
 
 
-def counted(found: list[DeadLetterGroup]) -> dict[tuple[str, str], int]:
-    return {(each.tenant, each.fingerprint): each.open for each in found}
+def counted(result: list[DeadLetterGroup]) -> dict[tuple[str, str], int]:
+    return {(each.tenant, each.fingerprint): each.open for each in result}
 
 
 def counted_by_hand(by_hand: ByHand) -> dict[tuple[str, str], int]:
@@ -79,8 +79,8 @@ def test_equal_failures_are_one_group(store: Store, by_hand: ByHand) -> None:
     other = dead_letter(store, refused(3, where="shop:refund"))
     elsewhere = dead_letter(store, refused(4), kind="repay")
     assert dead_letter(store, refused(5), tenant="b")
-    newest, *_ = found = groups(store)
-    assert len(found) == 3, "one group per kind and frame; another tenant has its own"
+    newest, *_ = result = groups(store)
+    assert len(result) == 3, "one group per kind and frame; another tenant has its own"
     same = store.run(store.dead_letters.group_of(first, TENANT))
     name = fingerprint("pay", "CardRefused", "order 9 was refused", "shop:charge")
     assert same == store.run(store.dead_letters.group(name, TENANT))
@@ -92,7 +92,7 @@ def test_equal_failures_are_one_group(store: Store, by_hand: ByHand) -> None:
     assert newest.last_at >= same.last_at
     wanted = JobFilter(tenant=TENANT, fingerprint=same.fingerprint)
     assert [each.id for each in store.run(store.jobs.list(wanted))] == [second, first]
-    assert {each.sample_job for each in found} == {second, other, elsewhere}
+    assert {each.sample_job for each in result} == {second, other, elsewhere}
     assert history(store, first)[-1].meta["fingerprint"] == same.fingerprint
     assert store.run(store.dead_letters.group_of(first, "b")) is None
     assert counted_by_hand(by_hand) == counted(groups(store, EVERY_TENANT))
@@ -191,10 +191,10 @@ def test_counts_are_exact_under_concurrent_failures_and_redrives(store_url: str,
 
     with ThreadPoolExecutor(4) as pool:
         done = sum(pool.map(worker, range(4)))
-    found = groups(store)
-    assert sum(each.times for each in found) == done
-    assert sum(each.open for each in found) == done - 4 * rounds
-    assert counted_by_hand(by_hand) == counted(found)
+    result = groups(store)
+    assert sum(each.times for each in result) == done
+    assert sum(each.open for each in result) == done - 4 * rounds
+    assert counted_by_hand(by_hand) == counted(result)
 
 
 def test_redrive_with_a_changed_payload(store: Store) -> None:

@@ -65,14 +65,14 @@ def test_every_field_is_stored_unchanged(store: Store) -> None:
         source_system="billing",
     )
     put(store, requested)
-    found = job(store, requested.id)
+    stored = job(store, requested.id)
     same = ("id", "kind", "queue", "priority", "run_at", "deadline_at", "content_key", "tags", "agent",
             "correlation_id", "causation_id", "parent_id", "workflow_id", "external_ref", "enqueued_by",
             "source_system")  # fmt: skip
-    assert {name: getattr(found, name) for name in same} == {name: getattr(requested, name) for name in same}
-    assert (found.payload, found.idempotency_key, found.backoff) == (EVERYTHING, "r-1", GENTLE.to_json())
-    assert (found.max_attempts, found.max_crashes, found.created_at) == (8, 1, now)
-    assert (found.state, found.attempt, found.due_at) == (State.QUEUED, 0, requested.run_at)
+    assert {name: getattr(stored, name) for name in same} == {name: getattr(requested, name) for name in same}
+    assert (stored.payload, stored.idempotency_key, stored.backoff) == (EVERYTHING, "r-1", GENTLE.to_json())
+    assert (stored.max_attempts, stored.max_crashes, stored.created_at) == (8, 1, now)
+    assert (stored.state, stored.attempt, stored.due_at) == (State.QUEUED, 0, requested.run_at)
 
 
 @pytest.mark.req("CX-17", "DP-9")

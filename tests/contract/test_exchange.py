@@ -41,8 +41,8 @@ def done(job: Claim) -> Settlement:
 
 
 def states(store: Store, *ids: str) -> list[State]:
-    found = [store.run(store.jobs.get(job_id, "default")) for job_id in ids]
-    return [job.state for job in found if job is not None]
+    result = [store.run(store.jobs.get(job_id, "default")) for job_id in ids]
+    return [job.state for job in result if job is not None]
 
 
 def test_exchange_settles_and_claims(store: Store) -> None:

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.req("JF-12", "CX-4")
 
 def held(store: Store, lease: str, *, begin: bool, tenant: str = "*") -> Claim:
     request = ClaimRequest(lease=lease, queues=("default",), want=1, begin=begin, tenant=tenant)
-    (found,) = store.run(store.leases.claim(request))
-    return found
+    (result,) = store.run(store.leases.claim(request))
+    return result
 
 
 @pytest.mark.parametrize("begin", [False, True], ids=["leased", "in progress"])

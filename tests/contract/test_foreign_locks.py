@@ -39,13 +39,13 @@ SOURCES = Path(holdfast.__file__).parent
 def test_no_source_file_takes_an_advisory_lock() -> None:
     """With an advisory lock, every login of the server could block us."""
     taken = re.compile(r"pg_(try_)?advisory")
-    found = [
+    result = [
         f"{path.relative_to(SOURCES)}:{number}"
         for path in sorted([*SOURCES.rglob("*.py"), *SOURCES.rglob("*.sql")])
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if taken.search(line)
     ]
-    assert found == []
+    assert result == []
 
 
 @pytest.fixture

@@ -26,14 +26,14 @@ def limit(store: Store, scope: str, name: str, concurrency: int) -> None:
 def test_why_reports_unfinished_parents(store: Store) -> None:
     flow = Flow(store, {"fetch": "", "check": "", "print": ["fetch", "check"]})
     flow.start()
-    found = reasons(store, flow.ids["print"])["parents"]
-    assert found.says == "it waits for fetch (queued), check (queued)"
-    assert found.facts["parents"] == [flow.ids["fetch"], flow.ids["check"]]
+    cause = reasons(store, flow.ids["print"])["parents"]
+    assert cause.says == "it waits for fetch (queued), check (queued)"
+    assert cause.facts["parents"] == [flow.ids["fetch"], flow.ids["check"]]
     claims = claim(store, open_lease(store), 2)
     settle(store, claims, FINAL)
-    found = reasons(store, flow.ids["print"])["behind_a_failure"]
-    assert found.says == "it is held back behind fetch (dead_letter), check (dead_letter)"
-    assert f"holdfast workflows resume {flow.id}" in str(found.change)
+    cause = reasons(store, flow.ids["print"])["behind_a_failure"]
+    assert cause.says == "it is held back behind fetch (dead_letter), check (dead_letter)"
+    assert f"holdfast workflows resume {flow.id}" in str(cause.change)
 
 
 @pytest.mark.req("HF-2", "SC-16", "SC-10")
@@ -44,21 +44,21 @@ def test_why_reports_limits_and_reservations(store: Store) -> None:
     lease = open_lease(store)
     claims = claim(store, lease, 2)
     assert [each.id for each in claims] == [first]
-    found = reasons(store, second)["limit_reached"]
-    assert found.says == "the limit of key ada is reached: 1 at a time"
-    assert "holdfast limits show --key '*'" in str(found.change)
+    cause = reasons(store, second)["limit_reached"]
+    assert cause.says == "the limit of key ada is reached: 1 at a time"
+    assert "holdfast limits show --key '*'" in str(cause.change)
     assert settle(store, claims) == []
 
     limit(store, "queue", "default", 0)
-    found = reasons(store, second)["limit_reached"]
-    assert found.says == "the limit of queue default is reached: 0 at a time"
+    cause = reasons(store, second)["limit_reached"]
+    assert cause.says == "the limit of queue default is reached: 0 at a time"
     assert "next" not in reasons(store, second)
     store.run(store.limits.remove("queue", "default", "ada", "default"))
 
     ask = Ask(new_id(), "resource", "gpu-0", 60.0, "measuring")
     assert store.run(store.reservations.set(ask, "bob", "default")).state == "active"
-    found = reasons(store, second)["reserved"]
-    assert found.says == "bob has reserved resource gpu-0: measuring"
+    cause = reasons(store, second)["reserved"]
+    assert cause.says == "bob has reserved resource gpu-0: measuring"
     assert claim(store, lease) == []
     assert "reserved" in reasons(store, second)
 

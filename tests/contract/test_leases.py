@@ -69,8 +69,8 @@ def test_released_job_keeps_its_counters_and_position(store: Store) -> None:
     lease = open_lease(store)
     claim(store, lease, begin=False)
     assert release(store, lease, first, second) == [first]
-    found = job(store, first)
-    assert (found.state, found.attempt, found.retries, found.crashes) == (State.QUEUED, 0, 0, 0)
+    stored = job(store, first)
+    assert (stored.state, stored.attempt, stored.retries, stored.crashes) == (State.QUEUED, 0, 0, 0)
     assert types_of(store, first) == ["enqueue", "claim", "release"]
     assert [each.id for each in claim(store, open_lease(store), 2)] == [first, second], "it kept its position"
 

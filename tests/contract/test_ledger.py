@@ -49,8 +49,8 @@ def test_every_transition_leaves_one_event(store: Store) -> None:
     settle(store, take(store), FINAL)
     store.run(store.jobs.operate("redrive", [job_id], "fixed", "bob", "default"))
     work(store)
-    found = [(event.type, event.to_state.value, event.attempt, event.actor) for event in history(store, job_id)]
-    assert found == [
+    result = [(event.type, event.to_state.value, event.attempt, event.actor) for event in history(store, job_id)]
+    assert result == [
         ("enqueue", "queued", 0, "ada"),
         ("claim", "leased", 0, "worker-1"),
         ("release", "queued", 0, "worker-1"),

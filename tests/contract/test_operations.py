@@ -61,9 +61,9 @@ def start(
 
 
 def current(store: Store, operation: Operation) -> Operation:
-    found = store.run(store.operations.get(operation.id, operation.tenant))
-    assert found is not None
-    return found
+    stored = store.run(store.operations.get(operation.id, operation.tenant))
+    assert stored is not None
+    return stored
 
 
 def work_off(store: Store, tenant: str = EVERY_TENANT) -> list[int]:

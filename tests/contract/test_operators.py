@@ -46,8 +46,8 @@ def test_cancel_in_every_state(store: Store, by_hand: ByHand, state: State) -> N
     (verdict,) = operate(store, "cancel", job_id, reason="changed my mind")
     if state.active:
         assert verdict == Verdict(job_id, S.CANCELLED, False, None)
-        found = job(store, job_id)
-        assert (found.state, found.finished_at, found.due_at) == (S.CANCELLED, now, None)
+        stored = job(store, job_id)
+        assert (stored.state, stored.finished_at, stored.due_at) == (S.CANCELLED, now, None)
         last = history(store, job_id)[-1]
         assert (last.type, last.actor, last.meta) == ("cancel", "ada", {"reason": "changed my mind"})
     else:
@@ -63,9 +63,9 @@ def test_redrive_in_every_state(store: Store, by_hand: ByHand, state: State) -> 
     (verdict,) = operate(store, "redrive", job_id, reason="the bug is fixed")
     if state == S.DEAD_LETTER:
         assert verdict == Verdict(job_id, S.QUEUED, False, None)
-        found = job(store, job_id)
-        assert (found.state, found.retries, found.crashes, found.finished_at) == (S.QUEUED, 0, 0, None)
-        assert (found.error_code, found.error_message, found.due_at) == (None, None, None)
+        stored = job(store, job_id)
+        assert (stored.state, stored.retries, stored.crashes, stored.finished_at) == (S.QUEUED, 0, 0, None)
+        assert (stored.error_code, stored.error_message, stored.due_at) == (None, None, None)
         last = history(store, job_id)[-1]
         assert (last.type, last.actor, last.meta) == ("redrive", "ada", {"reason": "the bug is fixed"})
     else:
@@ -81,8 +81,8 @@ def test_discard_in_every_state(store: Store, by_hand: ByHand, state: State) -> 
     (verdict,) = operate(store, "discard", job_id, reason="a test order")
     if state == S.DEAD_LETTER:
         assert verdict == Verdict(job_id, S.CANCELLED, False, None)
-        found = job(store, job_id)
-        assert (found.state, found.error_code) == (S.CANCELLED, "broken")
+        stored = job(store, job_id)
+        assert (stored.state, stored.error_code) == (S.CANCELLED, "broken")
         last = history(store, job_id)[-1]
         assert (last.type, last.actor, last.meta) == ("discard", "ada", {"reason": "a test order"})
     else:

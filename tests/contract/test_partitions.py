@@ -66,8 +66,8 @@ def announce(store: Store, by_hand: ByHand) -> int:
         pass
     for _ in range(5):
         store.run(store.retention.sweep())
-        if found := [number for _, number in partitions(by_hand) if number is not None]:
-            return int(found[0])
+        if result := [number for _, number in partitions(by_hand) if number is not None]:
+            return int(result[0])
     raise AssertionError("not announced")
 
 
@@ -276,8 +276,8 @@ def test_forged_purge_of_a_partition_is_detected(store: Store, by_hand: ByHand, 
         for table, column in (("job_state", "id"), ("job", "id"), ("event", "job_id")):
             by_hand.execute(f"delete from {table} where {column} = :id", {"id": ids[0]})
     for _ in range(2):
-        found = {(flaw.kind, flaw.what) for flaw in verify(store).flaws}
-        assert (("deleted", "event") if forgery == "other events" else ("forged", "action")) in found
+        result = {(flaw.kind, flaw.what) for flaw in verify(store).flaws}
+        assert (("deleted", "event") if forgery == "other events" else ("forged", "action")) in result
         seal(store)
 
 

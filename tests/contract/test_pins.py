@@ -83,12 +83,12 @@ class Logins:
 
 @pytest.fixture
 def logins(place: Place) -> Iterator[Logins]:
-    found = Logins(place.admin_url)
+    result = Logins(place.admin_url)
     with closing(open_store(as_role(place.admin_url, place.owner))) as store:
-        yield found
-        for name in found.made:
+        yield result
+        for name in result.made:
             store.run(store.tenants.unpin(name, "tests"))
-    found.drop()
+    result.drop()
 
 
 def pinned(place: Place, logins: Logins, *roles: str) -> str:
@@ -106,8 +106,8 @@ def test_pinned_login_sees_only_rows_of_its_tenant(place: Place, logins: Logins,
             by_hand.execute(f"set role {role}")
             for relation in place.relations():
                 with suppress(psycopg.errors.InsufficientPrivilege):
-                    found = {row[0] for row in by_hand.execute(f"select distinct tenant from {relation}")} - {"*"}
-                    assert found == sees, (relation, tenant)
+                    result = {row[0] for row in by_hand.execute(f"select distinct tenant from {relation}")} - {"*"}
+                    assert result == sees, (relation, tenant)
                     # A statement that changes the tenant while it runs.
                     for other in (OTHER, "*"):
                         change = f"set_config('holdfast.tenant', '{other}', true) is not null"
@@ -320,15 +320,15 @@ def test_invalid_pins_are_refused(place: Place, logins: Logins) -> None:
     name = logins.make("holdfast_viewer")
     with closing(App(as_role(place.admin_url, place.owner))) as app:
         for login, code in (("nobody_of_this_name", "login_not_found"), ("holdfast_viewer", "login_not_found")):
-            with pytest.raises(NotFound) as found:
+            with pytest.raises(NotFound) as caught:
                 app.tenants.pin(login, OWN)
-            assert found.value.code == code
+            assert caught.value.code == code
         with pytest.raises(Refused) as refused:
             app.tenants.pin("postgres", OWN)
         assert refused.value.code == "login_exempt"
-        with pytest.raises(NotFound) as found:
+        with pytest.raises(NotFound) as caught:
             app.tenants.unpin(name)
-        assert found.value.code == "pin_not_found"
+        assert caught.value.code == "pin_not_found"
         bad: list[tuple[Any, Any]] = [(name, "*"), (name, ""), ("", OWN), (name, "x" * 300), (name, None), (7, OWN)]
         for login, tenant in (*bad, (name, "a\0b")):
             with pytest.raises(HoldfastError) as wrong:

@@ -120,12 +120,12 @@ def test_artifacts_belong_to_their_attempt(store: Store) -> None:
     store.run(store.leases.promote())
     second = take(store)
     assert add(store, second, "report.csv", "file:///r2.csv")
-    found = store.run(store.jobs.artifacts(job_id, "default"))
-    assert [(each.attempt, each.name, each.ref) for each in found] == [
+    result = store.run(store.jobs.artifacts(job_id, "default"))
+    assert [(each.attempt, each.name, each.ref) for each in result] == [
         (1, "report.csv", "file:///r.csv"),
         (2, "report.csv", "file:///r2.csv"),
     ]
-    assert (found[0].at, found[0].meta) == (now, {})
+    assert (result[0].at, result[0].meta) == (now, {})
 
 
 @pytest.mark.req("SC-5")
@@ -211,6 +211,6 @@ def test_renewals_and_progress_reports_are_counted(store: Store) -> None:
 
 
 def trace(store: Store, job_id: str) -> Liveness:
-    found = store.run(store.jobs.liveness(job_id, "default"))
-    assert found is not None
-    return found
+    result = store.run(store.jobs.liveness(job_id, "default"))
+    assert result is not None
+    return result

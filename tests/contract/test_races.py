@@ -139,8 +139,8 @@ def test_concurrent_cancel_and_settlement(store: Store) -> None:
         partial(settle, store, claims), partial(_cancel, store, ids[:15][::-1]), partial(_cancel, store, ids[15:])
     )
     for job_id in ids:
-        found = job(store, job_id)
-        assert found.state == (State.CANCELLED if job_id in stale else State.SUCCEEDED)
+        stored = job(store, job_id)
+        assert stored.state == (State.CANCELLED if job_id in stale else State.SUCCEEDED)
         assert sum(event in ("succeed", "cancel") for event in types_of(store, job_id)) == 1
 
 

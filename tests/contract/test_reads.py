@@ -80,8 +80,8 @@ def test_list_by_combined_filters(store: Store) -> None:
         spec(tags=("t",), agent="a"),
     ]
     put(store, *others, *wanted, *(spec("k") for _ in range(2)))
-    found = listed(store, kind="k", queue="q", tag="t", agent="a", state=State.QUEUED)
-    assert found == [each.id for each in reversed(wanted)]
+    result = listed(store, kind="k", queue="q", tag="t", agent="a", state=State.QUEUED)
+    assert result == [each.id for each in reversed(wanted)]
 
 
 def test_list_by_creation_time(store: Store) -> None:
@@ -143,6 +143,6 @@ def test_invalid_id_is_refused_before_the_database(store: Store, text: str) -> N
 @pytest.mark.req("CX-19")
 def test_ids_are_case_insensitive(store: Store) -> None:
     job_id = put_one(store, external_ref="ext-1")
-    found = store.run(store.jobs.get(job_id.upper(), "default"))
-    assert found is not None
-    assert (found.id, found.external_ref) == (job_id, "ext-1")
+    stored = store.run(store.jobs.get(job_id.upper(), "default"))
+    assert stored is not None
+    assert (stored.id, stored.external_ref) == (job_id, "ext-1")

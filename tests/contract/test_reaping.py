@@ -56,8 +56,8 @@ def test_leased_job_returns_at_no_cost(store: Store) -> None:
     claim(store, open_lease(store), begin=False)
     forward(store, 30)
     assert reap(store) == Sweep(1, 1, 0)
-    found = job(store, first)
-    assert (found.state, found.attempt, found.retries, found.crashes) == (State.QUEUED, 0, 0, 0)
+    stored = job(store, first)
+    assert (stored.state, stored.attempt, stored.retries, stored.crashes) == (State.QUEUED, 0, 0, 0)
     last = history(store, first)[-1]
     assert (last.type, last.actor, last.meta) == ("lapse", "reaper", {"reason": "lease_lapsed"})
     assert [each.id for each in claim(store, open_lease(store), 2)] == [first, second]
@@ -70,9 +70,9 @@ def test_running_job_counts_a_crash_and_is_retried(store: Store) -> None:
     take(store)
     now = forward(store, 30)
     assert reap(store) == Sweep(1, 0, 1)
-    found = job(store, job_id)
-    assert (found.state, found.attempt, found.retries, found.crashes) == (State.RETRY_WAITING, 1, 0, 1)
-    assert (found.error_code, found.due_at, found.finished_at) == ("worker_lost", now, None)
+    stored = job(store, job_id)
+    assert (stored.state, stored.attempt, stored.retries, stored.crashes) == (State.RETRY_WAITING, 1, 0, 1)
+    assert (stored.error_code, stored.due_at, stored.finished_at) == ("worker_lost", now, None)
     assert types_of(store, job_id) == ["enqueue", "take", "lapse", "retry"]
     (attempt,) = store.run(store.jobs.attempts(job_id, "default"))
     assert (attempt.outcome, attempt.error_code, attempt.ended_at) == ("crashed", "worker_lost", now)
@@ -92,9 +92,9 @@ def test_job_over_its_crash_limit_becomes_a_dead_letter(store: Store, limit: int
     now = forward(store, 60)
     swept = reap(store)
     assert (swept, swept.dead) == (Sweep(1, 0, 1), (job_id,))
-    found = job(store, job_id)
-    assert (found.state, found.crashes, found.attempt) == (State.DEAD_LETTER, limit + 1, limit + 1)
-    assert (found.error_code, found.finished_at, found.due_at) == ("worker_lost", now, None)
+    stored = job(store, job_id)
+    assert (stored.state, stored.crashes, stored.attempt) == (State.DEAD_LETTER, limit + 1, limit + 1)
+    assert (stored.error_code, stored.finished_at, stored.due_at) == ("worker_lost", now, None)
     assert types_of(store, job_id)[-2:] == ["lapse", "bury"]
 
 
@@ -107,8 +107,8 @@ def test_crashes_and_retries_are_counted_apart(store: Store) -> None:
     forward(store, 60)
     store.run(store.leases.promote())
     crash(store)
-    found = job(store, job_id)
-    assert (found.retries, found.crashes, found.attempt) == (1, 2, 3)
+    stored = job(store, job_id)
+    assert (stored.retries, stored.crashes, stored.attempt) == (1, 2, 3)
 
 
 def test_closed_lease_frees_its_jobs_at_once(store: Store) -> None:

@@ -50,8 +50,8 @@ def test_reschedule_in_every_state(store: Store, by_hand: ByHand, state: State) 
     (verdict,) = reschedule(store, job_id, when=Reschedule(delay=90.0), reason="after lunch")
     if state in (S.QUEUED, S.RETRY_WAITING):
         assert verdict == Verdict(job_id, S.QUEUED, False, None)
-        found = job(store, job_id)
-        assert (found.state, found.due_at) == (S.QUEUED, now + timedelta(seconds=90))
+        stored = job(store, job_id)
+        assert (stored.state, stored.due_at) == (S.QUEUED, now + timedelta(seconds=90))
         last = history(store, job_id)[-1]
         assert (last.type, last.from_state, last.to_state, last.actor) == ("reschedule", state, S.QUEUED, "ada")
         due = (now + timedelta(seconds=90)).strftime("%Y-%m-%dT%H:%M:%S.")
@@ -113,8 +113,8 @@ def test_redrive_can_raise_the_attempt_limit(store: Store) -> None:
     (verdict,) = store.run(store.jobs.operate("redrive", [job_id], "more tries", "ada", "default", 2))
     assert verdict == Verdict(job_id, S.QUEUED, False, None)
     assert history(store, job_id)[-1].meta == {"reason": "more tries", "max_attempts": 2}
-    found = job(store, job_id)
-    assert (found.retries, found.max_attempts) == (0, 2)
+    stored = job(store, job_id)
+    assert (stored.retries, stored.max_attempts) == (0, 2)
 
 
 @pytest.mark.parametrize("limit", [0, 102])

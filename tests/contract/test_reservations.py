@@ -78,9 +78,9 @@ def test_reservation_expires_without_renewal(store: Store) -> None:
     assert reserve(store, next_one) == Standing("active", 0, 0), "at once, without a maintenance task"
     assert reserve(store, gpu).state == "expired", "it stays expired"
     assert not release(store, gpu)
-    found = every(store)
-    assert [found[each.id].state for each in (gpu, gone, next_one)] == ["expired", "withdrawn", "active"]
-    assert (found[gpu.id].holder, found[gpu.id].ended_why) == ("ada", "nobody kept it alive")
+    result = every(store)
+    assert [result[each.id].state for each in (gpu, gone, next_one)] == ["expired", "withdrawn", "active"]
+    assert (result[gpu.id].holder, result[gpu.id].ended_why) == ("ada", "nobody kept it alive")
     assert claim(store, lease) == []
     forward(store, 31)
     assert store.run(store.limits.attend()) >= 1

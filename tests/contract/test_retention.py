@@ -113,8 +113,8 @@ def test_cleaning_removes_job_data_and_keeps_the_ledger(store: Store, by_hand: B
     forward(store, 200)
     assert sweep(store)["clean"] == 1
     assert naming(by_hand, CANARY) == {"event"}
-    found, after = job(store, job_id), history(store, job_id)
-    assert (found.state, found.payload, found.tags) == (State.CLEANED, {}, ("blue",))
+    stored, after = job(store, job_id), history(store, job_id)
+    assert (stored.state, stored.payload, stored.tags) == (State.CLEANED, {}, ("blue",))
     assert [event.type for event in after] == [*(event.type for event in before), "clean"]
     assert after[-1].actor == "retention"
     assert after[:-1] == before, "the ledger is unchanged"
@@ -140,7 +140,12 @@ def test_purged_job_leaves_no_trace(store: Store, by_hand: ByHand) -> None:
     flow = Flow(store, {"a": (), "b": "a"})
     flow.start()
     keyed = put_one(store, payload={"x": 1}, key="k-1", content_key="c-1", dedupe="skip", tags=("blue", "red"))
-    ids = [pending.job_id, keyed, *flow.ids.values(), *(found.id for found in _all(store) if found.kind != "mail.send")]
+    ids = [
+        pending.job_id,
+        keyed,
+        *flow.ids.values(),
+        *(result.id for result in _all(store) if result.kind != "mail.send"),
+    ]
     while claimed := claim(store, open_lease(store), 100):
         settle(store, claimed)
     while store.run(store.subscriptions.feed("follow", 100, "default")).seen:
@@ -179,15 +184,15 @@ def test_purge_waits_for_consumers_and_subscriptions(store: Store) -> None:
     keep(store, None, "1h")
     forward(store, 4000)
     assert sweep(store) == {"clean": 3, "purge": 0, "prune": 0, "held": 3}
-    (found,) = [each for each in store.run(store.retention.preview("*")) if each.action == "purge"]
-    assert (found.due, found.held, found.held_by) == (3, 3, "consumer slow")
+    (result,) = [each for each in store.run(store.retention.preview("*")) if each.action == "purge"]
+    assert (result.due, result.held, result.held_by) == (3, 3, "consumer slow")
     put_one(store)
     last = read_events(store, after=first.cursor)[-1]
     assert store.run(store.ledger.save_cursor("slow", last.cursor, first.cursor, "*"))
     forward(store, 30)
     sweep(store)
-    (found,) = [each for each in store.run(store.retention.preview("*")) if each.action == "purge"]
-    assert (found.due, found.held_by) == (3, "subscription follow")
+    (result,) = [each for each in store.run(store.retention.preview("*")) if each.action == "purge"]
+    assert (result.due, result.held_by) == (3, "subscription follow")
     store.run(store.subscriptions.resume("follow", True, "default"))
     forward(store, 30)
     assert sweep(store)["purge"] == 3
@@ -202,7 +207,7 @@ def test_jobs_needed_by_workflows_and_retries_stay(store: Store) -> None:
     settle(store, take(store), FINAL)  # b is dead and may be redriven: it would read the result of a
     first = put_one(store, "again", retry=tries(3), retry_as="new_job")
     settle(store, take(store), Failed("broken", "it broke"))
-    (second,) = (found.id for found in _all(store) if found.retry_of == first)
+    (second,) = (result.id for result in _all(store) if result.retry_of == first)
     keep(store, "1h", "100h")
     forward(store, 10_000)
     assert sweep(store)["clean"] == 0
@@ -233,9 +238,9 @@ def test_dead_letters_are_removed_only_by_their_own_policy(store: Store) -> None
     keep(store, "1h", "100h", state="dead_letter", tenant="default")
     assert sweep(store)["clean"] == 2
     assert types_of(store, alone)[-3:] == ["bury", "discard", "clean"]
-    found = store.run(store.workflows.get(flow.id, "default"))
-    assert found is not None
-    assert (found.counts.dead, found.counts.cancelled, found.counts.skipped) == (0, 1, 1)
+    stored = store.run(store.workflows.get(flow.id, "default"))
+    assert stored is not None
+    assert (stored.counts.dead, stored.counts.cancelled, stored.counts.skipped) == (0, 1, 1)
     put_one(store)
     forward(store, 400_000)
     assert sweep(store)["purge"] == 2, "by the policy for dead letters"

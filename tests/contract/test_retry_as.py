@@ -245,5 +245,5 @@ def test_failure_reported_by_sql_makes_a_successor(store: Store, by_hand: ByHand
         f"select state, refused from fail('{first}', '{lease}', 'odd', 'x', for_tenant => 'default')"
     )
     assert answer == [("failed", False)]
-    ((found,),) = by_hand.execute(f"select count(*) from chain('{first}', 'default')")
-    assert found == 2
+    ((rows,),) = by_hand.execute(f"select count(*) from chain('{first}', 'default')")
+    assert rows == 2

@@ -549,9 +549,9 @@ def calls(
 
 
 def _hourly(store: Store) -> Schedule:
-    found = store.run(store.schedules.get("hourly", "default"))
-    assert found is not None
-    return found
+    stored = store.run(store.schedules.get("hourly", "default"))
+    assert stored is not None
+    return stored
 
 
 def more(workflow: str) -> tuple[list[NodeSpec], list[EdgeSpec]]:
@@ -652,17 +652,17 @@ def test_executor_runs_started_bulk_operations_on_their_jobs_only(place: Place) 
     with closing(open_store(as_role(place.url, EXECUTOR))) as store:
         assert store.run(store.operations.work()) == 1
     assert (state_of(place.owner, wanted), state_of(place.owner, other)) == (State.QUEUED, State.DEAD_LETTER)
-    found = place.owner.run(place.owner.operations.get(new.id, "default"))
-    assert found is not None
-    assert (found.state, found.done, found.refusals) == ("done", 1, {"not_wanted": 1})
+    result = place.owner.run(place.owner.operations.get(new.id, "default"))
+    assert result is not None
+    assert (result.state, result.done, result.refusals) == ("done", 1, {"not_wanted": 1})
     with closing(PostgresByHand(as_role(place.url, EXECUTOR), tenant="default")) as by_hand:
         assert "no batch is due yet" in (by_hand.refusal(call, {"op": new.id, "jobs": [other]}) or "")
 
 
 def job_kind(place: Place) -> str:
-    found = place.owner.run(place.owner.jobs.get(place.ids["dead_letter"], "default"))
-    assert found is not None
-    return found.kind
+    result = place.owner.run(place.owner.jobs.get(place.ids["dead_letter"], "default"))
+    assert result is not None
+    return result.kind
 
 
 def bring_dead(store: Store, kind: str) -> str:

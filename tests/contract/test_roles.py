@@ -120,9 +120,9 @@ def functions(by_hand: PostgresByHand) -> list[tuple[str, str, str]]:
 def test_every_role_can_call_exactly_its_functions(url: str, role: str) -> None:
     """Functions come from the catalogue: one added without a grant decision is in no list and fails here."""
     with closing(PostgresByHand(as_role(url, role), tenant=None)) as by_hand:
-        found = functions(by_hand)
+        result = functions(by_hand)
         may, denied, incomplete = set(), set(), {}
-        for name, _signature, call in found:
+        for name, _signature, call in result:
             refusal = by_hand.refusal(f"select holdfast.{call}") or ""
             if f"permission denied for function {name}" in refusal or "permission denied for schema" in refusal:
                 denied.add(name)
@@ -130,9 +130,9 @@ def test_every_role_can_call_exactly_its_functions(url: str, role: str) -> None:
                 may.add(name)
                 if "permission denied" in refusal:
                     incomplete[name] = refusal
-    assert len(found) > 50
+    assert len(result) > 50
     assert may == ALLOWED[role]
-    assert denied == {name for name, *_ in found} - ALLOWED[role]
+    assert denied == {name for name, *_ in result} - ALLOWED[role]
     assert incomplete == {}, "allowed, but something it needs is not"
 
 

@@ -167,7 +167,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
         store.run(store.kinds.register({"mail.send": None}, "ada"))
         store.run(store.event_types.set(EventTypeDraft("paid"), "ada"))
         store.run(store.audit.seal("tests"))
-        found = Place(url, owned_databases.owner)
+        result = Place(url, owned_databases.owner)
         with closing(PostgresByHand(url)) as admin:
             for tenant in TENANTS:  # no operation creates these rows
                 admin.execute(
@@ -176,10 +176,10 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
                     {"tenant": tenant},
                 )
                 admin.execute(f"insert into login_pin values ('of {tenant}', '{tenant}', 'ada', now())")
-            for relation in found.relations():
+            for relation in result.relations():
                 held = {row[0] for row in admin.execute(f"select distinct tenant from {relation}")}
                 assert held - {"*"} == set(TENANTS), f"{relation} is not filled; the tests below would prove nothing"
-        yield found
+        yield result
         check_ledger(store)
 
 

@@ -32,23 +32,23 @@ def test_blocks_form_a_chain_and_cover_every_event_once(store: Store, by_hand: B
     events = [row[0] for row in by_hand.execute("select seq from event order by seq")]
     assert seal(store, want=4) == len(events)
 
-    found: list[Seal] = []
+    result: list[Seal] = []
     numbers: list[int] = []
-    while (block := store.run(store.audit.block(found[-1] if found else None))) is not None:
-        found.append(block.seal)
+    while (block := store.run(store.audit.block(result[-1] if result else None))) is not None:
+        result.append(block.seal)
         numbers += [number for number, _ in leaves(block.seal.events)]
     assert numbers == events
-    assert [each.number for each in found] == list(range(1, len(found) + 1))
-    assert [each.event_count for each in found[:-1]] == [4] * (len(found) - 1)
-    assert [each.previous for each in found] == [GENESIS, *(each.digest for each in found[:-1])]
-    assert {each.version for each in found} == {VERSION}
+    assert [each.number for each in result] == list(range(1, len(result) + 1))
+    assert [each.event_count for each in result[:-1]] == [4] * (len(result) - 1)
+    assert [each.previous for each in result] == [GENESIS, *(each.digest for each in result[:-1])]
+    assert {each.version for each in result} == {VERSION}
     report = verify(store)
-    assert (report.ok, report.seals, report.events, report.unsealed) == (True, len(found), len(events), 0)
+    assert (report.ok, report.seals, report.events, report.unsealed) == (True, len(result), len(events), 0)
     put_one(store)
     assert verify(store).unsealed == 1
-    assert verify(store, start=found[0]).events == len(events) - 4
+    assert verify(store, start=result[0]).events == len(events) - 4
     assert seal(store) == 1
-    assert verify(store, [anchor(store), Anchor(1, found[0].digest)]).ok
+    assert verify(store, [anchor(store), Anchor(1, result[0].digest)]).ok
 
 
 def test_digest_is_computed_as_documented(store: Store, by_hand: ByHand) -> None:

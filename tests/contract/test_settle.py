@@ -48,8 +48,8 @@ def test_success_with_a_result(store: Store, value: str) -> None:
     claimed = take(store)
     now = forward(store, 3)
     assert settle(store, claimed, Succeeded(value)) == []
-    found = job(store, job_id)
-    assert (found.state, found.finished_at, found.error_code) == (State.SUCCEEDED, now, None)
+    stored = job(store, job_id)
+    assert (stored.state, stored.finished_at, stored.error_code) == (State.SUCCEEDED, now, None)
     kept = result(store, job_id)
     assert kept is not None
     assert (kept.value, kept.ref) == (decode(value), None)
@@ -68,10 +68,10 @@ def test_failure_with_attempts_left_waits_for_its_retry(store: Store) -> None:
     now = forward(store)
     job_id = put_one(store, retry=Retry(max_attempts=3, backoff=Backoff(base=8, jitter=True)))
     settle(store, take(store), Failed("smtp_down", "no answer", traceback="Traceback…"), jitter=0.25)
-    found = job(store, job_id)
-    assert (found.state, found.retries, found.attempt) == (State.RETRY_WAITING, 1, 1)
-    assert (found.due_at, found.finished_at) == (now + timedelta(seconds=2), None)
-    assert (found.error_code, found.error_message) == ("smtp_down", "no answer")
+    stored = job(store, job_id)
+    assert (stored.state, stored.retries, stored.attempt) == (State.RETRY_WAITING, 1, 1)
+    assert (stored.due_at, stored.finished_at) == (now + timedelta(seconds=2), None)
+    assert (stored.error_code, stored.error_message) == ("smtp_down", "no answer")
     failed, retry = history(store, job_id)[-2:]
     assert (failed.type, retry.type) == ("fail", "retry")
     assert failed.meta == {"error_code": "smtp_down", "error_message": "no answer", "traceback": "Traceback…"}
@@ -88,9 +88,9 @@ def test_retries_never_exceed_their_limit(store: Store) -> None:
         assert (claimed.attempt, claimed.retries) == (number, number - 1)
         forward(store, 3600)
         store.run(store.leases.promote())
-    found = job(store, job_id)
-    assert (found.state, found.attempt, found.retries) == (State.DEAD_LETTER, 3, 2)
-    assert found.finished_at is not None
+    stored = job(store, job_id)
+    assert (stored.state, stored.attempt, stored.retries) == (State.DEAD_LETTER, 3, 2)
+    assert stored.finished_at is not None
     assert types_of(store, job_id).count("retry") == 2
     assert types_of(store, job_id)[-2:] == ["fail", "bury"]
     assert claim(store, open_lease(store)) == []
@@ -113,9 +113,9 @@ def test_final_failure_becomes_a_dead_letter_at_once(store: Store) -> None:
     now = forward(store)
     job_id = put_one(store)
     settle(store, take(store), FINAL)
-    found = job(store, job_id)
-    assert (found.state, found.retries, found.finished_at) == (State.DEAD_LETTER, 0, now)
-    assert (found.error_code, found.error_message) == ("broken", "it broke for good")
+    stored = job(store, job_id)
+    assert (stored.state, stored.retries, stored.finished_at) == (State.DEAD_LETTER, 0, now)
+    assert (stored.error_code, stored.error_message) == ("broken", "it broke for good")
     assert types_of(store, job_id) == ["enqueue", "take", "fail", "bury"]
 
 
@@ -124,9 +124,9 @@ def test_fail_settlement_ends_as_failed(store: Store) -> None:
     job_id = put_one(store)
     claimed = take(store)
     assert apply(store, claimed.lease, Settlement(job_id, 1, "fail", code="denied", message="no")) == []
-    found = job(store, job_id)
-    assert (found.state, found.error_code) == (State.FAILED, "denied")
-    assert found.finished_at is not None
+    stored = job(store, job_id)
+    assert (stored.state, stored.error_code) == (State.FAILED, "denied")
+    assert stored.finished_at is not None
     assert types_of(store, job_id) == ["enqueue", "take", "fail"]
 
 
@@ -135,13 +135,13 @@ def test_snooze_counts_no_retry(store: Store) -> None:
     now = forward(store)
     job_id = put_one(store, retry=tries(1))
     settle(store, take(store), Snoozed(90.5, "not yet"))
-    found = job(store, job_id)
-    assert (found.state, found.retries, found.due_at) == (
+    stored = job(store, job_id)
+    assert (stored.state, stored.retries, stored.due_at) == (
         State.RETRY_WAITING,
         0,
         now + timedelta(seconds=90.5),
     )
-    assert (found.error_code, found.finished_at) == (None, None)
+    assert (stored.error_code, stored.finished_at) == (None, None)
     last = history(store, job_id)[-1]
     assert (last.type, last.meta["reason"]) == ("snooze", "not yet")
 
@@ -155,10 +155,10 @@ def test_extreme_delays_do_not_prevent_a_settlement(store: Store, delay: float) 
     settlements = decide(held[0], Snoozed(delay), 1.0), decide(held[1], Failed("x", "y", after=delay), 1.0)
     assert apply(store, held[0].lease, *settlements) == []
     for job_id in (first, second):
-        found = job(store, job_id)
-        assert found.state == State.RETRY_WAITING
-        assert found.due_at is not None
-        assert now <= found.due_at < now + timedelta(days=36_501)
+        stored = job(store, job_id)
+        assert stored.state == State.RETRY_WAITING
+        assert stored.due_at is not None
+        assert now <= stored.due_at < now + timedelta(days=36_501)
 
 
 @pytest.mark.req("CX-9")
@@ -168,9 +168,9 @@ def test_success_clears_the_error_of_an_earlier_attempt(store: Store) -> None:
     forward(store, 3600)
     store.run(store.leases.promote())
     work(store, Succeeded('"done"'))
-    found = job(store, job_id)
-    assert (found.state, found.error_code, found.error_message) == (State.SUCCEEDED, None, None)
-    assert (found.attempt, found.retries) == (2, 1)
+    stored = job(store, job_id)
+    assert (stored.state, stored.error_code, stored.error_message) == (State.SUCCEEDED, None, None)
+    assert (stored.attempt, stored.retries) == (2, 1)
 
 
 @pytest.mark.req("CX-9", "SC-4")

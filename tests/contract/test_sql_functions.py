@@ -82,13 +82,13 @@ def test_readme_example(shell: Shell) -> None:
     assert (claimed["payload"], claimed["refused"]) == ({"to": "a@b.c"}, False)
     done = shell.ask("select * from holdfast.succeed(%s, %s, '[1, 2]')", claimed["id"], claimed["lease"])
     assert done == {"id": queued["id"], "state": "succeeded", "refused": False, "reason": None}
-    found = job(shell.store, str(queued["id"]))
-    assert (found.tenant, found.source_system) == ("default", "sql")
-    assert found.enqueued_by in ("holdfast_admin", "postgres")
-    kept = shell.store.run(shell.store.jobs.result(found.id, "default"))
+    stored = job(shell.store, str(queued["id"]))
+    assert (stored.tenant, stored.source_system) == ("default", "sql")
+    assert stored.enqueued_by in ("holdfast_admin", "postgres")
+    kept = shell.store.run(shell.store.jobs.result(stored.id, "default"))
     assert kept is not None
     assert kept.value == [1, 2]
-    assert [event.actor for event in history(shell.store, found.id)][1:] == ["my-worker", "my-worker"]
+    assert [event.actor for event in history(shell.store, stored.id)][1:] == ["my-worker", "my-worker"]
 
 
 @pytest.mark.req("DP-5", "DP-10")
@@ -112,12 +112,12 @@ def test_enqueue_accepts_every_option(shell: Shell) -> None:
         " source_system => 'billing', for_tenant => 'default')",
         parent,
     )
-    found = job(shell.store, str(answer["id"]))
-    assert (found.queue, found.priority, found.tags, found.agent) == ("q", 7, ("x", "y"), "a")
-    assert (found.max_attempts, found.backoff, found.payload) == (2, {"base": 5}, [1])
-    assert (found.enqueued_by, found.source_system, found.external_ref) == ("ada", "billing", "ext")
-    assert (found.parent_id, found.correlation_id) == (parent, parent)
-    assert str(found.due_at) == "2031-01-02 00:00:00+00:00"
+    stored = job(shell.store, str(answer["id"]))
+    assert (stored.queue, stored.priority, stored.tags, stored.agent) == ("q", 7, ("x", "y"), "a")
+    assert (stored.max_attempts, stored.backoff, stored.payload) == (2, {"base": 5}, [1])
+    assert (stored.enqueued_by, stored.source_system, stored.external_ref) == ("ada", "billing", "ext")
+    assert (stored.parent_id, stored.correlation_id) == (parent, parent)
+    assert str(stored.due_at) == "2031-01-02 00:00:00+00:00"
 
 
 def test_empty_claim_returns_a_reason_and_no_lease(shell: Shell) -> None:
@@ -140,10 +140,10 @@ def test_fail_retries_by_the_jobs_policy_until_dead_letter(shell: Shell) -> None
         claimed = shell.claim()
         failed = shell.ask("select * from holdfast.fail(%s, %s, 'oops', 'no luck')", job_id, claimed["lease"])
         assert (failed["state"], failed["refused"]) == ("retry_waiting", False)
-        found = job(shell.store, str(job_id))
+        stored = job(shell.store, str(job_id))
         now = shell.store.run(shell.store.clock.now())
-        assert found.due_at is not None
-        assert (found.retries, (found.due_at - now).total_seconds()) == (retry, seconds)
+        assert stored.due_at is not None
+        assert (stored.retries, (stored.due_at - now).total_seconds()) == (retry, seconds)
         forward(shell.store, seconds)
         assert shell.ask("select holdfast.promote_due() as n")["n"] == 1
     claimed = shell.claim()
@@ -293,8 +293,8 @@ def test_refused_enqueue_leaves_the_callers_transaction_usable(shell: Shell, rea
 
 def test_sql_reasons_are_the_codes_of_python(shell: Shell) -> None:
     for state, (_, code) in OURS.items():
-        found = shell.ask("select holdfast.refusal_reason(%s) as reason", state)["reason"]
-        assert found in (code, None), state
+        result = shell.ask("select holdfast.refusal_reason(%s) as reason", state)["reason"]
+        assert result in (code, None), state
 
 
 @pytest.mark.req("DP-6")
@@ -326,9 +326,9 @@ def test_list_jobs_filters_and_references(shell: Shell) -> None:
         *("created_from => %s", "created_until => %s"),
     ):
         times = [row["created_at"]] if "%s" in only else []
-        found = shell.connection.execute(f"select id from holdfast.list_jobs({only})", times).fetchall()
+        rows = shell.connection.execute(f"select id from holdfast.list_jobs({only})", times).fetchall()
         expected = {"created_from": 2, "created_until": 0}.get(only.split(" ")[0], 1)
-        assert len(found) == expected, only
+        assert len(rows) == expected, only
 
 
 @pytest.mark.req("DP-23", "DP-24")

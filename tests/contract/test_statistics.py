@@ -105,13 +105,13 @@ def test_recent_events_are_read_backwards_in_bounded_pages(store: Store, monkeyp
     assert run(store.audit.recent_events(EventFilter(tenant="*", since=LATER))).events == []
 
     monkeypatch.setattr(audit, "EVENTS_SCANNED", 3)
-    found, before, pages = 0, None, 0
+    result, before, pages = 0, None, 0
     while pages < 20:
         page = run(store.audit.recent_events(EventFilter(tenant="default", actor="nobody", before=before)))
-        found, before, pages = found + len(page.events), page.before, pages + 1
+        result, before, pages = result + len(page.events), page.before, pages + 1
         if before is None:
             break
-    assert (found, pages > 2, before) == (0, True, None), "the search ends, a few rows at a time"
+    assert (result, pages > 2, before) == (0, True, None), "the search ends, a few rows at a time"
 
 
 @pytest.mark.parametrize("tenant", ["default", "*"])
@@ -137,6 +137,6 @@ def test_young_queue_has_an_age(store: Store, monkeypatch: pytest.MonkeyPatch) -
     forward(store, 60)
     put(store, spec(queue="young"), spec(queue="young", run_at=LATER))
     forward(store, 5)
-    found = queues(store, "default")
-    assert found["old"].oldest_age_s == pytest.approx(65, abs=1)
-    assert found["young"].oldest_age_s == pytest.approx(5, abs=1)
+    result = queues(store, "default")
+    assert result["old"].oldest_age_s == pytest.approx(65, abs=1)
+    assert result["young"].oldest_age_s == pytest.approx(5, abs=1)

@@ -215,8 +215,8 @@ def test_batch_of_many_jobs_is_checked_per_job(store: Store) -> None:
     assert {(answer.job_id, answer.n) for answer in answers if answer.fate == "kept"} == {(each, 2) for each in kept}
     assert {answer.value for answer in answers if answer.fate == "kept"} == {"before"}
     for each in held:
-        found = [step.value for step in steps(store, each.id, tenant=each.tenant)]
-        assert found == ([] if each.id in gone else [each.id, "before" if each.id in kept else each.id])
+        result = [step.value for step in steps(store, each.id, tenant=each.tenant)]
+        assert result == ([] if each.id in gone else [each.id, "before" if each.id in kept else each.id])
 
 
 def test_empty_batch_of_steps_is_accepted(store: Store) -> None:

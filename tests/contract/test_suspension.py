@@ -86,9 +86,9 @@ def test_sleep_suspends_and_resumes_the_job(store: Store, end: Settle) -> None:
     now = forward(store)
     job_id, held = running(store)
     assert end(store, held.lease, sleeps(held, 90.5)) == []
-    found = job(store, job_id)
+    stored = job(store, job_id)
     wakes = now + timedelta(seconds=90.5)
-    assert (found.state, found.due_at, found.retries, found.error_code) == (State.RETRY_WAITING, wakes, 0, None)
+    assert (stored.state, stored.due_at, stored.retries, stored.error_code) == (State.RETRY_WAITING, wakes, 0, None)
     (step,) = steps(store, job_id)
     assert (step.kind, step.name, step.wake_at, step.over, step.attempt) == ("sleep", "nap", wakes, False, 1)
     assert types_of(store, job_id) == ["enqueue", "take", "snooze"]
@@ -243,21 +243,21 @@ def test_batch_with_every_kind_of_end(store: Store, end: Settle) -> None:
     stale = end(store, lease, *(ends[chosen[each.id]](each) for each in reversed(held)))
     assert set(stale) == {job_id for job_id, n in chosen.items() if n == 6}
     for each in held:
-        n, found = chosen[each.id], job(store, each.id)
+        n, result = chosen[each.id], job(store, each.id)
         mine = [(step.kind, step.over) for step in steps(store, each.id)]
         received = n == 5 and each.tenant == "acme"
         state = [
             *(State.SUCCEEDED, State.RETRY_WAITING, State.RETRY_WAITING, State.WAITING_FOR_APPROVAL),
             *(State.DEAD_LETTER, State.QUEUED if received else State.RETRY_WAITING, State.IN_PROGRESS),
         ][n]
-        assert (n, found.state) == (n, state)
+        assert (n, result.state) == (n, state)
         expected: list[list[tuple[str, bool]]] = [
             *([], [("sleep", False)], [("event", False)], [("patch", True), ("approval", False)]),
             *([], [("event", received)], []),
         ]
         assert mine == expected[n]
         due = {1: now + timedelta(seconds=10), 2: now + timedelta(seconds=20)}.get(n)
-        assert n not in (1, 2) or found.due_at == due
+        assert n not in (1, 2) or result.due_at == due
         if n == 3:
             opened = approval(store, ask_ids[each.id])
             assert (opened.job_id, opened.tenant, opened.n, opened.state) == (each.id, each.tenant, 8, "open")
@@ -294,8 +294,8 @@ def test_approval_request_is_stored_unchanged(store: Store, end: Settle) -> None
     spans = (opened.expires_at, opened.remind_at, opened.escalate_at)
     assert spans == tuple(now + timedelta(seconds=each) for each in (3600.5, 60, 120))
     assert (opened.reminders, opened.escalated_at) == (0, None)
-    found = job(store, job_id)
-    assert (found.state, found.due_at, found.finished_at) == (State.WAITING_FOR_APPROVAL, None, None)
+    stored = job(store, job_id)
+    assert (stored.state, stored.due_at, stored.finished_at) == (State.WAITING_FOR_APPROVAL, None, None)
     (step,) = steps(store, job_id)
     assert (step.n, step.kind, step.name, step.over, step.wake_at) == (4, "approval", "pay", False, None)
     assert history(store, job_id)[-1].meta == {"approval": "pay", "approval_id": approval_id}
@@ -313,10 +313,10 @@ def test_approval_enqueues_its_notification_job(store: Store, end: Settle) -> No
         (notice,) = claim(store, open_lease(store), 5, queues=[held.queue])
         assert (notice.kind, notice.tenant, notice.parent_id) == ("tell_people", "acme", job_id)
         assert notice.correlation_id == (correlation or job_id)
-        found = job(store, notice.id)
-        assert (found.enqueued_by, found.source_system) == ("approval release", "holdfast")
-        payloads.append(found.payload)
-        assert found.payload == {"notice": {"approval_id": approval_id, "what": "asked", "number": 0}}
+        stored = job(store, notice.id)
+        assert (stored.enqueued_by, stored.source_system) == ("approval release", "holdfast")
+        payloads.append(stored.payload)
+        assert stored.payload == {"notice": {"approval_id": approval_id, "what": "asked", "number": 0}}
     assert len(payloads) == 2
 
 
@@ -344,8 +344,8 @@ def test_wait_fulfilled_meanwhile_resumes_at_once(store: Store, end: Settle, tim
     (known,) = steps(store, job_id)
     assert send(store, data={"order": 7}).woke == 0
     end(store, again.lease, waits(again, until=known.wake_at))
-    found = job(store, job_id)
-    assert (found.state, found.due_at) == (State.QUEUED, None)
+    stored = job(store, job_id)
+    assert (stored.state, stored.due_at) == (State.QUEUED, None)
     assert types_of(store, job_id)[-2:] == ["snooze", "due"]
     third = take(store, queues=[held.queue])
     assert third.attempt == 3

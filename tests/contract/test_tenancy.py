@@ -69,8 +69,8 @@ def test_reads_return_nothing_of_another_tenant(store: Store, theirs: Theirs) ->
         assert run(store.jobs.result(job_id, MINE)) is None
     assert run(store.jobs.counts(MINE)) == {}
     assert read_events(store, tenant=MINE) == []
-    found = run(store.health.get(MINE))
-    assert (found.backlog, found.in_progress, found.lease_active, found.waiting_kinds) == (0, 0, 0, ())
+    result = run(store.health.get(MINE))
+    assert (result.backlog, result.in_progress, result.lease_active, result.waiting_kinds) == (0, 0, 0, ())
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_reads_return_nothing_of_another_tenant(store: Store, theirs: Theirs) ->
 def test_no_filter_lists_jobs_of_another_tenant(store: Store, theirs: Theirs, wanted: JobFilter) -> None:
     assert store.run(store.jobs.list(wanted)) == []
     mine = put_one(store, tenant=MINE, tags=("t",), agent="a", correlation_id="c")
-    found = [job.id for job in store.run(store.jobs.list(wanted))]
-    assert found in ([mine], [])
-    assert theirs.queued not in found
+    result = [job.id for job in store.run(store.jobs.list(wanted))]
+    assert result in ([mine], [])
+    assert theirs.queued not in result
 
 
 def test_writes_do_not_find_jobs_of_another_tenant(store: Store, by_hand: ByHand, theirs: Theirs) -> None:

@@ -58,8 +58,8 @@ def test_python_refuses_times_out_of_range(app: App, entry_point: str) -> None:
 
 def test_times_just_in_range_are_stored_unchanged(app: App) -> None:
     for at in (datetime(9999, 12, 31, tzinfo=UTC), datetime(1, 1, 2, tzinfo=UTC)):
-        found = app.jobs.get(app.enqueue("work", deadline=at).id)
-        assert found.deadline_at == at
+        stored = app.jobs.get(app.enqueue("work", deadline=at).id)
+        assert stored.deadline_at == at
     app.close()
 
 

@@ -128,10 +128,10 @@ def test_expiry_fails_jobs_not_started_in_time(store: Store) -> None:
     end = forward(store, 10)
     assert expire(store) == 3
     for job_id in (queued, scheduled, waiting):
-        found = job(store, job_id)
-        assert (found.state, found.finished_at, found.due_at) == (State.FAILED, end, None)
-        assert found.error_code == "deadline_passed"
-        assert found.error_message
+        stored = job(store, job_id)
+        assert (stored.state, stored.finished_at, stored.due_at) == (State.FAILED, end, None)
+        assert stored.error_code == "deadline_passed"
+        assert stored.error_message
         last = history(store, job_id)[-1]
         assert (last.type, last.meta["error_code"]) == ("expire", "deadline_passed")
     assert state_of(store, held) == State.IN_PROGRESS, "a job started in time may finish"

@@ -86,9 +86,9 @@ def test_plain_role_finds_a_token_by_hash_and_lists_none(owned_databases: OwnedD
         with psycopg.connect(url, autocommit=True) as connection:
             ensure_roles(connection, "holdfast_viewer")
         with closing(open_store(as_role(url, "holdfast_viewer"))) as viewer:
-            found = viewer.run(viewer.tokens.find(hash_of(mine)))
-            assert found is not None
-            assert found.tenant == "acme"
+            result = viewer.run(viewer.tokens.find(hash_of(mine)))
+            assert result is not None
+            assert result.tenant == "acme"
             assert viewer.run(viewer.tokens.find(hash_of(whole))) is not None
             viewer.run(viewer.tokens.used(hash_of(mine)))
             session, opened = open_session(viewer, mine)

@@ -87,16 +87,16 @@ class Attempts:
             try:
                 if before is not None:
                     self.connection.execute("select set_config(%s, %s, true)", before)
-                found = self.connection.execute(statement)
+                rows = self.connection.execute(statement)
                 self.connection.execute("set constraints all immediate")
             except psycopg.Error as error:
                 return str(error)
-            return None if found.rowcount else "no row"
+            return None if rows.rowcount else "no row"
 
 
 @pytest.mark.slow
 def test_no_setting_weakens_a_refusal(owned_postgres_url: str) -> None:
-    found = settings()
+    result = settings()
     with closing(open_store(owned_postgres_url)) as store, closing(PostgresByHand(owned_postgres_url)) as owner:
         _populate(store, owner)
         store.run(store.audit.seal("tests"))
@@ -113,7 +113,7 @@ def test_no_setting_weakens_a_refusal(owned_postgres_url: str) -> None:
                     if table in constant:
                         continue
                     constant.add(table)
-                for name, value in found:
+                for name, value in result:
                     change = f"set_config('{name}', '{value}', true)"
                     tries: list[tuple[str, tuple[str, str] | None]] = [
                         (written(statement, f"{change} = '{value}'"), None),

@@ -39,8 +39,8 @@ EVENING = datetime(2026, 11, 20, 23, 0, tzinfo=UTC)
 
 
 def total(store: Store, tenant: str = "*") -> Usage:
-    (found,) = store.run(store.usage.list((), tenant))
-    return found
+    (result,) = store.run(store.usage.list((), tenant))
+    return result
 
 
 def count(store: Store, page: int = 2000) -> int:
@@ -88,12 +88,12 @@ def test_sums_equal_the_ledger(store: Store) -> None:
     assert store.run(store.usage.count()) == 0, "counting has not been started"
     events = read_events(store)
     assert count(store, 7) == len(events)
-    found = total(store)
+    result = total(store)
     event_types = Counter(event.type for event in events)
-    assert (found.enqueued, found.started) == (event_types["enqueue"], event_types["take"] + event_types["start"])
-    assert (found.succeeded, found.failed, found.dead) == (5, event_types["fail"], 1)
-    assert (found.crashed, found.cancelled, found.expired) == (1, 1, 1)
-    assert found.cost == pytest.approx(5 * 1.25 + 0.1 + 0.3, abs=1e-9)
+    assert (result.enqueued, result.started) == (event_types["enqueue"], event_types["take"] + event_types["start"])
+    assert (result.succeeded, result.failed, result.dead) == (5, event_types["fail"], 1)
+    assert (result.crashed, result.cancelled, result.expired) == (1, 1, 1)
+    assert result.cost == pytest.approx(5 * 1.25 + 0.1 + 0.3, abs=1e-9)
     # Waits: five jobs of a minute, one of 70 seconds, its retry of five seconds after it was due; none for the lost job
     # and the one that waits for approval; 37 seconds for the rescheduled one after its time.
     acme = total(store, "acme")
@@ -101,7 +101,7 @@ def test_sums_equal_the_ledger(store: Store) -> None:
     assert acme.wait_time == pytest.approx(60 + 70 + 5, abs=0.01)
     everything = store.run(store.usage.list(("tenant", "kind", "day"), "*"))
     assert len(everything) == 6
-    assert sum(each.enqueued for each in everything) == found.enqueued
+    assert sum(each.enqueued for each in everything) == result.enqueued
     (mail,) = store.run(store.usage.list(("kind",), "default", since=EVENING.date(), until=EVENING.date(), kind="mail"))
     assert (mail.kind, mail.day, mail.enqueued, mail.run_time, mail.wait_time) == ("mail", None, 4, 40.0, 240.0)
     put_off = total(store, "default").wait_time - 240
@@ -136,9 +136,9 @@ def test_sums_survive_the_purge_of_jobs(store: Store) -> None:
     forward(store, 30)
     assert before["purge"] + sweep(store)["purge"] == 5
     count(store)
-    found = total(store)
-    assert (found.succeeded, found.cost) == (5, 0.5)
-    assert replace(found, enqueued=0) == replace(total(store, "default"), enqueued=0)
+    result = total(store)
+    assert (result.succeeded, result.cost) == (5, 0.5)
+    assert replace(result, enqueued=0) == replace(total(store, "default"), enqueued=0)
 
 
 def test_invalid_groups_days_and_costs_are_refused() -> None:

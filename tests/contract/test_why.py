@@ -39,13 +39,13 @@ pytestmark = pytest.mark.req("HF-2")
 
 def why_of(store: Store, job_id: str, tenant: str = "default") -> Why:
     """`why` of a job; the page of the job, which reads everything at once, must give the same reasons."""
-    found = store.run(why(store, job_id, tenant))
+    result = store.run(why(store, job_id, tenant))
     seen = store.run(view(store, job_id, tenant, 5))
     assert seen is not None
     assert seen.story == store.run(story(store, job_id, tenant))
-    expected = [] if found.job.state is State.SUCCEEDED else found.reasons
+    expected = [] if result.job.state is State.SUCCEEDED else result.reasons
     assert [each.code for each in seen.reasons] == [each.code for each in expected]
-    return found
+    return result
 
 
 def codes(store: Store, job_id: str, tenant: str = "default") -> list[str]:
@@ -54,14 +54,14 @@ def codes(store: Store, job_id: str, tenant: str = "default") -> list[str]:
 
 def only(store: Store, job_id: str, code: str) -> Reason:
     """The only reason, apart from the missing worker."""
-    found = why_of(store, job_id).reasons
-    assert [reason.code for reason in found] in ([code], [code, "no_worker"]), found
-    return found[0]
+    result = why_of(store, job_id).reasons
+    assert [reason.code for reason in result] in ([code], [code, "no_worker"]), result
+    return result[0]
 
 
 def reason(store: Store, job_id: str, code: str, tenant: str = "default") -> Reason:
-    (found,) = [each for each in why_of(store, job_id, tenant).reasons if each.code == code]
-    return found
+    (result,) = [each for each in why_of(store, job_id, tenant).reasons if each.code == code]
+    return result
 
 
 def serve(store: Store, *, tenant: str = "*", label: str = "worker", **serves: Any) -> str:
@@ -79,9 +79,9 @@ def test_reasons_of_finished_jobs(store: Store) -> None:
     forward(store, 600)
     store.run(store.leases.promote())
     work(store, BROKEN)
-    found = only(store, dead, "dead_letter")
-    assert "all of its 2 attempts failed; the last time broken: it broke" in found.says
-    assert f"redrive {dead}" in (found.change or "")
+    cause = only(store, dead, "dead_letter")
+    assert "all of its 2 attempts failed; the last time broken: it broke" in cause.says
+    assert f"redrive {dead}" in (cause.change or "")
     final = put_one(store)
     work(store, FINAL)
     assert "an error that is not retried" in only(store, final, "dead_letter").says
@@ -107,10 +107,10 @@ def test_reasons_of_finished_jobs(store: Store) -> None:
     old = put_one(store, retry_as="new_job")
     settle(store, take(store), BROKEN)
     (_, new) = store.run(store.jobs.chain(old, "default"))
-    found = only(store, old, "retried_as_new_job")
-    assert f"retried as job {new.id}, which is queued" in found.says
-    assert found.change is not None
-    assert f"holdfast why {new.id}" in found.change
+    cause = only(store, old, "retried_as_new_job")
+    assert f"retried as job {new.id}, which is queued" in cause.says
+    assert cause.change is not None
+    assert f"holdfast why {new.id}" in cause.change
     with pytest.raises(NotFound):
         why_of(store, old, "acme")
 
@@ -121,11 +121,11 @@ def test_reasons_of_claimed_jobs(store: Store) -> None:
     lease = open_lease(store, "worker-7", ttl=30)
     claim(store, lease)
     claim(store, lease, begin=False)
-    found = only(store, running, "running")
-    assert "in attempt 1" in found.says
-    assert "by worker-7" in found.says
-    assert "last heartbeat" in found.says
-    assert "overdue" not in found.says
+    cause = only(store, running, "running")
+    assert "in attempt 1" in cause.says
+    assert "by worker-7" in cause.says
+    assert "last heartbeat" in cause.says
+    assert "overdue" not in cause.says
     forward(store, 20)
     late = only(store, running, "running")
     assert "20 s ago, and the next one is overdue; without another one the job is taken over after" in late.says
@@ -149,10 +149,10 @@ def test_reasons_of_delayed_jobs(store: Store) -> None:
 
     again = put_one(store)
     work(store, BROKEN)
-    found = only(store, again, "retry_waiting")
-    assert "broken: it broke" in found.says
-    assert "1 of 9 retries" in found.says
-    assert found.facts["error_code"] == "broken"
+    cause = only(store, again, "retry_waiting")
+    assert "broken: it broke" in cause.says
+    assert "1 of 9 retries" in cause.says
+    assert cause.facts["error_code"] == "broken"
     store.run(store.jobs.operate("cancel", [again], None, "ada", "default"))
 
     asleep, stopped = put_one(store), put_one(store)
@@ -184,11 +184,11 @@ def test_reasons_of_suspended_jobs(store: Store) -> None:
         assert says in only(store, job_id, code).says
     approval = asking(store, approvers=("ada", "bob"), quorum=2, summary="Pay 7,000?", not_requester=True)
     store.run(store.approvals.decide(approval.id, ballot("ada"), "default"))
-    found = only(store, approval.job_id, "waiting_for_approval")
-    assert "Pay 7,000?" in found.says
-    assert "ada, bob may decide, but not" in found.says
-    assert "1 of 2 approvals" in found.says
-    assert f"approvals approve {approval.id}" in (found.change or "")
+    cause = only(store, approval.job_id, "waiting_for_approval")
+    assert "Pay 7,000?" in cause.says
+    assert "ada, bob may decide, but not" in cause.says
+    assert "1 of 2 approvals" in cause.says
+    assert f"approvals approve {approval.id}" in (cause.change or "")
     denied = asking(store)
     store.run(store.approvals.decide(denied.id, ballot("eve", verdict="deny"), "default"))
     assert "denied by eve" in only(store, denied.job_id, "denied").says
@@ -204,16 +204,16 @@ def test_reasons_of_held_jobs(store: Store, by_hand: ByHand) -> None:
     store.run(store.agents.disable("planner", "it loops", "ada", "default"))
     assert "agent_disabled" in codes(store, job_id)
     claim(store, open_lease(store))
-    found = only(store, job_id, "agent_disabled")
-    assert "disabled by ada" in found.says
-    assert found.says.endswith("it loops")
-    assert found.change == "holdfast agents enable planner"
+    cause = only(store, job_id, "agent_disabled")
+    assert "disabled by ada" in cause.says
+    assert cause.says.endswith("it loops")
+    assert cause.change == "holdfast agents enable planner"
     parked = put_one(store)
     never = "4102444800000000" if store.embedded else "'2100-01-01'"
     with unguarded(by_hand, "job_state"):  # as a later version may do
         by_hand.execute(f"""update job_state set due_at = {never}, note = '{{"held": "moon"}}' where id = '{parked}'""")
-    found = only(store, parked, "held")
-    assert (found.says, found.facts) == ("it is held back (moon)", {"held": "moon"})
+    cause = only(store, parked, "held")
+    assert (cause.says, cause.facts) == ("it is held back (moon)", {"held": "moon"})
 
 
 @pytest.mark.req("DP-6", "JF-1")
@@ -235,10 +235,10 @@ def test_reasons_of_jobs_without_a_worker(store: Store) -> None:
     claim(store, lease)
     behind, urgent = put_one(store), put_one(store, priority=5)
     assert "all of their 1 slots in use" in only(store, urgent, "workers_busy").says
-    found = {each.code: each for each in why_of(store, behind).reasons}
-    assert found.keys() == {"workers_busy", "jobs_ahead"}
-    assert "1 job is before it" in found["jobs_ahead"].says
-    assert found["jobs_ahead"].change == f"holdfast jobs move {behind} --first"
+    result = {each.code: each for each in why_of(store, behind).reasons}
+    assert result.keys() == {"workers_busy", "jobs_ahead"}
+    assert "1 job is before it" in result["jobs_ahead"].says
+    assert result["jobs_ahead"].change == f"holdfast jobs move {behind} --first"
     serve(store, slots=8)
     assert codes(store, urgent) == ["next"]
 

@@ -12,8 +12,8 @@ from tests.support.databases import TemplateDatabases
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def kind(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
+    result: str = request.param
+    return result
 
 
 @pytest.fixture

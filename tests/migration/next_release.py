@@ -16,8 +16,8 @@ MORE = Script("9999_more", "create table more (n integer not null);\ncreate inde
 
 
 def plan_of(store: Store) -> Plan:
-    found: Plan = vars(store)["_plan"]
-    return found
+    result: Plan = vars(store)["_plan"]
+    return result
 
 
 def use(store: Store, plan: Plan) -> None:

@@ -30,8 +30,8 @@ def listed(code: CodeFiles) -> list[Path]:
 
 def test_every_code_file_is_listed_once() -> None:
     paths = sorted([*listed(POSTGRES), *listed(SQLITE)])
-    found = sorted(path for path in PACKAGE.rglob("*.sql") if path.parent.name != "migrations")
-    assert paths == found
+    result = sorted(path for path in PACKAGE.rglob("*.sql") if path.parent.name != "migrations")
+    assert paths == result
 
 
 def test_every_feature_folder_is_listed_once() -> None:

@@ -66,5 +66,5 @@ def test_concurrent_migrations_all_succeed(empty_url: str, other_url: str, state
     assert applied(empty_url) == applied(other_url)
     with closing(open_store(empty_url)) as store:
         assert store.schema().current
-        found = [store.run(store.jobs.get(job_id, "default")) for job_id in ids]
-        assert all(found)
+        result = [store.run(store.jobs.get(job_id, "default")) for job_id in ids]
+        assert all(result)

@@ -31,8 +31,8 @@ PAGE = 50
 
 @pytest.fixture(params=["owner", "superuser"])
 def role(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
+    result: str = request.param
+    return result
 
 
 @pytest.fixture(params=["auto", "force_generic_plan"])
