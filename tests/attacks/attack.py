@@ -34,12 +34,22 @@ def each(name: str, sqlite: str, postgres: str, *, says: str | tuple[str, str]) 
     return Attack(name, (sqlite,) if sqlite else (), (postgres,) if postgres else (), _pair(says))
 
 
+def update(table: str, key: str, name: str, columns: str, row: str, *, says: str | tuple[str, str]) -> Attack:
+    """An attack that sets columns of the row whose key is the parameter `row`."""
+    return both(name, f"update {table} set {columns} where {key} = :{row}", says=says)
+
+
 def only_sqlite(name: str, *sql: str, says: str) -> Attack:
     return Attack(name, sql, (), (says, says))
 
 
 def only_postgres(name: str, *sql: str, says: str) -> Attack:
     return Attack(name, (), sql, (says, says))
+
+
+def immutable(text: str) -> tuple[str, str]:
+    """A refusal with the same text on both stores; SQLite puts its code before it."""
+    return f"immutable: {text}", text
 
 
 def _pair(says: str | tuple[str, str]) -> tuple[str, str]:

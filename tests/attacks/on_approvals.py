@@ -7,23 +7,19 @@ and `:waiting` one that waits for an event (2). `:told` is an application event.
 
 from __future__ import annotations
 
-from tests.attacks.attack import NOW, both, each, only_postgres, only_sqlite
+from functools import partial
+
+from tests.attacks.attack import NOW, both, each, immutable, only_postgres, only_sqlite, update
 
 _UNDECIDED = "illegal transition waiting_for_approval -> queued: its approval has no such decision"
 _UNDENIED = "illegal transition waiting_for_approval -> failed: its approval has no such decision"
-_DECIDED = (
-    "immutable: the request and a closed approval never change",
-    "the request and a closed approval never change",
-)
+_DECIDED = immutable("the request and a closed approval never change")
 _TIMES = (
     "immutable: the times of an approval cannot differ from the request",
     "its times cannot differ from the request",
 )
 _UNJUSTIFIED = ("illegal transition of an approval: the votes do not justify it", "the votes do not justify it")
-_OPENED = (
-    "immutable: only the job that waits for it can open an approval",
-    "only the job that waits for it can open an approval",
-)
+_OPENED = immutable("only the job that waits for it can open an approval")
 _VOTER = ("immutable: only approvers can vote, once each", "only approvers can vote, once each, while it is open")
 _VOTED = ("immutable: votes are never changed", "vote: rows are never changed (update refused)")
 _USED = (
@@ -32,10 +28,7 @@ _USED = (
 )
 _FINISHED = ("immutable: a finished step cannot be written again", "has finished and cannot be written again")
 _SENT = ("immutable: application events are never changed", "app_event: rows are never changed (update refused)")
-_APPROVAL = (
-    "immutable: only the decision of its approval can finish this step",
-    "only the decision of its approval can finish this step",
-)
+_APPROVAL = immutable("only the decision of its approval can finish this step")
 
 _CONTINUE = "state = 'queued', approval_id = null"
 _FAIL = f"state = 'failed', approval_id = null, finished_at = {NOW}, error_code = '{{}}', error_message = 'y'"
@@ -45,36 +38,32 @@ _NEW_APPROVAL = (
 _WAITS = "state = 'waiting_for_approval', lease = null, settled_by = :lease"
 _WAIT = f"update job_state set {_WAITS}, approval_id = {{}} where id = :running"
 
+_state = partial(update, "job_state", "id")
+_approval = partial(update, "approval", "id")
+_vote = partial(update, "vote", "approval_id")
+_step = partial(update, "step", "job_id")
+_event = partial(update, "app_event", "id")
+
 # -- leaving an approval without a decision (CX-1, CX-7) --------------------------------------------------------------
 
 UNDECIDED = [
-    both("approve by changing only the state", f"update job_state set {_CONTINUE} where id = :asking", says=_UNDECIDED),
-    both(
+    _state("approve by changing only the state", _CONTINUE, "asking", says=_UNDECIDED),
+    _state(
         "approve and keep the approval",
-        "update job_state set state = 'queued' where id = :asking",
+        "state = 'queued'",
+        "asking",
         says=(
             "immutable: approval_id must be cleared",
             "approval_id must be cleared when the job leaves waiting_for_approval",
         ),
     ),
-    both(
-        "deny by changing only the state",
-        f"update job_state set {_FAIL.format('denied')} where id = :asking",
-        says=_UNDENIED,
-    ),
-    both(
-        "expire an approval by changing only the state",
-        f"update job_state set {_FAIL.format('approval_expired')} where id = :asking",
-        says=_UNDENIED,
-    ),
-    both(
-        "claim a deadline that has not passed",
-        f"update job_state set {_FAIL.format('deadline_passed')} where id = :asking",
-        says=_UNDENIED,
-    ),
-    both(
+    _state("deny by changing only the state", _FAIL.format("denied"), "asking", says=_UNDENIED),
+    _state("expire an approval by changing only the state", _FAIL.format("approval_expired"), "asking", says=_UNDENIED),
+    _state("claim a deadline that has not passed", _FAIL.format("deadline_passed"), "asking", says=_UNDENIED),
+    _state(
         "wait for another approval",
-        "update job_state set approval_id = :decided where id = :asking",
+        "approval_id = :decided",
+        "asking",
         says=("immutable: a job waits for one approval", "and cannot wait for another one"),
     ),
     both(
@@ -95,22 +84,20 @@ UNDECIDED = [
         f"update job_state set {_CONTINUE} where id = :asking",
         says=_UNJUSTIFIED,
     ),
-    both(
+    _approval(
         "mark an approval as denied without a vote",
-        f"update approval set state = 'denied', decided_at = {NOW} where id = :approval",
+        f"state = 'denied', decided_at = {NOW}",
+        "approval",
         says=_UNJUSTIFIED,
     ),
-    both(
-        "expire an approval early",
-        f"update approval set state = 'expired', decided_at = {NOW} where id = :approval",
-        says=_UNJUSTIFIED,
-    ),
-    both(
+    _approval("expire an approval early", f"state = 'expired', decided_at = {NOW}", "approval", says=_UNJUSTIFIED),
+    _approval(
         "withdraw an approval while its job waits",
-        f"update approval set state = 'withdrawn', decided_at = {NOW} where id = :approval",
+        f"state = 'withdrawn', decided_at = {NOW}",
+        "approval",
         says=_UNJUSTIFIED,
     ),
-    both("decide without a time", "update approval set state = 'approved' where id = :approval", says=_UNJUSTIFIED),
+    _approval("decide without a time", "state = 'approved'", "approval", says=_UNJUSTIFIED),
 ]
 
 # -- approvals (CX-5) ------------------------------------------------------------------------------------------------
@@ -145,28 +132,12 @@ APPROVALS = [
         )
         for column, (sqlite, postgres) in _REQUEST.items()
     ),
-    both(
-        "open a decided approval again",
-        "update approval set state = 'open', decided_at = null where id = :decided",
-        says=_DECIDED,
-    ),
-    both("change a decision", "update approval set state = 'denied' where id = :decided", says=_DECIDED),
-    both("change the time of a decision", f"update approval set decided_at = {NOW} where id = :decided", says=_DECIDED),
-    both(
-        "postpone the expiry of an approval",
-        "update approval set expires_at = :later where id = :approval",
-        says=_TIMES,
-    ),
-    both(
-        "bring the expiry of an approval forward",
-        f"update approval set expires_at = {NOW} where id = :approval",
-        says=_TIMES,
-    ),
-    both(
-        "escalate an approval early",
-        f"update approval set escalated_at = {NOW}, escalate_at = null where id = :approval",
-        says=_TIMES,
-    ),
+    _approval("open a decided approval again", "state = 'open', decided_at = null", "decided", says=_DECIDED),
+    _approval("change a decision", "state = 'denied'", "decided", says=_DECIDED),
+    _approval("change the time of a decision", f"decided_at = {NOW}", "decided", says=_DECIDED),
+    _approval("postpone the expiry of an approval", "expires_at = :later", "approval", says=_TIMES),
+    _approval("bring the expiry of an approval forward", f"expires_at = {NOW}", "approval", says=_TIMES),
+    _approval("escalate an approval early", f"escalated_at = {NOW}, escalate_at = null", "approval", says=_TIMES),
     both(
         "open an approval for a job that does not wait",
         f"{_NEW_APPROVAL} values (:unknown, 'default', :queued, 1, 'x', 'x', 'x', 'x', {NOW}, 'open', null)",
@@ -220,9 +191,9 @@ _VOTE = "insert into vote (approval_id, tenant, person, verdict, how, at)"
 _TOKEN = "insert into approval_token (hash, tenant, approval_id, issued_by, issued_at, used_at)"
 
 VOTES = [
-    both("change the verdict of a vote", "update vote set verdict = 'deny' where approval_id = :approval", says=_VOTED),
-    both("change the comment of a vote", "update vote set comment = 'never' where approval_id = :decided", says=_VOTED),
-    both("change the person of a vote", "update vote set person = 'bob' where approval_id = :approval", says=_VOTED),
+    _vote("change the verdict of a vote", "verdict = 'deny'", "approval", says=_VOTED),
+    _vote("change the comment of a vote", "comment = 'never'", "decided", says=_VOTED),
+    _vote("change the person of a vote", "person = 'bob'", "approval", says=_VOTED),
     both(
         "vote as a person who is not an approver",
         f"{_VOTE} values (:approval, 'default', 'mallory', 'approve', 'sql', {NOW})",
@@ -335,27 +306,21 @@ _STEP = "insert into step (job_id, n, tenant, name, kind, value, attempt, starte
 _FORGED = '{"approval_id": "x", "state": "approved", "votes": []}'
 
 STEPS = [
-    both("change the value of a finished step", "update step set value = '2' where job_id = :running", says=_FINISHED),
+    _step("change the value of a finished step", "value = '2'", "running", says=_FINISHED),
     both(
         "encrypt the plain value of a finished step",
         """update step set value = '{"$holdfast":{"key":"k2","sealed":"BBBB"}}' where job_id = :running""",
         says=_FINISHED,
     ),
-    both("reopen a finished step", "update step set ended_at = null where job_id = :running", says=_FINISHED),
-    both("rename a finished step", "update step set name = 'x' where job_id = :running", says=_FINISHED),
-    both("rename a wait", "update step set name = 'refunded' where job_id = :waiting", says=_FINISHED),
-    both(
-        "turn a wait into a step",
-        "update step set kind = 'step', wanted = null where job_id = :waiting",
-        says=_FINISHED,
-    ),
-    both("renumber a wait", "update step set n = 7 where job_id = :waiting", says=_FINISHED),
-    both("move a wait to another job", "update step set job_id = :queued where job_id = :waiting", says=_FINISHED),
-    both("move a wait to another tenant", "update step set tenant = 'acme' where job_id = :waiting", says=_FINISHED),
-    both(
-        "forge the decision that the handler reads",
-        f"update step set value = '{_FORGED}', ended_at = {NOW} where job_id = :asking",
-        says=_APPROVAL,
+    _step("reopen a finished step", "ended_at = null", "running", says=_FINISHED),
+    _step("rename a finished step", "name = 'x'", "running", says=_FINISHED),
+    _step("rename a wait", "name = 'refunded'", "waiting", says=_FINISHED),
+    _step("turn a wait into a step", "kind = 'step', wanted = null", "waiting", says=_FINISHED),
+    _step("renumber a wait", "n = 7", "waiting", says=_FINISHED),
+    _step("move a wait to another job", "job_id = :queued", "waiting", says=_FINISHED),
+    _step("move a wait to another tenant", "tenant = 'acme'", "waiting", says=_FINISHED),
+    _step(
+        "forge the decision that the handler reads", f"value = '{_FORGED}', ended_at = {NOW}", "asking", says=_APPROVAL
     ),
     both(
         "insert a decided approval step",
@@ -386,27 +351,12 @@ STEPS = [
     both(
         "delete a step of a running job",
         "delete from step where job_id = :running",
-        says=(
-            "immutable: only the steps of dead letters can be deleted",
-            "only the steps of dead letters can be deleted",
-        ),
+        says=immutable("only the steps of dead letters can be deleted"),
     ),
     only_postgres("truncate the steps", "truncate step", says="step: rows are never changed (truncate refused)"),
-    both(
-        "change the data of an application event",
-        """update app_event set data = '{"sum": 1}' where id = :told""",
-        says=_SENT,
-    ),
-    both(
-        "change the sender of an application event",
-        "update app_event set sent_by = 'mallory' where id = :told",
-        says=_SENT,
-    ),
-    both(
-        "move an application event to another tenant",
-        "update app_event set tenant = 'acme' where id = :told",
-        says=_SENT,
-    ),
+    _event("change the data of an application event", """data = '{"sum": 1}'""", "told", says=_SENT),
+    _event("change the sender of an application event", "sent_by = 'mallory'", "told", says=_SENT),
+    _event("move an application event to another tenant", "tenant = 'acme'", "told", says=_SENT),
     only_sqlite(
         "replace an application event",
         "insert or replace into app_event (id, tenant, name, data, sent_by, sent_at)"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import NOW, STATE, both, only_postgres, only_sqlite
+from functools import partial
 
-_BY_TRIGGERS = ("immutable: job_state is written by triggers only", "job_state is written by triggers only")
+from tests.attacks.attack import NOW, STATE, both, immutable, only_postgres, only_sqlite, update
+
+_BY_TRIGGERS = immutable("job_state is written by triggers only")
 _EXISTS = ("already exists: there is a job with this id", "job_state is written by triggers only")
 _IDENTITY = (
     "immutable: number, id, tenant, kind, agent, executor and crash limit never change",
     "id, tenant, kind, agent, executor and crash limit",
 )
+_change = partial(update, "job_state", "id")
 
 # -- the row itself (CX-1) -----------------------------------------------------------------------------------
 
@@ -79,11 +82,11 @@ ROWS = [
         f"update or ignore job_state set state = 'succeeded', finished_at = {NOW} where id = :queued",
         says="illegal transition queued -> succeeded",
     ),
-    both("move a state to another tenant", "update job_state set tenant = 'acme' where id = :queued", says=_IDENTITY),
-    both("change the kind of a state", "update job_state set kind = 'evil' where id = :queued", says=_IDENTITY),
-    both("give a state another id", "update job_state set id = :unknown where id = :queued", says=_IDENTITY),
-    both("send a job to another executor", "update job_state set executor = 'mine' where id = :queued", says=_IDENTITY),
-    both("allow more crashes", "update job_state set max_crashes = 100 where id = :running", says=_IDENTITY),
+    _change("move a state to another tenant", "tenant = 'acme'", "queued", says=_IDENTITY),
+    _change("change the kind of a state", "kind = 'evil'", "queued", says=_IDENTITY),
+    _change("give a state another id", "id = :unknown", "queued", says=_IDENTITY),
+    _change("send a job to another executor", "executor = 'mine'", "queued", says=_IDENTITY),
+    _change("allow more crashes", "max_crashes = 100", "running", says=_IDENTITY),
     only_sqlite(
         "replace a state with another job's id",
         "update or replace job_state set id = :leased where id = :queued",
@@ -102,114 +105,60 @@ _COUNTED = ("immutable: attempt cannot change; only starting a job adds one", "a
 _ENDED = f"lease = null, settled_by = :lease, finished_at = {NOW}"
 
 INVARIANTS = [
-    both(
-        "clear the end of a succeeded job",
-        "update job_state set finished_at = null where id = :succeeded",
-        says="finished_iff_terminal",
-    ),
-    both(
-        "clear the end of a dead letter",
-        "update job_state set finished_at = null where id = :dead",
-        says="finished_iff",
-    ),
-    both("finish a waiting job", f"update job_state set finished_at = {NOW} where id = :queued", says="finished_iff"),
-    both("finish a running job", f"update job_state set finished_at = {NOW} where id = :running", says="finished_iff"),
-    both(
+    _change("clear the end of a succeeded job", "finished_at = null", "succeeded", says="finished_iff_terminal"),
+    _change("clear the end of a dead letter", "finished_at = null", "dead", says="finished_iff"),
+    _change("finish a waiting job", f"finished_at = {NOW}", "queued", says="finished_iff"),
+    _change("finish a running job", f"finished_at = {NOW}", "running", says="finished_iff"),
+    _change(
         "succeed without an end time",
-        "update job_state set state = 'succeeded', lease = null, settled_by = :lease where id = :running",
+        "state = 'succeeded', lease = null, settled_by = :lease",
+        "running",
         says="finished_iff_terminal",
     ),
-    both(
-        "fail without an error",
-        f"update job_state set state = 'failed', {_ENDED} where id = :running",
-        says="error_when_failed",
+    _change("fail without an error", f"state = 'failed', {_ENDED}", "running", says="error_when_failed"),
+    _change(
+        "fail without a message", f"state = 'failed', error_code = 'x', {_ENDED}", "running", says="error_when_failed"
     ),
-    both(
-        "fail without a message",
-        f"update job_state set state = 'failed', error_code = 'x', {_ENDED} where id = :running",
-        says="error_when_failed",
-    ),
-    both(
-        "clear the error of a dead letter", "update job_state set error_code = null where id = :dead", says="error_when"
-    ),
-    both(
+    _change("clear the error of a dead letter", "error_code = null", "dead", says="error_when"),
+    _change(
         "wait for a retry without a time",
-        "update job_state set state = 'retry_waiting', lease = null, settled_by = :lease where id = :running",
+        "state = 'retry_waiting', lease = null, settled_by = :lease",
+        "running",
         says="due_when_retry_waiting",
     ),
-    both("clear the time of a retry", "update job_state set due_at = null where id = :waiting", says="due_when_retry"),
-    both(
+    _change("clear the time of a retry", "due_at = null", "waiting", says="due_when_retry"),
+    _change(
         "wait for approval without an approval",
-        "update job_state set state = 'waiting_for_approval', lease = null, settled_by = :lease where id = :running",
+        "state = 'waiting_for_approval', lease = null, settled_by = :lease",
+        "running",
         says="approval_when_waiting",
     ),
-    both(
-        "move to leased without a lease",
-        "update job_state set state = 'leased' where id = :queued",
-        says="lease_iff_held",
-    ),
-    both(
-        "start without a lease",
-        "update job_state set state = 'in_progress', attempt = attempt + 1 where id = :queued",
-        says="lease_iff_held",
-    ),
-    both(
-        "clear the lease of a running job",
-        "update job_state set lease = null where id = :running",
-        says="lease_iff_held",
-    ),
-    both(
-        "cancel and keep the lease",
-        f"update job_state set state = 'cancelled', finished_at = {NOW} where id = :running",
-        says="lease_iff_held",
-    ),
-    both(
-        "settle and keep the lease",
-        "update job_state set settled_by = :lease where id = :running",
-        says="unsettled_while",
-    ),
-    both("exceed the retry limit", "update job_state set retries = max_attempts where id = :waiting", says="retries_w"),
-    both(
-        "set a negative number of retries",
-        "update job_state set retries = -1 where id = :waiting",
-        says="retries_within_limit",
-    ),
-    both(
-        "allow 101 retries", "update job_state set max_attempts = 102 where id = :queued", says="retries_within_limit"
-    ),
-    both(
-        "set a negative number of crashes",
-        "update job_state set crashes = -1 where id = :queued",
-        says="crashes_counted",
-    ),
+    _change("move to leased without a lease", "state = 'leased'", "queued", says="lease_iff_held"),
+    _change("start without a lease", "state = 'in_progress', attempt = attempt + 1", "queued", says="lease_iff_held"),
+    _change("clear the lease of a running job", "lease = null", "running", says="lease_iff_held"),
+    _change("cancel and keep the lease", f"state = 'cancelled', finished_at = {NOW}", "running", says="lease_iff_held"),
+    _change("settle and keep the lease", "settled_by = :lease", "running", says="unsettled_while"),
+    _change("exceed the retry limit", "retries = max_attempts", "waiting", says="retries_w"),
+    _change("set a negative number of retries", "retries = -1", "waiting", says="retries_within_limit"),
+    _change("allow 101 retries", "max_attempts = 102", "queued", says="retries_within_limit"),
+    _change("set a negative number of crashes", "crashes = -1", "queued", says="crashes_counted"),
     both(
         "insert a result without a value",
         "insert into result (job_id, tenant) values (:succeeded, 'default')",
         says="something",
     ),
     both("end a lease without a reason", f"update lease set ended_at = {NOW} where id = :other", says="why_iff_ended"),
-    both(
-        "count an attempt without a start",
-        "update job_state set attempt = attempt + 1 where id = :queued",
-        says=_COUNTED,
-    ),
-    both(
-        "lower the number of attempts", "update job_state set attempt = attempt - 1 where id = :running", says=_COUNTED
-    ),
-    both(
-        "start without counting an attempt",
-        "update job_state set state = 'in_progress', lease = :other where id = :queued",
-        says=_COUNTED,
-    ),
-    both(
+    _change("count an attempt without a start", "attempt = attempt + 1", "queued", says=_COUNTED),
+    _change("lower the number of attempts", "attempt = attempt - 1", "running", says=_COUNTED),
+    _change("start without counting an attempt", "state = 'in_progress', lease = :other", "queued", says=_COUNTED),
+    _change(
         "start with two attempts",
-        "update job_state set state = 'in_progress', lease = :other, attempt = attempt + 2 where id = :queued",
+        "state = 'in_progress', lease = :other, attempt = attempt + 2",
+        "queued",
         says=_COUNTED,
     ),
-    both(
-        "count an attempt at the end",
-        f"update job_state set state = 'succeeded', attempt = attempt + 1, {_ENDED} where id = :running",
-        says=_COUNTED,
+    _change(
+        "count an attempt at the end", f"state = 'succeeded', attempt = attempt + 1, {_ENDED}", "running", says=_COUNTED
     ),
 ]
 
@@ -266,11 +215,12 @@ FENCE = [
         for event_type, state, starts in (("claim", "leased", 0), ("take", "in_progress", 1))
         for what, lease in {"an unknown": ":unknown", "an ended": ":ended"}.items()
     ),
-    both("take over a running job", "update job_state set lease = :other where id = :running", says=_MOVED),
-    both("take over a leased job", "update job_state set lease = :other where id = :leased", says=_MOVED),
-    both(
+    _change("take over a running job", "lease = :other", "running", says=_MOVED),
+    _change("take over a leased job", "lease = :other", "leased", says=_MOVED),
+    _change(
         "start a job leased by another worker",
-        "update job_state set state = 'in_progress', lease = :other, attempt = attempt + 1 where id = :leased",
+        "state = 'in_progress', lease = :other, attempt = attempt + 1",
+        "leased",
         says=_MOVED,
     ),
     both(

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import NOW, both, each, only_postgres, only_sqlite
+from tests.attacks.attack import NOW, both, each, immutable, only_postgres, only_sqlite
 
 _DELIVERY = "insert into delivery (subscription_id, event, tenant, job_id, depth, at)"
-_NEVER = ("immutable: delivery: rows are never changed", "delivery: rows are never changed")
+_NEVER = immutable("delivery: rows are never changed")
 _RERUN = "was retried as a new job and cannot run again"
 _RETRY_OF = ("immutable: retry_of must name a failed job", "that is not a failed job of the same kind")
 _JOB = "insert into job (tenant, kind, retry_of)"

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import NOW, both, each, only_postgres, only_sqlite
+from tests.attacks.attack import NOW, both, each, immutable, only_postgres, only_sqlite
 
 _LOG = "insert into webhook_delivery (id, tenant, webhook_id, message, type, job_id, attempt, status, duration_ms, at)"
-_NEVER = ("immutable: webhook_delivery: rows are never changed", "webhook_delivery: rows are never changed")
+_NEVER = immutable("webhook_delivery: rows are never changed")
 _RENAME = ("immutable: name and tenant of a webhook cannot change", "name and tenant cannot change")
 _NOT_THERE = ("the webhook of this delivery does not exist", "does not exist")
 
