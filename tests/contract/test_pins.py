@@ -23,12 +23,12 @@ from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, NotFoun
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.postgres.roles import functions
 from tests.api.conftest import HERE, client_of
-from tests.contract.test_row_security import UNSEEN, Place, place
+from tests.contract.test_row_security import UNSEEN, Database, database
 from tests.support.by_hand import PostgresByHand
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.stores import claim, open_lease, put, put_one, spec
 
-__all__ = ["place"]
+__all__ = ["database"]
 
 pytestmark = pytest.mark.req("JF-21", "JF-2")
 
@@ -82,29 +82,29 @@ class Logins:
 
 
 @pytest.fixture
-def logins(place: Place) -> Iterator[Logins]:
-    result = Logins(place.admin_url)
-    with closing(open_store(as_role(place.admin_url, place.owner))) as store:
+def logins(database: Database) -> Iterator[Logins]:
+    result = Logins(database.admin_url)
+    with closing(open_store(as_role(database.admin_url, database.owner))) as store:
         yield result
         for name in result.made:
             store.run(store.tenants.unpin(name, "tests"))
     result.drop()
 
 
-def pinned(place: Place, logins: Logins, *roles: str) -> str:
+def pinned(database: Database, logins: Logins, *roles: str) -> str:
     name = logins.make(*roles)
-    with closing(open_store(place.admin_url)) as store:
+    with closing(open_store(database.admin_url)) as store:
         assert store.run(store.tenants.pin(name, OWN, "ada")).tenant == OWN
     return name
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_pinned_login_sees_only_rows_of_its_tenant(place: Place, logins: Logins, role: str) -> None:
-    name = pinned(place, logins, role, *ROLES)
+def test_pinned_login_sees_only_rows_of_its_tenant(database: Database, logins: Logins, role: str) -> None:
+    name = pinned(database, logins, role, *ROLES)
     for tenant, sees in ((None, {OWN}), ("", {OWN}), (OWN, {OWN}), (OTHER, set()), ("*", set())):
-        with closing(PostgresByHand(login_url(place.admin_url, name), tenant=tenant)) as by_hand:
+        with closing(PostgresByHand(login_url(database.admin_url, name), tenant=tenant)) as by_hand:
             by_hand.execute(f"set role {role}")
-            for relation in place.relations():
+            for relation in database.relations():
                 with suppress(psycopg.errors.InsufficientPrivilege):
                     result = {row[0] for row in by_hand.execute(f"select distinct tenant from {relation}")} - {"*"}
                     assert result == sees, (relation, tenant)
@@ -162,10 +162,10 @@ def rows_of_the_other(admin: PostgresByHand, tables: list[str]) -> dict[str, lis
 
 
 @pytest.fixture
-def superuser_owns(request: pytest.FixtureRequest, place: Place) -> Iterator[None]:
+def superuser_owns(request: pytest.FixtureRequest, database: Database) -> Iterator[None]:
     """Functions owned by a superuser bypass row-level security: only their own conditions protect the rows."""
-    owners = ("postgres", place.owner) if request.param else (place.owner, place.owner)
-    with psycopg.connect(place.admin_url, autocommit=True) as admin:
+    owners = ("postgres", database.owner) if request.param else (database.owner, database.owner)
+    with psycopg.connect(database.admin_url, autocommit=True) as admin:
 
         def give(owner: str) -> None:
             admin.execute(
@@ -186,11 +186,11 @@ def superuser_owns(request: pytest.FixtureRequest, place: Place) -> Iterator[Non
     indirect=["superuser_owns"],
 )
 def test_pinned_login_cannot_act_for_another_tenant(
-    place: Place, logins: Logins, role: str, superuser_owns: None
+    database: Database, logins: Logins, role: str, superuser_owns: None
 ) -> None:
-    name = pinned(place, logins, role)
-    with closing(PostgresByHand(place.admin_url)) as admin:
-        tables = [each for each in place.relations() if each in admin.tables()]
+    name = pinned(database, logins, role)
+    with closing(PostgresByHand(database.admin_url)) as admin:
+        tables = [each for each in database.relations() if each in admin.tables()]
         mine = "where tenant = 'umbrella' order by id limit 1"
         ids = [
             str(admin.execute(f"select id from {table} {mine}")[0][0])
@@ -200,7 +200,7 @@ def test_pinned_login_cannot_act_for_another_tenant(
         before = rows_of_the_other(admin, tables)
         admin.execute("update clock set shift = '90 s'")  # aging and expiry are due, in both tenants
         tried, let_through = set(), list[str]()
-        with closing(PostgresByHand(login_url(place.admin_url, name), tenant=None)) as by_hand:
+        with closing(PostgresByHand(login_url(database.admin_url, name), tenant=None)) as by_hand:
             for function, names_another, call in calls(admin, ids):
                 if function not in functions()[role]:
                     continue
@@ -221,8 +221,8 @@ def test_pinned_login_cannot_act_for_another_tenant(
     assert tried == functions()[role], "a function of the role is missing from the catalogue"
 
 
-def test_pinned_login_cannot_escape_its_pin(place: Place, logins: Logins) -> None:
-    name = pinned(place, logins, *ROLES)
+def test_pinned_login_cannot_escape_its_pin(database: Database, logins: Logins) -> None:
+    name = pinned(database, logins, *ROLES)
     foreign = logins.make("holdfast_admin")
     logins.admin.execute(
         sql.SQL("grant create on database {} to {}").format(
@@ -253,7 +253,7 @@ def test_pinned_login_cannot_escape_its_pin(place: Place, logins: Logins) -> Non
         "create domain pg_temp.jsonb as text",
         "set search_path = mine, pg_temp, pg_catalog, holdfast",
     ]
-    with closing(PostgresByHand(login_url(place.admin_url, name), tenant=OTHER)) as by_hand:
+    with closing(PostgresByHand(login_url(database.admin_url, name), tenant=OTHER)) as by_hand:
         for attempt in attempts:
             by_hand.refusal(attempt)
             assert by_hand.execute(count) == [(0,)], attempt
@@ -277,11 +277,11 @@ def test_pinned_login_cannot_escape_its_pin(place: Place, logins: Logins) -> Non
     logins.admin.execute("drop function public.as_another()")
 
 
-def test_pin_applies_to_open_sessions_and_prepared_plans(place: Place, logins: Logins) -> None:
+def test_pin_applies_to_open_sessions_and_prepared_plans(database: Database, logins: Logins) -> None:
     name, other = logins.make("holdfast_producer"), logins.make("holdfast_viewer")
     with (
-        closing(open_store(as_role(place.admin_url, place.owner))) as store,
-        closing(PostgresByHand(login_url(place.admin_url, name), tenant=OTHER)) as by_hand,
+        closing(open_store(as_role(database.admin_url, database.owner))) as store,
+        closing(PostgresByHand(login_url(database.admin_url, name), tenant=OTHER)) as by_hand,
     ):
 
         def seen() -> int:
@@ -316,9 +316,9 @@ def test_pin_applies_to_open_sessions_and_prepared_plans(place: Place, logins: L
         assert seen() > 0
 
 
-def test_invalid_pins_are_refused(place: Place, logins: Logins) -> None:
+def test_invalid_pins_are_refused(database: Database, logins: Logins) -> None:
     name = logins.make("holdfast_viewer")
-    with closing(App(as_role(place.admin_url, place.owner))) as app:
+    with closing(App(as_role(database.admin_url, database.owner))) as app:
         for login, code in (("nobody_of_this_name", "login_not_found"), ("holdfast_viewer", "login_not_found")):
             with pytest.raises(NotFound) as caught:
                 app.tenants.pin(login, OWN)
@@ -378,9 +378,9 @@ def test_sqlite_refuses_pins(store: Store) -> None:
     assert store.run(store.tenants.pins()) == []
 
 
-async def test_pins_over_http_and_in_the_dashboard(place: Place, logins: Logins) -> None:
+async def test_pins_over_http_and_in_the_dashboard(database: Database, logins: Logins) -> None:
     name = logins.make("holdfast_producer")
-    app = App(place.admin_url)
+    app = App(database.admin_url)
     try:
         async with client_of(app) as http:
             path = f"/api/v1/tenants/pins/{name}"

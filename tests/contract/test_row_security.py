@@ -92,7 +92,7 @@ UNBOUND = {"unset": None, "empty": "", "a stranger": "nobody"}
 
 
 @dataclass
-class Place:
+class Database:
     admin_url: str
     owner: str
 
@@ -109,7 +109,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
+def database(owned_databases: OwnedDatabases) -> Iterator[Database]:
     """A database with rows of two tenants in every table."""
     with owned_databases.fresh() as url, closing(open_store(as_role(url, owned_databases.owner))) as store:
         for tenant in TENANTS:
@@ -167,7 +167,7 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
         store.run(store.kinds.register({"mail.send": None}, "ada"))
         store.run(store.event_types.set(EventTypeDraft("paid"), "ada"))
         store.run(store.audit.seal("tests"))
-        result = Place(url, owned_databases.owner)
+        result = Database(url, owned_databases.owner)
         with closing(PostgresByHand(url)) as admin:
             for tenant in TENANTS:  # no operation creates these rows
                 admin.execute(
@@ -185,9 +185,9 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
 
 @pytest.mark.parametrize("scope", UNBOUND)
 @pytest.mark.parametrize("who", ["owner", *ROLES])
-def test_no_rows_without_a_tenant(place: Place, who: str, scope: str) -> None:
-    with closing(place.as_(who, UNBOUND[scope])) as by_hand:
-        for relation in place.relations():
+def test_no_rows_without_a_tenant(database: Database, who: str, scope: str) -> None:
+    with closing(database.as_(who, UNBOUND[scope])) as by_hand:
+        for relation in database.relations():
             try:
                 assert by_hand.execute(f"select count(*) from {relation}") == [(0,)], relation
             except psycopg.errors.InsufficientPrivilege:
@@ -199,17 +199,17 @@ def test_no_rows_without_a_tenant(place: Place, who: str, scope: str) -> None:
 
 @pytest.mark.parametrize("tenant", TENANTS)
 @pytest.mark.parametrize("who", ["owner", *ROLES])
-def test_tenant_sees_its_own_rows(place: Place, who: str, tenant: str) -> None:
-    with closing(place.as_(who, tenant)) as by_hand:
-        for relation in place.relations():
+def test_tenant_sees_its_own_rows(database: Database, who: str, tenant: str) -> None:
+    with closing(database.as_(who, tenant)) as by_hand:
+        for relation in database.relations():
             with suppress(psycopg.errors.InsufficientPrivilege):
                 assert by_hand.execute(f"select distinct tenant from {relation}") == [(tenant,)], relation
 
 
 @pytest.mark.parametrize("scope", [*UNBOUND, "another tenant"])
-def test_owner_cannot_change_rows_of_other_tenants(place: Place, scope: str) -> None:
+def test_owner_cannot_change_rows_of_other_tenants(database: Database, scope: str) -> None:
     bound = UNBOUND.get(scope, "umbrella")
-    with closing(PostgresByHand(place.admin_url)) as admin, closing(place.as_("owner", bound)) as by_hand:
+    with closing(PostgresByHand(database.admin_url)) as admin, closing(database.as_("owner", bound)) as by_hand:
         for table in by_hand.tables():
             if table in WITHOUT_TENANT:
                 continue
@@ -229,21 +229,21 @@ def test_owner_cannot_change_rows_of_other_tenants(place: Place, scope: str) -> 
 
 
 @pytest.mark.req("DP-6")
-def test_executors_are_readable_but_not_writable_for_a_tenant(place: Place) -> None:
-    with closing(place.as_("owner", "acme")) as by_hand:
+def test_executors_are_readable_but_not_writable_for_a_tenant(database: Database) -> None:
+    with closing(database.as_("owner", "acme")) as by_hand:
         assert by_hand.execute("select label from executor") == [("worker",)]
         for statement in ("update executor set role = 'generator'", "delete from executor"):
             assert by_hand.connection.execute(statement.encode()).rowcount == 0
         insert = "insert into executor (label, role, added_by, added_at) values ('x', 'executor', 'eve', now())"
         assert "row-level security policy" in (by_hand.refusal(insert) or "")
-    with closing(place.as_("owner", None)) as by_hand:
+    with closing(database.as_("owner", None)) as by_hand:
         assert by_hand.execute("select label from executor") == []
 
 
 @pytest.mark.req("DP-25")
 @pytest.mark.parametrize("table", ["registered_kind", "registered_event"])
-def test_registries_are_readable_but_not_writable_for_a_tenant(place: Place, table: str) -> None:
-    with closing(place.as_("owner", "acme")) as by_hand:
+def test_registries_are_readable_but_not_writable_for_a_tenant(database: Database, table: str) -> None:
+    with closing(database.as_("owner", "acme")) as by_hand:
         assert len(by_hand.execute(f"select name from {table}")) == 1
         for statement in (f"update {table} set set_by = 'eve'", f"delete from {table}"):
             assert by_hand.connection.execute(statement.encode()).rowcount == 0
@@ -252,16 +252,16 @@ def test_registries_are_readable_but_not_writable_for_a_tenant(place: Place, tab
 
 
 @pytest.mark.req("HF-4")
-def test_seals_are_readable_without_their_digests(place: Place) -> None:
+def test_seals_are_readable_without_their_digests(database: Database) -> None:
     """Only roles that may read every tenant's events can read the numbers and digests of seals."""
     for role in ROLES:
-        with closing(place.as_(role, "acme")) as by_hand:
+        with closing(database.as_(role, "acme")) as by_hand:
             assert by_hand.execute("select number, event_count > 0 from seal") == [(1, True)]
             refusal = by_hand.refusal("select events from seal")
             assert (refusal is None) == (role in ("holdfast_executor", "holdfast_admin")), role
-    with closing(place.as_("owner", None)) as by_hand:
+    with closing(database.as_("owner", None)) as by_hand:
         assert by_hand.execute("select number from seal") == []
-    with closing(open_store(as_role(place.admin_url, "holdfast_viewer"))) as store:
+    with closing(open_store(as_role(database.admin_url, "holdfast_viewer"))) as store:
         ours = store.run(store.jobs.list(JobFilter(tenant="acme")))[0].id
         assert len(store.run(store.audit.sealed(ours, "acme"))) >= 1
         assert store.run(store.audit.sealed(ours, "umbrella")) == []
@@ -269,15 +269,15 @@ def test_seals_are_readable_without_their_digests(place: Place) -> None:
             store.run(store.audit.block(None))
 
 
-def test_leases_of_every_tenant_are_readable_but_not_writable(place: Place) -> None:
-    with closing(open_store(as_role(place.admin_url, place.owner))) as store:
+def test_leases_of_every_tenant_are_readable_but_not_writable(database: Database) -> None:
+    with closing(open_store(as_role(database.admin_url, database.owner))) as store:
         lease = open_lease(store, "every tenant")
-        with closing(place.as_("owner", "acme")) as by_hand:
+        with closing(database.as_("owner", "acme")) as by_hand:
             rows = by_hand.execute("select tenant from lease order by tenant")
             assert rows == [("*",), ("acme",)]
             assert by_hand.connection.execute("update lease set holder = 'mine' where tenant = '*'").rowcount == 0
         store.run(store.leases.end(lease, "closed", "*"))
-        with closing(PostgresByHand(place.admin_url)) as admin:
+        with closing(PostgresByHand(database.admin_url)) as admin:
             admin.execute("delete from lease where tenant = '*'")
 
 
@@ -322,8 +322,8 @@ def _left_behind(store: PostgresStore) -> str | None:
     return value
 
 
-def test_tenant_is_bound_for_one_transaction(place: Place) -> None:
-    with closing(place.as_("owner", None)) as by_hand:
+def test_tenant_is_bound_for_one_transaction(database: Database) -> None:
+    with closing(database.as_("owner", None)) as by_hand:
         by_hand.begin()
         by_hand.execute("select enter('acme')")
         assert by_hand.execute("select count(*) > 0 from job") == [(True,)]
