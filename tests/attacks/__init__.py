@@ -1,9 +1,10 @@
-"""What somebody with a SQL shell might try, and what the database answers. Docs quote this list."""
+"""Writes that a person with a SQL shell might try, and the database's refusals. The documentation quotes this list."""
 
 from __future__ import annotations
 
 from tests.attacks.attack import Attack
 from tests.attacks.on_agents import AGENTS
+from tests.attacks.on_approvals import APPROVALS, STEPS, UNDECIDED, VOTES
 from tests.attacks.on_audit import AUDIT
 from tests.attacks.on_connectors import CONNECTORS
 from tests.attacks.on_dead_letters import DEAD_LETTERS
@@ -11,7 +12,6 @@ from tests.attacks.on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.attacks.on_limits import LIMITS
 from tests.attacks.on_pauses import PAUSES
 from tests.attacks.on_payloads import PAYLOADS
-from tests.attacks.on_people import APPROVALS, STEPS, WAYS_OUT, WORDS
 from tests.attacks.on_retention import RETENTION
 from tests.attacks.on_schedules import SCHEDULES
 from tests.attacks.on_state import FENCE, INVARIANTS, ROWS
@@ -21,12 +21,12 @@ from tests.attacks.on_tokens import TOKENS
 from tests.attacks.on_webhooks import WEBHOOKS
 from tests.attacks.on_workflows import WORKFLOWS
 
-_ON_PEOPLE = (*WAYS_OUT, *APPROVALS, *WORDS, *STEPS)
+_ON_APPROVALS = (*UNDECIDED, *APPROVALS, *VOTES, *STEPS)
 _ON_JOBS = (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE)
-_ON_FOLLOWING = (*DELIVERIES, *RETRIES, *EXECUTORS)
+_ON_SUBSCRIPTIONS = (*DELIVERIES, *RETRIES, *EXECUTORS)
 _ON_GOVERNANCE = (
     *(*DEAD_LETTERS, *AUDIT, *PAUSES, *TOKENS, *TENANTS, *RETENTION, *PAYLOADS),
     *(*WEBHOOKS, *CONNECTORS),
 )
-_ALL = (*_ON_JOBS, *AGENTS, *_ON_PEOPLE, *SCHEDULES, *WORKFLOWS, *LIMITS, *_ON_FOLLOWING, *_ON_GOVERNANCE)
+_ALL = (*_ON_JOBS, *AGENTS, *_ON_APPROVALS, *SCHEDULES, *WORKFLOWS, *LIMITS, *_ON_SUBSCRIPTIONS, *_ON_GOVERNANCE)
 ATTACKS: dict[str, Attack] = {attack.name: attack for attack in _ALL}

@@ -1,8 +1,8 @@
-"""One thing that somebody with a SQL shell might try, as data.
+"""One attack with a SQL shell, as data.
 
 An attack is one or more statements in one transaction; one of them must be refused, and nothing may have changed.
 `:queued`, `:leased`, `:running`, … are jobs in those states; `:lease` holds `:running`, `:holding` holds `:leased`,
-`:other` is live and holds nothing, `:ended` has ended, `:unknown` is no row at all; `:later` is a time far ahead.
+`:other` is live and holds no job, `:ended` has ended, `:unknown` is the id of no row; `:later` is in the year 2100.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 NOW = "(select now from present)"
 EVENT = "(job_id, tenant, kind, type, from_state, to_state, attempt, at, actor)"
-# SQLite keeps times as microseconds since 1970.
+# SQLite stores times as microseconds since 1970.
 LATER: dict[str, object] = {"sqlite": 4102444800000000, "postgres": "2100-01-01"}
 STATE = "(id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes)"
 
 
 @dataclass(frozen=True)
 class Attack:
-    """`sqlite` or `postgres` is empty where there is no such statement; `says` is a part of the refusal of each."""
+    """`sqlite` or `postgres` is empty if the store has no such statement; `says` is a part of each refusal."""
 
     name: str
     sqlite: tuple[str, ...]
@@ -34,12 +34,22 @@ def each(name: str, sqlite: str, postgres: str, *, says: str | tuple[str, str]) 
     return Attack(name, (sqlite,) if sqlite else (), (postgres,) if postgres else (), _pair(says))
 
 
+def update(table: str, key: str, name: str, columns: str, row: str, *, says: str | tuple[str, str]) -> Attack:
+    """An attack that sets columns of the row whose key is the parameter `row`."""
+    return both(name, f"update {table} set {columns} where {key} = :{row}", says=says)
+
+
 def only_sqlite(name: str, *sql: str, says: str) -> Attack:
     return Attack(name, sql, (), (says, says))
 
 
 def only_postgres(name: str, *sql: str, says: str) -> Attack:
     return Attack(name, (), sql, (says, says))
+
+
+def immutable(text: str) -> tuple[str, str]:
+    """A refusal with the same text on both stores; SQLite puts its code before it."""
+    return f"immutable: {text}", text
 
 
 def _pair(says: str | tuple[str, str]) -> tuple[str, str]:

@@ -1,10 +1,10 @@
-"""Attacks on the registry of agents (CX-16): work for an agent that takes none, and rows that make no sense."""
+"""Attacks on the registry of agents (CX-16): jobs that an agent does not accept, and invalid rows."""
 
 from __future__ import annotations
 
 from tests.attacks.attack import NOW, both, only_postgres
 
-# Two agents of the small world: one is disabled, the other particular about its jobs.
+# The database has two agents: one is disabled, the other restricts kind, payload and wait.
 REGISTERED = (
     "insert into agent (tenant, id, name, disabled_at, disabled_by, disabled_reason, created_at, updated_at)"
     f" values ('default', 'shut', 'Shut', {NOW}, 'ada', 'it loops', {NOW}, {NOW})",
@@ -27,17 +27,17 @@ AGENTS = [
         says=("agent kind mismatch", "agent narrow runs jobs of kind plan, not mail.send"),
     ),
     both(
-        "enqueue more than the agent takes",
+        "enqueue a payload over the agent's limit",
         f"{_JOB} values (:unknown, 'default', 'plan', 'narrow', '{{\"to\": \"a very long one\"}}', {NOW})",
         says=("agent payload limit", "agent narrow takes payloads of up to 20 bytes, and this one has 25"),
     ),
     both(
-        "let an agent's job wait for ever",
+        "enqueue for an agent without the deadline it requires",
         f"{_JOB} values (:unknown, 'default', 'plan', 'narrow', '{{}}', null)",
         says=("agent wait limit", "a job of agent narrow may wait 60 s, and needs a deadline that says so"),
     ),
     both(
-        "put a job off an agent's name",
+        "change the agent of a job",
         "update job_state set agent = 'nobody' where id = :queued",
         says=(
             "number, id, tenant, kind, agent, executor and crash limit",
@@ -51,17 +51,17 @@ AGENTS = [
     ),
     only_postgres("truncate the agents", "truncate agent", says="agents cannot be deleted; disable the agent instead"),
     both(
-        "give an agent another's name",
+        "change the id of an agent",
         "update agent set id = 'open' where id = 'shut'",
         says=("the id of an agent cannot change", "the id cannot change, because jobs refer to it"),
     ),
     both(
-        "disable an agent for no reason",
+        "disable an agent without a reason",
         f"update agent set disabled_at = {NOW}, disabled_by = 'ada' where id = 'narrow'",
         says="disabled_for_what",
     ),
     both(
-        "disable an agent as nobody",
+        "disable an agent without an actor",
         f"update agent set disabled_at = {NOW}, disabled_reason = 'x' where id = 'narrow'",
         says="disabled_by_whom",
     ),
@@ -71,7 +71,7 @@ AGENTS = [
         says="reason_given",
     ),
     both(
-        "register an agent of every tenant",
+        "register an agent for every tenant",
         f"{_AGENT}) values ('*', 'new', 'New', {NOW}, {NOW})",
         says="tenant_named",
     ),
@@ -85,11 +85,11 @@ AGENTS = [
         )
         for what, column, value, says in (
             ("a blank kind", "kind", "' '", "kind_named"),
-            ("a hundred and one retries", "max_attempts", "102", "attempts_bounded"),
-            ("fewer crashes than none", "max_crashes", "-1", "crashes_bounded"),
-            ("a backoff that is a list", "backoff", "'[1]'", "backoff_is_object"),
-            ("no room for a payload", "max_payload_bytes", "0", "payload_bounded"),
-            ("no time to wait", "max_wait", "0", "wait_bounded"),
+            ("101 retries", "max_attempts", "102", "attempts_bounded"),
+            ("a negative number of crashes", "max_crashes", "-1", "crashes_bounded"),
+            ("a backoff that is not an object", "backoff", "'[1]'", "backoff_is_object"),
+            ("a payload limit of zero", "max_payload_bytes", "0", "payload_bounded"),
+            ("a wait limit of zero", "max_wait", "0", "wait_bounded"),
         )
     ),
 ]

@@ -1,4 +1,4 @@
-"""Attacks on the audit trail (HF-4): a seal that says something else, a chain that is cut or forked, another's deed."""
+"""Attacks on the audit trail (HF-4): changed seals, a cut or forked chain, actions in another person's name."""
 
 from __future__ import annotations
 
@@ -14,30 +14,34 @@ AUDIT = [
         "change a seal", "update seal set digest = previous", says=("seals are never changed", "rows are never changed")
     ),
     both(
-        "cut the chain off",
+        "delete the newest seal",
         "delete from seal where number = (select max(number) from seal)",
         says=("seals are never deleted", "rows are never changed"),
     ),
-    both("fork the chain", _FORKED, says=("must continue the newest one", "must continue the newest seal")),
+    both("fork the chain of seals", _FORKED, says=("must continue the newest one", "must continue the newest seal")),
     only_sqlite(
-        "put another seal in the place of one",
+        "replace a seal",
         f"insert or replace into seal ({_COLUMNS}) select {_COLUMNS} from seal where number = 1",
         says="must continue the newest one",
     ),
-    only_postgres("forget all seals", "truncate seal", says="rows are never changed"),
+    only_postgres("truncate the seals", "truncate seal", says="rows are never changed"),
     both(
-        "say that somebody else did it",
+        "change the actor of an action",
         "update action set actor = 'ada'",
         says=("actions are never changed", "rows are never changed"),
     ),
-    both("undo the record", "delete from action", says=("actions are never deleted", "rows are never changed")),
     both(
-        "write a deed for somebody else",
+        "delete the recorded actions",
+        "delete from action",
+        says=("actions are never deleted", "rows are never changed"),
+    ),
+    both(
+        "record an action in another person's name",
         f"{_ACTION}) values ('default', {NOW}, 'mallory', 'add', 'limit', 'x')",
         says="must be written by its actor",
     ),
     both(
-        "say that retention took an event, and give no number",
+        "record a purge without the range of its events",
         f"{_ACTION}) values ('default', {NOW}, (select actor from present), 'purge', 'ledger', '1 jobs')",
         says="range_of_purge",
     ),

@@ -1,4 +1,4 @@
-"""Attacks on the settings of connectors (JF-11): a secret in the database, settings for everybody, another's."""
+"""Attacks on connector settings (JF-11): secrets in the database, settings for every tenant or for another one."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ CONNECTORS = [
             ("a password", '{"Authorization": "hunter2"}'),
             ("a key", '{"X-Api-Key": "12345"}'),
             ("a cookie", '{"cookie": "session=1"}'),
-            ("a bearer's token", '{"X-Other": "Bearer abcdefgh"}'),
-            ("something that is no name of a secret", '{"X-Other": {"secret": "hunter-2"}}'),
-            ("a secret under another word", '{"X-Other": {"value": "x"}}'),
+            ("a bearer token", '{"X-Other": "Bearer abcdefgh"}'),
+            ("an invalid name of a secret", '{"X-Other": {"secret": "hunter-2"}}'),
+            ("a secret under an unknown key", '{"X-Other": {"value": "x"}}'),
             ("a secret as its prefix", '{"X-Other": {"secret": "NAME", "prefix": "012345678901234567890"}}'),
             ("a list", '{"X-Other": ["a"]}'),
         )
     ),
     each(
-        "keep a secret among the names",
+        "store a secret instead of its name",
         """update connector set secrets = '["hunter2"]'""",
         "update connector set secrets = '{hunter2}'",
         says=_SECRET,
     ),
     each(
-        "let secrets go anywhere",
+        "allow every host to receive secrets",
         "update connector set hosts = '[]'",
         "update connector set hosts = '{}'",
         says=_SECRET,
     ),
-    both("give settings to another tenant", "update connector set tenant = 'acme'", says=_RENAME),
-    both("give settings to another connector", "update connector set name = 'webhook.deliver'", says=_RENAME),
+    both("move connector settings to another tenant", "update connector set tenant = 'acme'", says=_RENAME),
+    both("move settings to another connector", "update connector set name = 'webhook.deliver'", says=_RENAME),
     both(
-        "make settings for everybody",
+        "create connector settings for every tenant",
         "insert into connector (tenant, name, set_by, created_at, updated_at)"
         " select '*', name, set_by, created_at, updated_at from connector",
         says="tenant_named",
     ),
-    both("wait for ever", "update connector set timeout = 1e9", says="timeout_bounded"),
-    both("take everything", "update connector set max_bytes = 2000000000", says="max_bytes_bounded"),
-    only_postgres("forget all settings of connectors", "truncate connector", says="rows are never changed"),
+    both("set an unbounded timeout", "update connector set timeout = 1e9", says="timeout_bounded"),
+    both("set an unbounded response size", "update connector set max_bytes = 2000000000", says="max_bytes_bounded"),
+    only_postgres("truncate the connector settings", "truncate connector", says="rows are never changed"),
 ]

@@ -1,10 +1,10 @@
-"""Attacks on what was asked for (CX-3), on the ledger (CX-4) and on the artifacts (SC-5)."""
+"""Attacks on the facts of a job (CX-3), on the ledger (CX-4) and on artifacts (SC-5)."""
 
 from __future__ import annotations
 
 from tests.attacks.attack import EVENT, NOW, Attack, both, each, only_postgres, only_sqlite
 
-# -- what was asked for (CX-3) -------------------------------------------------------------------------------
+# -- facts and results (CX-3) --------------------------------------------------------------------------------
 
 _NEVER = ("immutable: the facts of a job never change", "the facts and the payload of a job never change")
 _PAYLOAD = ("immutable: the payload never changes", "the facts and the payload of a job never change")
@@ -42,19 +42,25 @@ FACTS = [
     ),
     both("empty a result", "update result set value = 'null' where job_id = :returned", says="a result never"),
     both(
-        "change where a result is", "update result set ref = 'file:x' where job_id = :returned", says="a result never"
+        "change the location of a result",
+        "update result set ref = 'file:x' where job_id = :returned",
+        says="a result never",
     ),
-    both("give a result away", "update result set job_id = :succeeded where job_id = :returned", says="a result never"),
+    both(
+        "move a result to another job",
+        "update result set job_id = :succeeded where job_id = :returned",
+        says="a result never",
+    ),
     both(
         "seal a result by hand",
         """update result set value = '{"$holdfast": {"key": "k"}}' where job_id = :returned""",
         says="a result never",
     ),
     both("delete a result", "delete from result where job_id = :returned", says="only retention deletes results"),
-    both("answer for a job that runs", f"insert into result {_VALUES} (:running, 'default', '1')", says=_ONCE),
-    both("answer for a job that failed", f"insert into result {_VALUES} (:dead, 'default', '1')", says=_ONCE),
-    both("answer for another tenant", f"insert into result {_VALUES} (:succeeded, 'acme', '1')", says=_ONCE),
-    only_postgres("empty all results", "truncate result", says="never changed"),
+    both("insert a result for a running job", f"insert into result {_VALUES} (:running, 'default', '1')", says=_ONCE),
+    both("insert a result for a failed job", f"insert into result {_VALUES} (:dead, 'default', '1')", says=_ONCE),
+    both("insert a result for another tenant", f"insert into result {_VALUES} (:succeeded, 'acme', '1')", says=_ONCE),
+    only_postgres("truncate the results", "truncate result", says="never changed"),
     both("change the payload", """update job set payload = '{"to": "mallory"}' where id = :queued""", says=_PAYLOAD),
     both("change the payload of a cleaned job", "update job set payload = '[1]' where id = :cleaned", says=_PAYLOAD),
     both("empty the payload of a live job", "update job set payload = '{}' where id = :running", says=_PAYLOAD),
@@ -89,22 +95,22 @@ FACTS = [
         says=_NEVER[1],
     ),
     both(
-        "enqueue with a hundred and one retries",
+        "enqueue with 101 retries",
         "insert into job (id, kind, tenant, max_attempts) values (:unknown, 'k', 'default', 102)",
         says="attempts_bounded",
     ),
     both(
-        "enqueue with a hundred and one crashes",
+        "enqueue with a crash limit of 101",
         "insert into job (id, kind, tenant, max_crashes) values (:unknown, 'k', 'default', 101)",
         says="crashes_bounded",
     ),
     both(
-        "enqueue what is no JSON",
+        "enqueue a payload that is not JSON",
         "insert into job (id, kind, tenant, payload) values (:unknown, 'k', 'default', '{to: ada}')",
         says=("payload_is_json", "invalid input syntax for type json"),
     ),
     both(
-        "enqueue for nobody",
+        "enqueue without an actor",
         "insert into job (id, kind, tenant, enqueued_by) values (:unknown, 'k', 'default', ' ')",
         says="enqueued_by_named",
     ),
@@ -122,22 +128,22 @@ _KEPT = ("immutable: ledger rows are never deleted", "event: rows are never dele
 _WRITTEN = ("immutable: the ledger is written by triggers only", "event is written by triggers only")
 
 LEDGER = [
-    both("sign for somebody else", "update event set actor = 'nobody' where job_id = :running", says=_LEDGER),
-    both("rewrite what happened", "update event set type = 'succeed', to_state = 'succeeded'", says=_LEDGER),
+    both("change the actor of an event", "update event set actor = 'nobody' where job_id = :running", says=_LEDGER),
+    both("change the type of events", "update event set type = 'succeed', to_state = 'succeeded'", says=_LEDGER),
     both("renumber the ledger", "update event set seq = seq + 100000", says=_LEDGER),
     both("delete one event", "delete from event where job_id = :running and type = 'take'", says=_KEPT),
-    both("delete a ledger", "delete from event where job_id = :cleaned", says=_KEPT),
-    both("delete all ledgers", "delete from event", says=_KEPT),
+    both("delete the events of a job", "delete from event where job_id = :cleaned", says=_KEPT),
+    both("delete all events", "delete from event", says=_KEPT),
     only_postgres("truncate the ledger", "truncate event", says="event: rows are never changed (truncate refused)"),
     both(
-        "invent a rescheduling",
+        "insert a reschedule event",
         "insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)"
         f" values (:queued, 'default', 'mail.send', 'reschedule', 'queued', 'queued', 0, {NOW}, 'm',"
         ' \'{"rescheduled": "now"}\')',
         says=_WRITTEN,
     ),
     both(
-        "tell a rescheduling twice",
+        "insert a second reschedule event",
         'update job_state set note = \'{"rescheduled": "now"}\' where id = :queued',
         "insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)"
         f" values (:queued, 'default', 'mail.send', 'reschedule', 'queued', 'queued', 0, {NOW}, 'm',"
@@ -145,7 +151,7 @@ LEDGER = [
         says=_WRITTEN,
     ),
     both(
-        "tell a rescheduling without a word",
+        "insert a reschedule event without its details",
         'update job_state set note = \'{"rescheduled": "now"}\' where id = :queued',
         "update job_state set note = null where id = :queued",
         "insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor)"
@@ -153,14 +159,14 @@ LEDGER = [
         says=_WRITTEN,
     ),
     both(
-        "invent a move",
+        "insert a move event",
         "insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)"
         f" values (:queued, 'default', 'mail.send', 'move', 'queued', 'queued', 0, {NOW}, 'm',"
         ' \'{"to":"first"}\')',
         says=_WRITTEN,
     ),
     both(
-        "tell a move twice",
+        "insert a second move event",
         'update job_state set note = \'{"moved": {"to": "first"}}\' where id = :queued',
         "insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)"
         f" values (:queued, 'default', 'mail.send', 'move', 'queued', 'queued', 0, {NOW}, 'm',"
@@ -168,7 +174,7 @@ LEDGER = [
         says=_WRITTEN,
     ),
     both(
-        "call a move a rescheduling",
+        "record a move as a reschedule",
         'update job_state set note = \'{"moved": {"to": "first"}}\' where id = :queued',
         "insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)"
         f" values (:queued, 'default', 'mail.send', 'reschedule', 'queued', 'queued', 0, {NOW}, 'm',"
@@ -176,25 +182,25 @@ LEDGER = [
         says=_WRITTEN,
     ),
     both(
-        "invent an event",
+        "insert an event",
         f"insert into event {EVENT} values (:queued, 'default', 'mail.send', 'take', 'queued', 'in_progress', 1,"
         f" {NOW}, 'mallory')",
         says=_WRITTEN,
     ),
     both(
-        "enqueue a second time",
+        "insert a second enqueue event",
         f"insert into event {EVENT} values (:queued, 'default', 'mail.send', 'enqueue', null, 'queued', 0,"
         f" {NOW}, 'mallory')",
         says=_WRITTEN,
     ),
     both(
-        "invent a step that leads nowhere",
+        "insert an event that does not change the state",
         f"insert into event {EVENT} values (:queued, 'default', 'mail.send', 'due', 'queued', 'queued', 0,"
         f" {NOW}, 'mallory')",
         says=_WRITTEN,
     ),
     both(
-        "invent the ledger of a job that never was",
+        "insert an event for an unknown job",
         f"insert into event {EVENT} values (:unknown, 'default', 'k', 'enqueue', null, 'queued', 0, {NOW}, 'm')",
         says=_WRITTEN,
     ),
@@ -204,7 +210,9 @@ LEDGER = [
         " 'mallory', meta from event where job_id = :running",
         says=_WRITTEN[0],
     ),
-    only_sqlite("skip the guard", "update or ignore event set actor = 'nobody'", says=_LEDGER[0]),
+    only_sqlite(
+        'bypass the ledger trigger with "or ignore"', "update or ignore event set actor = 'nobody'", says=_LEDGER[0]
+    ),
     only_sqlite("swap two events", "update or replace event set seq = seq - 1 where seq > 1", says=_LEDGER[0]),
     only_postgres(
         "upsert an event",
@@ -213,7 +221,7 @@ LEDGER = [
         says=_WRITTEN[1],
     ),
     Attack(
-        "take the clock away and act unseen",
+        "delete the clock, then change a job",
         ("delete from clock", "update job_state set state = 'cancelled', finished_at = 1 where id = :queued"),
         ("delete from clock", "update job_state set state = 'cancelled', finished_at = now() where id = :queued"),
         ("immutable: the clock must keep its one row", 'null value in column "at"'),

@@ -1,59 +1,55 @@
-"""Attacks on limits and reservations (SC-16, SC-10): more room than there is, two for one, another history."""
+"""Attacks on limits and reservations (SC-16, SC-10): raised capacity, double reservations, changed history."""
 
 from __future__ import annotations
 
 from tests.attacks.attack import NOW, both, only_postgres
 
-# The small world: a limit under which a job runs, a reservation that is active and one that is over.
-_ACTIVE, _OVER = "'00000000-0000-7000-8000-0000000000a1'", "'00000000-0000-7000-8000-0000000000a2'"
+# The database has a limit with a running job, an active reservation and an ended one.
+_ACTIVE, _ENDED = "'00000000-0000-7000-8000-0000000000a1'", "'00000000-0000-7000-8000-0000000000a2'"
 _RESERVE = "insert into reservation (id, tenant, scope, name, state, holder, asked_at, reserved_at, expires_at"
 _LIMIT = "insert into job_limit (tenant, scope, name, set_by, created_at, updated_at"
 LIMITED = (
     f"{_LIMIT}, concurrency) values ('default', 'kind', 'mail.send', 'ada', {NOW}, {NOW}, 100)",
     "insert into occupied_slot (tenant, scope, name, job_id) values ('default', 'kind', 'mail.send', :running)",
     f"{_RESERVE}) values ({_ACTIVE}, 'default', 'resource', 'gpu-0', 'active', 'ada', {NOW}, {NOW}, :later)",
-    f"{_RESERVE}, ended_at, ended_by, ended_why) values ({_OVER}, 'default', 'all', '*', 'released', 'ada', {NOW},"
+    f"{_RESERVE}, ended_at, ended_by, ended_why) values ({_ENDED}, 'default', 'all', '*', 'released', 'ada', {NOW},"
     f" {NOW}, {NOW}, {NOW}, 'ada', 'done')",
     "update dispatch set limited = (1 = 1)",
 )
 
 LIMITS = [
-    only_postgres(
-        "take away the row that counters lock", "delete from mutex where n = 1024", says="rows are never changed"
-    ),
-    only_postgres(
-        "let a counter lock another row", "update mutex set n = -1 where n = 1024", says="rows are never changed"
-    ),
-    only_postgres("take away all rows that are locked", "truncate mutex", says="rows are never changed"),
+    only_postgres("delete a mutex row", "delete from mutex where n = 1024", says="rows are never changed"),
+    only_postgres("renumber a mutex row", "update mutex set n = -1 where n = 1024", says="rows are never changed"),
+    only_postgres("truncate the mutex rows", "truncate mutex", says="rows are never changed"),
     both(
-        "give up the slot of a job that runs",
+        "free the slot of a running job",
         "delete from occupied_slot where job_id = :running",
         says="a slot cannot be deleted while its job is held",
     ),
     both(
-        "count a job elsewhere",
+        "move a slot to another limit",
         "update occupied_slot set name = 'other' where job_id = :running",
         says=("slots are never changed", "rows are never changed"),
     ),
-    only_postgres("forget all places", "truncate occupied_slot", says="rows are never changed"),
+    only_postgres("truncate the occupied slots", "truncate occupied_slot", says="rows are never changed"),
     both(
-        "say that nothing is limited",
+        "mark dispatch as unlimited",
         "update dispatch set limited = (1 = 0)",
         says="limited must stay true while a limit, reservation or pause exists",
     ),
     both("delete the dispatch row", "delete from dispatch", says="dispatch must keep its one row"),
     both(
-        "let a job count against something else",
+        "change the resources a job uses",
         "update job set uses = null, kind = 'x' where id = :queued",
         says="never change",
     ),
     both(
-        "reserve what is reserved",
+        "reserve a resource twice",
         f"{_RESERVE}) values (:unknown, 'default', 'resource', 'gpu-0', 'active', 'eve', {NOW}, {NOW}, :later)",
         says=("already exists", "reservation_active"),
     ),
     both(
-        "put a reservation back into the line",
+        "return an active reservation to the wait list",
         f"update reservation set state = 'waiting', reserved_at = null where id = {_ACTIVE}",
         says=("illegal transition", "illegal transition active -> waiting"),
     ),
@@ -63,13 +59,13 @@ LIMITS = [
         says="the request cannot change",
     ),
     both(
-        "say that it ended otherwise",
-        f"update reservation set ended_why = 'expired' where id = {_OVER}",
+        "change the end of a reservation",
+        f"update reservation set ended_why = 'expired' where id = {_ENDED}",
         says=("an ended reservation cannot change", "it has ended and cannot change"),
     ),
     both(
         "delete a reservation",
-        f"delete from reservation where id = {_OVER}",
+        f"delete from reservation where id = {_ENDED}",
         says="reservations are kept for ninety days after they end",
     ),
     only_postgres("truncate the reservations", "truncate reservation", says="rows are never changed"),
@@ -80,12 +76,12 @@ LIMITS = [
             says=says,
         )
         for what, scope, name, columns, values, says in (
-            ("on nothing known", "'planet'", "'x'", "concurrency", "1", "scope_known"),
+            ("on an unknown scope", "'planet'", "'x'", "concurrency", "1", "scope_known"),
             ("without a name", "'queue'", "' '", "concurrency", "1", "name_named"),
             ("that limits nothing", "'queue'", "'x'", "concurrency", "null", "limits_something"),
-            ("below nothing", "'queue'", "'x'", "concurrency", "-1", "concurrency_bounded"),
+            ("below zero", "'queue'", "'x'", "concurrency", "-1", "concurrency_bounded"),
             ("with half a rate", "'queue'", "'x'", "rate, per", "1, 1", "rate_whole"),
-            ("with a rate of none", "'queue'", "'x'", "rate, per, burst", "0, 1, 1", "rate_bounded"),
+            ("with a rate of zero", "'queue'", "'x'", "rate, per, burst", "0, 1, 1", "rate_bounded"),
         )
     ),
 ]

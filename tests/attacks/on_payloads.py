@@ -1,14 +1,14 @@
-"""Attacks on payloads (DP-4): data where only signals may be, other references, other words under a seal."""
+"""Attacks on payloads (DP-4): forbidden data, changed references, changed text under a seal."""
 
 from __future__ import annotations
 
 from tests.attacks.attack import NOW, both, only_postgres, only_sqlite
 
-# The small world: a rule for a kind, and a job with references whose payload is sealed with the key k1.
+# The database has a rule for a kind, and a job with references whose payload is sealed with the key k1.
 _SEALED = "'00000000-0000-7000-8000-0000000000b1'"
 _RULE = "insert into payload_rule (tenant, kind, set_by, created_at, updated_at"
 _ENQUEUE = "insert into job (tenant, kind, payload) values ('default', 'signal',"
-_NOTE = "insert into resealed (job_id, tenant, n, from_key, to_key, actor, at) values"
+_RESEALED = "insert into resealed (job_id, tenant, n, from_key, to_key, actor, at) values"
 RULED = (
     f"{_RULE}, signal_only, max_bytes) values ('*', 'signal', 'ada', {NOW}, {NOW}, (1 = 1), 300)",
     f"insert into job (id, tenant, kind, payload) values ({_SEALED}, 'default', 'sealed',"
@@ -21,104 +21,104 @@ def _seal(inside: str) -> str:
     return f"""update job set payload = '{{"$holdfast": {inside}}}' where id = {_SEALED}"""
 
 
-_WRITE_DOWN = f"{_NOTE} ({_SEALED}, 'default', 1, 'k1', 'k2', 'eve', {NOW})"
+_RECORD = f"{_RESEALED} ({_SEALED}, 'default', 1, 'k1', 'k2', 'eve', {NOW})"
 _NEVER = "never change"
 
 PAYLOADS = [
     both(
-        "enqueue data",
+        "enqueue a forbidden key",
         f"""{_ENQUEUE} '{{"rows": [{{"Password": "x"}}]}}')""",
         says=("payload forbidden", "has a forbidden key at $.rows[0].Password"),
     ),
     both(
-        "enqueue data under an escaped name",
+        "enqueue a forbidden key with escaped characters",
         f"""{_ENQUEUE} '{{"p\\u0061ssword": "x"}}')""",
         says=("payload forbidden", "has a forbidden key at $.password"),
     ),
     both(
-        "enqueue data that a second key of the same name covers",
+        "enqueue a forbidden key hidden by a duplicate key",
         f"""{_ENQUEUE} '{{"a": {{"token": "x"}}, "a": 1}}')""",
         says=("payload forbidden", "has a forbidden key at $.a.token"),
     ),
     both(
-        "enqueue more than is allowed",
+        "enqueue a payload over its rule's limit",
         f"""{_ENQUEUE} '{{"note": "{"x" * 300}"}}')""",
         says=("payload over limit", "its rule allows 300"),
     ),
     only_sqlite(
-        "enqueue data as an operation would",
+        "enqueue a forbidden key with the clock of an operation",
         f"update clock set floor = (select max(n) from job_state), now = {NOW}",
         f"""{_ENQUEUE} '{{"secret": "x"}}')""",
         "update clock set now = null, floor = null",
         says="payload forbidden",
     ),
     both(
-        "have nothing judged any more",
+        "turn off the checks at enqueue for payload rules",
         "update dispatch set ruled = (1 = 0)",
         says="ruled cannot be turned off once it is set",
     ),
     both(
-        "let a job be about something else",
+        "change a reference of a job",
         f"update reference set source_ref = 's3://in/8' where job_id = {_SEALED}",
         says=("never changed", "rows are never changed"),
     ),
     both(
-        "forget what a job is about",
+        "delete the references of a job",
         f"delete from reference where job_id = {_SEALED}",
         says=("never deleted while its job exists", "never deleted while their job exists"),
     ),
     both(
-        "give a reference to no job",
+        "add a reference to an unknown job",
         "insert into reference (job_id, tenant, source_ref) values (:unknown, 'default', 's3://x')",
         says=("references are written once", "no job"),
     ),
     both(
-        "give a reference to another tenant's job",
+        "add a reference to another tenant's job",
         "insert into reference (job_id, tenant, source_ref) values (:queued, 'acme', 's3://x')",
         says=("references are written once", "no job"),
     ),
-    only_postgres("forget all references", "truncate reference", says="rows are never changed"),
+    only_postgres("truncate the references", "truncate reference", says="rows are never changed"),
     both(
-        "seal with another key in silence",
+        "re-encrypt a payload without a record",
         _seal('{"key": "k2", "sealed": "BBBB"}'),
         says=_NEVER,
     ),
     *(
-        both(f"say that it is sealed anew, and {what}", _WRITE_DOWN, _seal(inside), says=_NEVER)
+        both(f"record a re-encryption and {what}", _RECORD, _seal(inside), says=_NEVER)
         for what, inside in (
-            ("leave it open", '{"open": 1}'),
-            ("put more there", '{"key": "k2", "sealed": "BBBBBBBB"}'),
-            ("put something beside it", '{"key": "k2", "sealed": "BBBB", "also": 1}'),
+            ("store it in the clear", '{"open": 1}'),
+            ("store a longer text", '{"key": "k2", "sealed": "BBBBBBBB"}'),
+            ("add a field", '{"key": "k2", "sealed": "BBBB", "also": 1}'),
             ("name another key", '{"key": "k3", "sealed": "BBBB"}'),
-            ("point elsewhere", '{"key": "k2", "stored": "artifact://x"}'),
+            ("point to another location", '{"key": "k2", "stored": "artifact://x"}'),
         )
     ),
     both(
-        "seal anew twice for one note",
-        _WRITE_DOWN,
+        "re-encrypt twice with one record",
+        _RECORD,
         _seal('{"key": "k2", "sealed": "BBBB"}'),
         _seal('{"key": "k2", "sealed": "CCCC"}'),
         says=_NEVER,
     ),
     both(
-        "say that what is not sealed is sealed anew",
-        f"{_NOTE} (:queued, 'default', 1, 'k1', 'k2', 'eve', {NOW})",
+        "record the re-encryption of an unencrypted payload",
+        f"{_RESEALED} (:queued, 'default', 1, 'k1', 'k2', 'eve', {NOW})",
         says="is not encrypted with",
     ),
     both(
-        "leave a gap in what was sealed anew",
-        f"{_NOTE} ({_SEALED}, 'default', 2, 'k1', 'k2', 'eve', {NOW})",
+        "skip a number in the re-encryption records",
+        f"{_RESEALED} ({_SEALED}, 'default', 2, 'k1', 'k2', 'eve', {NOW})",
         says=("not its next re-encryption", "not its next re-encryption"),
     ),
     both(
-        "forget that it was sealed anew",
-        _WRITE_DOWN,
+        "delete the record of a re-encryption",
+        _RECORD,
         "delete from resealed",
         says=("the record of a re-encryption never changes", "never deleted while their job exists"),
     ),
     both(
-        "say that somebody else sealed it anew",
-        _WRITE_DOWN,
+        "change the actor of a re-encryption",
+        _RECORD,
         "update resealed set actor = 'ada'",
         says=("the record of a re-encryption never changes", "rows are never changed"),
     ),
@@ -129,10 +129,10 @@ PAYLOADS = [
             says=says,
         )
         for what, kind, columns, values, says in (
-            ("that says nothing", "'x'", "max_bytes", "null", "says_something"),
+            ("that sets nothing", "'x'", "max_bytes", "null", "says_something"),
             ("without a name", "' '", "max_bytes", "300", "kind_named"),
-            ("of no known class", "'x'", "classification", "'secret'", "classification_known"),
-            ("that lets nothing in", "'x'", "max_bytes", "1", "sizes_bounded"),
+            ("with an unknown classification", "'x'", "classification", "'secret'", "classification_known"),
+            ("with a size too small for any payload", "'x'", "max_bytes", "1", "sizes_bounded"),
         )
     ),
 ]

@@ -1,10 +1,10 @@
-"""Attacks on retention and usage (DP-16, HK-5): take back what was counted, let go what must stay, empty the ledger."""
+"""Attacks on retention and usage (DP-16, HK-5): lowered sums, policies that purge too early, a rewritten ledger."""
 
 from __future__ import annotations
 
 from tests.attacks.attack import NOW, both, only_postgres, only_sqlite
 
-# The small world: a policy, and a day that was counted.
+# The database has a policy, and a day of recorded usage.
 _POLICY = "insert into retention (tenant, kind, state, set_by, created_at, updated_at"
 _DIGEST = "a" * 64
 RETAINED = (
@@ -16,16 +16,16 @@ _COUNTED = "sums cannot be reduced or deleted"
 _CHANGED = ("ledger rows are never changed", "rows are never changed")
 
 RETENTION = [
-    both("take back what was counted", "update usage set started = 4 where kind = 'old'", says=_COUNTED),
-    both("count it for somebody else", "update usage set tenant = 'acme' where kind = 'old'", says=_COUNTED),
-    both("forget what was counted", "delete from usage", says=_COUNTED),
-    only_postgres("forget all that was counted", "truncate usage", says="rows are never changed"),
+    both("lower the recorded usage", "update usage set started = 4 where kind = 'old'", says=_COUNTED),
+    both("move usage to another tenant", "update usage set tenant = 'acme' where kind = 'old'", says=_COUNTED),
+    both("delete the usage", "delete from usage", says=_COUNTED),
+    only_postgres("truncate the usage", "truncate usage", says="rows are never changed"),
     only_sqlite(
-        "put other sums in their place",
+        "replace the usage",
         "insert or replace into usage (tenant, day, kind) values ('default', '2026-11-15', 'old')",
         says=_COUNTED,
     ),
-    only_postgres("have everything counted again", "delete from usage_place", says="rows are never changed"),
+    only_postgres("delete the position of the usage count", "delete from usage_place", says="rows are never changed"),
     both(
         "empty the ledger of a job that is not cleaned",
         f"""update event set meta = '{{"emptied": "{_DIGEST}"}}' where job_id = :dead""",
@@ -37,17 +37,17 @@ RETENTION = [
         says=_CHANGED,
     ),
     both(
-        "have a job purged before it is cleaned",
+        "set a policy that purges before it cleans",
         f"{_POLICY}, clean_after, purge_after) values ('default', 'x', '*', 'ada', {NOW}, {NOW}, 9, 8)",
         says="clean_first",
     ),
     both(
-        "let jobs go that have not ended",
+        "set a policy for jobs that have not ended",
         f"{_POLICY}, purge_after) values ('default', 'x', 'queued', 'ada', {NOW}, {NOW}, 8)",
         says="state_known",
     ),
     both(
-        "forget that people may still hold a token",
+        "delete an unused approval token",
         "delete from approval_token where hash = 'fresh'",
         says="deleted while",
     ),

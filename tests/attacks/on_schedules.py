@@ -1,7 +1,7 @@
-"""Attacks on templates and schedules (SC-8, SC-9): versions that were never made, and times that are fired twice.
+"""Attacks on templates and schedules (SC-8, SC-9): invalid versions, and times fired twice.
 
-The small world has template `monthly` (versions 1 and 2), schedule `:schedule` whose time `:fired` was fired as job
-`:made`, and another that waits.
+The database has the template `monthly` (versions 1 and 2), the schedule `:schedule` whose time `:fired` was fired as
+the job `:made`, and a schedule that waits.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ SCHEDULES = [
     ),
     only_postgres("truncate the templates", "truncate template", says="rows are never changed"),
     both(
-        "leave out a version",
+        "skip a template version",
         f"{_VERSION} values ('default', 'monthly', 4, 'report', 'ada', {NOW})",
         says="the next version must be one more than the newest",
     ),
     both(
-        "make a version again",
+        "insert a template version again",
         f"{_VERSION} values ('default', 'monthly', 2, 'report', 'ada', {NOW})",
         says="the next version must be one more than the newest",
     ),
     both(
-        "turn a template to another kind",
+        "change the kind of a template",
         f"{_VERSION} values ('default', 'monthly', 3, 'other', 'ada', {NOW})",
         says=("the kind of a template cannot change", "the kind cannot change; create another template"),
     ),
     both(
-        "delete a schedule's row",
+        "delete the schedules",
         "delete from schedule",
         says=("schedules cannot be deleted from the table", "rows are never changed"),
     ),
     both(
-        "turn a schedule back",
+        "move the next time of a schedule back",
         "update schedule set next_fire_at = :fired where id = :schedule",
         says="its next time cannot move back",
     ),
@@ -57,7 +57,7 @@ SCHEDULES = [
         says=("the identity of a schedule cannot change", "its identity cannot change"),
     ),
     both(
-        "attend to a schedule that is paused",
+        "pause a schedule without clearing its next time",
         "update schedule set state = 'paused' where id = :schedule",
         says="attended_iff_active",
     ),
@@ -67,42 +67,42 @@ SCHEDULES = [
         says="missed_known",
     ),
     both(
-        "fire a time again",
+        "fire a scheduled time again",
         f"{_FIRE} values (:schedule, :fired, false, 'default', 'fired', :queued, 'ada', {NOW})",
         says=("a time is fired once", "fire_pkey"),
     ),
     both(
-        "fire a time for a job that is not there",
+        "record a fire with an unknown job",
         f"{_FIRE} values (:schedule, :later, false, 'default', 'fired', :unknown, 'ada', {NOW})",
         says=("by an existing schedule and for an existing job", "the schedule or the job does not exist"),
     ),
     both(
-        "say that a time was fired by another job",
+        "change the job of a fired time",
         "update fire set job_id = :queued where schedule_id = :schedule and status = 'fired'",
         says=("the result of a fired time cannot change", "cannot change"),
     ),
     both(
-        "say that a time was skipped",
+        "mark a fired time as missed",
         "update fire set status = 'missed', job_id = null where schedule_id = :schedule and status = 'fired'",
         says=("the result of a fired time cannot change", "cannot change"),
     ),
     both(
-        "forget a time that was fired",
+        "delete a fired time",
         "delete from fire where schedule_id = :schedule",
         says=("the record of a fired time or a delivery is kept", "rows are never changed"),
     ),
     both(
-        "say that a job was made from something else",
+        "change the template a job was made from",
         "update made_from set template = 'monthly', template_version = 1 where job_id = :made",
         says=("the origin of a job never changes", "rows are never changed"),
     ),
     both(
-        "forget what a job was made from",
+        "delete the origin of a job",
         "delete from made_from where job_id = :made",
         says=("the origin of a job is never deleted", "never deleted while their job exists"),
     ),
     both(
-        "make a job from a version there never was",
+        "record an unknown template version as an origin",
         f"{_MADE} values (:queued, 'default', 'monthly', 9)",
         says=("a job has one origin, which must exist", "its template version or its schedule does not exist"),
     ),

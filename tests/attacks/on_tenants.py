@@ -1,11 +1,11 @@
-"""Attacks on what tenants are held to (JF-12): a cap that nobody looks at, another's cap, numbers without meaning."""
+"""Attacks on the caps of tenants (JF-12): a cap without effect, another tenant's cap, invalid numbers."""
 
 from __future__ import annotations
 
 from tests.attacks.attack import NOW, both, only_postgres
 
 _TENANT = "insert into tenant (tenant, set_by, created_at, updated_at"
-# The small world: a tenant with a cap, and one that is full.
+# The database has a tenant with a cap, and one that is full.
 CAPPED = (
     f"{_TENANT}, max_pending) values ('default', 'ada', {NOW}, {NOW}, 100000)",
     f"{_TENANT}, max_pending) values ('full', 'ada', {NOW}, {NOW}, 0)",
@@ -14,12 +14,12 @@ CAPPED = (
 
 TENANTS = [
     both(
-        "say that nothing is counted when a job is enqueued",
+        "turn off the checks at enqueue for tenant caps",
         "update dispatch set ruled = (1 = 0)",
         says="ruled cannot be turned off once it is set",
     ),
     only_postgres(
-        "say that no step is counted",
+        "mark dispatch as uncapped",
         "update dispatch set capped = true",
         "update dispatch set capped = false",
         says="capped must stay true while a tenant has a cap",
@@ -30,21 +30,21 @@ TENANTS = [
         says=("tenant full", "tenant full has 0 waiting jobs and may have 0: 1 of kind k refused"),
     ),
     both(
-        "give a tenant another's cap",
+        "rename the tenant of a cap",
         "update tenant set tenant = 'eve' where tenant = 'default'",
         says="cannot change",
     ),
-    both("cap every tenant at once", f"{_TENANT}) values ('*', 'eve', {NOW}, {NOW})", says="tenant_named"),
+    both("set a cap for every tenant", f"{_TENANT}) values ('*', 'eve', {NOW}, {NOW})", says="tenant_named"),
     *(
         both(
-            f"hold a tenant to {what}",
+            f"set {what} for a tenant",
             f"{_TENANT}, {column}) values ('x', 'ada', {NOW}, {NOW}, {value})",
             says=says,
         )
         for what, column, value, says in (
-            ("less than nothing", "max_pending", "-1", "pending_bounded"),
-            ("no share at all", "weight", "0", "weight_bounded"),
-            ("a share without end", "weight", "1001", "weight_bounded"),
+            ("a negative cap", "max_pending", "-1", "pending_bounded"),
+            ("a weight of zero", "weight", "0", "weight_bounded"),
+            ("a weight over the maximum", "weight", "1001", "weight_bounded"),
             ("an empty title", "title", "''", "title_bounded"),
         )
     ),

@@ -1,6 +1,6 @@
-"""Attacks on API tokens (rule 25): one that may more, one that comes back, a session that outlives what it came from.
+"""Attacks on API tokens: more rights, undone revocations, sessions that outlive their token.
 
-`:api_token` is good for a while, `:session` was opened with it, `:revoked` was revoked.
+`:api_token` is valid, `:session` was opened with it, `:revoked` is revoked.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _HASH = "'" + "ab" * 32 + "'"
 
 
 def _add(what: str, says: str | tuple[str, str], of: str = "api_token", /, **instead: str) -> Attack:
-    """A row like that of a token that is there, with something else in its place."""
+    """Insert a copy of an existing token with the given columns replaced."""
     values = dict(zip(_COLUMNS.split(", "), _COLUMNS.split(", "), strict=True))
     values |= {"id": ":unknown", "hash": _HASH} | instead
     return both(
@@ -22,7 +22,7 @@ def _add(what: str, says: str | tuple[str, str], of: str = "api_token", /, **ins
     )
 
 
-# The small world by hand: as psql and the sqlite3 shell make it, with what the two write differently as names.
+# The tokens as psql and the sqlite3 shell insert them; values that the two write differently are named parameters.
 _ISSUE = f"insert into api_token ({_COLUMNS}) values"
 ISSUED = (
     *(
@@ -43,32 +43,32 @@ _FIXED = "a revoked token stays revoked"
 
 TOKENS = [
     *(
-        both(f"let a token {what}", f"update api_token set {change} where id = :api_token", says=_FIXED)
+        both(what, f"update api_token set {change} where id = :api_token", says=_FIXED)
         for what, change in (
-            ("be another tenant's", "tenant = '*'"),
-            ("last for ever", "expires_at = null"),
-            ("be somebody else's", f"hash = {_HASH}"),
-            ("stand for another person", "name = 'eve'"),
-            ("have been issued by another", "created_by = 'eve'"),
+            ("move a token to every tenant", "tenant = '*'"),
+            ("remove the expiry of an API token", "expires_at = null"),
+            ("change the hash of a token", f"hash = {_HASH}"),
+            ("change the name of a token", "name = 'eve'"),
+            ("change the issuer of a token", "created_by = 'eve'"),
         )
     ),
-    both("take a revocation back", "update api_token set revoked_at = null, revoked_by = null", says=_FIXED),
-    both("say that another revoked it", "update api_token set revoked_by = 'eve' where id = :revoked", says=_FIXED),
+    both("undo a revocation", "update api_token set revoked_at = null, revoked_by = null", says=_FIXED),
+    both("change who revoked a token", "update api_token set revoked_by = 'eve' where id = :revoked", says=_FIXED),
     both(
-        "revoke without a name",
+        "revoke a token without an actor",
         f"update api_token set revoked_at = {NOW} where id = :api_token",
         says="revoked_named",
     ),
     both(
-        "forget a token",
+        "delete a revoked token",
         "delete from api_token where id = :revoked",
         says=("tokens are kept for ninety days", "rows are never changed"),
     ),
-    only_postgres("forget all tokens", "truncate api_token", says="rows are never changed"),
-    _add("keep the token instead of its hash", "hash_hex", hash="'hf_secret'"),
-    _add("issue one that is over", "expires_later", expires_at="created_at"),
-    _add("issue one to nobody", "name_named", name="' '"),
-    _add("open a session with a token that is revoked", _ENDED, "revoked", **_SESSION, expires_at=":later"),
+    only_postgres("truncate the API tokens", "truncate api_token", says="rows are never changed"),
+    _add("store a token instead of its hash", "hash_hex", hash="'hf_secret'"),
+    _add("issue an expired token", "expires_later", expires_at="created_at"),
+    _add("issue a token without a name", "name_named", name="' '"),
+    _add("open a session with a revoked token", _ENDED, "revoked", **_SESSION, expires_at=":later"),
     _add("open a session with a session", _ENDED, "session", **_SESSION),
     _add("open a session for another tenant", _ENDED, **_SESSION, tenant="'umbrella'"),
     _add("open a session under another name", _WIDE, **_SESSION, name="'eve'"),

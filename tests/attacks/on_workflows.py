@@ -1,4 +1,4 @@
-"""Attacks on workflows (DP-14): a child that is let go early, counts that are made up, a plan that is changed."""
+"""Attacks on workflows (DP-14): children released early, false counts, changed plans."""
 
 from __future__ import annotations
 
@@ -22,72 +22,72 @@ _PLANNED = ("the plan of a workflow never changes", "the plan never changes")
 
 WORKFLOWS = [
     both(
-        "let a job go before its parents have ended",
+        "release a job before its parents have ended",
         "update job_state set due_at = null, note = null where id = :child",
         says=("only the ends of its parents release a job", "waits for its parents"),
     ),
     both(
-        "begin a job before its parents have ended",
+        "start a job before its parents have ended",
         "update job_state set due_at = null where id = :child",
         "update job_state set state = 'in_progress', attempt = 1, lease = :other where id = :child",
         says=("only the ends of its parents release a job", "waits for its parents"),
     ),
-    both("say that a job waits for nobody", "update node set unmet = 0 where job_id = :child", says=_BY_TRIGGERS),
+    both("clear the open parents of a job", "update node set unmet = 0 where job_id = :child", says=_BY_TRIGGERS),
     both(
-        "say that a job has succeeded",
+        "mark a node as succeeded",
         "update node set standing = 'succeeded' where job_id = :child",
         says=_BY_TRIGGERS,
     ),
     both(
-        "say that a parent has ended",
+        "mark a dependency as met",
         "update dependency set met = (1 = 1) where child = :child",
         says=("dependencies are written by triggers only", "written by triggers only"),
     ),
     both(
-        "let a job wait for another",
+        "change the parent of a dependency",
         "update dependency set parent = :queued where child = :child",
         says=("dependencies are written by triggers only", "the plan never changes"),
     ),
     both(
-        "let a callback make another job",
+        "change the job of a callback",
         """update callback set document = '{"kind": "pay"}' where workflow_id = :flow""",
         says=("the plan of a callback never changes", "the plan never changes"),
     ),
     both(
-        "let a callback fire twice",
+        "fire a callback twice",
         f"update callback set due_at = {NOW}, fired_at = {NOW}, document = null where workflow_id = :flow",
         "update callback set fired_at = null, document = '{}' where workflow_id = :flow",
         says=("the plan of a callback never changes", "the plan never changes"),
     ),
     both(
-        "forget a callback",
+        "delete a callback",
         "delete from callback where workflow_id = :flow",
         says=("callbacks are never deleted", "callback: rows are never changed"),
     ),
     both(
-        "forget a dependency",
+        "delete a dependency",
         "delete from dependency where child = :child",
         says=("dependencies are never deleted", "dependency: rows are never changed"),
     ),
     both(
-        "forget a node",
+        "delete a node",
         "delete from node where job_id = :child",
         says=("a node is never deleted while its job exists", "never deleted while their job exists"),
     ),
     both(
-        "forget a workflow", "delete from workflow where id = :flow", says=("never deleted", "rows are never changed")
+        "delete a workflow", "delete from workflow where id = :flow", says=("never deleted", "rows are never changed")
     ),
     both(
-        "make up the counts",
+        "change the counts of a workflow",
         "update workflow set open = open - 1 where id = :flow",
         says=("counts_add_up", "triggers only"),
     ),
     both(
-        "call a workflow finished",
+        "mark an open workflow as finished",
         "update workflow set finished_at = created_at where id = :flow",
         says=("finished_when_over", "triggers only"),
     ),
-    both("plan for somebody else", "update workflow set generator = 'me' where id = :flow", says=_PLANNED),
+    both("change the generator of a workflow", "update workflow set generator = 'me' where id = :flow", says=_PLANNED),
     both(
         "move a job to another workflow", "update node set workflow_id = :unknown where job_id = :child", says=_PLANNED
     ),
@@ -100,13 +100,13 @@ WORKFLOWS = [
         ),
     ),
     both(
-        "wait for oneself",
+        "make a job depend on itself",
         "insert into dependency (child, parent, tenant, on_failure) values (:child, :child, 'default', 'skip')",
         says="not_of_itself",
     ),
     only_postgres("truncate the dependencies", "truncate dependency", says="rows are never changed"),
     only_sqlite(
-        "make a round for nothing",
+        "write to a scratch table",
         "insert into round (id) values (1)",
         says="the scratch tables are written by triggers only",
     ),

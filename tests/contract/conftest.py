@@ -1,4 +1,4 @@
-"""One suite, every store: SQLite, and PostgreSQL as a plain owner, so that row-level security holds.
+"""The contract suite runs on every store: SQLite, and PostgreSQL as a plain owner, so that row-level security applies.
 
 After each test the ledger of every job is replayed and compared with the job (`tests/support/ledger.py`).
 """
@@ -29,7 +29,7 @@ def owned_databases(postgres_server: PostgresServer | GivenServer) -> Iterator[O
 
 @pytest.fixture
 def owned_postgres_url(owned_databases: OwnedDatabases) -> Iterator[str]:
-    """A fresh, migrated database in which everything belongs to a role that is no superuser; one acts as it."""
+    """URL of a fresh, migrated database that belongs to a role without superuser rights, connected as that role."""
     with owned_databases.fresh() as dsn:
         yield as_role(dsn, owned_databases.owner)
 

@@ -1,4 +1,4 @@
-"""What is done to anything but a job is recorded by the database itself, whoever does it and by whatever way (CX-4)."""
+"""The database records every change of settings, for every actor and client (CX-4)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.support.webhooks import draft, webhook
 
 pytestmark = pytest.mark.req("CX-4", "HF-4")
 
-# Jobs and what belongs to them, whose record is the ledger; what is counted, held or told; and the database's own. A
-# table that people set something in belongs into stores/action_triggers.py instead.
+# Jobs and their rows are recorded in the ledger; counters, locks and internal tables are not settings. A table in which
+# people set something belongs in stores/action_triggers.py instead.
 NOT_RECORDED = {
     *("reference", "resealed"),  # facts of jobs, and a history that never changes
     *("tenant_load", "pending_change", "fair_place"),
@@ -32,7 +32,7 @@ NOT_RECORDED = {
     "attempt_log",
     *("workflow", "node", "dependency", "callback", "fire", "made_from", "delivery", "idempotency", "content"),
     *("lease", "recall", "watch", "occupied_slot", "rate_meter", "dispatch", "clock", "migration"),
-    *("ready", "round", "moved"),  # what SQLite keeps of a claim or a move while it lasts
+    *("ready", "round", "moved"),  # scratch tables of SQLite, used during a claim or a move
     *("action", "seal"),
     *("retention_pass", "event_partition", "usage", "usage_place", "upkeep", "leftover"),
     *("dead_letter", "redriven_as"),
@@ -41,27 +41,27 @@ NOT_RECORDED = {
 }
 
 
-def did(store: Store, **wanted: Any) -> list[tuple[str, str, str, str]]:
-    found = store.run(store.audit.actions(ActionFilter(tenant=EVERY_TENANT, **wanted)))
-    return [(each.actor, each.type, each.subject, each.name) for each in reversed(found)]
+def actions_of(store: Store, **wanted: Any) -> list[tuple[str, str, str, str]]:
+    actions = store.run(store.audit.actions(ActionFilter(tenant=EVERY_TENANT, **wanted)))
+    return [(action.actor, action.type, action.subject, action.name) for action in reversed(actions)]
 
 
-def test_every_table_that_people_set_something_in_is_recorded(store: Store, by_hand: ByHand) -> None:
-    """Name a new one in stores/action_triggers.py, one line, or say here why it is none."""
+def test_every_table_of_settings_has_an_action_trigger(store: Store, by_hand: ByHand) -> None:
+    """Add a new table of settings to stores/action_triggers.py, or to NOT_RECORDED with the reason."""
     tables = {table for table in by_hand.tables() if not table.startswith("sqlite_")}
     recorded = [each for each in RECORDED if by_hand.name != "sqlite" or not each.postgres_only]
     assert tables - {each.table for each in recorded} - NOT_RECORDED == set()
     assert {each.table for each in recorded} <= tables
     if by_hand.name == "sqlite":
-        asked = "select tbl_name from sqlite_master where type = 'trigger' and name like 'record_added_%'"
+        query = "select tbl_name from sqlite_master where type = 'trigger' and name like 'record_added_%'"
     else:
-        asked = "select tgrelid::regclass::text from pg_trigger where tgname = 'record_action'"
-    assert {str(row[0]).split(".")[-1] for row in by_hand.execute(asked)} == {
+        query = "select tgrelid::regclass::text from pg_trigger where tgname = 'record_action'"
+    assert {str(row[0]).split(".")[-1] for row in by_hand.execute(query)} == {
         each.table for each in recorded if each.by_hand
     }
 
 
-def test_every_act_of_a_person_is_recorded_with_their_name(store: Store) -> None:
+def test_every_action_is_recorded_with_its_actor(store: Store) -> None:
     run, tenant = store.run, "default"
     run(store.limits.set(Rule.of("queue", "mail", 5), "ada", tenant))
     run(store.limits.set(Rule.of("queue", "mail", 6), "bob", tenant))
@@ -102,7 +102,7 @@ def test_every_act_of_a_person_is_recorded_with_their_name(store: Store) -> None
     pause(store, queue="mail", tenant=tenant)
     resume(store, queue="mail", tenant=tenant)
 
-    by = [each for each in did(store, limit=1000) if each[0] in {"ada", "bob", "carol", "dan", "eve"}]
+    by = [each for each in actions_of(store, limit=1000) if each[0] in {"ada", "bob", "carol", "dan", "eve"}]
     assert by[:20] == [
         ("ada", "add", "limit", "queue mail"),
         ("bob", "change", "limit", "queue mail"),
@@ -137,12 +137,14 @@ def test_every_act_of_a_person_is_recorded_with_their_name(store: Store) -> None
         ("dan", "enable", "webhook", "ops"),
         ("eve", "remove", "webhook", "ops"),
     ]
-    assert [each[1:] for each in did(store, subject="approval_token")] == [("add", "approval_token", question.id)]
+    assert [each[1:] for each in actions_of(store, subject="approval_token")] == [
+        ("add", "approval_token", question.id)
+    ]
     seal(store)
-    assert (verify(store).actions, flaws(store)) == (len(did(store, limit=1000)), [])
+    assert (verify(store).actions, flaws(store)) == (len(actions_of(store, limit=1000)), [])
 
 
-def test_what_changed_is_told_and_secrets_are_not(store: Store) -> None:
+def test_actions_record_the_change_without_secrets(store: Store) -> None:
     run = store.run
     run(store.limits.set(Rule.of("queue", "mail", 5), "ada", "default"))
     run(store.limits.set(Rule.of("queue", "mail", None, "10/s"), "ada", "default"))
@@ -155,28 +157,28 @@ def test_what_changed_is_told_and_secrets_are_not(store: Store) -> None:
             Subscribing.of("after", "paid", "ship", declared=True, options=other), new_id(), "bob", "default"
         )
     )
-    found = run(store.audit.actions(ActionFilter(tenant="default")))
-    assert [each.changed for each in found if each.subject == "limit"] == [
+    actions = run(store.audit.actions(ActionFilter(tenant="default")))
+    assert [each.changed for each in actions if each.subject == "limit"] == [
         {"concurrency": [5, None], "rate": [None, 10], "per": [None, 1], "burst": [None, 1]},
         {"concurrency": 5},
     ]
-    told = [each.changed for each in found if each.subject == "subscription"]
-    assert (told[0], len(told)) == ({"job_options": "changed"}, 2)
-    assert "hunter" not in repr(found)
+    changes = [each.changed for each in actions if each.subject == "subscription"]
+    assert (changes[0], len(changes)) == ({"job_options": "changed"}, 2)
+    assert "hunter" not in repr(actions)
     assert run(store.audit.actions(ActionFilter(tenant="other"))) == []
 
 
-def test_what_is_done_by_hand_is_recorded_and_what_the_machine_does_is_not(store: Store, by_hand: ByHand) -> None:
+def test_hand_written_sql_is_recorded_and_work_of_jobs_is_not(store: Store, by_hand: ByHand) -> None:
     hourly = add(store, name="hourly", timing="@hourly")
-    before = did(store)
+    before = actions_of(store)
     store.run(store.schedules.fire([decided(hourly, firing())], "*"))
     put_one(store)
     work(store)
-    assert did(store) == before
+    assert actions_of(store) == before
     by_hand.execute("update schedule set timing = '@daily' where name = 'hourly'")
     who = "sql" if by_hand.name == "sqlite" else by_hand.execute("select caller()::text")[0][0]
-    assert did(store) == [*before, (who, "change", "schedule", "hourly")]
+    assert actions_of(store) == [*before, (who, "change", "schedule", "hourly")]
     by_hand.begin()
     by_hand.execute("update schedule set timing = '@weekly' where name = 'hourly'")
     by_hand.rollback()
-    assert len(did(store)) == len(before) + 1  # recorded with the change, or not at all
+    assert len(actions_of(store)) == len(before) + 1  # recorded with the change, or not at all

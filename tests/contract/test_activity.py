@@ -1,5 +1,7 @@
-"""Activity over a range: exact while the end of the ledger is short, estimated from samples when it is not, and of one
-tenant only; figures of queues, and the newest jobs of one queue or kind."""
+"""Activity over a range: exact for a short tail of the ledger, estimated from samples for a long one, per tenant.
+
+Also the figures of queues, and the newest jobs of one queue or kind.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,13 @@ pytestmark = pytest.mark.req("JF-16")
 NAMES = ("enqueued", "succeeded", "failed")
 
 
-def look(store: Store, tenant: str = "default", range: str = "1h", by: str | None = None) -> Activity:
+def activity(store: Store, tenant: str = "default", range: str = "1h", by: str | None = None) -> Activity:
     return store.run(store.health.activity(tenant, range, by))
 
 
-def test_what_was_done_how_long_it_took_and_what_is_due(store: Store) -> None:
+def test_activity_reports_counts_durations_and_due_schedules(store: Store) -> None:
     forward(store)
-    assert look(store).wait is look(store).run is None
+    assert activity(store).wait is activity(store).run is None
     put(store, spec(), spec(), spec())
     forward(store, 2)
     work(store, want=2)
@@ -34,25 +36,29 @@ def test_what_was_done_how_long_it_took_and_what_is_due(store: Store) -> None:
     forward(store, 30)
     put(store, spec(queue="slow"))
     add(store, name="nightly")
-    found = look(store)
-    assert [sum(getattr(each, name) for each in found.points) for name in NAMES] == [8, 2, 1]
-    assert not found.estimated
-    assert found.rate("enqueued") == pytest.approx(8 / 60, rel=0.02)
-    assert found.wait is not None
-    assert found.wait.of == 2
-    assert found.wait.p50 == pytest.approx(2, abs=0.1)
-    assert [each.name for each in found.due] == ["nightly"]
-    assert [sum(each.enqueued for each in look(store, whose).points) for whose in ("acme", "*")] == [1, 9]
-    assert look(store, "acme").due == []
-    assert {name: sum(counts) for name, counts in look(store, by="queue").series.items()} == {"default": 2}
-    assert {name: sum(counts) for name, counts in look(store, by="kind").series.items()} == {spec().kind: 2}
+    result = activity(store)
+    assert [sum(getattr(each, name) for each in result.points) for name in NAMES] == [8, 2, 1]
+    assert not result.estimated
+    assert result.rate("enqueued") == pytest.approx(8 / 60, rel=0.02)
+    assert result.wait is not None
+    assert result.wait.of == 2
+    assert result.wait.p50 == pytest.approx(2, abs=0.1)
+    assert [each.name for each in result.due] == ["nightly"]
+    assert [sum(each.enqueued for each in activity(store, whose).points) for whose in ("acme", "*")] == [1, 9]
+    assert activity(store, "acme").due == []
+    assert {name: sum(counts) for name, counts in activity(store, by="queue").series.items()} == {"default": 2}
+    assert {name: sum(counts) for name, counts in activity(store, by="kind").series.items()} == {spec().kind: 2}
     forward(store, 7200)
-    assert not look(store).busy
-    assert [sum(each.succeeded for each in look(store, range=name).points) for name in ("6h", "24h", "7d")] == [2, 2, 2]
+    assert not activity(store).busy
+    assert [sum(each.succeeded for each in activity(store, range=name).points) for name in ("6h", "24h", "7d")] == [
+        2,
+        2,
+        2,
+    ]
     assert store.run(store.health.latest("default")) == "6h"
 
 
-def test_figures_of_queues_and_the_newest_jobs_of_one(store: Store) -> None:
+def test_queue_figures_and_recent_jobs_of_a_queue(store: Store) -> None:
     forward(store)
     put(store, spec(), spec(), spec())
     put(store, spec(queue="mail"), tenant="acme")
@@ -69,19 +75,19 @@ def test_figures_of_queues_and_the_newest_jobs_of_one(store: Store) -> None:
     assert figures["empty"].per_minute is None
     assert "mail" in [each.queue for each in run(store.health.queues("*"))]
     for whose in ("default", "*"):
-        found = run(store.health.recent(whose, "queue", "default"))
-        assert (found.of, found.states["succeeded"], found.others[spec().kind], found.whole) == (3, 2, 3, True)
-        assert found.activity.range == "15m"
-        assert [sum(getattr(each, name) for each in found.activity.points) for name in NAMES] == [3, 2, 1]
-        assert len([each for each in found.durations if each[1] is not None]) == 1
+        result = run(store.health.recent(whose, "queue", "default"))
+        assert (result.of, result.states["succeeded"], result.others[spec().kind], result.whole) == (3, 2, 3, True)
+        assert result.activity.range == "15m"
+        assert [sum(getattr(each, name) for each in result.activity.points) for name in NAMES] == [3, 2, 1]
+        assert len([each for each in result.durations if each[1] is not None]) == 1
     assert run(store.health.recent("acme", "kind", spec().kind)).others == {"mail": 1}
     forward(store, 2 * 86400)
     assert run(store.health.queues("default")) == []
     assert run(store.health.recent("default", "queue", "default")).activity.range == "7d"
 
 
-def test_a_busy_ledger_is_reckoned_from_samples(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five minutes of a hundred jobs each; that they were before the hour is found out as well."""
+def test_activity_of_a_busy_ledger_is_estimated_from_samples(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five minutes of a hundred jobs each; the estimate also notices that older jobs lie outside the hour."""
     monkeypatch.setattr(reads, "TAIL", 50)
     monkeypatch.setattr(reads, "SAMPLE", 10)
     forward(store)
@@ -91,12 +97,12 @@ def test_a_busy_ledger_is_reckoned_from_samples(store: Store, monkeypatch: pytes
     for _ in range(5):
         put(store, *(spec() for _ in range(100)))
         forward(store, 60)
-    found = look(store)
-    assert found.estimated
-    assert found.now - found.since < timedelta(hours=1, minutes=3)
-    assert found.rate("enqueued") * ((found.now - found.since) / timedelta(minutes=1)) == pytest.approx(500, rel=0.3)
-    assert found.rate("succeeded") == 0
+    result = activity(store)
+    assert result.estimated
+    assert result.now - result.since < timedelta(hours=1, minutes=3)
+    assert result.rate("enqueued") * ((result.now - result.since) / timedelta(minutes=1)) == pytest.approx(500, rel=0.3)
+    assert result.rate("succeeded") == 0
     work(store, want=200)
-    (queue, counts), *others = look(store, by="queue").series.items()
+    (queue, counts), *others = activity(store, by="queue").series.items()
     assert (queue, others) == ("default", [])
     assert sum(counts) == pytest.approx(200, rel=0.5)

@@ -1,4 +1,4 @@
-"""The registry of agents (CX-16): what is registered holds for every job that names the agent, however it comes in."""
+"""The registry of agents (CX-16): its rules hold for every job that names the agent, for every way to enqueue it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _among_others(store: Store, one: JobSpec) -> Enqueued:
 
 
 def _alike(store: Store, one: JobSpec) -> Enqueued:
-    """As many jobs of one kind come in: what they share is sent once."""
+    """Enqueue several jobs of one kind: the fields they share are sent once."""
     together = object()
     facts = {name: getattr(one, name) for name in JobSpec.__slots__ if name not in ("id", "alike")}
     one.alike = together
@@ -58,7 +58,7 @@ every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__.st
 # -- the registry ----------------------------------------------------------------------------------------------
 
 
-def test_what_is_registered_can_be_read(store: Store) -> None:
+def test_registered_agent_can_be_read(store: Store) -> None:
     now = forward(store)
     made = register(
         store,
@@ -77,7 +77,7 @@ def test_what_is_registered_can_be_read(store: Store) -> None:
     assert store.run(store.agents.get("nobody", "default")) is None
 
 
-def test_registering_again_changes_what_differs_and_nothing_else(store: Store) -> None:
+def test_registering_again_changes_only_what_differs(store: Store) -> None:
     forward(store)
     first = register(store, kind="plan", retry="gentle")
     later = forward(store, 10)
@@ -87,7 +87,7 @@ def test_registering_again_changes_what_differs_and_nothing_else(store: Store) -
     assert (changed.created_at, changed.updated_at) == (first.created_at, later)
 
 
-def test_defining_a_disabled_agent_anew_does_not_enable_it(store: Store) -> None:
+def test_registering_a_disabled_agent_again_does_not_enable_it(store: Store) -> None:
     register(store)
     disabled = disable(store)
     assert disabled is not None
@@ -95,7 +95,7 @@ def test_defining_a_disabled_agent_anew_does_not_enable_it(store: Store) -> None
     assert (again.disabled_at, again.disabled_by, again.disabled_reason) == (disabled.disabled_at, "ada", "it loops")
 
 
-def test_agents_are_listed_by_id_kind_and_whether_they_work(store: Store) -> None:
+def test_agents_are_listed_by_id_kind_and_disabled_state(store: Store) -> None:
     for name, kind in (("b", "plan"), ("a", "mail"), ("c", None)):
         register(store, name, kind=kind)
     disable(store, "b")
@@ -108,7 +108,7 @@ def test_agents_are_listed_by_id_kind_and_whether_they_work(store: Store) -> Non
     assert (listed(None, True), listed(None, False), listed("plan", False)) == (["b"], ["a", "c"], [])
 
 
-def test_waiting_jobs_are_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_jobs_of_an_agent_are_counted_up_to_a_cap(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     register(store)
     put(store, *(spec(agent="planner") for _ in range(3)), spec(agent="planner", delay=60), spec(), spec(agent="other"))
     (cancelled,) = put(store, spec(agent="planner"))
@@ -117,19 +117,19 @@ def test_waiting_jobs_are_counted(store: Store, monkeypatch: pytest.MonkeyPatch)
     capped = agent_reads.AGENT_COLUMNS.replace(f"limit {WAITING_CAP}", "limit 2")
     assert capped != agent_reads.AGENT_COLUMNS
     monkeypatch.setattr(agent_reads, "AGENT_COLUMNS", capped)
-    assert store.run(store.agents.get("planner", "default")).waiting == 2, "and not further"  # type: ignore[union-attr]
+    assert store.run(store.agents.get("planner", "default")).waiting == 2, "stops at the cap"  # type: ignore[union-attr]
 
 
 def test_jobs_are_listed_by_agent(store: Store) -> None:
     register(store)
     mine = put(store, spec(agent="planner"), spec(agent="planner"))
     put_one(store)
-    found = store.run(store.jobs.list(JobFilter(tenant="default", agent="planner")))
-    assert [each.id for each in found] == mine[::-1]
+    result = store.run(store.jobs.list(JobFilter(tenant="default", agent="planner")))
+    assert [each.id for each in result] == mine[::-1]
 
 
 @pytest.mark.parametrize("text", ["ünï → 'quoted' \"twice\"", "a b", "x" * 255])
-def test_names_of_all_kinds(store: Store, text: str) -> None:
+def test_agent_ids_with_unusual_characters(store: Store, text: str) -> None:
     register(store, text, name=text)
     assert state_of(store, put_one(store, agent=text)) is State.QUEUED
     disable(store, text, f"because of {text}")
@@ -139,7 +139,7 @@ def test_names_of_all_kinds(store: Store, text: str) -> None:
     assert (answer.detail or "").endswith(f": because of {text}")
 
 
-# -- whose policy (CX-9, CX-10) ---------------------------------------------------------------------------------
+# -- precedence of retry policies (CX-9, CX-10) -----------------------------------------------------------------
 
 KINDS = Retry(max_attempts=2, backoff=Backoff(base=7), max_crashes=0)
 GIVEN = Retry(max_attempts=9, max_crashes=9)
@@ -148,13 +148,13 @@ GIVEN = Retry(max_attempts=9, max_crashes=9)
 def stored(store: Store, answer: Enqueued) -> tuple[int, int, object]:
     assert answer.created
     assert answer.id is not None
-    found = job(store, answer.id)
-    return found.max_attempts, found.max_crashes, found.backoff
+    result = job(store, answer.id)
+    return result.max_attempts, result.max_crashes, result.backoff
 
 
 @pytest.mark.req("CX-9", "CX-10")
 @every_way
-def test_a_label_changes_nothing(store: Store, way: Way) -> None:
+def test_unregistered_agent_changes_no_policy(store: Store, way: Way) -> None:
     assert stored(store, way(store, spec(agent="nobody", retry=KINDS))) == (2, 0, Backoff(base=7).to_json())
     assert stored(store, way(store, spec(agent="nobody", retry=GIVEN, retry_given=True))) == (9, 9, None)
     assert stored(store, way(store, spec(agent="nobody"))) == (10, 3, None)
@@ -162,7 +162,7 @@ def test_a_label_changes_nothing(store: Store, way: Way) -> None:
 
 @pytest.mark.req("CX-9", "CX-10")
 @every_way
-def test_an_agents_policy_goes_before_its_kinds(store: Store, way: Way) -> None:
+def test_agent_policy_takes_precedence_over_kind_policy(store: Store, way: Way) -> None:
     register(store, retry=Retry(max_attempts=6, backoff=GENTLE, max_crashes=5))
     assert stored(store, way(store, spec(agent="planner", retry=KINDS))) == (6, 5, GENTLE.to_json())
     assert stored(store, way(store, spec(agent="planner"))) == (6, 5, GENTLE.to_json())
@@ -170,14 +170,14 @@ def test_an_agents_policy_goes_before_its_kinds(store: Store, way: Way) -> None:
 
 @pytest.mark.req("CX-9", "CX-10")
 @every_way
-def test_what_the_call_says_goes_before_both(store: Store, way: Way) -> None:
+def test_policy_of_the_call_takes_precedence_over_agent_and_kind(store: Store, way: Way) -> None:
     register(store, retry=Retry(max_attempts=6, backoff=GENTLE, max_crashes=5))
     assert stored(store, way(store, spec(agent="planner", retry=GIVEN, retry_given=True))) == (9, 9, None)
 
 
 @pytest.mark.req("CX-9", "CX-10")
 @every_way
-def test_what_an_agent_does_not_say_is_its_kinds(store: Store, way: Way) -> None:
+def test_unset_agent_policy_falls_back_to_the_kind(store: Store, way: Way) -> None:
     register(store, retry="gentle")
     assert stored(store, way(store, spec(agent="planner", retry=KINDS))) == (2, 0, GENTLE.to_json())
     register(store)
@@ -186,12 +186,12 @@ def test_what_an_agent_does_not_say_is_its_kinds(store: Store, way: Way) -> None
 
 @pytest.mark.req("CX-9")
 @every_way
-def test_an_agent_can_ask_for_the_usual_backoff(store: Store, way: Way) -> None:
+def test_agent_can_set_the_default_backoff(store: Store, way: Way) -> None:
     register(store, retry="patient")
     assert stored(store, way(store, spec(agent="planner", retry=KINDS))) == (2, 0, None)
 
 
-def test_another_definition_is_for_jobs_to_come(store: Store) -> None:
+def test_changed_agent_applies_to_later_jobs_only(store: Store) -> None:
     register(store, retry=Retry(max_attempts=2))
     before = put_one(store, agent="planner")
     register(store, retry=Retry(max_attempts=3))
@@ -199,11 +199,11 @@ def test_another_definition_is_for_jobs_to_come(store: Store) -> None:
     assert (job(store, before).max_attempts, job(store, after).max_attempts) == (2, 3)
 
 
-# -- what it takes, and what not ----------------------------------------------------------------------------------
+# -- which jobs an agent accepts ----------------------------------------------------------------------------------
 
 
 @every_way
-def test_a_disabled_agent_takes_nothing_and_says_so(store: Store, way: Way) -> None:
+def test_disabled_agent_refuses_jobs_with_its_reason(store: Store, way: Way) -> None:
     now = forward(store)
     register(store)
     disable(store)
@@ -215,7 +215,7 @@ def test_a_disabled_agent_takes_nothing_and_says_so(store: Store, way: Way) -> N
 
 
 @every_way
-def test_an_agent_runs_one_kind(store: Store, way: Way) -> None:
+def test_agent_refuses_other_kinds(store: Store, way: Way) -> None:
     register(store, kind="plan")
     answer = way(store, spec("mail.send", agent="planner"))
     assert (answer.id, answer.created, answer.reason) == (None, False, "agent_kind_mismatch")
@@ -224,9 +224,9 @@ def test_an_agent_runs_one_kind(store: Store, way: Way) -> None:
 
 
 @every_way
-def test_an_agent_takes_payloads_up_to_a_size(store: Store, way: Way) -> None:
+def test_agent_refuses_payloads_over_its_limit(store: Store, way: Way) -> None:
     register(store, max_payload=20)
-    exact, over = {"a": "x" * 12}, {"a": "é" * 6 + "x"}  # bytes count, not letters
+    exact, over = {"a": "x" * 12}, {"a": "é" * 6 + "x"}  # the limit counts bytes, not letters
     assert way(store, spec(agent="planner", payload=exact)).created
     answer = way(store, spec(agent="planner", payload=over))
     assert (answer.id, answer.reason) == (None, "agent_payload_limit")
@@ -234,25 +234,25 @@ def test_an_agent_takes_payloads_up_to_a_size(store: Store, way: Way) -> None:
 
 
 @every_way
-def test_a_job_may_wait_as_long_as_its_agent_allows(store: Store, way: Way) -> None:
+def test_agent_max_wait_caps_the_deadline(store: Store, way: Way) -> None:
     now = forward(store)
     register(store, max_wait=60)
 
     def deadline(**fields: Any) -> timedelta | None:
         answer = way(store, spec(agent="planner", **fields))
         assert answer.id is not None
-        found = job(store, answer.id).deadline_at
-        return None if found is None else found - now
+        result = job(store, answer.id).deadline_at
+        return None if result is None else result - now
 
     assert deadline() == timedelta(seconds=60)
     assert deadline(deadline_at=now + timedelta(seconds=30)) == timedelta(seconds=30)
     assert deadline(deadline_at=now + timedelta(days=1)) == timedelta(seconds=60)
-    assert deadline(delay=5.0) == timedelta(seconds=65)  # from when it may be begun
+    assert deadline(delay=5.0) == timedelta(seconds=65)  # counted from the time it may start
     assert deadline(run_at=now + timedelta(hours=1)) == timedelta(seconds=3660)
     assert deadline(run_at=now - timedelta(hours=1)) == timedelta(seconds=60)
 
 
-def test_of_many_only_those_are_refused_that_must_be(store: Store) -> None:
+def test_batch_refuses_only_the_invalid_jobs(store: Store) -> None:
     register(store, kind="plan", max_payload=20)
     together = object()
     batch = [
@@ -268,8 +268,8 @@ def test_of_many_only_those_are_refused_that_must_be(store: Store) -> None:
 
 @pytest.mark.req("DP-5", "HK-2")
 @pytest.mark.parametrize("keys", [{"key": "k"}, {"content_key": "c", "dedupe": "skip"}], ids=["key", "content"])
-def test_keys_and_agents(store: Store, keys: dict[str, Any]) -> None:
-    """What stands for a job stands for it still; what was refused leaves no trace under its key."""
+def test_idempotency_keys_with_a_disabled_agent(store: Store, keys: dict[str, Any]) -> None:
+    """A duplicate of an existing job is still reported as such; a refused job leaves no trace under its key."""
     register(store)
     first = put_one(store, agent="planner", **keys)
     disable(store)
@@ -285,7 +285,7 @@ def test_keys_and_agents(store: Store, keys: dict[str, Any]) -> None:
     assert enqueue(store, spec(agent="planner", **third))[0].created
 
 
-def test_who_disabled_it_first_stands(store: Store) -> None:
+def test_disabling_again_keeps_the_first_record(store: Store) -> None:
     register(store)
     forward(store)
     first = disable(store)
@@ -294,7 +294,7 @@ def test_who_disabled_it_first_stands(store: Store) -> None:
     assert store.run(store.agents.get("planner", "default")) == first
 
 
-def test_disabling_needs_a_reason_and_an_agent(store: Store) -> None:
+def test_disabling_requires_a_reason_and_an_existing_agent(store: Store) -> None:
     register(store)
     with pytest.raises(InvalidInput) as caught:
         store.run(store.agents.disable("planner", " \n", "ada", "default"))
@@ -307,7 +307,7 @@ def test_disabling_needs_a_reason_and_an_agent(store: Store) -> None:
 
 
 @pytest.mark.req("JF-1")
-def test_another_tenants_agent_is_not_mine(store: Store) -> None:
+def test_agents_of_other_tenants_are_invisible(store: Store) -> None:
     register(store, kind="theirs", retry=Retry(max_attempts=1), max_payload=2, tenant="acme")
     disable(store, tenant="acme")
     assert store.run(store.agents.get("planner", "default")) is None
@@ -325,13 +325,13 @@ def test_another_tenants_agent_is_not_mine(store: Store) -> None:
 
 
 @pytest.mark.req("JF-1")
-def test_an_agent_belongs_to_one_tenant(store: Store) -> None:
+def test_agent_needs_one_tenant(store: Store) -> None:
     with pytest.raises(Refused) as caught:
         store.run(store.agents.set(Definition(id="x", name="x"), "*"))
     assert caught.value.code == "broken_invariant"
 
 
-# -- in SQL, PostgreSQL -------------------------------------------------------------------------------------------
+# -- SQL functions, PostgreSQL only -------------------------------------------------------------------------------
 
 
 on_postgres = pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
@@ -346,7 +346,7 @@ def psql(by_hand: ByHand) -> PostgresByHand:
 
 @on_postgres
 @pytest.mark.req("DP-2", "DP-3")
-def test_by_hand(store: Store, psql: PostgresByHand) -> None:
+def test_sql_functions_of_agents(store: Store, psql: PostgresByHand) -> None:
     run = psql.execute
     assert run(
         "select id, name, kind, max_attempts from register_agent('planner', kind => 'plan', max_attempts => 1)"
@@ -372,21 +372,21 @@ def test_by_hand(store: Store, psql: PostgresByHand) -> None:
 
 @on_postgres
 @pytest.mark.req("CX-9", "DP-2")
-def test_by_hand_each_part_of_a_policy_is_ones_own_or_the_agents(store: Store, psql: PostgresByHand) -> None:
+def test_sql_enqueue_merges_its_policy_with_the_agents(store: Store, psql: PostgresByHand) -> None:
     register(store, retry=Retry(max_attempts=6, backoff=GENTLE, max_crashes=5))
-    for said, expected in (
+    for arguments, expected in (
         ("", (6, 5, GENTLE.to_json())),
         (", max_attempts => 1", (1, 5, GENTLE.to_json())),
         (", backoff => '{\"base\": 3}'", (6, 5, {"base": 3})),
     ):
-        ((job_id,),) = psql.execute(f"select id from enqueue('plan', agent => 'planner'{said})")
-        found = job(store, job_id)
-        assert (found.max_attempts, found.max_crashes, found.backoff) == expected
+        ((job_id,),) = psql.execute(f"select id from enqueue('plan', agent => 'planner'{arguments})")
+        result = job(store, job_id)
+        assert (result.max_attempts, result.max_crashes, result.backoff) == expected
 
 
 @on_postgres
 @pytest.mark.req("DP-2")
-def test_a_batch_that_vouches_for_itself_is_judged_all_the_same(store: Store, psql: PostgresByHand) -> None:
+def test_plain_batch_is_still_checked_against_agents(store: Store, psql: PostgresByHand) -> None:
     register(store)
     disable(store)
     refusal = psql.refusal(

@@ -1,4 +1,4 @@
-"""What waits for an agent that is disabled is not begun, stands in nobody's way, and comes back (CX-16)."""
+"""Waiting jobs of a disabled agent are not started, do not block other jobs, and return when it is enabled (CX-16)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def claimed(store: Store, want: int = 100, **fields: object) -> list[str]:
 
 
 @pytest.mark.slow
-def test_waiting_jobs_of_a_disabled_agent_are_not_begun(store: Store) -> None:
+def test_waiting_jobs_of_a_disabled_agent_are_not_started(store: Store) -> None:
     register(store)
     ids = put(store, spec(agent="planner"), spec(), spec(agent="planner"), spec(agent="other"), spec())
     disable(store)
@@ -44,7 +44,7 @@ def test_waiting_jobs_of_a_disabled_agent_are_not_begun(store: Store) -> None:
     assert [state_of(store, each) for each in (ids[0], ids[2])] == [State.QUEUED, State.QUEUED]
 
 
-def test_enabling_brings_them_back_to_their_places(store: Store) -> None:
+def test_enabling_returns_held_jobs_to_their_positions(store: Store) -> None:
     register(store)
     ids = put(store, *(spec(agent="planner") for _ in range(5)), spec())
     disable(store)
@@ -53,11 +53,11 @@ def test_enabling_brings_them_back_to_their_places(store: Store) -> None:
     assert enable(store) == 5
     assert claimed(store) == [*ids[:5], later]
     assert {event_type for each in ids[:5] for event_type in types_of(store, each)} == {"enqueue", "take"}, (
-        "no step of theirs"
+        "holding adds no events"
     )
 
 
-def test_what_nobody_has_claimed_since_is_there_at_once(store: Store) -> None:
+def test_jobs_never_held_by_a_claim_need_no_return(store: Store) -> None:
     register(store)
     ids = put(store, spec(agent="planner"), spec(agent="planner"))
     disable(store)
@@ -65,8 +65,8 @@ def test_what_nobody_has_claimed_since_is_there_at_once(store: Store) -> None:
     assert claimed(store) == ids
 
 
-def test_they_come_back_by_themselves_and_are_held_again(store: Store) -> None:
-    """Whoever enables an agent may die half-way: then they are found within ten minutes."""
+def test_held_jobs_return_after_the_hold_time(store: Store) -> None:
+    """The process that enables an agent may die half-way: its jobs then return within ten minutes."""
     forward(store)
     register(store)
     job_id = put_one(store, agent="planner")
@@ -75,14 +75,14 @@ def test_they_come_back_by_themselves_and_are_held_again(store: Store) -> None:
     forward(store, HOLD.total_seconds())
     assert store.run(store.leases.promote()) == 1
     assert claimed(store) == []
-    store.run(store.agents.enable("planner", "default"))  # and no more
+    store.run(store.agents.enable("planner", "default"))  # without `resume`
     assert claimed(store) == []
     forward(store, HOLD.total_seconds())
     store.run(store.leases.promote())
     assert claimed(store) == [job_id]
 
 
-def test_what_has_begun_goes_on_and_its_retry_waits(store: Store) -> None:
+def test_running_job_continues_and_its_retry_is_held(store: Store) -> None:
     forward(store)
     register(store)
     job_id = put_one(store, agent="planner")
@@ -97,8 +97,8 @@ def test_what_has_begun_goes_on_and_its_retry_waits(store: Store) -> None:
     assert claimed(store) == [job_id]
 
 
-def test_what_is_leased_goes_on(store: Store) -> None:
-    """It is in somebody's hands already; handed back, it waits."""
+def test_leased_job_continues_and_a_released_one_is_held(store: Store) -> None:
+    """Leased jobs are already claimed by a worker; a released one waits."""
     register(store)
     first, second = put(store, spec(agent="planner"), spec(agent="planner"))
     lease = open_lease(store)
@@ -110,7 +110,7 @@ def test_what_is_leased_goes_on(store: Store) -> None:
 
 
 @pytest.mark.parametrize("way", ["redrive", "reschedule", "snooze"])
-def test_every_way_back_into_the_queue_ends_before_the_door(store: Store, way: str) -> None:
+def test_jobs_that_return_to_the_queue_are_held(store: Store, way: str) -> None:
     forward(store)
     register(store)
     job_id = put_one(store, agent="planner", delay=60 if way == "reschedule" else None)
@@ -133,7 +133,7 @@ def test_every_way_back_into_the_queue_ends_before_the_door(store: Store, way: s
     assert claimed(store) == [job_id]
 
 
-def test_another_tenants_agent_of_the_same_name_works_on(store: Store) -> None:
+def test_same_agent_of_another_tenant_is_not_held(store: Store) -> None:
     for tenant in ("default", "acme"):
         register(store, tenant=tenant)
     put_one(store, agent="planner")
@@ -144,8 +144,8 @@ def test_another_tenants_agent_of_the_same_name_works_on(store: Store) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("want", [1, 16])
-def test_a_thousand_held_jobs_do_not_stand_in_the_way(store: Store, want: int) -> None:
-    """The first claim puts them off, all of them; from then on a claim does not even see them."""
+def test_thousands_of_held_jobs_do_not_block_a_claim(store: Store, want: int) -> None:
+    """The first claim postpones all of them; later claims do not even read them."""
     register(store)
     for _ in range(3):
         put(store, *(spec(agent="planner", priority=5) for _ in range(600)))
@@ -159,8 +159,8 @@ def test_a_thousand_held_jobs_do_not_stand_in_the_way(store: Store, want: int) -
     assert enable(store) == 1800
 
 
-def test_other_queues_kinds_and_places(store: Store) -> None:
-    """However a claim is narrowed, it holds back and goes on looking."""
+def test_claims_by_queue_and_kind_skip_held_jobs(store: Store) -> None:
+    """A claim narrowed by queue or kind holds jobs back and continues its search."""
     register(store)
     put(store, *(spec("plan", agent="planner", queue=queue) for queue in ("a", "b") for _ in range(3)))
     one, two, three = put(store, spec("mail", queue="a"), spec("mail", queue="b", priority=-1), spec("plan", queue="b"))
@@ -169,8 +169,8 @@ def test_other_queues_kinds_and_places(store: Store) -> None:
     assert claimed(store, queues=("b", "a")) == [two, one]
 
 
-def test_beginning_behind_a_place(store: Store) -> None:
-    """As a worker does for which walking the head of the queue has become slow."""
+def test_claim_after_a_position_skips_held_jobs(store: Store) -> None:
+    """A worker claims from a position when walking the head of the queue has become slow."""
     register(store)
     first = put_one(store, priority=1)
     held = put(store, *(spec(agent="planner", priority=priority) for priority in (1, 0)))
@@ -179,14 +179,16 @@ def test_beginning_behind_a_place(store: Store) -> None:
     assert taken.id == first
     disable(store)
     lease = open_lease(store)
-    place = {"default": (taken.priority, taken.position)}
-    turn = store.run(store.leases.exchange([], ClaimRequest(lease=lease, queues=("default",), want=9, after=place)))
-    assert [each.id for each in turn.claims] == free
+    position = {"default": (taken.priority, taken.position)}
+    exchange = store.run(
+        store.leases.exchange([], ClaimRequest(lease=lease, queues=("default",), want=9, after=position))
+    )
+    assert [each.id for each in exchange.claims] == free
     assert {job(store, each).state for each in held} == {State.QUEUED}
 
 
 @pytest.mark.req("DP-9")
-def test_a_held_job_still_has_its_deadline(store: Store) -> None:
+def test_held_job_still_expires_at_its_deadline(store: Store) -> None:
     forward(store)
     register(store, max_wait=60)
     job_id = put_one(store, agent="planner")
@@ -198,7 +200,7 @@ def test_a_held_job_still_has_its_deadline(store: Store) -> None:
 
 
 @pytest.mark.req("CX-11")
-def test_a_held_job_can_be_cancelled(store: Store) -> None:
+def test_held_job_can_be_cancelled(store: Store) -> None:
     register(store)
     job_id = put_one(store, agent="planner")
     disable(store)
@@ -208,7 +210,7 @@ def test_a_held_job_can_be_cancelled(store: Store) -> None:
     assert state_of(store, job_id) is State.CANCELLED
 
 
-def test_an_agent_that_is_disabled_again_does_not_get_its_jobs_back(store: Store) -> None:
+def test_resume_does_nothing_while_the_agent_is_disabled(store: Store) -> None:
     register(store)
     put_one(store, agent="planner")
     disable(store)
@@ -217,7 +219,7 @@ def test_an_agent_that_is_disabled_again_does_not_get_its_jobs_back(store: Store
     assert claimed(store) == []
 
 
-def test_jobs_put_off_for_other_reasons_stay_put_off(store: Store) -> None:
+def test_enabling_does_not_release_delayed_jobs(store: Store) -> None:
     register(store)
     put(store, spec(agent="planner", delay=60), spec(agent="planner"))
     disable(store)
@@ -225,7 +227,7 @@ def test_jobs_put_off_for_other_reasons_stay_put_off(store: Store) -> None:
     assert enable(store) == 1
 
 
-def test_the_row_says_why(store: Store, by_hand: ByHand) -> None:
+def test_held_job_notes_the_reason(store: Store, by_hand: ByHand) -> None:
     register(store)
     job_id = put_one(store, agent="planner")
     disable(store)
@@ -234,8 +236,8 @@ def test_the_row_says_why(store: Store, by_hand: ByHand) -> None:
     assert "agent_disabled" in str(note)
 
 
-def test_it_can_be_given_the_same_time_again(store: Store) -> None:
-    """Put off meanwhile, at a time that stands still: the ledger says it twice."""
+def test_held_job_can_be_rescheduled_to_the_same_time(store: Store) -> None:
+    """Rescheduled, held, rescheduled again while the clock stands still: the ledger has two events."""
     forward(store)
     register(store)
     job_id = put_one(store, agent="planner", delay=100)

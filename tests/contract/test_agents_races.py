@@ -1,4 +1,4 @@
-"""Disabling an agent while everybody is at it: when it has returned, nothing comes in and nothing is begun (CX-16)."""
+"""Disabling an agent under load: once it returns, no job of the agent is accepted and none starts (CX-16)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def jobs(by_hand: ByHand) -> int:
     return int(count)
 
 
-def test_nothing_comes_in_after_disabling(store: Store, by_hand: ByHand) -> None:
+def test_no_job_is_accepted_after_disabling(store: Store, by_hand: ByHand) -> None:
     register(store)
     shut = threading.Event()
     accepted: list[int] = []
@@ -63,7 +63,7 @@ def test_nothing_comes_in_after_disabling(store: Store, by_hand: ByHand) -> None
 
     with ThreadPoolExecutor(6) as pool:
         running = [pool.submit(produce, make) for make in (_one, _keyed, _alike) * 2]
-        until(lambda: sum(accepted) > 50, "all are at it")
+        until(lambda: sum(accepted) > 50, "all of them run")
         disable(store)
         there = jobs(by_hand)
         shut.set()
@@ -75,26 +75,26 @@ def test_nothing_comes_in_after_disabling(store: Store, by_hand: ByHand) -> None
 
 
 def _produce(url: str, folder: str, name: str) -> None:
-    """In a process of its own: enqueue until the agent is said to be disabled, and a few times more."""
+    """Run in a child process: enqueue until the agent is marked as disabled, then a few times more."""
     marks = Path(folder)
-    told, accepted, late = 0, 0, 0
+    seen, accepted, late = 0, 0, 0
     with closing(open_store(url)) as store:
-        while told < 20:
-            told += (marks / "disabled").exists()
+        while seen < 20:
+            seen += (marks / "disabled").exists()
             created = _one(store)[0].created
             accepted += created
-            late += created and told > 0
-            (marks / f"{name} at it").touch()
+            late += created and seen > 0
+            (marks / f"{name} started").touch()
     (marks / name).write_text(f"{accepted} {late}")
 
 
 @pytest.mark.slow
-def test_nothing_comes_in_from_other_processes_either(store: Store, by_hand: ByHand, tmp_path: Path) -> None:
+def test_no_job_is_accepted_from_other_processes(store: Store, by_hand: ByHand, tmp_path: Path) -> None:
     register(store)
     names = ["one", "two", "three"]
     producers = [start_call(_produce, store.url, str(tmp_path), name) for name in names]
     try:
-        until(lambda: all((tmp_path / f"{name} at it").exists() for name in names), "all are at it")
+        until(lambda: all((tmp_path / f"{name} started").exists() for name in names), "all of them run")
         disable(store)
         there = jobs(by_hand)
         (tmp_path / "disabled").touch()
@@ -104,12 +104,12 @@ def test_nothing_comes_in_from_other_processes_either(store: Store, by_hand: ByH
         for each in producers:
             each.kill()
             each.join(10)
-    said = [(tmp_path / name).read_text().split() for name in names]
-    assert [late for _, late in said] == ["0", "0", "0"]
-    assert jobs(by_hand) == there == sum(int(accepted) for accepted, _ in said)
+    reports = [(tmp_path / name).read_text().split() for name in names]
+    assert [late for _, late in reports] == ["0", "0", "0"]
+    assert jobs(by_hand) == there == sum(int(accepted) for accepted, _ in reports)
 
 
-def test_many_register_one_agent_at_once(store: Store) -> None:
+def test_concurrent_registrations_make_one_agent(store: Store) -> None:
     made = together(*(partial(register, store, retry="gentle") for _ in range(8)))
     assert len({(each.id, each.created_at) for each in made}) == 1
 
@@ -117,16 +117,16 @@ def test_many_register_one_agent_at_once(store: Store) -> None:
 # -- claims and disable -------------------------------------------------------------------------------------------
 
 
-def begun(by_hand: ByHand) -> int:
+def started(by_hand: ByHand) -> int:
     ((count,),) = by_hand.execute("select count(*) from job_state where agent = 'planner' and attempt > 0")
     return int(count)
 
 
 @pytest.mark.slow
-def test_nothing_is_begun_after_disabling(store: Store, by_hand: ByHand) -> None:
+def test_no_job_starts_after_disabling(store: Store, by_hand: ByHand) -> None:
     register(store)
     put(store, *(spec(agent="planner" if n % 2 else None) for n in range(800)))
-    shut, room = threading.Event(), threading.Semaphore(150)  # so that they are not done before anybody gets a word in
+    shut, room = threading.Event(), threading.Semaphore(150)  # so that jobs remain when the agent is disabled
     taken: list[str | None] = []
 
     def work(number: int) -> None:
@@ -134,18 +134,18 @@ def test_nothing_is_begun_after_disabling(store: Store, by_hand: ByHand) -> None
         while not shut.is_set():
             if room.acquire(timeout=0.01):
                 taken.extend(each.agent for each in claim(store, lease, 3))
-        while found := claim(store, lease, 50):
-            taken.extend(each.agent for each in found)
+        while result := claim(store, lease, 50):
+            taken.extend(each.agent for each in result)
 
     with ThreadPoolExecutor(4) as pool:
         running = [pool.submit(work, number) for number in range(4)]
-        until(lambda: taken.count("planner") > 15, "all are at it")
+        until(lambda: taken.count("planner") > 15, "all of them run")
         disable(store)
-        by_then = begun(by_hand)
+        by_then = started(by_hand)
         shut.set()
         for each in running:
             each.result(timeout=60)
-    assert taken.count("planner") == begun(by_hand) == by_then < 400
+    assert taken.count("planner") == started(by_hand) == by_then < 400
     assert taken.count(None) == 400
     enable(store)
     assert len(claim(store, open_lease(store), 1000)) == 400 - by_then
@@ -153,7 +153,7 @@ def test_nothing_is_begun_after_disabling(store: Store, by_hand: ByHand) -> None
 
 @pytest.mark.slow
 @pytest.mark.req("CX-15")
-def test_on_and_off_with_everybody_at_work_loses_nothing(store: Store) -> None:
+def test_toggling_an_agent_under_load_loses_no_job(store: Store) -> None:
     forward(store)
     register(store)
     stop = threading.Event()
@@ -166,8 +166,8 @@ def test_on_and_off_with_everybody_at_work_loses_nothing(store: Store) -> None:
     def work() -> None:
         lease = open_lease(store)
         while not stop.is_set():
-            if found := claim(store, lease, 4):
-                settle(store, found)
+            if result := claim(store, lease, 4):
+                settle(store, result)
 
     def flip() -> None:
         for _ in range(12):
@@ -176,32 +176,32 @@ def test_on_and_off_with_everybody_at_work_loses_nothing(store: Store) -> None:
         stop.set()
 
     together(produce, produce, work, work, flip)
-    # A claim may have put some off in the moment they were brought back: they come by themselves.
+    # A claim may hold jobs in the moment they are returned: those return after the hold time.
     forward(store, 600)
     store.run(store.leases.promote())
     lease = open_lease(store)
-    while found := claim(store, lease, 100):
-        settle(store, found)
+    while result := claim(store, lease, 100):
+        settle(store, result)
     assert store.run(store.jobs.counts("default")) == {State.SUCCEEDED: len(made)}
 
 
-# -- transactions that stay open, PostgreSQL ----------------------------------------------------------------------
+# -- open transactions, PostgreSQL only ---------------------------------------------------------------------------
 
 
 @pytest.fixture
-def guest(store: Store) -> Iterator[psycopg.Connection[Any]]:
-    """A program's own connection, with its own transaction on it."""
+def connection(store: Store) -> Iterator[psycopg.Connection[Any]]:
+    """A connection of the application, with its own transaction."""
     with psycopg.connect(store.url) as connection:
         yield connection
 
 
-def borrow(store: Store, guest: psycopg.Connection[Any]) -> Enqueued:
-    return store.run_borrowed(guest, store.borrowed.enqueue([spec(agent="planner")], "default"))[0]
+def borrow(store: Store, connection: psycopg.Connection[Any]) -> Enqueued:
+    return store.run_borrowed(connection, store.borrowed.enqueue([spec(agent="planner")], "default"))[0]
 
 
-def somebody_waits(store: Store) -> bool:
-    """drain_agent does, for transactions that were open when the agent had been disabled."""
-    with psycopg.connect(store.url.split("?")[0]) as admin:  # the role that owns the schema does not see what others do
+def drain_waits(store: Store) -> bool:
+    """True while drain_agent waits for transactions that were open when the agent was disabled."""
+    with psycopg.connect(store.url.split("?")[0]) as admin:  # the owner of the schema does not see other sessions
         waits = "select 1 from pg_stat_activity where query like '%drain_agent(%' and wait_event = 'PgSleep'"
         return bool(admin.execute(waits).fetchall())
 
@@ -213,67 +213,69 @@ def is_disabled(store: Store) -> bool:
 
 @on_postgres
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
-def test_disabling_waits_for_whoever_has_enqueued_and_not_committed(
-    store: Store, by_hand: ByHand, guest: psycopg.Connection[Any], ending: str
+def test_disabling_waits_for_uncommitted_enqueues(
+    store: Store, by_hand: ByHand, connection: psycopg.Connection[Any], ending: str
 ) -> None:
     register(store)
     waiting = put_one(store, agent="planner")
     other = put_one(store)
-    assert borrow(store, guest).created
+    assert borrow(store, connection).created
     with ThreadPoolExecutor(1) as pool:
         disabling = pool.submit(disable, store)
-        until(lambda: somebody_waits(store), "it waits for the transaction")
-        # It is disabled soon, though that transaction stays open, and holds up nobody else: enqueuing is refused at
-        # once, and claims go on without its jobs.
+        until(lambda: drain_waits(store), "it waits for the transaction")
+        # The agent is disabled while that transaction is still open, and blocks no one else: enqueuing is refused at
+        # once, and claims continue without its jobs.
         until(lambda: is_disabled(store), "it is disabled")
-        until(lambda: somebody_waits(store), "it still waits")
+        until(lambda: drain_waits(store), "it still waits")
         assert not disabling.done()
         assert enqueue(store, spec(agent="planner"))[0].reason == "agent_disabled"
         assert [each.id for each in claim(store, open_lease(store), 10)] == [other]
-        getattr(guest, ending)()
+        getattr(connection, ending)()
         disabling.result(timeout=60)
     assert jobs(by_hand) == (3 if ending == "commit" else 2)
-    assert claim(store, open_lease(store), 10) == [], "it came in before, and is not begun either"
+    assert claim(store, open_lease(store), 10) == [], "it was accepted before and still does not start"
     assert job(store, waiting).state is State.QUEUED
 
 
 @on_postgres
-def test_disabling_waits_for_a_claim_that_is_not_committed(
-    store: Store, by_hand: ByHand, guest: psycopg.Connection[Any]
+def test_disabling_waits_for_uncommitted_claims(
+    store: Store, by_hand: ByHand, connection: psycopg.Connection[Any]
 ) -> None:
     register(store)
     put_one(store, agent="planner")
     lease = open_lease(store)
-    assert guest.execute(
+    assert connection.execute(
         "select id from holdfast.claim_many(%s, array['default'], 1, for_tenant => '*')", (lease,)
     ).rowcount
     with ThreadPoolExecutor(1) as pool:
         disabling = pool.submit(disable, store)
-        until(lambda: somebody_waits(store), "it waits for the claim")
+        until(lambda: drain_waits(store), "it waits for the claim")
         assert not disabling.done()
-        guest.commit()
+        connection.commit()
         disabling.result(timeout=60)
-    assert begun(by_hand) == 1
+    assert started(by_hand) == 1
 
 
 @on_postgres
-def test_disabling_waits_for_nobody_who_only_reads(store: Store, guest: psycopg.Connection[Any]) -> None:
+def test_disabling_does_not_wait_for_readers(store: Store, connection: psycopg.Connection[Any]) -> None:
     """A dump of the database holds a lock on every table for an hour."""
     register(store)
-    guest.execute("lock table holdfast.agent in access share mode")
+    connection.execute("lock table holdfast.agent in access share mode")
     disable(store)
     assert is_disabled(store)
 
 
 @on_postgres
-def test_an_agent_that_nobody_had_registered(store: Store, by_hand: ByHand, guest: psycopg.Connection[Any]) -> None:
-    """A job under way for a mere name, which is registered and disabled before it is committed."""
-    assert borrow(store, guest).created
+def test_disabling_waits_for_enqueues_before_the_registration(
+    store: Store, by_hand: ByHand, connection: psycopg.Connection[Any]
+) -> None:
+    """A job is enqueued for an unregistered name, which is registered and disabled before the transaction commits."""
+    assert borrow(store, connection).created
     register(store)
     with ThreadPoolExecutor(1) as pool:
         disabling = pool.submit(disable, store)
-        until(lambda: somebody_waits(store), "it waits for the transaction")
-        guest.commit()
+        until(lambda: drain_waits(store), "it waits for the transaction")
+        connection.commit()
         disabling.result(timeout=60)
     assert jobs(by_hand) == 1
     assert claim(store, open_lease(store)) == []
@@ -281,42 +283,44 @@ def test_an_agent_that_nobody_had_registered(store: Store, by_hand: ByHand, gues
 
 @on_postgres
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
-def test_an_older_snapshot_does_not_let_a_job_in(
-    store: Store, by_hand: ByHand, guest: psycopg.Connection[Any], isolation: str
+def test_older_snapshot_cannot_enqueue_for_a_disabled_agent(
+    store: Store, by_hand: ByHand, connection: psycopg.Connection[Any], isolation: str
 ) -> None:
     register(store)
-    guest.execute(f"set transaction isolation level {isolation}".encode())
-    guest.execute("select 1")
+    connection.execute(f"set transaction isolation level {isolation}".encode())
+    connection.execute("select 1")
     disable(store)
     with pytest.raises(psycopg.errors.SerializationFailure):
-        borrow(store, guest)
-    guest.rollback()
-    assert borrow(store, guest).reason == "agent_disabled"
-    guest.rollback()
+        borrow(store, connection)
+    connection.rollback()
+    assert borrow(store, connection).reason == "agent_disabled"
+    connection.rollback()
     assert jobs(by_hand) == 0
 
 
 @on_postgres
-def test_who_drains_does_not_wait_for_ever(store: Store, by_hand: ByHand, guest: psycopg.Connection[Any]) -> None:
+def test_drain_times_out(store: Store, by_hand: ByHand, connection: psycopg.Connection[Any]) -> None:
     by_hand.execute("alter function drain_agent set lock_timeout = '100ms'")
     register(store)
-    borrow(store, guest)
+    borrow(store, connection)
     store.run(store.agents.disable("planner", "because", "ada", "default"))
     assert store.run(store.agents.drain("planner", "default")) is False
-    guest.rollback()
+    connection.rollback()
     assert store.run(store.agents.drain("planner", "default")) is True
 
 
 @on_postgres
-def test_inserting_by_hand_waits_its_turn_too(store: Store, by_hand: ByHand, guest: psycopg.Connection[Any]) -> None:
+def test_disabling_waits_for_hand_written_inserts(
+    store: Store, by_hand: ByHand, connection: psycopg.Connection[Any]
+) -> None:
     register(store)
-    guest.execute("select set_config('holdfast.tenant', 'default', true)")
-    guest.execute("set local search_path = holdfast")
-    guest.execute("insert into job (kind, agent) values ('k', 'planner')")
+    connection.execute("select set_config('holdfast.tenant', 'default', true)")
+    connection.execute("set local search_path = holdfast")
+    connection.execute("insert into job (kind, agent) values ('k', 'planner')")
     with ThreadPoolExecutor(1) as pool:
         disabling = pool.submit(disable, store)
-        until(lambda: somebody_waits(store), "it waits for the transaction")
-        guest.commit()
+        until(lambda: drain_waits(store), "it waits for the transaction")
+        connection.commit()
         disabling.result(timeout=60)
     assert "was disabled by ada" in (
         by_hand.refusal("insert into job (kind, tenant, agent) values ('k', 'default', 'planner')") or ""

@@ -1,4 +1,4 @@
-"""Queues in which waiting counts: the stored priority rises, so that the order is still what is stored (SC-2)."""
+"""Aging queues: the stored priority of waiting jobs rises, so that the claim order still follows the columns (SC-2)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def age(store: Store) -> int:
     return store.run(store.queues.age())
 
 
-def test_what_has_waited_long_comes_before_what_is_new(store: Store) -> None:
-    share(store)  # the order of the queue, whichever tenant
+def test_aging_raises_the_priority_of_old_jobs(store: Store) -> None:
+    share(store)  # the order of the queue, without fair shares between tenants
     forward(store)
     assert age(store) == 0
     setting = store.run(store.queues.set_aging("default", 60.0, 2, 5, "ada", TENANT))
@@ -32,14 +32,14 @@ def test_what_has_waited_long_comes_before_what_is_new(store: Store) -> None:
     forward(store, 2)
     fresh = put_one(store, priority=1)
     assert age(store) == 1
-    assert age(store) == 0, "once for each span"
+    assert age(store) == 0, "once per interval"
     assert [job(store, each).priority for each in (old, moved, elsewhere, foreign, high, fresh)] == [2, -1, 0, 0, 9, 1]
     event = history(store, old)[-1]
     assert (event.type, event.actor, event.meta) == ("move", "aging", {"to": "aging", "priority": 2, "times": 1})
     forward(store, 600)
     assert age(store) == 2
-    assert [job(store, each).priority for each in (old, fresh)] == [5, 5], "up to the queue's most"
+    assert [job(store, each).priority for each in (old, fresh)] == [5, 5], "up to the maximum of the queue"
     order = [each.id for each in claim(store, open_lease(store), 9)]
-    assert order == [high, old, fresh, foreign, moved], "among equals by age"
+    assert order == [high, old, fresh, foreign, moved], "equal priorities in order of age"
     assert store.run(store.queues.set_aging("default", None, 1, 5, "ada", TENANT)) is None
     assert store.run(store.queues.list(TENANT)) == []

@@ -1,7 +1,7 @@
-"""Who may decide an approval: the same ballots on every store and to the pure rule (`features/approvals/model.py`).
+"""Who may decide an approval: the same ballots on every store and for the pure rule (`features/approvals/model.py`).
 
-Each case is an approval, its history and a ballot. The answer of the store is compared with what the pure
-rule says to the rows as they were read just before, and with the reason written here.
+Each case is an approval, its history and a ballot. The response of the store is compared with the pure rule applied to
+the rows just before, and with the reason written here.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ pytestmark = pytest.mark.req("CX-6", "CX-7", "DP-3")
 Before = Callable[[Store, Approval], object]
 
 
-def nothing(store: Store, asked: Approval) -> None:
+def nothing(store: Store, pending: Approval) -> None:
     """Nothing happened before."""
 
 
 def later(seconds: float, before: Before = nothing) -> Before:
-    def wait(store: Store, asked: Approval) -> None:
-        before(store, asked)
+    def wait(store: Store, pending: Approval) -> None:
+        before(store, pending)
         forward(store, seconds)
 
     return wait
 
 
-def cancel(store: Store, asked: Approval) -> None:
-    store.run(store.jobs.operate("cancel", [asked.job_id], None, "ada", "default"))
+def cancel(store: Store, pending: Approval) -> None:
+    store.run(store.jobs.operate("cancel", [pending.job_id], None, "ada", "default"))
 
 
 def token(person: str | None = None, ttl: float | None = None) -> Before:
-    return lambda store, asked: keep_token(store, asked.id, f"hash of {asked.id}", person, ttl)
+    return lambda store, pending: keep_token(store, pending.id, f"hash of {pending.id}", person, ttl)
 
 
-def escalate(store: Store, asked: Approval) -> None:
+def escalate(store: Store, pending: Approval) -> None:
     forward(store, 60)
     attend(store)
 
 
 @dataclass(frozen=True)
 class Case:
-    """`holds` is True where the ballot is one of a token's holder: its hash is that of the approval."""
+    """`holds` is True if the ballot shows a token: its hash is derived from the approval's id."""
 
     reason: str | None
     question: dict[str, Any] = field(default_factory=dict)
     before: Before = nothing
-    said: Ballot = field(default_factory=ballot)
+    vote: Ballot = field(default_factory=ballot)
     holds: bool = False
     state: str = "approved"
-    """Of the approval afterwards, if the ballot counts."""
+    """State of the approval afterwards, if the ballot counts."""
 
 
 TWO = {"approvers": ("ada", "bob"), "quorum": 2}
@@ -71,153 +71,155 @@ FORM = {"type": "object", "required": ["limit"], "properties": {"limit": {"type"
 RISES = {"approvers": ("ada",), "escalate_after": 60.0, "escalate_to": ("boss",)}
 
 CASES: dict[str, Case] = {
-    "anybody may": Case(None),
-    "one no is enough": Case(None, TWO, said=ballot("bob", "deny"), state="denied"),
-    "more have to agree": Case(None, TWO, state="open"),
-    "the last of a quorum": Case(None, TWO, lambda store, g: approve(store, g.id, "bob")),
-    # -- decided, or nobody waits --
+    "any person": Case(None),
+    "one denial is enough": Case(None, TWO, vote=ballot("bob", "deny"), state="denied"),
+    "more votes are needed": Case(None, TWO, state="open"),
+    "the last vote of a quorum": Case(None, TWO, lambda store, g: approve(store, g.id, "bob")),
+    # -- already closed --
     "approved before": Case("already_decided", {}, lambda store, g: approve(store, g.id, "bob")),
     "denied before": Case("already_decided", {}, lambda store, g: deny(store, g.id, "bob")),
-    "approved before by oneself": Case("already_decided", {}, lambda store, g: approve(store, g.id, "ada")),
+    "approved before by the same person": Case("already_decided", {}, lambda store, g: approve(store, g.id, "ada")),
     "cancelled": Case("already_decided", {}, cancel),
-    "expired and attended to": Case("already_decided", {"expires_in": 60.0}, escalate),
+    "expired and closed": Case("already_decided", {"expires_in": 60.0}, escalate),
     # -- time --
-    "its time is over": Case("approval_expired", {"expires_in": 60.0}, later(60)),
-    "its time is nearly over": Case(None, {"expires_in": 60.0}, later(59.999999)),
-    "its time is over and it counts as approved": Case(
+    "past its expiry": Case("approval_expired", {"expires_in": 60.0}, later(60)),
+    "just before its expiry": Case(None, {"expires_in": 60.0}, later(59.999999)),
+    "past its expiry, which approves": Case(
         "approval_expired", {"expires_in": 60.0, "on_expire": "approve"}, later(60), ballot("bob", "deny")
     ),
-    "its time is over and it is asked again": Case(None, {"expires_in": 60.0, "on_expire": "remind"}, later(60)),
+    "past its expiry, which reminds": Case(None, {"expires_in": 60.0, "on_expire": "remind"}, later(60)),
     # -- tokens --
     "a token": Case(None, {}, token(), holds=True),
     "a token of a person": Case(None, {"approvers": ("bob",)}, token("bob"), ballot(None), holds=True),
-    "a token's person is who speaks": Case("not_an_approver", RISES, token("boss"), ballot("ada"), holds=True),
-    "no such token": Case("token_unknown", said=ballot("ada", token_hash="another")),
+    "the person of a token overrides the ballot's": Case(
+        "not_an_approver", RISES, token("boss"), ballot("ada"), holds=True
+    ),
+    "unknown token": Case("token_unknown", vote=ballot("ada", token_hash="another")),
     "the token of another approval": Case(
         "token_unknown", {}, lambda store, g: keep_token(store, asking(store).id, f"hash of {g.id}"), holds=True
     ),
-    "a token that was used": Case(
+    "a used token": Case(
         "token_used",
         {"quorum": 3},
         lambda store, g: (token()(store, g), say(store, g.id, ballot("bob", token_hash=f"hash of {g.id}"))),
         holds=True,
     ),
-    "a token whose time is over": Case("token_expired", {}, later(60, token(ttl=60.0)), holds=True),
-    "a token whose time is nearly over": Case(None, {}, later(59.999999, token(ttl=60.0)), holds=True),
-    # -- who --
-    "nobody": Case("person_required", said=ballot(None)),
-    "an empty name": Case("person_required", said=ballot("")),
-    "blanks": Case("person_required", said=ballot("  \t")),
-    "a name that begins with a blank": Case("person_required", said=ballot(" ada")),
-    "a name of 255 letters": Case(None, said=ballot("é" * 255)),
-    "a longer name": Case("person_required", said=ballot("é" * 256)),
-    "a token that knows nobody": Case("person_required", {}, token(), ballot(None), holds=True),
-    "not one of them": Case("not_an_approver", TWO, said=ballot("mallory")),
-    "another spelling": Case("not_an_approver", TWO, said=ballot("Ada")),
-    "too early for the boss": Case("not_an_approver", RISES, said=ballot("boss")),
-    "the boss": Case(None, RISES, escalate, ballot("boss")),
-    "not only the boss": Case(None, RISES, escalate, ballot("ada")),
-    "nobody else, though": Case("not_an_approver", RISES, escalate, ballot("bob")),
-    "whoever asked": Case("requester_may_not_decide", {"not_requester": True}, said=ballot("tester")),
-    "whoever asked, where nothing is said against it": Case(None, said=ballot("tester")),
-    "whoever asked, with a token": Case(
+    "an expired token": Case("token_expired", {}, later(60, token(ttl=60.0)), holds=True),
+    "a token just before its expiry": Case(None, {}, later(59.999999, token(ttl=60.0)), holds=True),
+    # -- person --
+    "no person": Case("person_required", vote=ballot(None)),
+    "an empty name": Case("person_required", vote=ballot("")),
+    "blanks": Case("person_required", vote=ballot("  \t")),
+    "a name that begins with a blank": Case("person_required", vote=ballot(" ada")),
+    "a name of 255 letters": Case(None, vote=ballot("é" * 255)),
+    "a longer name": Case("person_required", vote=ballot("é" * 256)),
+    "a token without a person": Case("person_required", {}, token(), ballot(None), holds=True),
+    "not an approver": Case("not_an_approver", TWO, vote=ballot("mallory")),
+    "another spelling": Case("not_an_approver", TWO, vote=ballot("Ada")),
+    "escalation approver before escalation": Case("not_an_approver", RISES, vote=ballot("boss")),
+    "escalation approver": Case(None, RISES, escalate, ballot("boss")),
+    "approver after escalation": Case(None, RISES, escalate, ballot("ada")),
+    "other person after escalation": Case("not_an_approver", RISES, escalate, ballot("bob")),
+    "the requester": Case("requester_may_not_decide", {"not_requester": True}, vote=ballot("tester")),
+    "the requester, where it is allowed": Case(None, vote=ballot("tester")),
+    "the requester, with a token": Case(
         "requester_may_not_decide", {"not_requester": True}, token("tester"), ballot(None), holds=True
     ),
     "twice": Case("already_voted", TWO, lambda store, g: approve(store, g.id, "ada")),
-    "another word": Case("already_voted", TWO, lambda store, g: approve(store, g.id, "ada"), ballot("ada", "deny")),
-    # -- what --
-    "no form": Case("form_invalid", {"form": FORM}),
-    "no object": Case("form_invalid", {"form": FORM}, said=ballot(data=[1])),
-    "nothing in it": Case("form_invalid", {"form": FORM}, said=ballot(data={})),
-    "too much": Case("form_invalid", {"form": FORM}, said=ballot(data={"limit": 11})),
-    "as it should be": Case(None, {"form": FORM}, said=ballot(data={"limit": 10, "more": [1]})),
-    "a no needs no form": Case(None, {"form": FORM}, said=ballot("ada", "deny"), state="denied"),
-    # -- the first reason counts --
-    "expired before all else": Case(
+    "a changed vote": Case("already_voted", TWO, lambda store, g: approve(store, g.id, "ada"), ballot("ada", "deny")),
+    # -- form data --
+    "no data": Case("form_invalid", {"form": FORM}),
+    "data that is not an object": Case("form_invalid", {"form": FORM}, vote=ballot(data=[1])),
+    "empty data": Case("form_invalid", {"form": FORM}, vote=ballot(data={})),
+    "value over the maximum": Case("form_invalid", {"form": FORM}, vote=ballot(data={"limit": 11})),
+    "valid data": Case(None, {"form": FORM}, vote=ballot(data={"limit": 10, "more": [1]})),
+    "a denial needs no data": Case(None, {"form": FORM}, vote=ballot("ada", "deny"), state="denied"),
+    # -- order of the reasons --
+    "expiry before all else": Case(
         "approval_expired", {**TWO, "expires_in": 60.0, "form": FORM}, later(60), ballot("mallory", token_hash="x")
     ),
-    "the token before the person": Case("token_unknown", TWO, said=ballot("mallory", token_hash="x")),
-    "the person before the form": Case("not_an_approver", {**TWO, "form": FORM}, said=ballot("mallory")),
+    "the token before the person": Case("token_unknown", TWO, vote=ballot("mallory", token_hash="x")),
+    "the person before the form": Case("not_an_approver", {**TWO, "form": FORM}, vote=ballot("mallory")),
 }
 
 
 @pytest.mark.slow
-def test_every_ballot_is_answered_as_the_rule_says(store: Store, by_hand: ByHand) -> None:
+def test_every_ballot_gets_the_response_of_the_rule(store: Store, by_hand: ByHand) -> None:
     forward(store)
     for name, case in CASES.items():
-        asked = asking(store, **case.question)
-        case.before(store, asked)
-        said = case.said
+        pending = asking(store, **case.question)
+        case.before(store, pending)
+        vote = case.vote
         if case.holds:
-            said = Ballot(said.verdict, said.person, said.how, said.comment, said.data, f"hash of {asked.id}")
-        assert _rule(store, by_hand, asked.id, said) == case.reason, f"the rule, {name}"
+            vote = Ballot(vote.verdict, vote.person, vote.how, vote.comment, vote.data, f"hash of {pending.id}")
+        assert _rule(store, by_hand, pending.id, vote) == case.reason, f"the rule, {name}"
         before = by_hand.contents()
-        answer = say(store, asked.id, said)
+        answer = say(store, pending.id, vote)
         assert (answer.approval_id, answer.refused, answer.reason) == (
-            asked.id,
+            pending.id,
             case.reason is not None,
             case.reason,
         ), name
-        found = approval(store, asked.id)
-        assert answer.state == found.state, name
+        stored = approval(store, pending.id)
+        assert answer.state == stored.state, name
         if case.reason is not None:
             assert by_hand.contents() == before, f"{name}: was refused and left something behind"
             continue
-        assert found.state == case.state, name
+        assert stored.state == case.state, name
         states = {"approved": State.QUEUED, "denied": State.FAILED, "open": State.WAITING_FOR_APPROVAL}
-        assert state_of(store, asked.job_id) is states[case.state], name
-        assert votes(store, asked.id)[-1].verdict == said.verdict, name
+        assert state_of(store, pending.job_id) is states[case.state], name
+        assert votes(store, pending.id)[-1].verdict == vote.verdict, name
 
 
-def _rule(store: Store, by_hand: ByHand, approval_id: str, said: Ballot) -> str | None:
-    """What the pure rule says to the rows as they are."""
-    found, now = approval(store, approval_id), store.run(store.clock.now())
+def _rule(store: Store, by_hand: ByHand, approval_id: str, vote: Ballot) -> str | None:
+    """The pure rule, applied to the current rows."""
+    stored, now = approval(store, approval_id), store.run(store.clock.now())
     held = None
-    if said.token_hash is not None:
+    if vote.token_hash is not None:
         rows = by_hand.execute(
             "select person, expires_at is not null and expires_at <= (select now from present), used_at is not null"
             " from approval_token where hash = :hash and approval_id = :approval",
-            {"hash": said.token_hash, "approval": approval_id},
+            {"hash": vote.token_hash, "approval": approval_id},
         )
         if rows:
             person, late, used = rows[0]
             held = Token(person, now - timedelta(1) if late else None, now if used else None)
-    person = held.person if held is not None and held.person is not None else said.person
-    waits = job(store, found.job_id).state is State.WAITING_FOR_APPROVAL
-    return refusal(found, said, person, held, (vote.person for vote in votes(store, approval_id)), waits, now)
+    person = held.person if held is not None and held.person is not None else vote.person
+    waits = job(store, stored.job_id).state is State.WAITING_FOR_APPROVAL
+    return refusal(stored, vote, person, held, (vote.person for vote in votes(store, approval_id)), waits, now)
 
 
 @pytest.mark.req("JF-1")
-def test_another_tenants_approval_is_not_there(store: Store, by_hand: ByHand) -> None:
-    asked = asking(store, tenant="acme")
-    keep_token(store, asked.id, "h")
+def test_approvals_of_other_tenants_are_not_found(store: Store, by_hand: ByHand) -> None:
+    pending = asking(store, tenant="acme")
+    keep_token(store, pending.id, "h")
     before = by_hand.contents()
     for tenant in ("umbrella", "default"):
-        for approval_id, said in ((asked.id, ballot()), (asked.id, ballot(token_hash="h")), (new_id(), ballot())):
-            answer = say(store, approval_id, said, tenant=tenant)
+        for approval_id, vote in ((pending.id, ballot()), (pending.id, ballot(token_hash="h")), (new_id(), ballot())):
+            answer = say(store, approval_id, vote, tenant=tenant)
             assert (answer.approval_id, answer.state, answer.refused, answer.reason) == (
                 approval_id,
                 None,
                 True,
                 "not_found",
             )
-        assert store.run(store.approvals.save_token(asked.id, "x", None, None, "ada", tenant)) == "not_found"
-        assert store.run(store.approvals.token_hashes(asked.id, tenant)) == []
-        assert store.run(store.approvals.get(asked.id, tenant)) is None
-        assert store.run(store.approvals.votes(asked.id, tenant)) == []
+        assert store.run(store.approvals.save_token(pending.id, "x", None, None, "ada", tenant)) == "not_found"
+        assert store.run(store.approvals.token_hashes(pending.id, tenant)) == []
+        assert store.run(store.approvals.get(pending.id, tenant)) is None
+        assert store.run(store.approvals.votes(pending.id, tenant)) == []
     assert by_hand.contents() == before
-    assert say(store, asked.id, ballot(), tenant="acme").state == "approved"
+    assert say(store, pending.id, ballot(), tenant="acme").state == "approved"
 
 
-def test_a_verdict_is_yes_or_no(store: Store) -> None:
-    asked = asking(store)
+def test_verdict_must_be_approve_or_deny(store: Store) -> None:
+    pending = asking(store)
     for verdict in ("maybe", "", "Approve"):
         with pytest.raises(InvalidInput):
-            say(store, asked.id, Ballot(verdict, "ada", "test"))  # type: ignore[arg-type]
-    assert votes(store, asked.id) == []
+            say(store, pending.id, Ballot(verdict, "ada", "test"))  # type: ignore[arg-type]
+    assert votes(store, pending.id) == []
 
 
-# -- forms, on both sides -----------------------------------------------------------------------------------------
+# -- forms in Python and in SQL -----------------------------------------------------------------------------------
 
 _REF = {"$defs": {"sum": {"type": "number", "minimum": 1}}, "properties": {"a": {"$ref": "#/$defs/sum"}}}
 _TREE = {"type": "object", "properties": {"of": {"type": "array", "items": {"$ref": "#"}}}, "required": ["n"]}
@@ -247,10 +249,10 @@ DATA: list[Any] = [
 ]
 
 
-def test_a_form_says_the_same_in_sql(by_hand: ByHand) -> None:
-    """Every form with every answer. (`pattern` is Python's own.)"""
+def test_sql_form_validation_equals_python(by_hand: ByHand) -> None:
+    """Every form with every value. (`pattern` exists only in Python.)"""
     if not isinstance(by_hand, PostgresByHand):
-        pytest.skip("SQLite asks the rule itself")
+        pytest.skip("SQLite calls the Python rule")
     rows = by_hand.execute(
         "select fits_form(d.data, f.form, f.form)"
         " from jsonb_array_elements(:forms::jsonb) with ordinality as f(form, one),"

@@ -1,4 +1,4 @@
-"""The same flows on an event loop: one body, two runners, the same answers."""
+"""The same flows on an event loop: one definition, two runners, the same results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.stores import FINAL, new_id, spec
 pytestmark = pytest.mark.req("CX-15", "SC-18")
 
 
-async def test_a_whole_life_on_a_loop(store: Store) -> None:
+async def test_job_lifecycle_on_an_event_loop(store: Store) -> None:
     specs = [spec(payload={"n": n}) for n in range(3)]
     answers = await store.arun(store.jobs.enqueue(specs, "default"))
     assert answers == [Enqueued(each.id, True) for each in specs]
@@ -45,7 +45,7 @@ async def test_a_whole_life_on_a_loop(store: Store) -> None:
     await store.aclose()
 
 
-async def test_both_runners_say_the_same(store: Store) -> None:
+async def test_sync_and_async_runners_return_the_same(store: Store) -> None:
     jobs = [spec(tags=("t",), priority=n) for n in range(5)]
     await store.arun(store.jobs.enqueue(jobs, "default"))
     store.run(store.leases.open("worker-1", 30, "*"))
@@ -64,12 +64,12 @@ async def test_both_runners_say_the_same(store: Store) -> None:
     await store.aclose()
 
 
-async def test_the_first_calls_of_a_store_may_come_from_many_tasks(store: Store) -> None:
+async def test_first_calls_of_a_store_from_many_tasks(store: Store) -> None:
     await asyncio.gather(*(store.arun(store.clock.now()) for _ in range(12)))
     await store.aclose()
 
 
-async def test_errors_have_our_words_on_a_loop_too(store: Store) -> None:
+async def test_async_calls_raise_the_same_errors(store: Store) -> None:
     with pytest.raises(StaleLease):
         await store.arun(store.leases.claim(ClaimRequest(lease=new_id(), queues=("default",), want=1)))
     with pytest.raises(Refused) as caught:
@@ -80,7 +80,7 @@ async def test_errors_have_our_words_on_a_loop_too(store: Store) -> None:
 
 
 @pytest.mark.req("DP-7", "DP-8")
-async def test_many_tasks_on_one_loop_claim_disjoint_sets(store: Store) -> None:
+async def test_concurrent_tasks_claim_disjoint_jobs(store: Store) -> None:
     await store.arun(store.jobs.enqueue([spec() for _ in range(60)], "default"))
     leases = [await store.arun(store.leases.open(f"w-{n}", 30, "*")) for n in range(10)]
     requests = [ClaimRequest(lease=lease.id, queues=("default",), want=5) for lease in leases]
@@ -91,7 +91,7 @@ async def test_many_tasks_on_one_loop_claim_disjoint_sets(store: Store) -> None:
     await store.aclose()
 
 
-async def test_a_task_that_is_cancelled_leaves_the_store_usable(store: Store) -> None:
+async def test_cancelled_task_leaves_the_store_usable(store: Store) -> None:
     tasks = [asyncio.create_task(store.arun(store.jobs.enqueue([spec()], "default"))) for _ in range(10)]
     await asyncio.sleep(0)
     for task in tasks[::2]:

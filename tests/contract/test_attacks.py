@@ -1,4 +1,4 @@
-"""The list of attacks, on every store, as the owner of the tables and as a superuser: refused, and nothing changed."""
+"""Every attack on every store, as the owner of the tables and as a superuser: refused, and nothing changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.features.workflows.model import CallbackSpec
 from tests.attacks import ATTACKS
 from tests.attacks.attack import LATER, Attack
 from tests.attacks.on_agents import REGISTERED
-from tests.attacks.on_dead_letters import BEGUN
+from tests.attacks.on_dead_letters import OPERATIONS
 from tests.attacks.on_limits import LIMITED
 from tests.attacks.on_pauses import PAUSED
 from tests.attacks.on_payloads import RULED
@@ -48,7 +48,7 @@ ATTACKERS = {"sqlite": [], "postgres-owner": [], "postgres-superuser": [pytest.m
 
 @dataclass
 class Scene:
-    """A small world with something in every state, and somebody with a SQL shell in front of it."""
+    """A database with something in every state, and a SQL session on it."""
 
     store: Store
     by_hand: ByHand
@@ -60,7 +60,7 @@ class Scene:
 def scenes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Scene]]:
-    """One scene for all attacks of an attacker, made when first needed: none of them may leave a trace."""
+    """One scene for all attacks of an attacker, created when first needed: no attack may leave a trace."""
     made: dict[str, Scene] = {}
     with ExitStack() as stack:
 
@@ -118,13 +118,13 @@ def _populate(store: Store, by_hand: ByHand) -> dict[str, Any]:
     connect(store)
     assert store.run(store.webhooks.note_delivery(sent(names["webhook"], names["running"]), "default"))
     assert store.run(store.audit.seal("tests")) > 0
-    for statement in (*LIMITED, *PAUSED, *CAPPED, *RETAINED, *BEGUN, *RULED):
+    for statement in (*LIMITED, *PAUSED, *CAPPED, *RETAINED, *OPERATIONS, *RULED):
         by_hand.execute(statement, _used(names, statement))
     return names
 
 
 def _tokens(store: Store) -> dict[str, str]:
-    """The small world that `tests/attacks/on_tokens.py` describes."""
+    """The tokens that `tests/attacks/on_tokens.py` describes."""
     text = new_token()
     good = store.run(store.tokens.issue(issuing(text, expires="9d"), "ada", "default"))
     revoked = store.run(store.tokens.issue(issuing(), "ada", "default"))
@@ -135,7 +135,7 @@ def _tokens(store: Store) -> dict[str, str]:
 
 
 def _following(store: Store) -> dict[str, str]:
-    """The small world that `tests/attacks/on_subscriptions.py` describes."""
+    """The subscriptions that `tests/attacks/on_subscriptions.py` describes."""
     follow = subscribe(store, "follow", "job.enqueue", kind="import")
     put_one(store, "import", queue="import")
     assert feed_all(store, "follow") == 1
@@ -148,9 +148,9 @@ def _following(store: Store) -> dict[str, str]:
 
 
 def _people(store: Store, by_hand: ByHand, names: dict[str, str]) -> dict[str, str]:
-    """The small world that `tests/attacks/on_people.py` describes."""
+    """The approvals that `tests/attacks/on_approvals.py` describes."""
     store.run(store.steps.save(names["lease"], [(names["running"], 1, entry())], "*"))
-    asked = asking(
+    pending = asking(
         store,
         approvers=("ada", "bob"),
         quorum=2,
@@ -160,23 +160,23 @@ def _people(store: Store, by_hand: ByHand, names: dict[str, str]) -> dict[str, s
         data={"sum": 7},
     )
     for token in ("used", "fresh"):
-        keep_token(store, asked.id, token)
-    assert say(store, asked.id, ballot("ada", token_hash="used")).state == "open"
+        keep_token(store, pending.id, token)
+    assert say(store, pending.id, ballot("ada", token_hash="used")).state == "open"
     decided = asking(store)
     assert approve(store, decided.id).state == "approved"
-    told = send(store, key="k").id
+    sent_event = send(store, key="k").id
     people = {
-        "asking": asked.job_id,
-        "approval": asked.id,
+        "asking": pending.job_id,
+        "approval": pending.id,
         "asked": decided.job_id,
         "decided": decided.id,
-        "told": told,
+        "told": sent_event,
     }
     return people | {"waiting": waiting(store, "shipped", n=2)}
 
 
 def _planned(store: Store, by_hand: ByHand) -> dict[str, Any]:
-    """The small world that `tests/attacks/on_schedules.py` describes."""
+    """The schedules that `tests/attacks/on_schedules.py` describes."""
     for day in (1, 2):
         store.run(store.templates.set(template(day=day), "ada", "default"))
     schedule, made = add(store), firing()
@@ -204,7 +204,7 @@ def _used(names: dict[str, Any], statement: str) -> dict[str, Any]:
         if _statements(who, attack)
     ],
 )
-def test_the_database_refuses(scenes: Callable[[str], Scene], attacker: str, name: str) -> None:
+def test_database_refuses(scenes: Callable[[str], Scene], attacker: str, name: str) -> None:
     scene, attack = scenes(attacker), ATTACKS[name]
     postgres = isinstance(scene.by_hand, PostgresByHand)
     statements = _statements(attacker, attack)
@@ -214,7 +214,7 @@ def test_the_database_refuses(scenes: Callable[[str], Scene], attacker: str, nam
         refusal = scene.by_hand.refusal(statement, _used(scene.names, statement))
         if refusal is not None:
             break
-    if len(statements) == 1 and not postgres:  # PostgreSQL answers nothing more in this transaction
+    if len(statements) == 1 and not postgres:  # PostgreSQL refuses further statements in this transaction
         assert refusal is None or scene.by_hand.picture() == scene.untouched, f"{name}: left something behind"
     scene.by_hand.rollback()
     assert refusal is not None, f"{name}: was not refused"
@@ -223,7 +223,7 @@ def test_the_database_refuses(scenes: Callable[[str], Scene], attacker: str, nam
 
 
 @pytest.mark.req("DP-2", "DP-20")
-def test_the_owner_cannot_pause_the_triggers_off_for_its_session(owned_postgres_url: str) -> None:
+def test_owner_cannot_turn_off_triggers_for_its_session(owned_postgres_url: str) -> None:
     with closing(PostgresByHand(owned_postgres_url)) as by_hand:
         refusal = by_hand.refusal("set session_replication_role = replica")
         assert refusal is not None
@@ -231,8 +231,8 @@ def test_the_owner_cannot_pause_the_triggers_off_for_its_session(owned_postgres_
 
 
 @pytest.mark.req("CX-4", "DP-16")
-def test_a_cleaned_job_can_be_purged_whole(store: Store, by_hand: ByHand) -> None:
-    """The one exception: retention takes state, facts and ledger, in this order and in one transaction."""
+def test_cleaned_job_can_be_purged(store: Store, by_hand: ByHand) -> None:
+    """The exception: retention removes state, facts and ledger, in this order and in one transaction."""
     gone, stays = bring(store, by_hand, State.CLEANED).id, bring(store, by_hand, State.CLEANED).id
     by_hand.begin()
     for table, key in (("job_state", "id"), ("job", "id"), ("event", "job_id")):
@@ -244,15 +244,15 @@ def test_a_cleaned_job_can_be_purged_whole(store: Store, by_hand: ByHand) -> Non
 
 
 @pytest.mark.req("DP-16")
-def test_with_a_job_goes_what_it_asked_and_did(store: Store, by_hand: ByHand) -> None:
-    """In the same transaction, and after its state: its steps, and its approvals before what was said of them."""
-    asked = asking(store, quorum=2)
-    keep_token(store, asked.id, "h")
-    approve(store, asked.id)
-    store.run(store.jobs.operate("cancel", [asked.job_id], None, "ada", "default"))
-    by_hand.execute("update job_state set state = 'cleaned' where id = :id", {"id": asked.job_id})
-    put_one(store)  # the newest row of SQLite's ledger has to stay
-    names = {"job": asked.job_id, "approval": asked.id}
+def test_purge_removes_steps_and_approvals_of_a_job(store: Store, by_hand: ByHand) -> None:
+    """In the same transaction, after its state: its steps, and its approvals before their votes and tokens."""
+    pending = asking(store, quorum=2)
+    keep_token(store, pending.id, "h")
+    approve(store, pending.id)
+    store.run(store.jobs.operate("cancel", [pending.job_id], None, "ada", "default"))
+    by_hand.execute("update job_state set state = 'cleaned' where id = :id", {"id": pending.job_id})
+    put_one(store)  # the newest row of SQLite's ledger stays
+    names = {"job": pending.job_id, "approval": pending.id}
     tables = {
         "approval": "id = :approval",
         "vote": "approval_id = :approval",
@@ -274,6 +274,6 @@ def test_with_a_job_goes_what_it_asked_and_did(store: Store, by_hand: ByHand) ->
 
 
 @pytest.mark.req("CX-3", "DP-16")
-def test_the_payload_of_a_cleaned_job_can_be_emptied(store: Store, by_hand: ByHand) -> None:
+def test_payload_of_a_cleaned_job_can_be_emptied(store: Store, by_hand: ByHand) -> None:
     job_id = bring(store, by_hand, State.CLEANED).id
     by_hand.execute("update job set payload = '{}' where id = :id", {"id": job_id})

@@ -1,4 +1,4 @@
-"""The log of an attempt in the database: written under the fence while it runs, and never changed after."""
+"""The log of an attempt in the database: written under the fence while it runs, immutable afterwards."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def attempt_of(store: Store, job_id: str) -> Attempt:
 
 
 @pytest.mark.req("SC-5", "SC-20")
-def test_parts_are_written_while_the_attempt_runs_by_its_holder(store: Store) -> None:
+def test_log_parts_are_accepted_only_from_the_running_attempt(store: Store) -> None:
     job_id = put_one(store)
     held = take(store)
     assert attempt_of(store, job_id).log is None
     assert append(store, held, 1, "one\n") == []
-    assert append(store, held, 1, "one\n") == [], "a call whose answer was lost is repeated, and changes nothing"
+    assert append(store, held, 1, "one\n") == [], "a repeated call whose response was lost changes nothing"
     assert append(store, held, 2, "two\n") == []
     assert lines(store, job_id) == ["one\n", "two\n"]
     assert attempt_of(store, job_id).log == "database"
@@ -45,12 +45,12 @@ def test_parts_are_written_while_the_attempt_runs_by_its_holder(store: Store) ->
     with pytest.raises(StaleLease):
         append(store, dataclasses.replace(held, lease=new_id()), 3)
     settle(store, held)
-    assert append(store, held, 3, "late\n") == [job_id], "the record of an attempt that has ended is closed"
+    assert append(store, held, 3, "late\n") == [job_id], "the log of an ended attempt is closed"
     assert lines(store, job_id) == ["one\n", "two\n"]
 
 
 @pytest.mark.req("SC-5")
-def test_one_call_writes_for_many_jobs_and_names_those_it_did_not(store: Store) -> None:
+def test_one_call_appends_for_many_jobs_and_returns_the_stale(store: Store) -> None:
     ids = put(store, *(spec() for _ in range(3)))
     held = claim(store, open_lease(store), 3)
     settle(store, held[1])
@@ -71,7 +71,7 @@ REFUSED = (
 @pytest.mark.req("SC-5")
 @pytest.mark.every_case
 @pytest.mark.parametrize("statement", REFUSED)
-def test_after_the_end_the_database_refuses_every_change(store: Store, by_hand: ByHand, statement: str) -> None:
+def test_log_of_an_ended_attempt_cannot_change(store: Store, by_hand: ByHand, statement: str) -> None:
     job_id = put_one(store)
     held = take(store)
     append(store, held, 1)
@@ -83,14 +83,14 @@ def test_after_the_end_the_database_refuses_every_change(store: Store, by_hand: 
 
 
 @pytest.mark.req("SC-5", "DP-16")
-def test_where_a_program_logs_is_known_at_once_and_cleaned_with_the_job(store: Store) -> None:
+def test_log_location_is_known_at_once_and_cleaned_with_the_job(store: Store) -> None:
     forward(store)
     job_id = put_one(store)
     first = take(store)
     append(store, first, 1, None, f"file://box/logs/{job_id[:8]}/{job_id}/1/output.log")
     assert attempt_of(store, job_id).log == f"file://box/logs/{job_id[:8]}/{job_id}/1/output.log"
     forward(store, 60)
-    store.run(store.leases.reap())  # the worker was lost: it said nothing of how the attempt ended
+    store.run(store.leases.reap())  # the worker was lost: it did not report the end of the attempt
     assert attempt_of(store, job_id).outcome == "crashed"
     store.run(store.leases.promote())
     second = take(store)
@@ -103,15 +103,15 @@ def test_where_a_program_logs_is_known_at_once_and_cleaned_with_the_job(store: S
     while store.run(store.retention.sweep()).action != "idle":
         pass
     assert lines(store, job_id) == lines(store, job_id, 2) == []
-    left = {each.ref for each in _left(store, "elsewhere", stored=True)}
-    assert left == {ref}, "another host is not asked for files of this one, for an hour"
-    left = {each.ref for each in _left(store, "box", stored=False)}
+    left = {each.ref for each in _orphans(store, "elsewhere", stored=True)}
+    assert left == {ref}, "for an hour, another host does not get the files of this one"
+    left = {each.ref for each in _orphans(store, "box", stored=False)}
     assert left == {f"file://box/logs/{job_id[:8]}/{job_id}/"}, "one directory, with all attempts"
     forward(store, 4_000)
-    assert len(_left(store, "renamed", stored=False)) == 1
+    assert len(_orphans(store, "renamed", stored=False)) == 1
 
 
-def _left(store: Store, host: str, *, stored: bool) -> list[Any]:
+def _orphans(store: Store, host: str, *, stored: bool) -> list[Any]:
     return store.run(store.retention.orphans(100, "*", host, stored))
 
 
@@ -126,7 +126,7 @@ def _left(store: Store, host: str, *, stored: bool) -> list[Any]:
         {"lines": "x", "n": 100_001},
     ],
 )
-def test_a_part_that_is_none_is_refused(store: Store, part: dict[str, Any]) -> None:
+def test_invalid_log_parts_are_refused(store: Store, part: dict[str, Any]) -> None:
     job_id = put_one(store)
     held = take(store)
     given: dict[str, Any] = {"job_id": job_id, "attempt": 1, "n": 1, "lines": None, "ref": None} | part

@@ -1,4 +1,4 @@
-"""Approvals whose time has come: reminders, escalation and expiry, each by the approval's own policy."""
+"""Due approvals: reminders, escalation and expiry, by the policy of each approval."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tests.support.stores import claim, forward, history, job, open_lease, state
 pytestmark = pytest.mark.req("CX-7")
 
 
-def told(store: Store, job_id: str) -> list[tuple[str, int]]:
-    """The notices about the approval of this job, in the order they were given: what, and its number."""
+def notices_of(store: Store, job_id: str) -> list[tuple[str, int]]:
+    """The notices about the approval of this job, oldest first: event and number."""
     queue = job(store, job_id).queue
     notices = claim(store, open_lease(store), 50, queues=[queue], kinds=("tell",))
     return [(each["what"], each["number"]) for each in (job(store, n.id).payload["notice"] for n in notices)]
 
 
-def test_nothing_is_due_where_nothing_was_said(store: Store) -> None:
+def test_approval_without_times_is_never_due(store: Store) -> None:
     forward(store)
-    asked = asking(store)
+    pending = asking(store)
     forward(store, 1e9)
     assert attend(store) == 0
-    assert approval(store, asked.id).state == "open"
+    assert approval(store, pending.id).state == "open"
 
 
 @pytest.mark.parametrize(
@@ -40,95 +40,95 @@ def test_nothing_is_due_where_nothing_was_said(store: Store) -> None:
         ({"on_expire": "remind"}, State.WAITING_FOR_APPROVAL, "ask", "open"),
     ],
 )
-def test_a_approval_expires_by_its_own_policy(
+def test_approval_expires_by_its_policy(
     store: Store, options: dict[str, Any], state: State, event_type: str, approval_state: str
 ) -> None:
     forward(store)
-    asked = asking(store, expires_in=60.0, notify="tell", quorum=2, **options)
-    approve(store, asked.id, "ada")  # one of two
+    pending = asking(store, expires_in=60.0, notify="tell", quorum=2, **options)
+    approve(store, pending.id, "ada")  # one of two
     forward(store, 59.999999)
     assert attend(store) == 0
     now = forward(store, 0.000001)
     assert attend(store) == 1
     assert attend(store) == 0
-    found, decided = job(store, asked.job_id), approval(store, asked.id)
-    assert (found.state, types_of(store, asked.job_id)[-1], decided.state) == (state, event_type, approval_state)
+    stored, decided = job(store, pending.job_id), approval(store, pending.id)
+    assert (stored.state, types_of(store, pending.job_id)[-1], decided.state) == (state, event_type, approval_state)
     if approval_state == "open":
         assert (decided.reminders, decided.expires_at) == (1, now + timedelta(seconds=60))
-        assert told(store, asked.job_id) == [("asked", 0), ("reminder", 1)]
-        assert approve(store, asked.id, "bob").state == "approved"
+        assert notices_of(store, pending.job_id) == [("asked", 0), ("reminder", 1)]
+        assert approve(store, pending.id, "bob").state == "approved"
         return
-    last = history(store, asked.job_id)[-1]
+    last = history(store, pending.job_id)[-1]
     assert (last.actor, last.at, decided.decided_at) == ("promoter", now, now)
     assert (last.meta["verdict"], last.meta["approval"]) == (approval_state, "release")
-    (step,) = steps(store, asked.job_id)
+    (step,) = steps(store, pending.job_id)
     assert (step.over, step.value["state"], len(step.value["votes"])) == (True, approval_state, 1)
     if state is State.FAILED:
-        assert (found.error_code, found.error_message) == ("approval_expired", "nobody decided in time")
+        assert (stored.error_code, stored.error_message) == ("approval_expired", "nobody decided in time")
     else:
         assert last.meta["reason"] == "nobody decided in time"
 
 
-def test_reminders_come_again_and_again(store: Store) -> None:
+def test_reminders_repeat(store: Store) -> None:
     forward(store)
-    asked = asking(store, remind_every=60.0, notify="tell")
+    pending = asking(store, remind_every=60.0, notify="tell")
     for number in (1, 2):
         now = forward(store, 61)
         assert attend(store) == 1
         assert attend(store) == 0
-        found = approval(store, asked.id)
-        assert (found.reminders, found.remind_at, found.state) == (number, now + timedelta(seconds=60), "open")
-    assert told(store, asked.job_id) == [("asked", 0), ("reminder", 1), ("reminder", 2)]
-    assert state_of(store, asked.job_id) is State.WAITING_FOR_APPROVAL
+        stored = approval(store, pending.id)
+        assert (stored.reminders, stored.remind_at, stored.state) == (number, now + timedelta(seconds=60), "open")
+    assert notices_of(store, pending.job_id) == [("asked", 0), ("reminder", 1), ("reminder", 2)]
+    assert state_of(store, pending.job_id) is State.WAITING_FOR_APPROVAL
 
 
-def test_a_approval_is_escalated_once(store: Store) -> None:
+def test_approval_is_escalated_once(store: Store) -> None:
     forward(store)
-    asked = asking(store, approvers=("ada",), escalate_after=60.0, escalate_to=("boss",), notify="tell")
-    assert approve(store, asked.id, "boss").reason == "not_an_approver"
+    pending = asking(store, approvers=("ada",), escalate_after=60.0, escalate_to=("boss",), notify="tell")
+    assert approve(store, pending.id, "boss").reason == "not_an_approver"
     now = forward(store, 60)
     assert attend(store) == 1
     forward(store, 3600)
     assert attend(store) == 0
-    found = approval(store, asked.id)
-    assert (found.escalated_at, found.escalate_at, found.people) == (now, None, ("ada", "boss"))
-    assert told(store, asked.job_id) == [("asked", 0), ("escalated", 0)]
-    assert approve(store, asked.id, "boss").state == "approved"
+    stored = approval(store, pending.id)
+    assert (stored.escalated_at, stored.escalate_at, stored.people) == (now, None, ("ada", "boss"))
+    assert notices_of(store, pending.job_id) == [("asked", 0), ("escalated", 0)]
+    assert approve(store, pending.id, "boss").state == "approved"
 
 
-def test_all_that_is_due_is_done_at_once(store: Store) -> None:
-    """Escalated and reminded in one look; expiry is the last of it."""
+def test_one_pass_handles_everything_that_is_due(store: Store) -> None:
+    """One pass escalates and reminds; expiry comes last."""
     forward(store)
     later: dict[str, Any] = {"remind_every": 30.0, "escalate_after": 60.0, "escalate_to": ("boss",), "notify": "tell"}
     both, over = asking(store, **later), asking(store, expires_in=45.0, **later)
     forward(store, 60)
     assert attend(store) == 2
-    found = approval(store, both.id)
-    assert (found.escalated_at is not None, found.reminders, found.state) == (True, 1, "open")
-    assert told(store, both.job_id) == [("asked", 0), ("escalated", 0), ("reminder", 1)]
+    stored = approval(store, both.id)
+    assert (stored.escalated_at is not None, stored.reminders, stored.state) == (True, 1, "open")
+    assert notices_of(store, both.job_id) == [("asked", 0), ("escalated", 0), ("reminder", 1)]
     assert approval(store, over.id).state == "expired"
-    assert told(store, over.job_id) == [("asked", 0), ("escalated", 0)]
+    assert notices_of(store, over.job_id) == [("asked", 0), ("escalated", 0)]
 
 
-def test_without_anybody_to_tell_nobody_is_told(store: Store) -> None:
+def test_no_notice_without_a_notify_kind(store: Store) -> None:
     forward(store)
-    asked = asking(store, remind_every=60.0)
+    pending = asking(store, remind_every=60.0)
     forward(store, 60)
     attend(store)
-    assert approval(store, asked.id).reminders == 1
-    assert told(store, asked.job_id) == []
+    assert approval(store, pending.id).reminders == 1
+    assert notices_of(store, pending.job_id) == []
 
 
-def test_so_many_at_a_time_the_most_overdue_first(store: Store) -> None:
+def test_attend_handles_the_most_overdue_first_up_to_its_limit(store: Store) -> None:
     forward(store)
-    asked = [asking(store, expires_in=span) for span in (30.0, 10.0, 20.0, 99.0)]
+    pending = [asking(store, expires_in=span) for span in (30.0, 10.0, 20.0, 99.0)]
     forward(store, 60)
     assert [attend(store, 2), attend(store, 2), attend(store, 2)] == [2, 1, 0]
-    assert [approval(store, each.id).state for each in asked] == ["expired", "expired", "expired", "open"]
+    assert [approval(store, each.id).state for each in pending] == ["expired", "expired", "expired", "open"]
 
 
 @pytest.mark.req("JF-1")
-def test_for_one_tenant_the_others_wait(store: Store) -> None:
+def test_attend_of_one_tenant_skips_the_others(store: Store) -> None:
     forward(store)
     mine, theirs = asking(store, tenant="acme", expires_in=10.0), asking(store, tenant="umbrella", expires_in=10.0)
     forward(store, 60)
@@ -138,7 +138,7 @@ def test_for_one_tenant_the_others_wait(store: Store) -> None:
 
 
 @pytest.mark.req("DP-9")
-def test_a_deadline_and_an_expiry_that_meet_are_one_end(store: Store) -> None:
+def test_deadline_and_expiry_at_the_same_time_end_a_job_once(store: Store) -> None:
     now = forward(store)
     due = {"deadline_at": now + timedelta(seconds=60)}
     one, two = asking(store, expires_in=60.0, job=due), asking(store, expires_in=60.0, job=due)
@@ -151,8 +151,8 @@ def test_a_deadline_and_an_expiry_that_meet_are_one_end(store: Store) -> None:
 
 
 @pytest.mark.req("SC-19")
-def test_what_somebody_else_is_writing_is_left_for_the_next_time(store: Store, by_hand: ByHand) -> None:
-    """PostgreSQL alone: SQLite has one writer at a time."""
+def test_attend_skips_locked_jobs(store: Store, by_hand: ByHand) -> None:
+    """PostgreSQL only: SQLite has one writer at a time."""
     if not isinstance(by_hand, PostgresByHand):
         pytest.skip("one writer at a time")
     forward(store)

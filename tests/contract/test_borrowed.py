@@ -1,4 +1,4 @@
-"""A transaction of the caller's own on every store: under row-level security, on the oldest server, on a file."""
+"""Operations in a transaction of the caller, on every store: row-level security, the oldest server, a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def connect(store: Store) -> Any:
 
 
 @pytest.mark.slow
-def test_a_batch_is_there_when_the_transaction_commits(store: Store) -> None:
+def test_enqueued_batch_appears_when_the_caller_commits(store: Store) -> None:
     specs = [spec(), spec(key="k"), spec(key="k"), spec(content_key="c", dedupe="skip"), spec(tags=("a",))]
     with connect(store) as connection:
         for end in (connection.rollback, connection.commit):
@@ -33,12 +33,12 @@ def test_a_batch_is_there_when_the_transaction_commits(store: Store) -> None:
             assert [answer.created for answer in answers] == [True, True, False, True, True]
             assert store.run(store.jobs.get(specs[0].id, "acme")) is None
             end()
-    found = store.run(store.jobs.counts("acme"))
-    assert found[State.QUEUED] == 4
+    result = store.run(store.jobs.counts("acme"))
+    assert result[State.QUEUED] == 4
     assert sum(store.run(store.jobs.counts("default")).values()) == 0
 
 
-def test_a_settlement_counts_when_the_transaction_commits(store: Store) -> None:
+def test_settlement_takes_effect_when_the_caller_commits(store: Store) -> None:
     job_id = put_one(store, tenant="acme")
     taken = claim(store, open_lease(store))[0]
     settlement = Settlement(taken.id, taken.attempt, "succeeded", result='{"n":1}')
@@ -53,7 +53,7 @@ def test_a_settlement_counts_when_the_transaction_commits(store: Store) -> None:
 
 
 @pytest.mark.req("JF-1", "DP-7")
-def test_another_tenants_lease_settles_nothing(store: Store) -> None:
+def test_lease_of_another_tenant_settles_nothing(store: Store) -> None:
     job_id = put_one(store, tenant="acme")
     taken = claim(store, open_lease(store, tenant="acme"), tenant="acme")[0]
     settlement = Settlement(taken.id, taken.attempt, "succeeded")

@@ -1,6 +1,6 @@
-"""What PostgreSQL's own catalogue says of the schema: no table without its policy, no function for everybody.
+"""The PostgreSQL catalogue of the schema: every table has its policy, no function is public.
 
-Nothing here names a table or a function that must be safe: whatever is added later is looked at as well.
+The tests read the catalogue instead of listing tables and functions, so they cover later additions too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.req("JF-2", "DP-2", "DP-17")
 
 Rows = list[tuple[object, ...]]
 
-# These hold nothing of anybody's, and everybody may know them.
+# These tables hold no data of a tenant and are readable by every role.
 LOCKS = {"lock_dispatch", "lock_seal", "mutex", *(f"lock_subscription_{n}" for n in range(8))}  # empty, or only locked
 WITHOUT_TENANT = {
     "clock",
@@ -61,11 +61,11 @@ select c.relname from pg_class c where c.relnamespace = %(schema)s::regnamespace
 """
 
 
-def test_the_tables_are_there(catalogue: Catalogue) -> None:
+def test_core_tables_exist(catalogue: Catalogue) -> None:
     assert catalogue.names(TABLES) >= {"job", "job_state", "event", "lease", "result", "checkpoint", "artifact"}
 
 
-def test_every_table_and_partition_has_row_level_security_that_binds_its_owner(catalogue: Catalogue) -> None:
+def test_every_table_forces_row_level_security(catalogue: Catalogue) -> None:
     unguarded = catalogue.names(TABLES + " and not (c.relrowsecurity and c.relforcerowsecurity)")
     assert unguarded == set()
 
@@ -78,8 +78,8 @@ def test_every_table_has_a_policy_for_every_command_and_role(catalogue: Catalogu
     assert catalogue.names(TABLES) == covered
 
 
-def test_every_policy_asks_for_the_tenant(catalogue: Catalogue) -> None:
-    """But one: whoever shows a token's hash sees that row, since it is what says for which tenant they act."""
+def test_every_policy_checks_the_tenant(catalogue: Catalogue) -> None:
+    """Except one: a caller that presents a token's hash sees that row, because the token determines its tenant."""
     blind = catalogue.names(
         "select tablename from pg_policies where schemaname = %(schema)s"
         " and (qual not like '%%scope()%%' or qual not like '%%tenant%%')"
@@ -88,7 +88,7 @@ def test_every_policy_asks_for_the_tenant(catalogue: Catalogue) -> None:
     assert blind == WITHOUT_TENANT
 
 
-def test_every_table_but_these_has_a_tenant(catalogue: Catalogue) -> None:
+def test_every_other_table_has_a_tenant_column(catalogue: Catalogue) -> None:
     having = catalogue.names(
         "select c.relname from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant'"
         " and a.attnotnull where c.relnamespace = %(schema)s::regnamespace and c.relkind in ('r', 'p')"
@@ -96,21 +96,21 @@ def test_every_table_but_these_has_a_tenant(catalogue: Catalogue) -> None:
     assert catalogue.names(TABLES) - having == WITHOUT_TENANT
 
 
-def test_every_view_reads_as_its_caller(catalogue: Catalogue) -> None:
+def test_every_view_runs_as_its_caller(catalogue: Catalogue) -> None:
     views = (
         "select c.relname from pg_class c where c.relnamespace = %(schema)s::regnamespace and c.relkind in ('v', 'm')"
     )
     assert catalogue.names(views) >= {"jobs", "attempts"}
     as_owner = catalogue.names(views + " and not coalesce('security_invoker=true' = any (c.reloptions), false)")
     ((version,),) = catalogue.rows("select current_setting('server_version_num')::integer")
-    # No such option there. Row-level security binds the owner too: it is forced on every table.
+    # Before version 15 views lack this option. Row-level security still applies, because every table forces it.
     if int(str(version)) < 150000:
         assert catalogue.names(TABLES + " and not c.relforcerowsecurity") == set()
     else:
         assert as_owner == set()
 
 
-def test_every_function_that_runs_as_its_owner_pins_its_search_path(catalogue: Catalogue) -> None:
+def test_every_security_definer_function_pins_its_search_path(catalogue: Catalogue) -> None:
     definers = catalogue.rows(
         "select p.oid::regprocedure::text, coalesce((select split_part(c, '=', 2) from unnest(p.proconfig) c"
         " where c like 'search_path=%%'), '') from pg_proc p"
@@ -121,7 +121,7 @@ def test_every_function_that_runs_as_its_owner_pins_its_search_path(catalogue: C
     assert loose == []
 
 
-def test_no_function_is_for_everybody(catalogue: Catalogue) -> None:
+def test_no_function_is_public(catalogue: Catalogue) -> None:
     """A null ACL is PostgreSQL's default, and that is EXECUTE for PUBLIC."""
     public = catalogue.names(
         "select p.oid::regprocedure::text from pg_proc p where p.pronamespace = %(schema)s::regnamespace"
@@ -130,7 +130,7 @@ def test_no_function_is_for_everybody(catalogue: Catalogue) -> None:
     assert public == set()
 
 
-def test_nothing_else_is_for_everybody(catalogue: Catalogue) -> None:
+def test_no_table_or_schema_is_public(catalogue: Catalogue) -> None:
     public = catalogue.names(
         "select c.relname from pg_class c, aclexplode(c.relacl) a"
         " where c.relnamespace = %(schema)s::regnamespace and a.grantee = 0"
@@ -140,8 +140,8 @@ def test_nothing_else_is_for_everybody(catalogue: Catalogue) -> None:
     assert public == set()
 
 
-def test_nobody_else_may_create_in_the_schema(catalogue: Catalogue) -> None:
-    """Whoever could create there could put a function before one of ours."""
+def test_no_other_role_can_create_in_the_schema(catalogue: Catalogue) -> None:
+    """A role that could create there could shadow one of our functions."""
     creators = catalogue.names(
         "select rolname from pg_roles r join pg_namespace n on n.nspname = %(schema)s"
         " where has_schema_privilege(r.oid, n.oid, 'create') and not r.rolsuper and r.oid <> n.nspowner"
@@ -150,12 +150,12 @@ def test_nobody_else_may_create_in_the_schema(catalogue: Catalogue) -> None:
 
 
 @pytest.mark.req("DP-20")
-def test_no_extension_is_needed(catalogue: Catalogue) -> None:
+def test_no_extension_is_required(catalogue: Catalogue) -> None:
     assert catalogue.names("select extname from pg_extension") == {"plpgsql"}
 
 
 @pytest.mark.req("DP-20")
-def test_the_owner_is_nobody_special(owned_postgres_url: str) -> None:
+def test_owner_needs_no_special_rights(owned_postgres_url: str) -> None:
     with psycopg.connect(owned_postgres_url) as connection:
         row = connection.execute(
             "select rolsuper, rolbypassrls, rolcreaterole, rolcreatedb, c.relowner = r.oid from pg_roles r,"

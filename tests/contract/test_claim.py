@@ -1,4 +1,4 @@
-"""Claiming: the right jobs, in the right order, never more than asked for, and only under a live lease."""
+"""Claiming: the right jobs, in the right order, never more than requested, and only under a live lease."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ pytestmark = pytest.mark.req("DP-7")
 
 
 @pytest.mark.req("SC-2", "DP-9")
-def test_order_is_priority_then_position(store: Store) -> None:
+def test_claim_order_is_priority_then_position(store: Store) -> None:
     low, early, late, high = put(store, spec(priority=-5), spec(), spec(), spec(priority=32767))
     later_high = put_one(store, priority=32767)
     ids = [each.id for each in claim(store, open_lease(store), 10)]
     assert ids == [high, later_high, early, late, low]
 
 
-def test_no_more_than_wanted_and_the_rest_stays(store: Store) -> None:
+def test_claim_returns_at_most_the_wanted_number(store: Store) -> None:
     ids = put(store, *(spec() for _ in range(7)))
     lease = open_lease(store)
     assert [each.id for each in claim(store, lease, 3)] == ids[:3]
@@ -49,14 +49,14 @@ def test_no_more_than_wanted_and_the_rest_stays(store: Store) -> None:
 
 
 @pytest.mark.req("SC-4", "CX-4")
-def test_a_claim_that_begins_is_one_step_with_its_attempt(store: Store) -> None:
+def test_claim_that_begins_starts_an_attempt_in_one_transition(store: Store) -> None:
     now = forward(store)
     job_id = put_one(store)
     lease = open_lease(store, "worker-7")
     (claimed,) = claim(store, lease)
-    found = job(store, job_id)
-    assert (claimed.attempt, claimed.lease, found.attempt) == (1, lease, 1)
-    assert (found.state, found.started_at) == (State.IN_PROGRESS, now)
+    stored = job(store, job_id)
+    assert (claimed.attempt, claimed.lease, stored.attempt) == (1, lease, 1)
+    assert (stored.state, stored.started_at) == (State.IN_PROGRESS, now)
     taken = history(store, job_id)[-1]
     assert (taken.type, taken.from_state, taken.to_state) == ("take", State.QUEUED, State.IN_PROGRESS)
     assert (taken.attempt, taken.actor) == (1, "worker-7")
@@ -66,18 +66,18 @@ def test_a_claim_that_begins_is_one_step_with_its_attempt(store: Store) -> None:
 
 
 @pytest.mark.req("SC-4")
-def test_a_claim_that_only_holds_is_no_attempt(store: Store) -> None:
+def test_claim_without_begin_starts_no_attempt(store: Store) -> None:
     job_id = put_one(store)
     (claimed,) = claim(store, open_lease(store), begin=False)
-    found = job(store, job_id)
-    assert (claimed.attempt, found.attempt, found.state, found.started_at) == (0, 0, State.LEASED, None)
+    stored = job(store, job_id)
+    assert (claimed.attempt, stored.attempt, stored.state, stored.started_at) == (0, 0, State.LEASED, None)
     assert store.run(store.jobs.attempts(job_id, "default")) == []
 
 
-def test_a_claim_carries_what_its_handler_needs(store: Store) -> None:
+def test_claim_carries_the_fields_of_its_job(store: Store) -> None:
     now = forward(store)
     parent = put_one(store, "parent", correlation_id="c-1")
-    asked = spec(
+    requested = spec(
         payload={"b": [1, None], "a": "ü"},
         queue="mail",
         priority=3,
@@ -88,17 +88,17 @@ def test_a_claim_carries_what_its_handler_needs(store: Store) -> None:
         parent_id=parent,
         workflow_id=new_id(),
     )
-    put(store, asked)
+    put(store, requested)
     claimed = take(store, queues=["mail"])
     assert decode(claimed.payload) == {"a": "ü", "b": [1, None]}
     same = ("id", "kind", "queue", "priority", "deadline_at", "tags", "agent", "parent_id", "workflow_id")
-    assert {name: getattr(claimed, name) for name in same} == {name: getattr(asked, name) for name in same}
+    assert {name: getattr(claimed, name) for name in same} == {name: getattr(requested, name) for name in same}
     assert (claimed.tenant, claimed.correlation_id, claimed.created_at) == ("default", "c-1", now)
     assert (claimed.retries, claimed.max_attempts, claimed.crashes, claimed.max_crashes) == (0, 3, 0, 0)
     assert claimed.backoff == GENTLE.to_json()
 
 
-def test_counters_of_earlier_attempts_come_with_the_claim(store: Store) -> None:
+def test_claim_carries_counters_of_earlier_attempts(store: Store) -> None:
     put_one(store)
     work(store, BROKEN)
     forward(store, 300)
@@ -107,7 +107,7 @@ def test_counters_of_earlier_attempts_come_with_the_claim(store: Store) -> None:
     assert (claimed.attempt, claimed.retries, claimed.crashes) == (2, 1, 0)
 
 
-def test_only_the_wanted_kinds(store: Store) -> None:
+def test_claim_filters_by_kind(store: Store) -> None:
     one, two, three = put(store, spec("a"), spec("b"), spec("c"))
     lease = open_lease(store)
     assert claim(store, lease, 10, kinds=("z",)) == []
@@ -116,7 +116,7 @@ def test_only_the_wanted_kinds(store: Store) -> None:
     assert [each.id for each in claim(store, lease, 10, kinds=None)] == [two]
 
 
-def test_queues_are_served_in_the_order_given(store: Store) -> None:
+def test_claim_serves_queues_in_the_given_order(store: Store) -> None:
     slow, fast = put(store, spec(queue="slow", priority=9), spec(queue="fast"))
     put_one(store, queue="other")
     slow_2, fast_2 = put(store, spec(queue="slow"), spec(queue="fast"))
@@ -128,19 +128,19 @@ def test_queues_are_served_in_the_order_given(store: Store) -> None:
 
 
 @pytest.mark.req("JF-1")
-def test_a_claim_stays_within_its_tenant(store: Store) -> None:
+def test_claim_stays_within_its_tenant(store: Store) -> None:
     mine = put_one(store, tenant="acme")
     theirs = put_one(store, tenant="umbrella", priority=9)
     lease = open_lease(store, tenant="acme")
     assert [each.id for each in claim(store, lease, 10, tenant="acme")] == [mine]
     assert state_of(store, theirs) == State.QUEUED
-    (everybodys,) = claim(store, open_lease(store), 10)
-    assert (everybodys.id, everybodys.tenant) == (theirs, "umbrella")
+    (other,) = claim(store, open_lease(store), 10)
+    assert (other.id, other.tenant) == (theirs, "umbrella")
 
 
 @pytest.mark.req("JF-1")
 @pytest.mark.parametrize("tenant", ["umbrella", "*"])
-def test_a_lease_is_good_in_its_own_scope_only(store: Store, tenant: str) -> None:
+def test_lease_is_valid_in_its_tenant_only(store: Store, tenant: str) -> None:
     put_one(store, tenant="acme")
     put_one(store, tenant="umbrella")
     lease = open_lease(store, tenant="acme")
@@ -150,7 +150,7 @@ def test_a_lease_is_good_in_its_own_scope_only(store: Store, tenant: str) -> Non
 
 
 @pytest.mark.parametrize("death", ["unknown", "ended", "lapsed", "reaped"])
-def test_a_dead_lease_takes_nothing(store: Store, death: str) -> None:
+def test_dead_lease_claims_nothing(store: Store, death: str) -> None:
     job_id = put_one(store)
     forward(store)
     lease = new_id() if death == "unknown" else open_lease(store, ttl=10)

@@ -1,4 +1,4 @@
-"""The clock of the machine is set back by an hour: nothing is lost, done twice, or believed alive for that hour."""
+"""The machine's clock is set back by an hour: no job is lost or run twice, and dead workers are still detected."""
 
 from __future__ import annotations
 
@@ -20,48 +20,48 @@ def set_back(store: Store) -> None:
     store.run(store.clock.set(-HOUR, None))
 
 
-def go_on(store: Store, seconds: float) -> None:
+def advance(store: Store, seconds: float) -> None:
     store.run(store.clock.set(-HOUR + timedelta(seconds=seconds), None))
 
 
-def test_a_worker_that_died_is_found_as_soon_as_ever(store: Store) -> None:
+def test_dead_worker_is_detected_without_extra_delay(store: Store) -> None:
     job_id = put_one(store)
     claim(store, open_lease(store, ttl=30))
     set_back(store)
     assert store.run(store.leases.reap()).crashed == 0, "it may be alive"
-    go_on(store, 29)
+    advance(store, 29)
     assert store.run(store.leases.reap()).crashed == 0
-    go_on(store, 40)
+    advance(store, 40)
     assert store.run(store.leases.reap()).crashed == 1
     assert state_of(store, job_id) is State.RETRY_WAITING
 
 
-def test_a_worker_that_renews_keeps_its_jobs_and_is_found_when_it_dies_later(store: Store) -> None:
+def test_renewing_worker_keeps_its_jobs_until_it_dies(store: Store) -> None:
     put_one(store)
     lease = open_lease(store, ttl=30)
     (held,) = claim(store, lease)
     set_back(store)
     assert store.run(store.leases.renew(lease, 30.0, "*"))
-    go_on(store, 25)
+    advance(store, 25)
     assert store.run(store.leases.reap()).crashed == 0
     assert store.run(store.leases.renew(lease, 30.0, "*"))
-    go_on(store, 50)
+    advance(store, 50)
     assert store.run(store.leases.reap()).crashed == 0
-    go_on(store, 60)
+    advance(store, 60)
     assert store.run(store.leases.reap()).crashed == 1
-    assert settle(store, held) == [held.id], "it comes too late, and is told so"
+    assert settle(store, held) == [held.id], "it is too late, and reported as stale"
 
 
-def test_what_was_due_stays_due_and_what_waits_is_not_lost(store: Store) -> None:
+def test_due_jobs_stay_due_and_delayed_jobs_are_not_lost(store: Store) -> None:
     now, later = put_one(store), put_one(store, delay=10.0)
     set_back(store)
     assert [each.id for each in claim(store, open_lease(store), 5)] == [now]
-    go_on(store, 3_700)
+    advance(store, 3_700)
     store.run(store.leases.promote())
     assert [each.id for each in claim(store, open_lease(store), 5)] == [later]
 
 
-def test_the_ledger_and_the_queue_keep_their_order(store: Store) -> None:
+def test_ledger_and_queue_keep_their_order(store: Store) -> None:
     before = put(store, *(spec() for _ in range(5)))
     set_back(store)
     after = put(store, *(spec() for _ in range(5)))
@@ -76,7 +76,7 @@ def test_the_ledger_and_the_queue_keep_their_order(store: Store) -> None:
         assert job(store, each).state is State.SUCCEEDED
 
 
-def test_a_time_of_a_schedule_is_fired_once(store: Store) -> None:
+def test_scheduled_time_is_fired_once(store: Store) -> None:
     schedule = add(store)
     due = datetime(2026, 11, 16, 9, tzinfo=UTC)
     first = store.run(store.schedules.fire([decided(schedule, firing(due))], "default"))

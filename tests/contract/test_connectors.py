@@ -1,4 +1,4 @@
-"""Settings of connectors (JF-11) on both stores: one tenant's, bounded, recorded, and without secrets."""
+"""Connector settings (JF-11) on both stores: per tenant, bounded, recorded, and without secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.connectors import connect, drafted
 pytestmark = pytest.mark.req("JF-11")
 
 
-def test_settings_are_kept_changed_and_removed_for_one_tenant(store: Store) -> None:
+def test_settings_are_stored_changed_and_removed_per_tenant(store: Store) -> None:
     run = store.run
     headers = {"Accept": "text/plain", "Authorization": {"secret": "RATES_TOKEN", "prefix": "Bearer "}}
     made = connect(
@@ -42,14 +42,14 @@ def test_settings_are_kept_changed_and_removed_for_one_tenant(store: Store) -> N
     assert run(store.connectors.get("http.request", "acme")) is not None
     with pytest.raises(HoldfastError):
         run(store.connectors.set(drafted(), "ada", "*"))
-    told = [
+    actions = [
         (each.actor, each.type)
         for each in run(store.audit.actions(ActionFilter(tenant="default", subject="connector")))
     ]
-    assert told[::-1] == [("ada", "add"), ("bob", "change"), ("eve", "remove")]
+    assert actions[::-1] == [("ada", "add"), ("bob", "change"), ("eve", "remove")]
 
 
-def test_what_was_not_named_stays(store: Store) -> None:
+def test_unnamed_settings_keep_their_value(store: Store) -> None:
     made = connect(store, timeout=5)
     again = ConnectorDraft.of("http.request", made, {"enabled": False})
     assert (again.hosts, again.secrets, again.timeout, again.enabled) == (made.hosts, made.secrets, 5.0, False)
@@ -57,7 +57,7 @@ def test_what_was_not_named_stays(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "code"),
+    ("settings", "code"),
     [
         ({"hosts": ["http://example.com/"]}, "invalid_connector"),
         ({"hosts": ["a b"]}, "invalid_connector"),
@@ -83,8 +83,8 @@ def test_what_was_not_named_stays(store: Store) -> None:
         ({"password": "x"}, "unknown_option"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(says: dict[str, Any], code: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], code: str) -> None:
     with pytest.raises((InvalidSetting, Refused)) as caught:
-        drafted(**says)
+        drafted(**settings)
     assert caught.value.code == code
     assert "ghp_" not in str(caught.value)

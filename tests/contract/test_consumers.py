@@ -1,4 +1,4 @@
-"""Reading the ledger as a consumer: in pages, every event once, from a cursor that is kept for it (DP-12)."""
+"""Reading the ledger as a consumer: in pages, every event once, from a stored cursor (DP-12)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def after(store: Store, cursor: str | None, want: int = 100, tenant: str = "*") 
 
 
 def live(store: Store, jobs: int) -> None:
-    """Some jobs with a past: two thirds of them run, some of those twice."""
+    """Jobs with a history: two thirds of them run, some of those twice."""
     put(store, *(spec() for _ in range(jobs)))
     work(store, BROKEN, want=jobs // 3)
     work(store, want=jobs // 3)
@@ -31,49 +31,49 @@ def live(store: Store, jobs: int) -> None:
 
 
 @pytest.mark.parametrize("page", [1, 2, 3, 7, 1000])
-def test_any_size_of_page_gives_every_event_once_and_in_order(store: Store, page: int) -> None:
+def test_pages_of_any_size_return_every_event_once_in_order(store: Store, page: int) -> None:
     live(store, 9)
-    found = read_events(store, page=page)
-    assert [event.seq for event in found] == sorted({event.seq for event in found})
-    for job_id in {event.job_id for event in found}:
-        own = [(event.seq, event.type, event.attempt) for event in found if event.job_id == job_id]
+    result = read_events(store, page=page)
+    assert [event.seq for event in result] == sorted({event.seq for event in result})
+    for job_id in {event.job_id for event in result}:
+        own = [(event.seq, event.type, event.attempt) for event in result if event.job_id == job_id]
         assert own == [(event.seq, event.type, event.attempt) for event in history(store, job_id)]
-    assert len(found) == 9 + 3 * (3 + 1 + 2) + 3 * 2
+    assert len(result) == 9 + 3 * (3 + 1 + 2) + 3 * 2
 
 
 @pytest.mark.parametrize("page", [1, 2, 5, 6])
-def test_what_comes_after_the_last_page_is_read_from_its_cursor(store: Store, page: int) -> None:
-    """Also when the last page was exactly full."""
+def test_later_events_are_read_from_the_last_cursor(store: Store, page: int) -> None:
+    """Also if the last page was exactly full."""
     cursor: str | None = None
     seen: list[str] = []
     expected: list[str] = []
     for _ in range(4):
         expected += put(store, *(spec() for _ in range(6)))
-        found = read_events(store, page=page, after=cursor)
-        seen += [event.job_id for event in found]
-        cursor = found[-1].cursor
+        result = read_events(store, page=page, after=cursor)
+        seen += [event.job_id for event in result]
+        cursor = result[-1].cursor
         assert after(store, cursor, page) == []
         assert after(store, cursor, page) == []
     assert seen == expected
 
 
-def test_every_cursor_of_a_page_is_a_place_to_go_on_from(store: Store) -> None:
+def test_reading_can_resume_from_any_cursor_of_a_page(store: Store) -> None:
     live(store, 6)
-    found = read_events(store, page=4)
-    for n, event in enumerate(found):
+    result = read_events(store, page=4)
+    for n, event in enumerate(result):
         assert [each.seq for each in read_events(store, page=3, after=event.cursor)] == [
-            each.seq for each in found[n + 1 :]
+            each.seq for each in result[n + 1 :]
         ]
 
 
-def test_a_cursor_that_stood_still_for_long_loses_nothing(store: Store) -> None:
+def test_old_cursor_loses_no_events(store: Store) -> None:
     put_one(store)
     (first,) = after(store, None)
     expected = [put_one(store) for _ in range(20)]
     assert [event.job_id for event in after(store, first.cursor)] == expected
 
 
-def test_nothing_to_read_yet(store: Store) -> None:
+def test_empty_ledger_has_no_events(store: Store) -> None:
     assert after(store, None) == []
     job_id = put_one(store)
     assert [event.job_id for event in after(store, None)] == [job_id]
@@ -81,7 +81,7 @@ def test_nothing_to_read_yet(store: Store) -> None:
 
 @pytest.mark.req("JF-1")
 @pytest.mark.parametrize("page", [1, 3, 100])
-def test_a_tenant_reads_its_own_events_only(store: Store, page: int) -> None:
+def test_tenant_reads_its_own_events_only(store: Store, page: int) -> None:
     for n in range(12):
         put_one(store, tenant=("acme", "umbrella")[n % 2])
     mine = read_events(store, tenant="acme", page=page)
@@ -93,12 +93,12 @@ def test_a_tenant_reads_its_own_events_only(store: Store, page: int) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["x", "-", "1;nonsense", "1;2;3;4;5;6", "'; drop table event; --"])
-def test_what_is_no_cursor_is_refused(store: Store, cursor: str) -> None:
+def test_invalid_cursor_is_refused(store: Store, cursor: str) -> None:
     with pytest.raises(InvalidInput):
         after(store, cursor)
 
 
-def test_a_consumers_place_is_kept_for_it(store: Store) -> None:
+def test_consumer_cursor_is_stored(store: Store) -> None:
     put(store, spec(), spec())
     first, second = after(store, None)
     assert store.run(store.ledger.cursor("mailer", "*")) is None
@@ -109,19 +109,19 @@ def test_a_consumers_place_is_kept_for_it(store: Store) -> None:
     assert store.run(store.ledger.cursor("other", "*")) is None
 
 
-def test_moving_a_cursor_needs_the_place_one_came_from(store: Store) -> None:
+def test_moving_a_cursor_requires_its_current_value(store: Store) -> None:
     put(store, spec(), spec(), spec())
     one, two, three = (event.cursor for event in after(store, None))
     save = partial(store.ledger.save_cursor, "mailer", tenant="*")
-    assert not store.run(save(cursor=two, was=one)), "there is no such place yet"
+    assert not store.run(save(cursor=two, was=one)), "no cursor is stored yet"
     assert store.run(save(cursor=one, was=None))
-    assert not store.run(save(cursor=two, was=None)), "somebody has begun already"
+    assert not store.run(save(cursor=two, was=None)), "another consumer has started"
     assert store.run(save(cursor=two, was=one))
-    assert not store.run(save(cursor=three, was=one)), "somebody has moved on already"
+    assert not store.run(save(cursor=three, was=one)), "another consumer has moved the cursor"
     assert store.run(store.ledger.cursor("mailer", "*")) == two
 
 
-def test_of_many_processes_that_move_a_cursor_one_succeeds(store: Store) -> None:
+def test_one_of_many_concurrent_cursor_moves_succeeds(store: Store) -> None:
     put(store, *(spec() for _ in range(9)))
     cursors = [event.cursor for event in after(store, None)]
     for was in (None, cursors[0]):

@@ -1,4 +1,4 @@
-"""An attempt whose process died while its worker lives: counted as a crash, and explained as one (CX-10)."""
+"""Attempts whose process died while their worker lives are counted and reported as crashes (CX-10)."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def attempts(store: Store, job_id: str) -> list[Attempt]:
 
 
 @pytest.mark.req("CX-10", "CX-4", "SC-5")
-def test_a_crash_is_counted_apart_and_tried_again(store: Store) -> None:
+def test_crash_is_counted_apart_from_retries_and_retried(store: Store) -> None:
     now = forward(store)
     job_id = put_one(store, retry=Retry(max_attempts=1, backoff=fixed(7.0)))
     assert settle(store, take(store), DIED) == []
-    found = job(store, job_id)
-    assert (found.state, found.crashes, found.retries) == (State.RETRY_WAITING, 1, 0)
-    assert found.due_at == now + timedelta(seconds=7)
+    stored = job(store, job_id)
+    assert (stored.state, stored.crashes, stored.retries) == (State.RETRY_WAITING, 1, 0)
+    assert stored.due_at == now + timedelta(seconds=7)
     assert types_of(store, job_id) == ["enqueue", "take", "crash", "retry"]
     died = history(store, job_id)[2]
     assert (died.actor, died.meta["error_code"], died.meta["signal"]) == ("worker-1", "process_died", 11)
@@ -54,47 +54,47 @@ def test_a_crash_is_counted_apart_and_tried_again(store: Store) -> None:
 
 
 @pytest.mark.req("CX-10")
-def test_at_the_crash_limit_it_is_a_dead_letter(store: Store) -> None:
+def test_crash_limit_makes_a_dead_letter(store: Store) -> None:
     job_id = put_one(store, retry=tries(5, crashes=1))
     for _ in range(2):
         forward(store, 3600)
         store.run(store.leases.promote())
         settle(store, take(store), DIED)
-    found = job(store, job_id)
-    assert (found.state, found.crashes, found.retries) == (State.DEAD_LETTER, 2, 0)
-    assert found.finished_at is not None
-    assert found.error_code == "process_died"
+    stored = job(store, job_id)
+    assert (stored.state, stored.crashes, stored.retries) == (State.DEAD_LETTER, 2, 0)
+    assert stored.finished_at is not None
+    assert stored.error_code == "process_died"
     assert types_of(store, job_id)[-2:] == ["crash", "bury"]
 
 
 @pytest.mark.req("CX-10")
-def test_no_crash_is_allowed_where_the_limit_is_nought(store: Store) -> None:
+def test_crash_limit_of_zero_allows_no_crash(store: Store) -> None:
     job_id = put_one(store, retry=tries(5, crashes=0))
     settle(store, take(store), DIED)
     assert state_of(store, job_id) == State.DEAD_LETTER
 
 
 @pytest.mark.req("CX-10", "CX-4")
-def test_a_handler_that_calls_its_error_so_has_failed_all_the_same(store: Store) -> None:
+def test_handler_error_named_process_died_is_a_failure(store: Store) -> None:
     job_id = put_one(store)
     settle(store, take(store), Failed("process_died", "not true"))
-    found = job(store, job_id)
-    assert (found.crashes, found.retries) == (0, 1)
+    stored = job(store, job_id)
+    assert (stored.crashes, stored.retries) == (0, 1)
     assert types_of(store, job_id) == ["enqueue", "take", "fail", "retry"]
 
 
 @pytest.mark.req("CX-10", "DP-7")
-def test_a_stale_crash_changes_nothing(store: Store) -> None:
+def test_stale_crash_changes_nothing(store: Store) -> None:
     job_id = put_one(store)
     claimed = take(store)
     assert settle(store, claimed, DONE) == []
     assert settle(store, claimed, DIED) == [job_id]
-    found = job(store, job_id)
-    assert (found.state, found.crashes) == (State.SUCCEEDED, 0)
+    stored = job(store, job_id)
+    assert (stored.state, stored.crashes) == (State.SUCCEEDED, 0)
 
 
 @pytest.mark.req("CX-10", "SC-4")
-def test_crashes_and_others_in_one_batch(store: Store) -> None:
+def test_crashes_and_other_outcomes_in_one_batch(store: Store) -> None:
     ids = put(store, *(spec(retry=tries(5, crashes=limit)) for limit in (0, 3, 3, 3, 3)))
     claims = claim(store, open_lease(store), 5)
     outcomes: list[Outcome] = [DIED, DIED, BROKEN, Succeeded("1"), Succeeded("2", {"exit_code": 0})]
@@ -115,7 +115,7 @@ def test_crashes_and_others_in_one_batch(store: Store) -> None:
 @pytest.mark.parametrize(
     "outcome", [Succeeded("1"), Succeeded(), Failed("exit_code", "no"), Crashed("process_died", "x")]
 )
-def test_the_note_of_an_end_is_on_the_attempt(store: Store, outcome: Outcome) -> None:
+def test_attempt_has_the_exit_code_and_log_of_its_outcome(store: Store, outcome: Outcome) -> None:
     job_id = put_one(store)
     noted = type(outcome)(
         **{field: getattr(outcome, field) for field in outcome.__slots__}
@@ -127,7 +127,7 @@ def test_the_note_of_an_end_is_on_the_attempt(store: Store, outcome: Outcome) ->
 
 
 @pytest.mark.req("SC-5", "SC-14")
-def test_an_artifact_has_what_is_known_of_it(store: Store) -> None:
+def test_artifact_keeps_its_metadata(store: Store) -> None:
     now = forward(store)
     job_id = put_one(store)
     held = take(store)

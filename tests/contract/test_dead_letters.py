@@ -1,4 +1,4 @@
-"""Dead letters in groups (DP-15): what belongs together, how many there are, and what people do to them."""
+"""Dead letters in groups (DP-15): grouping, counts, notes, redrives and discards."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def groups(store: Store, tenant: str = TENANT, **wanted: Any) -> list[DeadLetter
     return store.run(store.dead_letters.groups(GroupFilter(tenant=tenant, **wanted)))
 
 
-def bury(store: Store, outcome: Failed, *, tenant: str = TENANT, kind: str = "pay", **fields: Any) -> str:
+def dead_letter(store: Store, outcome: Failed, *, tenant: str = TENANT, kind: str = "pay", **fields: Any) -> str:
     job_id = put_one(store, kind, tenant=tenant, **fields)
     (claimed,) = claim(store, open_lease(store), queues=(fields.get("queue", "default"),))
     assert claimed.id == job_id
@@ -56,12 +56,12 @@ def bury(store: Store, outcome: Failed, *, tenant: str = TENANT, kind: str = "pa
     return job_id
 
 
-def counted(found: list[DeadLetterGroup]) -> dict[tuple[str, str], int]:
-    return {(each.tenant, each.fingerprint): each.open for each in found}
+def counted(result: list[DeadLetterGroup]) -> dict[tuple[str, str], int]:
+    return {(each.tenant, each.fingerprint): each.open for each in result}
 
 
 def counted_by_hand(by_hand: ByHand) -> dict[tuple[str, str], int]:
-    """Open dead letters by group, from the rows of the jobs themselves."""
+    """Open dead letters by group, counted from the rows of the jobs."""
     rows = by_hand.execute(
         "select l.tenant, l.fingerprint, count(*) from dead_letter l join job_state s"
         " on s.id = l.job_id and s.tenant = l.tenant where s.state = 'dead_letter' group by l.tenant, l.fingerprint"
@@ -71,16 +71,16 @@ def counted_by_hand(by_hand: ByHand) -> dict[tuple[str, str], int]:
     return {(row[0], row[1]): row[2] for row in rows}
 
 
-def test_failures_that_are_the_same_are_one_group(store: Store, by_hand: ByHand) -> None:
-    first = bury(store, refused(1))
-    began = forward(store)
+def test_equal_failures_are_one_group(store: Store, by_hand: ByHand) -> None:
+    first = dead_letter(store, refused(1))
+    start = forward(store)
     forward(store, 60)
-    second = bury(store, refused(22))
-    other = bury(store, refused(3, where="shop:refund"))
-    elsewhere = bury(store, refused(4), kind="repay")
-    assert bury(store, refused(5), tenant="b")
-    newest, *_ = found = groups(store)
-    assert len(found) == 3, "one a kind and place; the other tenant's is its own"
+    second = dead_letter(store, refused(22))
+    other = dead_letter(store, refused(3, where="shop:refund"))
+    elsewhere = dead_letter(store, refused(4), kind="repay")
+    assert dead_letter(store, refused(5), tenant="b")
+    newest, *_ = result = groups(store)
+    assert len(result) == 3, "one group per kind and frame; another tenant has its own"
     same = store.run(store.dead_letters.group_of(first, TENANT))
     name = fingerprint("pay", "CardRefused", "order 9 was refused", "shop:charge")
     assert same == store.run(store.dead_letters.group(name, TENANT))
@@ -88,18 +88,18 @@ def test_failures_that_are_the_same_are_one_group(store: Store, by_hand: ByHand)
     assert (same.times, same.open, same.sample_job, same.frame) == (2, 2, second, "shop:charge")
     assert same.error_message == "order 22 was refused"
     assert same.last_at - same.first_at >= timedelta(seconds=60)
-    assert same.first_at <= began
+    assert same.first_at <= start
     assert newest.last_at >= same.last_at
     wanted = JobFilter(tenant=TENANT, fingerprint=same.fingerprint)
     assert [each.id for each in store.run(store.jobs.list(wanted))] == [second, first]
-    assert {each.sample_job for each in found} == {second, other, elsewhere}
+    assert {each.sample_job for each in result} == {second, other, elsewhere}
     assert history(store, first)[-1].meta["fingerprint"] == same.fingerprint
     assert store.run(store.dead_letters.group_of(first, "b")) is None
     assert counted_by_hand(by_hand) == counted(groups(store, EVERY_TENANT))
 
 
-def test_every_way_to_be_buried_and_to_leave_is_counted(store: Store, by_hand: ByHand) -> None:
-    """A worker that is lost, a process that is, a handler that fails; redriven, discarded, buried again, by hand."""
+def test_every_way_into_and_out_of_dead_letters_is_counted(store: Store, by_hand: ByHand) -> None:
+    """Lost worker, lost process, failed handler; redriven, discarded, dead-lettered again, changed by SQL."""
     lost = put_one(store, "pay", retry=tries(1, crashes=0))
     lease = open_lease(store)
     claim(store, lease)
@@ -107,7 +107,7 @@ def test_every_way_to_be_buried_and_to_leave_is_counted(store: Store, by_hand: B
     store.run(store.leases.reap())
     crashed = put_one(store, "pay", retry=tries(1, crashes=0))
     settle(store, take(store), Crashed("process_died", "the process was killed by signal 9"))
-    failed = bury(store, refused(1))
+    failed = dead_letter(store, refused(1))
     assert [state_of(store, each) for each in (lost, crashed, failed)] == [State.DEAD_LETTER] * 3
     names = {each.error_code: each for each in groups(store)}
     expected = {
@@ -131,13 +131,13 @@ def test_every_way_to_be_buried_and_to_leave_is_counted(store: Store, by_hand: B
     counted_by_hand(by_hand)
 
 
-def test_pages_and_filters(store: Store) -> None:
+def test_groups_are_paged_and_filtered(store: Store) -> None:
     forward(store)
     kinds = ["a", "b", "c", "d"]
     for number, kind in enumerate(kinds):
         forward(store, 10)
         for _ in range(4 - number):
-            bury(store, Failed("Broken", f"100 %_{kind}! is wrong", final=True), kind=kind, queue=f"q-{kind}")
+            dead_letter(store, Failed("Broken", f"100 %_{kind}! is wrong", final=True), kind=kind, queue=f"q-{kind}")
     newest_first = groups(store)
     assert [each.kind for each in newest_first] == kinds[::-1]
     assert [each.kind for each in groups(store, order="count")] == kinds
@@ -158,11 +158,11 @@ def test_pages_and_filters(store: Store) -> None:
     assert [each.id for each in store.run(store.jobs.list(wanted))] == [tagged]
 
 
-def test_a_note_stays_with_its_group(store: Store) -> None:
-    bury(store, refused(1))
+def test_note_stays_with_its_group(store: Store) -> None:
+    dead_letter(store, refused(1))
     (group,) = groups(store)
     assert store.run(store.dead_letters.note(group.fingerprint, "the bank is down", "ada", TENANT))
-    bury(store, refused(2))
+    dead_letter(store, refused(2))
     (noted,) = groups(store, text="BANK")
     assert (noted.note, noted.noted_by, noted.times) == ("the bank is down", "ada", 2)
     assert not store.run(store.dead_letters.note("nothing", "x", "ada", TENANT))
@@ -172,9 +172,8 @@ def test_a_note_stays_with_its_group(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_the_counts_are_exact_when_many_bury_and_redrive_at_once(store_url: str, store: Store, by_hand: ByHand) -> None:
-    """Two kinds of failures, in turns of each worker the other way round: whoever locks groups as they come would meet
-    a deadlock."""
+def test_counts_are_exact_under_concurrent_failures_and_redrives(store_url: str, store: Store, by_hand: ByHand) -> None:
+    """Two kinds of failures, which each worker settles in the opposite order: without ordered locks this deadlocks."""
     rounds, start = 6, threading.Barrier(4)
     put(store, *(spec(f"k{number % 2}") for number in range(rounds * 4 * 4)))
 
@@ -192,14 +191,16 @@ def test_the_counts_are_exact_when_many_bury_and_redrive_at_once(store_url: str,
 
     with ThreadPoolExecutor(4) as pool:
         done = sum(pool.map(worker, range(4)))
-    found = groups(store)
-    assert sum(each.times for each in found) == done
-    assert sum(each.open for each in found) == done - 4 * rounds
-    assert counted_by_hand(by_hand) == counted(found)
+    result = groups(store)
+    assert sum(each.times for each in result) == done
+    assert sum(each.open for each in result) == done - 4 * rounds
+    assert counted_by_hand(by_hand) == counted(result)
 
 
-def test_redriven_with_another_payload(store: Store) -> None:
-    old = bury(store, refused(1), key="order-7", payload={"amount": 1}, tags=("x",), correlation_id="c", priority=3)
+def test_redrive_with_a_changed_payload(store: Store) -> None:
+    old = dead_letter(
+        store, refused(1), key="order-7", payload={"amount": 1}, tags=("x",), correlation_id="c", priority=3
+    )
     new = new_id()
     made = store.run(store.dead_letters.redrive_as(old, new, '{"amount": 2}', "it was the amount", "ada", TENANT))
     assert (made.id, made.created) == (new, True)
@@ -216,7 +217,7 @@ def test_redriven_with_another_payload(store: Store) -> None:
     again = store.run(store.dead_letters.redrive_as(old, new_id(), '{"amount": 2}', None, "ada", TENANT))
     assert (again.id, again.created) == (new, False)
     (same,) = store.run(store.jobs.enqueue([spec("pay", key="order-7", payload={"amount": 1})], TENANT))
-    assert (same.id, same.created) == (new, False), "whoever enqueues under its key comes to the new one"
+    assert (same.id, same.created) == (new, False), "its idempotency key now refers to the new job"
     assert groups(store) == []
     waiting = put_one(store)
     for wrong, reason in ((new_id(), "not_found"), (waiting, "not_dead")):

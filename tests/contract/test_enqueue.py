@@ -1,4 +1,4 @@
-"""What is accepted is stored whole, in order, and exactly as it was asked for; what is not, leaves nothing."""
+"""Accepted jobs are stored completely, in order and unchanged; refused jobs leave nothing behind."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ EVERYTHING: JsonValue = {
 
 
 @pytest.mark.req("CX-15", "DP-10", "DP-11", "CX-19", "CX-17")
-def test_every_fact_comes_back_as_it_was_given(store: Store) -> None:
+def test_every_field_is_stored_unchanged(store: Store) -> None:
     now = forward(store)
     parent = put_one(store)
-    asked = spec(
+    requested = spec(
         "report.make",
         payload=EVERYTHING,
         queue="reports",
@@ -64,19 +64,19 @@ def test_every_fact_comes_back_as_it_was_given(store: Store) -> None:
         enqueued_by="ada",
         source_system="billing",
     )
-    put(store, asked)
-    found = job(store, asked.id)
+    put(store, requested)
+    stored = job(store, requested.id)
     same = ("id", "kind", "queue", "priority", "run_at", "deadline_at", "content_key", "tags", "agent",
             "correlation_id", "causation_id", "parent_id", "workflow_id", "external_ref", "enqueued_by",
             "source_system")  # fmt: skip
-    assert {name: getattr(found, name) for name in same} == {name: getattr(asked, name) for name in same}
-    assert (found.payload, found.idempotency_key, found.backoff) == (EVERYTHING, "r-1", GENTLE.to_json())
-    assert (found.max_attempts, found.max_crashes, found.created_at) == (8, 1, now)
-    assert (found.state, found.attempt, found.due_at) == (State.QUEUED, 0, asked.run_at)
+    assert {name: getattr(stored, name) for name in same} == {name: getattr(requested, name) for name in same}
+    assert (stored.payload, stored.idempotency_key, stored.backoff) == (EVERYTHING, "r-1", GENTLE.to_json())
+    assert (stored.max_attempts, stored.max_crashes, stored.created_at) == (8, 1, now)
+    assert (stored.state, stored.attempt, stored.due_at) == (State.QUEUED, 0, requested.run_at)
 
 
 @pytest.mark.req("CX-17", "DP-9")
-def test_a_plain_first_job_does_not_hide_the_facts_of_later_jobs(store: Store) -> None:
+def test_plain_first_job_does_not_hide_fields_of_later_jobs(store: Store) -> None:
     now = forward(store)
     later = now + timedelta(hours=1)
     plain, tagged, delayed, late = spec(), spec(tags=("blue",)), spec(run_at=later), spec(deadline_at=later)
@@ -88,7 +88,7 @@ def test_a_plain_first_job_does_not_hide_the_facts_of_later_jobs(store: Store) -
 
 
 @pytest.mark.req("SC-2", "CX-2")
-def test_a_thousand_at_once_keep_their_order(store: Store) -> None:
+def test_batch_of_a_thousand_keeps_its_order(store: Store) -> None:
     specs = [spec(payload={"n": n}) for n in range(1000)]
     answers = enqueue(store, *specs)
     assert [answer.id for answer in answers] == [each.id for each in specs]
@@ -100,18 +100,18 @@ def test_a_thousand_at_once_keep_their_order(store: Store) -> None:
 
 
 @pytest.mark.req("SC-2")
-def test_positions_have_gaps_to_move_into(store: Store) -> None:
+def test_new_positions_leave_gaps_for_moves(store: Store) -> None:
     jobs = [job(store, job_id) for job_id in put(store, *(spec() for _ in range(5)))]
     assert all(later.position - sooner.position >= 100 for sooner, later in pairwise(jobs))
 
 
 @pytest.mark.req("SC-2")
-def test_nothing_to_enqueue_is_no_error(store: Store) -> None:
+def test_empty_batch_is_accepted(store: Store) -> None:
     assert enqueue(store) == []
 
 
 @pytest.mark.req("DP-11", "CX-4")
-def test_who_enqueued_is_the_actor_of_the_first_event(store: Store) -> None:
+def test_first_event_names_the_enqueuing_actor(store: Store) -> None:
     (event,) = history(store, put_one(store, enqueued_by="ada"))
     assert (event.type, event.name, event.actor) == ("enqueue", "job.enqueue", "ada")
     assert (event.from_state, event.to_state, event.attempt) == (None, State.QUEUED, 0)
@@ -131,7 +131,7 @@ BAD: dict[str, dict[str, Any]] = {
 
 @pytest.mark.req("SC-19", "DP-11")
 @pytest.mark.parametrize("fault", BAD)
-def test_one_bad_row_stores_nothing_of_its_batch(store: Store, by_hand: ByHand, fault: str) -> None:
+def test_one_invalid_job_refuses_its_whole_batch(store: Store, by_hand: ByHand, fault: str) -> None:
     before = by_hand.contents()
     good = [spec(key=f"k-{n}", content_key=f"c-{n}", tags=("t",)) for n in range(3)]
     bad = dataclasses.replace(spec(), **BAD[fault])
@@ -143,14 +143,14 @@ def test_one_bad_row_stores_nothing_of_its_batch(store: Store, by_hand: ByHand, 
 
 
 @pytest.mark.req("SC-19", "DP-11", "CX-4")
-def test_one_alone_is_what_it_would_be_among_others(store: Store, by_hand: ByHand) -> None:
-    """A plain job that comes alone may take a shorter road; nobody sees by which one a job came."""
+def test_single_enqueue_stores_the_same_as_a_batch(store: Store, by_hand: ByHand) -> None:
+    """A single plain job may take a faster path; the stored result is the same."""
     forward(store)
     facts: dict[str, Any] = {"payload": EVERYTHING, "queue": "q", "priority": -3, "retry": tries(2, crashes=0)}
     alone, among, other = (spec(**facts) for _ in range(3))
     put(store, alone)
     put(store, among, other)
-    assert told(store, alone.id) == told(store, among.id)
+    assert facts_of(store, alone.id) == facts_of(store, among.id)
 
     before = by_hand.contents()
     for fault in BAD:
@@ -162,15 +162,15 @@ def test_one_alone_is_what_it_would_be_among_others(store: Store, by_hand: ByHan
     assert by_hand.contents() == before
 
 
-def told(store: Store, job_id: str) -> list[dict[str, Any]]:
-    """What is known of a job, less what is its own: its id and its places."""
+def facts_of(store: Store, job_id: str) -> list[dict[str, Any]]:
+    """The fields of a job and its events, without ids and positions."""
     whole = [dataclasses.asdict(job(store, job_id)), *map(dataclasses.asdict, history(store, job_id))]
     own = {"id", "job_id", "position", "seq", "cursor"}
     return [{name: value for name, value in each.items() if name not in own} for each in whole]
 
 
 @pytest.mark.req("SC-19", "CX-2")
-def test_the_same_id_twice_is_a_conflict_and_stores_nothing(store: Store, by_hand: ByHand) -> None:
+def test_duplicate_id_is_a_conflict_and_stores_nothing(store: Store, by_hand: ByHand) -> None:
     first = spec(payload={"first": True})
     put(store, first)
     before = by_hand.contents()
@@ -185,13 +185,13 @@ def test_the_same_id_twice_is_a_conflict_and_stores_nothing(store: Store, by_han
 
 @pytest.mark.req("JF-1")
 @pytest.mark.parametrize("tenant", ["*", "", "  "])
-def test_a_job_belongs_to_one_tenant(store: Store, tenant: str) -> None:
+def test_enqueue_requires_one_tenant(store: Store, tenant: str) -> None:
     with pytest.raises(Refused):
         enqueue(store, spec(), tenant=tenant)
 
 
 @pytest.mark.req("DP-10")
-def test_a_child_inherits_what_it_does_not_set(store: Store) -> None:
+def test_child_inherits_unset_fields(store: Store) -> None:
     workflow = new_id()
     root = put_one(store, workflow_id=workflow)
     named = put_one(store, correlation_id="order-7")
@@ -204,7 +204,7 @@ def test_a_child_inherits_what_it_does_not_set(store: Store) -> None:
 
 
 @pytest.mark.req("DP-10", "JF-1", "DP-3")
-def test_a_parent_of_another_tenant_is_not_found(store: Store) -> None:
+def test_parent_of_another_tenant_is_not_found(store: Store) -> None:
     foreign = put_one(store, tenant="acme", correlation_id="secret")
     answers = enqueue(store, spec(), spec(parent_id=foreign), spec(parent_id=new_id()), spec())
     assert [answer.created for answer in answers] == [True, False, False, True]

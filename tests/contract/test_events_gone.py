@@ -1,4 +1,4 @@
-"""Whether retention has removed events that a follower had not read, told by the cursor that it comes back with."""
+"""Detecting from its cursor that retention removed events which a consumer had not read."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def gone(store: Store, cursor: str, tenant: str = TENANT) -> int | None:
 
 
 def days_later(store: Store) -> None:
-    for _ in range(2):  # one pass finds what the other has left
+    for _ in range(2):  # the second pass removes what the first one left
         forward(store, 2 * 86_400)
         sweep(store)
-        put_one(store, "later")  # the job of the last event stays
+        put_one(store, "later")  # the job of the newest event stays
 
 
-def test_what_was_not_read_and_is_gone_is_told(store: Store) -> None:
+def test_removed_unread_events_are_reported(store: Store) -> None:
     keep(store, purge="1d")
     ended(store)
-    (first,) = read(store, want=1)  # half-way in a page
+    (first,) = read(store, want=1)  # in the middle of a page
     ended(store, "acme")
     for cursor in (first.cursor, read(store)[-1].cursor):
         assert gone(store, cursor) is None
@@ -45,7 +45,7 @@ def test_what_was_not_read_and_is_gone_is_told(store: Store) -> None:
     days_later(store)
     assert gone(store, first.cursor) == last.seq
     assert gone(store, first.cursor, EVERY_TENANT) == last.seq + 2
-    # Whoever had read the end of the job has missed nothing but that it was cleaned.
+    # A consumer that read the end of the job has missed only its cleaning.
     assert gone(store, last.cursor) is None
     assert {event.kind for event in read(store, last.cursor)} == {"later"}
     assert gone(store, store.run(store.ledger.end(TENANT))) is None
@@ -53,8 +53,8 @@ def test_what_was_not_read_and_is_gone_is_told(store: Store) -> None:
         gone(store, "nonsense")
 
 
-def test_what_was_gone_before_the_cursor_was_given_out_is_no_gap(store: Store) -> None:
-    """Somebody who reads from the beginning finds holes, and has missed nothing."""
+def test_events_removed_before_the_cursor_existed_are_not_reported(store: Store) -> None:
+    """A consumer that reads from the beginning finds gaps, and has missed nothing."""
     keep(store, purge="1d")
     kept = put_one(store)
     ended(store)

@@ -1,4 +1,4 @@
-"""Jobs that name their executor: only workers with that label take them, by every way of claiming (DP-23)."""
+"""Jobs that name an executor: only workers with that label claim them, on every path of a claim (DP-23)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ids(claims: list[Claim]) -> list[str]:
 
 @pytest.mark.every_case
 @pytest.mark.parametrize("path", ["plain", "limited", "shared", "behind"])
-def test_a_claim_sees_jobs_for_its_executor_and_for_every_one_in_queue_order(store: Store, path: str) -> None:
+def test_claim_returns_jobs_for_its_executor_and_for_all(store: Store, path: str) -> None:
     if path == "behind" and store.embedded:
         pytest.skip("SQLite has no claims behind a position")
     first = put_one(store, priority=9)
@@ -54,11 +54,11 @@ def test_a_claim_sees_jobs_for_its_executor_and_for_every_one_in_queue_order(sto
         assert ids(claim_as(store, "worker")) == [first, last]
         assert ids(claim_as(store, "gpu-1", 1)) == [gpu]
         assert ids(claim_as(store, "gpu-1")) == [low]
-    assert claim_as(store, "GPU-2") == [], "labels are compared to the letter"
+    assert claim_as(store, "GPU-2") == [], "labels are case-sensitive"
     assert ids(claim_as(store, "gpu-2")) == [other]
 
 
-def test_it_is_an_immutable_fact_that_retries_redrives_and_successors_keep(store: Store, by_hand: ByHand) -> None:
+def test_executor_is_immutable_and_kept_by_retries_and_redrives(store: Store, by_hand: ByHand) -> None:
     plain = put_one(store, executor="gpu-1", retry=tries(2))
     chained = put_one(store, executor="gpu-1", retry=tries(2), retry_as="new_job")
     for table in ("job", "job_state"):
@@ -86,7 +86,7 @@ def test_it_is_an_immutable_fact_that_retries_redrives_and_successors_keep(store
     assert seen == 4
 
 
-def test_a_label_that_is_no_name_is_refused_by_the_database(store: Store) -> None:
+def test_invalid_executor_label_is_refused(store: Store) -> None:
     for label in ("", " ", "*", "x" * 101, " gpu"):
         with pytest.raises((InvalidInput, HoldfastError)):
             put(store, spec(executor=label))
@@ -94,8 +94,8 @@ def test_a_label_that_is_no_name_is_refused_by_the_database(store: Store) -> Non
 
 
 @pytest.mark.req("HF-2")
-def test_why_and_health_say_that_no_worker_has_the_label(store: Store) -> None:
-    def told(job_id: str) -> dict[str, str]:
+def test_why_and_health_report_executors_without_a_worker(store: Store) -> None:
+    def reasons_of(job_id: str) -> dict[str, str]:
         return {each.code: each.says for each in store.run(why(store, job_id, "default")).reasons}
 
     def health(tenant: str = "*") -> Health:
@@ -106,20 +106,20 @@ def test_why_and_health_say_that_no_worker_has_the_label(store: Store) -> None:
 
     waits = put_one(store, executor="gpu-1")
     later = put_one(store, executor="gpu-9", delay=3600.0)
-    assert told(waits).keys() == {"no_worker"}
+    assert reasons_of(waits).keys() == {"no_worker"}
     serve("worker")
-    assert told(waits) == {
+    assert reasons_of(waits) == {
         "no_worker_for_executor": "it waits for executor gpu-1, and no running worker has that label"
     }
-    assert "no_worker_for_executor" in told(later)
+    assert "no_worker_for_executor" in reasons_of(later)
     for tenant, labels in (("*", ("gpu-1",)), ("default", ("gpu-1",)), ("acme", ())):
         assert health(tenant).unserved_executors == labels
     assert [each.code for each in health().reasons if "executor" in each.code] == ["unserved_executors"]
     store.run(store.executors.add("gpu-1", "generator", "ada"))
-    assert "generator_only" in told(waits)
+    assert "generator_only" in reasons_of(waits)
     store.run(store.executors.remove("gpu-1"))
     serve("gpu-1", "other")
-    assert told(waits).keys() == {"no_worker_for_executor"}
+    assert reasons_of(waits).keys() == {"no_worker_for_executor"}
     assert health().unserved_executors == ()
     serve("gpu-1")
-    assert told(waits).keys() == {"next"}
+    assert reasons_of(waits).keys() == {"next"}

@@ -1,4 +1,4 @@
-"""Fair shares between tenants (JF-12): whoever has little waiting is not kept waiting by whoever has much."""
+"""Fair shares between tenants (JF-12): a tenant with few jobs does not wait behind a tenant with many."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.tenants import fill, register, served, share, tenants
 pytestmark = pytest.mark.req("JF-12")
 
 
-def test_small_tenants_are_not_behind_a_large_one(store: Store) -> None:
+def test_small_tenants_do_not_wait_behind_a_large_one(store: Store) -> None:
     share(store)
     fill(store, 60, "big")
     fill(store, 2, "a", "m", "z")
@@ -29,7 +29,7 @@ def test_small_tenants_are_not_behind_a_large_one(store: Store) -> None:
     assert served(store, 4, 4) == {"big": 10, "a": 2, "m": 2, "z": 2}
     share(store)
     fill(store, 1, "a")
-    assert served(store, 2, 4) == {"big": 8}, "nor any more"
+    assert served(store, 2, 4) == {"big": 8}, "sharing is off again"
 
 
 def has_index(by_hand: ByHand) -> bool:
@@ -38,8 +38,8 @@ def has_index(by_hand: ByHand) -> bool:
     return bool(by_hand.execute("select 1 from pg_indexes where indexname = 'fair'"))
 
 
-def test_by_default_a_queue_is_shared_from_the_second_tenant_on(store: Store, by_hand: ByHand) -> None:
-    """Nobody has set anything. A database with one tenant keeps no index for it."""
+def test_queues_are_shared_by_default_from_the_second_tenant_on(store: Store, by_hand: ByHand) -> None:
+    """The default settings. A database with one tenant has no index for shares."""
     fill(store, 1500, "big")
     assert served(store, 2, 4) == {"big": 8}
     assert not has_index(by_hand)
@@ -47,13 +47,13 @@ def test_by_default_a_queue_is_shared_from_the_second_tenant_on(store: Store, by
     lease = open_lease(store)
     assert has_index(by_hand)
     taken = [claim for _ in range(10) for claim in claim_and_settle(store, lease, 2)]
-    assert Counter(each.tenant for each in taken) == {"big": 10, "small": 10}, "all of them within its first share"
+    assert Counter(each.tenant for each in taken) == {"big": 10, "small": 10}, "all of them in its first shares"
     order = sorted(mine, key=lambda id_: (-job(store, id_).priority, mine.index(id_)))
     assert [each.id for each in taken if each.tenant == "small"] == order
     assert store.run(store.tenants.fair_queues()) == ["*"]
 
 
-def test_a_worker_that_runs_already_notices_the_second_tenant(store: Store, by_hand: ByHand) -> None:
+def test_running_worker_notices_the_second_tenant(store: Store, by_hand: ByHand) -> None:
     fill(store, 30, "big")
     lease = open_lease(store)
     fill(store, 3, "small")
@@ -61,13 +61,13 @@ def test_a_worker_that_runs_already_notices_the_second_tenant(store: Store, by_h
     assert not store.run(store.leases.promote(10, "small")), "a worker of one tenant shares nothing"
     assert not has_index(by_hand)
     if not store.embedded:
-        assert by_hand.execute("select 'promote' = any (tasks) from due_work()") == [(True,)], "it is told to"
+        assert by_hand.execute("select 'promote' = any (tasks) from due_work()") == [(True,)], "the task is due"
     store.run(store.leases.promote(10, "*"))
     assert Counter(each.tenant for each in claim_and_settle(store, lease, 4)) == {"big": 2, "small": 2}
 
 
-def test_who_chooses_otherwise_has_it_so(store: Store, by_hand: ByHand) -> None:
-    """Off for all, and off for one queue; a weight changes neither."""
+def test_sharing_can_be_turned_off_for_all_or_one_queue(store: Store, by_hand: ByHand) -> None:
+    """Off for all queues, and off for one queue; a weight changes neither."""
     fill(store, 9, "big", queue="plain")
     fill(store, 9, "big", queue="mail")
     fill(store, 3, "small", queue="plain")
@@ -88,8 +88,8 @@ def claim_and_settle(store: Store, lease: str, want: int) -> list[Claim]:
     return claims
 
 
-def test_in_any_order_of_events_the_turns_go_round(store: Store, choice: random.Random) -> None:
-    """Beside a model: with one job a claim, the turn is that of the next tenant by name that has a ready job."""
+def test_shares_rotate_over_tenants_as_in_the_model(store: Store, choice: random.Random) -> None:
+    """Compared with a model: with one job per claim, the next tenant by name that has a ready job is served."""
     lease, waiting, last = None, dict[str, list[str]](), ""
     for _ in range(60):
         if choice.random() < 0.5 or not waiting:
@@ -109,7 +109,7 @@ def test_in_any_order_of_events_the_turns_go_round(store: Store, choice: random.
             del waiting[taken.tenant]
 
 
-def test_a_weight_is_how_many_turns_one_has_for_one_of_another(store: Store) -> None:
+def test_weight_sets_the_ratio_of_shares(store: Store) -> None:
     register(store, "heavy", weight=3)
     register(store, "light", weight=1)
     for want in (1, 3, 20):
@@ -121,7 +121,7 @@ def test_a_weight_is_how_many_turns_one_has_for_one_of_another(store: Store) -> 
         assert abs(counts["light"] - counts["other"]) <= max(2, want // 3)
 
 
-def test_what_one_leaves_over_the_others_share_and_the_order_within_a_tenant_stays(store: Store) -> None:
+def test_unused_shares_go_to_others_and_tenant_order_stays(store: Store) -> None:
     share(store, "default")
     first, second, third = put(store, spec(priority=1), spec(priority=5), spec(priority=1), tenant="a")
     fill(store, 30, "b", "c")
@@ -133,7 +133,7 @@ def test_what_one_leaves_over_the_others_share_and_the_order_within_a_tenant_sta
     assert len({each.id for each in claims}) == 21
 
 
-def test_a_priority_pushes_nobody_else_back_and_a_worker_of_one_tenant_takes_its_own(store: Store) -> None:
+def test_priority_does_not_delay_other_tenants(store: Store) -> None:
     share(store, "*")
     fill(store, 8, "loud", priority=100)
     fill(store, 8, "quiet")
@@ -142,29 +142,29 @@ def test_a_priority_pushes_nobody_else_back_and_a_worker_of_one_tenant_takes_its
     assert [each.tenant for each in own] == ["quiet"] * 3
 
 
-def test_more_tenants_than_one_claim_has_room_for_all_have_their_turn(store: Store) -> None:
+def test_more_tenants_than_one_claim_holds_are_all_served(store: Store) -> None:
     share(store, "*")
     names = [f"t-{n:02}" for n in range(40)]
     fill(store, 3, *names)
     counts = served(store, 10, 8)
     assert len(counts) == 40, "80 places, and each of them in twice"
     assert max(counts.values()) <= 3
-    assert sum(served(store, 6, 8).values()) == 40, "and nothing is left behind"
+    assert sum(served(store, 6, 8).values()) == 40, "no job is left behind"
 
 
-def test_turns_that_meet_take_different_jobs_and_nobody_is_left_out(store: Store) -> None:
+def test_interleaved_claims_take_different_jobs(store: Store) -> None:
     share(store, "*")
     names = ("a", "b", "c", "d", "e")
     fill(store, 4, *names)
     leases = [open_lease(store, f"worker-{n}") for n in range(2)]
     seen: list[str] = []
-    for turn in range(20):
-        claims = claim(store, leases[turn % 2], 1, kinds=("mail.send",) if turn % 2 else None)
+    for n in range(20):
+        claims = claim(store, leases[n % 2], 1, kinds=("mail.send",) if n % 2 else None)
         seen += [each.id for each in claims]
     assert len(set(seen)) == 20
 
 
-def test_shares_and_limits_and_reservations_and_queues(store: Store) -> None:
+def test_shares_respect_limits_and_reservations(store: Store) -> None:
     share(store, "shared")
     register(store, "a", max_running=1)
     fill(store, 6, "a", "b", "c", queue="shared")
@@ -178,33 +178,33 @@ def test_shares_and_limits_and_reservations_and_queues(store: Store) -> None:
     assert served(store, 1, 4, queues=("alone",)) == {"x": 4}, "that queue is not shared"
 
 
-def test_a_look_behind_a_place_leaves_nobody_out(store: Store) -> None:
-    """A worker that walks past the traces of taken jobs begins behind the last; shares are by tenant, not by place."""
+def test_claim_after_a_position_serves_every_tenant(store: Store) -> None:
+    """A worker that skips dead index entries claims after a position; shares are per tenant, not per position."""
     share(store, "*")
     fill(store, 5, "a", "b")
     last = job(store, put_one(store, tenant="z"))
     lease = open_lease(store)
     after = {"default": (last.priority, last.position)}
     request = ClaimRequest(lease=lease, queues=("default",), want=4, after=after)
-    turn = store.run(store.leases.exchange([], request))
-    assert len(turn.claims) == 4
+    exchange = store.run(store.leases.exchange([], request))
+    assert len(exchange.claims) == 4
 
 
-def test_where_a_job_stands_in_a_shared_queue(store: Store) -> None:
+def test_next_share_reports_the_position_in_a_shared_queue(store: Store) -> None:
     fill(store, 5, "big")
     mine = put(store, spec(), spec(), tenant="small")
     assert store.run(store.tenants.next_share(mine[1], "small")) is None, "nothing is shared"
     register(store, "small", weight=2)
-    found = store.run(store.tenants.next_share(mine[1], "small"))
-    assert found is not None
-    assert (found.ahead, found.weight) == (1, 2)
-    assert found.tenants == 2
-    assert store.run(store.tenants.next_share(mine[1], "big")) is None, "of another tenant's job nothing is told"
-    assert store.run(store.tenants.fair_queues()) == ["*"], "the first weight has all queues shared"
+    share_of_job = store.run(store.tenants.next_share(mine[1], "small"))
+    assert share_of_job is not None
+    assert (share_of_job.ahead, share_of_job.weight) == (1, 2)
+    assert share_of_job.tenants == 2
+    assert store.run(store.tenants.next_share(mine[1], "big")) is None, "jobs of other tenants are invisible"
+    assert store.run(store.tenants.fair_queues()) == ["*"], "the first weight shares all queues"
     assert {name: each.share for name, each in tenants(store).items()} == {"big": 1 / 3, "small": 2 / 3}
 
 
-def test_sharing_does_not_disturb_what_is_limited_by_key(store: Store) -> None:
+def test_shares_with_limits_by_key(store: Store) -> None:
     share(store, "*")
     store.run(store.limits.set(Rule.of("key", "*", 1), "ada", "*"))
     for name in ("a", "b"):
@@ -215,15 +215,15 @@ def test_sharing_does_not_disturb_what_is_limited_by_key(store: Store) -> None:
     assert Counter(each.tenant for each in claims) in ({"a": 5, "b": 4}, {"a": 4, "b": 5})
 
 
-def test_a_paused_kind_costs_nobody_a_turn_and_comes_back_in_its_order(store: Store) -> None:
-    """Whose head is paused is served from behind it; who has nothing else is passed over, and has missed nothing."""
+def test_paused_kinds_do_not_use_shares_and_keep_their_order(store: Store) -> None:
+    """A tenant whose first job is paused is served from the next one; a tenant with only paused jobs is skipped."""
     share(store, "*")
     held = [put_one(store, "slow", tenant=name) for name in ("a", "b") for _ in range(3)]
     fill(store, 6, "a", "c")
     pause(store, kind="slow")
-    assert served(store, 3, 2) == {"a": 3, "c": 3}, "the paused ones of a are not its turn"
+    assert served(store, 3, 2) == {"a": 3, "c": 3}, "paused jobs do not use a's share"
     fill(store, 6, "b")
-    assert served(store, 3, 3) == {"a": 3, "b": 3, "c": 3}, "and b is back at once"
+    assert served(store, 3, 3) == {"a": 3, "b": 3, "c": 3}, "b is served at once"
     assert {job(store, each).state for each in held} == {State.QUEUED}
     assert resume(store, kind="slow")
     lease, seen = open_lease(store), []

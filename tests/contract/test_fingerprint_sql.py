@@ -1,4 +1,4 @@
-"""The rule of fingerprints in SQL is the rule in Python: those who have only SQL come into the same groups."""
+"""Fingerprints in SQL equal those in Python, so that failures reported by SQL join the same groups."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PARTS = [
 PARTS += ["deadbeef", "2027-01-31", "T09:00:00", "01a1de74-eb8c-70f1-843b-cac5f6817387", "http", "C:\\", "+01:00", "Z"]
 
 
-def test_both_say_the_same_of_any_message(owned_postgres_url: str) -> None:
+def test_sql_fingerprint_equals_python(owned_postgres_url: str) -> None:
     draw = random.Random(15)
     messages = [*SHAPES, *("".join(draw.choices(PARTS, k=draw.randint(1, 25))) for _ in range(3000))]
     with closing(PostgresByHand(owned_postgres_url)) as by_hand:
@@ -54,12 +54,12 @@ def test_both_say_the_same_of_any_message(owned_postgres_url: str) -> None:
     assert [row[1] for row in rows] == [fingerprint("pay", "E", m) for m in messages]
 
 
-def test_a_failure_told_by_sql_comes_into_the_group(owned_postgres_url: str) -> None:
+def test_failure_reported_by_sql_joins_the_group(owned_postgres_url: str) -> None:
     with closing(open_store(owned_postgres_url)) as store, closing(PostgresByHand(owned_postgres_url)) as by_hand:
-        _told(store, by_hand)
+        _check_group(store, by_hand)
 
 
-def _told(store: Store, by_hand: PostgresByHand) -> None:
+def _check_group(store: Store, by_hand: PostgresByHand) -> None:
     (made,) = by_hand.execute("select id from enqueue('pay', for_tenant => 'default')")
     (held,) = by_hand.execute("select lease from claim('default', 'me', for_tenant => 'default')")
     by_hand.execute(

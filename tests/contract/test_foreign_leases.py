@@ -1,4 +1,4 @@
-"""Whoever has another's job id and a lease of its own can do nothing to the job: every write compares both."""
+"""A caller with another worker's job id and its own lease cannot change the job: every write compares both."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.req("JF-12", "CX-4")
 
 def held(store: Store, lease: str, *, begin: bool, tenant: str = "*") -> Claim:
     request = ClaimRequest(lease=lease, queues=("default",), want=1, begin=begin, tenant=tenant)
-    (found,) = store.run(store.leases.claim(request))
-    return found
+    (result,) = store.run(store.leases.claim(request))
+    return result
 
 
 @pytest.mark.parametrize("begin", [False, True], ids=["leased", "in progress"])
@@ -39,7 +39,7 @@ def test_release_under_a_foreign_lease_does_nothing(store: Store, begin: bool) -
         assert state_of(store, job_id) is State.QUEUED
 
 
-def test_release_under_a_lease_of_another_tenant_or_of_nobody(store: Store) -> None:
+def test_release_under_a_lease_of_another_tenant_or_unknown(store: Store) -> None:
     job_id = put_one(store, tenant="acme")
     held(store, open_lease(store, tenant="acme"), begin=False, tenant="acme")
     theirs = open_lease(store, tenant="umbrella")
@@ -50,16 +50,16 @@ def test_release_under_a_lease_of_another_tenant_or_of_nobody(store: Store) -> N
     assert state_of(store, job_id) is State.LEASED
 
 
-# -- caps of a tenant, with everybody at it ---------------------------------------------------------------------------
+# -- caps of a tenant under load ---------------------------------------------------------------------------------------
 
 
-def test_no_more_wait_than_may(store: Store) -> None:
+def test_max_pending_holds_under_load(store: Store) -> None:
     register(store, "acme", max_pending=10)
 
     def produce() -> int:
         accepted = 0
         for _ in range(6):
-            with suppress(Refused):  # it is full
+            with suppress(Refused):  # the tenant is full
                 accepted += enqueue(store, spec(), tenant="acme")[0].created
         return accepted
 
@@ -67,7 +67,7 @@ def test_no_more_wait_than_may(store: Store) -> None:
     assert store.run(store.jobs.counts("acme")) == {State.QUEUED: 10}
 
 
-def test_no_more_run_than_may(store: Store) -> None:
+def test_max_running_holds_under_load(store: Store) -> None:
     register(store, "acme", max_running=3)
     put(store, *(spec() for _ in range(24)), tenant="acme")
 

@@ -1,6 +1,6 @@
-"""Fault 54: a login of the server without any grant holds locks, listens and speaks, and nothing of ours notices.
+"""A login without any grant holds locks, listens and notifies; Holdfast is not affected (fault 54).
 
-Holdfast takes no advisory lock at all (docs/adr/0048), since any login can. The locks it takes are on its own tables.
+Holdfast takes no advisory locks (docs/adr/0048), because any login can take them. It locks only its own tables.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ OUTSIDER = "holdfast_outsider"
 SOURCES = Path(holdfast.__file__).parent
 
 
-def test_no_statement_of_ours_takes_an_advisory_lock() -> None:
-    """Whoever adds one gives every login of the server a way to stop us."""
+def test_no_source_file_takes_an_advisory_lock() -> None:
+    """With an advisory lock, every login of the server could block us."""
     taken = re.compile(r"pg_(try_)?advisory")
-    found = [
+    result = [
         f"{path.relative_to(SOURCES)}:{number}"
         for path in sorted([*SOURCES.rglob("*.py"), *SOURCES.rglob("*.sql")])
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if taken.search(line)
     ]
-    assert found == []
+    assert result == []
 
 
 @pytest.fixture
 def url(owned_databases: OwnedDatabases) -> Iterator[str]:
-    """As its administrator; whoever waits for a lock gives up soon, so that a failure is not a test that hangs."""
+    """A database, and its administrator's URL; lock waits time out so that a failure does not hang."""
     with owned_databases.fresh() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             ensure_roles(connection, OUTSIDER)
@@ -70,7 +70,7 @@ def outsider(url: str) -> Iterator[psycopg.Connection[object]]:
 
 
 def names_of(schema: str) -> list[str]:
-    """What Holdfast has locked by the hashes of such texts."""
+    """Texts whose hashes earlier versions used for advisory locks."""
     unit = chr(31)
     texts = [f"{schema}", f"{schema} order default", f"{schema} subscription default follow"]
     texts += [f"agent{unit}{schema}{unit}default{unit}planner", f"template{unit}{schema}{unit}default{unit}daily"]
@@ -82,7 +82,7 @@ def names_of(schema: str) -> list[str]:
 LIMITS = [("all", "*"), ("queue", "default"), ("kind", "k")]
 
 
-def test_locks_of_a_login_without_grants_stop_nothing(
+def test_advisory_locks_of_an_outsider_block_nothing(
     store: Store, url: str, outsider: psycopg.Connection[object]
 ) -> None:
     with psycopg.connect(url) as admin:
@@ -114,7 +114,7 @@ def test_locks_of_a_login_without_grants_stop_nothing(
     assert store.migrate().current
 
 
-def test_functions_are_free_of_advisory_locks_in_the_database(url: str) -> None:
+def test_no_database_function_takes_an_advisory_lock(url: str) -> None:
     with closing(PostgresByHand(url)) as by_hand:
         rows = by_hand.execute(
             "select proname from pg_proc where pronamespace = 'holdfast'::regnamespace and prosrc ~ 'advisory_'"
@@ -124,14 +124,12 @@ def test_functions_are_free_of_advisory_locks_in_the_database(url: str) -> None:
 
 @pytest.mark.parametrize("table", ["job_state", "lock_dispatch", "lock_seal", "lock_subscription_0", "mutex", "agent"])
 @pytest.mark.parametrize("mode", ["access share", "row share", "exclusive"])
-def test_a_login_without_grants_cannot_take_our_locks(
-    outsider: psycopg.Connection[object], table: str, mode: str
-) -> None:
+def test_outsider_cannot_lock_tables(outsider: psycopg.Connection[object], table: str, mode: str) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         outsider.execute(f"begin; lock table holdfast.{table} in {mode} mode".encode())
 
 
-# -- somebody who may: named in doctor, in the log, and in the error ------------------------------------------------
+# -- sessions with rights: named by doctor, the log and the error ----------------------------------------------------
 
 
 @pytest.fixture
@@ -141,7 +139,7 @@ def owner(url: str, owned_databases: OwnedDatabases) -> Iterator[psycopg.Connect
 
 
 @pytest.mark.slow
-def test_a_seal_that_cannot_be_made_says_who_holds_the_lock(
+def test_blocked_sealing_names_the_lock_holder(
     store: Store, owner: psycopg.Connection[object], owned_databases: OwnedDatabases
 ) -> None:
     put_one(store)
@@ -158,7 +156,7 @@ def test_a_seal_that_cannot_be_made_says_who_holds_the_lock(
 
 
 @pytest.mark.slow
-def test_who_keeps_a_worker_waiting_is_named(
+def test_blocked_claim_logs_the_lock_holder(
     store: Store, owner: psycopg.Connection[object], caplog: pytest.LogCaptureFixture
 ) -> None:
     put_one(store)
@@ -167,7 +165,7 @@ def test_who_keeps_a_worker_waiting_is_named(
     claiming = threading.Thread(target=claim, args=(store, lease, 1), daemon=True)
     claiming.start()
     says = f"process {owner.info.backend_pid} (role"
-    until(lambda: any(says in each.message for each in caplog.records), "the log says who it is")
+    until(lambda: any(says in each.message for each in caplog.records), "the log names the session")
     (line,) = {each.message for each in caplog.records if says in each.message}
     assert "lock_dispatch" in line
     assert "a-migration-tool" in line
@@ -178,30 +176,30 @@ def test_who_keeps_a_worker_waiting_is_named(
     assert not claiming.is_alive()
 
 
-# -- listening and speaking ------------------------------------------------------------------------------------------
+# -- LISTEN and NOTIFY -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_who_listens_without_grants_learns_no_name(store: Store, outsider: psycopg.Connection[object]) -> None:
+def test_notifications_contain_no_names(store: Store, outsider: psycopg.Connection[object]) -> None:
     outsider.execute("listen holdfast")
     job = put_one(store, queue="payroll-of-acme", tenant="acme")
     put(store, *(spec(queue="payroll-of-acme") for _ in range(3)), tenant="acme")
     held = claim(store, open_lease(store), 1, queues=["payroll-of-acme"])
     settle(store, held)
     moved(store, put_one(store, queue="payroll-of-acme"), first=True)
-    said = [each.payload for each in outsider.notifies(timeout=1.0)]
-    assert len(said) >= 3
-    for each in said:
+    payloads = [each.payload for each in outsider.notifies(timeout=1.0)]
+    assert len(payloads) >= 3
+    for each in payloads:
         assert re.fullmatch(r"[0-9a-f]{32}|", each), each
         assert job not in each
 
 
-def test_a_worker_recognizes_what_an_outsider_cannot_read(store: Store) -> None:
-    told: list[str] = []
-    stop = store.listen(told.append, lambda: ("mail", " mail"))
-    until(lambda: "" in told, "it listens")
+def test_worker_recognizes_hashed_notifications(store: Store) -> None:
+    notified: list[str] = []
+    stop = store.listen(notified.append, lambda: ("mail", " mail"))
+    until(lambda: "" in notified, "it listens")
     put_one(store, queue="other")
     put_one(store, queue="mail")
-    until(lambda: "mail" in told, "it was told")
-    assert set(told) <= {"", "mail"}
+    until(lambda: "mail" in notified, "it was notified")
+    assert set(notified) <= {"", "mail"}
     stop()

@@ -1,4 +1,4 @@
-"""Health (DP-19): each reason with its code, where it begins to count, and the plain views for other tools."""
+"""Health (DP-19): each reason with its code and threshold, and the plain views for other tools."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def codes(store: Store, tenant: str = "default", **when: Any) -> list[str]:
     return [each.code for each in store.run(store.health.get(tenant, Thresholds(**when))).reasons]
 
 
-def test_each_reason_has_its_code_and_is_gone_when_its_cause_is(store: Store) -> None:
+def test_each_reason_appears_and_disappears_with_its_cause(store: Store) -> None:
     forward(store)
     run = store.run
     assert codes(store) == codes(store, "*") == []
     lease = run(store.leases.open("one", 1e6, "*", "worker", ["mail.send"], ["default"], 4)).id
-    # Somebody takes the kind, but not in that queue; somebody serves the queue, but does not know the kind.
+    # One worker runs the kind, but not in that queue; one serves the queue, but does not know the kind.
     put(store, spec("mail.send", queue="bulk"), spec("unknown"))
-    found = run(store.health.get("default"))
-    assert found.unserved == (("bulk", "mail.send"), ("default", "unknown"))
-    assert (found.workers, [each.code for each in found.reasons]) == (1, ["unserved_kinds"])
+    result = run(store.health.get("default"))
+    assert result.unserved == (("bulk", "mail.send"), ("default", "unknown"))
+    assert (result.workers, [each.code for each in result.reasons]) == (1, ["unserved_kinds"])
     run(store.leases.open("two", 1e6, "default", "worker", None, None, None))
     assert codes(store) == []
     assert codes(store, "*") == []
@@ -70,7 +70,7 @@ def test_each_reason_has_its_code_and_is_gone_when_its_cause_is(store: Store) ->
     assert codes(store) == codes(store, "acme") == ["paused"]
     assert "SMTP is down" in run(store.health.get("default")).reasons[0].says
     resume(store, queue="mail")
-    # What waits in a queue that is paused waits for nobody.
+    # Jobs in a paused queue do not count as waiting.
     run(store.jobs.enqueue([spec("mail.send"), spec("other", queue="bulk")], "default"))
     forward(store, 301)
     assert codes(store) == codes(store, "*") == ["oldest_waits"]
@@ -92,7 +92,7 @@ def test_each_reason_has_its_code_and_is_gone_when_its_cause_is(store: Store) ->
     run(store.limits.remove("kind", "slow", "ada", "default"))
     settle(store, slow)
     settle(store, claim(store, lease, 9))
-    # People.
+    # Approvals.
     put_one(store)
     (asking,) = claim(store, lease)
     apply(store, lease, asks(asking, new_id(), expires_in=30.0))
@@ -119,16 +119,16 @@ def test_each_reason_has_its_code_and_is_gone_when_its_cause_is(store: Store) ->
     )
 
 
-def test_the_worst_reason_is_the_verdict(store: Store) -> None:
+def test_worst_reason_is_the_verdict(store: Store) -> None:
     forward(store)
     put_one(store)
     work(store, FINAL)
     put_one(store)
     forward(store, 4000)
-    found = store.run(store.health.get("default"))
-    assert found.verdict == "critical"
-    assert [(each.code, each.level) for each in found.reasons] == [("no_worker", "critical"), ("dead_letters", "warn")]
-    assert all(each.fix for each in found.reasons)
+    result = store.run(store.health.get("default"))
+    assert result.verdict == "critical"
+    assert [(each.code, each.level) for each in result.reasons] == [("no_worker", "critical"), ("dead_letters", "warn")]
+    assert all(each.fix for each in result.reasons)
 
 
 @pytest.mark.req("DP-3")
@@ -161,9 +161,9 @@ def test_without_a_worker_health_counts_jobs_that_are_due(store: Store) -> None:
     assert codes(store) == ["paused"]
 
 
-def test_thresholds_as_people_write_them() -> None:
-    said = ("oldest_warn=10m", "oldest_critical=none", "dead_letters_warn=5", "wal_warn=1MB", "skew_warn=0.5")
-    assert Thresholds.of(said) == Thresholds(
+def test_thresholds_are_parsed_from_text() -> None:
+    texts = ("oldest_warn=10m", "oldest_critical=none", "dead_letters_warn=5", "wal_warn=1MB", "skew_warn=0.5")
+    assert Thresholds.of(texts) == Thresholds(
         oldest_warn=600.0, oldest_critical=None, dead_letters_warn=5, wal_warn=1 << 20, skew_warn=0.5
     )
     for wrong in ("mood=good", "oldest_warn", "behind_warn=-1", "wal_warn=large"):
@@ -173,8 +173,8 @@ def test_thresholds_as_people_write_them() -> None:
     assert judged(many, Thresholds(backlog_warn=10)).reasons[0].says == "10,000 or more jobs wait"
 
 
-def test_the_views_count_by_tenant_queue_and_kind(store: Store, by_hand: ByHand) -> None:
-    share(store)  # the order of the queue, whichever tenant
+def test_views_count_by_tenant_queue_and_kind(store: Store, by_hand: ByHand) -> None:
+    share(store)  # the order of the queue, without fair shares between tenants
     now = forward(store)
     put(store, spec("pay"), spec("pay"), spec("pay", delay=60), spec("mail", queue="bulk"))
     put_one(store, "pay", tenant="acme")
@@ -204,7 +204,7 @@ def test_the_views_count_by_tenant_queue_and_kind(store: Store, by_hand: ByHand)
 
 
 @pytest.mark.req("DP-17", "JF-1")
-def test_a_viewer_reads_the_views_of_its_tenant_and_no_other(owned_databases: OwnedDatabases) -> None:
+def test_views_show_only_the_callers_tenant(owned_databases: OwnedDatabases) -> None:
     with owned_databases.fresh() as url, closing(open_store(as_role(url, owned_databases.owner))) as store:
         put_one(store, "pay", tenant="acme")
         put_one(store, "pay", tenant="umbrella")
@@ -216,10 +216,10 @@ def test_a_viewer_reads_the_views_of_its_tenant_and_no_other(owned_databases: Ow
 
 
 @pytest.mark.req("SC-11", "DP-17")
-def test_a_role_that_could_do_everything_is_named_and_refused_where_asked(
+def test_powerful_role_is_reported_and_refused_when_strict(
     owned_databases: OwnedDatabases, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A superuser, the owner of the tables; not one that was only granted a role (rule 11)."""
+    """A superuser or the owner of the tables is reported; a login that was only granted a role is not."""
     with owned_databases.fresh() as url:
         for each in (url, as_role(url, owned_databases.owner)):
             with closing(App(each)) as app:
@@ -228,8 +228,8 @@ def test_a_role_that_could_do_everything_is_named_and_refused_where_asked(
                 caplog.clear()
                 app.worker()
                 app.worker()
-                said = [each.getMessage() for each in caplog.records if each.name.startswith("holdfast")]
-                assert said == [f"{concern.says}. {concern.fix}"]
+                messages = [each.getMessage() for each in caplog.records if each.name.startswith("holdfast")]
+                assert messages == [f"{concern.says}. {concern.fix}"]
             with closing(App(each, strict=True)) as app, pytest.raises(Refused) as refused:
                 app.worker()
             assert refused.value.code == "role_too_powerful"
@@ -242,8 +242,8 @@ def test_a_role_that_could_do_everything_is_named_and_refused_where_asked(
             assert app.health.get().verdict == "ok"
 
 
-def test_an_old_transaction_is_told(owned_databases: OwnedDatabases) -> None:
-    """To those who may see it: whoever has the same login, or was granted pg_read_all_stats."""
+def test_old_transaction_is_reported(owned_databases: OwnedDatabases) -> None:
+    """Reported to sessions with the same login, or with pg_read_all_stats."""
     with owned_databases.fresh() as url, closing(open_store(url)) as store, psycopg.connect(url) as old:
         old.execute("set transaction isolation level repeatable read")
         old.execute("select pg_sleep(0.05)")
@@ -253,7 +253,7 @@ def test_an_old_transaction_is_told(owned_databases: OwnedDatabases) -> None:
         assert "old_transaction" not in [each.code for each in store.conditions(later)]
 
 
-def test_the_log_and_the_disk_of_a_file_are_told(sqlite_url: str) -> None:
+def test_sqlite_reports_wal_size_and_free_disk(sqlite_url: str) -> None:
     with closing(open_store(sqlite_url)) as store:
         store.migrate()
         put_one(store)
@@ -266,8 +266,8 @@ def test_the_log_and_the_disk_of_a_file_are_told(sqlite_url: str) -> None:
 
 
 @pytest.mark.req("DP-19", "HF-4", "DP-16")
-def test_what_is_not_sealed_and_what_cannot_go_is_said(store: Store) -> None:
-    """The chain is one for all tenants, so only those are told who ask for all; a reader that stays behind is named."""
+def test_unsealed_ledger_and_held_retention_are_reported(store: Store) -> None:
+    """The chain covers all tenants, so only reads of all tenants report it; a consumer that lags is named."""
     put_one(store)
     work(store)
     forward(store, 3500)
@@ -287,28 +287,26 @@ def test_what_is_not_sealed_and_what_cannot_go_is_said(store: Store) -> None:
     assert "consumer slow" in held.says
     assert "retention_held" not in codes(store, "acme")
     store.run(store.consumers.remove("slow", "*"))
-    put_one(store)  # the newest row of SQLite's ledger has to stay
-    seal(store)  # of a job that is sealed in part nothing goes
+    put_one(store)  # the newest row of SQLite's ledger stays
+    seal(store)  # a job that is sealed in part is not purged
     forward(store, 60)
     assert sweep(store)["purge"] == 1
     assert "retention_held" not in codes(store, "*")
 
 
-async def test_whoever_looks_all_the_time_needs_no_connection_of_its_own(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A page is looked at every few seconds, and to open a connection takes a server as long as most pages."""
+async def test_repeated_health_reads_open_no_connection(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page refreshes every few seconds, and opening a connection takes the server as long as most pages."""
     tight = Thresholds(transaction_warn=None, wal_warn=1, disk_warn=10**18)
-    said, status = store.conditions(tight), store.schema()
+    before, status = store.conditions(tight), store.schema()
     try:
         await store.aschema()
         for whose in (psycopg, psycopg.AsyncConnection):
             monkeypatch.setattr(whose, "connect", _refused)
-        told = await store.aconditions(tight)
-        assert [each.code for each in told] == [each.code for each in said]  # how much room is left changes meanwhile
+        fresh = await store.aconditions(tight)
+        assert [each.code for each in fresh] == [each.code for each in before]  # the free space changes in between
         assert await store.aschema() == status
         assert status.current
-        assert said != [], "nothing was compared"
+        assert before != [], "nothing was compared"
     finally:
         await store.leave_loop()
 

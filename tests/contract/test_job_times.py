@@ -1,4 +1,4 @@
-"""`updated_at` and `last_error_at` of a job, kept by the database (CX-20)."""
+"""`updated_at` and `last_error_at` of a job, maintained by the database (CX-20)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.stores import forward, history, job, put_one, tries, work
 pytestmark = pytest.mark.req("CX-20")
 
 
-def test_they_follow_the_ledger(store: Store) -> None:
+def test_times_follow_the_ledger(store: Store) -> None:
     job_id = put_one(store, retry=tries(3))
     made = job(store, job_id)
     assert made.updated_at == history(store, job_id)[0].at
@@ -32,6 +32,6 @@ def test_they_follow_the_ledger(store: Store) -> None:
     work(store)
     done = job(store, job_id)
     assert done.updated_at == done.finished_at == history(store, job_id)[-1].at
-    assert done.last_error_at == failed.last_error_at, "a success does not forget it"
+    assert done.last_error_at == failed.last_error_at, "a success keeps it"
     (listed,) = store.run(store.jobs.list(JobFilter(tenant=done.tenant)))
     assert (listed.updated_at, listed.last_error_at) == (done.updated_at, done.last_error_at)

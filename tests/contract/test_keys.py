@@ -1,4 +1,4 @@
-"""Two kinds of sameness: the caller's own key (for ever) and the content (while an equal job is under way)."""
+"""Deduplication: by the caller's idempotency key (permanent) and by content (while an equal job is active)."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ ENDINGS: dict[State, Outcome] = {
 }
 
 
-def ask(store: Store, dedupe: Dedupe = "skip", **fields: Any) -> Enqueued:
+def enqueue_equal(store: Store, dedupe: Dedupe = "skip", **fields: Any) -> Enqueued:
     """Enqueue one more job of the same content."""
     (answer,) = enqueue(store, spec(content_key=CONTENT, dedupe=dedupe, **fields))
     return answer
 
 
 def first_in(store: Store, state: State) -> str:
-    """A job of that content, in that state."""
+    """A job with that content, in that state."""
     job_id = put_one(store, content_key=CONTENT, dedupe="skip")
     if state == State.LEASED:
         claim(store, open_lease(store), begin=False)
@@ -65,7 +65,7 @@ def count(store: Store) -> int:
 
 
 @pytest.mark.req("DP-5")
-def test_the_same_key_gives_the_first_job_and_says_so(store: Store) -> None:
+def test_same_key_returns_the_first_job(store: Store) -> None:
     first = put_one(store, key="r-7", payload={"a": 1, "b": [2]})
     again = spec(key="r-7", payload={"b": [2], "a": 1})
     assert enqueue(store, again) == [Enqueued(first, False, "duplicate_key", State.QUEUED)]
@@ -75,18 +75,18 @@ def test_the_same_key_gives_the_first_job_and_says_so(store: Store) -> None:
 
 
 @pytest.mark.req("DP-5", "CX-15")
-def test_the_very_same_job_again_after_a_lost_answer(store: Store) -> None:
-    """A client that never heard of its COMMIT sends the same again, the id included."""
-    asked = spec(key="r-7")
-    put(store, asked)
-    assert enqueue(store, asked, asked) == [Enqueued(asked.id, False, "duplicate_key", State.QUEUED)] * 2
+def test_same_job_can_be_sent_again_after_a_lost_response(store: Store) -> None:
+    """A client that lost the response to its COMMIT sends the same job again, with the same id."""
+    job_spec = spec(key="r-7")
+    put(store, job_spec)
+    assert enqueue(store, job_spec, job_spec) == [Enqueued(job_spec.id, False, "duplicate_key", State.QUEUED)] * 2
     fresh = spec(key="r-8")
     assert [answer.created for answer in enqueue(store, fresh, fresh)] == [True, False]
     assert count(store) == 2
 
 
 @pytest.mark.req("DP-5")
-def test_another_payload_under_the_same_key_is_a_conflict(store: Store) -> None:
+def test_same_key_with_another_payload_is_a_conflict(store: Store) -> None:
     first = put_one(store, key="r-7", payload={"a": 1})
     for other in ({"a": 2}, {"a": 1.0}, {"a": 1, "b": None}, {}):
         (answer,) = enqueue(store, spec(key="r-7", payload=other))
@@ -96,14 +96,14 @@ def test_another_payload_under_the_same_key_is_a_conflict(store: Store) -> None:
 
 
 @pytest.mark.req("DP-5", "JF-1")
-def test_a_key_belongs_to_its_kind_and_tenant(store: Store) -> None:
+def test_keys_are_per_kind_and_tenant(store: Store) -> None:
     put(store, spec(key="r-7"), spec("mail.other", key="r-7"))
     put(store, spec(key="r-7"), tenant="acme")
     assert count(store) == 2
 
 
 @pytest.mark.req("DP-5")
-def test_a_key_twice_in_one_batch(store: Store) -> None:
+def test_same_key_twice_in_one_batch(store: Store) -> None:
     one, two, three = spec(key="k", payload=[1]), spec(key="k", payload=[1]), spec(key="k", payload=[2])
     answers = enqueue(store, one, spec(), two, three)
     assert [answer.created for answer in answers] == [True, True, False, False]
@@ -133,37 +133,37 @@ def test_batches_that_share_keys_in_opposite_orders_do_not_lose_a_job(store: Sto
 
 @pytest.mark.req("HK-2")
 @pytest.mark.parametrize("state", [*ENDINGS, State.QUEUED, State.LEASED, State.IN_PROGRESS, State.CANCELLED])
-def test_skip_while_an_equal_job_is_waiting_or_running(store: Store, state: State) -> None:
+def test_dedupe_skips_while_an_equal_job_is_active(store: Store, state: State) -> None:
     first = first_in(store, state)
-    answer = ask(store)
+    answer = enqueue_equal(store)
     if state.active:
         assert answer == Enqueued(first, False, "duplicate_content", state)
     else:
         assert answer.created
         assert answer.id != first
-        assert ask(store).id == answer.id  # the new one stands from now on
+        assert enqueue_equal(store).id == answer.id  # the new job is the duplicate's target from now on
     assert count(store) == 1 + answer.created
 
 
 @pytest.mark.req("HK-2")
 @pytest.mark.parametrize("state", [*ENDINGS, State.QUEUED, State.LEASED, State.IN_PROGRESS, State.CANCELLED])
-def test_coalesce_into_one_that_has_not_begun(store: Store, state: State) -> None:
+def test_coalesce_joins_only_a_job_that_has_not_started(store: Store, state: State) -> None:
     first = first_in(store, state)
-    answer = ask(store, "coalesce")
+    answer = enqueue_equal(store, "coalesce")
     assert answer.created is (state != State.QUEUED)
     if not answer.created:
         assert answer == Enqueued(first, False, "duplicate_content", State.QUEUED)
-    assert not ask(store, "coalesce").created
+    assert not enqueue_equal(store, "coalesce").created
 
 
 @pytest.mark.req("HK-2")
 def test_coalesce_does_not_join_a_retry(store: Store) -> None:
-    """What has been begun once may have read its input already."""
+    """A job that has started once may have read its input already."""
     first = first_in(store, State.RETRY_WAITING)
     forward(store, 3600)
     assert store.run(store.leases.promote()) == 1
     assert state_of(store, first) == State.QUEUED
-    assert ask(store, "coalesce").created
+    assert enqueue_equal(store, "coalesce").created
 
 
 @pytest.mark.req("HK-2")
@@ -180,7 +180,7 @@ def test_equal_content_in_one_batch_is_one_job(store: Store, dedupe: Dedupe) -> 
 @pytest.mark.parametrize("dedupe", ["skip", "coalesce"])
 def test_many_threads_with_equal_content_make_one_job(store: Store, dedupe: Dedupe) -> None:
     finished = first_in(store, State.SUCCEEDED)
-    answers = together(*(partial(ask, store, dedupe) for _ in range(12)))
+    answers = together(*(partial(enqueue_equal, store, dedupe) for _ in range(12)))
     assert sum(answer.created for answer in answers) == 1
     assert len({answer.id for answer in answers}) == 1
     assert finished not in {answer.id for answer in answers}
@@ -188,24 +188,24 @@ def test_many_threads_with_equal_content_make_one_job(store: Store, dedupe: Dedu
 
 
 @pytest.mark.req("HK-2", "JF-1")
-def test_content_of_another_tenant_is_not_the_same(store: Store) -> None:
+def test_equal_content_of_another_tenant_is_no_duplicate(store: Store) -> None:
     first_in(store, State.QUEUED)
     put(store, spec(content_key=CONTENT, dedupe="skip"), tenant="acme")
 
 
 @pytest.mark.req("HK-2", "DP-5")
-def test_a_key_given_to_a_skipped_job_points_at_the_one_that_stands(store: Store) -> None:
+def test_key_of_a_skipped_job_refers_to_the_existing_one(store: Store) -> None:
     first = first_in(store, State.QUEUED)
-    assert ask(store, key="r-7") == Enqueued(first, False, "duplicate_content", State.QUEUED)
+    assert enqueue_equal(store, key="r-7") == Enqueued(first, False, "duplicate_content", State.QUEUED)
     work(store)
-    assert ask(store, key="r-7") == Enqueued(first, False, "duplicate_key", State.SUCCEEDED)
+    assert enqueue_equal(store, key="r-7") == Enqueued(first, False, "duplicate_key", State.SUCCEEDED)
     assert count(store) == 1
 
 
 @pytest.mark.req("DP-5", "DP-10", "HK-2")
 @pytest.mark.parametrize("fields", [{"key": "k"}, {"content_key": CONTENT, "dedupe": "skip"}])
-def test_a_refused_job_leaves_its_key_to_the_next(store: Store, fields: dict[str, Any]) -> None:
-    """A parent that is not there: nothing was stored, so nothing may stand for the job."""
+def test_refused_job_leaves_its_key_free(store: Store, fields: dict[str, Any]) -> None:
+    """The parent does not exist: nothing is stored, so the key must stay free."""
     orphan, first = spec(parent_id=new_id(), **fields), spec(**fields)
     answers = enqueue(store, orphan, first)
     assert [answer.reason for answer in answers] == ["parent_not_found", None]

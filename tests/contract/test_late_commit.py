@@ -30,7 +30,7 @@ def ledger(owned_postgres_url: str) -> Iterator[Store]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_commits_late_is_read_late_and_once(ledger: Store, page: int) -> None:
+def test_late_commit_is_read_late_and_once(ledger: Store, page: int) -> None:
     consumer = Consumer(ledger, page)
     late = Transaction(ledger)
     a = late.enqueue(3)
@@ -42,13 +42,13 @@ def test_what_commits_late_is_read_late_and_once(ledger: Store, page: int) -> No
     c = put_one(ledger)
     assert consumer.drain() == [c]
     numbers = {event.job_id: event.seq for event in consumer.seen}
-    assert max(numbers[job_id] for job_id in a) < min(numbers[job_id] for job_id in b), "the test proves nothing"
+    assert max(numbers[job_id] for job_id in a) < min(numbers[job_id] for job_id in b), "the order proves nothing"
     assert len(consumer.seen) == 7
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_newest_transaction_of_all_is_late(ledger: Store, page: int) -> None:
-    """No snapshot lists it as open: it lists only what is older than the last transaction that ended."""
+def test_newest_transaction_commits_late(ledger: Store, page: int) -> None:
+    """No snapshot lists it as open: a snapshot lists only transactions older than the last one that ended."""
     consumer = Consumer(ledger, page)
     first = put_one(ledger)
     late = Transaction(ledger)
@@ -60,7 +60,7 @@ def test_the_newest_transaction_of_all_is_late(ledger: Store, page: int) -> None
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_several_late_ones_end_in_any_order(ledger: Store, page: int) -> None:
+def test_several_late_transactions_end_in_any_order(ledger: Store, page: int) -> None:
     consumer = Consumer(ledger, page)
     first, second, third = Transaction(ledger), Transaction(ledger), Transaction(ledger)
     a, b, c = first.enqueue(2), second.enqueue(2), third.enqueue(2)
@@ -78,19 +78,19 @@ def test_several_late_ones_end_in_any_order(ledger: Store, page: int) -> None:
     assert not set(b) & {event.job_id for event in consumer.seen}
 
 
-def test_a_page_that_is_cut_in_the_middle_of_a_late_commit(ledger: Store) -> None:
+def test_late_commit_in_the_middle_of_a_page(ledger: Store) -> None:
     consumer = Consumer(ledger, 2)
     late = Transaction(ledger)
     a = late.enqueue(5)
     b = [put_one(ledger) for _ in range(3)]
-    assert consumer.poll() == b[:2]  # half-way, as of before the late commit
+    assert consumer.poll() == b[:2]  # in the middle, before the late commit
     late.end()
     rest = consumer.drain()
     assert sorted(rest) == sorted([*a, b[2]])
-    assert rest[0] == b[2], "what it had begun to read is finished first"
+    assert rest[0] == b[2], "the page it had started is finished first"
 
 
-def test_a_late_commit_inside_a_savepoint(ledger: Store) -> None:
+def test_late_commit_inside_a_savepoint(ledger: Store) -> None:
     consumer = Consumer(ledger, 1)
     late = Transaction(ledger)
     late.connection.execute("savepoint one")
@@ -106,8 +106,8 @@ def test_a_late_commit_inside_a_savepoint(ledger: Store) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_long_transaction_elsewhere_stalls_nobody(ledger: Store, page: int) -> None:
-    """It has a transaction id and an old snapshot, and has nothing to do with jobs."""
+def test_unrelated_long_transaction_does_not_stall_consumers(ledger: Store, page: int) -> None:
+    """It has a transaction id and an old snapshot, and does not touch jobs."""
     with psycopg.connect(ledger.url, autocommit=True) as admin:
         admin.execute("create temp table elsewhere (n int)")
         admin.execute("begin isolation level repeatable read")
@@ -121,8 +121,8 @@ def test_a_long_transaction_elsewhere_stalls_nobody(ledger: Store, page: int) ->
     assert consumer.drain() == ids
 
 
-def test_a_reader_with_an_old_snapshot_skips_nothing(ledger: Store) -> None:
-    """In a REPEATABLE READ transaction the ledger stands still; the cursor it gives must not run ahead."""
+def test_reader_with_an_old_snapshot_skips_nothing(ledger: Store) -> None:
+    """In a REPEATABLE READ transaction the ledger does not change; its cursor must not run ahead."""
     first = put_one(ledger)
     reader = Transaction(ledger, "begin isolation level repeatable read")
     reader.connection.execute("select 1")

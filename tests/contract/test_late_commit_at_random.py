@@ -32,7 +32,7 @@ def ledger(owned_postgres_url: str) -> Iterator[Store]:
 
 
 def check_feed(store: Store, seen: list[Event], committed: set[str]) -> None:
-    """Every committed event exactly once, each job's in the order in which they happened."""
+    """Every committed event exactly once, and each job's events in order."""
     assert {event.job_id for event in seen} == committed
     feed: dict[str, list[int]] = defaultdict(list)
     for event in seen:
@@ -44,7 +44,7 @@ def check_feed(store: Store, seen: list[Event], committed: set[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_eight_transactions_interleaved_at_random(ledger: Store, seed: int) -> None:
-    """One thread plays all parts, so a seed that fails fails again."""
+    """One thread runs all transactions, so a failing seed can be repeated."""
     rng = random.Random(seed)
     consumers = [Consumer(ledger, page) for page in (1, 3, 7)]
     lease = open_lease(ledger, ttl=10_000)
@@ -75,7 +75,7 @@ def test_eight_transactions_interleaved_at_random(ledger: Store, seed: int) -> N
 
 
 def _work(store: Store, writer: Transaction, lease: str) -> None:
-    """Take a job and end it, inside the transaction."""
+    """Claim a job and settle it, inside the transaction."""
     request = ClaimRequest(lease=lease, queues=("default",), want=1)
     for held in writer.run(store.leases.claim(request)):
         writer.run(store.leases.settle(lease, [decide(held, Succeeded(), 1.0)], "*"))
@@ -83,7 +83,7 @@ def _work(store: Store, writer: Transaction, lease: str) -> None:
 
 @pytest.mark.slow
 def test_eight_threads_write_while_a_consumer_reads(ledger: Store) -> None:
-    """The same without a conductor: real concurrency, pages of three."""
+    """The same with real concurrency and pages of three."""
     lease = open_lease(ledger, ttl=10_000)
     written, done = threading.Semaphore(0), threading.Event()
     consumer = Consumer(ledger, 3)

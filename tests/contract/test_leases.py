@@ -1,4 +1,4 @@
-"""Holding without beginning, and the life of a lease."""
+"""Claims without begin, and the lifetime of a lease."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def release(store: Store, lease: str, *ids: str) -> list[str]:
 
 
 @pytest.mark.req("SC-4", "CX-4")
-def test_what_is_held_can_be_started(store: Store) -> None:
+def test_leased_jobs_can_be_started(store: Store) -> None:
     ids = put(store, *(spec() for _ in range(3)))
     lease = open_lease(store, "worker-7")
     claim(store, lease, 3, begin=False)
@@ -52,30 +52,30 @@ def test_what_is_held_can_be_started(store: Store) -> None:
     assert [event.actor for event in history(store, ids[0])] == ["tester", "worker-7", "worker-7"]
 
 
-def test_starting_answers_only_for_what_was_ours(store: Store) -> None:
+def test_start_returns_only_jobs_of_the_lease(store: Store) -> None:
     mine, theirs, queued = put(store, *(spec() for _ in range(3)))
     lease, other = open_lease(store), open_lease(store)
     claim(store, lease, begin=False)
     claim(store, other, begin=False)
     assert start(store, lease, mine, theirs, queued, new_id()) == {mine: 1}
-    assert start(store, lease, mine) == {}, "it has begun already"
+    assert start(store, lease, mine) == {}, "it has already started"
     assert (state_of(store, theirs), state_of(store, queued)) == (State.LEASED, State.QUEUED)
     assert start(store, lease) == {}
 
 
 @pytest.mark.req("CX-10")
-def test_what_is_held_can_be_handed_back_at_no_cost(store: Store) -> None:
+def test_released_job_keeps_its_counters_and_position(store: Store) -> None:
     first, second = put(store, spec(), spec())
     lease = open_lease(store)
     claim(store, lease, begin=False)
     assert release(store, lease, first, second) == [first]
-    found = job(store, first)
-    assert (found.state, found.attempt, found.retries, found.crashes) == (State.QUEUED, 0, 0, 0)
+    stored = job(store, first)
+    assert (stored.state, stored.attempt, stored.retries, stored.crashes) == (State.QUEUED, 0, 0, 0)
     assert types_of(store, first) == ["enqueue", "claim", "release"]
-    assert [each.id for each in claim(store, open_lease(store), 2)] == [first, second], "it kept its place"
+    assert [each.id for each in claim(store, open_lease(store), 2)] == [first, second], "it kept its position"
 
 
-def test_what_has_begun_cannot_be_handed_back(store: Store) -> None:
+def test_running_job_cannot_be_released(store: Store) -> None:
     job_id = put_one(store)
     claimed = take(store)
     assert release(store, claimed.lease, job_id) == []
@@ -83,7 +83,7 @@ def test_what_has_begun_cannot_be_handed_back(store: Store) -> None:
 
 
 @pytest.mark.parametrize("operation", ["start", "release"])
-def test_a_lease_nobody_knows_is_refused(store: Store, operation: str) -> None:
+def test_unknown_lease_is_refused(store: Store, operation: str) -> None:
     job_id = put_one(store)
     claim(store, open_lease(store), begin=False)
     with pytest.raises(StaleLease):
@@ -91,7 +91,7 @@ def test_a_lease_nobody_knows_is_refused(store: Store, operation: str) -> None:
     assert state_of(store, job_id) == State.LEASED
 
 
-def test_a_lease_lasts_as_long_as_it_was_opened_for(store: Store) -> None:
+def test_lease_expires_after_its_ttl(store: Store) -> None:
     now = forward(store)
     lease = store.run(store.leases.open("worker-1", 12.5, "*"))
     assert lease.until == now + timedelta(seconds=12.5)
@@ -117,7 +117,7 @@ def test_renewing_keeps_a_lease_alive(store: Store) -> None:
 
 
 @pytest.mark.req("DP-8")
-def test_a_lapsed_lease_nobody_has_ended_can_still_be_renewed(store: Store) -> None:
+def test_lapsed_lease_can_be_renewed_until_it_is_reaped(store: Store) -> None:
     forward(store)
     put(store, spec())
     lease = open_lease(store, ttl=10)
@@ -126,7 +126,7 @@ def test_a_lapsed_lease_nobody_has_ended_can_still_be_renewed(store: Store) -> N
     assert len(claim(store, lease)) == 1
 
 
-def test_a_short_renewal_never_shortens(store: Store) -> None:
+def test_short_renewal_does_not_shorten_a_lease(store: Store) -> None:
     forward(store)
     put_one(store)
     lease = open_lease(store, ttl=100)
@@ -135,7 +135,7 @@ def test_a_short_renewal_never_shortens(store: Store) -> None:
     assert len(claim(store, lease)) == 1
 
 
-def test_an_ended_lease_cannot_be_renewed_or_ended_again(store: Store) -> None:
+def test_ended_lease_cannot_be_renewed_or_ended_again(store: Store) -> None:
     lease = open_lease(store)
     assert store.run(store.leases.end(lease, "closed", "*"))
     assert not store.run(store.leases.renew(lease, 10, "*"))
@@ -145,7 +145,7 @@ def test_an_ended_lease_cannot_be_renewed_or_ended_again(store: Store) -> None:
 
 
 @pytest.mark.req("JF-1")
-def test_another_tenant_cannot_renew_or_end_a_lease(store: Store) -> None:
+def test_lease_cannot_be_renewed_or_ended_by_another_tenant(store: Store) -> None:
     lease = open_lease(store, tenant="acme")
     for tenant in ("umbrella", "*"):
         assert not store.run(store.leases.renew(lease, 10, tenant))
@@ -155,7 +155,7 @@ def test_another_tenant_cannot_renew_or_end_a_lease(store: Store) -> None:
 
 @pytest.mark.req("DP-7", "DP-11")
 @pytest.mark.parametrize(("holder", "name"), [("", "worker"), (" \t", "worker"), ("w", " ")])
-def test_a_lease_names_its_holder(store: Store, holder: str, name: str) -> None:
+def test_lease_requires_a_holder(store: Store, holder: str, name: str) -> None:
     with pytest.raises(Refused) as caught:
         store.run(store.leases.open(holder, 10, "*", name))
     assert caught.value.code == "broken_invariant"

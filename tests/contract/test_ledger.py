@@ -1,4 +1,4 @@
-"""One event for each transition, by whom and why; the ledger alone tells where every job is (CX-4)."""
+"""One event per transition, with actor and reason; the ledger alone determines the state of every job (CX-4)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.ways import bring, decide_by_hand
 pytestmark = pytest.mark.req("CX-4")
 
 
-def test_a_long_life_leaves_one_event_a_step(store: Store) -> None:
+def test_every_transition_leaves_one_event(store: Store) -> None:
     moment = forward(store)
     job_id = put_one(store, enqueued_by="ada")
     lease = open_lease(store, "worker-1")
@@ -49,8 +49,8 @@ def test_a_long_life_leaves_one_event_a_step(store: Store) -> None:
     settle(store, take(store), FINAL)
     store.run(store.jobs.operate("redrive", [job_id], "fixed", "bob", "default"))
     work(store)
-    found = [(event.type, event.to_state.value, event.attempt, event.actor) for event in history(store, job_id)]
-    assert found == [
+    result = [(event.type, event.to_state.value, event.attempt, event.actor) for event in history(store, job_id)]
+    assert result == [
         ("enqueue", "queued", 0, "ada"),
         ("claim", "leased", 0, "worker-1"),
         ("release", "queued", 0, "worker-1"),
@@ -75,7 +75,7 @@ def test_a_long_life_leaves_one_event_a_step(store: Store) -> None:
     assert held.attempt == 1
 
 
-def test_meta_says_why(store: Store) -> None:
+def test_event_meta_has_the_error_and_the_due_time(store: Store) -> None:
     forward(store)
     job_id = put_one(store)
     settle(store, take(store), Failed("smtp_down", "no answer", traceback="Traceback…", after=2.5))
@@ -91,7 +91,7 @@ def test_meta_says_why(store: Store) -> None:
 
 
 @pytest.mark.req("DP-1")
-def test_every_verb_of_the_table_that_a_store_can_do_is_recorded_as_such(store: Store, by_hand: ByHand) -> None:
+def test_event_types_match_the_transition_table(store: Store, by_hand: ByHand) -> None:
     for state in State:
         bring(store, by_hand, state)
     forward(store)
@@ -107,23 +107,23 @@ def test_every_verb_of_the_table_that_a_store_can_do_is_recorded_as_such(store: 
 
 
 STEPS_BY_HAND = {
-    "a queued job that somebody fails": (
+    "a queued job failed by hand": (
         State.QUEUED,
         "state = 'failed', finished_at = (select now from present), error_code = 'x', error_message = 'y'",
         "expire",
     ),
-    "a queued job that somebody calls lost": (
+    "a queued job declared lost by hand": (
         State.QUEUED,
         "state = 'failed', finished_at = (select now from present), error_code = 'worker_lost', error_message = 'y'",
         "expire",
     ),
-    "a waiting job that somebody fails": (
+    "a waiting job failed by hand": (
         State.RETRY_WAITING,
         "state = 'failed', due_at = null, finished_at = (select now from present), error_code = 'x',"
         " error_message = 'y'",
         "expire",
     ),
-    # A job leaves waiting_for_approval by what people said, or by time (tests/contract/test_approvals.py), not by hand.
+    # A job leaves waiting_for_approval by votes or by time (tests/contract/test_approvals.py), not by hand.
     "a cancel": (State.LEASED, "state = 'cancelled', lease = null, finished_at = (select now from present)", "cancel"),
     "a release": (State.LEASED, "state = 'queued', lease = null", "release"),
     "a discard": (State.DEAD_LETTER, "state = 'cancelled'", "discard"),
@@ -132,8 +132,8 @@ STEPS_BY_HAND = {
 
 @pytest.mark.req("CX-1")
 @pytest.mark.parametrize("step", STEPS_BY_HAND)
-def test_a_legal_step_by_hand_is_recorded_and_named(store: Store, by_hand: ByHand, step: str) -> None:
-    """After the test the whole ledger is replayed: the operation must fit the step."""
+def test_legal_transition_by_hand_is_recorded(store: Store, by_hand: ByHand, step: str) -> None:
+    """The event type must fit the transition; the fixture replays the whole ledger after the test."""
     state, change, event_type = STEPS_BY_HAND[step]
     brought = bring(store, by_hand, state)
     job_id = brought.id
@@ -148,31 +148,31 @@ def test_a_legal_step_by_hand_is_recorded_and_named(store: Store, by_hand: ByHan
 
 
 @pytest.mark.req("CX-1", "CX-7")
-def test_a_approval_whose_time_is_over_can_be_closed_by_hand(store: Store, by_hand: ByHand) -> None:
+def test_expired_approval_can_be_closed_by_hand(store: Store, by_hand: ByHand) -> None:
     forward(store)
-    asked = asking(store, expires_in=10.0)
+    pending = asking(store, expires_in=10.0)
     close = "update approval set state = 'expired', decided_at = (select now from present) where id = :approval"
-    assert by_hand.refusal(close, {"approval": asked.id}) is not None
+    assert by_hand.refusal(close, {"approval": pending.id}) is not None
     forward(store, 10)
-    by_hand.execute(close, {"approval": asked.id})
+    by_hand.execute(close, {"approval": pending.id})
     by_hand.execute(
         "update job_state set state = 'failed', approval_id = null, finished_at = (select now from present),"
         " error_code = 'approval_expired', error_message = 'n' where id = :id",
-        {"id": asked.job_id},
+        {"id": pending.job_id},
     )
-    assert history(store, asked.job_id)[-1].type == "expire"
+    assert history(store, pending.job_id)[-1].type == "expire"
 
 
 @pytest.mark.req("CX-11")
-def test_a_job_that_is_cancelled_by_hand_takes_its_question_back(store: Store, by_hand: ByHand) -> None:
-    asked = asking(store)
+def test_cancelling_by_hand_withdraws_the_approval(store: Store, by_hand: ByHand) -> None:
+    pending = asking(store)
     by_hand.execute(
         "update job_state set state = 'cancelled', approval_id = null, finished_at = (select now from present)"
         " where id = :id",
-        {"id": asked.job_id},
+        {"id": pending.job_id},
     )
-    assert approval(store, asked.id).state == "withdrawn"
-    assert history(store, asked.job_id)[-1].type == "cancel"
+    assert approval(store, pending.id).state == "withdrawn"
+    assert history(store, pending.job_id)[-1].type == "cancel"
 
 
 QUIET = {
@@ -193,8 +193,8 @@ QUIET = {
 
 @pytest.mark.req("CX-4", "HF-4")
 @pytest.mark.parametrize("column", QUIET)
-def test_what_decides_about_a_job_does_not_change_without_an_event(store: Store, by_hand: ByHand, column: str) -> None:
-    """In no state; by SQL, with the guards in place."""
+def test_state_columns_do_not_change_without_an_event(store: Store, by_hand: ByHand, column: str) -> None:
+    """In every state, by SQL, with the triggers in place."""
     for state in State:
         job_id = bring(store, by_hand, state).id
         before = by_hand.execute("select * from job_state where id = :id", {"id": job_id})
@@ -206,8 +206,8 @@ def test_what_decides_about_a_job_does_not_change_without_an_event(store: Store,
 
 @pytest.mark.req("CX-4", "HF-4")
 @pytest.mark.parametrize("state", [State.QUEUED, State.IN_PROGRESS, State.FAILED, State.DEAD_LETTER])
-def test_a_step_changes_counts_as_steps_do(store: Store, by_hand: ByHand, state: State) -> None:
-    """A legal step by hand that forgets retries, gives more of them, or moves a deadline."""
+def test_transition_by_hand_cannot_change_counters(store: Store, by_hand: ByHand, state: State) -> None:
+    """A legal transition by hand that also changes retries, limits or priority."""
     brought = bring(store, by_hand, state)
     steps = {
         State.QUEUED: "state = 'cancelled', finished_at = (select now from present)",
@@ -227,7 +227,7 @@ def test_a_step_changes_counts_as_steps_do(store: Store, by_hand: ByHand, state:
 
 
 @pytest.mark.req("CX-4", "DP-8")
-def test_a_lease_is_not_taken_away_under_its_jobs_nor_brought_back(store: Store, by_hand: ByHand) -> None:
+def test_lease_with_jobs_cannot_be_deleted_or_revived(store: Store, by_hand: ByHand) -> None:
     held = bring(store, by_hand, State.IN_PROGRESS)
     ended = open_lease(store)
     store.run(store.leases.end(ended, "closed", "*"))
@@ -242,14 +242,14 @@ def test_a_lease_is_not_taken_away_under_its_jobs_nor_brought_back(store: Store,
         assert by_hand.refusal(sql, {name: value for name, value in names.items() if f":{name}" in sql}), sql
 
 
-def test_events_of_a_batch_are_as_many_as_its_jobs(store: Store) -> None:
+def test_batch_writes_one_event_per_job(store: Store) -> None:
     put(store, *(spec() for _ in range(300)))
     work(store, BROKEN, want=300)
     assert len(read_events(store)) == 300 * 4
 
 
-def test_the_checker_sees_what_is_wrong(store: Store, by_hand: ByHand) -> None:
-    """Everything rests on `check_ledger`: here it must fail."""
+def test_check_ledger_detects_differences(store: Store, by_hand: ByHand) -> None:
+    """Every other test relies on `check_ledger`: here it must fail."""
     job_id = put_one(store)
     take(store)
     _without_triggers(by_hand, "update job_state set state = 'leased', attempt = 0 where id = :id", job_id)
@@ -264,7 +264,7 @@ def test_the_checker_sees_what_is_wrong(store: Store, by_hand: ByHand) -> None:
 
 
 def _without_triggers(by_hand: ByHand, sql: str, job_id: str) -> None:
-    """What nobody can do who may not change the schema."""
+    """Run SQL without triggers, as only a role that can change the schema could."""
     by_hand.begin()
     if by_hand.name == "sqlite":
         triggers = by_hand.execute(
@@ -282,5 +282,5 @@ def _without_triggers(by_hand: ByHand, sql: str, job_id: str) -> None:
     by_hand.commit()
 
 
-def test_the_ledger_of_an_unknown_job_is_empty(store: Store) -> None:
+def test_ledger_of_an_unknown_job_is_empty(store: Store) -> None:
     assert history(store, new_id()) == []

@@ -1,4 +1,4 @@
-"""Limits (SC-16): at most so many at once, at most so many in a time, counted by the store itself."""
+"""Limits (SC-16): maximum concurrency and maximum starts per period, counted by the store."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def some(store: Store, count: int, kind: str = "mail.send", *, tenant: str = TEN
     return put(store, *(spec(kind, **fields) for _ in range(count)), tenant=tenant)
 
 
-# What is limited, and two jobs that it counts together beside one that it does not.
+# The limit, the fields of jobs that it counts, and the fields of a job that it does not count.
 SCOPES: dict[str, tuple[tuple[str, str], dict[str, Any], dict[str, Any]]] = {
     "queue": (("queue", "q1"), {"queue": "q1"}, {"queue": "q2"}),
     "kind": (("kind", "slow"), {"kind": "slow"}, {"kind": "fast"}),
@@ -79,7 +79,7 @@ SCOPES: dict[str, tuple[tuple[str, str], dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def test_a_scope_has_room_for_so_many_and_holds_back_nobody_else(store: Store) -> None:
+def test_limit_of_each_scope_holds_back_only_its_jobs(store: Store) -> None:
     lease, queues = open_lease(store), ("default", "q1", "q2")
     for what, ((scope, name), counted, other) in SCOPES.items():
         limit(store, scope, name, 1)
@@ -98,8 +98,8 @@ def test_a_scope_has_room_for_so_many_and_holds_back_nobody_else(store: Store) -
         settle(store, [held, last, *(each for each in taken if each.id == free)])
 
 
-def test_everything_together_and_each_tenant_by_itself(store: Store) -> None:
-    share(store)  # the order of the queue, whichever tenant
+def test_global_limit_and_limit_per_tenant(store: Store) -> None:
+    share(store)  # the order of the queue, without fair shares between tenants
     limit(store, "tenant", EACH, 1, tenant=EVERY_TENANT)
     limit(store, "all", EACH, 3, tenant=EVERY_TENANT)
     for tenant in ("a", "b", "c", "d"):
@@ -111,12 +111,12 @@ def test_everything_together_and_each_tenant_by_itself(store: Store) -> None:
     assert [each.tenant for each in claim(store, lease, 9)] == ["a"]
     assert [each.tenant for each in limits(store, EVERY_TENANT)] == ["*", "*"]
     own = open_lease(store, tenant="d")
-    assert claim(store, own, 9, tenant="d") == [], "a worker of one tenant is held to what holds for all"
+    assert claim(store, own, 9, tenant="d") == [], "global limits apply to a worker of one tenant"
     settle(store, taken[1:])
     assert [each.tenant for each in claim(store, own, 9, tenant="d")] == ["d"]
 
 
-def test_a_tenants_limit_counts_its_own_jobs_only(store: Store) -> None:
+def test_limit_of_a_tenant_counts_its_own_jobs_only(store: Store) -> None:
     limit(store, "queue", "default", 1, tenant="a")
     some(store, 3, tenant="a")
     others = some(store, 3, tenant="b")
@@ -126,7 +126,7 @@ def test_a_tenants_limit_counts_its_own_jobs_only(store: Store) -> None:
     assert set(others) < set(ids(taken))
 
 
-def test_a_job_under_several_limits_needs_room_in_all_of_them(store: Store) -> None:
+def test_job_under_several_limits_needs_capacity_in_all(store: Store) -> None:
     limit(store, "kind", "slow", 1)
     limit(store, "key", EACH, 1)
     a1, a2, b1, free = put(
@@ -138,14 +138,14 @@ def test_a_job_under_several_limits_needs_room_in_all_of_them(store: Store) -> N
     )
     lease = open_lease(store)
     taken = claim(store, lease, 9)
-    assert ids(taken) == [a1, free], "neither keeps back what it does not count"
+    assert ids(taken) == [a1, free], "a limit holds back only the jobs it counts"
     settle(store, [each for each in taken if each.id == a1])
-    assert ids(claim(store, lease, 9)) == [a2], "b1 has its kind's place, and waits for its key's"
+    assert ids(claim(store, lease, 9)) == [a2], "b1 has capacity by kind, and waits for its key"
     settle(store, [each for each in taken if each.id == free])
     assert ids(claim(store, lease, 9)) == [b1]
 
 
-def test_whatever_ends_a_hold_frees_its_place(store: Store, by_hand: ByHand) -> None:
+def test_every_end_of_a_claim_frees_its_slot(store: Store, by_hand: ByHand) -> None:
     limit(store, "key", EACH, 1)
     ways: dict[str, Callable[[Claim], object]] = {
         "succeed": lambda held: settle(store, held),
@@ -170,21 +170,21 @@ def test_whatever_ends_a_hold_frees_its_place(store: Store, by_hand: ByHand) -> 
         settle(store, held)
 
 
-def test_what_is_only_leased_takes_up_a_place_too(store: Store) -> None:
+def test_leased_job_occupies_a_slot(store: Store) -> None:
     limit(store, "key", EACH, 1)
     first, second = some(store, 2, uses=("key:k",))
     lease = open_lease(store)
     assert ids(claim(store, lease, 2, begin=False)) == [first]
     assert claim(store, lease, 2) == []
     assert store.run(store.leases.release(lease, [first], EVERY_TENANT)) == [first]
-    assert ids(claim(store, lease, 2, begin=False)) == [first], "it stands where it stood"
+    assert ids(claim(store, lease, 2, begin=False)) == [first], "it kept its position"
     assert store.run(store.leases.start(lease, [first], EVERY_TENANT)) == {first: 1}
     request = ClaimRequest(lease=lease, queues=("default",), want=5)
-    turn = store.run(store.leases.exchange([Settlement(first, 1, "succeeded")], request))
-    assert ids(turn.claims) == [second], "in the very turn that settles"
+    exchange = store.run(store.leases.exchange([Settlement(first, 1, "succeeded")], request))
+    assert ids(exchange.claims) == [second], "in the same exchange that settles"
 
 
-def test_a_lowered_limit_takes_effect_as_jobs_end_and_a_raised_one_at_once(store: Store) -> None:
+def test_raised_limit_applies_at_once_and_lowered_as_jobs_end(store: Store) -> None:
     limit(store, "kind", "slow", 3)
     some(store, 6, "slow")
     lease = open_lease(store)
@@ -203,7 +203,7 @@ def test_a_lowered_limit_takes_effect_as_jobs_end_and_a_raised_one_at_once(store
     assert len(claim(store, lease, 9)) == 1
 
 
-def test_what_runs_when_a_limit_is_set_counts(store: Store) -> None:
+def test_new_limit_counts_running_jobs(store: Store) -> None:
     some(store, 4, "slow", uses=("resource:gpu-0",))
     lease = open_lease(store)
     running = claim(store, lease, 2)
@@ -214,7 +214,7 @@ def test_what_runs_when_a_limit_is_set_counts(store: Store) -> None:
     assert len(claim(store, lease, 9)) == 2
 
 
-def test_who_is_held_back_stands_where_it_stood(store: Store) -> None:
+def test_held_jobs_keep_their_queue_order(store: Store) -> None:
     limit(store, "kind", "slow", 1)
     running = put_one(store, "slow")
     lease = open_lease(store)
@@ -222,7 +222,7 @@ def test_who_is_held_back_stands_where_it_stood(store: Store) -> None:
     assert held.id == running
     low, high, middle = put(store, spec("slow"), spec("slow", priority=9), spec("slow", priority=5))
     assert claim(store, lease, 9) == []
-    later = put_one(store, "slow", priority=7)  # not looked at yet
+    later = put_one(store, "slow", priority=7)  # no claim has seen it yet
     order = []
     for _ in range(4):
         settle(store, held)
@@ -231,7 +231,7 @@ def test_who_is_held_back_stands_where_it_stood(store: Store) -> None:
     assert order == [high, later, middle, low]
 
 
-def test_a_parked_job_can_be_cancelled_moved_and_expire_but_not_rescheduled(store: Store, by_hand: ByHand) -> None:
+def test_held_job_can_be_cancelled_and_moved_but_not_rescheduled(store: Store, by_hand: ByHand) -> None:
     limit(store, "kind", "slow", 1)
     now = forward(store)
     put_one(store, "slow")
@@ -259,7 +259,7 @@ def test_a_parked_job_can_be_cancelled_moved_and_expire_but_not_rescheduled(stor
     assert types_of(store, three) == ["enqueue", "expire"]
 
 
-def test_a_rate_hands_out_tokens_as_time_goes_by(store: Store) -> None:
+def test_rate_limit_releases_jobs_over_time(store: Store) -> None:
     forward(store)
     limit(store, "kind", "call", rate="6/m", burst=2)
     some(store, 6, "call")
@@ -274,7 +274,7 @@ def test_a_rate_hands_out_tokens_as_time_goes_by(store: Store) -> None:
     assert len(claim(store, lease, 9)) == 1
     forward(store, 3600)
     attend(store)
-    assert len(claim(store, lease, 9)) == 2, "no more than the burst is saved up"
+    assert len(claim(store, lease, 9)) == 2, "tokens accumulate only up to the burst"
     assert attend(store) == 0
     forward(store, 10.001)
     assert attend(store) == 1
@@ -282,8 +282,8 @@ def test_a_rate_hands_out_tokens_as_time_goes_by(store: Store) -> None:
 
 
 @pytest.mark.parametrize("scope", ["kind", "queue"])
-def test_a_claim_says_when_the_next_token_comes_in_and_a_late_worker_loses_none(store: Store, scope: str) -> None:
-    """Five per second, evenly: one at a time. A worker that comes late each time has five per second all the same."""
+def test_claim_reports_the_next_token_and_late_workers_lose_none(store: Store, scope: str) -> None:
+    """Five per second, one at a time. A worker that is late each time still gets five per second."""
     forward(store)
     limit(store, scope, "call", rate="5/s")
     put(store, *(spec("call", queue="call" if scope == "queue" else "default") for _ in range(8)))
@@ -297,7 +297,7 @@ def test_a_claim_says_when_the_next_token_comes_in_and_a_late_worker_loses_none(
     first = exchange()
     assert len(first.claims) == 1
     assert first.next_in == pytest.approx(0.2, abs=0.001)
-    for late in (0.02, 0.0, 0.04, 0.02):  # late compared to when the token came in
+    for late in (0.02, 0.0, 0.04, 0.02):  # seconds after the token became available
         before = exchange()
         assert before.claims == []
         assert before.next_in is not None
@@ -306,10 +306,10 @@ def test_a_claim_says_when_the_next_token_comes_in_and_a_late_worker_loses_none(
         assert len(taken.claims) == 1
         assert taken.next_in == pytest.approx(0.2 - late, abs=0.001)
     forward(store, 3600)
-    assert len(exchange().claims) == 1, "no more than the burst is saved up"
+    assert len(exchange().claims) == 1, "tokens accumulate only up to the burst"
 
 
-def test_a_rate_for_a_queue_and_one_for_each_key(store: Store) -> None:
+def test_rate_limits_per_queue_and_per_key(store: Store) -> None:
     forward(store)
     limit(store, "queue", "default", rate=(3, 60), burst=3)
     limit(store, "key", EACH, rate=(1, 60))
@@ -324,7 +324,7 @@ def test_a_rate_for_a_queue_and_one_for_each_key(store: Store) -> None:
     assert len(claim(store, lease, 9)) == 1
 
 
-def test_nothing_limited_is_nothing_looked_at(store: Store, by_hand: ByHand) -> None:
+def test_dispatch_is_limited_only_while_limits_exist(store: Store, by_hand: ByHand) -> None:
     def limited() -> bool:
         return bool(by_hand.execute("select limited from dispatch")[0][0])
 
@@ -341,7 +341,7 @@ def test_nothing_limited_is_nothing_looked_at(store: Store, by_hand: ByHand) -> 
     settle(store, held)
 
 
-def test_the_store_refuses_limits_that_mean_nothing(store: Store) -> None:
+def test_invalid_limits_are_refused(store: Store) -> None:
     for rule in (
         Rule("nobody", "x", 1),
         Rule("queue", "x"),
@@ -354,7 +354,7 @@ def test_the_store_refuses_limits_that_mean_nothing(store: Store) -> None:
             store.run(store.limits.set(rule, "ada", TENANT))
 
 
-def test_a_long_line_of_jobs_without_room_is_no_wall(store: Store) -> None:
+def test_many_held_jobs_do_not_block_other_kinds(store: Store) -> None:
     limit(store, "kind", "slow", 1)
     some(store, 60, "slow")
     (behind,) = some(store, 1, "fast")
@@ -363,7 +363,7 @@ def test_a_long_line_of_jobs_without_room_is_no_wall(store: Store) -> None:
     assert ids(claim(store, lease, 1)) == [behind]
 
 
-def test_jobs_of_a_disabled_agent_are_no_wall_either(store: Store) -> None:
+def test_jobs_of_a_disabled_agent_do_not_block_a_limited_claim(store: Store) -> None:
     limit(store, "kind", "slow", 1)
     register(store, "planner")
     put_one(store, agent="planner")

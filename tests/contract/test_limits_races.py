@@ -1,4 +1,4 @@
-"""Several workers at once under several limits: never one too many, nobody stuck, no deadlock (SC-16)."""
+"""Several workers under several limits: no limit is exceeded, no job is stuck, no deadlock (SC-16)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def counted_by(job: Job) -> list[str]:
 
 
 @pytest.mark.slow
-def test_turns_at_once(store: Store, by_hand: ByHand) -> None:
+def test_concurrent_exchanges_respect_limits(store: Store, by_hand: ByHand) -> None:
     choice = random.Random(7)
     limit(store, "queue", "q1", 3)
     limit(store, "kind", "slow", 4)
@@ -46,17 +46,17 @@ def test_turns_at_once(store: Store, by_hand: ByHand) -> None:
 
     def work(number: int) -> None:
         mine = random.Random(number)
-        queues = mine.sample(["q1", "q2"], 2)  # not all in the same order
+        queues = mine.sample(["q1", "q2"], 2)  # workers use different orders
         with closing(open_store(store.url)) as own:
             lease, settlements = open_lease(own, ttl=1000), list[Settlement]()
             while len(ended) < JOBS and time.monotonic() < end:
                 if number == 0:
                     own.run(own.limits.attend())
                 request = ClaimRequest(lease=lease, queues=tuple(queues), want=mine.randint(1, 6))
-                turn = own.run(own.leases.exchange(settlements, request))
-                assert turn.stale == []
+                exchange = own.run(own.leases.exchange(settlements, request))
+                assert exchange.stale == []
                 ended.extend(each.id for each in settlements)
-                settlements = [Settlement(each.id, each.attempt, "succeeded") for each in turn.claims]
+                settlements = [Settlement(each.id, each.attempt, "succeeded") for each in exchange.claims]
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(WORKERS)]
     for thread in threads:

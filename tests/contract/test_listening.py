@@ -1,4 +1,4 @@
-"""Being told: hints reach whoever listens, in this process and in others, and nothing depends on them."""
+"""Notifications reach every listener, in this process and in others; correctness does not depend on them."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ LIMIT = 20.0
 
 
 class Listener:
-    """Remembers what it was told; `expect` waits for one of the hints that will do."""
+    """Records notifications; `expect` waits for one of several acceptable ones."""
 
     def __init__(self) -> None:
-        self._told: list[str] = []
+        self._notified: list[str] = []
         self._change = threading.Condition()
 
     def __call__(self, what: str) -> None:
         with self._change:
-            self._told.append(what)
+            self._notified.append(what)
             self._change.notify_all()
 
     def forget(self) -> None:
         with self._change:
-            self._told.clear()
+            self._notified.clear()
 
     def expect(self, *any_of: str) -> None:
         with self._change:
-            assert self._change.wait_for(lambda: set(any_of) & set(self._told), LIMIT), (any_of, self._told)
+            assert self._change.wait_for(lambda: set(any_of) & set(self._notified), LIMIT), (any_of, self._notified)
 
     @property
-    def told(self) -> list[str]:
+    def notified(self) -> list[str]:
         with self._change:
-            return list(self._told)
+            return list(self._notified)
 
 
 @pytest.fixture
@@ -53,15 +53,15 @@ def other(store: Store) -> Iterator[Store]:
 
 @pytest.fixture
 def listener(store: Store) -> Iterator[Listener]:
-    heard = Listener()
-    stop = store.listen(heard)
-    heard.expect("")  # said when it begins: there may have been something before
-    heard.forget()
-    yield heard
+    listener = Listener()
+    stop = store.listen(listener)
+    listener.expect("")  # sent at the start, because earlier notifications may be missing
+    listener.forget()
+    yield listener
     stop()
 
 
-def test_a_job_that_comes_in(store: Store, other: Store, listener: Listener) -> None:
+def test_enqueue_notifies(store: Store, other: Store, listener: Listener) -> None:
     put_one(other, queue="mail")
     listener.expect("mail", "")
     listener.forget()
@@ -69,7 +69,7 @@ def test_a_job_that_comes_in(store: Store, other: Store, listener: Listener) -> 
     listener.expect("mail", "")
 
 
-def test_a_job_whose_time_has_come(store: Store, other: Store, listener: Listener) -> None:
+def test_promotion_notifies(store: Store, other: Store, listener: Listener) -> None:
     put_one(other, queue="mail", delay=0.05)
     listener.forget()
     while not other.run(other.leases.promote()):
@@ -77,7 +77,7 @@ def test_a_job_whose_time_has_come(store: Store, other: Store, listener: Listene
     listener.expect("mail", "")
 
 
-def test_a_lease_that_lost_a_job(store: Store, other: Store, listener: Listener) -> None:
+def test_cancelling_notifies_the_lease(store: Store, other: Store, listener: Listener) -> None:
     job_id = put_one(other)
     lease = open_lease(store)
     claim(store, lease)
@@ -86,7 +86,7 @@ def test_a_lease_that_lost_a_job(store: Store, other: Store, listener: Listener)
     listener.expect(lease, "")
 
 
-def test_the_end_of_a_job_that_is_waited_for(store: Store, other: Store, listener: Listener) -> None:
+def test_end_of_a_watched_job_notifies(store: Store, other: Store, listener: Listener) -> None:
     job_id = put_one(other)
     (job,) = claim(other, open_lease(other))
     store.run(store.jobs.watch(job_id, "default", 60))
@@ -95,21 +95,21 @@ def test_the_end_of_a_job_that_is_waited_for(store: Store, other: Store, listene
     listener.expect(job_id, "")
 
 
-def test_the_end_of_others_is_not_told(owned_postgres_url: str) -> None:
+def test_end_of_an_unwatched_job_does_not_notify(owned_postgres_url: str) -> None:
     with closing(open_store(owned_postgres_url)) as store:
-        heard, ids = Listener(), list[str]()
-        stop = store.listen(heard, lambda: ["default", "last", *ids])
-        heard.expect("")
-        heard.forget()
+        listener, ids = Listener(), list[str]()
+        stop = store.listen(listener, lambda: ["default", "last", *ids])
+        listener.expect("")
+        listener.forget()
         ids += [put_one(store) for _ in range(3)]
         settle(store, claim(store, open_lease(store), 3))
         put_one(store, queue="last")
-        heard.expect("last")
-        assert set(heard.told) == {"default", "last"}
+        listener.expect("last")
+        assert set(listener.notified) == {"default", "last"}
         stop()
 
 
-def test_whoever_stops_is_told_no_more(store: Store, other: Store) -> None:
+def test_stopped_listener_gets_no_notification(store: Store, other: Store) -> None:
     gone, there = Listener(), Listener()
     stop = store.listen(gone)
     stop_there = store.listen(there)
@@ -119,23 +119,23 @@ def test_whoever_stops_is_told_no_more(store: Store, other: Store) -> None:
     there.forget()
     put_one(other, queue="mail")
     there.expect("mail", "")
-    assert gone.told == []
+    assert gone.notified == []
     stop_there()
 
 
-def test_it_listens_again_after_the_connection_was_cut(postgres_url: str) -> None:
+def test_listener_reconnects_after_a_lost_connection(postgres_url: str) -> None:
     with closing(open_store(postgres_url)) as store, closing(PostgresByHand(postgres_url)) as by_hand:
-        heard = Listener()
-        stop = store.listen(heard, lambda: ["mail"])
-        heard.expect("")
-        heard.forget()
+        listener = Listener()
+        stop = store.listen(listener, lambda: ["mail"])
+        listener.expect("")
+        listener.forget()
         by_hand.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where datname = current_database() and query like 'listen%'"
         )
-        heard.expect("")  # said when it is cut, and when it is back
-        until(lambda: store.listening and len(heard.told) == 2, "it is back")
-        heard.forget()
+        listener.expect("")  # sent when the connection is lost, and when it is back
+        until(lambda: store.listening and len(listener.notified) == 2, "it is back")
+        listener.forget()
         put_one(store, queue="mail")
-        heard.expect("mail")
+        listener.expect("mail")
         stop()

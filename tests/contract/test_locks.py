@@ -1,6 +1,6 @@
-"""What PostgreSQL's row locks keep apart, each meeting staged by hand: one transaction is held open while another acts.
+"""Row locks of PostgreSQL, each conflict staged by hand: one transaction stays open while another one acts.
 
-On SQLite there is nothing to stage: one writer at a time.
+SQLite needs no such tests: it has one writer at a time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def pg(owned_postgres_url: str) -> Iterator[Store]:
 
 @contextmanager
 def slow(store: Store) -> Iterator[Transaction]:
-    """A transaction that is still open when the others come."""
+    """A transaction that is still open when the others start."""
     opened = Transaction(store)
     try:
         yield opened
@@ -45,7 +45,7 @@ def slow(store: Store) -> Iterator[Transaction]:
         opened.connection.close()
 
 
-def meet(store: Store, blocker: Transaction, call: Callable[[], T]) -> T:
+def run_behind(store: Store, blocker: Transaction, call: Callable[[], T]) -> T:
     """Start the call, wait until it waits for the blocker (or is done), then let the blocker commit."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         future: Future[T] = pool.submit(call)
@@ -61,14 +61,16 @@ def meet(store: Store, blocker: Transaction, call: Callable[[], T]) -> T:
         return future.result(timeout=20)
 
 
-def test_a_lease_under_which_jobs_are_being_put_is_not_ended(pg: Store) -> None:
-    """Else the reaper would find nothing under it, call it swept, and the job would be nobody's for ever."""
+def test_reaper_does_not_end_a_lease_during_a_claim(pg: Store) -> None:
+    """Otherwise the reaper would find no job under it, mark it as swept, and the job would be stuck."""
     forward(pg)
     job_id = put_one(pg)
     lease = open_lease(pg, ttl=10)
     with slow(pg) as worker:
         worker.run(pg.leases.claim(ClaimRequest(lease=lease, queues=("default",), want=1)))
-        with psycopg.connect(pg.url, autocommit=True) as admin:  # a stopped clock, moved behind the worker's back
+        with psycopg.connect(
+            pg.url, autocommit=True
+        ) as admin:  # advance the stopped clock outside the worker's transaction
             admin.execute("update holdfast.clock set stopped = stopped + interval '11 s'")
         assert pg.run(pg.leases.reap()) == Sweep(0, 0, 0)
         worker.end()
@@ -83,45 +85,51 @@ def _held(pg: Store) -> Claim:
 
 
 @pytest.mark.req("CX-8", "CX-11")
-def test_a_checkpoint_waits_for_whoever_takes_the_job_away(pg: Store) -> None:
+def test_checkpoint_after_a_concurrent_cancel_is_refused(pg: Store) -> None:
     held = _held(pg)
     with slow(pg) as operator:
         operator.run(pg.jobs.operate("cancel", [held.id], None, "ada", "default"))
-        saved = meet(pg, operator, lambda: pg.run(pg.steps.save_checkpoint(held.id, held.lease, 1, "p", "1", "*")))
+        saved = run_behind(
+            pg, operator, lambda: pg.run(pg.steps.save_checkpoint(held.id, held.lease, 1, "p", "1", "*"))
+        )
     assert saved is False
     assert pg.run(pg.jobs.checkpoints(held.id, "default")) == {}
 
 
 @pytest.mark.req("SC-5", "CX-11")
-def test_an_artifact_waits_for_whoever_takes_the_job_away(pg: Store) -> None:
+def test_artifact_after_a_concurrent_cancel_is_refused(pg: Store) -> None:
     held = _held(pg)
     with slow(pg) as operator:
         operator.run(pg.jobs.operate("cancel", [held.id], None, "ada", "default"))
-        added = meet(pg, operator, lambda: pg.run(pg.steps.add_artifact(held.id, held.lease, 1, "f", "file:f", "*")))
+        added = run_behind(
+            pg, operator, lambda: pg.run(pg.steps.add_artifact(held.id, held.lease, 1, "f", "file:f", "*"))
+        )
     assert added is False
     assert pg.run(pg.jobs.artifacts(held.id, "default")) == []
 
 
 @pytest.mark.req("CX-11")
-def test_a_settlement_that_waited_for_a_cancel_is_stale(pg: Store) -> None:
+def test_settlement_after_a_concurrent_cancel_is_stale(pg: Store) -> None:
     held = _held(pg)
     with slow(pg) as operator:
         operator.run(pg.jobs.operate("cancel", [held.id], None, "ada", "default"))
-        assert meet(pg, operator, lambda: settle(pg, held)) == [held.id]
+        assert run_behind(pg, operator, lambda: settle(pg, held)) == [held.id]
     assert state_of(pg, held.id) == State.CANCELLED
 
 
 @pytest.mark.req("CX-11", "DP-3")
-def test_a_cancel_that_waited_for_a_settlement_is_refused(pg: Store) -> None:
+def test_cancel_after_a_concurrent_settlement_is_refused(pg: Store) -> None:
     held = _held(pg)
     with slow(pg) as worker:
         worker.run(pg.leases.settle(held.lease, [Settlement(held.id, 1, "succeeded")], "*"))
-        (verdict,) = meet(pg, worker, lambda: pg.run(pg.jobs.operate("cancel", [held.id], None, "ada", "default")))
+        (verdict,) = run_behind(
+            pg, worker, lambda: pg.run(pg.jobs.operate("cancel", [held.id], None, "ada", "default"))
+        )
     assert (verdict.refused, verdict.reason, verdict.state) == (True, "already_finished", State.SUCCEEDED)
 
 
 @pytest.mark.req("SC-2")
-def test_a_claim_does_not_wait_for_another(pg: Store) -> None:
+def test_claim_does_not_wait_for_another_claim(pg: Store) -> None:
     first, second = put(pg, spec(), spec())
     with slow(pg) as worker:
         lease = open_lease(pg)
@@ -132,7 +140,7 @@ def test_a_claim_does_not_wait_for_another(pg: Store) -> None:
 
 
 @pytest.mark.req("DP-8")
-def test_a_reaper_passes_over_what_somebody_is_settling(pg: Store) -> None:
+def test_reaper_skips_a_job_that_is_being_settled(pg: Store) -> None:
     forward(pg)
     put(pg, spec(), spec())
     lease = open_lease(pg, ttl=10)
@@ -147,9 +155,9 @@ def test_a_reaper_passes_over_what_somebody_is_settling(pg: Store) -> None:
 
 
 @pytest.mark.req("DP-5")
-def test_the_second_of_two_with_one_key_waits_and_gets_the_first(pg: Store) -> None:
-    asked, again = spec(key="k"), spec(key="k")
+def test_concurrent_enqueue_with_the_same_key_returns_the_first(pg: Store) -> None:
+    first_spec, again = spec(key="k"), spec(key="k")
     with slow(pg) as first:
-        first.run(pg.jobs.enqueue([asked], "default"))
-        (answer,) = meet(pg, first, lambda: pg.run(pg.jobs.enqueue([again], "default")))
-    assert (answer.id, answer.created, answer.reason) == (asked.id, False, "duplicate_key")
+        first.run(pg.jobs.enqueue([first_spec], "default"))
+        (answer,) = run_behind(pg, first, lambda: pg.run(pg.jobs.enqueue([again], "default")))
+    assert (answer.id, answer.created, answer.reason) == (first_spec.id, False, "duplicate_key")

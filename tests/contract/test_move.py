@@ -1,4 +1,4 @@
-"""Another place in the queue for a job that waits: all places, every refusal, room where there is none (SC-2, SC-3)."""
+"""Moving a waiting job within its queue: all positions, every refusal, renumbering of full gaps (SC-2, SC-3)."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ S = State
 
 
 def claimed(store: Store) -> list[str]:
-    """What workers get, in the order in which they get it."""
+    """Job ids in the order in which workers claim them."""
     return [each.id for each in claim(store, open_lease(store), 1000)]
 
 
-def test_every_place(store: Store) -> None:
+def test_move_to_every_position(store: Store) -> None:
     a, b, c, d = put(store, *(spec() for _ in range(4)))
     moved(store, d, first=True)
     assert order_of(store) == [d, a, b, c]
@@ -61,9 +61,9 @@ def test_every_place(store: Store) -> None:
     assert order_of(store) == claimed(store) == [b, d, c, a, late]
 
 
-def test_new_jobs_come_behind_whatever_was_moved_last(store: Store) -> None:
+def test_new_jobs_come_after_jobs_moved_last(store: Store) -> None:
     ids = put(store, *(spec() for _ in range(3)))
-    for _ in range(150):  # more than there are places between two new jobs
+    for _ in range(150):  # more than the positions between two new jobs
         moved(store, ids[0], last=True)
         ids.append(ids.pop(0))
     ids += put(store, spec(), spec())
@@ -73,7 +73,7 @@ def test_new_jobs_come_behind_whatever_was_moved_last(store: Store) -> None:
     assert order_of(store) == claimed(store) == ids
 
 
-def test_another_priority(store: Store) -> None:
+def test_move_to_another_priority(store: Store) -> None:
     low, high = put(store, spec(), spec(priority=5))
     other, more = put(store, spec(), spec(priority=5))
     moved(store, low, priority=5)
@@ -91,7 +91,7 @@ def test_another_priority(store: Store) -> None:
     assert claimed(store) == [other, more, low, high]
 
 
-def test_where_it_stands_already_is_fine_and_told_each_time(store: Store) -> None:
+def test_move_to_the_same_position_is_recorded_each_time(store: Store) -> None:
     a, b, c = put(store, spec(), spec(), spec())
     places = [job(store, each).position for each in (a, b, c)]
     for place in ({"before": c}, {"after": a}, {"before": c}, {"before": c}, {"after": b}):
@@ -104,8 +104,8 @@ def test_where_it_stands_already_is_fine_and_told_each_time(store: Store) -> Non
     check_ledger(store)
 
 
-def test_the_same_move_after_its_note_is_gone_is_told_as_well(store: Store) -> None:
-    """A job that comes due, or back from a disabled agent, has no note any more, and no entry for that."""
+def test_repeated_move_is_recorded_after_its_note_is_gone(store: Store) -> None:
+    """A job that comes due, or returns from a disabled agent, loses its note without an event."""
     forward(store)
     job_id = put_one(store, delay=60.0)
     moved(store, job_id, first=True)
@@ -137,7 +137,7 @@ def test_move_in_every_state(store: Store, by_hand: ByHand, state: State) -> Non
 
 
 @pytest.mark.req("DP-3")
-def test_refusals(store: Store, by_hand: ByHand) -> None:
+def test_move_refuses_unknown_and_foreign_jobs(store: Store, by_hand: ByHand) -> None:
     here, elsewhere = put(store, spec(), spec(queue="mail"))
     foreign = put_one(store, tenant="acme")
     before = by_hand.contents()
@@ -162,12 +162,12 @@ def test_refusals(store: Store, by_hand: ByHand) -> None:
         {"before": "nobody"},
     ],
 )
-def test_a_place_that_makes_no_sense(place: dict[str, Any]) -> None:
+def test_invalid_positions_are_refused(place: dict[str, Any]) -> None:
     with pytest.raises(HoldfastError):
         Move.of(**place)
 
 
-def test_the_ledger_says_who_where_and_why(store: Store) -> None:
+def test_move_event_has_position_and_reason(store: Store) -> None:
     a, b = put(store, spec(), spec())
     move(store, b, before=a, reason="the auditors are here")
     last = history(store, b)[-1]
@@ -181,7 +181,7 @@ def test_the_ledger_says_who_where_and_why(store: Store) -> None:
     assert types_of(store, a) == ["enqueue"]
 
 
-def test_what_is_not_due_has_its_place_for_when_it_is(store: Store) -> None:
+def test_delayed_jobs_keep_their_position_until_due(store: Store) -> None:
     forward(store)
     a, b = put(store, spec(), spec(delay=60.0))
     put_one(store)
@@ -198,8 +198,8 @@ def test_what_is_not_due_has_its_place_for_when_it_is(store: Store) -> None:
     assert claimed(store)[:3] == [b, retried, a]
 
 
-def test_what_a_job_waits_for_is_not_forgotten(store: Store, by_hand: ByHand) -> None:
-    """The note of a job that is put off or sleeps is still needed while it waits."""
+def test_move_keeps_the_note_of_a_held_job(store: Store, by_hand: ByHand) -> None:
+    """The note of a held or sleeping job is still needed while it waits."""
     job_id = put_one(store)
     by_hand.execute('update job_state set note = \'{"held": "agent_disabled"}\' where id = :id', {"id": job_id})
     moved(store, job_id, first=True)
@@ -207,7 +207,7 @@ def test_what_a_job_waits_for_is_not_forgotten(store: Store, by_hand: ByHand) ->
     assert "agent_disabled" in str(note)
 
 
-def test_moved_and_rescheduled_in_turn(store: Store) -> None:
+def test_moves_and_reschedules_alternate(store: Store) -> None:
     forward(store)
     job_id = put_one(store)
     moved(store, job_id, first=True)
@@ -219,7 +219,7 @@ def test_moved_and_rescheduled_in_turn(store: Store) -> None:
     assert take(store).id == job_id
 
 
-def test_a_full_gap_is_numbered_anew_and_nothing_else(store: Store, by_hand: ByHand) -> None:
+def test_full_gap_is_renumbered_and_nothing_else(store: Store, by_hand: ByHand) -> None:
     ids = put(store, *(spec() for _ in range(60)))
     crowd(by_hand, ids[20:40], start=job(store, ids[20]).position)
     far = {each: job(store, each).position for each in (*ids[:5], *ids[-5:])}
@@ -234,7 +234,7 @@ def test_a_full_gap_is_numbered_anew_and_nothing_else(store: Store, by_hand: ByH
     assert claimed(store) == expected
 
 
-def test_a_full_gap_at_the_front_and_at_the_end(store: Store, by_hand: ByHand) -> None:
+def test_full_gap_at_the_front_and_at_the_end(store: Store, by_hand: ByHand) -> None:
     ids = put(store, *(spec() for _ in range(6)))
     crowd(by_hand, ids, start=-3)
     moved(store, ids[5], after=ids[0])
@@ -250,7 +250,7 @@ def test_a_full_gap_at_the_front_and_at_the_end(store: Store, by_hand: ByHand) -
     assert order_of(store) == claimed(store) == ids
 
 
-def test_jobs_in_the_same_place_stand_by_age_and_are_parted_by_a_move(store: Store, by_hand: ByHand) -> None:
+def test_equal_positions_are_ordered_by_age_and_separated_by_a_move(store: Store, by_hand: ByHand) -> None:
     ids = put(store, *(spec() for _ in range(5)))
     with unguarded(by_hand, "job_state"):
         by_hand.execute("update job_state set position = 7")
@@ -259,8 +259,8 @@ def test_jobs_in_the_same_place_stand_by_age_and_are_parted_by_a_move(store: Sto
 
 
 @pytest.mark.slow
-def test_a_thousand_moves_into_the_same_gap(store: Store, by_hand: ByHand) -> None:
-    """Each right before the same job: only the jobs around are numbered anew, not those a hundred places away."""
+def test_thousand_moves_into_the_same_gap(store: Store, by_hand: ByHand) -> None:
+    """Each right before the same job: only neighbours are renumbered, not jobs a hundred positions away."""
     ids = put(store, *(spec() for _ in range(1_200)))
     target = ids[60]
     before = {each: job(store, each).position for each in (ids[0], ids[1])}
@@ -275,7 +275,7 @@ def test_a_thousand_moves_into_the_same_gap(store: Store, by_hand: ByHand) -> No
 
 
 @pytest.mark.req("JF-1")
-def test_a_tenant_names_its_own_jobs_in_the_queue_of_all(store: Store, by_hand: ByHand) -> None:
+def test_tenant_moves_only_its_own_jobs_in_a_shared_queue(store: Store, by_hand: ByHand) -> None:
     ours = put(store, spec(), spec())
     theirs = put(store, spec(), spec(), tenant="acme")
     assert not move(store, theirs[1], first=True, tenant="acme").refused
@@ -289,7 +289,7 @@ def test_a_tenant_names_its_own_jobs_in_the_queue_of_all(store: Store, by_hand: 
 
 
 @pytest.mark.req("CX-4")
-def test_a_move_by_hand_is_told_as_well(store: Store, by_hand: ByHand) -> None:
+def test_move_by_hand_is_recorded(store: Store, by_hand: ByHand) -> None:
     job_id = put_one(store)
     by_hand.execute('update job_state set note = \'{"moved": {"to": "first"}}\' where id = :id', {"id": job_id})
     assert types_of(store, job_id) == ["enqueue", "move"]
@@ -298,13 +298,13 @@ def test_a_move_by_hand_is_told_as_well(store: Store, by_hand: ByHand) -> None:
     assert types_of(store, job_id) == ["enqueue", "move"]
 
 
-def test_before_itself_is_where_it_is(store: Store) -> None:
+def test_move_before_itself_changes_nothing(store: Store) -> None:
     a, b = put(store, spec(), spec())
     moved(store, b, before=b)
     assert order_of(store) == [a, b]
 
 
-def test_both_words_are_checked_in_one_place() -> None:
+def test_move_without_a_position_is_refused() -> None:
     with pytest.raises(InvalidSetting) as refused:
         Move.of()
     assert refused.value.code == "no_place"

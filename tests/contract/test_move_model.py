@@ -1,4 +1,4 @@
-"""Moves at random against a plain list: whatever was moved where, the queue stands as the list does (SC-2, SC-3)."""
+"""Random moves compared with a plain list: the queue has the order of the list (SC-2, SC-3)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.req("SC-2", "SC-3")
 JOBS = 9
 numbers = st.integers(0, JOBS - 1)
 levels = st.sampled_from([0, 0, 0, 1, -1])
-plays = st.one_of(
+moves = st.one_of(
     st.tuples(st.sampled_from(["first", "last"]), numbers, st.none() | levels),
     st.tuples(st.sampled_from(["before", "after"]), numbers, numbers),
     st.tuples(st.just("crowd"), st.none(), st.none()),
@@ -25,7 +25,7 @@ plays = st.one_of(
 
 
 class Lines:
-    """What must come out: a list a priority."""
+    """The expected order: one list per priority."""
 
     def __init__(self, ids: list[str]) -> None:
         self.of: dict[int, list[str]] = {-1: [], 0: list(ids), 1: []}
@@ -35,7 +35,7 @@ class Lines:
         return self.of[1] + self.of[0] + self.of[-1]
 
     def leave(self, job_id: str) -> int:
-        """Where it was."""
+        """Remove a job and return its priority."""
         (level,) = (level for level, line in self.of.items() if job_id in line)
         self.of[level].remove(job_id)
         return level
@@ -56,16 +56,16 @@ class Lines:
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-@given(played=st.lists(plays, min_size=5, max_size=30))
-def test_the_queue_stands_as_the_list_does(
-    store: Store, by_hand: ByHand, played: list[tuple[str, int | None, int | None]]
+@given(moves_made=st.lists(moves, min_size=5, max_size=30))
+def test_queue_order_equals_the_model(
+    store: Store, by_hand: ByHand, moves_made: list[tuple[str, int | None, int | None]]
 ) -> None:
     lease = open_lease(store)
-    claim(store, lease, 1000)  # what is left of the example before
+    claim(store, lease, 1000)  # jobs of the previous example
     ids = put(store, *(spec() for _ in range(JOBS)))
     lines = Lines(ids)
-    for what, number, rest in played:
-        if what == "crowd":  # no free place anywhere; below new jobs' places, as places always are
+    for what, number, rest in moves_made:
+        if what == "crowd":  # no free positions; below the positions of new jobs, as always
             for line in lines.of.values():
                 crowd(by_hand, line, start=-50)
         elif what == "enqueue":

@@ -1,4 +1,4 @@
-"""Moves at the same time as moves, claims and other operators: nobody waits for ever, nothing is lost or half moved."""
+"""Moves concurrent with moves, claims and other operators: no deadlock, no lost or half-moved job."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.support.threads import together
 pytestmark = pytest.mark.req("SC-3")
 
 
-def test_moves_into_one_gap_at_once_each_find_a_place(store: Store, by_hand: ByHand) -> None:
-    """Everybody wants to stand right before the same job, where there is no room."""
+def test_concurrent_moves_into_one_gap_all_succeed(store: Store, by_hand: ByHand) -> None:
+    """Every caller moves its job right before the same one, where no position is free."""
     ids = put(store, *(spec() for _ in range(40)))
     crowd(by_hand, ids, start=-40)
     target, others = ids[20], ids[21:37]
@@ -30,10 +30,10 @@ def test_moves_into_one_gap_at_once_each_find_a_place(store: Store, by_hand: ByH
     assert sorted(order[20:36]) == sorted(others)
     assert order[36:] == [target, *ids[37:]]
     places = [job(store, each).position for each in order]
-    assert len(set(places)) == len(places), "no two in one place"
+    assert len(set(places)) == len(places), "no two jobs share a position"
 
 
-def test_first_at_once_gives_everybody_a_place_of_their_own(store: Store) -> None:
+def test_concurrent_moves_to_first_get_distinct_positions(store: Store) -> None:
     ids = put(store, *(spec() for _ in range(12)))
     together(*(partial(move, store, each, first=True) for each in ids))
     places = [job(store, each).position for each in ids]
@@ -41,18 +41,18 @@ def test_first_at_once_gives_everybody_a_place_of_their_own(store: Store) -> Non
 
 
 @pytest.mark.slow
-def test_movers_claimers_and_cancellers_together(store: Store, by_hand: ByHand) -> None:
-    """Each side works on the same jobs in any order; whoever is refused is told why, and the ledger holds."""
+def test_concurrent_moves_claims_and_cancels(store: Store, by_hand: ByHand) -> None:
+    """All threads work on the same jobs in any order; every refusal has its reason, and the ledger is consistent."""
     ids = put(store, *(spec() for _ in range(120)))
     crowd(by_hand, ids, start=-200)
 
     def mover(seed: int) -> list[str | None]:
         choice = random.Random(seed)
-        said = []
+        reasons = []
         for _ in range(25):
             one, two = choice.sample(ids, 2)
-            said.append(move(store, one, **{choice.choice(["before", "after"]): two}).reason)
-        return said
+            reasons.append(move(store, one, **{choice.choice(["before", "after"]): two}).reason)
+        return reasons
 
     def canceller(seed: int) -> list[str | None]:
         choice = random.Random(seed)
@@ -70,14 +70,14 @@ def test_movers_claimers_and_cancellers_together(store: Store, by_hand: ByHand) 
 
     sides = [partial(mover, n) for n in range(4)] + [partial(canceller, n) for n in range(2)]
     answers = together(*sides, *(partial(claimer, f"worker-{n}") for n in range(2)))
-    assert {reason for said in answers for reason in said} <= {None, "not_waiting", "target_not_waiting"}
+    assert {reason for reasons in answers for reason in reasons} <= {None, "not_waiting", "target_not_waiting"}
     counts = store.run(store.jobs.counts("default"))
     assert set(counts) <= {State.QUEUED, State.SUCCEEDED, State.CANCELLED}
     assert sum(counts.values()) == len(ids)
 
 
-def test_nobody_sees_a_half_moved_queue(store: Store, by_hand: ByHand) -> None:
-    """While jobs are moved to and fro, whoever looks sees each of them once and the others in their order."""
+def test_readers_never_see_a_half_moved_queue(store: Store, by_hand: ByHand) -> None:
+    """While jobs are moved back and forth, a reader sees each of them once and the others in order."""
     ids = put(store, *(spec() for _ in range(12)))
     crowd(by_hand, ids, start=-100)
     mover, still = ids[0], ids[1:]
@@ -91,26 +91,26 @@ def test_nobody_sees_a_half_moved_queue(store: Store, by_hand: ByHand) -> None:
             over.set()
         return 60
 
-    def look() -> int:
-        looks = 0
+    def read() -> int:
+        reads = 0
         while not over.is_set():
             rows = by_hand.execute("select id from job_state order by priority desc, position, id")
             seen = [row[0] for row in rows]
             assert sorted(seen) == sorted(ids)
             assert [each for each in seen if each != mover] == still
-            looks += 1
-        return looks
+            reads += 1
+        return reads
 
-    moves, looks = together(move_about, look)
+    moves, reads = together(move_about, read)
     assert moves == 60
-    assert looks > 0
+    assert reads > 0
     assert types_of(store, mover).count("move") == 60
 
 
-def test_a_job_that_is_being_claimed_is_waited_for_and_refused(store: Store, by_hand: ByHand) -> None:
-    """The claim came first: the move waits for it (PostgreSQL: for the row; SQLite: for its turn to write)."""
+def test_move_of_a_job_that_is_being_claimed_waits_and_is_refused(store: Store, by_hand: ByHand) -> None:
+    """The claim came first: the move waits for its row lock."""
     if not isinstance(by_hand, PostgresByHand):
-        pytest.skip("one writer at a time: there is nothing half done to wait for")
+        pytest.skip("SQLite has one writer at a time")
     taken, other = put(store, spec(), spec())
     lease = open_lease(store)
     by_hand.begin()
@@ -127,7 +127,7 @@ def test_a_job_that_is_being_claimed_is_waited_for_and_refused(store: Store, by_
                     break
                 threading.Event().wait(0.01)
             else:
-                raise AssertionError("nobody waits")
+                raise AssertionError("the move does not wait")
         finally:
             watch.close()
             by_hand.commit()

@@ -1,4 +1,4 @@
-"""Bulk operations (DP-15): each job once, at a bounded rate, with progress that outlives whoever works on them."""
+"""Bulk operations (DP-15): each job once, at a bounded rate, with progress that survives the worker."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from tests.support.stores import (
 
 pytestmark = pytest.mark.req("DP-15")
 
-GONE = Failed("Broken", "it broke", final=True)
+DEAD = Failed("Broken", "it broke", final=True)
 
 
 class Killed(Exception):
-    """In the middle of something."""
+    """Raised in the middle of a batch."""
 
 
 def dead(store: Store, count: int, kind: str = "pay", *, tenant: str = TENANT, **fields: Any) -> list[str]:
     ids = put(store, *(spec(kind, **fields) for _ in range(count)), tenant=tenant)
     held = claim(store, open_lease(store), count)
     assert len(held) == count
-    settle(store, held, GONE)
+    settle(store, held, DEAD)
     return ids
 
 
@@ -60,21 +60,21 @@ def start(
     return store.run(store.operations.start(new, JobFilter(tenant=tenant, **wanted), "ada", tenant))
 
 
-def look(store: Store, operation: Operation) -> Operation:
-    found = store.run(store.operations.get(operation.id, operation.tenant))
-    assert found is not None
-    return found
+def current(store: Store, operation: Operation) -> Operation:
+    stored = store.run(store.operations.get(operation.id, operation.tenant))
+    assert stored is not None
+    return stored
 
 
 def work_off(store: Store, tenant: str = EVERY_TENANT) -> list[int]:
-    """All batches that are due."""
+    """Run all batches that are due; returns the size of each."""
     batches = []
     while (done := store.run(store.operations.work(tenant))) is not None:
         batches.append(done)
     return batches
 
 
-def test_all_that_match_and_no_others_are_redriven(store: Store) -> None:
+def test_redrive_handles_exactly_the_matching_jobs(store: Store) -> None:
     ids = dead(store, BATCH + 20)
     others = dead(store, 2, "repay") + dead(store, 2, tenant="b")
     assert store.run(store.operations.next()) is None
@@ -82,39 +82,39 @@ def test_all_that_match_and_no_others_are_redriven(store: Store) -> None:
     assert (started.state, started.total, started.done, started.fraction) == ("running", BATCH + 20, 0, 0.0)
     assert started.wanted == {"kind": "pay", "state": "dead_letter"}
     assert store.run(store.operations.next()) == 0
-    assert store.run(store.operations.next("b")) is None, "another tenant's"
+    assert store.run(store.operations.next("b")) is None, "it belongs to another tenant"
     assert store.run(store.operations.work("b")) is None
     assert store.run(store.operations.work()) == BATCH
-    half = look(store, started)
+    half = current(store, started)
     assert (half.done, half.state, half.created_by) == (BATCH, "running", "ada")
     assert half.fraction == pytest.approx(BATCH / (BATCH + 20))
     assert work_off(store) == [20]
-    over = look(store, started)
-    assert (over.state, over.done, over.refused, over.fraction) == ("done", BATCH + 20, 0, 1.0)
-    assert over.finished_at is not None
+    ended = current(store, started)
+    assert (ended.state, ended.done, ended.refused, ended.fraction) == ("done", BATCH + 20, 0, 1.0)
+    assert ended.finished_at is not None
     assert {state_of(store, each) for each in ids} == {State.QUEUED}
     assert {state_of(store, each) for each in others} == {State.DEAD_LETTER}
     event = history(store, ids[0])[-1]
     assert (event.type, event.actor, event.meta) == ("redrive", "ada", {"operation": started.id, "max_attempts": 7})
-    assert store.run(store.operations.list(TENANT)) == [over]
+    assert store.run(store.operations.list(TENANT)) == [ended]
     assert store.run(store.operations.list(TENANT, running=True)) == []
     assert store.run(store.operations.list("b")) == []
 
 
-def test_what_dies_again_meanwhile_is_not_redriven_again(store: Store) -> None:
+def test_job_that_fails_again_is_not_redriven_twice(store: Store) -> None:
     ids = dead(store, BATCH + 1)
     started = start(store)
     assert store.run(store.operations.work()) == BATCH
     held = claim(store, open_lease(store), BATCH)
-    settle(store, held, GONE)
+    settle(store, held, DEAD)
     later = dead(store, 1)
     assert work_off(store) == [1]
-    assert look(store, started).state == "done"
+    assert current(store, started).state == "done"
     assert sorted(types_of(store, each).count("redrive") for each in ids) == [1] * len(ids)
-    assert state_of(store, later[0]) is State.DEAD_LETTER, "it was not there when the operation began"
+    assert state_of(store, later[0]) is State.DEAD_LETTER, "it did not exist when the operation started"
 
 
-def test_filters_a_group_a_span_and_every_tenant(store: Store) -> None:
+def test_operation_filters(store: Store) -> None:
     (old,) = dead(store, 1, tags=("x",), agent="a1")
     before = store.run(store.clock.now())
     (group,) = {store.run(store.dead_letters.group_of(old, TENANT))}
@@ -126,7 +126,7 @@ def test_filters_a_group_a_span_and_every_tenant(store: Store) -> None:
     assert start(store, until=before + timedelta(days=1), agent="a1", queue="default", tag="x").total == 1
     assert sum(work_off(store)) == 1
     assert state_of(store, old) is State.QUEUED
-    settle(store, claim(store, open_lease(store), 1), GONE)
+    settle(store, claim(store, open_lease(store), 1), DEAD)
     assert start(store, "discard", fingerprint=group.fingerprint).total == 1
     work_off(store)
     assert state_of(store, old) is State.CANCELLED
@@ -138,25 +138,25 @@ def test_filters_a_group_a_span_and_every_tenant(store: Store) -> None:
     assert (state_of(store, elsewhere), state_of(store, other)) == (State.QUEUED, State.QUEUED)
 
 
-def test_a_rate_is_kept_whoever_works(store: Store) -> None:
+def test_rate_bounds_all_workers_together(store: Store) -> None:
     forward(store)
     dead(store, 7)
     start(store, how={"rate": 2})
     slow = start(store, "cancel", kind="nothing", how={"rate": 0.5})
     assert slow.batch == 1
-    assert sorted(work_off(store)) == [0, 2], "a second's worth, and the empty one"
+    assert sorted(work_off(store)) == [0, 2], "one second's worth, and the empty operation"
     assert store.run(store.operations.next()) == pytest.approx(1)
     forward(store, 0.9)
     assert work_off(store) == []
     forward(store, 0.1)
     assert work_off(store) == [2]
     forward(store, 60)
-    assert work_off(store) == [2], "what was missed is not made up for"
+    assert work_off(store) == [2], "missed capacity is not made up for"
     forward(store, 1)
     assert work_off(store) == [1]
 
 
-def test_cancelling_ends_it_between_batches_and_is_told(store: Store) -> None:
+def test_cancelled_operation_stops_and_is_recorded(store: Store) -> None:
     ids = dead(store, 3)
     started = start(store, how={"rate": 1})
     assert store.run(store.operations.work()) == 1
@@ -164,8 +164,8 @@ def test_cancelling_ends_it_between_batches_and_is_told(store: Store) -> None:
     assert store.run(store.operations.cancel(started.id, "too early", "bob", TENANT))
     forward(store, 100)
     assert work_off(store) == []
-    over = look(store, started)
-    assert (over.state, over.cancelled_by, over.cancelled_reason, over.done) == ("cancelled", "bob", "too early", 1)
+    ended = current(store, started)
+    assert (ended.state, ended.cancelled_by, ended.cancelled_reason, ended.done) == ("cancelled", "bob", "too early", 1)
     assert not store.run(store.operations.cancel(started.id, None, "bob", TENANT))
     (group,) = store.run(store.dead_letters.groups(GroupFilter(tenant=TENANT)))
     store.run(store.dead_letters.note(group.fingerprint, "known", "carol", TENANT))
@@ -178,7 +178,7 @@ def test_cancelling_ends_it_between_batches_and_is_told(store: Store) -> None:
     assert [state_of(store, each) for each in ids].count(State.DEAD_LETTER) == 2
 
 
-def test_active_jobs_are_cancelled_and_finished_ones_passed_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bulk_cancel_skips_finished_jobs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters, "WINDOW", 5)
     waiting = put(store, *(spec("pay") for _ in range(3)))
     ended = put(store, *(spec("pay", priority=9) for _ in range(9)))
@@ -187,8 +187,8 @@ def test_active_jobs_are_cancelled_and_finished_ones_passed_over(store: Store, m
     started = start(store, "cancel", kind="pay")
     assert started.total == 3
     assert sum(work_off(store)) == 3
-    assert (look(store, started).done, look(store, started).refused) == (3, 0)
-    assert {state_of(store, each) for each in waiting} == {State.CANCELLED}, "the one that runs, too"
+    assert (current(store, started).done, current(store, started).refused) == (3, 0)
+    assert {state_of(store, each) for each in waiting} == {State.CANCELLED}, "also the running one"
     assert {state_of(store, each) for each in ended} == {State.SUCCEEDED}
     put_one(store, "pay")
     assert start(store, "cancel", state=State.QUEUED).total == 1
@@ -197,8 +197,8 @@ def test_active_jobs_are_cancelled_and_finished_ones_passed_over(store: Store, m
             start(store, operation, state=state)
 
 
-def test_a_batch_that_is_not_committed_has_not_been(store: Store) -> None:
-    """As a worker that is killed leaves it: all statements of a batch but the commit."""
+def test_uncommitted_batch_leaves_no_trace(store: Store) -> None:
+    """All statements of a batch except the commit, as a killed worker leaves it."""
     ids = dead(store, 3)
     started = start(store, "discard")
     with suppress(Killed), store.transaction() as connection:
@@ -208,12 +208,12 @@ def test_a_batch_that_is_not_committed_has_not_been(store: Store) -> None:
 
         assert drive(store.operations.work().start(), execute) == 3
         raise Killed
-    assert look(store, started) == started
+    assert current(store, started) == started
     assert {state_of(store, each) for each in ids} == {State.DEAD_LETTER}
     assert work_off(store) == [3]
 
 
-def test_many_who_work_at_once_do_each_job_once(store_url: str, store: Store) -> None:
+def test_concurrent_workers_handle_each_job_once(store_url: str, store: Store) -> None:
     ids = dead(store, 60)
     started = [start(store, how={"rate": 1_000_000}), start(store, "discard")]
     begin = threading.Barrier(3)
@@ -226,9 +226,9 @@ def test_many_who_work_at_once_do_each_job_once(store_url: str, store: Store) ->
     with ThreadPoolExecutor(3) as pool:
         handled = sum(pool.map(worker, range(3)))
     work_off(store)
-    over = [look(store, each) for each in started]
-    assert [each.state for each in over] == ["done", "done"]
-    assert sum(each.done for each in over) == 60
+    ended = [current(store, each) for each in started]
+    assert [each.state for each in ended] == ["done", "done"]
+    assert sum(each.done for each in ended) == 60
     assert handled >= 60
     resolved = [sum(operation in ("redrive", "discard") for operation in types_of(store, each)) for each in ids]
     assert resolved == [1] * 60

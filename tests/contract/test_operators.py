@@ -1,4 +1,4 @@
-"""What people do to jobs: cancel, redrive, discard. A refusal is an answer, one for each id, in order (DP-3)."""
+"""Operator actions: cancel, redrive, discard. A refusal is a result, one per id, in order (DP-3)."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_cancel_in_every_state(store: Store, by_hand: ByHand, state: State) -> N
     (verdict,) = operate(store, "cancel", job_id, reason="changed my mind")
     if state.active:
         assert verdict == Verdict(job_id, S.CANCELLED, False, None)
-        found = job(store, job_id)
-        assert (found.state, found.finished_at, found.due_at) == (S.CANCELLED, now, None)
+        stored = job(store, job_id)
+        assert (stored.state, stored.finished_at, stored.due_at) == (S.CANCELLED, now, None)
         last = history(store, job_id)[-1]
         assert (last.type, last.actor, last.meta) == ("cancel", "ada", {"reason": "changed my mind"})
     else:
@@ -63,9 +63,9 @@ def test_redrive_in_every_state(store: Store, by_hand: ByHand, state: State) -> 
     (verdict,) = operate(store, "redrive", job_id, reason="the bug is fixed")
     if state == S.DEAD_LETTER:
         assert verdict == Verdict(job_id, S.QUEUED, False, None)
-        found = job(store, job_id)
-        assert (found.state, found.retries, found.crashes, found.finished_at) == (S.QUEUED, 0, 0, None)
-        assert (found.error_code, found.error_message, found.due_at) == (None, None, None)
+        stored = job(store, job_id)
+        assert (stored.state, stored.retries, stored.crashes, stored.finished_at) == (S.QUEUED, 0, 0, None)
+        assert (stored.error_code, stored.error_message, stored.due_at) == (None, None, None)
         last = history(store, job_id)[-1]
         assert (last.type, last.actor, last.meta) == ("redrive", "ada", {"reason": "the bug is fixed"})
     else:
@@ -81,8 +81,8 @@ def test_discard_in_every_state(store: Store, by_hand: ByHand, state: State) -> 
     (verdict,) = operate(store, "discard", job_id, reason="a test order")
     if state == S.DEAD_LETTER:
         assert verdict == Verdict(job_id, S.CANCELLED, False, None)
-        found = job(store, job_id)
-        assert (found.state, found.error_code) == (S.CANCELLED, "broken")
+        stored = job(store, job_id)
+        assert (stored.state, stored.error_code) == (S.CANCELLED, "broken")
         last = history(store, job_id)[-1]
         assert (last.type, last.actor, last.meta) == ("discard", "ada", {"reason": "a test order"})
     else:
@@ -92,14 +92,14 @@ def test_discard_in_every_state(store: Store, by_hand: ByHand, state: State) -> 
 
 @pytest.mark.req("DP-15")
 @pytest.mark.parametrize("reason", [None, "", "  ", "\n\t"])
-def test_a_discard_needs_a_reason(store: Store, by_hand: ByHand, reason: str | None) -> None:
+def test_discard_requires_a_reason(store: Store, by_hand: ByHand, reason: str | None) -> None:
     job_id = bring(store, by_hand, S.DEAD_LETTER).id
     assert operate(store, "discard", job_id, reason=reason) == [Verdict(job_id, None, True, "reason_required")]
     assert state_of(store, job_id) == S.DEAD_LETTER
 
 
 @pytest.mark.req("DP-15", "CX-9")
-def test_a_redriven_job_has_all_its_tries_again(store: Store) -> None:
+def test_redriven_job_has_all_its_attempts_again(store: Store) -> None:
     job_id = put_one(store)
     work(store, FINAL)
     operate(store, "redrive", job_id)
@@ -109,7 +109,7 @@ def test_a_redriven_job_has_all_its_tries_again(store: Store) -> None:
 
 
 @pytest.mark.req("DP-3")
-def test_one_answer_for_each_id_in_the_order_asked(store: Store) -> None:
+def test_results_are_per_id_in_the_given_order(store: Store) -> None:
     first, second = put(store, spec(), spec())
     work(store)
     unknown = new_id()
@@ -125,18 +125,18 @@ def test_one_answer_for_each_id_in_the_order_asked(store: Store) -> None:
 
 @pytest.mark.req("JF-1", "DP-3")
 @pytest.mark.parametrize("operation", ["cancel", "redrive", "discard"])
-def test_a_job_of_another_tenant_is_not_found(store: Store, by_hand: ByHand, operation: OperatorAction) -> None:
+def test_job_of_another_tenant_is_not_found(store: Store, by_hand: ByHand, operation: OperatorAction) -> None:
     job_id = bring(store, by_hand, S.QUEUED if operation == "cancel" else S.DEAD_LETTER).id
     before = by_hand.contents()
     verdicts = operate(store, operation, job_id, reason="mine now", tenant="acme")
     assert verdicts == [Verdict(job_id, None, True, "not_found")]
     assert by_hand.contents() == before
-    (verdict,) = operate(store, operation, job_id, reason="for everybody", tenant="*")
+    (verdict,) = operate(store, operation, job_id, reason="for every tenant", tenant="*")
     assert not verdict.refused
 
 
 @pytest.mark.req("CX-11")
-def test_what_was_settled_before_a_cancel_stays_settled(store: Store) -> None:
+def test_cancel_after_a_settlement_is_refused(store: Store) -> None:
     put_one(store)
     claimed = take(store)
     settle(store, claimed)
@@ -145,7 +145,7 @@ def test_what_was_settled_before_a_cancel_stays_settled(store: Store) -> None:
 
 
 @pytest.mark.req("CX-11")
-def test_a_cancelled_job_is_out_of_the_queue(store: Store) -> None:
+def test_cancelled_job_is_not_claimed(store: Store) -> None:
     first, second = put(store, spec(), spec(delay=5))
     operate(store, "cancel", first, second)
     forward(store, 60)

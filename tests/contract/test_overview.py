@@ -50,12 +50,12 @@ def test_counts_by_state(store: Store, by_hand: ByHand) -> None:
 
 
 @pytest.mark.req("DP-19")
-def test_an_empty_store_is_well(store: Store) -> None:
+def test_empty_store_is_healthy(store: Store) -> None:
     assert health(store) == Health(0, 0, 0, 0, None, 0, (), "ok")
 
 
 @pytest.mark.req("DP-19")
-def test_health_counts_what_there_is(store: Store) -> None:
+def test_health_counts_jobs_and_leases(store: Store) -> None:
     forward(store)
     put(store, *(spec(f"kind-{n % 2}") for n in range(7)), spec(delay=10), spec("late", delay=20))
     work(store, FINAL)
@@ -64,16 +64,16 @@ def test_health_counts_what_there_is(store: Store) -> None:
     claim(store, lease)
     claim(store, lease, begin=False)
     forward(store, 5)
-    found = health(store)
-    assert (found.backlog, found.scheduled, found.in_progress, found.dead_letter_open) == (3, 3, 2, 1)
-    assert (found.oldest_queued_age_s, found.waiting_kinds) == (5.0, ("kind-0", "kind-1"))
-    assert found.lease_active == 3
-    assert (found.verdict, [each.code for each in found.reasons]) == ("warn", ["dead_letters"])
+    result = health(store)
+    assert (result.backlog, result.scheduled, result.in_progress, result.dead_letter_open) == (3, 3, 2, 1)
+    assert (result.oldest_queued_age_s, result.waiting_kinds) == (5.0, ("kind-0", "kind-1"))
+    assert result.lease_active == 3
+    assert (result.verdict, [each.code for each in result.reasons]) == ("warn", ["dead_letters"])
 
 
 @pytest.mark.req("DP-19")
-def test_a_job_waits_since_it_may_be_begun(store: Store) -> None:
-    """Not since it was made: one that slept for a day, or was for later, has waited for nobody."""
+def test_queue_age_counts_from_when_a_job_may_start(store: Store) -> None:
+    """Time before a job may start does not count: neither a delay nor a snooze."""
     forward(store)
     put_one(store, delay=1000)
     forward(store, 1000)
@@ -87,7 +87,7 @@ def test_a_job_waits_since_it_may_be_begun(store: Store) -> None:
 
 
 @pytest.mark.req("DP-19")
-def test_jobs_without_a_worker_want_attention(store: Store) -> None:
+def test_health_reports_jobs_without_a_worker(store: Store) -> None:
     forward(store)
     put_one(store)
     assert health(store).verdict == "warn"
@@ -104,7 +104,7 @@ def test_jobs_without_a_worker_want_attention(store: Store) -> None:
 
 
 @pytest.mark.req("DP-19")
-def test_only_live_leases_count(store: Store) -> None:
+def test_health_counts_live_leases_only(store: Store) -> None:
     forward(store)
     open_lease(store, ttl=10)
     ended = open_lease(store, ttl=1000)
@@ -116,7 +116,7 @@ def test_only_live_leases_count(store: Store) -> None:
 
 
 @pytest.mark.req("DP-19", "JF-1")
-def test_a_worker_for_every_tenant_counts_for_each(store: Store) -> None:
+def test_worker_for_every_tenant_counts_for_each_tenant(store: Store) -> None:
     for tenant in ("acme", "umbrella"):
         put_one(store, tenant=tenant)
     open_lease(store, tenant="*")
@@ -127,7 +127,7 @@ def test_a_worker_for_every_tenant_counts_for_each(store: Store) -> None:
 
 
 def asks(store: Store, *, tenant: str = "default", **options: Any) -> str:
-    """A job that waits for people; answers the approval's id."""
+    """A job that waits for approval; returns the approval's id."""
     approval_id = new_id()
     put_one(store, tenant=tenant)
     approval = Question(**({"summary": "May it?"} | options)).to_json(approval_id, "may", None)
@@ -141,7 +141,7 @@ def asks(store: Store, *, tenant: str = "default", **options: Any) -> str:
 
 
 @pytest.mark.req("DP-19", "CX-5")
-def test_health_counts_what_waits_for_people(store: Store) -> None:
+def test_health_counts_open_approvals(store: Store) -> None:
     forward(store)
     first, theirs = asks(store), asks(store, tenant="acme")
     forward(store, 40)
@@ -157,27 +157,27 @@ def test_health_counts_what_waits_for_people(store: Store) -> None:
 
 
 @pytest.mark.req("CX-5", "CX-7")
-def test_a_approval_says_how_many_have_approved(store: Store) -> None:
+def test_approval_counts_its_votes(store: Store) -> None:
     approval_id = asks(store, quorum=3)
 
-    def found() -> list[tuple[int, int]]:
+    def result() -> list[tuple[int, int]]:
         read = [
             store.run(store.approvals.get(approval_id, "default")),
             *store.run(store.approvals.list(ApprovalFilter(tenant="*"))),
         ]
         return [(approval.approvals, approval.missing) for approval in read if approval is not None]
 
-    assert found() == [(0, 3)] * 2
+    assert result() == [(0, 3)] * 2
     for person in ("ada", "bob"):
         store.run(store.approvals.decide(approval_id, Ballot("approve", person, "tests"), "default"))
-    assert found() == [(2, 1)] * 2
+    assert result() == [(2, 1)] * 2
     store.run(store.approvals.decide(approval_id, Ballot("deny", "eve", "tests"), "default"))
-    assert found() == [(2, 0)]
+    assert result() == [(2, 0)]
 
 
 @pytest.mark.req("CX-14", "HF-6")
-def test_the_notes_of_a_page(store: Store) -> None:
-    share(store)  # the order of the queue, whichever tenant
+def test_notes_of_a_page_of_jobs(store: Store) -> None:
+    share(store)  # the order of the queue, without fair shares between tenants
     queued = put_one(store)
     store.run(store.jobs.operate("cancel", [queued], "not now", "ada", "default"))
     put_one(store, tenant="acme")
@@ -214,10 +214,10 @@ def test_attempts_are_read_from_the_ledger(store: Store) -> None:
 
 
 @pytest.mark.req("SC-5")
-def test_each_end_has_its_outcome(store: Store) -> None:
+def test_every_end_of_an_attempt_has_its_outcome(store: Store) -> None:
     forward(store)
     ends = {"succeeded": None, "failed": BROKEN, "suspended": LATER, "cancelled": None, "crashed": None}
-    found = {}
+    result = {}
     for outcome, how in ends.items():
         job_id = put_one(store)
         claimed = take(store)
@@ -231,12 +231,12 @@ def test_each_end_has_its_outcome(store: Store) -> None:
         else:
             settle(store, claimed, how)
         (attempt,) = store.run(store.jobs.attempts(job_id, "default"))
-        found[outcome] = attempt.outcome
-    assert found == {outcome: outcome for outcome in ends}
+        result[outcome] = attempt.outcome
+    assert result == {outcome: outcome for outcome in ends}
 
 
 @pytest.mark.req("SC-5")
-def test_what_was_held_and_handed_back_is_no_attempt(store: Store) -> None:
+def test_released_claim_is_no_attempt(store: Store) -> None:
     job_id = put_one(store)
     lease = open_lease(store)
     claim(store, lease, begin=False)

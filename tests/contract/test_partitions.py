@@ -1,5 +1,6 @@
-"""Purging a whole partition of the ledger: the same jobs go as by rows, the chain of seals proves it, and nothing that
-has to stay goes with them."""
+"""Purging a whole partition of the ledger removes the same jobs as purging rows, is proven by the chain of seals, and
+removes nothing that must stay.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from tests.support.stores import (
 
 DAY = 86_400.0
 MANY = 1_050  # a partition with fewer jobs is purged by rows
-OUTSIDE = "01900000-0000-7000-8000-000000000001"  # of a time that no partition is for
+OUTSIDE = "01900000-0000-7000-8000-000000000001"  # a time without a partition
 on_postgres = pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
 
 pytestmark = pytest.mark.req("CX-18", "DP-16")
@@ -48,7 +49,7 @@ def finish(store: Store, count: int = MANY, **fields: Any) -> list[str]:
 
 
 def partitions(by_hand: ByHand) -> list[tuple[Any, ...]]:
-    """Name and announcement, oldest first."""
+    """Name and announcement of each partition, oldest first."""
     return by_hand.execute("select name, announced from event_partition order by low")
 
 
@@ -57,7 +58,7 @@ def count(by_hand: ByHand, table: str) -> int:
 
 
 def announce(store: Store, by_hand: ByHand) -> int:
-    """Jobs that are due, all sealed and read, and the purge of their partition announced; the announcement's number."""
+    """Make jobs due, sealed and read, and announce the purge of their partition; returns the announcement's number."""
     keep(store, purge="30d")
     seal(store)
     forward(store, 80 * DAY)
@@ -65,14 +66,14 @@ def announce(store: Store, by_hand: ByHand) -> int:
         pass
     for _ in range(5):
         store.run(store.retention.sweep())
-        if found := [number for _, number in partitions(by_hand) if number is not None]:
-            return int(found[0])
+        if result := [number for _, number in partitions(by_hand) if number is not None]:
+            return int(result[0])
     raise AssertionError("not announced")
 
 
 @pytest.mark.slow
-def test_all_that_is_due_goes_and_the_rest_stays(store: Store, by_hand: ByHand) -> None:
-    """With results, keys and tags; not: a dead letter, a queued job, another policy's kind. The seals hold."""
+def test_purge_removes_due_jobs_only(store: Store, by_hand: ByHand) -> None:
+    """Results, keys and tags are purged too; a dead letter, a queued job and a kind with another policy stay."""
     lease = open_lease(store, ttl=3600)
     (dead,) = put(store, spec())
     settle(store, claim(store, lease), FINAL)
@@ -88,7 +89,7 @@ def test_all_that_is_due_goes_and_the_rest_stays(store: Store, by_hand: ByHand) 
     stays = {dead: State.DEAD_LETTER, other: State.SUCCEEDED, waiting: State.QUEUED}
     seal(store)
     purged = sweep(store)["purge"]
-    stays[put_one(store, id=OUTSIDE)] = State.QUEUED  # the newest row of SQLite's ledger has to stay
+    stays[put_one(store, id=OUTSIDE)] = State.QUEUED  # the newest row of SQLite's ledger stays
     before = {each: history(store, each) for each in stays}
     for _ in range(2):
         seal(store)
@@ -111,7 +112,7 @@ def test_all_that_is_due_goes_and_the_rest_stays(store: Store, by_hand: ByHand) 
 
 
 @on_postgres
-def test_the_files_shrink_and_an_empty_partition_is_dropped(store: Store, by_hand: ByHand) -> None:
+def test_purge_truncates_and_drops_an_empty_partition(store: Store, by_hand: ByHand) -> None:
     finish(store)
     name = partitions(by_hand)[0][0]
     pages = f"select pg_relation_size('holdfast.{name}'), (select reltuples from pg_class where relname = '{name}')"
@@ -124,12 +125,12 @@ def test_the_files_shrink_and_an_empty_partition_is_dropped(store: Store, by_han
     number = announce(store, by_hand)
     assert by_hand.execute(pages)[0][0] > 100_000
     assert sweep(store)["purge"] == 0, "the announcement is not sealed"
-    events = count(by_hand, "event")  # some were cleaned by rows while the consumer was behind
+    events = count(by_hand, "event")  # some jobs were cleaned by rows while the consumer lagged
     seal(store)
     assert sweep(store)["purge"] == MANY
     assert by_hand.execute(pages)[0][0] == 0
-    ((told,),) = by_hand.execute("select changed from action where type = 'purge'")
-    assert (told["announced"], told["count"]) == (number, events)
+    ((changed,),) = by_hand.execute("select changed from action where type = 'purge'")
+    assert (changed["announced"], changed["count"]) == (number, events)
     forward(store, 120)
     sweep(store)
     assert name not in [each for each, _ in partitions(by_hand)]
@@ -139,7 +140,7 @@ def test_the_files_shrink_and_an_empty_partition_is_dropped(store: Store, by_han
 
 @on_postgres
 @pytest.mark.parametrize("change", ["a policy", "a retry", "a new job"])
-def test_nothing_goes_if_something_changed_since_the_announcement(store: Store, by_hand: ByHand, change: str) -> None:
+def test_purge_is_withdrawn_if_anything_changed_since(store: Store, by_hand: ByHand, change: str) -> None:
     ids = finish(store)
     announce(store, by_hand)
     seal(store)
@@ -163,8 +164,8 @@ def test_nothing_goes_if_something_changed_since_the_announcement(store: Store, 
 
 @pytest.mark.slow
 @on_postgres
-def test_a_purge_waits_for_whoever_reads_the_partition(store: Store, by_hand: ByHand, store_url: str) -> None:
-    """A backup, say. Workers are not held up, and the purge is tried again."""
+def test_purge_waits_for_readers_of_the_partition(store: Store, by_hand: ByHand, store_url: str) -> None:
+    """A backup, for example. Workers are not blocked, and the purge is tried again."""
     finish(store)
     announce(store, by_hand)
     seal(store)
@@ -179,7 +180,7 @@ def test_a_purge_waits_for_whoever_reads_the_partition(store: Store, by_hand: By
 
 
 @on_postgres
-def test_jobs_without_a_partition_work_and_go_by_rows(store: Store, by_hand: ByHand) -> None:
+def test_jobs_without_a_partition_are_purged_by_rows(store: Store, by_hand: ByHand) -> None:
     put_one(store, id=OUTSIDE)
     lease = open_lease(store)
     settle(store, claim(store, lease))
@@ -192,7 +193,7 @@ def test_jobs_without_a_partition_work_and_go_by_rows(store: Store, by_hand: ByH
 
 
 @on_postgres
-def test_partitions_follow_the_policy_and_are_ready_before_their_time(store: Store, by_hand: ByHand) -> None:
+def test_partitions_follow_the_policy_and_exist_in_advance(store: Store, by_hand: ByHand) -> None:
     def spans() -> list[float]:
         text = "select extract(epoch from time_of(high) - time_of(low)) from event_partition order by low"
         return [float(row[0]) / DAY for row in by_hand.execute(text)]
@@ -204,7 +205,7 @@ def test_partitions_follow_the_policy_and_are_ready_before_their_time(store: Sto
     assert spans()[-1] == 1
     ((ahead,),) = by_hand.execute("select max(time_of(high)) >= clock_now() + interval '1 day' from event_partition")
     assert ahead
-    for _ in range(3):  # twice makes no more
+    for _ in range(3):  # a repeated sweep creates no more partitions
         forward(store, 700)
         sweep(store)
     assert len(spans()) <= 4
@@ -215,7 +216,7 @@ def test_partitions_follow_the_policy_and_are_ready_before_their_time(store: Sto
 
 
 @on_postgres
-def test_partitions_and_their_list_are_guarded(store: Store, by_hand: ByHand) -> None:
+def test_partitions_cannot_be_changed_by_hand(store: Store, by_hand: ByHand) -> None:
     (job_id,) = finish(store, 1)
     name = partitions(by_hand)[0][0]
     for statement in (
@@ -239,14 +240,14 @@ def test_partitions_and_their_list_are_guarded(store: Store, by_hand: ByHand) ->
 
 @on_postgres
 @pytest.mark.req("HF-4")
-@pytest.mark.parametrize("told", ["of no announcement", "sealed together", "withdrawn", "of other events"])
-def test_a_forged_purge_of_a_partition_is_found(store: Store, by_hand: ByHand, told: str) -> None:
+@pytest.mark.parametrize("forgery", ["without announcement", "sealed together", "withdrawn", "other events"])
+def test_forged_purge_of_a_partition_is_detected(store: Store, by_hand: ByHand, forgery: str) -> None:
     ids = finish(store, 3)
     seal(store)
     numbers = [event.seq for event in history(store, ids[0])]
     written = (
         "insert into action (tenant, at, actor, type, subject, name, changed, first_seq, last_seq)"
-        " values (:tenant, (select now from present), (select actor from present), :type, 'ledger', 'p', :told,"
+        " values (:tenant, (select now from present), (select actor from present), :type, 'ledger', 'p', :changed,"
         " :low, :high)"
         " returning seq"
     )
@@ -256,33 +257,33 @@ def test_a_forged_purge_of_a_partition_is_found(store: Store, by_hand: ByHand, t
         values = {
             "tenant": "default" if span else "*",
             "type": type,
-            "told": json.dumps(changed),
+            "changed": json.dumps(changed),
             "low": low,
             "high": high,
         }
         return int(by_hand.execute(written, values)[0][0])
 
     number = 999
-    if told != "of no announcement":
-        events = numbers[1:] if told == "of other events" else numbers
+    if forgery != "without announcement":
+        events = numbers[1:] if forgery == "other events" else numbers
         number = write("announce", {"events": ",".join(map(str, events))})
-        if told == "withdrawn":
+        if forgery == "withdrawn":
             write("withdraw", {"announced": number})
-        if told != "sealed together":
+        if forgery != "sealed together":
             seal(store)
     write("purge", {"announced": number, "count": 3, "through": numbers[-1]}, numbers[0], numbers[-1])
     with unguarded(by_hand, "event", "job", "job_state"):
         for table, column in (("job_state", "id"), ("job", "id"), ("event", "job_id")):
             by_hand.execute(f"delete from {table} where {column} = :id", {"id": ids[0]})
     for _ in range(2):
-        found = {(flaw.kind, flaw.what) for flaw in verify(store).flaws}
-        assert (("deleted", "event") if told == "of other events" else ("forged", "action")) in found
+        result = {(flaw.kind, flaw.what) for flaw in verify(store).flaws}
+        assert (("deleted", "event") if forgery == "other events" else ("forged", "action")) in result
         seal(store)
 
 
 @on_postgres
 @pytest.mark.req("HF-4")
-def test_a_second_event_with_a_number_that_is_taken_is_found(store: Store, by_hand: ByHand) -> None:
+def test_event_with_a_duplicate_number_is_detected(store: Store, by_hand: ByHand) -> None:
     first, second = finish(store, 2)
     seal(store)
     with unguarded(by_hand, "event"):

@@ -1,4 +1,4 @@
-"""Pausing (DP-18): nothing of what is paused is begun, a system that is off touches nothing, and all comes back."""
+"""Pauses (DP-18): paused jobs do not start, a paused system changes nothing, and every job returns."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ pytestmark = pytest.mark.req("DP-18")
 QUEUES = ("default", "mail")
 
 
-def test_nothing_of_what_is_paused_is_begun_and_all_of_it_comes_back_in_its_order(store: Store) -> None:
-    """Each scope in turn, of everybody and of one tenant."""
+def test_paused_jobs_do_not_start_and_return_in_order(store: Store) -> None:
+    """Each scope in sequence, for all tenants and for one."""
     lease = open_lease(store, ttl=1e6)
     jobs = [
         spec("pay", queue="mail"),
@@ -87,7 +87,7 @@ def test_nothing_of_what_is_paused_is_begun_and_all_of_it_comes_back_in_its_orde
     assert {state_of(store, each) for each in mine + theirs} == {State.SUCCEEDED}
 
 
-def test_a_claim_for_one_tenant_heeds_its_own_and_everybodys(store: Store) -> None:
+def test_claim_of_one_tenant_respects_its_own_and_global_pauses(store: Store) -> None:
     put_one(store, "pay", tenant="acme")
     lease = open_lease(store, tenant="acme")
     for what in ({"everything": True}, {"tenant": "acme"}, {"kind": "pay", "tenant": "acme"}, {"queue": "default"}):
@@ -99,8 +99,8 @@ def test_a_claim_for_one_tenant_heeds_its_own_and_everybodys(store: Store) -> No
     assert len(claim(store, lease, tenant="acme")) == 1
 
 
-def test_what_is_paused_at_the_head_is_walked_past_once(store: Store, by_hand: ByHand) -> None:
-    """A claim parks what it comes by, so that the next one does not; the rest of the queue is reached meanwhile."""
+def test_paused_jobs_at_the_head_are_skipped_once(store: Store, by_hand: ByHand) -> None:
+    """A claim parks paused jobs, so that the next claim skips them and reaches the rest of the queue."""
     put(store, *(spec("pay") for _ in range(700)))
     other = put_one(store, "other")
     pause(store, kind="pay")
@@ -113,12 +113,12 @@ def test_what_is_paused_at_the_head_is_walked_past_once(store: Store, by_hand: B
     store.run(store.limits.set(Rule("kind", "full", 0), "ada", "*"))
     put_one(store, "full")
     assert claim(store, lease, 5) == []
-    assert store.run(store.limits.attend()) == 0, "it stays so as long as it is paused"
+    assert store.run(store.limits.attend()) == 0, "it stays parked while it is paused"
     resume(store, kind="pay")
     assert len(claim(store, lease, 1000)) == 700
 
 
-def test_it_comes_back_by_itself(store: Store) -> None:
+def test_pause_ends_at_its_time(store: Store) -> None:
     now = forward(store)
     waiting = put(store, spec("pay"), spec("pay", queue="mail"))
     lease = open_lease(store, ttl=1e6)
@@ -127,14 +127,14 @@ def test_it_comes_back_by_itself(store: Store) -> None:
     assert (made.since, made.until, made.set_by) == (now, now + timedelta(seconds=90), "ada")
     assert claim(store, lease, 9, queues=QUEUES) == []
     forward(store, 60)
-    assert paused(store) == ["queue mail"], "it is over from that moment on"
+    assert paused(store) == ["queue mail"], "the other pause has ended"
     assert store.run(store.limits.attend()) >= 1
     assert [each.id for each in claim(store, lease, 9, queues=QUEUES)] == [waiting[0]]
     forward(store, 30)
-    assert [each.id for each in claim(store, lease, 9, queues=QUEUES)] == [waiting[1]], "also where nobody was parked"
+    assert [each.id for each in claim(store, lease, 9, queues=QUEUES)] == [waiting[1]], "also if nothing was parked"
 
 
-def test_pausing_again_changes_what_is_said_and_not_since_when(store: Store) -> None:
+def test_pausing_again_keeps_the_start_time(store: Store) -> None:
     now = forward(store)
     pause(store, "first", kind="pay", until=60.0)
     forward(store, 5)
@@ -144,9 +144,7 @@ def test_pausing_again_changes_what_is_said_and_not_since_when(store: Store) -> 
     assert store.run(store.pauses.list("default")) == [again]
 
 
-def test_a_system_that_is_off_refuses_jobs_and_touches_nothing_while_what_runs_may_end(
-    store: Store, by_hand: ByHand
-) -> None:
+def test_paused_system_changes_nothing_and_lets_running_jobs_end(store: Store, by_hand: ByHand) -> None:
     forward(store)
     held = [take_one(store, retry=tries(3)) for _ in range(3)]
     put_one(store, delay=10)
@@ -177,7 +175,7 @@ def test_a_system_that_is_off_refuses_jobs_and_touches_nothing_while_what_runs_m
     assert not store.run(store.retention.sweep()).more
     assert store.run(store.operations.next()) is None
     assert by_hand.contents() == before
-    # What runs may end, in each way there is: also by another try, and by asking people.
+    # Running jobs may end in every way: also by a retry, and by requesting approval.
     assert settle(store, held[0]) == []
     assert settle(store, held[1], Failed("broken", "it broke")) == []
     ask = asks(held[2], new_id(), entry(1, '"done"'), n=2, notify="tell")
@@ -198,7 +196,7 @@ def take_one(store: Store, **fields: Any) -> Claim:
     return take(store)
 
 
-def test_retries_that_are_new_jobs_are_made_while_jobs_are_refused(store: Store) -> None:
+def test_retries_as_new_jobs_are_created_during_a_pause(store: Store) -> None:
     put(store, spec(retry_as="new_job", retry=tries(2)))
     held = take(store)
     pause(store, everything=True)
@@ -208,8 +206,8 @@ def test_retries_that_are_new_jobs_are_made_while_jobs_are_refused(store: Store)
 
 
 @pytest.mark.parametrize("by", ["operation", "hand"])
-def test_new_jobs_are_refused_where_that_was_asked_for(store: Store, by_hand: ByHand, by: str) -> None:
-    """Nothing of a batch is kept; by raw SQL as well. What stands for a job by its key stands for it still."""
+def test_pause_with_refuse_enqueue_refuses_new_jobs(store: Store, by_hand: ByHand, by: str) -> None:
+    """A batch is refused whole, raw SQL too. A duplicate of an existing key is still reported as such."""
     store.run(store.agents.set(Definition.of("bot"), "default"))
     there = put_one(store, "pay", key="7")
 
@@ -219,13 +217,13 @@ def test_new_jobs_are_refused_where_that_was_asked_for(store: Store, by_hand: By
             return
         facts = {"id": new_id(), "tenant": tenant, "kind": kind, "queue": queue, "agent": agent}
         now = "(select now from present)"
-        said = by_hand.refusal(
+        refusal = by_hand.refusal(
             "insert into job (id, tenant, kind, queue, agent, payload, enqueued_by, source_system, created_at)"
             f" values (:id, :tenant, :kind, :queue, :agent, '{{}}', 'me', 'tests', {now})",
             facts,
         )
-        if said is not None:
-            raise Refused(said, code="paused" if "refused" in said or "accepted" in said else "something else")
+        if refusal is not None:
+            raise Refused(refusal, code="paused" if "refused" in refusal or "accepted" in refusal else "something else")
 
     cases: list[tuple[dict[str, Any], dict[str, str], dict[str, str]]] = [
         ({"kind": "pay"}, {}, {"kind": "other"}),
@@ -238,9 +236,9 @@ def test_new_jobs_are_refused_where_that_was_asked_for(store: Store, by_hand: By
     for what, refused, accepted in cases:
         pause(store, **what, refuse=True)
         before = by_hand.execute("select count(*) from job")
-        with pytest.raises(HoldfastError) as said:
+        with pytest.raises(HoldfastError) as raised:
             send(**refused)
-        assert said.value.code == "paused"
+        assert raised.value.code == "paused"
         assert by_hand.execute("select count(*) from job") == before
         if not what.get("everything"):
             send(**accepted)
@@ -255,7 +253,7 @@ def test_new_jobs_are_refused_where_that_was_asked_for(store: Store, by_hand: By
     send()
 
 
-def test_what_is_said_is_checked(store: Store, by_hand: ByHand) -> None:
+def test_invalid_pauses_are_refused(store: Store, by_hand: ByHand) -> None:
     for what in ({}, {"queue": "a", "kind": "b"}, {"everything": True, "tenant": "acme"}, {"queue": ""}, {"kind": "*"}):
         with pytest.raises(InvalidSetting):
             pause(store, **what)
@@ -270,7 +268,7 @@ def test_what_is_said_is_checked(store: Store, by_hand: ByHand) -> None:
 
 
 @pytest.mark.req("SC-16")
-def test_a_limit_of_the_same_name_holds_before_and_after(store: Store) -> None:
+def test_pause_and_limit_of_the_same_kind(store: Store) -> None:
     put(store, *(spec("pay") for _ in range(3)))
     store.run(store.limits.set(Rule("kind", "pay", 1), "ada", "*"))
     lease = open_lease(store)
@@ -279,7 +277,7 @@ def test_a_limit_of_the_same_name_holds_before_and_after(store: Store) -> None:
     settle(store, first)
     assert claim(store, lease, 5) == []
     assert store.run(store.limits.remove("kind", "pay", "ada", "*"))
-    assert claim(store, lease, 5) == [], "paused is paused, whatever else is taken away"
+    assert claim(store, lease, 5) == [], "the pause holds after the limit is removed"
     store.run(store.limits.set(Rule("kind", "pay", 1), "ada", "*"))
     resume(store, kind="pay")
     assert len(claim(store, lease, 5)) == 1

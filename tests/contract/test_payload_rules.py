@@ -1,4 +1,4 @@
-"""Rules for payloads (DP-4): forbidden keys, sizes and what readers may see, kept by the database itself."""
+"""Payload rules (DP-4): forbidden keys, sizes and what readers may see, enforced by the database."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.stores import BROKEN, TENANT, apply, decide_on, enqueue, job,
 CANARY = "canary-7f3a"
 
 
-def rule(store: Store, kind: str = "*", *, tenant: str = TENANT, **says: Any) -> PayloadRule:
-    return store.run(store.payload_rules.set(RuleDraft.of(kind, **says), "ada", tenant))
+def rule(store: Store, kind: str = "*", *, tenant: str = TENANT, **options: Any) -> PayloadRule:
+    return store.run(store.payload_rules.set(RuleDraft.of(kind, **options), "ada", tenant))
 
 
 def rules(store: Store, tenant: str = TENANT) -> list[PayloadRule]:
@@ -32,7 +32,7 @@ def count(store: Store) -> int:
 
 
 @pytest.mark.req("DP-4")
-def test_a_forbidden_key_is_refused_at_any_depth_in_any_case_and_named_by_its_path(store: Store) -> None:
+def test_forbidden_key_is_refused_at_any_depth_and_in_any_case(store: Store) -> None:
     put_one(store, payload={"body": "as long as no rule is set"})
     rule(store, "mail.send", signal_only=True)
     hidden = {
@@ -46,7 +46,7 @@ def test_a_forbidden_key_is_refused_at_any_depth_in_any_case_and_named_by_its_pa
             enqueue(store, spec(payload={"fine": 1}), spec(payload=payload))
         assert f"mail.send has a forbidden key at {path}:" in refused.value.message
         assert CANARY not in str(refused.value)
-    # The whole batch was refused; a value is not a key, nor is a part of one; another kind has another rule.
+    # The whole batch was refused; values and parts of keys are allowed; another kind has another rule.
     assert count(store) == 1
     put(store, spec(payload={"note": "body", "tokens": 3, "body_ref": "s3://x"}), spec("other", payload={"body": 1}))
     rule(store, "other", signal_only=True, forbidden=["Iban"])
@@ -56,25 +56,25 @@ def test_a_forbidden_key_is_refused_at_any_depth_in_any_case_and_named_by_its_pa
 
 
 @pytest.mark.req("DP-4", "DP-2")
-def test_the_database_judges_what_is_inserted_by_hand(store: Store, by_hand: ByHand) -> None:
+def test_rules_apply_to_hand_written_inserts(store: Store, by_hand: ByHand) -> None:
     rule(store, "mail.send", signal_only=True, max_bytes=300)
     insert = "insert into job (tenant, kind, payload) values ('default', 'mail.send', '{}')"
     for payload in (
         json.dumps({"x": {"secret": CANARY}}),
         '{"x": {"s\\u0065cret": "canary-7f3a"}}',
-        '{"x": {"secret": "canary-7f3a"}, "x": 1}',  # what stands there twice is stored twice
+        '{"x": {"secret": "canary-7f3a"}, "x": 1}',  # a duplicate key is stored twice
         json.dumps([[[{"Raw": CANARY}]]]),
     ):
-        said = by_hand.refusal(insert.format(payload)) or ""
-        assert "forbid" in said, payload
-        assert CANARY not in said
+        refusal = by_hand.refusal(insert.format(payload)) or ""
+        assert "forbid" in refusal, payload
+        assert CANARY not in refusal
     assert " rule " in (by_hand.refusal(insert.format(json.dumps({"x": "y" * 300}))) or "")
     assert by_hand.refusal(insert.format('{"secret santa": 1}')) is None
     assert count(store) == 1
 
 
 @pytest.mark.req("DP-4")
-def test_rules_of_tenants_kinds_and_programs_hold_together_and_none_loosens_another(store: Store) -> None:
+def test_rules_of_tenants_kinds_and_programs_all_apply(store: Store) -> None:
     rule(store, signal_only=True, tenant="acme")
     rule(store, "import", max_bytes=400, tenant=EVERY_TENANT)
     rule(store, "import", max_bytes=4000, tenant="acme")
@@ -97,7 +97,7 @@ def test_rules_of_tenants_kinds_and_programs_hold_together_and_none_loosens_anot
         ("acme", "import", ""),
     ]
     assert [each.tenant for each in rules(store, "other")] == ["*", "*"]
-    # What a program does not declare any more is gone; nobody else's is.
+    # Rules that a program no longer declares are removed; those of others stay.
     store.run(declare("shop", [], "ada", EVERY_TENANT))
     put_one(store, "import", tenant="other", payload={"iban": 1})
     assert store.run(store.payload_rules.remove("*", "", "ada", "acme"))
@@ -106,7 +106,7 @@ def test_rules_of_tenants_kinds_and_programs_hold_together_and_none_loosens_anot
 
 
 @pytest.mark.req("DP-4")
-def test_a_restricted_payload_is_handed_to_a_worker_and_shown_to_nobody(store: Store, by_hand: ByHand) -> None:
+def test_restricted_payload_is_visible_to_workers_only(store: Store, by_hand: ByHand) -> None:
     open_one = put_one(store, "open", payload={"who": CANARY})
     rule(store, "heal", restricted=True, tenant=EVERY_TENANT)
     hidden = put_one(store, "heal", queue="q", payload={"who": CANARY})
@@ -122,7 +122,7 @@ def test_a_restricted_payload_is_handed_to_a_worker_and_shown_to_nobody(store: S
 
 
 @pytest.mark.req("DP-4")
-def test_what_was_accepted_before_a_rule_runs_and_is_retried_to_its_end(store: Store) -> None:
+def test_jobs_accepted_before_a_rule_still_run_and_retry(store: Store) -> None:
     first = put_one(store, payload={"body": 1}, retry=tries(2), retry_as="new_job")
     rule(store, signal_only=True)
     claimed = take(store)
@@ -132,7 +132,7 @@ def test_what_was_accepted_before_a_rule_runs_and_is_retried_to_its_end(store: S
 
 
 @pytest.mark.req("DP-4")
-def test_references_are_kept_with_the_job_and_go_on_with_its_retries(store: Store) -> None:
+def test_references_are_stored_and_copied_to_retries(store: Store) -> None:
     given = References("s3://in/7", None, "vault:9")
     first = put_one(store, references=given, retry=tries(2), retry_as="new_job")
     plain = put_one(store, queue="other")
@@ -144,7 +144,7 @@ def test_references_are_kept_with_the_job_and_go_on_with_its_retries(store: Stor
     retried = store.run(store.jobs.chain(first, TENANT))[-1].id
     assert retried != first
     assert store.run(store.jobs.references(retried, TENANT)) == given
-    # What stands for a job by its key keeps its own.
+    # A duplicate by key keeps the references of the first job.
     keyed = put_one(store, key="k", references=References(source_ref="a"))
     (again,) = enqueue(store, spec(key="k", references=References(source_ref="b")))
     assert (again.id, again.created) == (keyed, False)
@@ -152,11 +152,11 @@ def test_references_are_kept_with_the_job_and_go_on_with_its_retries(store: Stor
 
 
 @pytest.mark.req("DP-4")
-def test_the_usual_list_is_the_same_in_the_database(store: Store, by_hand: ByHand) -> None:
+def test_default_forbidden_keys_equal_those_in_the_database(store: Store, by_hand: ByHand) -> None:
     by_hand.execute(
         "insert into payload_rule (tenant, kind, signal_only, set_by, created_at, updated_at)"
         " select 'default', 'x', (1 = 1), 'ada', now, now from present"
     )
     assert [each.forbidden for each in rules(store)] == [FORBIDDEN]
-    with pytest.raises(Refused, match="payload_forbidden"):  # it is judged at once
+    with pytest.raises(Refused, match="payload_forbidden"):  # it applies at once
         put_one(store, "x", payload={"token": 1})

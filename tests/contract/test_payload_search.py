@@ -1,4 +1,4 @@
-"""Search jobs by keys of their payloads (JF-20): what is found, what never is, and how much is read for it."""
+"""Search jobs by keys of their payloads (JF-20): matches, hidden payloads, and bounded reads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PAYLOADS: dict[str, Any] = {
 }
 
 
-def found(store: Store, text: str, tenant: str = "default", **how: Any) -> SearchPage:
+def find(store: Store, text: str, tenant: str = "default", **how: Any) -> SearchPage:
     return store.run(matching(store, parse(text, NEVER), tenant, how.pop("limit", 50), **how))
 
 
@@ -78,29 +78,29 @@ def test_jobs_are_found_by_keys_of_their_payloads(store: Store, ids: dict[str, s
         "payload.order_id:07": [],
         "payload.missing:1": [],
     }.items():
-        answer = found(store, text)
+        answer = find(store, text)
         assert [job.id for job in answer.jobs] == [ids[name] for name in names], text
         assert answer.next is None
-        assert all(job.payload is None for job in answer.jobs), "payloads are shown to whoever asks for them"
-    assert {job.tenant for job in found(store, "payload.order_id:7", "*").jobs} == {"default", "another"}
-    first = found(store, "payload.order_id:7", limit=1)
+        assert all(job.payload is None for job in answer.jobs), "the search returns no payloads"
+    assert {job.tenant for job in find(store, "payload.order_id:7", "*").jobs} == {"default", "another"}
+    first = find(store, "payload.order_id:7", limit=1)
     assert [job.id for job in first.jobs] == [ids["text"]]
-    assert [job.id for job in found(store, "payload.order_id:7", before=first.next).jobs] == [ids["seven"]]
+    assert [job.id for job in find(store, "payload.order_id:7", before=first.next).jobs] == [ids["seven"]]
 
 
 @pytest.mark.parametrize("indexed", [False, True], ids=["examined", "indexed"])
-def test_what_is_not_shown_is_never_found(store: Store, by_hand: ByHand, indexed: bool) -> None:
-    """Not a restricted payload, a sealed one, or one that the search cannot read; and none of them is in the way."""
+def test_hidden_payloads_never_match(store: Store, by_hand: ByHand, indexed: bool) -> None:
+    """Restricted, sealed and unreadable payloads never match, and do not break the search."""
     if indexed:
         index(store, "payload.pin")
     sealed, _, plain = put(
         store, spec(payload={**SEALED}), spec("heal", payload={"pin": 4711}), spec(payload={"pin": 4711})
     )
-    assert len(found(store, "payload.pin:4711").jobs) == 2
+    assert len(find(store, "payload.pin:4711").jobs) == 2
     store.run(store.payload_rules.set(RuleDraft.of("heal", restricted=True), "ada", "default"))
-    assert [job.id for job in found(store, "payload.pin:4711").jobs] == [plain]
+    assert [job.id for job in find(store, "payload.pin:4711").jobs] == [plain]
     for text in ("payload.$holdfast.key:k1", "payload.$holdfast.sealed:AAAA", 'payload."[restricted]":true'):
-        assert found(store, text).jobs == [], text
+        assert find(store, text).jobs == [], text
     broken = [f'{{"pin": {"[" * 5000 + "]" * 5000}}}']
     if by_hand.name == "sqlite":
         by_hand.execute("pragma ignore_check_constraints = on")
@@ -112,26 +112,24 @@ def test_what_is_not_shown_is_never_found(store: Store, by_hand: ByHand, indexed
     value = ":text" if by_hand.name == "sqlite" else "cast(:text as json)"
     for text in broken:
         by_hand.execute(f"update job set payload = {value} where id = :id", {"text": text, "id": sealed})
-        assert [job.id for job in found(store, "payload.pin:4711").jobs] == [plain]
+        assert [job.id for job in find(store, "payload.pin:4711").jobs] == [plain]
 
 
-def test_a_search_without_an_index_is_bounded_and_says_where_to_go_on(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_without_an_index_is_bounded_and_returns_a_cursor(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     (oldest,) = put(store, spec(payload={"n": -1}))
     put(store, *(spec(payload={"n": n}) for n in range(450)))
     monkeypatch.setattr(search, "EXAMINED_JOBS", 200)
-    answer, seen = found(store, "payload.n:-1"), 1
+    answer, seen = find(store, "payload.n:-1"), 1
     while answer.next is not None:
         assert answer.jobs == []
-        answer, seen = found(store, "payload.n:-1", before=answer.next), seen + 1
+        answer, seen = find(store, "payload.n:-1", before=answer.next), seen + 1
     assert ([job.id for job in answer.jobs], seen) == ([oldest], 3)
     index(store, "payload.n")
-    answer = found(store, "payload.n:-1")
-    assert ([job.id for job in answer.jobs], answer.next) == ([oldest], None), "an index has it at once"
+    answer = find(store, "payload.n:-1")
+    assert ([job.id for job in answer.jobs], answer.next) == ([oldest], None), "an index finds it at once"
 
 
-def test_an_index_is_used_listed_and_removed(store: Store, by_hand: ByHand) -> None:
+def test_payload_index_is_used_listed_and_removed(store: Store, by_hand: ByHand) -> None:
     put(store, *(spec(payload={"order": {"id": n}}) for n in range(300)))
     index(store, "payload.order.id")
     entries = "select count(*) from job_tag where tag like 'payload:%'"
@@ -154,13 +152,13 @@ def test_an_index_is_used_listed_and_removed(store: Store, by_hand: ByHand) -> N
         put_one(store, payload={"order": {"id": "new"}})
         assert by_hand.execute(entries) == [(301,)]
         assert by_hand.execute("select count(*) from job_tag where tag = 'payload:' || md5('order.id:7')") == [(0,)]
-    work(store)  # what retention cleans is not found any more, and leaves no entry behind
+    work(store)  # cleaned jobs do not match, and leave no entry behind
     keep(store, clean="1h")
     forward(store, 7200)
     assert sweep(store)["clean"] == 1
     gone = next(job for job in store.run(store.jobs.list(JobFilter(tenant="default", state=State.CLEANED))))
     assert gone.payload == {}
-    assert found(store, "payload.order.id:0").jobs == []
+    assert find(store, "payload.order.id:0").jobs == []
     if by_hand.name != "sqlite":
         assert by_hand.execute(entries) == [(300,)]
     store.run(store.jobs.remove_payload_index(("order", "id")))
@@ -170,19 +168,19 @@ def test_an_index_is_used_listed_and_removed(store: Store, by_hand: ByHand) -> N
         assert "no index on payload" in (by_hand.refusal("select jobs_by_payload('order.id', '7')") or "")
 
 
-def test_a_role_searches_and_only_the_owner_indexes(owned_databases: OwnedDatabases) -> None:
+def test_roles_can_search_and_only_the_owner_can_index(owned_databases: OwnedDatabases) -> None:
     with owned_databases.fresh() as url, closing(open_store(as_role(url, owned_databases.owner))) as owner:
         job = put_one(owner, payload={"order_id": 7}, tenant="acme")
         put_one(owner, payload={"order_id": 7}, tenant="umbrella")
         with closing(open_store(as_role(url, "holdfast_viewer"))) as viewer:
-            assert [each.id for each in found(viewer, "payload.order_id:7", "acme").jobs] == [job]
+            assert [each.id for each in find(viewer, "payload.order_id:7", "acme").jobs] == [job]
             with pytest.raises(Refused):
                 index(viewer, "payload.order_id")
             index(owner, "payload.order_id")
-            assert [each.id for each in found(viewer, "payload.order_id:7", "acme").jobs] == [job]
+            assert [each.id for each in find(viewer, "payload.order_id:7", "acme").jobs] == [job]
 
 
-def test_terms_compare_as_json_writes_values() -> None:
+def test_terms_compare_with_the_json_text_of_values() -> None:
     assert PayloadTerm(("a",), "true").fits({"a": True})
     assert not PayloadTerm(("a",), "1").fits({"a": True})
     assert not PayloadTerm(("a",), "0").fits({"a": False})

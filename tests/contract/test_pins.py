@@ -1,7 +1,7 @@
-"""A login that is pinned to one tenant (PostgreSQL): no function, table or trick lets it act for another.
+"""A login pinned to one tenant (PostgreSQL): no function, table or setting lets it act for another tenant.
 
-Functions and relations come from the catalogue, so one that is added later is tried as well. The logins are real:
-``session_user`` is what a pin goes by, and ``set role`` does not change it.
+Functions and relations come from the catalogue, so later ones are covered too. The logins are real: a pin applies to
+``session_user``, which ``set role`` does not change.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, NotFoun
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.postgres.roles import functions
 from tests.api.conftest import HERE, client_of
-from tests.contract.test_row_security import UNSEEN, Place, place
+from tests.contract.test_row_security import UNSEEN, Database, database
 from tests.support.by_hand import PostgresByHand
 from tests.support.owners import ROLES, OwnedDatabases, as_role
 from tests.support.stores import claim, open_lease, put, put_one, spec
 
-__all__ = ["place"]
+__all__ = ["database"]
 
 pytestmark = pytest.mark.req("JF-21", "JF-2")
 
 OWN, OTHER = "acme", "umbrella"
 PASSWORD = "a password for tests"
-# Functions that name no tenant: they read and write nothing of a tenant's, or go by an id or a hash and compare its
-# tenant with the scope, or read as their caller. These are tried with what is the other tenant's.
+# Functions without a tenant argument: they touch no tenant's rows, or compare the tenant of an id or a hash with the
+# scope, or run as their caller. The tests call them with ids of the other tenant.
 WITHOUT_TENANT = {
     *("actor", "caller", "clock_now", "event_type", "every_tenant", "legal", "scope", "pinned_tenant", "uuid7"),
     *("fingerprint", "shape", "backoff_delay", "refusal_reason", "withheld", "hides", "shown_payload", "retention_for"),
@@ -43,7 +43,7 @@ WITHOUT_TENANT = {
     "policies",
     *("token_of", "token_used", "open_session", "end_session"),
 }
-# Functions that act for every tenant, or on one as their subject.
+# Functions that act for every tenant, or whose subject is a tenant.
 WHOLE = {
     *("set_fair", "set_registered_only", "set_tenant", "remove_tenant", "pin_login", "unpin_login", "enter"),
     *("seal_ledger", "brought_payloads", "count_usage", "add_executor", "remove_executor"),
@@ -82,32 +82,32 @@ class Logins:
 
 
 @pytest.fixture
-def logins(place: Place) -> Iterator[Logins]:
-    found = Logins(place.admin_url)
-    with closing(open_store(as_role(place.admin_url, place.owner))) as store:
-        yield found
-        for name in found.made:
+def logins(database: Database) -> Iterator[Logins]:
+    result = Logins(database.admin_url)
+    with closing(open_store(as_role(database.admin_url, database.owner))) as store:
+        yield result
+        for name in result.made:
             store.run(store.tenants.unpin(name, "tests"))
-    found.drop()
+    result.drop()
 
 
-def pinned(place: Place, logins: Logins, *roles: str) -> str:
+def pinned(database: Database, logins: Logins, *roles: str) -> str:
     name = logins.make(*roles)
-    with closing(open_store(place.admin_url)) as store:
+    with closing(open_store(database.admin_url)) as store:
         assert store.run(store.tenants.pin(name, OWN, "ada")).tenant == OWN
     return name
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_of_every_relation_a_pinned_login_sees_its_own_rows_or_none(place: Place, logins: Logins, role: str) -> None:
-    name = pinned(place, logins, role, *ROLES)
+def test_pinned_login_sees_only_rows_of_its_tenant(database: Database, logins: Logins, role: str) -> None:
+    name = pinned(database, logins, role, *ROLES)
     for tenant, sees in ((None, {OWN}), ("", {OWN}), (OWN, {OWN}), (OTHER, set()), ("*", set())):
-        with closing(PostgresByHand(login_url(place.admin_url, name), tenant=tenant)) as by_hand:
+        with closing(PostgresByHand(login_url(database.admin_url, name), tenant=tenant)) as by_hand:
             by_hand.execute(f"set role {role}")
-            for relation in place.relations():
+            for relation in database.relations():
                 with suppress(psycopg.errors.InsufficientPrivilege):
-                    found = {row[0] for row in by_hand.execute(f"select distinct tenant from {relation}")} - {"*"}
-                    assert found == sees, (relation, tenant)
+                    result = {row[0] for row in by_hand.execute(f"select distinct tenant from {relation}")} - {"*"}
+                    assert result == sees, (relation, tenant)
                     # A statement that changes the tenant while it runs.
                     for other in (OTHER, "*"):
                         change = f"set_config('holdfast.tenant', '{other}', true) is not null"
@@ -118,7 +118,7 @@ def test_of_every_relation_a_pinned_login_sees_its_own_rows_or_none(place: Place
 
 
 def calls(admin: PostgresByHand, ids: list[str]) -> Iterator[tuple[str, bool, str]]:
-    """Of every function of the schema: its name, whether it takes a tenant, and a call with each tenant to be tried."""
+    """For every function: its name, whether it takes a tenant, and a call with each tenant to try."""
     rows = admin.execute(
         "select p.proname, p.proargnames[1:p.pronargs], (select array_agg(t::regtype::text order by n)"
         " from unnest(p.proargtypes) with ordinality a(t, n)) from pg_proc p"
@@ -153,8 +153,8 @@ def calls(admin: PostgresByHand, ids: list[str]) -> Iterator[tuple[str, bool, st
             yield name, name in WHOLE or (takes and tenant != ""), f"select * from holdfast.{name}({', '.join(values)})"
 
 
-def of_the_other(admin: PostgresByHand, tables: list[str]) -> dict[str, list[tuple[object, ...]]]:
-    """All that belongs to the other tenant or to all of them, as text."""
+def rows_of_the_other(admin: PostgresByHand, tables: list[str]) -> dict[str, list[tuple[object, ...]]]:
+    """All rows of the other tenant and of all tenants, as text."""
     return {
         table: sorted(admin.execute(f"select t::text from {table} t where t.tenant in ('{OTHER}', '*')"))
         for table in tables
@@ -162,10 +162,10 @@ def of_the_other(admin: PostgresByHand, tables: list[str]) -> dict[str, list[tup
 
 
 @pytest.fixture
-def superuser_owns(request: pytest.FixtureRequest, place: Place) -> Iterator[None]:
-    """Functions that belong to a superuser are under no policy: their own conditions are all there is."""
-    owners = ("postgres", place.owner) if request.param else (place.owner, place.owner)
-    with psycopg.connect(place.admin_url, autocommit=True) as admin:
+def superuser_owns(request: pytest.FixtureRequest, database: Database) -> Iterator[None]:
+    """Functions owned by a superuser bypass row-level security: only their own conditions protect the rows."""
+    owners = ("postgres", database.owner) if request.param else (database.owner, database.owner)
+    with psycopg.connect(database.admin_url, autocommit=True) as admin:
 
         def give(owner: str) -> None:
             admin.execute(
@@ -185,22 +185,22 @@ def superuser_owns(request: pytest.FixtureRequest, place: Place) -> Iterator[Non
     [*((role, False) for role in ROLES), ("holdfast_admin", True)],
     indirect=["superuser_owns"],
 )
-def test_no_function_lets_a_pinned_login_act_for_another(
-    place: Place, logins: Logins, role: str, superuser_owns: None
+def test_pinned_login_cannot_act_for_another_tenant(
+    database: Database, logins: Logins, role: str, superuser_owns: None
 ) -> None:
-    name = pinned(place, logins, role)
-    with closing(PostgresByHand(place.admin_url)) as admin:
-        tables = [each for each in place.relations() if each in admin.tables()]
+    name = pinned(database, logins, role)
+    with closing(PostgresByHand(database.admin_url)) as admin:
+        tables = [each for each in database.relations() if each in admin.tables()]
         mine = "where tenant = 'umbrella' order by id limit 1"
         ids = [
             str(admin.execute(f"select id from {table} {mine}")[0][0])
             for table in ("job", "lease", "approval", "operation", "subscription", "webhook", "api_token", "workflow")
         ]
         known = {str(row[0]) for row in admin.execute("select id from job where tenant = 'umbrella'")} | set(ids)
-        before = of_the_other(admin, tables)
-        admin.execute("update clock set shift = '90 s'")  # aging and what has expired are due, of both tenants
+        before = rows_of_the_other(admin, tables)
+        admin.execute("update clock set shift = '90 s'")  # aging and expiry are due, in both tenants
         tried, let_through = set(), list[str]()
-        with closing(PostgresByHand(login_url(place.admin_url, name), tenant=None)) as by_hand:
+        with closing(PostgresByHand(login_url(database.admin_url, name), tenant=None)) as by_hand:
             for function, names_another, call in calls(admin, ids):
                 if function not in functions()[role]:
                     continue
@@ -216,13 +216,13 @@ def test_no_function_lets_a_pinned_login_act_for_another(
                 elif any(id_ in str(rows) for id_ in known if id_ not in call):
                     let_through.append(f"{call}: {rows}")
         admin.execute("update clock set shift = '0'")
-        assert of_the_other(admin, tables) == before
+        assert rows_of_the_other(admin, tables) == before
     assert not sorted({each.split("(")[0] for each in let_through}), let_through[:3]
-    assert tried == functions()[role], "a function of the role is in the catalogue under another name"
+    assert tried == functions()[role], "a function of the role is missing from the catalogue"
 
 
-def test_no_trick_takes_a_login_off_its_pin(place: Place, logins: Logins) -> None:
-    name = pinned(place, logins, *ROLES)
+def test_pinned_login_cannot_escape_its_pin(database: Database, logins: Logins) -> None:
+    name = pinned(database, logins, *ROLES)
     foreign = logins.make("holdfast_admin")
     logins.admin.execute(
         sql.SQL("grant create on database {} to {}").format(
@@ -238,7 +238,7 @@ def test_no_trick_takes_a_login_off_its_pin(place: Place, logins: Logins) -> Non
     )
     logins.admin.execute(sql.SQL("grant {} to {}").format(sql.Identifier(foreign), sql.Identifier(name)))
     count = "select count(*) from holdfast.job_state"
-    tricks = [
+    attempts = [
         "set session authorization postgres",
         f"set role {foreign}",
         "set holdfast.tenant = '*'",
@@ -253,13 +253,13 @@ def test_no_trick_takes_a_login_off_its_pin(place: Place, logins: Logins) -> Non
         "create domain pg_temp.jsonb as text",
         "set search_path = mine, pg_temp, pg_catalog, holdfast",
     ]
-    with closing(PostgresByHand(login_url(place.admin_url, name), tenant=OTHER)) as by_hand:
-        for trick in tricks:
-            by_hand.refusal(trick)
-            assert by_hand.execute(count) == [(0,)], trick
+    with closing(PostgresByHand(login_url(database.admin_url, name), tenant=OTHER)) as by_hand:
+        for attempt in attempts:
+            by_hand.refusal(attempt)
+            assert by_hand.execute(count) == [(0,)], attempt
             assert "pinned to tenant acme" in (
                 by_hand.refusal("select holdfast.cancel(null, null, 'umbrella')") or ""
-            ), trick
+            ), attempt
         assert by_hand.execute("select public.as_another()") == [(0,)]
         for statement in (
             "select holdfast.unpin_login(session_user::text)",
@@ -277,21 +277,21 @@ def test_no_trick_takes_a_login_off_its_pin(place: Place, logins: Logins) -> Non
     logins.admin.execute("drop function public.as_another()")
 
 
-def test_a_pin_holds_open_sessions_and_their_plans_and_can_be_moved_and_removed(place: Place, logins: Logins) -> None:
+def test_pin_applies_to_open_sessions_and_prepared_plans(database: Database, logins: Logins) -> None:
     name, other = logins.make("holdfast_producer"), logins.make("holdfast_viewer")
     with (
-        closing(open_store(as_role(place.admin_url, place.owner))) as store,
-        closing(PostgresByHand(login_url(place.admin_url, name), tenant=OTHER)) as by_hand,
+        closing(open_store(as_role(database.admin_url, database.owner))) as store,
+        closing(PostgresByHand(login_url(database.admin_url, name), tenant=OTHER)) as by_hand,
     ):
 
         def seen() -> int:
             return int(by_hand.execute("execute counting")[0][0])
 
         by_hand.execute("prepare counting as select count(*) from holdfast.job_state")
-        for _ in range(7):  # so that one plan serves all
+        for _ in range(7):  # until the server uses a generic plan
             assert seen() > 0
         store.run(store.tenants.pin(other, OTHER, "ada"))
-        assert seen() > 0, "another's pin"
+        assert seen() > 0, "a pin of another login"
         store.run(store.tenants.pin(name, OWN, "ada"))
         assert seen() == 0
         store.migrate()
@@ -316,19 +316,19 @@ def test_a_pin_holds_open_sessions_and_their_plans_and_can_be_moved_and_removed(
         assert seen() > 0
 
 
-def test_what_cannot_be_pinned_is_refused(place: Place, logins: Logins) -> None:
+def test_invalid_pins_are_refused(database: Database, logins: Logins) -> None:
     name = logins.make("holdfast_viewer")
-    with closing(App(as_role(place.admin_url, place.owner))) as app:
+    with closing(App(as_role(database.admin_url, database.owner))) as app:
         for login, code in (("nobody_of_this_name", "login_not_found"), ("holdfast_viewer", "login_not_found")):
-            with pytest.raises(NotFound) as found:
+            with pytest.raises(NotFound) as caught:
                 app.tenants.pin(login, OWN)
-            assert found.value.code == code
+            assert caught.value.code == code
         with pytest.raises(Refused) as refused:
             app.tenants.pin("postgres", OWN)
         assert refused.value.code == "login_exempt"
-        with pytest.raises(NotFound) as found:
+        with pytest.raises(NotFound) as caught:
             app.tenants.unpin(name)
-        assert found.value.code == "pin_not_found"
+        assert caught.value.code == "pin_not_found"
         bad: list[tuple[Any, Any]] = [(name, "*"), (name, ""), ("", OWN), (name, "x" * 300), (name, None), (7, OWN)]
         for login, tenant in (*bad, (name, "a\0b")):
             with pytest.raises(HoldfastError) as wrong:
@@ -337,7 +337,7 @@ def test_what_cannot_be_pinned_is_refused(place: Place, logins: Logins) -> None:
         assert name not in [pin.login for pin in app.tenants.pins()]
 
 
-def test_a_worker_with_a_pinned_login_takes_its_tenants_jobs_only(
+def test_worker_with_a_pinned_login_runs_its_tenants_jobs_only(
     owned_databases: OwnedDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:
     with owned_databases.fresh() as url, closing(open_store(as_role(url, owned_databases.owner))) as store:
@@ -366,10 +366,10 @@ def test_a_worker_with_a_pinned_login_takes_its_tenants_jobs_only(
             logins.drop()
 
 
-def test_sqlite_has_no_logins_to_pin(store: Store) -> None:
+def test_sqlite_refuses_pins(store: Store) -> None:
     if not store.embedded:
         put_one(store, tenant=OWN)
-        assert claim(store, open_lease(store), 1), "a login without a pin is held to nothing"
+        assert claim(store, open_lease(store), 1), "a login without a pin is not restricted"
         assert store.run(store.tenants.pinned()) is None
         return
     with pytest.raises(Refused) as refused:
@@ -378,9 +378,9 @@ def test_sqlite_has_no_logins_to_pin(store: Store) -> None:
     assert store.run(store.tenants.pins()) == []
 
 
-async def test_pins_over_http_and_in_the_dashboard(place: Place, logins: Logins) -> None:
+async def test_pins_over_http_and_in_the_dashboard(database: Database, logins: Logins) -> None:
     name = logins.make("holdfast_producer")
-    app = App(place.admin_url)
+    app = App(database.admin_url)
     try:
         async with client_of(app) as http:
             path = f"/api/v1/tenants/pins/{name}"
@@ -395,6 +395,8 @@ async def test_pins_over_http_and_in_the_dashboard(place: Place, logins: Logins)
             again = await http.delete(path, headers={"origin": HERE})
             assert (again.status_code, again.json()["code"]) == (404, "pin_not_found")
         async with client_of(app, role="admin", tenant=OWN) as http:
-            assert (await http.get("/api/v1/tenants/pins")).status_code == 403, "for who runs all tenants"
+            assert (await http.get("/api/v1/tenants/pins")).status_code == 403, (
+                "reserved for administrators of all tenants"
+            )
     finally:
         await app.aclose()

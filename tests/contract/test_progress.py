@@ -1,4 +1,4 @@
-"""Checkpoints and artifacts: saved under the fence, kept over crashes, artifacts only ever added."""
+"""Checkpoints and artifacts: saved under the fence and kept across crashes; artifacts are never changed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def saved(store: Store, job_id: str) -> dict[str, object]:
 
 
 @pytest.mark.req("CX-8")
-def test_progress_is_kept_under_its_name_and_overwritten(store: Store) -> None:
+def test_checkpoint_is_stored_by_name_and_overwritten(store: Store) -> None:
     job_id = put_one(store)
     held = take(store)
     assert saved(store, job_id) == {}
@@ -51,7 +51,7 @@ def test_progress_is_kept_under_its_name_and_overwritten(store: Store) -> None:
 
 
 @pytest.mark.req("CX-8", "CX-4")
-def test_saving_does_not_touch_the_state_row_or_the_ledger(store: Store, by_hand: ByHand) -> None:
+def test_checkpoints_do_not_touch_the_state_row_or_the_ledger(store: Store, by_hand: ByHand) -> None:
     job_id = put_one(store)
     held = take(store)
     tables = ("job", "job_state", "event", "lease")
@@ -65,14 +65,14 @@ def test_saving_does_not_touch_the_state_row_or_the_ledger(store: Store, by_hand
 
 
 def _row_version(by_hand: ByHand, job_id: str) -> object:
-    """PostgreSQL makes a new version of a row it rewrites, even with the same values."""
+    """PostgreSQL creates a new version of a rewritten row, even with the same values."""
     if by_hand.name == "sqlite":
         return None
     return by_hand.execute("select xmin, ctid from job_state where id = :id", {"id": job_id})
 
 
 @pytest.mark.req("CX-8", "CX-15")
-def test_the_next_attempt_starts_from_the_last_checkpoint(store: Store) -> None:
+def test_next_attempt_reads_the_last_checkpoint(store: Store) -> None:
     forward(store)
     job_id = put_one(store)
     held = take(store)
@@ -89,7 +89,7 @@ def test_the_next_attempt_starts_from_the_last_checkpoint(store: Store) -> None:
 
 
 @pytest.mark.req("CX-8", "DP-7")
-def test_a_checkpoint_needs_the_lease_the_attempt_and_a_running_job(store: Store) -> None:
+def test_checkpoint_requires_lease_attempt_and_a_running_job(store: Store) -> None:
     job_id = put_one(store)
     held = take(store)
     assert not save(store, dataclasses.replace(held, attempt=2), "1")
@@ -103,7 +103,7 @@ def test_a_checkpoint_needs_the_lease_the_attempt_and_a_running_job(store: Store
 
 
 @pytest.mark.req("CX-8")
-def test_what_is_held_but_not_begun_saves_nothing(store: Store) -> None:
+def test_leased_job_cannot_save_a_checkpoint(store: Store) -> None:
     put_one(store)
     (held,) = claim(store, open_lease(store), begin=False)
     assert not save(store, held, "1")
@@ -120,16 +120,16 @@ def test_artifacts_belong_to_their_attempt(store: Store) -> None:
     store.run(store.leases.promote())
     second = take(store)
     assert add(store, second, "report.csv", "file:///r2.csv")
-    found = store.run(store.jobs.artifacts(job_id, "default"))
-    assert [(each.attempt, each.name, each.ref) for each in found] == [
+    result = store.run(store.jobs.artifacts(job_id, "default"))
+    assert [(each.attempt, each.name, each.ref) for each in result] == [
         (1, "report.csv", "file:///r.csv"),
         (2, "report.csv", "file:///r2.csv"),
     ]
-    assert (found[0].at, found[0].meta) == (now, {})
+    assert (result[0].at, result[0].meta) == (now, {})
 
 
 @pytest.mark.req("SC-5")
-def test_a_late_artifact_is_welcome_after_the_end(store: Store) -> None:
+def test_artifact_can_be_added_after_the_end(store: Store) -> None:
     job_id = put_one(store)
     held = take(store)
     settle(store, held)
@@ -139,7 +139,7 @@ def test_a_late_artifact_is_welcome_after_the_end(store: Store) -> None:
 
 
 @pytest.mark.req("SC-5", "DP-7")
-def test_an_artifact_needs_the_lease_and_the_attempt(store: Store) -> None:
+def test_artifact_requires_lease_and_attempt(store: Store) -> None:
     job_id = put_one(store)
     held = take(store)
     assert not add(store, dataclasses.replace(held, attempt=2), "a")
@@ -152,7 +152,7 @@ def test_an_artifact_needs_the_lease_and_the_attempt(store: Store) -> None:
 
 
 @pytest.mark.req("SC-5")
-def test_an_artifact_is_added_once(store: Store) -> None:
+def test_artifact_is_added_once(store: Store) -> None:
     job_id = put_one(store)
     held = take(store)
     assert add(store, held, "log", "file:one")
@@ -163,7 +163,7 @@ def test_an_artifact_is_added_once(store: Store) -> None:
 
 
 @pytest.mark.req("CX-8", "JF-1")
-def test_nothing_is_saved_from_another_tenant(store: Store) -> None:
+def test_lease_of_another_tenant_saves_nothing(store: Store) -> None:
     job_id = put_one(store, tenant="acme")
     held = take(store, tenant="acme")
     for tenant in ("umbrella", "*"):
@@ -176,8 +176,8 @@ def test_nothing_is_saved_from_another_tenant(store: Store) -> None:
 
 
 @pytest.mark.req("DP-12")
-def test_renewals_and_reports_leave_a_trace(store: Store) -> None:
-    """They have no event each: the lease and the report count them and say when the last one was."""
+def test_renewals_and_progress_reports_are_counted(store: Store) -> None:
+    """They write no events: the lease and the report count them and store the time of the last one."""
     job_id = put_one(store)
     assert (seen := trace(store, job_id)).worker is None
     assert (seen.renewals, seen.reports) == (None, 0)
@@ -196,7 +196,7 @@ def test_renewals_and_reports_leave_a_trace(store: Store) -> None:
     assert seen.reported_at < seen.renewed_at
     assert len(store.run(store.jobs.history(job_id, "default"))) == before
 
-    # They stay behind the attempt; the next one begins to count again, and one that was refused leaves nothing.
+    # The counts stay after the attempt; the next attempt starts at zero, and a refused report leaves nothing.
     settle(store, held, BROKEN)
     assert not save(store, held, "1", name=RESERVED)
     assert (trace(store, job_id).renewals, trace(store, job_id).reports) == (2, 3)
@@ -211,6 +211,6 @@ def test_renewals_and_reports_leave_a_trace(store: Store) -> None:
 
 
 def trace(store: Store, job_id: str) -> Liveness:
-    found = store.run(store.jobs.liveness(job_id, "default"))
-    assert found is not None
-    return found
+    result = store.run(store.jobs.liveness(job_id, "default"))
+    assert result is not None
+    return result

@@ -1,4 +1,4 @@
-"""Many at once: claims are disjoint, limits hold under bad plans, and of two who end one attempt one wins."""
+"""Concurrency: claims are disjoint, limits hold under bad plans, and one of two ends of an attempt wins."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ THREADS = 20
 @pytest.mark.slow
 @pytest.mark.req("DP-7", "SC-4")
 @pytest.mark.parametrize("begin", [True, False])
-def test_twenty_threads_claim_disjoint_sets(store: Store, begin: bool) -> None:
+def test_twenty_threads_claim_disjoint_jobs(store: Store, begin: bool) -> None:
     ids = put(store, *(spec() for _ in range(200)))
     leases = [open_lease(store, f"worker-{n}") for n in range(THREADS)]
     rounds = together(*(partial(claim, store, lease, 7, begin=begin) for lease in leases))
     taken = [each.id for batch in rounds for each in batch]
     assert len(taken) == len(set(taken)) == THREADS * 7
-    assert set(taken) == set(ids[: len(taken)]), "nobody was passed over"
+    assert set(taken) == set(ids[: len(taken)]), "no job was skipped"
     assert all(len(batch) == 7 for batch in rounds)
     assert len(claim(store, leases[0], 1000)) == 200 - len(taken)
 
 
 @pytest.mark.req("DP-7")
-def test_threads_that_want_more_than_there_is_share_it(store: Store) -> None:
+def test_threads_that_want_more_jobs_than_exist_share_them(store: Store) -> None:
     put(store, *(spec() for _ in range(30)))
     leases = [open_lease(store) for _ in range(8)]
     taken = [each.id for batch in together(*(partial(claim, store, x, 20) for x in leases)) for each in batch]
@@ -55,7 +55,7 @@ def test_threads_that_want_more_than_there_is_share_it(store: Store) -> None:
 
 
 def _drain(store: Store, lease: str, seed: int) -> list[str]:
-    """Take and settle until nothing is left; answers what this worker ended."""
+    """Claim and settle until the queue is empty; returns the jobs this worker settled."""
     choice = random.Random(seed)
     done: list[str] = []
     while batch := claim(store, lease, choice.randint(1, 9)):
@@ -65,7 +65,7 @@ def _drain(store: Store, lease: str, seed: int) -> list[str]:
 
 
 @pytest.mark.req("CX-4", "SC-4")
-def test_workers_that_drain_a_queue_together_end_each_job_once(store: Store) -> None:
+def test_concurrent_workers_settle_each_job_once(store: Store) -> None:
     ids = put(store, *(spec() for _ in range(150)))
     leases = [open_lease(store, f"worker-{n}") for n in range(6)]
     done = [
@@ -76,9 +76,9 @@ def test_workers_that_drain_a_queue_together_end_each_job_once(store: Store) -> 
 
 
 @pytest.mark.req("CX-15", "SC-18")
-def test_the_first_calls_of_a_store_may_come_from_many_threads(store: Store) -> None:
+def test_first_calls_of_a_store_from_many_threads(store: Store) -> None:
     together(*(partial(store.run, store.clock.now()) for _ in range(12)))
-    gc.collect()  # a second pool, made in the same moment and dropped, would complain
+    gc.collect()  # a second pool, created at the same time and dropped, would emit a warning
 
 
 # -- fault 10: sweep_vs_settle -----------------------------------------------------------------------------
@@ -113,8 +113,8 @@ def _end(store: Store, lease: str) -> list[str]:
 
 @pytest.mark.req("DP-8", "CX-10", "DP-7")
 @pytest.mark.parametrize("seed", range(3))
-def test_reaper_and_settlement_meet(store: Store, seed: int) -> None:
-    """Every job ends by one of the two, and each of them knows what it did."""
+def test_concurrent_reaper_and_settlement(store: Store, seed: int) -> None:
+    """Every job ends by one of the two, and each side knows which."""
     forward(store)
     put(store, *(spec() for _ in range(40)))
     lease = open_lease(store, ttl=10)
@@ -132,21 +132,21 @@ def test_reaper_and_settlement_meet(store: Store, seed: int) -> None:
 
 
 @pytest.mark.req("CX-11", "DP-7")
-def test_cancel_and_settlement_meet(store: Store) -> None:
+def test_concurrent_cancel_and_settlement(store: Store) -> None:
     ids = put(store, *(spec() for _ in range(30)))
     claims = claim(store, open_lease(store), 30)
     stale, *_ = together(
         partial(settle, store, claims), partial(_cancel, store, ids[:15][::-1]), partial(_cancel, store, ids[15:])
     )
     for job_id in ids:
-        found = job(store, job_id)
-        assert found.state == (State.CANCELLED if job_id in stale else State.SUCCEEDED)
+        stored = job(store, job_id)
+        assert stored.state == (State.CANCELLED if job_id in stale else State.SUCCEEDED)
         assert sum(event in ("succeed", "cancel") for event in types_of(store, job_id)) == 1
 
 
 @pytest.mark.req("DP-8")
-def test_claim_and_reaper_meet_at_the_end_of_a_lease(store: Store) -> None:
-    """Either the lease is live and its jobs are found by a later sweep, or nothing was put under it."""
+def test_concurrent_claim_and_reaper_at_the_end_of_a_lease(store: Store) -> None:
+    """Either the lease is live and a later sweep finds its jobs, or no job was claimed under it."""
     for _ in range(5):
         forward(store)
         job_id = put_one(store)
@@ -160,8 +160,8 @@ def test_claim_and_reaper_meet_at_the_end_of_a_lease(store: Store) -> None:
 
 
 @pytest.mark.req("CX-1", "CX-11")
-def test_operators_promoters_and_workers_together(store: Store) -> None:
-    """A little of everything (fault 12 in small): no error escapes and every job is accounted for."""
+def test_concurrent_operators_promoters_and_workers(store: Store) -> None:
+    """All operations at once (a small fault 12): no error escapes and every job is accounted for."""
     forward(store)
     ids = put(store, *(spec(delay=n % 3) for n in range(60)))
     leases = [open_lease(store, f"w-{n}") for n in range(3)]
@@ -180,20 +180,23 @@ def test_operators_promoters_and_workers_together(store: Store) -> None:
 # -- fault 11: over_claim ----------------------------------------------------------------------------------
 
 
-WAYS_OUT = ("hashjoin", "mergejoin", "hashagg", "sort", "material", "memoize", "bitmapscan", "indexscan", "seqscan")
+PLAN_NODES = ("hashjoin", "mergejoin", "hashagg", "sort", "material", "memoize", "bitmapscan", "indexscan", "seqscan")
 
 
 @pytest.mark.req("DP-7")
 @pytest.mark.parametrize("on", [None, "hashjoin", "hashagg", "indexscan", "seqscan"])
-def test_no_plan_takes_more_than_the_limit(owned_postgres_url: str, on: str | None) -> None:
-    """On PostgreSQL picking and taking are one statement. Written as a plain `IN (SELECT … LIMIT 1)` it would, with
-    nothing left to the planner but nested loops, pick again for every row and take all fifty."""
+def test_claim_respects_its_limit_under_every_plan(owned_postgres_url: str, on: str | None) -> None:
+    """On PostgreSQL a claim picks and takes in one statement.
+
+    As a plain `IN (SELECT … LIMIT 1)` it would, if only nested loops are left to the planner, pick again for every row
+    and take all fifty.
+    """
     with closing(open_store(owned_postgres_url)) as store, closing(PostgresByHand(store.url)) as by_hand:
         put(store, *(spec() for _ in range(50)))
         by_hand.execute("analyze job_state")
         lease = open_lease(store)
-        for way in WAYS_OUT:
-            by_hand.execute(f"set enable_{way} = {'on' if way == on else 'off'}")
+        for node in PLAN_NODES:
+            by_hand.execute(f"set enable_{node} = {'on' if node == on else 'off'}")
         for number in (1, 2, 3):
             rows = by_hand.execute(f"select id from claim_many('{lease}', array['default'], {number})")
             assert len(rows) == number

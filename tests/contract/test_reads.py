@@ -1,4 +1,4 @@
-"""Looking at jobs: one, and pages of them by every filter, newest first, stable while others write (CX-14)."""
+"""Reading jobs: single jobs, and pages by every filter, newest first, stable during writes (CX-14)."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def listed(store: Store, tenant: str = "default", **wanted: Any) -> list[str]:
 
 
 @pytest.mark.req("CX-12")
-def test_newest_first_and_fifty_of_them(store: Store) -> None:
+def test_list_returns_the_newest_fifty_by_default(store: Store) -> None:
     ids = put(store, *(spec() for _ in range(60)))
     assert listed(store) == ids[:9:-1]
     assert listed(store, limit=1000) == ids[::-1]
     assert listed(store, limit=3) == ids[:-4:-1]
 
 
-@pytest.mark.parametrize(("asked", "given"), [(0, 1), (-5, 1), (10**9, 60)])
-def test_a_limit_is_kept_within_bounds(store: Store, asked: int, given: int) -> None:
+@pytest.mark.parametrize(("limit", "returned"), [(0, 1), (-5, 1), (10**9, 60)])
+def test_list_limit_is_clamped(store: Store, limit: int, returned: int) -> None:
     put(store, *(spec() for _ in range(60)))
-    assert len(listed(store, limit=asked)) == given
+    assert len(listed(store, limit=limit)) == returned
 
 
 @pytest.mark.req("CX-17", "CX-16", "DP-10")
-def test_every_filter_alone(store: Store) -> None:
+def test_list_by_each_filter(store: Store) -> None:
     parent = put_one(store, "parent")
     odd = spec("odd", queue="q2", agent="a-1", tags=("red", "blue"), correlation_id="c-1", parent_id=parent)
     even = [spec(tags=("blue",)) for _ in range(3)]
@@ -55,7 +55,7 @@ def test_every_filter_alone(store: Store) -> None:
     assert listed(store, parent_id=new_id()) == []
 
 
-def test_by_state(store: Store) -> None:
+def test_list_by_state(store: Store) -> None:
     ids = put(store, *(spec() for _ in range(8)))
     assert listed(store, state=State.QUEUED) == ids[::-1]
     work(store, want=2)
@@ -72,7 +72,7 @@ def test_by_state(store: Store) -> None:
     assert listed(store, state=State.CLEANED) == []
 
 
-def test_filters_together(store: Store) -> None:
+def test_list_by_combined_filters(store: Store) -> None:
     wanted = [spec("k", queue="q", tags=("t",), agent="a") for _ in range(3)]
     others = [
         spec("k", queue="q", tags=("t",)),
@@ -80,11 +80,11 @@ def test_filters_together(store: Store) -> None:
         spec(tags=("t",), agent="a"),
     ]
     put(store, *others, *wanted, *(spec("k") for _ in range(2)))
-    found = listed(store, kind="k", queue="q", tag="t", agent="a", state=State.QUEUED)
-    assert found == [each.id for each in reversed(wanted)]
+    result = listed(store, kind="k", queue="q", tag="t", agent="a", state=State.QUEUED)
+    assert result == [each.id for each in reversed(wanted)]
 
 
-def test_by_time_of_creation(store: Store) -> None:
+def test_list_by_creation_time(store: Store) -> None:
     old, middle, new = (_id_at(new_id(), seconds) for seconds in (-100, -50, 0))
     put(store, *(spec(id=job_id) for job_id in (old, middle, new)))
     at = {job_id: from_micros(created_ms(job_id) * 1000) for job_id in (old, middle, new)}
@@ -95,7 +95,7 @@ def test_by_time_of_creation(store: Store) -> None:
 
 
 def _id_at(job_id: str, seconds: int) -> str:
-    """The same id, made that much later."""
+    """The same id, with its time moved by `seconds`."""
     ms = f"{created_ms(job_id) + seconds * 1000:012x}"
     return f"{ms[:8]}-{ms[8:]}{job_id[13:]}"
 
@@ -122,7 +122,7 @@ def test_lists_and_reads_stay_within_their_tenant(store: Store) -> None:
     assert store.run(store.jobs.get(theirs, "*")) is not None
 
 
-def test_getting_what_is_not_there(store: Store) -> None:
+def test_unknown_job_is_not_found(store: Store) -> None:
     missing = new_id()
     assert store.run(store.jobs.get(missing, "default")) is None
     assert store.run(store.jobs.result(missing, "default")) is None
@@ -133,7 +133,7 @@ def test_getting_what_is_not_there(store: Store) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7", "x' or '1'='1", "00000000-0000-0000-0000-00000000000g"])
-def test_what_is_no_id_is_refused_before_the_database(store: Store, text: str) -> None:
+def test_invalid_id_is_refused_before_the_database(store: Store, text: str) -> None:
     for read in (store.jobs.get, store.jobs.history, store.jobs.result):
         with pytest.raises(InvalidInput) as caught:
             store.run(read(text, "default"))
@@ -141,8 +141,8 @@ def test_what_is_no_id_is_refused_before_the_database(store: Store, text: str) -
 
 
 @pytest.mark.req("CX-19")
-def test_an_id_in_capitals_is_the_same_id(store: Store) -> None:
+def test_ids_are_case_insensitive(store: Store) -> None:
     job_id = put_one(store, external_ref="ext-1")
-    found = store.run(store.jobs.get(job_id.upper(), "default"))
-    assert found is not None
-    assert (found.id, found.external_ref) == (job_id, "ext-1")
+    stored = store.run(store.jobs.get(job_id.upper(), "default"))
+    assert stored is not None
+    assert (stored.id, stored.external_ref) == (job_id, "ext-1")

@@ -1,4 +1,4 @@
-"""A worker that vanished: what it only held goes back for free, what it had begun counts as a crash (DP-8)."""
+"""Lost workers: leased jobs return at no cost, running jobs count a crash (DP-8)."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def reap(store: Store, want: int = 1000, tenant: str = "*") -> Sweep:
 
 
 def crash(store: Store) -> None:
-    """A worker takes the job and is never heard of again; then the job's time comes."""
+    """A worker claims the job and stops renewing; then the job comes due again."""
     take(store)
     forward(store, 60)
     assert reap(store).crashed == 1
     store.run(store.leases.promote())
 
 
-def test_a_live_lease_is_left_alone(store: Store) -> None:
+def test_live_lease_is_not_reaped(store: Store) -> None:
     forward(store)
     put_one(store)
     claimed = take(store)
@@ -50,29 +50,29 @@ def test_a_live_lease_is_left_alone(store: Store) -> None:
 
 
 @pytest.mark.req("CX-10")
-def test_what_was_only_held_goes_back_at_no_cost(store: Store) -> None:
+def test_leased_job_returns_at_no_cost(store: Store) -> None:
     forward(store)
     first, second = put(store, spec(), spec())
     claim(store, open_lease(store), begin=False)
     forward(store, 30)
     assert reap(store) == Sweep(1, 1, 0)
-    found = job(store, first)
-    assert (found.state, found.attempt, found.retries, found.crashes) == (State.QUEUED, 0, 0, 0)
+    stored = job(store, first)
+    assert (stored.state, stored.attempt, stored.retries, stored.crashes) == (State.QUEUED, 0, 0, 0)
     last = history(store, first)[-1]
     assert (last.type, last.actor, last.meta) == ("lapse", "reaper", {"reason": "lease_lapsed"})
     assert [each.id for each in claim(store, open_lease(store), 2)] == [first, second]
 
 
 @pytest.mark.req("CX-10", "SC-5", "DP-22")
-def test_what_had_begun_counts_as_a_crash_and_is_tried_again(store: Store) -> None:
+def test_running_job_counts_a_crash_and_is_retried(store: Store) -> None:
     forward(store)
     job_id = put_one(store, retry=tries(1))
     take(store)
     now = forward(store, 30)
     assert reap(store) == Sweep(1, 0, 1)
-    found = job(store, job_id)
-    assert (found.state, found.attempt, found.retries, found.crashes) == (State.RETRY_WAITING, 1, 0, 1)
-    assert (found.error_code, found.due_at, found.finished_at) == ("worker_lost", now, None)
+    stored = job(store, job_id)
+    assert (stored.state, stored.attempt, stored.retries, stored.crashes) == (State.RETRY_WAITING, 1, 0, 1)
+    assert (stored.error_code, stored.due_at, stored.finished_at) == ("worker_lost", now, None)
     assert types_of(store, job_id) == ["enqueue", "take", "lapse", "retry"]
     (attempt,) = store.run(store.jobs.attempts(job_id, "default"))
     assert (attempt.outcome, attempt.error_code, attempt.ended_at) == ("crashed", "worker_lost", now)
@@ -82,7 +82,7 @@ def test_what_had_begun_counts_as_a_crash_and_is_tried_again(store: Store) -> No
 
 @pytest.mark.req("CX-10")
 @pytest.mark.parametrize("limit", [0, 1, 3])
-def test_a_job_that_keeps_killing_workers_is_buried(store: Store, limit: int) -> None:
+def test_job_over_its_crash_limit_becomes_a_dead_letter(store: Store, limit: int) -> None:
     forward(store)
     job_id = put_one(store, retry=tries(5, crashes=limit))
     for _ in range(limit):
@@ -92,14 +92,14 @@ def test_a_job_that_keeps_killing_workers_is_buried(store: Store, limit: int) ->
     now = forward(store, 60)
     swept = reap(store)
     assert (swept, swept.dead) == (Sweep(1, 0, 1), (job_id,))
-    found = job(store, job_id)
-    assert (found.state, found.crashes, found.attempt) == (State.DEAD_LETTER, limit + 1, limit + 1)
-    assert (found.error_code, found.finished_at, found.due_at) == ("worker_lost", now, None)
+    stored = job(store, job_id)
+    assert (stored.state, stored.crashes, stored.attempt) == (State.DEAD_LETTER, limit + 1, limit + 1)
+    assert (stored.error_code, stored.finished_at, stored.due_at) == ("worker_lost", now, None)
     assert types_of(store, job_id)[-2:] == ["lapse", "bury"]
 
 
 @pytest.mark.req("CX-10", "CX-9")
-def test_crashes_and_failures_are_counted_apart(store: Store) -> None:
+def test_crashes_and_retries_are_counted_apart(store: Store) -> None:
     forward(store)
     job_id = put_one(store, retry=tries(3, crashes=3))
     crash(store)
@@ -107,23 +107,23 @@ def test_crashes_and_failures_are_counted_apart(store: Store) -> None:
     forward(store, 60)
     store.run(store.leases.promote())
     crash(store)
-    found = job(store, job_id)
-    assert (found.retries, found.crashes, found.attempt) == (1, 2, 3)
+    stored = job(store, job_id)
+    assert (stored.retries, stored.crashes, stored.attempt) == (1, 2, 3)
 
 
-def test_a_worker_that_leaves_frees_its_jobs_at_once(store: Store) -> None:
+def test_closed_lease_frees_its_jobs_at_once(store: Store) -> None:
     forward(store)
-    begun, held = put(store, spec(), spec())
+    running, held = put(store, spec(), spec())
     lease = open_lease(store)
     claim(store, lease)
     claim(store, lease, begin=False)
     assert store.run(store.leases.end(lease, "closed", "*"))
     assert reap(store) == Sweep(0, 1, 1)
-    assert (state_of(store, begun), state_of(store, held)) == (State.RETRY_WAITING, State.QUEUED)
+    assert (state_of(store, running), state_of(store, held)) == (State.RETRY_WAITING, State.QUEUED)
 
 
-def test_a_sweep_that_was_cut_short_is_taken_up_again(store: Store, by_hand: ByHand) -> None:
-    """The lease is marked as swept only when nothing names it any more."""
+def test_partial_sweep_is_continued(store: Store, by_hand: ByHand) -> None:
+    """The lease is marked as swept only when no job refers to it."""
     forward(store)
     put(store, *(spec() for _ in range(7)))
     lease = open_lease(store)
@@ -138,8 +138,8 @@ def test_a_sweep_that_was_cut_short_is_taken_up_again(store: Store, by_hand: ByH
     assert bool(swept[0][0])
 
 
-def test_between_two_halves_of_a_sweep_nothing_is_lost(store: Store) -> None:
-    """A job that is still named by the ended lease can be settled by its holder: nobody else has it yet."""
+def test_settlement_between_two_partial_sweeps_counts(store: Store) -> None:
+    """A job still under the ended lease can be settled by its holder: no other worker has it yet."""
     forward(store)
     put(store, spec(), spec())
     lease = open_lease(store)
@@ -153,19 +153,19 @@ def test_between_two_halves_of_a_sweep_nothing_is_lost(store: Store) -> None:
     assert states == [State.RETRY_WAITING, State.SUCCEEDED]
 
 
-def test_many_lapsed_leases_at_once(store: Store) -> None:
+def test_many_lapsed_leases_are_reaped_together(store: Store) -> None:
     forward(store)
     ids = put(store, *(spec() for _ in range(6)))
     for _ in range(3):
         claim(store, open_lease(store), 2)
-    open_lease(store)  # holds nothing
+    open_lease(store)  # holds no job
     forward(store, 60)
     assert reap(store) == Sweep(4, 0, 6)
     assert {state_of(store, job_id) for job_id in ids} == {State.RETRY_WAITING}
     assert reap(store) == Sweep(0, 0, 0)
 
 
-def test_a_cancelled_job_is_not_rescued(store: Store) -> None:
+def test_cancelled_job_is_not_requeued(store: Store) -> None:
     forward(store)
     job_id = put_one(store)
     take(store)
@@ -176,7 +176,7 @@ def test_a_cancelled_job_is_not_rescued(store: Store) -> None:
 
 
 @pytest.mark.req("JF-1")
-def test_a_sweep_of_one_tenant_leaves_other_leases_alone(store: Store) -> None:
+def test_reaping_one_tenant_leaves_other_leases_alone(store: Store) -> None:
     forward(store)
     for tenant in ("acme", "umbrella"):
         put_one(store, tenant=tenant)
@@ -187,7 +187,7 @@ def test_a_sweep_of_one_tenant_leaves_other_leases_alone(store: Store) -> None:
 
 
 @pytest.mark.req("CX-4")
-def test_the_ledger_of_a_crash_holds_no_token(store: Store) -> None:
+def test_crash_event_contains_no_lease_token(store: Store) -> None:
     forward(store)
     job_id = put_one(store)
     lease = take(store).lease

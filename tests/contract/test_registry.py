@@ -66,9 +66,9 @@ def refused(store: Store, *specs: Any, tenant: str = "default") -> str:
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
-    said = [record.getMessage() for record in caplog.records if record.name == "holdfast.store"]
+    messages = [record.getMessage() for record in caplog.records if record.name == "holdfast.store"]
     caplog.clear()
-    return said
+    return messages
 
 
 def test_unknown_kinds_are_accepted_warned_about_or_refused(
@@ -76,28 +76,28 @@ def test_unknown_kinds_are_accepted_warned_about_or_refused(
 ) -> None:
     caplog.set_level(logging.WARNING)
     put_one(store, "made.up")
-    assert store.run(store.kinds.unregistered("*")) == [], "nothing is looked at by default"
+    assert store.run(store.kinds.unregistered("*")) == [], "nothing is checked by default"
     register(store, "mail.send", "mail.read")
     assert [each.name for each in store.run(store.kinds.list("default"))] == ["mail.read", "mail.send"]
     policy(store, unknown_kinds="warn")
     put(store, spec("mail.send"), spec("typo"), spec("typo"), spec("http.request"))
     put_one(store, "typo")
     assert [(each.registry, each.name) for each in store.run(store.kinds.unregistered("*"))] == [("kind", "typo")]
-    assert store.run(store.kinds.unregistered("acme")) == [], "a tenant reads its own"
-    assert warned(caplog) == ["Accepted: kind typo is not registered"], "said once"
+    assert store.run(store.kinds.unregistered("acme")) == [], "a tenant reads its own names"
+    assert warned(caplog) == ["Accepted: kind typo is not registered"], "logged once"
     waiting = put_one(store, "typo", retry=tries(2))
     policy(store, unknown_kinds="refuse")
     assert refused(store, spec("typo")) == "kind_unregistered"
-    assert refused(store, spec("mail.send"), spec("other")) == "kind_unregistered", "all of a batch or none"
+    assert refused(store, spec("mail.send"), spec("other")) == "kind_unregistered", "a batch is accepted whole or not"
     for name in BUILT_IN:
         put_one(store, name)
-    said = by_hand.refusal("insert into job (tenant, kind) values ('default', 'by.hand')")
-    assert said is not None
-    assert "registered" in said
+    refusal = by_hand.refusal("insert into job (tenant, kind) values ('default', 'by.hand')")
+    assert refusal is not None
+    assert "registered" in refusal
     settle(store, next(each for each in claims(store) if each.id == waiting), BROKEN)
     forward(store, 3600)
     store.run(store.leases.promote())
-    assert job(store, waiting).state == "queued", "what was accepted is retried"
+    assert job(store, waiting).state == "queued", "an accepted job is retried"
     register(store, "typo")
     put_one(store, "typo")
     assert store.run(store.kinds.unregistered("*")) == [], "registered meanwhile"
@@ -113,7 +113,7 @@ def claims(store: Store) -> list[Any]:
     return store.run(store.leases.exchange([], request)).claims
 
 
-def test_a_successor_of_a_job_of_a_removed_kind_is_made(store: Store) -> None:
+def test_retry_as_new_job_works_for_a_removed_kind(store: Store) -> None:
     register(store, "mail.send")
     old = put_one(store, agent="who", retry=tries(2), retry_as="new_job")
     store.run(store.kinds.remove("mail.send", "ada"))
@@ -123,7 +123,7 @@ def test_a_successor_of_a_job_of_a_removed_kind_is_made(store: Store) -> None:
     assert new.retry_of == old
 
 
-def test_a_schedule_says_what_was_refused_and_a_question_to_people_is_asked(store: Store) -> None:
+def test_policy_refuses_scheduled_jobs_but_not_notifications(store: Store) -> None:
     schedule = add(store, "default")
     register(store, "mail.send")
     put_one(store)
@@ -136,7 +136,7 @@ def test_a_schedule_says_what_was_refused_and_a_question_to_people_is_asked(stor
     assert [each.kind for each in store.run(store.jobs.list(JobFilter(tenant="*")))] == ["tell", "mail.send"]
 
 
-def test_unknown_agents(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_agents_are_warned_about_or_refused(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     store.run(store.agents.set(Definition.of("planner"), "default", "ada"))
     policy(store, unknown_agents="warn")
@@ -144,11 +144,13 @@ def test_unknown_agents(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     assert warned(caplog) == ["Accepted: agent stranger is not registered"]
     policy(store, unknown_agents="refuse")
     assert refused(store, spec(agent="stranger")) == "agent_unregistered"
-    assert refused(store, spec(agent="planner"), tenant="acme") == "agent_unregistered", "agents are a tenant's own"
+    assert refused(store, spec(agent="planner"), tenant="acme") == "agent_unregistered", "agents belong to a tenant"
     put(store, spec(agent="planner"), spec())
 
 
-def test_event_types_and_their_schemas(store: Store, by_hand: ByHand, caplog: pytest.LogCaptureFixture) -> None:
+def test_event_types_are_checked_against_their_schemas(
+    store: Store, by_hand: ByHand, caplog: pytest.LogCaptureFixture
+) -> None:
     def code(**data: Any) -> str:
         with pytest.raises(Refused) as raised:
             send(store, **data)
@@ -159,7 +161,7 @@ def test_event_types_and_their_schemas(store: Store, by_hand: ByHand, caplog: py
     draft = EventTypeDraft.of("order.paid", "billing", SCHEMA, "An order was paid.")
     made = store.run(store.event_types.set(draft, "ada"))
     assert (made.domain, made.schema, made.set_by) == ("billing", SCHEMA, "ada")
-    assert store.run(store.event_types.set(draft, "bob")) == made, "again changes nothing"
+    assert store.run(store.event_types.set(draft, "bob")) == made, "the same draft changes nothing"
     assert store.run(store.event_types.list("billing", "default")) == [made]
     assert store.run(store.event_types.list("other", "default")) == []
     first = send(store, key="k", order="x")
@@ -174,16 +176,16 @@ def test_event_types_and_their_schemas(store: Store, by_hand: ByHand, caplog: py
     assert code(name="unknown") == "event_type_unregistered"
     for data in ({}, {"order": "x"}, {"order": 0}, {"order": 1, "more": 2}):
         assert code(**data) == "event_data_invalid", data
-    assert send(store, key="k", order="x") == first, "what was sent under its key is answered"
+    assert send(store, key="k", order="x") == first, "a duplicate key returns the first event"
     send(store, order=7)
     if store.embedded:
         assert code(order=7, code="UPPER") == "event_data_invalid"
         for name in ("unknown", "order.paid"):
-            said = by_hand.refusal(INSERT_EVENT, {"id": new_id(), "name": name, "data": "{}"})
-            assert said is not None
-            assert said.startswith("event ")
+            refusal = by_hand.refusal(INSERT_EVENT, {"id": new_id(), "name": name, "data": "{}"})
+            assert refusal is not None
+            assert refusal.startswith("event ")
     else:
-        send(store, order=7, code="UPPER")  # patterns are not compared in the database
+        send(store, order=7, code="UPPER")  # the database does not check patterns
         answer = by_hand.execute("select id, refused, reason from send_event('unknown', '{}')")
         assert answer == [(None, True, "event_type_unregistered")]
         assert by_hand.execute("select reason, detail from send_event('order.paid', '{}')") == [
@@ -194,7 +196,7 @@ def test_event_types_and_their_schemas(store: Store, by_hand: ByHand, caplog: py
 
 
 @pytest.mark.req("DP-6")
-def test_an_empty_list_of_executors_means_everyone_or_nobody(store: Store) -> None:
+def test_empty_executor_list_allows_everyone_or_nobody(store: Store) -> None:
     lease = open_lease(store)
     waiting = put_one(store)
     request = ClaimRequest(lease=lease, queues=("default",), want=1)
@@ -217,7 +219,7 @@ def test_an_empty_list_of_executors_means_everyone_or_nobody(store: Store) -> No
 
 
 @pytest.mark.req("JF-1")
-def test_a_job_without_a_tenant_is_refused_where_the_deployment_says_so(store: Store, by_hand: ByHand) -> None:
+def test_tenant_required_policy_refuses_the_default_tenant(store: Store, by_hand: ByHand) -> None:
     policy(store, tenant_required=True)
     assert refused(store, spec()) == "tenant_required"
     put(store, spec(), tenant="acme")
@@ -225,14 +227,14 @@ def test_a_job_without_a_tenant_is_refused_where_the_deployment_says_so(store: S
     if not store.embedded:
         assert by_hand.execute("select refused, reason from enqueue('x')") == [(True, "tenant_required")]
         for blank in ("", " ", "*"):
-            said = by_hand.refusal("select * from enqueue('x', for_tenant => :tenant)", {"tenant": blank})
-            answer = said or by_hand.execute("select * from enqueue('x', for_tenant => :tenant)", {"tenant": blank})
-            assert said or answer[0][3] is True, answer
+            refusal = by_hand.refusal("select * from enqueue('x', for_tenant => :tenant)", {"tenant": blank})
+            answer = refusal or by_hand.execute("select * from enqueue('x', for_tenant => :tenant)", {"tenant": blank})
+            assert refusal or answer[0][3] is True, answer
     assert {each.tenant for each in store.run(store.jobs.list(JobFilter(tenant="*")))} == {"acme"}
 
 
 @pytest.mark.req("JF-12")
-def test_running_jobs_count_against_the_cap_where_the_deployment_says_so(store: Store, by_hand: ByHand) -> None:
+def test_pending_includes_running_policy_counts_running_jobs(store: Store, by_hand: ByHand) -> None:
     store.run(store.tenants.set("default", {"max_pending": 2}, "ada"))
     put(store, spec(), spec())
     held = claims(store)
@@ -241,16 +243,16 @@ def test_running_jobs_count_against_the_cap_where_the_deployment_says_so(store: 
     assert refused(store, spec()) == "tenant_full"
     assert by_hand.refusal("insert into job (tenant, kind) values ('default', 'x')")
     settle(store, held[:1])
-    assert refused(store, spec()) == "tenant_full", "one runs and one waits"
+    assert refused(store, spec()) == "tenant_full", "one job runs and one waits"
     settle(store, held[1:])
     put(store, spec())
     claims(store)
-    assert refused(store, spec()) == "tenant_full", "what was taken still counts"
+    assert refused(store, spec()) == "tenant_full", "a claimed job still counts"
     policy(store, pending_includes_running=False)
     put(store, spec(), spec())
 
 
-def test_wrong_policies_are_refused_and_changes_are_recorded(store: Store) -> None:
+def test_invalid_policies_are_refused_and_changes_recorded(store: Store) -> None:
     assert store.run(store.policies.get()) == Policies()
     for what in ({"unknown_kinds": "maybe"}, {"tenant_required": "yes"}, {"unknown_moods": "warn"}, {"other": True}):
         with pytest.raises((InvalidInput, HoldfastError)):

@@ -1,4 +1,4 @@
-"""Retention takes events away and says so in the trail; whoever takes them away without saying so is found out."""
+"""Retention records the events it removes in the audit trail; events removed without a record are detected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.req("HF-4", "CX-4")
 
 
 def purge(store: Store, jobs: list[str]) -> None:
-    """As retention does it: the record first, then the states, the facts and the events."""
+    """Purge as retention does: the record first, then states, facts and events."""
 
     def on_sqlite() -> Steps[None]:
         yield from sign("retention")
@@ -38,7 +38,7 @@ def purge(store: Store, jobs: list[str]) -> None:
     store.run(Flow(on_sqlite if store.embedded else on_postgres))
 
 
-def test_the_chain_holds_after_a_purge_and_not_after_a_theft(store: Store, by_hand: ByHand) -> None:
+def test_seals_hold_after_a_purge_and_detect_unrecorded_deletes(store: Store, by_hand: ByHand) -> None:
     old = [bring(store, by_hand, State.CLEANED).id for _ in range(3)]
     seal(store, want=4)
     kept = put_one(store)

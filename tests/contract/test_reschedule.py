@@ -1,4 +1,4 @@
-"""Another time for a job that waits, and another limit: an answer an id, and a ledger that says who did it (JF-5)."""
+"""Rescheduling waiting jobs and changing their limit: one result per id, recorded in the ledger (JF-5)."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_reschedule_in_every_state(store: Store, by_hand: ByHand, state: State) 
     (verdict,) = reschedule(store, job_id, when=Reschedule(delay=90.0), reason="after lunch")
     if state in (S.QUEUED, S.RETRY_WAITING):
         assert verdict == Verdict(job_id, S.QUEUED, False, None)
-        found = job(store, job_id)
-        assert (found.state, found.due_at) == (S.QUEUED, now + timedelta(seconds=90))
+        stored = job(store, job_id)
+        assert (stored.state, stored.due_at) == (S.QUEUED, now + timedelta(seconds=90))
         last = history(store, job_id)[-1]
         assert (last.type, last.from_state, last.to_state, last.actor) == ("reschedule", state, S.QUEUED, "ada")
         due = (now + timedelta(seconds=90)).strftime("%Y-%m-%dT%H:%M:%S.")
@@ -63,7 +63,7 @@ def test_reschedule_in_every_state(store: Store, by_hand: ByHand, state: State) 
 
 
 @pytest.mark.parametrize("state", [S.QUEUED, S.RETRY_WAITING])
-def test_at_once_means_claimable_now(store: Store, by_hand: ByHand, state: State) -> None:
+def test_reschedule_to_now_makes_a_job_claimable(store: Store, by_hand: ByHand, state: State) -> None:
     forward(store)
     if state is S.QUEUED:
         job_id = put_one(store, delay=3600.0)
@@ -76,7 +76,7 @@ def test_at_once_means_claimable_now(store: Store, by_hand: ByHand, state: State
     assert history(store, job_id)[-2].meta == {"rescheduled": "now", "by": "ada"}
 
 
-def test_a_time_and_a_time_that_has_passed(store: Store) -> None:
+def test_reschedule_to_a_future_and_a_past_time(store: Store) -> None:
     now = forward(store)
     job_id = put_one(store)
     reschedule(store, job_id, when=Reschedule(at=now + timedelta(hours=1)))
@@ -90,7 +90,7 @@ def test_a_time_and_a_time_that_has_passed(store: Store) -> None:
     check_ledger(store)
 
 
-def test_the_limit_can_be_raised_and_not_below_what_has_been(store: Store) -> None:
+def test_reschedule_can_raise_the_attempt_limit(store: Store) -> None:
     job_id = put_one(store, retry=tries(2))
     work(store, BROKEN)
     assert reschedule(store, job_id, when=Reschedule(max_attempts=1)) == [
@@ -107,18 +107,18 @@ def test_the_limit_can_be_raised_and_not_below_what_has_been(store: Store) -> No
 
 
 @pytest.mark.req("DP-15")
-def test_a_redrive_can_raise_the_limit(store: Store) -> None:
+def test_redrive_can_raise_the_attempt_limit(store: Store) -> None:
     job_id = put_one(store, retry=tries(1))
     work(store, BROKEN)
     (verdict,) = store.run(store.jobs.operate("redrive", [job_id], "more tries", "ada", "default", 2))
     assert verdict == Verdict(job_id, S.QUEUED, False, None)
     assert history(store, job_id)[-1].meta == {"reason": "more tries", "max_attempts": 2}
-    found = job(store, job_id)
-    assert (found.retries, found.max_attempts) == (0, 2)
+    stored = job(store, job_id)
+    assert (stored.retries, stored.max_attempts) == (0, 2)
 
 
 @pytest.mark.parametrize("limit", [0, 102])
-def test_a_limit_out_of_bounds_is_refused(store: Store, by_hand: ByHand, limit: int) -> None:
+def test_attempt_limit_out_of_bounds_is_refused(store: Store, by_hand: ByHand, limit: int) -> None:
     job_id = put_one(store)
     before = by_hand.contents()
     with pytest.raises(InvalidInput):
@@ -128,7 +128,7 @@ def test_a_limit_out_of_bounds_is_refused(store: Store, by_hand: ByHand, limit: 
     assert by_hand.contents() == before
 
 
-def test_an_answer_for_each_id_in_order_and_nothing_of_another_tenant(store: Store, by_hand: ByHand) -> None:
+def test_results_are_per_id_and_other_tenants_are_not_found(store: Store, by_hand: ByHand) -> None:
     waiting, foreign, unknown = put_one(store), put_one(store, tenant="acme"), new_id()
     ended = bring(store, by_hand, S.SUCCEEDED).id
     verdicts = reschedule(store, ended, unknown, waiting, foreign, waiting)
@@ -143,7 +143,7 @@ def test_an_answer_for_each_id_in_order_and_nothing_of_another_tenant(store: Sto
     assert types_of(store, waiting) == ["enqueue", "reschedule"]
 
 
-def test_the_same_words_are_told_once_and_others_each_time(store: Store) -> None:
+def test_identical_reschedules_are_recorded_once(store: Store) -> None:
     forward(store)
     job_id = put_one(store)
     for when in (AT_ONCE, AT_ONCE, Reschedule(delay=5.0), AT_ONCE):
@@ -153,7 +153,7 @@ def test_the_same_words_are_told_once_and_others_each_time(store: Store) -> None
 
 
 @pytest.mark.req("CX-4")
-def test_a_rescheduling_by_hand_is_told_as_well(store: Store, by_hand: ByHand) -> None:
+def test_reschedule_by_hand_is_recorded(store: Store, by_hand: ByHand) -> None:
     job_id = put_one(store)
     by_hand.execute('update job_state set note = \'{"rescheduled": "now"}\' where id = :id', {"id": job_id})
     assert types_of(store, job_id) == ["enqueue", "reschedule"]

@@ -1,4 +1,4 @@
-"""Direct reservations (SC-10): one at a time, no job begun meanwhile, the order as it was; they end or run out."""
+"""Reservations (SC-10): one at a time, no job starts meanwhile, the queue keeps its order; they end or expire."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def ask(scope: str = "all", name: str = "*", ttl: float = 30.0) -> Ask:
     return Ask(new_id(), scope, name, ttl, "by hand")
 
 
-def reserve(store: Store, asked: Ask, actor: str = "ada", tenant: str = TENANT) -> Standing:
-    return store.run(store.reservations.set(asked, actor, tenant))
+def reserve(store: Store, request: Ask, actor: str = "ada", tenant: str = TENANT) -> Standing:
+    return store.run(store.reservations.set(request, actor, tenant))
 
 
-def release(store: Store, asked: Ask, why: str = "done", tenant: str = TENANT) -> bool:
-    return store.run(store.reservations.release(asked.id, why, "ada", tenant))
+def release(store: Store, request: Ask, why: str = "done", tenant: str = TENANT) -> bool:
+    return store.run(store.reservations.release(request.id, why, "ada", tenant))
 
 
 def every(store: Store, tenant: str = TENANT) -> dict[str, Reservation]:
     return {each.id: each for each in store.run(store.reservations.list(tenant, ended=True))}
 
 
-def test_nothing_is_begun_in_what_is_reserved_and_the_order_stays(store: Store) -> None:
+def test_no_job_starts_in_a_reserved_scope_and_the_order_stays(store: Store) -> None:
     lease, queues = open_lease(store, ttl=1e6), ("default", "q")
     specs = [
         spec(queue="q"),
@@ -46,7 +46,7 @@ def test_nothing_is_begun_in_what_is_reserved_and_the_order_stays(store: Store) 
     assert claim(store, lease, 9, queues=queues) == []
     assert reserve(store, everything) == Standing("waiting", 1, 2), "it waits for both"
     later = ask("queue", "elsewhere")
-    assert reserve(store, later) == Standing("waiting", 0, 1), "and nobody gets before it"
+    assert reserve(store, later) == Standing("waiting", 0, 1), "later requests wait behind it"
     assert release(store, queue)
     assert [each.id for each in claim(store, lease, 1, queues=queues)] == [high]
     assert release(store, gpu)
@@ -54,14 +54,14 @@ def test_nothing_is_begun_in_what_is_reserved_and_the_order_stays(store: Store) 
     assert reserve(store, everything) == Standing("active", 2, 0)
     assert claim(store, lease, 9, queues=queues) == []
     settle(store, held)
-    assert reserve(store, everything) == Standing("active", 1, 0), "what runs goes on, and is counted"
+    assert reserve(store, everything) == Standing("active", 1, 0), "running jobs continue, and are counted"
     assert reserve(store, later).ahead == 1
     assert release(store, everything)
     assert [each.id for each in claim(store, lease, 9, queues=queues)] == [gpu_high, gpu_low, low]
     assert reserve(store, later) == Standing("active", 0, 0)
 
 
-def test_it_runs_out_when_nobody_keeps_it_alive(store: Store) -> None:
+def test_reservation_expires_without_renewal(store: Store) -> None:
     lease = open_lease(store, ttl=1e6)
     forward(store)
     (job,) = put(store, spec(uses=("resource:gpu-0",)))
@@ -70,17 +70,17 @@ def test_it_runs_out_when_nobody_keeps_it_alive(store: Store) -> None:
     assert reserve(store, gone).state == "waiting"
     assert reserve(store, next_one).ahead == 2
     forward(store, 9)
-    assert reserve(store, gpu).state == "active", "kept alive"
-    assert reserve(store, next_one).ahead == 1, "who has gone from the line is not waited for"
+    assert reserve(store, gpu).state == "active", "renewed"
+    assert reserve(store, next_one).ahead == 1, "an expired request is not waited for"
     forward(store, 9)
     assert claim(store, lease) == []
     forward(store, 1)
-    assert reserve(store, next_one) == Standing("active", 0, 0), "at once, and not when somebody tidies up"
-    assert reserve(store, gpu).state == "expired", "and it does not come back"
+    assert reserve(store, next_one) == Standing("active", 0, 0), "at once, without a maintenance task"
+    assert reserve(store, gpu).state == "expired", "it stays expired"
     assert not release(store, gpu)
-    found = every(store)
-    assert [found[each.id].state for each in (gpu, gone, next_one)] == ["expired", "withdrawn", "active"]
-    assert (found[gpu.id].holder, found[gpu.id].ended_why) == ("ada", "nobody kept it alive")
+    result = every(store)
+    assert [result[each.id].state for each in (gpu, gone, next_one)] == ["expired", "withdrawn", "active"]
+    assert (result[gpu.id].holder, result[gpu.id].ended_why) == ("ada", "nobody kept it alive")
     assert claim(store, lease) == []
     forward(store, 31)
     assert store.run(store.limits.attend()) >= 1
@@ -88,7 +88,7 @@ def test_it_runs_out_when_nobody_keeps_it_alive(store: Store) -> None:
     assert store.run(store.reservations.list(TENANT)) == []
 
 
-def test_a_tenant_keeps_nobody_else_away_and_everybody_is_kept_by_all(store: Store) -> None:
+def test_reservation_of_a_tenant_does_not_affect_others(store: Store) -> None:
     lease = open_lease(store)
     for tenant in ("a", "b"):
         put(store, spec(), spec(), tenant=tenant)

@@ -1,4 +1,4 @@
-"""Retention: what is cleaned and purged, when, and what never is (DP-16, CX-12)."""
+"""Retention: which jobs are cleaned and purged, when, and which never are (DP-16, CX-12)."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ CANARY = "canary-4711"
 
 
 @pytest.mark.req("DP-16", "CX-12")
-def test_the_most_specific_policy_decides_alone(store: Store) -> None:
-    """As the function of the domain says, for every tenant, kind and end; and without a policy nothing ever goes."""
+def test_most_specific_policy_applies_alone(store: Store) -> None:
+    """As the pure function decides, for every tenant, kind and end; without a policy nothing is removed."""
     ends: dict[State, Outcome | None] = {State.SUCCEEDED: DONE, State.DEAD_LETTER: FINAL, State.CANCELLED: None}
     jobs = {}
     for tenant in ("acme", "default"):
@@ -79,9 +79,9 @@ def test_the_most_specific_policy_decides_alone(store: Store) -> None:
     keep(store, "4h", kind="mail", state="dead_letter", tenant="default")
     policies = store.run(store.retention.list(EVERY_TENANT))
     for hours in (0.5, 1.5, 2.5, 3.5, 4.5):
-        # The jobs ended long ago: the clock goes back to so many hours after that.
+        # The jobs ended long ago: the clock moves back to `hours` after that.
         store.run(store.clock.set(timedelta(0), job(store, next(iter(jobs))).created_at + timedelta(hours=hours)))
-        keep(store, f"{100 + hours}h", kind="other")  # a changed policy begins all passes anew
+        keep(store, f"{100 + hours}h", kind="other")  # a changed policy restarts all passes
         sweep(store)
         for job_id, (tenant, kind, state) in jobs.items():
             policy = policy_for(policies, tenant, kind, state)
@@ -93,8 +93,8 @@ def test_the_most_specific_policy_decides_alone(store: Store) -> None:
 
 
 @pytest.mark.req("DP-16", "CX-4")
-def test_what_a_job_carried_is_gone_and_its_ledger_stays(store: Store, by_hand: ByHand) -> None:
-    """A word that is in its payload, result, checkpoints, steps, artifacts and error is in the ledger alone then."""
+def test_cleaning_removes_job_data_and_keeps_the_ledger(store: Store, by_hand: ByHand) -> None:
+    """After cleaning, a word of its payload, result, checkpoints, steps, artifacts and error is in the ledger only."""
     job_id = put_one(store, payload={"word": CANARY}, tags=("blue",), key="k-1", retry=tries(2))
     held = take(store)
     for name in ("mine", "progress"):
@@ -113,23 +113,23 @@ def test_what_a_job_carried_is_gone_and_its_ledger_stays(store: Store, by_hand: 
     forward(store, 200)
     assert sweep(store)["clean"] == 1
     assert naming(by_hand, CANARY) == {"event"}
-    found, after = job(store, job_id), history(store, job_id)
-    assert (found.state, found.payload, found.tags) == (State.CLEANED, {}, ("blue",))
+    stored, after = job(store, job_id), history(store, job_id)
+    assert (stored.state, stored.payload, stored.tags) == (State.CLEANED, {}, ("blue",))
     assert [event.type for event in after] == [*(event.type for event in before), "clean"]
     assert after[-1].actor == "retention"
-    assert after[:-1] == before, "nobody changes the ledger"
+    assert after[:-1] == before, "the ledger is unchanged"
     (again,) = enqueue(store, spec(key="k-1", payload={"word": CANARY}))
     assert (again.id, again.created) == (job_id, False)
     assert sweep(store)["clean"] == 0
 
 
 @pytest.mark.req("DP-16", "CX-12")
-def test_a_purged_job_is_named_nowhere(store: Store, by_hand: ByHand) -> None:
-    """With keys, tags, approvals, votes, the time and the event that made it, its workflow; and the keys are free."""
-    asked = asking(store, quorum=2)
-    keep_token(store, asked.id, "h")
-    approve(store, asked.id)
-    store.run(store.jobs.operate("cancel", [asked.job_id], None, "ada", "default"))
+def test_purged_job_leaves_no_trace(store: Store, by_hand: ByHand) -> None:
+    """Keys, tags, approvals, votes, the schedule and event that made it, its workflow are gone; its keys are free."""
+    pending = asking(store, quorum=2)
+    keep_token(store, pending.id, "h")
+    approve(store, pending.id)
+    store.run(store.jobs.operate("cancel", [pending.job_id], None, "ada", "default"))
     schedule = add(store)
     assert schedule.next_fire_at is not None
     fired = firing(schedule.next_fire_at)
@@ -140,7 +140,12 @@ def test_a_purged_job_is_named_nowhere(store: Store, by_hand: ByHand) -> None:
     flow = Flow(store, {"a": (), "b": "a"})
     flow.start()
     keyed = put_one(store, payload={"x": 1}, key="k-1", content_key="c-1", dedupe="skip", tags=("blue", "red"))
-    ids = [asked.job_id, keyed, *flow.ids.values(), *(found.id for found in _all(store) if found.kind != "mail.send")]
+    ids = [
+        pending.job_id,
+        keyed,
+        *flow.ids.values(),
+        *(result.id for result in _all(store) if result.kind != "mail.send"),
+    ]
     while claimed := claim(store, open_lease(store), 100):
         settle(store, claimed)
     while store.run(store.subscriptions.feed("follow", 100, "default")).seen:
@@ -150,13 +155,13 @@ def test_a_purged_job_is_named_nowhere(store: Store, by_hand: ByHand) -> None:
     assert sweep(store)["clean"] == len(set(ids))
     seal(store)
     forward(store, 3700)
-    stays = put_one(store)  # the newest row of SQLite's ledger has to stay
+    stays = put_one(store)  # the newest row of SQLite's ledger stays
     while store.run(store.subscriptions.feed("follow", 100, "default")).seen:
         pass
     assert sweep(store)["purge"] == len(set(ids))
     everything = repr({table: rows for table, rows in by_hand.contents().items() if table != "action"})
-    assert [name for name in (*ids, asked.id, flow.id) if name in everything] == []
-    assert flaws(store) == [], "the seals hold without them"
+    assert [name for name in (*ids, pending.id, flow.id) if name in everything] == []
+    assert flaws(store) == [], "the seals hold without the purged events"
     assert by_hand.execute("select count(*) from fire") == by_hand.execute("select count(*) from delivery") == [(0,)]
     assert enqueue(store, spec(key="k-1", payload={"y": 2}, content_key="c-1", dedupe="skip"))[0].created
     assert state_of(store, stays) is State.QUEUED
@@ -167,8 +172,8 @@ def _all(store: Store) -> list[Job]:
 
 
 @pytest.mark.req("DP-16", "DP-12")
-def test_nobody_who_reads_the_ledger_is_robbed(store: Store) -> None:
-    """What a consumer or a paused subscription has not read stays, and they are named."""
+def test_purge_waits_for_consumers_and_subscriptions(store: Store) -> None:
+    """Events that a consumer or a paused subscription has not read stay, and the report names it."""
     put(store, *(spec() for _ in range(3)))
     work(store, want=3)
     (first,) = store.run(store.ledger.read(None, 1, "*"))
@@ -179,49 +184,49 @@ def test_nobody_who_reads_the_ledger_is_robbed(store: Store) -> None:
     keep(store, None, "1h")
     forward(store, 4000)
     assert sweep(store) == {"clean": 3, "purge": 0, "prune": 0, "held": 3}
-    (found,) = [each for each in store.run(store.retention.preview("*")) if each.action == "purge"]
-    assert (found.due, found.held, found.held_by) == (3, 3, "consumer slow")
+    (result,) = [each for each in store.run(store.retention.preview("*")) if each.action == "purge"]
+    assert (result.due, result.held, result.held_by) == (3, 3, "consumer slow")
     put_one(store)
     last = read_events(store, after=first.cursor)[-1]
     assert store.run(store.ledger.save_cursor("slow", last.cursor, first.cursor, "*"))
     forward(store, 30)
     sweep(store)
-    (found,) = [each for each in store.run(store.retention.preview("*")) if each.action == "purge"]
-    assert (found.due, found.held_by) == (3, "subscription follow")
+    (result,) = [each for each in store.run(store.retention.preview("*")) if each.action == "purge"]
+    assert (result.due, result.held_by) == (3, "subscription follow")
     store.run(store.subscriptions.resume("follow", True, "default"))
     forward(store, 30)
     assert sweep(store)["purge"] == 3
 
 
 @pytest.mark.req("DP-16", "DP-14", "SC-6")
-def test_what_others_still_need_stays(store: Store) -> None:
-    """Jobs of a workflow until all of it is over and nothing of it is dead; a job whose retry is not over."""
+def test_jobs_needed_by_workflows_and_retries_stay(store: Store) -> None:
+    """Jobs of a workflow stay until all of it has ended without a dead letter; so does a job whose retry is open."""
     flow = Flow(store, {"a": (), "b": "a", "c": "b"})
     flow.start()
     settle(store, take(store))
-    settle(store, take(store), FINAL)  # b is dead, and may be redriven: it would read what a returned
+    settle(store, take(store), FINAL)  # b is dead and may be redriven: it would read the result of a
     first = put_one(store, "again", retry=tries(3), retry_as="new_job")
     settle(store, take(store), Failed("broken", "it broke"))
-    (second,) = (found.id for found in _all(store) if found.retry_of == first)
+    (second,) = (result.id for result in _all(store) if result.retry_of == first)
     keep(store, "1h", "100h")
     forward(store, 10_000)
     assert sweep(store)["clean"] == 0
     store.run(store.jobs.operate("discard", [flow.ids["b"]], "no", "ada", "default"))
     store.run(store.leases.promote())
     settle(store, take(store))
-    forward(store, 90_000)  # and a pass begins at the first job again
+    forward(store, 90_000)  # the next pass starts at the first job
     assert sweep(store)["clean"] == 5
     assert [state_of(store, each) for each in (first, second)] == [State.CLEANED] * 2
     put_one(store)
     forward(store, 400_000)
-    assert sweep(store)["purge"] == 4, "the first waits for its retry to be gone"
+    assert sweep(store)["purge"] == 4, "the first job waits until its retry is purged"
     forward(store, 90_000)
     assert sweep(store)["purge"] == 1
 
 
 @pytest.mark.req("DP-16", "DP-15")
-def test_dead_letters_go_only_when_they_are_named(store: Store) -> None:
-    """Then they are discarded first, which their ledger and their workflow are told."""
+def test_dead_letters_are_removed_only_by_their_own_policy(store: Store) -> None:
+    """Retention discards them first, which is recorded in their ledger and counted in their workflow."""
     alone = put_one(store)
     settle(store, take(store), FINAL)
     flow = Flow(store, {"a": (), "b": "a"})
@@ -233,30 +238,30 @@ def test_dead_letters_go_only_when_they_are_named(store: Store) -> None:
     keep(store, "1h", "100h", state="dead_letter", tenant="default")
     assert sweep(store)["clean"] == 2
     assert types_of(store, alone)[-3:] == ["bury", "discard", "clean"]
-    found = store.run(store.workflows.get(flow.id, "default"))
-    assert found is not None
-    assert (found.counts.dead, found.counts.cancelled, found.counts.skipped) == (0, 1, 1)
+    stored = store.run(store.workflows.get(flow.id, "default"))
+    assert stored is not None
+    assert (stored.counts.dead, stored.counts.cancelled, stored.counts.skipped) == (0, 1, 1)
     put_one(store)
     forward(store, 400_000)
-    assert sweep(store)["purge"] == 2, "as the dead letters that they were"
+    assert sweep(store)["purge"] == 2, "by the policy for dead letters"
     assert state_of(store, flow.ids["b"]) is State.CLEANED
 
 
 @pytest.mark.req("DP-16")
-def test_small_slices_and_many_sweepers_do_the_same(store: Store, store_url: str) -> None:
+def test_concurrent_sweeps_in_small_slices_purge_each_job_once(store: Store, store_url: str) -> None:
     put(store, *(spec() for _ in range(60)))
     work(store, want=60)
     keep(store, None, "1h")
     put_one(store)
     forward(store, 4000)
 
-    def some(number: int) -> int:
+    def sweep_some(number: int) -> int:
         with closing(open_store(store_url)) as own:
             return sweep(own, want=3 + number, look=7)["purge"]
 
     with ThreadPoolExecutor(3) as pool:
-        done = sum(pool.map(some, range(3)))
-    put_one(store)  # the newest row of SQLite's ledger has to stay
+        done = sum(pool.map(sweep_some, range(3)))
+    put_one(store)  # the newest row of SQLite's ledger stays
     forward(store, 20)
     done += sweep(store)["purge"]
     assert done == 60
@@ -272,7 +277,7 @@ def test_policies_are_checked_replaced_and_removed(store: Store) -> None:
     declared = RetentionRule.of("mail", purge_after="30d", declared=True)
     assert store.run(store.retention.set(declared, "prog", "acme")).declared
     assert keep(store, "1d", kind="mail", tenant="acme").purge_after is None
-    assert store.run(store.retention.set(declared, "prog", "acme")).clean_after == 86_400, "an operator's word stands"
+    assert store.run(store.retention.set(declared, "prog", "acme")).clean_after == 86_400, "the operator's policy stays"
     keep(store, "2d")
     assert [each.tenant for each in store.run(store.retention.list("acme"))] == ["*", "acme"]
     assert [each.tenant for each in store.run(store.retention.list("other"))] == ["*"]
@@ -282,7 +287,7 @@ def test_policies_are_checked_replaced_and_removed(store: Store) -> None:
 
 
 @pytest.mark.req("DP-16", "JF-1")
-def test_a_sweep_for_one_tenant_touches_no_other(store: Store) -> None:
+def test_sweep_of_one_tenant_touches_no_other(store: Store) -> None:
     mine, other = put_one(store, tenant="acme"), put_one(store, tenant="other")
     work(store, want=2)
     keep(store, "1h", tenant="acme")
@@ -294,7 +299,7 @@ def test_a_sweep_for_one_tenant_touches_no_other(store: Store) -> None:
 
 @pytest.mark.req("DP-16", "SC-9")
 def test_bookkeeping_is_pruned_by_its_age(store: Store, by_hand: ByHand) -> None:
-    """Ended leases, tokens of decided approvals, old times of a schedule but the latest, what applications told."""
+    """Ended leases, tokens of decided approvals, old fires of a schedule except the latest, application events."""
     schedule = add(store)
     due = schedule.next_fire_at
     assert due is not None
@@ -302,9 +307,9 @@ def test_bookkeeping_is_pruned_by_its_age(store: Store, by_hand: ByHand) -> None
     settle(store, take(store))
     schedule = store.run(store.schedules.get(schedule.name, "default")) or schedule
     assert store.run(store.schedules.fire([decided(schedule, firing(schedule.next_fire_at or due))], "*")) == 1
-    asked = asking(store)
-    keep_token(store, asked.id, "h")
-    approve(store, asked.id)
+    pending = asking(store)
+    keep_token(store, pending.id, "h")
+    approve(store, pending.id)
     for lease in by_hand.execute("select id from lease"):
         store.run(store.leases.end(str(lease[0]), "done", "*"))
     store.run(store.leases.reap())
@@ -319,24 +324,25 @@ def test_bookkeeping_is_pruned_by_its_age(store: Store, by_hand: ByHand) -> None
 
 
 @pytest.mark.req("DP-16", "HF-4")
-def test_what_people_have_ended_is_forgotten_in_the_end(store: Store, by_hand: ByHand) -> None:
-    """Sessions after a week, calls to a webhook after a month, tokens, reservations and bulk operations after ninety
-    days, groups of dead letters after a year; not a day before, and by nobody's hand. One line of the audit trail says
-    how many, and the seals hold."""
+def test_ended_tokens_reservations_and_operations_are_pruned(store: Store, by_hand: ByHand) -> None:
+    """Sessions after a week, webhook calls after a month, tokens, reservations and bulk operations after ninety days,
+    groups of dead letters after a year; not a day before, and never by hand. The audit trail records how many were
+    pruned, and the seals hold.
+    """
     run = store.run
     text = new_token()
     token = run(store.tokens.issue(issuing(text, expires="3000d"), "ada", "default"))
     assert open_session(store, text, ttl=60.0)[1] is not None
     kept = run(store.tokens.issue(issuing(), "ada", "default"))
-    asked = Ask(new_id(), "queue", "mail", 60.0, "by hand")
-    assert run(store.reservations.set(asked, "ada", "default")).state == "active"
-    assert run(store.reservations.release(asked.id, "done", "ada", "default"))
-    told = webhook(store)
-    assert run(store.webhooks.note_delivery(sent(told.id, new_id()), "default"))
+    request = Ask(new_id(), "queue", "mail", 60.0, "by hand")
+    assert run(store.reservations.set(request, "ada", "default")).state == "active"
+    assert run(store.reservations.release(request.id, "done", "ada", "default"))
+    hook = webhook(store)
+    assert run(store.webhooks.note_delivery(sent(hook.id, new_id()), "default"))
     put_one(store)
     settle(store, take(store), FINAL)
-    begun = NewOperation(new_id(), "discard", reason="old")
-    run(store.operations.start(begun, JobFilter(tenant="default", state=State.DEAD_LETTER), "ada", "default"))
+    operation = NewOperation(new_id(), "discard", reason="old")
+    run(store.operations.start(operation, JobFilter(tenant="default", state=State.DEAD_LETTER), "ada", "default"))
     while run(store.operations.work("*")) is not None:
         pass
     run(store.tokens.revoke(token.id, "ada", "default"))
@@ -348,7 +354,7 @@ def test_what_people_have_ended_is_forgotten_in_the_end(store: Store, by_hand: B
         return tuple(len(by_hand.execute(f"select 1 from {table}")) for table in tables)
 
     for days, expected in ((6, (3, 1, 1, 1, 1)), (2, (2, 1, 1, 1, 1)), (23, (2, 0, 1, 1, 1)), (58, (2, 0, 1, 1, 1))):
-        forward(store, days * 86_400)  # more
+        forward(store, days * 86_400)
         assert left() == expected, days
         for table in ("api_token", "reservation", "operation"):
             assert by_hand.refusal(f"delete from {table}") is not None, (days, table)
@@ -368,17 +374,17 @@ def test_what_people_have_ended_is_forgotten_in_the_end(store: Store, by_hand: B
 
 
 @pytest.mark.req("DP-16", "CX-18", "HK-5")
-def test_a_purge_waits_for_what_is_counted_and_for_nothing_else(store: Store) -> None:
-    """All that was done is counted before it goes; that it was cleaned is counted by nobody, and holds nothing back."""
+def test_purge_waits_for_the_usage_count_only(store: Store) -> None:
+    """Every event is counted before it is purged; clean events are not counted, and hold nothing back."""
     put(store, spec(), spec())
     work(store, want=2)
     keep(store, None, "1h")
     while store.run(store.usage.count()):
         pass
     put(store, spec(), spec())
-    work(store, want=2)  # these are not counted
+    work(store, want=2)  # these are not counted yet
     forward(store, 4000)
-    put_one(store)  # the newest row of SQLite's ledger has to stay
+    put_one(store)  # the newest row of SQLite's ledger stays
     swept = []
     while (each := store.run(store.retention.sweep())).action != "idle":
         swept.append(each)
@@ -388,9 +394,10 @@ def test_a_purge_waits_for_what_is_counted_and_for_nothing_else(store: Store) ->
 
 
 @pytest.mark.req("DP-16")
-def test_a_purge_leaves_nothing_of_what_an_attempt_said(store: Store, by_hand: ByHand) -> None:
-    """The message of a dead letter is in its job, its ledger and its group; until then nobody takes it out of the
-    group."""
+def test_purge_removes_error_messages_everywhere(store: Store, by_hand: ByHand) -> None:
+    """The message of a dead letter is in its job, its ledger and its group; before the purge it cannot be removed from
+    the group.
+    """
     forward(store)
     put_one(store)
     settle(store, take(store), Failed("broken", "canary-4711 broke", final=True, traceback="line of canary-4711"))
@@ -400,7 +407,7 @@ def test_a_purge_leaves_nothing_of_what_an_attempt_said(store: Store, by_hand: B
     keep(store, None, "1h", state="dead_letter")
     forward(store, 4_000)
     purged = sweep(store)["purge"]
-    put_one(store)  # on SQLite the newest event of all stays until there is another
+    put_one(store)  # on SQLite the newest event stays until there is another
     forward(store, 120)
     assert purged + sweep(store)["purge"] == 1
     assert naming(by_hand, "canary-4711") == set()

@@ -1,4 +1,4 @@
-"""Whatever names a job goes when the job is purged: every column that could, found in the catalogue (DP-16)."""
+"""Every column that may name a job is purged with it, checked against the catalogue (DP-16)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.support.by_hand import SqliteByHand
 
 pytestmark = pytest.mark.req("DP-16")
 
-# What `purge_jobs` removes, in both stores.
-GOES = {
+# Columns that `purge_jobs` removes, in both stores.
+PURGED = {
     *("job.id", "job_state.id", "job_tag.job_id", "event.job_id", "idempotency.job_id", "content.job_id"),
     *("result.job_id", "checkpoint.job_id", "artifact.job_id", "step.job_id", "watch.job_id", "occupied_slot.job_id"),
     *(
@@ -29,8 +29,8 @@ GOES = {
     *("workflow.id", "redriven_as.job_id", "redriven_as.new_id", "dead_letter.job_id"),
     *("reference.job_id", "resealed.job_id", "quarantine.job_id", "attempt_log.job_id"),
 }
-# Of the job itself, gone with its row.
-OF_THE_JOB = {
+# Columns of the job itself, gone with its row.
+JOB_COLUMNS = {
     *("job.parent_id", "job.workflow_id", "job.retry_of", "job.causation_id", "job.correlation_id"),
     *(
         "job_state.lease",
@@ -40,28 +40,28 @@ OF_THE_JOB = {
         "made_from.schedule_id",
     ),
 }
-# Words of others about where they came from; they lead nowhere when that is gone.
+# References from other rows to their origin; they may dangle.
 LABELS = {"app_event.cause_id", "workflow.parent_id", "workflow.correlation_id"}
 LABELS |= {"dead_letter_group.sample_job", "dead_letter_group.last_job"}
-LABELS |= {"reservation.job_id"}  # history, with an end of its own
-LABELS |= {"webhook_delivery.job_id"}  # a log of its own, with bounds of its own
+LABELS |= {"reservation.job_id"}  # history, pruned by age
+LABELS |= {"webhook_delivery.job_id"}  # a log, pruned by age
 # Ids of other things.
 OTHERS = {
     *("lease.id", "recall.lease", "agent.id", "app_event.id", "schedule.id", "fire.schedule_id", "reservation.id"),
     *("subscription.id", "delivery.subscription_id", "clock.id", "dispatch.id", "usage_place.id", "upkeep.id"),
-    *("retention_pass.reached", "operation.place"),  # places between jobs
+    *("retention_pass.reached", "operation.place"),  # positions between jobs
     *("operation.id", "api_token.id", "api_token.parent_id"),
     *("webhook.id", "webhook_delivery.id", "webhook_delivery.webhook_id"),
 }
-LABELS |= {"leftover.job_id"}  # goes when what the job had elsewhere is deleted there
-# What one operation of SQLite keeps while it works, and is empty after it.
+LABELS |= {"leftover.job_id"}  # deleted with the orphaned file
+# Scratch tables of one operation on SQLite, empty after it.
 SCRATCH = {"moved.job_id", "ready.job_id", "round.id"}
-KNOWN = GOES | OF_THE_JOB | LABELS | OTHERS
+KNOWN = PURGED | JOB_COLUMNS | LABELS | OTHERS
 
 
-# Every table has an end, or a reason for none. With the jobs that it tells of:
-WITH_JOBS = {name.split(".")[0] for name in GOES}
-# When it is over for long enough, as `prune_bookkeeping` of both stores says; or when what it is about is done.
+# Every table is pruned somehow, or has a reason not to be. Purged with their jobs:
+WITH_JOBS = {name.split(".")[0] for name in PURGED}
+# Pruned by age by `prune_bookkeeping` of both stores, or deleted when done:
 PRUNED = {
     "event_partition",
     "lease",
@@ -72,8 +72,8 @@ PRUNED = {
     "dead_letter_group",
     "leftover",
 }
-# With the lease, the limit, the tenant or the policy it belongs to.
-OF_OTHERS = {
+# Deleted with their lease, limit, tenant or policy.
+DEPENDENT = {
     "recall",
     "rate_meter",
     "tenant_load",
@@ -83,10 +83,10 @@ OF_OTHERS = {
     "unsure_wait",
     "owed",
 }
-# As many rows as when they were made.
+# A constant number of rows.
 LOCKS = {"lock_dispatch", "lock_seal", "mutex", *(f"lock_subscription_{n}" for n in range(8))}
-# As many as people and programs have set, and gone when they say so. (The newest thousand versions of a template and
-# deleted schedules stay: they say what jobs were made from.)
+# Settings of people and programs, removed by them. (The newest thousand versions of a template and deleted schedules
+# stay, because jobs refer to them.)
 SET = {
     *("agent", "template", "schedule", "job_limit", "queue_setting", "subscription", "consumer", "executor"),
     *("payload_rule", "retention", "tenant", "pause", "connector", "webhook"),
@@ -94,16 +94,16 @@ SET = {
     "unregistered_name",  # at most a thousand per tenant and registry
 }
 ONE_ROW = {"clock", "dispatch", "upkeep", "usage_place"}
-# Never: what was used, who did what, and the proof of both; and how the tables came to be.
+# Never: usage, actions, their seals, and the applied migrations.
 FOR_EVER = {"usage", "action", "seal", "migration"}
 
 
-def ended(tables: set[str]) -> set[str]:
-    return tables - WITH_JOBS - PRUNED - OF_OTHERS - SET - ONE_ROW - FOR_EVER - LOCKS
+def without_end(tables: set[str]) -> set[str]:
+    return tables - WITH_JOBS - PRUNED - DEPENDENT - SET - ONE_ROW - FOR_EVER - LOCKS
 
 
-def test_every_column_that_may_name_a_job_is_thought_of(postgres_url: str) -> None:
-    """A table that is added later is in no list, and fails here: see `purge_jobs` in both stores."""
+def test_every_column_that_may_name_a_job_is_listed(postgres_url: str) -> None:
+    """A new table is in no list and fails here: see `purge_jobs` in both stores."""
     with closing(open_store(postgres_url)) as store:
         store.migrate()
     with psycopg.connect(postgres_url) as connection:
@@ -123,10 +123,10 @@ def test_every_column_that_may_name_a_job_is_thought_of(postgres_url: str) -> No
         "event_partition.low",
         "event_partition.high",
     }
-    assert ended({row[0] for row in tables}) == set(), "who removes their rows, and when?"
+    assert without_end({row[0] for row in tables}) == set(), "no rule removes their rows"
 
 
-def test_the_same_of_sqlite(sqlite_url: str) -> None:
+def test_every_column_of_sqlite_that_may_name_a_job_is_listed(sqlite_url: str) -> None:
     with closing(open_store(sqlite_url)) as store:
         store.migrate()
     with closing(SqliteByHand(sqlite_url)) as by_hand:
@@ -139,4 +139,4 @@ def test_the_same_of_sqlite(sqlite_url: str) -> None:
         }
         tables = {table for table in by_hand.tables() if not table.startswith("sqlite_")}
     assert columns == KNOWN - {"watch.job_id"} | SCRATCH
-    assert ended(tables) == {name.split(".")[0] for name in SCRATCH}
+    assert without_end(tables) == {name.split(".")[0] for name in SCRATCH}

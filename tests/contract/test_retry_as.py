@@ -1,4 +1,4 @@
-"""Retry as a new job: the failed job stays failed, one successor takes over, and all is counted over the chain."""
+"""Retry as a new job: the failed job stays failed, one successor replaces it, counters cover the chain."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def chain(store: Store, job_id: str, tenant: str = "*") -> list[Job]:
 
 
 def due(store: Store) -> Claim:
-    """The next try, when its time has come."""
+    """Claim the next attempt after its delay."""
     forward(store, 600)
     store.run(store.leases.promote())
     return take(store)
 
 
-def test_each_failure_is_a_job_of_its_own_until_the_limit(store: Store) -> None:
+def test_each_failure_makes_a_new_job_until_the_limit(store: Store) -> None:
     first = put_new(store)
     claims = [take(store)]
     settle(store, claims[0], BROKEN)
@@ -63,19 +63,19 @@ def test_each_failure_is_a_job_of_its_own_until_the_limit(store: Store) -> None:
     ids = [each.id for each in claims]
     assert ids[0] == first
     assert len(set(ids)) == 3
-    for asked in ids:
-        assert [each.id for each in chain(store, asked)] == ids, "the chain can be walked both ways"
+    for job_id in ids:
+        assert [each.id for each in chain(store, job_id)] == ids, "the chain is the same from every job"
     tried = chain(store, first)
     assert [each.retry_of for each in tried] == [None, *ids[:2]]
     assert [each.state for each in tried] == [State.FAILED, State.FAILED, State.DEAD_LETTER]
     assert [(each.attempt, each.retries) for each in tried] == [(1, 1), (1, 2), (1, 2)]
-    assert types_of(store, first) == ["enqueue", "take", "fail"], "never tried again itself"
+    assert types_of(store, first) == ["enqueue", "take", "fail"], "the job itself is not retried"
     assert types_of(store, ids[-1])[-3:] == ["take", "fail", "bury"]
     assert work(store) == []
 
 
 @pytest.mark.req("DP-10")
-def test_the_successor_is_what_the_job_was(store: Store) -> None:
+def test_successor_has_the_fields_of_its_predecessor(store: Store) -> None:
     first = put_new(
         store,
         payload={"a": [1.50, "é"]},
@@ -95,12 +95,12 @@ def test_the_successor_is_what_the_job_was(store: Store) -> None:
         assert getattr(new, name) == getattr(old, name), name
     assert new.enqueued_by == f"retry of {first}"
     assert new.due_at is not None
-    assert new.due_at > new.created_at, "after the delay of its policy"
+    assert new.due_at > new.created_at, "delayed by its policy"
     assert (old.error_code, old.finished_at is not None) == ("broken", True)
 
 
 @pytest.mark.req("DP-8", "CX-10")
-def test_a_lost_worker_and_a_lost_process_are_counted_over_the_chain(store: Store) -> None:
+def test_crashes_are_counted_over_the_chain(store: Store) -> None:
     first = put_new(store, retry=tries(9, crashes=2))
     take(store)
     forward(store, 60)
@@ -119,11 +119,11 @@ def test_a_lost_worker_and_a_lost_process_are_counted_over_the_chain(store: Stor
     store.run(store.leases.reap())
     assert [each.state for each in chain(store, third.id)] == [State.FAILED, State.FAILED, State.DEAD_LETTER]
     assert job(store, third.id).crashes == 3
-    assert len(chain(store, first)) == 3, "a sweep that comes again finds nothing to do"
+    assert len(chain(store, first)) == 3, "a repeated sweep finds nothing to do"
 
 
-def test_it_is_part_of_the_failure(store: Store, by_hand: ByHand) -> None:
-    """Both or neither; and of one attempt that is settled twice, the first counts."""
+def test_successor_is_created_atomically_with_the_failure(store: Store, by_hand: ByHand) -> None:
+    """Failure and successor are atomic; the first of two settlements of an attempt counts."""
     first = put_new(store)
     claimed = take(store)
     settle(store, claimed, BROKEN)
@@ -151,8 +151,8 @@ def test_it_is_part_of_the_failure(store: Store, by_hand: ByHand) -> None:
         assert says in (by_hand.refusal(statement) or ""), statement
 
 
-def test_a_batch_of_both_kinds(store: Store) -> None:
-    anew, again, last, fine = (
+def test_batch_of_both_retry_modes(store: Store) -> None:
+    as_new, in_place, last, fine = (
         put_new(store),
         put_one(store, retry=tries(3)),
         put_new(store, retry=tries(1)),
@@ -160,7 +160,7 @@ def test_a_batch_of_both_kinds(store: Store) -> None:
     )
     claims = {each.id: each for each in claim(store, open_lease(store), 10)}
     lease = next(iter(claims.values())).lease
-    outcomes: dict[str, Outcome] = {anew: BROKEN, again: BROKEN, last: BROKEN, fine: Succeeded()}
+    outcomes: dict[str, Outcome] = {as_new: BROKEN, in_place: BROKEN, last: BROKEN, fine: Succeeded()}
     settlements = [decide(claims[id], outcome, 1.0) for id, outcome in outcomes.items()]
     assert store.run(store.leases.settle(lease, settlements, "*")) == []
     assert [state_of(store, id) for id in outcomes] == ["failed", "retry_waiting", "dead_letter", "succeeded"]
@@ -168,7 +168,7 @@ def test_a_batch_of_both_kinds(store: Store) -> None:
 
 
 @pytest.mark.req("DP-5", "HK-2")
-def test_keys_stay_with_the_chain(store: Store) -> None:
+def test_keys_refer_to_the_newest_job_of_the_chain(store: Store) -> None:
     first = put_new(store, key="k-1", content_key="same", dedupe="skip")
     settle(store, take(store), BROKEN)
     (_, new) = chain(store, first)
@@ -177,11 +177,11 @@ def test_keys_stay_with_the_chain(store: Store) -> None:
     assert (by_content.id, by_content.reason) == (new.id, "duplicate_content")
     settle(store, due(store))
     (again,) = enqueue(store, spec(content_key="same", dedupe="skip"))
-    assert again.created, "when the chain has ended the content is free again"
+    assert again.created, "the content is free after the chain has ended"
 
 
 @pytest.mark.req("CX-16")
-def test_a_retry_is_not_refused_by_an_agent_that_was_disabled_meanwhile(store: Store) -> None:
+def test_successor_is_created_for_a_disabled_agent(store: Store) -> None:
     store.run(store.agents.set(Definition(id="planner", name="Planner"), "default"))
     first = put_new(store, agent="planner", retry_given=True)
     claimed = take(store)
@@ -194,7 +194,7 @@ def test_a_retry_is_not_refused_by_an_agent_that_was_disabled_meanwhile(store: S
 
 
 @pytest.mark.req("DP-15", "JF-5")
-def test_the_dead_letter_of_a_chain_is_redriven_and_goes_on(store: Store) -> None:
+def test_redriven_dead_letter_continues_the_chain(store: Store) -> None:
     first = put_new(store, retry=tries(2))
     settle(store, take(store), BROKEN)
     settle(store, due(store), BROKEN)
@@ -210,15 +210,15 @@ def test_the_dead_letter_of_a_chain_is_redriven_and_goes_on(store: Store) -> Non
 
 
 @pytest.mark.req("JF-1")
-def test_a_chain_is_its_tenants(store: Store) -> None:
+def test_chain_of_another_tenant_is_empty(store: Store) -> None:
     first = put_one(store, retry_as="new_job", tenant="acme")
     settle(store, take(store), BROKEN)
     assert len(chain(store, first, "acme")) == 2
     assert chain(store, first, "umbrella") == []
 
 
-def test_no_fact_of_a_job_is_forgotten(store: Store, by_hand: ByHand) -> None:
-    """Whoever gives jobs another column has to say whether a successor has it, too."""
+def test_successor_statement_names_every_column(store: Store, by_hand: ByHand) -> None:
+    """A new column of jobs must be handled in the statement that creates a successor."""
     if store.embedded:
         columns = {row[0] for row in by_hand.execute("select name from pragma_table_info('job')")} - {"n"}
         statement = retry_as._SUCCEED
@@ -235,7 +235,7 @@ def test_no_fact_of_a_job_is_forgotten(store: Store, by_hand: ByHand) -> None:
 
 
 @pytest.mark.req("DP-2")
-def test_a_failure_told_by_sql_makes_a_successor_too(store: Store, by_hand: ByHand) -> None:
+def test_failure_reported_by_sql_makes_a_successor(store: Store, by_hand: ByHand) -> None:
     if store.embedded:
         pytest.skip("SQL functions are PostgreSQL's")
     first = put_new(store)
@@ -245,5 +245,5 @@ def test_a_failure_told_by_sql_makes_a_successor_too(store: Store, by_hand: ByHa
         f"select state, refused from fail('{first}', '{lease}', 'odd', 'x', for_tenant => 'default')"
     )
     assert answer == [("failed", False)]
-    ((found,),) = by_hand.execute(f"select count(*) from chain('{first}', 'default')")
-    assert found == 2
+    ((rows,),) = by_hand.execute(f"select count(*) from chain('{first}', 'default')")
+    assert rows == 2

@@ -1,4 +1,4 @@
-"""Roles with least privilege: each can do exactly its part, shown by trying the others' (DP-17, rules 11 and 15)."""
+"""Roles with least privilege: each can call exactly its functions, checked by calling all of them (DP-17)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
 
 VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 OUTSIDER = "holdfast_outsider"
-# Of tables that have no tenant.
+# Key columns of tables without a tenant.
 KEYS = {
     "migration": "name",
     "recall": "lease",
@@ -35,7 +35,7 @@ READS = {
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "event_type", "uuid7", "watch_job", "list_limits"),
     *("halted", "preview_retention", "retention_for", "shape", "fingerprint", "seals_of"),
     *("shown_payload", "lock_waits", "lock_holders", "signal_key"),
-    *("token_of", "token_used", "open_session", "end_session"),  # for whoever knows the hash of a token
+    *("token_of", "token_used", "open_session", "end_session"),  # they require the hash of a token
 }
 PRODUCES = {
     *("enqueue", "enqueue_one", "enqueue_many", "enqueue_alike", "cancel", "cancel_many", "send_event", "enqueue_made"),
@@ -99,7 +99,7 @@ ALLOWED = {
 
 @pytest.fixture
 def url(owned_databases: OwnedDatabases) -> Iterator[str]:
-    """A database as its administrator sees it; the schema belongs to a plain role."""
+    """An administrator's URL of a database whose schema belongs to a plain role."""
     with owned_databases.fresh() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             ensure_roles(connection, OUTSIDER)
@@ -107,7 +107,7 @@ def url(owned_databases: OwnedDatabases) -> Iterator[str]:
 
 
 def functions(by_hand: PostgresByHand) -> list[tuple[str, str, str]]:
-    """Name, signature, and a call with nothing but nulls, of every function of the schema."""
+    """Name, signature, and a call with only nulls, of every function of the schema."""
     rows = by_hand.execute(
         "select p.proname, p.oid::regprocedure::text, p.proname || '(' || coalesce((select string_agg('null::'"
         " || t::regtype, ', ' order by n) from unnest(p.proargtypes) with ordinality as a(t, n)), '') || ')'"
@@ -117,23 +117,23 @@ def functions(by_hand: PostgresByHand) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("role", ALLOWED)
-def test_every_function_against_every_role(url: str, role: str) -> None:
-    """Found in the catalogue and called: a function that is added without a thought is in no list and fails here."""
+def test_every_role_can_call_exactly_its_functions(url: str, role: str) -> None:
+    """Functions come from the catalogue: one added without a grant decision is in no list and fails here."""
     with closing(PostgresByHand(as_role(url, role), tenant=None)) as by_hand:
-        found = functions(by_hand)
-        may, denied, stumbled = set(), set(), {}
-        for name, _signature, call in found:
+        result = functions(by_hand)
+        may, denied, incomplete = set(), set(), {}
+        for name, _signature, call in result:
             refusal = by_hand.refusal(f"select holdfast.{call}") or ""
             if f"permission denied for function {name}" in refusal or "permission denied for schema" in refusal:
                 denied.add(name)
             else:
                 may.add(name)
                 if "permission denied" in refusal:
-                    stumbled[name] = refusal
-    assert len(found) > 50
+                    incomplete[name] = refusal
+    assert len(result) > 50
     assert may == ALLOWED[role]
-    assert denied == {name for name, *_ in found} - ALLOWED[role]
-    assert stumbled == {}, "allowed, but what it needs is not"
+    assert denied == {name for name, *_ in result} - ALLOWED[role]
+    assert incomplete == {}, "allowed, but something it needs is not"
 
 
 @pytest.mark.parametrize("role", [OUTSIDER, *ROLES])

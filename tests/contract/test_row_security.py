@@ -1,7 +1,7 @@
-"""Row-level security itself: it fails closed, binds the owner, and leaks nothing from one transaction to the next.
+"""Row-level security: it fails closed, applies to the owner, and leaks nothing between transactions.
 
-Faults 31 (rls_matrix) and 32 (pool_leak). Tables, views and partitions come from the catalogue, so one that is
-added later is tried as well.
+Faults 31 (rls_matrix) and 32 (pool_leak). Tables, views and partitions come from the catalogue, so later ones are
+covered too.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from tests.support.tokens import issuing
 from tests.support.webhooks import sent, webhook
 from tests.support.workflows import Flow
 
-OLD = "00000000-0000-7000-8000-000000000001"  # of a job that there never was
+OLD = "00000000-0000-7000-8000-000000000001"  # the id of no job
 
 pytestmark = pytest.mark.req("JF-1", "JF-2")
 
 TENANTS = ("acme", "umbrella")
-# The list of executors is everybody's, and so are the seals: rows of '*' alone (and tests of their own, below). So are
-# the places in queues that tenants share, which nobody is shown.
+# Executors, seals and registries have rows of '*' only and their own tests below. No role can read the positions in
+# shared queues.
 LOCKS = {"lock_dispatch", "lock_seal", "mutex", *(f"lock_subscription_{n}" for n in range(8))}
 WITHOUT_TENANT = LOCKS | {
     *("clock", "migration", "recall", "dispatch", "executor", "seal", "fair_place", "usage_place", "upkeep", "owed"),
-    *("event_partition", "event_rest"),  # `event_rest` is empty: there is a partition for these jobs
+    *("event_partition", "event_rest"),  # `event_rest` is empty: these jobs have a partition
     *("registered_kind", "registered_event"),
 }
-# Nobody but the owner may look at these at all.
+# Readable by the owner only.
 UNSEEN = {
     "idempotency",
     "content",
@@ -71,7 +71,7 @@ UNSEEN = {
     "unsure_wait",
     "login_pin",
 }
-# What speaks before the policy, when a row of another tenant is forged.
+# Refusals that come before the policy when a row of another tenant is inserted.
 GUARDS = {
     *("no job", "is not encrypted with"),
     *(
@@ -92,7 +92,7 @@ UNBOUND = {"unset": None, "empty": "", "a stranger": "nobody"}
 
 
 @dataclass
-class Place:
+class Database:
     admin_url: str
     owner: str
 
@@ -109,8 +109,8 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
-    """Rows of two tenants in every table there is."""
+def database(owned_databases: OwnedDatabases) -> Iterator[Database]:
+    """A database with rows of two tenants in every table."""
     with owned_databases.fresh() as url, closing(open_store(as_role(url, owned_databases.owner))) as store:
         for tenant in TENANTS:
             register(store, tenant, max_pending=100)
@@ -141,8 +141,8 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             subscribe(store, "after", "job.enqueue", start="beginning", tenant=tenant)
             assert feed(store, "after", 1, tenant).made == 1
             connect(store, tenant=tenant)
-            told = webhook(store, tenant=tenant)
-            assert store.run(store.webhooks.note_delivery(sent(told.id, running.id), tenant))
+            hook = webhook(store, tenant=tenant)
+            assert store.run(store.webhooks.note_delivery(sent(hook.id, running.id), tenant))
             store.run(store.retention.set(RetentionRule.of("slow", clean_after="9d"), "ada", tenant))
             store.run(store.payload_rules.set(RuleDraft.of("heal", restricted=True), "ada", tenant))
             was, becomes = (f'{{"$holdfast":{{"key":"{key}","sealed":"AAAA"}}}}' for key in ("k1", "k2"))
@@ -151,8 +151,8 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
             dead, _ = put(store, *(spec(queue="dying") for _ in range(2)), tenant=tenant)
             settle(store, claim(store, lease, 2, queues=("dying",), tenant=tenant), FINAL, tenant=tenant)
             store.run(store.dead_letters.redrive_as(dead, new_id(), "{}", None, "ada", tenant))
-            asked, later = NewOperation(new_id(), "redrive"), JobFilter(tenant=tenant, kind="none")
-            store.run(store.operations.start(asked, later, "ada", tenant))
+            operation, jobs_wanted = NewOperation(new_id(), "redrive"), JobFilter(tenant=tenant, kind="none")
+            store.run(store.operations.start(operation, jobs_wanted, "ada", tenant))
             settle(store, claim(store, lease, 1, tenant=tenant), tenant=tenant)
             put_one(store, queue="patient", tenant=tenant)
             (patient,) = claim(store, lease, 1, queues=("patient",), tenant=tenant)
@@ -167,47 +167,49 @@ def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
         store.run(store.kinds.register({"mail.send": None}, "ada"))
         store.run(store.event_types.set(EventTypeDraft("paid"), "ada"))
         store.run(store.audit.seal("tests"))
-        found = Place(url, owned_databases.owner)
+        result = Database(url, owned_databases.owner)
         with closing(PostgresByHand(url)) as admin:
-            for tenant in TENANTS:  # what the database refuses to move comes about by no operation
+            for tenant in TENANTS:  # no operation creates these rows
                 admin.execute(
                     "insert into quarantine (job_id, tenant, why, at, until)"
                     " values (gen_random_uuid(), :tenant, 'bad', now(), now())",
                     {"tenant": tenant},
                 )
                 admin.execute(f"insert into login_pin values ('of {tenant}', '{tenant}', 'ada', now())")
-            for relation in found.relations():
+            for relation in result.relations():
                 held = {row[0] for row in admin.execute(f"select distinct tenant from {relation}")}
                 assert held - {"*"} == set(TENANTS), f"{relation} is not filled; the tests below would prove nothing"
-        yield found
+        yield result
         check_ledger(store)
 
 
 @pytest.mark.parametrize("scope", UNBOUND)
 @pytest.mark.parametrize("who", ["owner", *ROLES])
-def test_without_a_tenant_there_are_no_rows(place: Place, who: str, scope: str) -> None:
-    with closing(place.as_(who, UNBOUND[scope])) as by_hand:
-        for relation in place.relations():
+def test_no_rows_without_a_tenant(database: Database, who: str, scope: str) -> None:
+    with closing(database.as_(who, UNBOUND[scope])) as by_hand:
+        for relation in database.relations():
             try:
                 assert by_hand.execute(f"select count(*) from {relation}") == [(0,)], relation
             except psycopg.errors.InsufficientPrivilege:
-                assert relation in UNSEEN or relation.startswith("event_")  # a partition: only through `event`
+                assert relation in UNSEEN or relation.startswith(
+                    "event_"
+                )  # partitions are readable only through `event`
                 assert who != "owner"
 
 
 @pytest.mark.parametrize("tenant", TENANTS)
 @pytest.mark.parametrize("who", ["owner", *ROLES])
-def test_with_a_tenant_there_are_its_own(place: Place, who: str, tenant: str) -> None:
-    with closing(place.as_(who, tenant)) as by_hand:
-        for relation in place.relations():
+def test_tenant_sees_its_own_rows(database: Database, who: str, tenant: str) -> None:
+    with closing(database.as_(who, tenant)) as by_hand:
+        for relation in database.relations():
             with suppress(psycopg.errors.InsufficientPrivilege):
                 assert by_hand.execute(f"select distinct tenant from {relation}") == [(tenant,)], relation
 
 
 @pytest.mark.parametrize("scope", [*UNBOUND, "another tenant"])
-def test_the_owner_changes_nothing_it_does_not_see(place: Place, scope: str) -> None:
+def test_owner_cannot_change_rows_of_other_tenants(database: Database, scope: str) -> None:
     bound = UNBOUND.get(scope, "umbrella")
-    with closing(PostgresByHand(place.admin_url)) as admin, closing(place.as_("owner", bound)) as by_hand:
+    with closing(PostgresByHand(database.admin_url)) as admin, closing(database.as_("owner", bound)) as by_hand:
         for table in by_hand.tables():
             if table in WITHOUT_TENANT:
                 continue
@@ -215,7 +217,7 @@ def test_the_owner_changes_nothing_it_does_not_see(place: Place, scope: str) -> 
                 refusal = by_hand.refusal(
                     f"with gone as ({statement} where tenant = 'acme' returning 1) select 1 / count(*) from gone"
                 )
-                # No row, so a division by zero; the guards of event and artifact speak before they look at rows.
+                # No row, hence a division by zero; the triggers of event and artifact refuse before they see rows.
                 assert refusal is not None, statement
                 assert "division by zero" in refusal or "never changed" in refusal, statement
             ((row,),) = admin.execute(f"select to_json(t)::text from {table} t where tenant = 'acme' limit 1")
@@ -223,25 +225,25 @@ def test_the_owner_changes_nothing_it_does_not_see(place: Place, scope: str) -> 
                 f"insert into {table} select * from json_populate_record(null::{table}, :row)", {"row": row}
             )
             assert refusal is not None, table
-            assert "row-level security policy" in refusal or any(words in refusal for words in GUARDS), (table, refusal)
+            assert "row-level security policy" in refusal or any(text in refusal for text in GUARDS), (table, refusal)
 
 
 @pytest.mark.req("DP-6")
-def test_the_list_of_executors_is_seen_but_not_touched(place: Place) -> None:
-    with closing(place.as_("owner", "acme")) as by_hand:
+def test_executors_are_readable_but_not_writable_for_a_tenant(database: Database) -> None:
+    with closing(database.as_("owner", "acme")) as by_hand:
         assert by_hand.execute("select label from executor") == [("worker",)]
         for statement in ("update executor set role = 'generator'", "delete from executor"):
             assert by_hand.connection.execute(statement.encode()).rowcount == 0
         insert = "insert into executor (label, role, added_by, added_at) values ('x', 'executor', 'eve', now())"
         assert "row-level security policy" in (by_hand.refusal(insert) or "")
-    with closing(place.as_("owner", None)) as by_hand:
+    with closing(database.as_("owner", None)) as by_hand:
         assert by_hand.execute("select label from executor") == []
 
 
 @pytest.mark.req("DP-25")
 @pytest.mark.parametrize("table", ["registered_kind", "registered_event"])
-def test_the_registries_are_seen_but_not_touched(place: Place, table: str) -> None:
-    with closing(place.as_("owner", "acme")) as by_hand:
+def test_registries_are_readable_but_not_writable_for_a_tenant(database: Database, table: str) -> None:
+    with closing(database.as_("owner", "acme")) as by_hand:
         assert len(by_hand.execute(f"select name from {table}")) == 1
         for statement in (f"update {table} set set_by = 'eve'", f"delete from {table}"):
             assert by_hand.connection.execute(statement.encode()).rowcount == 0
@@ -250,16 +252,16 @@ def test_the_registries_are_seen_but_not_touched(place: Place, table: str) -> No
 
 
 @pytest.mark.req("HF-4")
-def test_that_there_are_seals_is_seen_and_what_they_are_made_of_is_not(place: Place) -> None:
-    """Numbers and digests of every tenant's events are for whoever may read every tenant's events."""
+def test_seals_are_readable_without_their_digests(database: Database) -> None:
+    """Only roles that may read every tenant's events can read the numbers and digests of seals."""
     for role in ROLES:
-        with closing(place.as_(role, "acme")) as by_hand:
+        with closing(database.as_(role, "acme")) as by_hand:
             assert by_hand.execute("select number, event_count > 0 from seal") == [(1, True)]
             refusal = by_hand.refusal("select events from seal")
             assert (refusal is None) == (role in ("holdfast_executor", "holdfast_admin")), role
-    with closing(place.as_("owner", None)) as by_hand:
+    with closing(database.as_("owner", None)) as by_hand:
         assert by_hand.execute("select number from seal") == []
-    with closing(open_store(as_role(place.admin_url, "holdfast_viewer"))) as store:
+    with closing(open_store(as_role(database.admin_url, "holdfast_viewer"))) as store:
         ours = store.run(store.jobs.list(JobFilter(tenant="acme")))[0].id
         assert len(store.run(store.audit.sealed(ours, "acme"))) >= 1
         assert store.run(store.audit.sealed(ours, "umbrella")) == []
@@ -267,15 +269,15 @@ def test_that_there_are_seals_is_seen_and_what_they_are_made_of_is_not(place: Pl
             store.run(store.audit.block(None))
 
 
-def test_a_worker_for_every_tenant_is_seen_but_not_touched(place: Place) -> None:
-    with closing(open_store(as_role(place.admin_url, place.owner))) as store:
-        lease = open_lease(store, "everybody's")
-        with closing(place.as_("owner", "acme")) as by_hand:
+def test_leases_of_every_tenant_are_readable_but_not_writable(database: Database) -> None:
+    with closing(open_store(as_role(database.admin_url, database.owner))) as store:
+        lease = open_lease(store, "every tenant")
+        with closing(database.as_("owner", "acme")) as by_hand:
             rows = by_hand.execute("select tenant from lease order by tenant")
             assert rows == [("*",), ("acme",)]
             assert by_hand.connection.execute("update lease set holder = 'mine' where tenant = '*'").rowcount == 0
         store.run(store.leases.end(lease, "closed", "*"))
-        with closing(PostgresByHand(place.admin_url)) as admin:
+        with closing(PostgresByHand(database.admin_url)) as admin:
             admin.execute("delete from lease where tenant = '*'")
 
 
@@ -284,7 +286,7 @@ def test_a_worker_for_every_tenant_is_seen_but_not_touched(place: Place) -> None
 
 @pytest.mark.parametrize("seed", range(3))
 def test_tenants_interleaved_on_one_connection_leak_nothing(owned_postgres_url: str, seed: int) -> None:
-    """With errors in the middle of transactions; after each, the connection belongs to nobody."""
+    """With errors in the middle of transactions; after each one the connection has no tenant."""
     rng = random.Random(seed)
     store = PostgresStore(owned_postgres_url, pool_size=1)
     jobs: dict[str, list[str]] = {tenant: [] for tenant in ("a", "b", "c")}
@@ -320,8 +322,8 @@ def _left_behind(store: PostgresStore) -> str | None:
     return value
 
 
-def test_a_tenant_is_bound_for_one_transaction_only(place: Place) -> None:
-    with closing(place.as_("owner", None)) as by_hand:
+def test_tenant_is_bound_for_one_transaction(database: Database) -> None:
+    with closing(database.as_("owner", None)) as by_hand:
         by_hand.begin()
         by_hand.execute("select enter('acme')")
         assert by_hand.execute("select count(*) > 0 from job") == [(True,)]
@@ -334,11 +336,11 @@ def test_a_tenant_is_bound_for_one_transaction_only(place: Place) -> None:
         assert by_hand.execute("select count(*) from job") == [(0,)]
 
 
-# -- rule 18: the name of the schema -----------------------------------------------------------------------
+# -- the name of the schema --------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_schema_of_another_name(empty_postgres_url: str) -> None:
+def test_schemas_with_other_names_are_independent(empty_postgres_url: str) -> None:
     stores: list[Store] = [PostgresStore(empty_postgres_url, schema=name) for name in ("jobs_x", "_y2")]
     for store in stores:
         store.migrate()
@@ -360,7 +362,7 @@ def test_a_schema_of_another_name(empty_postgres_url: str) -> None:
         *("public", "pg_catalog", "pg_mine", "information_schema"),
     ],
 )
-def test_a_bad_schema_name_is_refused(name: str) -> None:
+def test_invalid_schema_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidSetting) as caught:
         PostgresStore("postgresql://nowhere/none", schema=name)
     assert caught.value.code == "invalid_schema"

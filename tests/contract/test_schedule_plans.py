@@ -1,4 +1,4 @@
-"""Many schedules: those that are due are found by an index, and the others are not read (SC-9)."""
+"""Many schedules: an index finds the due ones without reading the others (SC-9)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS = (
 
 
 def fill(store: Store, by_hand: ByHand) -> None:
-    """Far more than can be due; of those that are, one is for another kind."""
+    """Far more schedules than can be due; of those that are due, one has another kind."""
     now = forward(store)
     early, late = now.timestamp() - 5, now.timestamp() + 86_400
     if isinstance(by_hand, PostgresByHand):
@@ -45,12 +45,12 @@ def fill(store: Store, by_hand: ByHand) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_due_is_found_by_an_index(store: Store, by_hand: ByHand) -> None:
+def test_due_schedules_are_found_by_an_index(store: Store, by_hand: ByHand) -> None:
     fill(store, by_hand)
     store.run(store.leases.open(holder_of_ours(new_id(), "theirs", 1), 3600, "*", kinds=["other"]))
-    began = time.perf_counter()
+    start = time.perf_counter()
     _, due, run = store.run(store.schedules.due(["report"], 200, "*"))
-    print(f"{len(due)} of {MANY:,} in {(time.perf_counter() - began) * 1000:.1f} ms")
+    print(f"{len(due)} of {MANY:,} in {(time.perf_counter() - start) * 1000:.1f} ms")
     assert (len(due), run) == (DUE - 1, frozenset())
 
     plans: list[str] = []
@@ -74,7 +74,7 @@ def test_what_is_due_is_found_by_an_index(store: Store, by_hand: ByHand) -> None
 @pytest.mark.slow
 @pytest.mark.req("JF-14")
 @pytest.mark.parametrize("tenant", ["default", "*"])
-def test_a_page_of_them_is_read_by_an_index_and_no_more_than_a_page(store: Store, by_hand: ByHand, tenant: str) -> None:
+def test_page_of_schedules_reads_an_index_and_one_page(store: Store, by_hand: ByHand, tenant: str) -> None:
     fill(store, by_hand)
     page = store.schedules.list(tenant, after=Place("default", "s3"), limit=50)
     assert [each.name for each in store.run(page)][:2] == ["s30", "s300"]

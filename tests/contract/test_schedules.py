@@ -1,4 +1,4 @@
-"""Schedules (SC-9): each time once, missed and overlapping times by policy, and nobody kept from theirs by another."""
+"""Schedules (SC-9): each time fires once, missed and overlapping times follow their policy, failures stay local."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.req("SC-9")
 
 @pytest.fixture
 def app(store: Store) -> Iterator[App]:
-    with closing(App(store.url, name="tests", enqueued_by="tester")) as made_here:
+    with closing(App(store.url, name="tests", enqueued_by="tester")) as app_of_test:
 
-        @made_here.job(queue="reports", priority=3)
+        @app_of_test.job(queue="reports", priority=3)
         def report(day: str = "today") -> str:
             return day
 
-        yield made_here
+        yield app_of_test
 
 
 def end_all(store: Store) -> None:
@@ -39,7 +39,7 @@ def end_all(store: Store) -> None:
 
 
 @pytest.mark.req("DP-9", "DP-11")
-def test_a_time_makes_one_job_that_knows_what_made_it(app: App, store: Store) -> None:
+def test_scheduled_time_makes_one_job_with_its_origin(app: App, store: Store) -> None:
     set_time(app, MONDAY)
     created = app.schedules.add("daily", "30 8 * * *", kind="report", payload={"day": "monday"}, deadline="2h")
     assert created.next_fire_at == MONDAY + 30 * MINUTE
@@ -77,7 +77,7 @@ def test_missed_times_follow_the_policy(app: App, missed: str, expected: list[tu
     assert len(made(app, "report")) == sum(status == "fired" for status, *_ in expected)
 
 
-def test_a_time_that_is_late_by_more_than_the_grace_is_missed(app: App) -> None:
+def test_time_past_its_grace_is_missed(app: App) -> None:
     set_time(app, MONDAY)
     app.schedules.add("skips", "0 9 * * *", kind="report", missed="skip")
     app.schedules.add("catches up", "0 9 * * *", kind="report", missed="once")
@@ -86,7 +86,7 @@ def test_a_time_that_is_late_by_more_than_the_grace_is_missed(app: App) -> None:
     assert told(app.schedules.history("catches up")) == [("fired", 60, "1")]
 
 
-def test_what_all_makes_up_for_is_bounded(app: App) -> None:
+def test_missed_all_is_bounded(app: App) -> None:
     set_time(app, MONDAY)
     app.schedules.add("minutely", "* * * * *", kind="report", missed="all")
     at(app, MONDAY + timedelta(days=30))
@@ -115,13 +115,13 @@ def test_overlap_skip_leaves_a_skipped_run_in_the_ledger(app: App, store: Store)
     (record,) = app.jobs.attempts(skipped.id)
     assert (record.attempt, record.outcome, record.worker) == (0, "skipped", "scheduler")
     assert record.started_at == record.ended_at == events[-1].at
-    # A consumer sees it, and once the running one has ended the next is run.
+    # Consumers see the skipped run; after the running one has ended, the next time fires.
     end_all(store)
     at(app, MONDAY + 3 * MINUTE)
     assert told(app.schedules.history("minutely"))[-1] == ("fired", 3, "1")
     last = made(app, "report")[-1]
     app.jobs.cancel(last.id, reason="skipped")
-    assert app.jobs.attempts(last.id) == [], "a person's reason makes no record"
+    assert app.jobs.attempts(last.id) == [], "the same reason given by a person makes no such record"
 
 
 def test_overlap_queue_waits_for_the_running_one(app: App, store: Store) -> None:
@@ -130,7 +130,7 @@ def test_overlap_queue_waits_for_the_running_one(app: App, store: Store) -> None
     at(app, MONDAY + MINUTE)
     at(app, MONDAY + timedelta(minutes=3, seconds=10))
     assert told(app.schedules.history("minutely")) == [("fired", 1, "1"), ("waiting", 2, "1"), ("waiting", 3, "1")]
-    assert at(app, MONDAY + timedelta(minutes=3, seconds=12)) == 1  # looks again, and it still runs
+    assert at(app, MONDAY + timedelta(minutes=3, seconds=12)) == 1  # checks again while it still runs
     assert len(made(app, "report")) == 1
     for n, second in ((2, 20), (3, 30)):
         end_all(store)
@@ -142,7 +142,7 @@ def test_overlap_queue_waits_for_the_running_one(app: App, store: Store) -> None
     assert len(made(app, "report")) == 3
 
 
-def test_pausing_resuming_editing_running_deleting(app: App) -> None:
+def test_schedule_can_be_paused_resumed_edited_run_and_deleted(app: App) -> None:
     set_time(app, MONDAY)
     app.schedules.add("hourly", "0 * * * *", kind="report", overlap="skip")
     assert app.schedules.pause("hourly").attend_at is None
@@ -173,10 +173,10 @@ def test_pausing_resuming_editing_running_deleting(app: App) -> None:
         app.schedules.add("hourly", "0 * * * *", kind="report")
 
 
-def test_one_that_cannot_be_fired_keeps_nobody_from_theirs(app: App, store: Store, by_hand: ByHand) -> None:
+def test_schedule_that_cannot_fire_does_not_block_others(app: App, store: Store, by_hand: ByHand) -> None:
     set_time(app, MONDAY)
     app.templates.set("gone", "report")
-    for name, kind in (("a fine one", "report"), ("unfit", "later"), ("nobody's", "elsewhere")):
+    for name, kind in (("valid", "report"), ("unfit", "later"), ("unserved", "elsewhere")):
         app.schedules.add(name, "0 9 * * *", kind=kind, payload={"day": "x"})
     app.schedules.add("templated", "0 9 * * *", template="gone")
     for name, column, text in (("garbled", "timing", "soon"), ("odd", "options", '{"retry": 7}')):
@@ -188,28 +188,28 @@ def test_one_that_cannot_be_fired_keeps_nobody_from_theirs(app: App, store: Stor
     def later(other: int) -> None: ...
 
     at(app, MONDAY + timedelta(hours=1))
-    assert told(app.schedules.history("a fine one")) == [("fired", 60, "1")]
+    assert told(app.schedules.history("valid")) == [("fired", 60, "1")]
     assert told(app.schedules.history("unfit")) == [("failed", 60, "invalid_arguments")]
     assert told(app.schedules.history("templated")) == [("failed", 60, "template_not_found")]
     assert told(app.schedules.history("odd")) == [("failed", 60, "invalid_schedule")]
     garbled = app.schedules.get("garbled")
     assert (garbled.problem, garbled.state) == ("invalid_schedule", "active")
-    held = app.schedules.get("nobody's")
+    held = app.schedules.get("unserved")
     assert (held.problem, held.next_fire_at) == ("unknown_kind", MONDAY + timedelta(hours=1))
-    assert attend(app) == 0  # it is left alone for a while
-    # As soon as somebody works who takes any kind, it is made up for by its policy.
+    assert attend(app) == 0  # it is not checked again for a while
+    # As soon as a worker for every kind runs, its policy for missed times applies.
     open_lease(store, ttl=7200.0)
     at(app, MONDAY + timedelta(hours=1, seconds=31))
-    assert told(app.schedules.history("nobody's")) == [("fired", 60, "1")]
-    cured = app.schedules.get("nobody's")
+    assert told(app.schedules.history("unserved")) == [("fired", 60, "1")]
+    cured = app.schedules.get("unserved")
     assert cured.problem is None
 
 
-def test_whoever_comes_with_the_kind_makes_up_for_it_at_once(app: App, store: Store) -> None:
-    """Also if it comes and goes, like a tick: it need not wait until somebody would look again."""
+def test_app_with_the_missing_kind_fires_it_at_once(app: App, store: Store) -> None:
+    """Also if it runs only briefly, like a tick: the schedule does not wait for the next check."""
     set_time(app, MONDAY)
-    app.schedules.add("nobody's", "0 9 * * *", kind="elsewhere", missed="skip")
-    assert at(app, MONDAY + timedelta(hours=1)) == 1  # held for a while
+    app.schedules.add("unserved", "0 9 * * *", kind="elsewhere", missed="skip")
+    assert at(app, MONDAY + timedelta(hours=1)) == 1  # not checked again for a while
     set_time(app, MONDAY + timedelta(hours=1, seconds=5))
     with closing(App(store.url, name="others")) as other:
 
@@ -219,10 +219,10 @@ def test_whoever_comes_with_the_kind_makes_up_for_it_at_once(app: App, store: St
         assert attend(other) == 1
         (job,) = made(other, "elsewhere")
         assert job.queue == "theirs"
-    assert told(app.schedules.history("nobody's")) == [("fired", 60, "1")]
+    assert told(app.schedules.history("unserved")) == [("fired", 60, "1")]
 
 
-def test_what_another_live_worker_knows_is_left_to_it(app: App, store: Store) -> None:
+def test_kind_of_another_live_worker_is_left_to_it(app: App, store: Store) -> None:
     set_time(app, MONDAY)
     app.schedules.add("theirs", "0 9 * * *", kind="elsewhere")
     theirs = holder_of_ours(new_id(), "host", 7)
@@ -234,20 +234,20 @@ def test_what_another_live_worker_knows_is_left_to_it(app: App, store: Store) ->
 
 
 @pytest.mark.req("JF-14")
-def test_what_only_a_worker_of_another_language_knows_is_fired_by_whoever_looks(app: App, store: Store) -> None:
-    """Those run jobs over HTTP and fire nothing: whoever left it to them would leave it for ever."""
+def test_kind_of_an_http_worker_is_fired_by_any_app(app: App, store: Store) -> None:
+    """Such workers run jobs over HTTP and fire no schedules: leaving them to it would mean never."""
     set_time(app, MONDAY)
     app.schedules.add("theirs", "0 9 * * *", kind="elsewhere")
-    app.schedules.add("nobody's", "0 9 * * *", kind="unknown")
+    app.schedules.add("unserved", "0 9 * * *", kind="unknown")
     set_time(app, MONDAY + timedelta(hours=1))
     store.run(store.leases.open("token node", 7200, "*", kinds=["elsewhere"]))
     attend(app)
     assert told(app.schedules.history("theirs")) == [("fired", 60, "1")]
-    held = app.schedules.get("nobody's")
+    held = app.schedules.get("unserved")
     assert held.problem == "unknown_kind"
 
 
-def test_a_decision_about_what_is_not_so_any_more_is_not_applied(app: App, store: Store) -> None:
+def test_stale_decision_is_not_applied(app: App, store: Store) -> None:
     set_time(app, MONDAY)
     app.schedules.add("minutely", "* * * * *", kind="report")
     now = set_time(app, MONDAY + MINUTE)
@@ -262,12 +262,12 @@ def test_a_decision_about_what_is_not_so_any_more_is_not_applied(app: App, store
     assert len(made(app, "report")) == 1
 
 
-class Gone(Exception):
-    """The process that was at it is no more."""
+class Died(Exception):
+    """The process died in the middle of a flow."""
 
 
 def cut(flow: Flow[Any], after: int) -> Flow[Any]:
-    """The same, ended when so many statements have been answered."""
+    """The same flow, ended after `after` statements."""
 
     def start() -> Steps[Any]:
         steps = flow.start()
@@ -278,13 +278,13 @@ def cut(flow: Flow[Any], after: int) -> Flow[Any]:
                 statement = steps.send(rows)
             except StopIteration as end:
                 return end.value
-        raise Gone
+        raise Died
 
     return Flow(start)
 
 
 @pytest.mark.req("CX-15", "SC-19")
-def test_whoever_dies_at_any_statement_leaves_all_of_it_or_nothing(app: App, store: Store) -> None:
+def test_crash_at_any_statement_leaves_all_or_nothing(app: App, store: Store) -> None:
     set_time(app, MONDAY)
     for overlap in ("allow", "skip", "queue"):
         app.schedules.add(overlap, "* * * * *", kind="report", overlap=overlap, missed="all")
@@ -293,7 +293,7 @@ def test_whoever_dies_at_any_statement_leaves_all_of_it_or_nothing(app: App, sto
     for statements in range(1, 200):
         try:
             store.run(cut(app._scheduler.attend(app._store, "*"), statements))
-        except Gone:
+        except Died:
             assert app.jobs.list(limit=100) == []
             assert app.schedules.history("allow") == []
             continue
@@ -322,7 +322,7 @@ def test_single_times_and_intervals(app: App) -> None:
         app.schedules.add("past", "at 2020-01-01 09:00", kind="report")
 
 
-def test_what_is_refused(app: App) -> None:
+def test_invalid_schedules_are_refused(app: App) -> None:
     set_time(app, MONDAY)
     for timing, code in (("61 * * * *", "invalid_schedule"), ("0 0 31 2 *", "invalid_schedule")):
         with pytest.raises(InvalidSetting, match=code):
@@ -347,7 +347,7 @@ def test_what_is_refused(app: App) -> None:
     assert app.schedules.list() == []
 
 
-def test_tenants_have_schedules_of_their_own(app: App, store: Store) -> None:
+def test_schedules_are_per_tenant(app: App, store: Store) -> None:
     set_time(app, MONDAY)
     app.schedules.add("daily", "0 9 * * *", kind="report")
     with closing(App(store.url, tenant="acme", name="tests")) as other:
@@ -363,7 +363,7 @@ def test_tenants_have_schedules_of_their_own(app: App, store: Store) -> None:
         assert store.run(store.templates.made_from(str(fire.job_id), "default")) is None
 
 
-def test_jitter_spreads_a_time_and_keeps_it(app: App) -> None:
+def test_jitter_spreads_the_check_and_keeps_the_due_time(app: App) -> None:
     set_time(app, MONDAY)
     for n in range(20):
         app.schedules.add(f"s{n}", "0 9 * * *", kind="report", jitter="10m")
@@ -377,7 +377,7 @@ def test_jitter_spreads_a_time_and_keeps_it(app: App) -> None:
     assert {fire.due_at for n in range(20) for fire in app.schedules.history(f"s{n}")} == {nine}
 
 
-def test_work_on_them_is_ordinary_work(app: App, store: Store) -> None:
+def test_scheduled_job_is_claimed_like_any_other(app: App, store: Store) -> None:
     set_time(app, MONDAY)
     app.schedules.add("daily", "0 9 * * *", kind="report", queue="default")
     at(app, MONDAY + timedelta(hours=1))

@@ -1,4 +1,4 @@
-"""The ledger sealed by a chain (HF-4, rule 28): whole blocks, in commit order, by anybody, never forked."""
+"""The sealed ledger (HF-4): whole blocks in a chain, in commit order, by any process, never forked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.stores import BROKEN, put, put_one, spec, work
 pytestmark = pytest.mark.req("HF-4", "CX-4")
 
 
-def test_blocks_follow_one_another_and_cover_every_event_once(store: Store, by_hand: ByHand) -> None:
+def test_blocks_form_a_chain_and_cover_every_event_once(store: Store, by_hand: ByHand) -> None:
     assert seal(store) == 0
     put(store, *(spec(payload={"ä": n}) for n in range(5)))
     work(store, BROKEN, want=2)
@@ -32,27 +32,27 @@ def test_blocks_follow_one_another_and_cover_every_event_once(store: Store, by_h
     events = [row[0] for row in by_hand.execute("select seq from event order by seq")]
     assert seal(store, want=4) == len(events)
 
-    found: list[Seal] = []
+    result: list[Seal] = []
     numbers: list[int] = []
-    while (block := store.run(store.audit.block(found[-1] if found else None))) is not None:
-        found.append(block.seal)
+    while (block := store.run(store.audit.block(result[-1] if result else None))) is not None:
+        result.append(block.seal)
         numbers += [number for number, _ in leaves(block.seal.events)]
     assert numbers == events
-    assert [each.number for each in found] == list(range(1, len(found) + 1))
-    assert [each.event_count for each in found[:-1]] == [4] * (len(found) - 1)
-    assert [each.previous for each in found] == [GENESIS, *(each.digest for each in found[:-1])]
-    assert {each.version for each in found} == {VERSION}
+    assert [each.number for each in result] == list(range(1, len(result) + 1))
+    assert [each.event_count for each in result[:-1]] == [4] * (len(result) - 1)
+    assert [each.previous for each in result] == [GENESIS, *(each.digest for each in result[:-1])]
+    assert {each.version for each in result} == {VERSION}
     report = verify(store)
-    assert (report.ok, report.seals, report.events, report.unsealed) == (True, len(found), len(events), 0)
+    assert (report.ok, report.seals, report.events, report.unsealed) == (True, len(result), len(events), 0)
     put_one(store)
     assert verify(store).unsealed == 1
-    assert verify(store, start=found[0]).events == len(events) - 4
+    assert verify(store, start=result[0]).events == len(events) - 4
     assert seal(store) == 1
-    assert verify(store, [anchor(store), Anchor(1, found[0].digest)]).ok
+    assert verify(store, [anchor(store), Anchor(1, result[0].digest)]).ok
 
 
-def test_a_digest_is_what_the_page_says_it_is(store: Store, by_hand: ByHand) -> None:
-    """Computed here by hand, from the rows alone, as another tool would."""
+def test_digest_is_computed_as_documented(store: Store, by_hand: ByHand) -> None:
+    """Computed from the rows alone, as another tool would."""
     job_id = put_one(store, "mail.send")
     work(store, BROKEN)
     seal(store)
@@ -63,7 +63,7 @@ def test_a_digest_is_what_the_page_says_it_is(store: Store, by_hand: ByHand) -> 
     text = "5:event" + "".join("-" if f is None else f"{len(str(f).encode())}:{f}" for f in fields)
     assert dict(leaves(block.seal.events))[int(fields[0] or 0)] == hashlib.sha256(text.encode()).digest()
     failed = next(item for item in block.events if item[4] == "fail")
-    assert failed[10] == '{"error_code": "broken", "error_message": "it broke"}'  # on both, whatever is kept
+    assert failed[10] == '{"error_code": "broken", "error_message": "it broke"}'  # the same text on both stores
     (kept,) = by_hand.execute("select digest from seal")
     one = block.seal
     head = (1, GENESIS, one.event_count, one.action_count, one.floor, one.action_floor, one.base, one.snapshot)
@@ -74,7 +74,7 @@ def test_a_digest_is_what_the_page_says_it_is(store: Store, by_hand: ByHand) -> 
     assert kept[0] == hashlib.sha256(whole).hexdigest()
 
 
-def test_the_normal_form_of_a_document_is_the_databases_own(postgres_url: str) -> None:
+def test_normal_form_equals_jsonb_text(postgres_url: str) -> None:
     texts = [
         '{"bb":1,"a":[1,2.50,-0.5e-3,1e23,true,null],"c":{"é":"\\u00e9\\n\\u0001\\"\\\\/","ab":"x"}}',
         '{"z":"\\ud83d\\ude00","y":{},"x":[],"w":[{"q":1,"p":12345678901234567890}]}',
@@ -83,12 +83,12 @@ def test_the_normal_form_of_a_document_is_the_databases_own(postgres_url: str) -
     with closing(psycopg.connect(postgres_url)) as connection:
         for text in texts:
             assert connection.execute("select %s::jsonb::text", (text,)).fetchall() == [(normal(text),)]
-    assert normal('{"a":1,"a":2}') != normal('{"a":2}')  # a second key is no way to hide a first
+    assert normal('{"a":1,"a":2}') != normal('{"a":2}')  # a duplicate key cannot hide the first
     assert normal("not json") == "not json"
     assert normal(None) is None
 
 
-def test_the_server_hashes_as_the_library_does(postgres_url: str) -> None:
+def test_server_and_library_compute_the_same_hashes(postgres_url: str) -> None:
     meta = {"reason": 'tab\tquote" ünïcode \U0001f600', "n": [1, 1.5, None, {"b": True, "aa": "\x01"}]}
     with closing(open_store(postgres_url)) as store, closing(psycopg.connect(postgres_url)) as raw:
         put(store, *(spec(f"kind:{n}-ü") for n in range(3)))
@@ -104,7 +104,7 @@ def test_the_server_hashes_as_the_library_does(postgres_url: str) -> None:
     assert block.seal.is_intact()
 
 
-def test_two_that_seal_at_once_make_one_chain(store_url: str, store: Store) -> None:
+def test_concurrent_sealing_makes_one_chain(store_url: str, store: Store) -> None:
     put(store, *(spec() for _ in range(60)))
     others = [open_store(store_url) for _ in range(3)]
     barrier = threading.Barrier(3)
@@ -130,7 +130,7 @@ def test_two_that_seal_at_once_make_one_chain(store_url: str, store: Store) -> N
     assert (failures, report.flaws, report.events, report.unsealed) == ([], (), 60, 0)
 
 
-def test_a_late_committer_is_sealed_in_a_later_block(postgres_url: str) -> None:
+def test_late_commit_is_sealed_in_a_later_block(postgres_url: str) -> None:
     with (
         closing(open_store(postgres_url)) as store,
         closing(psycopg.connect(postgres_url)) as early,
@@ -157,8 +157,8 @@ def test_a_late_committer_is_sealed_in_a_later_block(postgres_url: str) -> None:
         assert (report.ok, report.events, seal(store)) == (True, 8, 0)
 
 
-def test_a_database_that_was_moved_to_another_server_is_sealed_on(postgres_url: str) -> None:
-    """Another server counts its transactions anew: a snapshot from before would see all that comes as old."""
+def test_sealing_continues_after_a_move_to_another_server(postgres_url: str) -> None:
+    """Another server restarts its transaction ids: an old snapshot would treat all later events as already seen."""
     with closing(open_store(postgres_url)) as store, closing(psycopg.connect(postgres_url)) as raw:
         put(store, spec(), spec())
         seal(store)
@@ -176,7 +176,7 @@ def test_a_database_that_was_moved_to_another_server_is_sealed_on(postgres_url: 
         assert newest(store).base == 2
 
 
-def test_seals_are_neither_changed_nor_removed_nor_forged(store: Store, by_hand: ByHand) -> None:
+def test_seals_cannot_be_changed_removed_or_forged(store: Store, by_hand: ByHand) -> None:
     put(store, spec(), spec())
     store.run(store.limits.set(Rule("queue", "mail", 5), "ada", "default"))
     seal(store)
@@ -187,7 +187,7 @@ def test_seals_are_neither_changed_nor_removed_nor_forged(store: Store, by_hand:
         lambda: by_hand.refusal("update seal set digest = previous"),
         lambda: by_hand.refusal("delete from seal"),
         lambda: by_hand.refusal(fork.format(0)),
-        lambda: by_hand.refusal(fork.format(1)),  # goes on from the wrong one
+        lambda: by_hand.refusal(fork.format(1)),  # continues the wrong seal
         lambda: by_hand.refusal(fork.format(5)),
         lambda: by_hand.refusal("update action set actor = 'mallory'"),
         lambda: by_hand.refusal("delete from action"),
@@ -203,7 +203,7 @@ def test_seals_are_neither_changed_nor_removed_nor_forged(store: Store, by_hand:
     assert by_hand.contents() == before
 
 
-def test_a_chain_that_was_forked_is_refused_with_a_code(store: Store) -> None:
+def test_forked_chain_is_refused_with_its_code(store: Store) -> None:
     put_one(store)
     assert seal(store) == 1
     columns = ", ".join(Seal.__slots__)
@@ -221,12 +221,12 @@ def test_a_chain_that_was_forked_is_refused_with_a_code(store: Store) -> None:
     assert refused.value.code == "chain_broken"
 
 
-def test_numbers_of_purged_events_are_written_short() -> None:
+def test_numbers_of_purged_events_are_stored_as_ranges() -> None:
     assert Ranges.text([1, 2, 3, 7, 9, 10]) == "1-3,7,9-10"
     assert Ranges("1-3,7,9-10").of([0, 2, 3, 4, 7, 8, 10, 11]) == {2, 3, 7, 10}
     assert (Ranges.text([]), Ranges("").of([1])) == ("", set())
-    said: list[object] = [{"events": "1-3,7"}, {"events": "all"}, {}, None, []]
-    assert [Ranges.purged(each) for each in said] == ["1-3,7", "", "", "", ""]
+    values: list[object] = [{"events": "1-3,7"}, {"events": "all"}, {}, None, []]
+    assert [Ranges.purged(each) for each in values] == ["1-3,7", "", "", "", ""]
     with pytest.raises(InvalidInput) as bad:
         Anchor.of("seven")
     assert bad.value.code == "invalid_anchor"
@@ -234,10 +234,12 @@ def test_numbers_of_purged_events_are_written_short() -> None:
 
 
 @pytest.mark.parametrize("far", [False, True])
-def test_whatever_the_order_of_commits_every_event_is_sealed_once(postgres_url: str, far: bool) -> None:
-    """Transactions that begin, write, commit and roll back by turns, and seals of a few at a time between them. The
-    second time as behind a long transaction, where late ones are looked for in another way."""
-    random = Random(7)  # not every order has transactions that are late; this one has
+def test_every_event_is_sealed_once_in_any_commit_order(postgres_url: str, far: bool) -> None:
+    """Random transactions commit and roll back, with seals of a few events in between.
+
+    The second case simulates a long transaction, where late events are searched in another way.
+    """
+    random = Random(7)  # this seed has transactions that commit late
     with ExitStack() as stack:
         store = stack.enter_context(closing(open_store(postgres_url)))
         raw = [stack.enter_context(closing(psycopg.connect(postgres_url))) for _ in range(4)]
@@ -268,4 +270,4 @@ def test_whatever_the_order_of_commits_every_event_is_sealed_once(postgres_url: 
         raw[0].execute("select holdfast.enter('*')")
         there = [row[0] for row in raw[0].execute("select seq from holdfast.event order by seq")]
         assert (sorted(sealed), verify(store).flaws) == (there, ())
-        assert sealed != there, "nobody was late, and this proves nothing"
+        assert sealed != there, "no transaction was late, and this proves nothing"

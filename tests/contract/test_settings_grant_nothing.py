@@ -1,8 +1,8 @@
-"""Settings that any session can set (`set holdfast.… = …`) grant nothing: found in the catalogue, set, and tried.
+"""Settings that any session can set (`set holdfast.… = …`) grant nothing, checked for every setting in the catalogue.
 
-The tenant and the actor are settings as well. A tenant binds what a session sees and does, and a role that may act for
-one tenant may act for each (docs/security.md); an actor is what its session says of itself. Neither lets a role do what
-it may not, and '*' needs a privilege.
+The tenant and the actor are settings too. The tenant limits what a session sees and does, and a role that may act for
+one tenant may act for each (docs/security.md); the actor is the session's claim about itself. Neither gives a role more
+rights, and '*' needs a privilege.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.req("DP-17", "JF-1")
 
 VALUES = ("on", "true", "1", "*", "off", "default", "acme")
 ROLES = ("holdfast_viewer", "holdfast_producer", "holdfast_executor")
-# Said in the bodies of functions and policies. A new one is tried by itself; nothing needs to be added here.
+# Settings named in the bodies of functions and policies. New ones are found without a change here.
 SETTING = re.compile(r"holdfast\.([a-z_]+)'")
 
 
 @pytest.fixture(scope="module")
 def url(owned_databases: OwnedDatabases) -> Iterator[str]:
-    """Jobs are refused, a tenant is full, somebody else holds a job, and a question is open."""
+    """A database with a paused kind, a full tenant, a job of another worker, and an open approval."""
     with owned_databases.fresh() as dsn:
         with closing(open_store(as_role(dsn, owned_databases.owner))) as store:
             put_one(store)
@@ -58,9 +58,9 @@ def settings(url: str) -> list[str]:
     return sorted({name for (text,) in rows for name in SETTING.findall(text)})
 
 
-# What none of these roles may do, whatever it has set. An answer that says no is made an error by a division by zero.
+# Statements that these roles may never run. A refusal returned as a row becomes an error by a division by zero.
 FORBIDDEN = {
-    "enqueue what is refused": "select 1 / created::integer from holdfast.enqueue('refused')",
+    "enqueue a paused kind": "select 1 / created::integer from holdfast.enqueue('refused')",
     "enqueue for an approval past a pause": (
         "select 1 / created::integer from holdfast.enqueue("
         "'refused', source_system => 'holdfast', parent_id => (select asker from public.known))"
@@ -72,7 +72,7 @@ FORBIDDEN = {
     "end a lease": "update holdfast.lease set ended_at = now()",
     "read tokens": "select hash from holdfast.api_token",
     "read payloads": "select payload from holdfast.job",
-    "read what is counted": "select * from holdfast.dispatch",
+    "read the dispatch row": "select * from holdfast.dispatch",
     "pause": "select holdfast.pause('all', '*', 'because')",
     "resume": "select holdfast.resume('kind', 'refused')",
     "set a limit": "select holdfast.set_limit('all', '*', 1)",
@@ -94,14 +94,14 @@ def refused(session: psycopg.Connection[object], statement: str) -> psycopg.Erro
     return None
 
 
-def test_the_settings_there_are(url: str) -> None:
-    """None that grants: whoever adds one says here what it is for."""
+def test_list_of_settings(url: str) -> None:
+    """No setting grants rights; a new one must be added here with its purpose."""
     assert settings(url) == ["actor", "notify", "presented", "tenant"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ROLES)
-def test_no_setting_grants_anything(url: str, role: str) -> None:
+def test_no_setting_grants_rights(url: str, role: str) -> None:
     tried = 0
     with psycopg.connect(as_role(url, role), autocommit=True) as session:
         for name in (*settings(url), "own", "system", "admin"):

@@ -1,4 +1,4 @@
-"""Every way an attempt can end, and everything that must not end one."""
+"""Every outcome of an attempt, and everything that must not end one."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_success_with_a_result(store: Store, value: str) -> None:
     claimed = take(store)
     now = forward(store, 3)
     assert settle(store, claimed, Succeeded(value)) == []
-    found = job(store, job_id)
-    assert (found.state, found.finished_at, found.error_code) == (State.SUCCEEDED, now, None)
+    stored = job(store, job_id)
+    assert (stored.state, stored.finished_at, stored.error_code) == (State.SUCCEEDED, now, None)
     kept = result(store, job_id)
     assert kept is not None
     assert (kept.value, kept.ref) == (decode(value), None)
@@ -64,14 +64,14 @@ def test_success_without_a_result(store: Store) -> None:
 
 
 @pytest.mark.req("CX-9", "CX-13", "DP-22")
-def test_a_failure_with_tries_left_waits_for_its_retry(store: Store) -> None:
+def test_failure_with_attempts_left_waits_for_its_retry(store: Store) -> None:
     now = forward(store)
     job_id = put_one(store, retry=Retry(max_attempts=3, backoff=Backoff(base=8, jitter=True)))
     settle(store, take(store), Failed("smtp_down", "no answer", traceback="Traceback…"), jitter=0.25)
-    found = job(store, job_id)
-    assert (found.state, found.retries, found.attempt) == (State.RETRY_WAITING, 1, 1)
-    assert (found.due_at, found.finished_at) == (now + timedelta(seconds=2), None)
-    assert (found.error_code, found.error_message) == ("smtp_down", "no answer")
+    stored = job(store, job_id)
+    assert (stored.state, stored.retries, stored.attempt) == (State.RETRY_WAITING, 1, 1)
+    assert (stored.due_at, stored.finished_at) == (now + timedelta(seconds=2), None)
+    assert (stored.error_code, stored.error_message) == ("smtp_down", "no answer")
     failed, retry = history(store, job_id)[-2:]
     assert (failed.type, retry.type) == ("fail", "retry")
     assert failed.meta == {"error_code": "smtp_down", "error_message": "no answer", "traceback": "Traceback…"}
@@ -80,7 +80,7 @@ def test_a_failure_with_tries_left_waits_for_its_retry(store: Store) -> None:
 
 
 @pytest.mark.req("CX-9")
-def test_retries_never_pass_their_limit(store: Store) -> None:
+def test_retries_never_exceed_their_limit(store: Store) -> None:
     forward(store)
     job_id = put_one(store, retry=tries(3))
     for number in range(1, 4):
@@ -88,93 +88,93 @@ def test_retries_never_pass_their_limit(store: Store) -> None:
         assert (claimed.attempt, claimed.retries) == (number, number - 1)
         forward(store, 3600)
         store.run(store.leases.promote())
-    found = job(store, job_id)
-    assert (found.state, found.attempt, found.retries) == (State.DEAD_LETTER, 3, 2)
-    assert found.finished_at is not None
+    stored = job(store, job_id)
+    assert (stored.state, stored.attempt, stored.retries) == (State.DEAD_LETTER, 3, 2)
+    assert stored.finished_at is not None
     assert types_of(store, job_id).count("retry") == 2
     assert types_of(store, job_id)[-2:] == ["fail", "bury"]
     assert claim(store, open_lease(store)) == []
 
 
 @pytest.mark.req("CX-9", "CX-13")
-def test_a_settlement_that_would_pass_the_limit_is_refused_whole(store: Store, by_hand: ByHand) -> None:
-    """The database holds the limit, whatever a settlement says."""
+def test_settlement_over_the_limit_refuses_the_batch(store: Store, by_hand: ByHand) -> None:
+    """The database enforces the limit, whatever the settlement contains."""
     put(store, spec(retry=tries(1)), spec())
     first, second = claim(store, open_lease(store), 2)
     before = by_hand.contents()
-    overdrawn = Settlement(first.id, 1, "retry", code="x", message="y")
+    over_limit = Settlement(first.id, 1, "retry", code="x", message="y")
     with pytest.raises(Exception, match="retries_within_limit"):
-        apply(store, first.lease, decide(second, DONE, 1.0), overdrawn)
+        apply(store, first.lease, decide(second, DONE, 1.0), over_limit)
     assert by_hand.contents() == before
 
 
 @pytest.mark.req("CX-9", "DP-15")
-def test_a_final_failure_is_buried_at_once(store: Store) -> None:
+def test_final_failure_becomes_a_dead_letter_at_once(store: Store) -> None:
     now = forward(store)
     job_id = put_one(store)
     settle(store, take(store), FINAL)
-    found = job(store, job_id)
-    assert (found.state, found.retries, found.finished_at) == (State.DEAD_LETTER, 0, now)
-    assert (found.error_code, found.error_message) == ("broken", "it broke for good")
+    stored = job(store, job_id)
+    assert (stored.state, stored.retries, stored.finished_at) == (State.DEAD_LETTER, 0, now)
+    assert (stored.error_code, stored.error_message) == ("broken", "it broke for good")
     assert types_of(store, job_id) == ["enqueue", "take", "fail", "bury"]
 
 
 @pytest.mark.req("CX-13")
-def test_an_end_that_is_decided_rests_as_failed(store: Store) -> None:
+def test_fail_settlement_ends_as_failed(store: Store) -> None:
     job_id = put_one(store)
     claimed = take(store)
     assert apply(store, claimed.lease, Settlement(job_id, 1, "fail", code="denied", message="no")) == []
-    found = job(store, job_id)
-    assert (found.state, found.error_code) == (State.FAILED, "denied")
-    assert found.finished_at is not None
+    stored = job(store, job_id)
+    assert (stored.state, stored.error_code) == (State.FAILED, "denied")
+    assert stored.finished_at is not None
     assert types_of(store, job_id) == ["enqueue", "take", "fail"]
 
 
 @pytest.mark.req("CX-9", "CX-4")
-def test_a_snooze_costs_no_retry(store: Store) -> None:
+def test_snooze_counts_no_retry(store: Store) -> None:
     now = forward(store)
     job_id = put_one(store, retry=tries(1))
     settle(store, take(store), Snoozed(90.5, "not yet"))
-    found = job(store, job_id)
-    assert (found.state, found.retries, found.due_at) == (
+    stored = job(store, job_id)
+    assert (stored.state, stored.retries, stored.due_at) == (
         State.RETRY_WAITING,
         0,
         now + timedelta(seconds=90.5),
     )
-    assert (found.error_code, found.finished_at) == (None, None)
+    assert (stored.error_code, stored.finished_at) == (None, None)
     last = history(store, job_id)[-1]
     assert (last.type, last.meta["reason"]) == ("snooze", "not yet")
 
 
 @pytest.mark.req("CX-9")
 @pytest.mark.parametrize("delay", [-1.0, 0.0, 1e300, float("inf"), float("nan"), 1e-9])
-def test_no_delay_keeps_an_attempt_from_ending(store: Store, delay: float) -> None:
+def test_extreme_delays_do_not_prevent_a_settlement(store: Store, delay: float) -> None:
     now = forward(store)
     first, second = put(store, spec(), spec())
     held = claim(store, open_lease(store), 2)
-    offered = decide(held[0], Snoozed(delay), 1.0), decide(held[1], Failed("x", "y", after=delay), 1.0)
-    assert apply(store, held[0].lease, *offered) == []
+    settlements = decide(held[0], Snoozed(delay), 1.0), decide(held[1], Failed("x", "y", after=delay), 1.0)
+    assert apply(store, held[0].lease, *settlements) == []
     for job_id in (first, second):
-        found = job(store, job_id)
-        assert found.state == State.RETRY_WAITING
-        assert found.due_at is not None
-        assert now <= found.due_at < now + timedelta(days=36_501)
+        stored = job(store, job_id)
+        assert stored.state == State.RETRY_WAITING
+        assert stored.due_at is not None
+        assert now <= stored.due_at < now + timedelta(days=36_501)
 
 
 @pytest.mark.req("CX-9")
-def test_an_error_of_an_earlier_attempt_does_not_outlive_success(store: Store) -> None:
+def test_success_clears_the_error_of_an_earlier_attempt(store: Store) -> None:
     job_id = put_one(store)
     work(store, BROKEN)
     forward(store, 3600)
     store.run(store.leases.promote())
     work(store, Succeeded('"done"'))
-    found = job(store, job_id)
-    assert (found.state, found.error_code, found.error_message) == (State.SUCCEEDED, None, None)
-    assert (found.attempt, found.retries) == (2, 1)
+    stored = job(store, job_id)
+    assert (stored.state, stored.error_code, stored.error_message) == (State.SUCCEEDED, None, None)
+    assert (stored.attempt, stored.retries) == (2, 1)
 
 
 @pytest.mark.req("CX-9", "SC-4")
-def test_a_batch_settles_each_its_own_way(store: Store) -> None:
+def test_batch_settles_each_job_by_its_outcome(store: Store) -> None:
     ids = put(store, *(spec() for _ in range(6)))
     claims = claim(store, open_lease(store), 6)
     outcomes: list[Outcome] = [Succeeded("1"), BROKEN, FINAL, LATER, DONE, Succeeded("2")]
@@ -196,5 +196,5 @@ def test_a_batch_settles_each_its_own_way(store: Store) -> None:
 
 
 @pytest.mark.req("DP-7")
-def test_nothing_to_settle_is_no_error(store: Store) -> None:
+def test_empty_batch_of_settlements_is_accepted(store: Store) -> None:
     assert apply(store, open_lease(store)) == []

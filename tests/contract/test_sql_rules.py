@@ -1,4 +1,4 @@
-"""Rules that SQL and Python share, compared over their whole range: ids, backoff, legality, names of operations."""
+"""Rules that SQL and Python share, compared over their whole range: ids, backoff, transitions, event types."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sql(owned_postgres_url: str) -> Iterator[PostgresByHand]:
 
 
 @pytest.mark.req("CX-2")
-def test_uuid7_is_one_and_carries_its_time(sql: PostgresByHand) -> None:
+def test_uuid7_is_valid_and_carries_its_time(sql: PostgresByHand) -> None:
     for _ in range(20):
         ((before, made, after),) = sql.execute(
             "select floor(extract(epoch from b) * 1000)::bigint, u,"
@@ -42,7 +42,7 @@ def test_uuid7_is_one_and_carries_its_time(sql: PostgresByHand) -> None:
 
 
 @pytest.mark.req("CX-2")
-def test_ids_made_in_sql_sort_by_creation(sql: PostgresByHand) -> None:
+def test_uuid7_sorts_by_creation_time(sql: PostgresByHand) -> None:
     rows = sql.execute("select uuid7() from generate_series(1, 5000)")
     times = [created_ms(row[0]) for row in rows]
     assert times == sorted(times)
@@ -64,8 +64,8 @@ POLICIES = [
 
 
 @pytest.mark.req("CX-9")
-def test_backoff_is_the_same_in_sql(sql: PostgresByHand) -> None:
-    """Every policy over every retry the database allows; an interval has microseconds."""
+def test_sql_backoff_equals_python(sql: PostgresByHand) -> None:
+    """Every policy for every retry that the database allows; an interval has microseconds."""
     plain = [dataclasses.replace(policy, jitter=False) for policy in POLICIES]
     rows = sql.execute(
         "select p.n, r, extract(epoch from backoff_delay(p.policy, r))::float8"
@@ -82,7 +82,7 @@ def test_backoff_is_the_same_in_sql(sql: PostgresByHand) -> None:
 
 
 @pytest.mark.req("CX-9")
-def test_the_default_backoff_is_the_same_in_sql(sql: PostgresByHand) -> None:
+def test_sql_default_backoff_equals_python(sql: PostgresByHand) -> None:
     rows = sql.execute(
         "select r, extract(epoch from backoff_delay('{\"jitter\": false}', r))::float8 from generate_series(1, 12) r"
     )
@@ -95,7 +95,7 @@ def test_the_default_backoff_is_the_same_in_sql(sql: PostgresByHand) -> None:
 
 
 @pytest.mark.req("CX-9")
-def test_jitter_spreads_from_zero_to_the_rule(sql: PostgresByHand) -> None:
+def test_sql_jitter_ranges_from_zero_to_the_delay(sql: PostgresByHand) -> None:
     rows = sql.execute("select extract(epoch from backoff_delay(null, 3))::float8 / 16 from generate_series(1, 2000)")
     drawn = [row[0] for row in rows]
     assert 0 <= min(drawn) < 0.05
@@ -104,7 +104,7 @@ def test_jitter_spreads_from_zero_to_the_rule(sql: PostgresByHand) -> None:
 
 
 @pytest.mark.req("CX-1", "DP-1")
-def test_legality_is_the_same_in_sql(sql: PostgresByHand) -> None:
+def test_sql_legal_transitions_equal_python(sql: PostgresByHand) -> None:
     rows = sql.execute(
         "select a, b, legal(a, b) from unnest(:states::text[]) a, unnest(:states::text[]) b",
         {"states": [state.value for state in State]},
@@ -114,7 +114,7 @@ def test_legality_is_the_same_in_sql(sql: PostgresByHand) -> None:
         assert legal == (source == target or is_legal(State(source), State(target))), (source, target)
 
 
-# What tells operations apart that lead from the same state to the same state.
+# What distinguishes event types between the same two states.
 CODES = {"lapse": "worker_lost", "crash": "process_died", "expire": "approval_expired"}
 NOTES = {
     "lapse": '{"reason": "lease_lapsed"}',
@@ -128,7 +128,7 @@ NOTES = {
 
 
 @pytest.mark.req("CX-4")
-def test_every_step_of_the_table_has_its_verb_in_sql(sql: PostgresByHand) -> None:
+def test_sql_event_types_equal_the_transition_table(sql: PostgresByHand) -> None:
     for step in TRANSITIONS:
         if step.source is None:
             continue
@@ -145,8 +145,8 @@ NUMBERS = [-32768, -1, 0, 3, 64, 100, 101, 32767]
 
 
 @pytest.mark.req("SC-19")
-def test_the_quick_look_at_facts_overlooks_nothing(sql: PostgresByHand) -> None:
-    """What is not odd breaks no rule; and what everybody enqueues is not odd, or the look would be for nothing."""
+def test_quick_check_of_facts_misses_no_broken_rule(sql: PostgresByHand) -> None:
+    """Facts that pass the quick check break no rule; and common facts pass it, or it would be useless."""
     ((seen, overlooked, plain),) = sql.execute(
         """with name as (select n from unnest(cast(:names as text[])) n),
              number as (select n::smallint from unnest(cast(:numbers as int[])) n),
@@ -164,13 +164,13 @@ def test_the_quick_look_at_facts_overlooks_nothing(sql: PostgresByHand) -> None:
     )
     assert (seen, overlooked) == (len(NAMES) ** 3 + len(NAMES) ** 2 + len(NUMBERS) ** 2, 0)
     both = [(r - 1) | c for r, c in product(NUMBERS, NUMBERS)]
-    # Five of the names are usual ones; who enqueued, and from where, may be longer than they.
+    # Five of the names are ordinary; enqueued_by and source_system may be longer than they are.
     assert plain == 5**3 + 6**2 + len([bits for bits in both if 0 <= bits <= 100])
 
 
 @pytest.mark.req("CX-2", "CX-4")
-def test_a_row_inserted_by_hand_is_a_job(store: Store, by_hand: ByHand) -> None:
-    """On every store: the id, the state and the first event come by themselves."""
+def test_row_inserted_by_hand_is_a_complete_job(store: Store, by_hand: ByHand) -> None:
+    """On every store the database adds the id, the state and the first event."""
     tenant = "" if by_hand.name == "sqlite" else ", tenant"
     value = "" if by_hand.name == "sqlite" else ", 'default'"
     for kind in ("first", "second"):

@@ -1,4 +1,4 @@
-"""A stale worker cannot write (fault 9): the wrong lease, the wrong attempt, a job that is somebody else's by now."""
+"""A stale worker cannot write (fault 9): wrong lease, wrong attempt, or a job that another worker has claimed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def reaped(store: Store) -> Claim:
 
 
 def taken_over(store: Store) -> Claim:
-    """The job runs elsewhere."""
+    """The job is claimed by another worker."""
     claimed = reaped(store)
     store.run(store.leases.promote())
     assert take(store).id == claimed.id
@@ -84,7 +84,7 @@ STALE: dict[str, Callable[[Store], Claim]] = {
     "settled already": settled,
     "reaped": reaped,
     "taken over": taken_over,
-    "held, not begun": only_held,
+    "leased, not started": only_held,
     "an older attempt": lambda store: dataclasses.replace(take(store), attempt=0),
     "a newer attempt": lambda store: dataclasses.replace(take(store), attempt=2),
     "another's lease": lambda store: dataclasses.replace(take(store), lease=open_lease(store)),
@@ -94,7 +94,7 @@ STALE: dict[str, Callable[[Store], Claim]] = {
 
 @pytest.mark.req("CX-11", "DP-3")
 @pytest.mark.parametrize("how", STALE)
-def test_a_stale_settlement_is_told_and_writes_nothing(store: Store, by_hand: ByHand, how: str) -> None:
+def test_stale_settlement_is_reported_and_writes_nothing(store: Store, by_hand: ByHand, how: str) -> None:
     put_one(store)
     stale = STALE[how](store)
     before = by_hand.contents()
@@ -104,7 +104,7 @@ def test_a_stale_settlement_is_told_and_writes_nothing(store: Store, by_hand: By
 
 
 @pytest.mark.parametrize("how", [how for how in STALE if how not in ("reaped", "taken over")])
-def test_a_stale_row_does_not_spoil_its_batch(store: Store, how: str) -> None:
+def test_stale_settlement_does_not_affect_its_batch(store: Store, how: str) -> None:
     put_one(store, priority=9)
     stale = STALE[how](store)
     first, second = put(store, spec(priority=9), spec(priority=9))
@@ -115,7 +115,7 @@ def test_a_stale_row_does_not_spoil_its_batch(store: Store, how: str) -> None:
 
 
 @pytest.mark.req("DP-3")
-def test_settling_under_a_lease_nobody_knows_is_refused(store: Store) -> None:
+def test_settling_under_an_unknown_lease_is_refused(store: Store) -> None:
     put_one(store)
     claimed = take(store)
     with pytest.raises(StaleLease) as caught:
@@ -126,7 +126,7 @@ def test_settling_under_a_lease_nobody_knows_is_refused(store: Store) -> None:
 
 @pytest.mark.req("JF-1")
 @pytest.mark.parametrize("tenant", ["umbrella", "*"])
-def test_settling_in_another_scope_is_refused(store: Store, tenant: str) -> None:
+def test_settling_in_another_tenant_is_refused(store: Store, tenant: str) -> None:
     put_one(store, tenant="acme")
     claimed = take(store, tenant="acme")
     with pytest.raises(StaleLease):
@@ -146,8 +146,8 @@ def test_settling_in_another_scope_is_refused(store: Store, tenant: str) -> None
         ([LATER, FINAL], State.RETRY_WAITING),
     ],
 )
-def test_of_two_settlements_of_one_attempt_the_first_holds(store: Store, outcomes: list[Outcome], state: State) -> None:
-    """Whatever is said afterwards, an attempt ends once; the rest of the batch is not harmed."""
+def test_first_of_two_settlements_of_one_attempt_counts(store: Store, outcomes: list[Outcome], state: State) -> None:
+    """An attempt ends once; the rest of the batch is unaffected."""
     put(store, spec(), spec())
     double, other = claim(store, open_lease(store), 2)
     offered = [decide(double, outcome, 1.0) for outcome in outcomes]
@@ -158,8 +158,8 @@ def test_of_two_settlements_of_one_attempt_the_first_holds(store: Store, outcome
     assert kept == (Result(1, None) if state == State.SUCCEEDED else None)
 
 
-def test_two_attempts_of_one_job_in_a_batch(store: Store) -> None:
-    """A late result of the last attempt beside that of this one: under the same lease, yet only one is right."""
+def test_settlements_of_two_attempts_of_one_job_in_a_batch(store: Store) -> None:
+    """A late result of the previous attempt beside that of the current one, under the same lease: only one is right."""
     forward(store)
     put_one(store)
     lease = open_lease(store, ttl=10_000)
@@ -175,15 +175,15 @@ def test_two_attempts_of_one_job_in_a_batch(store: Store) -> None:
 
 
 @pytest.mark.req("CX-10")
-def test_a_handlers_own_error_code_cannot_pass_for_a_lost_worker(store: Store) -> None:
+def test_handler_error_named_worker_lost_is_a_failure(store: Store) -> None:
     job_id = put_one(store)
-    settle(store, take(store), Failed("worker_lost", "said the handler"))
+    settle(store, take(store), Failed("worker_lost", "raised by the handler"))
     assert state_of(store, job_id) == State.RETRY_WAITING
     assert types_of(store, job_id)[-2:] == ["fail", "retry"]
 
 
 def _zombie_calls(store: Store, old: Claim) -> dict[str, Callable[[], Any]]:
-    """Every operation that takes a token, with the old one."""
+    """Every operation that takes a lease token, with the old one."""
     run = store.run
     return {
         "renew": lambda: run(store.leases.renew(old.lease, 30, "*")),
@@ -199,7 +199,7 @@ def _zombie_calls(store: Store, old: Claim) -> dict[str, Callable[[], Any]]:
 
 @pytest.mark.req("DP-8", "SC-5")
 @pytest.mark.parametrize("how", ["reaped", "taken over"])
-def test_an_old_token_is_refused_by_every_verb(store: Store, by_hand: ByHand, how: str) -> None:
+def test_every_operation_refuses_an_old_lease_token(store: Store, by_hand: ByHand, how: str) -> None:
     put_one(store)
     old = STALE[how](store)
     put_one(store)

@@ -1,4 +1,4 @@
-"""What a row of job_state may be, on PostgreSQL: the short way that nearly every row takes says what the rules say."""
+"""Invariants of job_state on PostgreSQL: the fast check that nearly every row takes equals the rules."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ CALL = """select holdfast.broken_state(s::holdfast.state, f, e, d, g, h, t,
 
 
 def broken(
-    state: State, finished: bool, explained: bool, due: bool, asked: bool, held: bool, settled: bool,
+    state: State, finished: bool, explained: bool, due: bool, approval: bool, held: bool, settled: bool,
     retries: int, max_attempts: int, crashes: int, max_crashes: int,
 ) -> str | None:  # fmt: skip
-    """The rules one by one, the first that is broken."""
+    """The first broken rule, checked one by one."""
     rules = {
         "finished_iff_terminal": finished == (state in ENDED),
         "lease_iff_held": held == (state in HELD),
         "error_when_failed": explained or state not in (State.FAILED, State.DEAD_LETTER),
         "due_when_retry_waiting": due or state is not State.RETRY_WAITING,
-        "approval_when_waiting": asked or state is not State.WAITING_FOR_APPROVAL,
+        "approval_when_waiting": approval or state is not State.WAITING_FOR_APPROVAL,
         "unsettled_while_held": not (held and settled),
         "retries_within_limit": 0 <= retries < max_attempts <= 101,
         "crashes_counted": crashes >= 0 and 0 <= max_crashes <= 100,
@@ -51,7 +51,7 @@ def broken(
 
 
 @pytest.mark.req("CX-1", "CX-13")
-def test_every_combination_is_judged_by_the_rules(postgres_url: str) -> None:
+def test_fast_check_equals_the_rules_for_every_combination(postgres_url: str) -> None:
     rows: list[tuple[Any, ...]] = [
         (state, *flags, *counts) for state, flags, counts in product(State, product((True, False), repeat=6), COUNTS)
     ]
@@ -60,13 +60,13 @@ def test_every_combination_is_judged_by_the_rules(postgres_url: str) -> None:
             [str(value) if isinstance(value, State) else value for value in column]
             for column in zip(*rows, strict=True)
         ]
-        found = [name for (name,) in connection.execute(CALL, columns).fetchall()]
-    assert len(found) == len(rows)
-    wrong = [(row, said) for row, said in zip(rows, found, strict=True) if said != broken(*row)]
+        results = [name for (name,) in connection.execute(CALL, columns).fetchall()]
+    assert len(results) == len(rows)
+    wrong = [(row, result) for row, result in zip(rows, results, strict=True) if result != broken(*row)]
     assert not wrong, wrong[:5]
 
 
-# With replica, every trigger is off but those that always fire.
+# With `replica`, only triggers marked as ALWAYS fire.
 BROKEN = {
     "finished_iff_terminal": "state = 'in_progress', finished_at = now()",
     "error_when_failed": "state = 'failed', finished_at = now(), settled_by = lease, lease = null, error_code = null",

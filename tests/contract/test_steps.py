@@ -1,4 +1,4 @@
-"""Steps that are over: written once under the fence, kept to the letter, forgotten only by whoever redrives."""
+"""Finished steps: written once under the fence, stored verbatim, and deleted only by a rewind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.stores import (
 pytestmark = pytest.mark.req("HF-6", "CX-8")
 
 
-def test_a_step_that_is_over_is_remembered(store: Store) -> None:
+def test_finished_step_is_stored(store: Store) -> None:
     now = forward(store)
     job_id, held = running(store)
     assert steps(store, job_id) == []
@@ -50,7 +50,7 @@ def test_a_step_that_is_over_is_remembered(store: Store) -> None:
     assert (second.n, second.name, second.value, second.started_at) == (2, "mail", None, now)
 
 
-def test_one_that_failed_and_was_caught_keeps_its_error(store: Store) -> None:
+def test_caught_failure_of_a_step_keeps_its_error(store: Store) -> None:
     job_id, held = running(store)
     error = {"type": "builtins.ValueError", "message": "no → 'good'"}
     assert save(store, held, entry(1, None, error=error)) == []
@@ -58,8 +58,8 @@ def test_one_that_failed_and_was_caught_keeps_its_error(store: Store) -> None:
     assert (step.over, step.value, step.error) == (True, None, error)
 
 
-def test_they_come_in_the_order_of_the_handler(store: Store) -> None:
-    """Of steps that run at once, any may be done first."""
+def test_steps_are_listed_in_handler_order(store: Store) -> None:
+    """Concurrent steps may finish in any order."""
     job_id, held = running(store)
     for n in (3, 1, 12, 2):
         save(store, held, entry(n))
@@ -70,8 +70,8 @@ LETTERS = ["1e23", "0.10", "-0.0", '{"b": 1, "a": [1.50, 1E+2, "\\u00e9 é"]}', 
 MEANINGS = [*LETTERS, '"\\u00e9 → \\" \\\\"', "null", "true"]
 
 
-def test_a_value_is_kept_to_the_letter(store: Store, by_hand: ByHand) -> None:
-    """The database must not read it: 1e23 as a number has another value on its way back."""
+def test_step_value_is_stored_verbatim(store: Store, by_hand: ByHand) -> None:
+    """The database must not parse it: 1e23 as a number would come back changed."""
     job_id, held = running(store)
     save(store, held, *(entry(n, text) for n, text in enumerate(MEANINGS)))
     assert [step.value for step in steps(store, job_id)] == [json.loads(text) for text in MEANINGS]
@@ -80,29 +80,29 @@ def test_a_value_is_kept_to_the_letter(store: Store, by_hand: ByHand) -> None:
     assert [row[0] for row in rows[: len(LETTERS)]] == LETTERS
 
 
-def test_written_twice_the_first_stays_and_is_told(store: Store) -> None:
-    """The answer to the first write may have been lost."""
+def test_second_write_returns_the_stored_value(store: Store) -> None:
+    """The response to the first write may have been lost."""
     job_id, held = running(store)
     assert save(store, held, entry(1, '{"a":1}')) == []
     assert save(store, held, entry(1, '{"a":2}'), entry(2)) == [Saved(job_id, 1, "kept", {"a": 1})]
     assert [step.value for step in steps(store, job_id)] == [{"a": 1}, 1]
 
 
-def test_twice_in_one_batch_is_once(store: Store) -> None:
+def test_same_step_twice_in_one_batch_is_stored_once(store: Store) -> None:
     job_id, held = running(store)
     answers = save(store, held, entry(1, '"x"'), entry(1, '"x"'))
     assert answers in ([], [Saved(job_id, 1, "kept", "x")])
     assert [step.value for step in steps(store, job_id)] == ["x"]
 
 
-def test_what_was_kept_may_have_no_value(store: Store) -> None:
+def test_stored_step_may_have_no_value(store: Store) -> None:
     job_id, held = running(store)
     save(store, held, entry(1, None))
     assert save(store, held, entry(1, '"late"')) == [Saved(job_id, 1, "kept", None)]
 
 
 @pytest.mark.req("CX-4")
-def test_saving_touches_neither_the_state_row_nor_the_ledger(store: Store, by_hand: ByHand) -> None:
+def test_saving_steps_does_not_touch_the_state_row_or_the_ledger(store: Store, by_hand: ByHand) -> None:
     job_id, held = running(store)
     version = "0" if by_hand.name == "sqlite" else "xmin || ' ' || ctid"
 
@@ -135,10 +135,10 @@ def _swept(store: Store, held: Claim) -> None:
     assert store.run(store.leases.reap()).crashed == 1
 
 
-MEANWHILE: dict[str, Callable[[Store, Claim], object]] = {
+CHANGES: dict[str, Callable[[Store, Claim], object]] = {
     "cancelled": _cancelled,
     "settled": settle,
-    "let go of to wait": lambda store, held: apply(store, held.lease, sleeps(held, 60.0, n=9)),
+    "suspended to wait": lambda store, held: apply(store, held.lease, sleeps(held, 60.0, n=9)),
     "its lease ended and swept": _swept,
     "taken over": _taken_over,
 }
@@ -147,7 +147,7 @@ WRONG: dict[str, Callable[[Store, Claim], Claim]] = {
     "a newer attempt": lambda store, held: dataclasses.replace(held, attempt=2),
     "another's lease": lambda store, held: dataclasses.replace(held, lease=open_lease(store)),
     "no such job": lambda store, held: dataclasses.replace(held, id=new_id()),
-    "held, not begun": lambda store, held: _only_held(store),
+    "leased, not started": lambda store, held: _only_held(store),
 }
 
 
@@ -159,7 +159,7 @@ def _only_held(store: Store) -> Claim:
 
 @pytest.mark.slow
 @pytest.mark.req("DP-7", "DP-3")
-def test_a_stale_holder_is_told_and_writes_nothing(store: Store, by_hand: ByHand) -> None:
+def test_stale_holder_cannot_save_steps(store: Store, by_hand: ByHand) -> None:
     def refused(held: Claim, how: str) -> None:
         before = by_hand.contents()
         answers = sorted(save(store, held, entry(1), entry(2)), key=lambda answer: answer.n)
@@ -168,15 +168,15 @@ def test_a_stale_holder_is_told_and_writes_nothing(store: Store, by_hand: ByHand
 
     for how, wrong in WRONG.items():
         refused(wrong(store, running(store)[1]), how)
-    for how, happens in MEANWHILE.items():
+    for how, happens in CHANGES.items():
         _, held = running(store)
         happens(store, held)
         refused(held, how)
 
 
 @pytest.mark.req("DP-7")
-def test_a_lease_that_nobody_has_swept_still_holds(store: Store) -> None:
-    """As for settling: it is the row that counts, and nobody else has the job yet."""
+def test_ended_lease_can_save_steps_until_it_is_reaped(store: Store) -> None:
+    """As for settlements: the row counts, and no other worker has the job yet."""
     job_id, held = running(store)
     store.run(store.leases.end(held.lease, "closed", "*"))
     assert save(store, held, entry(1)) == []
@@ -184,7 +184,7 @@ def test_a_lease_that_nobody_has_swept_still_holds(store: Store) -> None:
 
 
 @pytest.mark.req("DP-7", "JF-1")
-def test_a_lease_that_is_not_known_here_is_refused(store: Store) -> None:
+def test_lease_of_another_tenant_cannot_save_steps(store: Store) -> None:
     put_one(store, tenant="acme")
     held = take(store, tenant="acme")
     for wrong, tenant in ((new_id(), "acme"), (held.lease, "umbrella"), (held.lease, "*")):
@@ -197,7 +197,7 @@ def test_a_lease_that_is_not_known_here_is_refused(store: Store) -> None:
 
 
 @pytest.mark.req("DP-7")
-def test_a_batch_of_many_jobs_is_judged_one_by_one(store: Store) -> None:
+def test_batch_of_many_jobs_is_checked_per_job(store: Store) -> None:
     put(store, *(spec() for _ in range(60)), tenant="acme")
     put(store, *(spec() for _ in range(60)), tenant="umbrella")
     lease = open_lease(store)
@@ -215,18 +215,18 @@ def test_a_batch_of_many_jobs_is_judged_one_by_one(store: Store) -> None:
     assert {(answer.job_id, answer.n) for answer in answers if answer.fate == "kept"} == {(each, 2) for each in kept}
     assert {answer.value for answer in answers if answer.fate == "kept"} == {"before"}
     for each in held:
-        found = [step.value for step in steps(store, each.id, tenant=each.tenant)]
-        assert found == ([] if each.id in gone else [each.id, "before" if each.id in kept else each.id])
+        result = [step.value for step in steps(store, each.id, tenant=each.tenant)]
+        assert result == ([] if each.id in gone else [each.id, "before" if each.id in kept else each.id])
 
 
-def test_an_empty_batch_is_no_error(store: Store) -> None:
+def test_empty_batch_of_steps_is_accepted(store: Store) -> None:
     _, held = running(store)
     assert save(store, held) == []
 
 
 @pytest.mark.req("SC-19")
-def test_a_batch_with_something_impossible_writes_nothing(store: Store) -> None:
-    """Whoever offers it writes the others by themselves afterwards."""
+def test_batch_with_an_invalid_step_writes_nothing(store: Store) -> None:
+    """The caller then writes the others one by one."""
     job_id, held = running(store)
     for bad in (entry(-1), entry(2, kind="nonsense"), entry(2, tries=0)):
         with pytest.raises(HoldfastError) as caught:
@@ -235,10 +235,10 @@ def test_a_batch_with_something_impossible_writes_nothing(store: Store) -> None:
     assert steps(store, job_id) == []
 
 
-# -- a step that is not over yet, and one that was decided from outside -----------------------------------------------
+# -- unfinished steps, and steps finished from outside -----------------------------------------------------------------
 
 
-def test_what_waited_is_finished_by_a_second_write(store: Store) -> None:
+def test_wait_is_finished_by_a_second_write(store: Store) -> None:
     now = forward(store)
     job_id, held = running(store)
     apply(store, held.lease, waits(held, timeout=60.0))
@@ -254,8 +254,8 @@ def test_what_waited_is_finished_by_a_second_write(store: Store) -> None:
     assert (step.over, step.error, step.attempt, step.started_at) == (True, late, 2, now)
 
 
-def test_an_event_that_came_in_the_last_moment_is_kept(store: Store) -> None:
-    """The handler read its steps before: it is told what it missed."""
+def test_event_at_the_last_moment_wins_over_the_timeout(store: Store) -> None:
+    """The handler read its steps before: the response contains the event it missed."""
     forward(store)
     job_id, held = running(store)
     apply(store, held.lease, waits(held, timeout=60.0))
@@ -271,7 +271,7 @@ def test_an_event_that_came_in_the_last_moment_is_kept(store: Store) -> None:
 
 
 @pytest.mark.req("CX-15")
-def test_steps_outlive_crashes_and_retries(store: Store) -> None:
+def test_steps_survive_crashes_and_retries(store: Store) -> None:
     forward(store)
     job_id, held = running(store)
     save(store, held, entry(1, '"by the first"'))
@@ -294,7 +294,7 @@ def rewind(store: Store, job_id: str, to: int, *, tenant: str = "default") -> in
 
 
 @pytest.mark.req("DP-15")
-def test_a_dead_letter_can_forget_its_last_steps(store: Store) -> None:
+def test_rewind_deletes_the_last_steps_of_a_dead_letter(store: Store) -> None:
     cases: dict[int, list[int]] = {0: [], 1: [], 2: [1], 3: [1, 2], 9: [1, 2, 3]}
     for to, left in cases.items():
         job_id, held = running(store)
@@ -304,11 +304,11 @@ def test_a_dead_letter_can_forget_its_last_steps(store: Store) -> None:
         assert [step.n for step in steps(store, job_id)] == left
         store.run(store.jobs.operate("redrive", [job_id], None, "ada", "default"))
         again = take(store, queues=[held.queue])
-        assert save(store, again, entry(3, '"anew"')) == ([Saved(job_id, 3, "kept", 1)] if 3 in left else [])
+        assert save(store, again, entry(3, '"again"')) == ([Saved(job_id, 3, "kept", 1)] if 3 in left else [])
 
 
 @pytest.mark.req("DP-15", "JF-1")
-def test_nothing_else_forgets(store: Store, by_hand: ByHand) -> None:
+def test_rewind_requires_a_dead_letter_of_the_tenant(store: Store, by_hand: ByHand) -> None:
     job_id, held = running(store)
     save(store, held, entry(1))
     before = by_hand.contents()
@@ -321,7 +321,7 @@ def test_nothing_else_forgets(store: Store, by_hand: ByHand) -> None:
     assert rewind(store, job_id, 1, tenant="*") == 1
 
 
-def test_an_event_that_was_forgotten_is_news_again(store: Store) -> None:
+def test_rewound_wait_receives_its_event_again(store: Store) -> None:
     job_id, held = running(store)
     apply(store, held.lease, waits(held))
     sent = send(store)
@@ -337,7 +337,7 @@ def test_an_event_that_was_forgotten_is_news_again(store: Store) -> None:
 
 
 @pytest.mark.req("CX-7")
-def test_a_approval_that_was_forgotten_is_asked_again(store: Store) -> None:
+def test_rewound_approval_is_requested_again(store: Store) -> None:
     job_id, held = running(store)
     first, second = new_id(), new_id()
     apply(store, held.lease, asks(held, first))

@@ -1,4 +1,4 @@
-"""Events that make jobs: exactly one for each event that a subscription wants (DP-13)."""
+"""Subscriptions: exactly one job for each matching event (DP-13)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.req("DP-13", "DP-12")
 
 @pytest.mark.req("DP-10", "DP-11")
 @pytest.mark.parametrize("page", [1, 1000])
-def test_one_job_for_each_event_that_is_wanted(store: Store, page: int) -> None:
+def test_each_matching_event_makes_one_job(store: Store, page: int) -> None:
     put_one(store, "import")
     work(store)
     subscribe(store, "after", "job.succeeded", kind="import*", options={"queue": "late", "priority": 3, "tags": ["x"]})
@@ -37,8 +37,8 @@ def test_one_job_for_each_event_that_is_wanted(store: Store, page: int) -> None:
     assert (job.queue, job.priority, job.tags, job.depth) == ("late", 3, ("x",), 1)
     assert (job.correlation_id, job.causation_id) == ("c-1", str(event.seq))
     assert (job.enqueued_by, job.source_system) == ("subscription after", "subscription")
-    told = job.payload["event"]
-    assert (told["name"], told["job_id"], told["kind"], told["to_state"]) == (
+    event_data = job.payload["event"]
+    assert (event_data["name"], event_data["job_id"], event_data["kind"], event_data["to_state"]) == (
         "job.succeed",
         mine,
         "import.rows",
@@ -52,7 +52,7 @@ def test_one_job_for_each_event_that_is_wanted(store: Store, page: int) -> None:
     assert store.run(store.subscriptions.behind(one.cursor, True, "default")) == 0
 
 
-def test_it_starts_now_or_at_the_beginning_and_goes_on_where_it_was_paused(store: Store) -> None:
+def test_subscription_starts_and_resumes_at_its_cursor(store: Store) -> None:
     put_one(store, "import")
     subscribe(store, "all", "job.enqueue", kind="import", start="beginning", job_kind="all")
     subscribe(store, "new", "job.enqueue", kind="import", job_kind="new")
@@ -60,21 +60,21 @@ def test_it_starts_now_or_at_the_beginning_and_goes_on_where_it_was_paused(store
     assert (feed_all(store, "all"), feed_all(store, "new")) == (2, 1)
     assert store.run(store.subscriptions.pause("all", "too many", "ada", "default"))
     assert store.run(store.subscriptions.pause("new", None, "ada", "default"))
-    assert store.run(store.subscriptions.pause("new", "again", "bob", "default")), "who was first stands"
+    assert store.run(store.subscriptions.pause("new", "again", "bob", "default")), "the first pause is kept"
     assert (found(store, "new").paused_by, found(store, "new").paused_reason) == ("ada", None)
     put_one(store, "import")
     assert feed(store, "all").seen == 0
     assert store.run(store.subscriptions.resume("all", False, "default"))
     assert store.run(store.subscriptions.resume("new", True, "default"))
     put_one(store, "import")
-    assert (feed_all(store, "all"), feed_all(store, "new")) == (2, 1), "with what was missed, and without"
+    assert (feed_all(store, "all"), feed_all(store, "new")) == (2, 1), "with and without missed events"
     assert not store.run(store.subscriptions.pause("none", None, "ada", "default"))
     assert store.run(store.subscriptions.remove("all", "default"))
     assert not store.run(store.subscriptions.remove("all", "default"))
     assert len(store.run(store.subscriptions.list("default"))) == 1
 
 
-def test_what_applications_tell_by_name_and_match(store: Store) -> None:
+def test_application_events_match_by_name_and_data(store: Store) -> None:
     tell(store, "order.paid", '{"country": "fr", "total": 1}')
     payload = {"id": "$.id", "total": "$.data.total", "none": "$.data.x.y", "price": "$$9", "more": ["$.name", 1]}
     subscribe(store, "late", "order.*", match={"country": "fr"}, start="beginning", options={"payload": payload})
@@ -90,7 +90,7 @@ def test_what_applications_tell_by_name_and_match(store: Store) -> None:
     assert [job.payload["event"]["name"] for job in made_of(store, "new")] == ["order.paid", "order.shipped"]
 
 
-def test_a_match_on_the_ledger_is_on_its_meta(store: Store) -> None:
+def test_match_on_job_events_uses_their_meta(store: Store) -> None:
     subscribe(store, "broke", "job.failed", match={"error_code": "broken"})
     put_one(store)
     work(store, BROKEN)
@@ -99,9 +99,7 @@ def test_a_match_on_the_ledger_is_on_its_meta(store: Store) -> None:
 
 
 @pytest.mark.req("CX-15")
-def test_a_crash_after_the_jobs_and_before_the_place_leaves_nothing(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crash_before_the_cursor_is_saved_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     subscribe(store, "after", "job.enqueue", kind="import", start="beginning")
     put(store, spec("import"), spec("import"))
     part = type(store.subscriptions)
@@ -122,13 +120,13 @@ def test_a_crash_after_the_jobs_and_before_the_place_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_many_processes_look_at_once(store: Store) -> None:
+def test_concurrent_feeds_make_one_job_per_event(store: Store) -> None:
     names = ["one", "two", "three"]
     for name in names:
         subscribe(store, name, "job.enqueue", kind="import", job_kind=f"by.{name}")
     for _ in range(4):
         put(store, *(spec("import") for _ in range(5)))
-        together(*(partial(_patient, store, names[n % 3], 7) for n in range(9)))
+        together(*(partial(_feed_thrice, store, names[n % 3], 7) for n in range(9)))
     for name in names:
         while feed(store, name).seen:
             pass
@@ -136,13 +134,13 @@ def test_many_processes_look_at_once(store: Store) -> None:
         assert found(store, name).made == 20
 
 
-def _patient(store: Store, name: str, want: int) -> None:
+def _feed_thrice(store: Store, name: str, want: int) -> None:
     for _ in range(3):
         feed(store, name, want)
 
 
-def test_the_key_keeps_an_event_to_one_job_whatever_the_place_says(store: Store, by_hand: ByHand) -> None:
-    """Somebody has put the place back: what has had its fate is not made again."""
+def test_reset_cursor_makes_no_second_job(store: Store, by_hand: ByHand) -> None:
+    """The cursor was reset by hand: delivered events make no second job."""
     subscribe(store, "after", "job.enqueue", kind="import", start="beginning")
     put(store, spec("import"), spec("import"))
     assert feed_all(store, "after") == 2
@@ -152,9 +150,7 @@ def test_the_key_keeps_an_event_to_one_job_whatever_the_place_says(store: Store,
     assert len(made_of(store)) == 3
 
 
-def test_without_the_look_for_it_the_key_itself_refuses(
-    store: Store, by_hand: ByHand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_delivery_key_refuses_a_second_job(store: Store, by_hand: ByHand, monkeypatch: pytest.MonkeyPatch) -> None:
     subscribe(store, "after", "job.enqueue", kind="import", start="beginning")
     put_one(store, "import")
     assert feed_all(store, "after") == 1
@@ -171,8 +167,8 @@ def test_without_the_look_for_it_the_key_itself_refuses(
     assert len(made_of(store)) == 1
 
 
-def test_a_chain_ends_at_its_depth_and_says_so(store: Store) -> None:
-    """A job whose success makes another of the same kind."""
+def test_chain_of_subscriptions_ends_at_its_depth(store: Store) -> None:
+    """A job whose success makes another one of the same kind."""
     one = subscribe(store, "loop", "job.succeeded", kind="echo", job_kind="echo", max_depth=3)
     put_one(store, "echo")
     for _ in range(6):
@@ -184,10 +180,10 @@ def test_a_chain_ends_at_its_depth_and_says_so(store: Store) -> None:
     assert (found(store, "loop").made, found(store, "loop").refused) == (3, 1)
 
 
-def test_the_depth_goes_on_through_children_and_events_of_handlers(store: Store) -> None:
+def test_depth_is_inherited_by_children_and_events_of_handlers(store: Store) -> None:
     subscribe(store, "made", "job.enqueue", kind="import", job_kind="made")
     one = subscribe(store, "deeper", "job.enqueue|job.succeed", kind="child", job_kind="deeper", max_depth=1)
-    two = subscribe(store, "told", "step.done", job_kind="told", max_depth=1)
+    two = subscribe(store, "sent", "step.done", job_kind="sent", max_depth=1)
     put_one(store, "import")
     feed_all(store, "made")
     (made,) = made_of(store, "made")
@@ -195,13 +191,13 @@ def test_the_depth_goes_on_through_children_and_events_of_handlers(store: Store)
     assert store.run(store.jobs.get(child, "default")).depth == 1  # type: ignore[union-attr]
     tell(store, "step.done", cause=made.id)
     tell(store, "step.done")
-    assert (feed_all(store, "deeper"), feed_all(store, "told")) == (0, 1)
+    assert (feed_all(store, "deeper"), feed_all(store, "sent")) == (0, 1)
     assert [each.depth for each in (*refusals(store, one), *refusals(store, two))] == [2, 2]
 
 
-def test_an_event_of_a_transaction_that_commits_late_is_not_missed(store: Store) -> None:
+def test_event_of_a_late_commit_is_not_missed(store: Store) -> None:
     if store.embedded:
-        pytest.skip("one writer at a time: nothing commits late")
+        pytest.skip("SQLite has one writer at a time: nothing commits late")
     subscribe(store, "after", "job.enqueue", kind="mail.send")
     late = Transaction(store)
     (first,) = late.enqueue(1)
@@ -213,15 +209,15 @@ def test_an_event_of_a_transaction_that_commits_late_is_not_missed(store: Store)
     assert first in {job.payload["event"]["job_id"] for job in made_of(store)}
 
 
-def test_it_sees_what_it_makes_itself(store: Store) -> None:
-    """On PostgreSQL a lock on its row would give the transaction an id, and its own events would pass for seen."""
+def test_subscription_sees_events_of_its_own_jobs(store: Store) -> None:
+    """On PostgreSQL a row lock would give the transaction an id, and its own events would count as already seen."""
     one = subscribe(store, "self", "job.enqueue", job_kind="again", max_depth=2)
     put_one(store)
     assert feed_all(store, "self") == 2
     assert [each.depth for each in refusals(store, one)] == [3]
 
 
-def test_one_whose_jobs_are_refused_goes_on_and_says_why(store: Store, by_hand: ByHand) -> None:
+def test_refused_jobs_are_recorded_and_the_feed_continues(store: Store, by_hand: ByHand) -> None:
     store.run(store.agents.set(Definition(id="shut", name="Shut"), "default"))
     one = subscribe(store, "after", "job.enqueue", kind="import", options={"agent": "shut"})
     store.run(store.agents.disable("shut", "it loops", "ada", "default"))
@@ -238,7 +234,7 @@ def test_one_whose_jobs_are_refused_goes_on_and_says_why(store: Store, by_hand: 
     assert found(store, "after").failure is None
 
 
-def test_declared_anew_it_keeps_its_place(store: Store) -> None:
+def test_redeclared_subscription_keeps_its_cursor(store: Store) -> None:
     subscribe(store, "after", "job.enqueue", kind="import", declared=True, job_kind="old")
     put_one(store, "import")
     again = Subscribing.of("after", "job.enqueue", "new", kind="*port", declared=True)
@@ -252,7 +248,7 @@ def test_declared_anew_it_keeps_its_place(store: Store) -> None:
 
 
 @pytest.mark.req("JF-1")
-def test_tenants_and_every_tenant(store: Store) -> None:
+def test_subscriptions_of_one_tenant_and_of_every_tenant(store: Store) -> None:
     subscribe(store, "mine", "job.enqueue", kind="import", tenant="acme", job_kind="mine")
     subscribe(store, "mine", "job.enqueue", kind="import", tenant="*", job_kind="all")
     for tenant in ("acme", "umbrella"):
@@ -266,7 +262,7 @@ def test_tenants_and_every_tenant(store: Store) -> None:
     assert store.run(store.subscriptions.active("umbrella")) == []
 
 
-def _read_told(store: Store, page: int, cursor: str | None = None, tenant: str = "default") -> list[str]:
+def _read_sent(store: Store, page: int, cursor: str | None = None, tenant: str = "default") -> list[str]:
     names: list[str] = []
     while events := store.run(store.ledger.read_sent(cursor, page, tenant)):
         names += [event.name for event in events]
@@ -275,14 +271,14 @@ def _read_told(store: Store, page: int, cursor: str | None = None, tenant: str =
 
 
 @pytest.mark.req("DP-12")
-def test_application_events_are_read_in_commit_order_and_consumers_have_their_place(store: Store) -> None:
+def test_application_events_are_read_in_order_from_stored_cursors(store: Store) -> None:
     for n in range(5):
         tell(store, f"event {n}")
     tell(store, "other", tenant="acme")
     for page in (1, 2, 100):
-        assert _read_told(store, page) == [f"event {n}" for n in range(5)]
+        assert _read_sent(store, page) == [f"event {n}" for n in range(5)]
     (first, *_) = store.run(store.ledger.read_sent(None, 10, "default"))
-    assert _read_told(store, 2, first.cursor) == [f"event {n}" for n in range(1, 5)]
+    assert _read_sent(store, 2, first.cursor) == [f"event {n}" for n in range(1, 5)]
     for wrong in ("7", "a;b;c", "x"):
         with pytest.raises(InvalidInput):
             store.run(store.ledger.read_sent(wrong, 10, "default"))
@@ -308,12 +304,12 @@ def test_application_events_are_read_in_commit_order_and_consumers_have_their_pl
 
 
 @pytest.mark.parametrize("pattern", ["", "*", "job.succeded", "job.zz*", "job.fail|order.paid", "job.", "a" * 600, 7])
-def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+def test_invalid_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidSetting):
         Subscribing.of("x", pattern, "y")
 
 
-def test_bad_input_and_what_the_database_refuses(store: Store) -> None:
+def test_invalid_subscriptions_are_refused(store: Store) -> None:
     for fields in (
         {"max_depth": 0},
         {"start": "yesterday"},
@@ -334,8 +330,8 @@ def test_bad_input_and_what_the_database_refuses(store: Store) -> None:
 
 
 @pytest.mark.req("DP-13", "SC-8")
-def test_jobs_from_a_template(store: Store) -> None:
-    """Its newest version each time, filled up by the event; without it the event is refused, and that is to be seen."""
+def test_subscription_makes_jobs_from_a_template(store: Store) -> None:
+    """The newest version each time, completed by the event; without the template the event is refused and recorded."""
 
     def put_template(**payload: Any) -> None:
         draft = TemplateDraft.of("notice", "mail.send", payload, {"queue": "mail", "priority": 7, "deadline": 60})

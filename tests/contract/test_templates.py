@@ -1,4 +1,4 @@
-"""Templates (SC-8): named, versioned definitions with defaults; a job keeps what it was made from."""
+"""Templates (SC-8): named, versioned definitions with defaults; a job records the version it was made from."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ pytestmark = pytest.mark.req("SC-8")
 
 @pytest.fixture
 def app(store: Store) -> Iterator[App]:
-    with closing(App(store.url, name="tests", enqueued_by="tester")) as made_here:
+    with closing(App(store.url, name="tests", enqueued_by="tester")) as app_of_test:
 
-        @made_here.job(queue="reports", priority=3)
+        @app_of_test.job(queue="reports", priority=3)
         def report(scope: str, month: int = 1) -> str:
             return f"{scope} {month}"
 
-        yield made_here
+        yield app_of_test
 
 
-def test_a_change_is_a_new_version_and_the_others_stay(app: App) -> None:
+def test_change_makes_a_new_version_and_keeps_the_others(app: App) -> None:
     policy = Retry(max_attempts=2)
     first = app.templates.set("monthly", "report", {"scope": "month"}, queue="slow", retry=policy)
     assert (first.version, first.kind, first.payload, first.created_by) == (1, "report", {"scope": "month"}, "tester")
@@ -59,7 +59,7 @@ def test_a_change_is_a_new_version_and_the_others_stay(app: App) -> None:
     assert app.templates.set("monthly", "report").version == 4
 
 
-def test_a_job_keeps_what_it_was_made_from(app: App, store: Store) -> None:
+def test_job_records_its_template_version(app: App, store: Store) -> None:
     set_time(app, MONDAY)
     app.templates.set(
         "monthly", "report", {"scope": "month"}, priority=7, retry=Retry(max_attempts=2), deadline="1h", tags=["t"]
@@ -86,7 +86,7 @@ def test_a_job_keeps_what_it_was_made_from(app: App, store: Store) -> None:
     assert store.run(store.templates.made_from(plain.id, "default")) is None
 
 
-def test_a_schedule_makes_its_jobs_from_the_newest_version(app: App, store: Store) -> None:
+def test_schedule_uses_the_newest_template_version(app: App, store: Store) -> None:
     set_time(app, MONDAY)
     app.templates.set("monthly", "report", {"scope": "month"}, queue="slow")
     app.schedules.add("hourly", "0 * * * *", template="monthly", payload={"month": 5}, priority=1)
@@ -99,7 +99,7 @@ def test_a_schedule_makes_its_jobs_from_the_newest_version(app: App, store: Stor
     assert (origin.template, origin.template_version, origin.schedule) == ("monthly", 2, "hourly")
 
 
-def test_what_is_refused(app: App) -> None:
+def test_invalid_templates_are_refused(app: App) -> None:
     app.templates.set("monthly", "report")
     with pytest.raises(Conflict, match="template_kind"):
         app.templates.set("monthly", "other")
@@ -115,12 +115,12 @@ def test_what_is_refused(app: App) -> None:
     ):
         with pytest.raises(InvalidSetting, match=code):
             app.templates.set("bad", "report", **options)
-    with pytest.raises(InvalidArguments):  # what it lacks must be given
+    with pytest.raises(InvalidArguments):  # required arguments must be given
         app.templates.enqueue("monthly")
     assert [each.name for each in app.templates.list()] == ["monthly"]
 
 
-def test_versions_that_are_put_at_once_are_all_there(store: Store) -> None:
+def test_concurrent_changes_all_become_versions(store: Store) -> None:
     def put(day: int) -> None:
         store.run(store.templates.set(template(day=day), "ada", "default"))
 
@@ -132,7 +132,7 @@ def test_versions_that_are_put_at_once_are_all_there(store: Store) -> None:
     assert store.run(store.templates.list("acme")) == []
 
 
-def test_the_newest_thousand_versions_are_kept_and_read_in_pages(store: Store) -> None:
+def test_newest_thousand_versions_are_kept_and_paged(store: Store) -> None:
     with closing(open_by_hand(store.url)) as by_hand:
         by_hand.execute(
             "with recursive n(i) as (select 1 union all select i + 1 from n where i < 1001)"
@@ -148,12 +148,12 @@ def test_the_newest_thousand_versions_are_kept_and_read_in_pages(store: Store) -
         first = run(store.templates.versions("monthly", "default", limit=3))
         after = Place("default", str(first[-1].version))
         assert [*first, *run(store.templates.versions("monthly", "default", after, 2))] == kept[:5]
-        everybody = run(store.templates.versions("monthly", "*", Place("default", "5")))
-        assert [each.version for each in everybody] == [4]
+        of_every_tenant = run(store.templates.versions("monthly", "*", Place("default", "5")))
+        assert [each.version for each in of_every_tenant] == [4]
         with pytest.raises(InvalidInput, match="invalid_cursor"):
             run(store.templates.versions("monthly", "default", Place("default", "x")))
-        told = by_hand.execute("select type, count(*) from action where subject = 'template' group by type")
-        assert [tuple(row) for row in told] == [("add", 1003)], "what was forgotten was not removed by anybody"
-        # By hand no version goes before its time.
+        actions = by_hand.execute("select type, count(*) from action where subject = 'template' group by type")
+        assert [tuple(row) for row in actions] == [("add", 1003)], "pruned versions are not recorded as removed"
+        # By hand no version can be deleted early.
         with pytest.raises(Exception, match="never deleted"):
             by_hand.execute("delete from template where version = 4")

@@ -1,4 +1,4 @@
-"""A tenant sees nothing of another, on every store: every operation with ids of another tenant (JF-1, fault 33)."""
+"""Tenants are isolated on every store: every operation, called with ids of another tenant (JF-1, fault 33)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MINE, THEIRS = "umbrella", "acme"
 
 @dataclass
 class Theirs:
-    """What there is of the other tenant: a job that ran, one that runs, one that waits, and the lease."""
+    """Rows of the other tenant: a finished, a running and a queued job, and the lease."""
 
     done: str
     running: str
@@ -58,7 +58,7 @@ def theirs(store: Store) -> Theirs:
     return Theirs(done.id, running.id, queued, lease)
 
 
-def test_reads_find_nothing_of_theirs(store: Store, theirs: Theirs) -> None:
+def test_reads_return_nothing_of_another_tenant(store: Store, theirs: Theirs) -> None:
     run = store.run
     for job_id in (theirs.done, theirs.running, theirs.queued):
         assert run(store.jobs.get(job_id, MINE)) is None
@@ -69,8 +69,8 @@ def test_reads_find_nothing_of_theirs(store: Store, theirs: Theirs) -> None:
         assert run(store.jobs.result(job_id, MINE)) is None
     assert run(store.jobs.counts(MINE)) == {}
     assert read_events(store, tenant=MINE) == []
-    found = run(store.health.get(MINE))
-    assert (found.backlog, found.in_progress, found.lease_active, found.waiting_kinds) == (0, 0, 0, ())
+    result = run(store.health.get(MINE))
+    assert (result.backlog, result.in_progress, result.lease_active, result.waiting_kinds) == (0, 0, 0, ())
 
 
 @pytest.mark.parametrize(
@@ -86,16 +86,16 @@ def test_reads_find_nothing_of_theirs(store: Store, theirs: Theirs) -> None:
         JobFilter(tenant=MINE, queue="default"),
     ],
 )
-def test_no_filter_lists_theirs(store: Store, theirs: Theirs, wanted: JobFilter) -> None:
+def test_no_filter_lists_jobs_of_another_tenant(store: Store, theirs: Theirs, wanted: JobFilter) -> None:
     assert store.run(store.jobs.list(wanted)) == []
     mine = put_one(store, tenant=MINE, tags=("t",), agent="a", correlation_id="c")
-    found = [job.id for job in store.run(store.jobs.list(wanted))]
-    assert found in ([mine], [])
-    assert theirs.queued not in found
+    result = [job.id for job in store.run(store.jobs.list(wanted))]
+    assert result in ([mine], [])
+    assert theirs.queued not in result
 
 
-def test_ids_of_theirs_lead_nowhere(store: Store, by_hand: ByHand, theirs: Theirs) -> None:
-    """With my own lease: their jobs are not found."""
+def test_writes_do_not_find_jobs_of_another_tenant(store: Store, by_hand: ByHand, theirs: Theirs) -> None:
+    """With a lease of my tenant: jobs of the other tenant are not found."""
     run = store.run
     lease = open_lease(store, tenant=MINE)
     before = by_hand.contents()
@@ -116,8 +116,8 @@ def test_ids_of_theirs_lead_nowhere(store: Store, by_hand: ByHand, theirs: Their
     assert by_hand.contents() == before
 
 
-def test_their_lease_is_no_lease_of_mine(store: Store, by_hand: ByHand, theirs: Theirs) -> None:
-    """With their token, seen somewhere: it is not known here."""
+def test_lease_of_another_tenant_is_stale(store: Store, by_hand: ByHand, theirs: Theirs) -> None:
+    """With a leaked lease token of the other tenant: it is unknown in mine."""
     run = store.run
     before = by_hand.contents()
     settlement = Settlement(theirs.running, 1, "succeeded")
@@ -137,7 +137,7 @@ def test_their_lease_is_no_lease_of_mine(store: Store, by_hand: ByHand, theirs: 
     assert by_hand.contents() == before
 
 
-def test_duties_of_mine_leave_theirs_alone(store: Store, by_hand: ByHand, theirs: Theirs) -> None:
+def test_maintenance_of_one_tenant_leaves_others_alone(store: Store, by_hand: ByHand, theirs: Theirs) -> None:
     forward(store)
     now = store.run(store.clock.now())
     put(store, spec(delay=1), spec(deadline_at=now + timedelta(seconds=1)), tenant=THEIRS)
@@ -150,14 +150,14 @@ def test_duties_of_mine_leave_theirs_alone(store: Store, by_hand: ByHand, theirs
     assert store.run(store.leases.reap(100, THEIRS)) == Sweep(1, 0, 1)
 
 
-def test_keys_and_cursors_are_each_tenants_own(store: Store) -> None:
+def test_keys_and_cursors_are_per_tenant(store: Store) -> None:
     for tenant in (MINE, THEIRS):
         put(store, spec(key="k", content_key="c", dedupe="skip", payload=tenant), tenant=tenant)
         assert store.run(store.ledger.save_cursor("consumer", "0", None, tenant))
     assert store.run(store.ledger.cursor("consumer", "nobody")) is None
 
 
-def test_the_same_id_in_another_tenant_changes_nothing_there(store: Store, by_hand: ByHand, theirs: Theirs) -> None:
+def test_duplicate_id_does_not_change_a_job_of_another_tenant(store: Store, by_hand: ByHand, theirs: Theirs) -> None:
     before = by_hand.contents()
     with pytest.raises(Conflict):
         enqueue(store, spec(id=theirs.queued, payload={"evil": True}), tenant=MINE)
@@ -165,7 +165,7 @@ def test_the_same_id_in_another_tenant_changes_nothing_there(store: Store, by_ha
 
 
 @pytest.mark.parametrize("name", ["a'b", 'a"b', "a;b", "%", "_", "a b", "ä", "default'--", "NULL", "-"])
-def test_a_tenant_may_have_an_awkward_name(store: Store, name: str) -> None:
+def test_tenant_names_with_special_characters(store: Store, name: str) -> None:
     job_id = put_one(store, tenant=name)
     assert store.run(store.jobs.get(job_id, name)) is not None
     assert store.run(store.jobs.get(job_id, "default")) is None

@@ -1,4 +1,4 @@
-"""The registry of tenants and the cap on what waits (JF-12): exact, whoever enqueues, and only where there is one."""
+"""The registry of tenants and the cap on waiting jobs (JF-12): exact for every way to enqueue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.tenants import fill, register, tenants
 pytestmark = pytest.mark.req("JF-12")
 
 
-def test_a_tenant_that_is_full_is_refused_whole_batches_and_nobody_else_is(store: Store) -> None:
+def test_full_tenant_is_refused_and_others_are_not(store: Store) -> None:
     register(store, "acme", max_pending=3, title="Acme Ltd.")
     fill(store, 2, "acme")
     with pytest.raises(Refused) as refused:
@@ -33,7 +33,7 @@ def test_a_tenant_that_is_full_is_refused_whole_batches_and_nobody_else_is(store
     with pytest.raises(Refused):
         put_one(store, tenant="acme")
     (again,) = enqueue(store, spec(key="k"), tenant="acme")
-    assert (again.created, again.reason) == (False, "duplicate_key"), "what stands for a job stands for it"
+    assert (again.created, again.reason) == (False, "duplicate_key"), "a duplicate is still reported as such"
     acme = tenants(store)["acme"]
     assert (acme.pending, acme.running, acme.max_pending, acme.title) == (3, 0, 3, "Acme Ltd.")
     register(store, "acme", max_pending=None)
@@ -41,7 +41,7 @@ def test_a_tenant_that_is_full_is_refused_whole_batches_and_nobody_else_is(store
     assert tenants(store)["acme"].pending == 5
 
 
-def test_what_leaves_and_comes_back_is_counted_whatever_step_it_makes(store: Store) -> None:
+def test_every_transition_updates_the_pending_count(store: Store) -> None:
     fill(store, 1, "acme")
     register(store, "acme", max_pending=4)
     fill(store, 3, "acme")
@@ -66,19 +66,19 @@ def test_what_leaves_and_comes_back_is_counted_whatever_step_it_makes(store: Sto
     fill(store, 4, "acme")
 
 
-def test_a_job_that_asks_people_is_never_refused_its_question(store: Store) -> None:
+def test_approval_notification_may_exceed_the_cap(store: Store) -> None:
     register(store, "acme", max_pending=1)
     put_one(store, tenant="acme")
     lease = open_lease(store)
     (asking,) = claim(store, lease)
     put_one(store, tenant="acme")
     assert apply(store, lease, asks(asking, new_id(), notify="tell")) == []
-    assert tenants(store)["acme"].pending == 2, "the notice is above the cap"
+    assert tenants(store)["acme"].pending == 2, "the notification may exceed the cap"
     with pytest.raises(Refused):
         put_one(store, tenant="acme")
 
 
-def test_the_schedules_of_a_full_tenant_say_so_and_those_of_others_go_on(store: Store) -> None:
+def test_schedule_of_a_full_tenant_fails_and_others_fire(store: Store) -> None:
     register(store, "acme", max_pending=0)
     planned = {tenant: add(store, tenant) for tenant in ("acme", "other")}
     decisions = [decided(each, firing()) for each in planned.values()]
@@ -88,7 +88,7 @@ def test_the_schedules_of_a_full_tenant_say_so_and_those_of_others_go_on(store: 
     assert (fire.status, fire.error_code) == ("failed", "tenant_full")
 
 
-def test_many_who_enqueue_at_once_fill_a_tenant_to_the_last_place_and_no_further(store: Store) -> None:
+def test_concurrent_enqueues_fill_a_tenant_exactly(store: Store) -> None:
     register(store, "acme", max_pending=25)
     outcomes: list[str] = []
     begin = threading.Barrier(4)
@@ -112,7 +112,7 @@ def test_many_who_enqueue_at_once_fill_a_tenant_to_the_last_place_and_no_further
     assert tenants(store)["acme"].pending == 24
 
 
-def test_whoever_inserts_by_hand_is_held_to_it_too(store: Store, by_hand: ByHand) -> None:
+def test_cap_applies_to_hand_written_inserts(store: Store, by_hand: ByHand) -> None:
     register(store, "acme", max_pending=1)
     put_one(store, tenant="acme")
     refusal = by_hand.refusal(
@@ -124,14 +124,14 @@ def test_whoever_inserts_by_hand_is_held_to_it_too(store: Store, by_hand: ByHand
     assert "waiting jobs" in refusal or "tenant full" in refusal
 
 
-def test_what_is_set_stays_until_it_is_set_otherwise_and_the_running_cap_is_a_limit(store: Store) -> None:
+def test_tenant_settings_persist_and_max_running_is_a_limit(store: Store) -> None:
     register(store, "acme", max_running=2, rate="100/m", burst=100, weight=5)
     register(store, "acme", max_pending=9)
     acme = tenants(store, "acme")["acme"]
     assert (acme.max_running, acme.rate, acme.per, acme.weight, acme.max_pending) == (2, 100, 60.0, 5, 9)
     (limit,) = store.run(store.limits.list("acme"))
     assert (limit.tenant, limit.scope, limit.name, limit.concurrency, limit.rate) == ("acme", "tenant", "acme", 2, 100)
-    assert store.run(store.limits.list("other")) == [], "what one is held to is no other's business"
+    assert store.run(store.limits.list("other")) == [], "limits of a tenant are invisible to others"
     fill(store, 4, "acme")
     assert len(claim(store, open_lease(store), 9)) == 2
     register(store, "acme", rate=None, max_running=3)
@@ -145,25 +145,25 @@ def test_what_is_set_stays_until_it_is_set_otherwise_and_the_running_cap_is_a_li
     assert (gone.registered, gone.max_pending, gone.pending, gone.running) == (False, None, 1, 3)
 
 
-def test_one_tenant_is_told_nothing_of_another(store: Store) -> None:
+def test_tenant_sees_only_itself(store: Store) -> None:
     register(store, "acme", weight=2)
     fill(store, 2, "acme", "other")
     assert set(tenants(store, "other")) == {"other"}
     assert set(tenants(store)) == {"acme", "other"}
 
 
-def test_only_registered_tenants_may_have_jobs_where_that_is_said(store: Store, by_hand: ByHand) -> None:
-    """Whoever enqueues and by whatever way; what waits already runs, is retried and asks, and schedules say it."""
+def test_registered_only_refuses_unregistered_tenants(store: Store, by_hand: ByHand) -> None:
+    """For every way to enqueue. Waiting jobs still run, retry and request approval; schedules record the refusal."""
     waiting, _ = put(store, spec(retry_as="new_job"), spec(), tenant="acme")
     schedule = add(store, "acme")
     register(store, "known")
     assert not store.run(store.tenants.registered_only())
     assert store.run(store.tenants.set_registered_only(True, "ada"))
-    assert not store.run(store.tenants.set_registered_only(True, "bob")), "it was so"
+    assert not store.run(store.tenants.set_registered_only(True, "bob")), "it was set already"
     with pytest.raises(Refused, match="tenant_unregistered"):
         put(store, spec(), spec(), tenant="acme")
-    said = str(by_hand.refusal("insert into job (tenant, kind) values ('acme', 'x')"))
-    assert "registered" in said
+    refusal = str(by_hand.refusal("insert into job (tenant, kind) values ('acme', 'x')"))
+    assert "registered" in refusal
     put_one(store, tenant="known")
     assert store.run(store.schedules.fire([decided(schedule, firing())], EVERY_TENANT)) == 1
     (fire,) = store.run(store.schedules.fires(schedule.id, "acme"))

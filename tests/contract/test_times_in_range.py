@@ -1,4 +1,4 @@
-"""A time outside of the UTC years 1 to 9999 is refused at every entrance, with the code `invalid_time`."""
+"""Times outside of the UTC years 1 to 9999 are refused by every entry point, with the code `invalid_time`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATE = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone(-timedelta(hours=14)))
 EARLY = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))
 LARGEST = datetime.max.replace(tzinfo=timezone(-timedelta(minutes=1)))
 
-ENTRANCES: dict[str, Callable[[App, datetime], Any]] = {
+ENTRY_POINTS: dict[str, Callable[[App, datetime], Any]] = {
     "run_at": lambda app, at: app.enqueue("work", run_at=at),
     "deadline": lambda app, at: app.enqueue("work", deadline=at),
     "using": lambda app, at: app._kinds["work"].kind.using(deadline=at).enqueue(),
@@ -47,24 +47,24 @@ def app(store: Store) -> App:
     return app
 
 
-@pytest.mark.parametrize("entrance", ENTRANCES)
-def test_python(app: App, entrance: str) -> None:
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
+def test_python_refuses_times_out_of_range(app: App, entry_point: str) -> None:
     for at in (LATE, EARLY, LARGEST):
         with pytest.raises(HoldfastError) as refused:
-            ENTRANCES[entrance](app, at)
+            ENTRY_POINTS[entry_point](app, at)
         assert refused.value.code in ("invalid_time", "unknown_option", "invalid_template"), refused.value
     app.close()
 
 
-def test_what_is_just_within_comes_back_as_it_was(app: App) -> None:
+def test_times_just_in_range_are_stored_unchanged(app: App) -> None:
     for at in (datetime(9999, 12, 31, tzinfo=UTC), datetime(1, 1, 2, tzinfo=UTC)):
-        found = app.jobs.get(app.enqueue("work", deadline=at).id)
-        assert found.deadline_at == at
+        stored = app.jobs.get(app.enqueue("work", deadline=at).id)
+        assert stored.deadline_at == at
     app.close()
 
 
 @pytest.mark.parametrize("column", ["run_at", "deadline_at"])
-def test_sql(store: Store, by_hand: ByHand, column: str) -> None:
+def test_sql_refuses_times_out_of_range(store: Store, by_hand: ByHand, column: str) -> None:
     insert = f"insert into job (tenant, kind, {column}) values ('default', 'work', :at)"
     times: tuple[Any, ...] = ("infinity", "-infinity", "0044-03-15 BC")
     for at in (2**62, -(2**62)) if by_hand.name == "sqlite" else times:
@@ -73,13 +73,13 @@ def test_sql(store: Store, by_hand: ByHand, column: str) -> None:
         assert "out of range" in refusal
 
 
-def test_deep_json_by_sql(store: Store, by_hand: ByHand) -> None:
-    """As deep as Python lets in, and one deeper."""
+def test_sql_refuses_deep_json(store: Store, by_hand: ByHand) -> None:
+    """As deep as Python allows, and one level deeper."""
     insert = "insert into job (tenant, kind, payload) values ('default', 'work', :payload)"
     for depth, fine in ((100, True), (101, False), (900, False)):
         refusal = by_hand.refusal(insert, {"payload": '{"a":' * depth + "1" + "}" * depth})
         assert (refusal is None) is fine, refusal
-    many = '["[{", ' + ", ".join(["[1]"] * 500) + "]"  # many brackets, and not deep
+    many = '["[{", ' + ", ".join(["[1]"] * 500) + "]"  # many brackets, but not deep
     assert by_hand.refusal(insert, {"payload": many}) is None
 
 
@@ -87,7 +87,9 @@ def test_deep_json_by_sql(store: Store, by_hand: ByHand) -> None:
     ("column", "values"),
     [("tags", ("[null]", "[1]", "{", "7")), ("backoff", ("{", "7", "[]"))],
 )
-def test_lists_and_objects_by_sql(store: Store, by_hand: ByHand, column: str, values: tuple[str, ...]) -> None:
+def test_sql_refuses_invalid_lists_and_objects(
+    store: Store, by_hand: ByHand, column: str, values: tuple[str, ...]
+) -> None:
     if by_hand.name != "sqlite":
         values = ("{NULL}", "{{a,b},{c,d}}") if column == "tags" else ("7", "[]", '"x"')
     for value in values:

@@ -1,4 +1,4 @@
-"""Not before its time, not after its deadline, and the store's clock alone decides."""
+"""Run times, deadlines and expiry; only the store's clock decides."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def claimable(store: Store) -> list[str]:
     return [each.id for each in claim(store, open_lease(store), 100)]
 
 
-def test_a_delayed_job_is_not_claimed_before_its_time(store: Store) -> None:
+def test_delayed_job_is_not_claimed_before_its_time(store: Store) -> None:
     now = forward(store)
     job_id = put_one(store, delay=60)
     assert job(store, job_id).due_at == now + timedelta(seconds=60)
@@ -55,7 +55,7 @@ def test_a_delayed_job_is_not_claimed_before_its_time(store: Store) -> None:
     assert types_of(store, job_id) == ["enqueue", "take"], "coming due is no transition: it was queued before"
 
 
-def test_run_at_wins_over_delay_and_a_past_one_is_now(store: Store) -> None:
+def test_run_at_overrides_delay_and_a_past_one_means_now(store: Store) -> None:
     now = forward(store)
     later = put_one(store, delay=1, run_at=now + timedelta(hours=1))
     past = put_one(store, run_at=now - timedelta(hours=1))
@@ -64,13 +64,13 @@ def test_run_at_wins_over_delay_and_a_past_one_is_now(store: Store) -> None:
     assert claimable(store) == [past]
 
 
-def test_no_delay_and_a_delay_of_zero_are_the_same(store: Store) -> None:
+def test_delay_of_zero_is_no_delay(store: Store) -> None:
     forward(store)
     first, second = put(store, spec(delay=0), spec())
     assert claimable(store) == [first, second]
 
 
-def test_promoting_goes_by_due_time_and_stops_at_its_limit(store: Store) -> None:
+def test_promote_follows_due_time_up_to_its_limit(store: Store) -> None:
     forward(store)
     ids = put(store, *(spec(delay=10 - n) for n in range(5)))
     forward(store, 20)
@@ -79,7 +79,7 @@ def test_promoting_goes_by_due_time_and_stops_at_its_limit(store: Store) -> None
     assert (promote(store, 2), promote(store, 2), promote(store, 2)) == (2, 1, 0)
 
 
-def test_what_comes_due_keeps_its_place_in_the_queue(store: Store) -> None:
+def test_promoted_job_keeps_its_queue_position(store: Store) -> None:
     forward(store)
     delayed, plain = put(store, spec(delay=5), spec())
     forward(store, 10)
@@ -88,7 +88,7 @@ def test_what_comes_due_keeps_its_place_in_the_queue(store: Store) -> None:
 
 
 @pytest.mark.req("CX-9", "CX-4")
-def test_a_retry_waits_and_comes_back_with_an_event_of_its_own(store: Store) -> None:
+def test_due_retry_writes_an_event(store: Store) -> None:
     now = forward(store)
     job_id = put_one(store)
     work(store, BROKEN)
@@ -102,7 +102,7 @@ def test_a_retry_waits_and_comes_back_with_an_event_of_its_own(store: Store) -> 
     assert claimable(store) == [job_id]
 
 
-def test_a_job_past_its_deadline_is_not_started(store: Store) -> None:
+def test_job_past_its_deadline_is_not_claimed(store: Store) -> None:
     now = forward(store)
     late, fine = put(
         store,
@@ -115,7 +115,7 @@ def test_a_job_past_its_deadline_is_not_started(store: Store) -> None:
 
 
 @pytest.mark.req("DP-22", "CX-13")
-def test_expiry_ends_what_was_not_started_in_time(store: Store) -> None:
+def test_expiry_fails_jobs_not_started_in_time(store: Store) -> None:
     now = forward(store)
     deadline = now + timedelta(seconds=10)
     queued, scheduled = put(store, spec(deadline_at=deadline), spec(deadline_at=deadline, delay=5))
@@ -128,13 +128,13 @@ def test_expiry_ends_what_was_not_started_in_time(store: Store) -> None:
     end = forward(store, 10)
     assert expire(store) == 3
     for job_id in (queued, scheduled, waiting):
-        found = job(store, job_id)
-        assert (found.state, found.finished_at, found.due_at) == (State.FAILED, end, None)
-        assert found.error_code == "deadline_passed"
-        assert found.error_message
+        stored = job(store, job_id)
+        assert (stored.state, stored.finished_at, stored.due_at) == (State.FAILED, end, None)
+        assert stored.error_code == "deadline_passed"
+        assert stored.error_message
         last = history(store, job_id)[-1]
         assert (last.type, last.meta["error_code"]) == ("expire", "deadline_passed")
-    assert state_of(store, held) == State.IN_PROGRESS, "what was started in time may finish"
+    assert state_of(store, held) == State.IN_PROGRESS, "a job started in time may finish"
     assert (expire(store), promote(store), claimable(store)) == (0, 0, [])
 
 
@@ -146,7 +146,7 @@ def test_expiry_stops_at_its_limit(store: Store) -> None:
 
 
 @pytest.mark.req("CX-15")
-def test_the_clock_can_be_shifted_as_well_as_stopped(store: Store) -> None:
+def test_clock_can_be_shifted_and_stopped(store: Store) -> None:
     store.run(store.clock.set(timedelta(0), None))
     here = store.run(store.clock.now())
     store.run(store.clock.set(timedelta(days=2), None))
@@ -156,7 +156,7 @@ def test_the_clock_can_be_shifted_as_well_as_stopped(store: Store) -> None:
 
 
 @pytest.mark.req("JF-1")
-def test_duties_of_one_tenant_leave_the_others_alone(store: Store) -> None:
+def test_maintenance_of_one_tenant_leaves_others_alone(store: Store) -> None:
     now = forward(store)
     for tenant in ("acme", "umbrella"):
         put(store, spec(delay=1), spec(deadline_at=now + timedelta(seconds=1)), tenant=tenant)

@@ -1,4 +1,4 @@
-"""API tokens in the database (rule 25): found by hash across tenants, by nothing else; sessions end with them."""
+"""API tokens in the database: found across tenants by their hash only; sessions end with them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.tokens import issuing, open_session
 pytestmark = pytest.mark.req("JF-14", "JF-2")
 
 
-def test_a_token_is_good_until_it_is_revoked_or_over(store: Store) -> None:
+def test_token_is_valid_until_revoked_or_expired(store: Store) -> None:
     run = store.run
     short, long = new_token(), new_token()
     forward(store)
@@ -39,7 +39,7 @@ def test_a_token_is_good_until_it_is_revoked_or_over(store: Store) -> None:
     assert run(store.tokens.find(hash_of(short))) is None
     assert run(store.tokens.find(hash_of(brief))) is None
     assert run(store.tokens.find(hash_of(session))) is not None
-    assert run(store.tokens.revoke(issued.id, "bob", "default")) is None, "another tenant's"
+    assert run(store.tokens.revoke(issued.id, "bob", "default")) is None, "it belongs to another tenant"
     revoked = run(store.tokens.revoke(issued.id, "bob", "acme"))
     assert revoked is not None
     assert revoked.revoked_by == "bob"
@@ -50,7 +50,7 @@ def test_a_token_is_good_until_it_is_revoked_or_over(store: Store) -> None:
     assert newest.id not in {each.id for each in run(store.tokens.list("*", sessions=True, before=newest.id))}
 
 
-def test_use_is_noted_at_most_once_a_minute(store: Store) -> None:
+def test_last_use_is_recorded_at_most_once_a_minute(store: Store) -> None:
     run = store.run
     text = new_token()
     run(store.tokens.issue(issuing(text), "ada", "default"))
@@ -67,7 +67,7 @@ def test_use_is_noted_at_most_once_a_minute(store: Store) -> None:
     assert used() == later
 
 
-def test_a_session_may_be_ended_by_itself(store: Store) -> None:
+def test_session_can_be_ended_alone(store: Store) -> None:
     text = new_token()
     store.run(store.tokens.issue(issuing(text), "ada", "default"))
     session, _ = open_session(store, text)
@@ -77,7 +77,7 @@ def test_a_session_may_be_ended_by_itself(store: Store) -> None:
     assert store.run(store.tokens.find(hash_of(text))) is not None
 
 
-def test_a_plain_role_finds_what_it_holds_and_lists_nothing(owned_databases: OwnedDatabases) -> None:
+def test_plain_role_finds_a_token_by_hash_and_lists_none(owned_databases: OwnedDatabases) -> None:
     mine, whole = new_token(), new_token()
     with owned_databases.fresh() as url:
         with closing(open_store(as_role(url, owned_databases.owner))) as owner:
@@ -86,9 +86,9 @@ def test_a_plain_role_finds_what_it_holds_and_lists_nothing(owned_databases: Own
         with psycopg.connect(url, autocommit=True) as connection:
             ensure_roles(connection, "holdfast_viewer")
         with closing(open_store(as_role(url, "holdfast_viewer"))) as viewer:
-            found = viewer.run(viewer.tokens.find(hash_of(mine)))
-            assert found is not None
-            assert found.tenant == "acme"
+            result = viewer.run(viewer.tokens.find(hash_of(mine)))
+            assert result is not None
+            assert result.tenant == "acme"
             assert viewer.run(viewer.tokens.find(hash_of(whole))) is not None
             viewer.run(viewer.tokens.used(hash_of(mine)))
             session, opened = open_session(viewer, mine)
@@ -99,7 +99,7 @@ def test_a_plain_role_finds_what_it_holds_and_lists_nothing(owned_databases: Own
             assert "granted holdfast_executor or holdfast_admin" in str(refused.value.fix)
             with pytest.raises(Refused):
                 viewer.run(viewer.tokens.list("acme"))
-        # Knowing how it is done does not help who does not know a hash.
+        # A session without a hash cannot use the policy for presented tokens.
         with closing(PostgresByHand(as_role(url, "holdfast_admin"), tenant="umbrella")) as by_hand:
             assert by_hand.execute("select count(id) from api_token") == [(0,)]
             by_hand.execute("select set_config('holdfast.presented', '%', false)")

@@ -1,7 +1,7 @@
-"""Every ordered pair of states, tried by raw SQL, against the one table (CX-1, DP-1).
+"""Every ordered pair of states, tried by raw SQL, compared with the transition table (CX-1, DP-1).
 
-Each update sets every field as the target state wants it, so that nothing but the pair itself can be the
-reason for a refusal. The three judges (Python, SQLite, PostgreSQL) cannot drift apart unnoticed.
+Each update sets every field as the target state requires, so that only the pair itself can be refused. The three
+implementations (Python, SQLite, PostgreSQL) cannot diverge unnoticed.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ pytestmark = pytest.mark.req("CX-1", "DP-1")
 
 UPDATE = """
 update job_state
-   set state = :target, attempt = attempt + :begun, lease = :lease, settled_by = :shown, approval_id = :approval,
+   set state = :target, attempt = attempt + :starts, lease = :lease, settled_by = :shown, approval_id = :approval,
        due_at = case when :waits = 1 then (select now from present) end,
        finished_at = case when :ended = 1 then (select now from present) end,
        error_code = 'x', error_message = 'tried by a test'
  where id = :id
 """
-# Without a step nothing else may change.
+# Without a transition no other column may change.
 STAY = "update job_state set state = :target, attempt = attempt, lease = lease where id = :id"
 
 
-# What somebody has to say before a job can leave its approval this way.
+# The vote that is needed before a job can leave its approval this way.
 VERDICTS: dict[State, VerdictWord] = {State.QUEUED: "approve", State.FAILED: "deny"}
 
 
 def fields(source: State, target: State, brought: Brought, fresh: str) -> dict[str, object]:
-    """What the row needs to be sound in `target`, coming from `source`."""
+    """The fields that make the row valid in `target`, coming from `source`."""
     held_by = brought.lease
     holder = None
     if target in HELD:
         holder = held_by if source in HELD else fresh
     return {
         "target": target.value,
-        "begun": int(target == State.IN_PROGRESS and source != State.IN_PROGRESS),
+        "starts": int(target == State.IN_PROGRESS and source != State.IN_PROGRESS),
         "lease": holder,
         "shown": held_by if source == State.IN_PROGRESS and target not in HELD else None,
         "approval": (brought.approval or new_id()) if target == State.WAITING_FOR_APPROVAL else None,
@@ -52,7 +52,7 @@ def fields(source: State, target: State, brought: Brought, fresh: str) -> dict[s
 
 @pytest.mark.every_case
 @pytest.mark.parametrize("source", list(State))
-def test_every_way_out_of_a_state(store: Store, by_hand: ByHand, source: State) -> None:
+def test_every_transition_is_allowed_or_refused_as_listed(store: Store, by_hand: ByHand, source: State) -> None:
     brought = bring(store, by_hand, source)
     fresh = open_lease(store, ttl=1000)
     events = len(history(store, brought.id))
@@ -72,7 +72,7 @@ def test_every_way_out_of_a_state(store: Store, by_hand: ByHand, source: State) 
             steps = by_hand.execute(
                 "select from_state, to_state from event where job_id = :id order by seq", {"id": brought.id}
             )
-            assert len(steps) == events + (source != target), f"{source} -> {target}: one event a transition"
+            assert len(steps) == events + (source != target), f"{source} -> {target}: one event per transition"
             if source != target:
                 assert steps[-1] == (source.value, target.value)
         else:
@@ -82,7 +82,7 @@ def test_every_way_out_of_a_state(store: Store, by_hand: ByHand, source: State) 
 
 
 @pytest.mark.req("CX-13")
-def test_no_state_but_these(store: Store, by_hand: ByHand) -> None:
+def test_unknown_states_are_refused(store: Store, by_hand: ByHand) -> None:
     brought = bring(store, by_hand, State.QUEUED)
     for made_up in ("running", "Queued", "", "done"):
         refusal = by_hand.refusal(
@@ -92,8 +92,8 @@ def test_no_state_but_these(store: Store, by_hand: ByHand) -> None:
 
 
 @pytest.mark.parametrize("target", [state for state in State if state != State.QUEUED])
-def test_a_job_begins_as_queued(store: Store, by_hand: ByHand, target: State) -> None:
-    """`PAIRS` has one way in; there is no other row to insert."""
+def test_new_job_must_be_queued(store: Store, by_hand: ByHand, target: State) -> None:
+    """`PAIRS` has one entry for new jobs, and no other row can be inserted."""
     assert (None, target) not in PAIRS
     refusal = by_hand.refusal(
         "insert into job_state (id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes)"
@@ -104,8 +104,8 @@ def test_a_job_begins_as_queued(store: Store, by_hand: ByHand, target: State) ->
     assert "written by triggers only" in refusal
 
 
-def test_the_table_itself() -> None:
-    """Ten states; nothing leaves `cleaned`; what has succeeded can only be cleaned."""
+def test_transition_table() -> None:
+    """Ten states; no transition leaves `cleaned`; a succeeded job can only be cleaned."""
     assert len(State) == 10
     assert not [pair for pair in PAIRS if pair[0] == State.CLEANED]
     assert [pair for pair in PAIRS if pair[0] == State.SUCCEEDED] == [(State.SUCCEEDED, State.CLEANED)]

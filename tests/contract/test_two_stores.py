@@ -1,4 +1,4 @@
-"""Nothing is remembered between calls: two stores on one database, as two processes have them, always agree."""
+"""Two stores on one database, as in two processes, always agree: no state is cached between calls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def other(store: Store) -> Iterator[Store]:
         yield opened
 
 
-def test_what_one_does_the_other_sees_at_once(store: Store, other: Store) -> None:
+def test_changes_are_visible_to_the_other_store_at_once(store: Store, other: Store) -> None:
     job_id = put_one(store, key="k")
     assert job(other, job_id).state == State.QUEUED
     assert [answer.reason for answer in enqueue(other, spec(key="k"))] == ["duplicate_key"]
@@ -53,7 +53,7 @@ def test_what_one_does_the_other_sees_at_once(store: Store, other: Store) -> Non
     assert [event.type for event in history(other, job_id)] == ["enqueue", "take", "cancel"]
 
 
-def test_both_go_by_the_same_clock(store: Store, other: Store) -> None:
+def test_both_stores_use_the_same_clock(store: Store, other: Store) -> None:
     moment = forward(store, 3600)
     assert other.run(other.clock.now()) == moment
     put_one(store, delay=10)
@@ -61,7 +61,7 @@ def test_both_go_by_the_same_clock(store: Store, other: Store) -> None:
     assert store.run(store.leases.promote()) == 1
 
 
-def test_a_lease_opened_here_is_good_there(store: Store, other: Store) -> None:
+def test_lease_is_valid_in_the_other_store(store: Store, other: Store) -> None:
     put(store, spec(), spec())
     lease = open_lease(store)
     assert len(claim(other, lease)) == 1
@@ -70,7 +70,7 @@ def test_a_lease_opened_here_is_good_there(store: Store, other: Store) -> None:
 
 
 @pytest.mark.req("CX-12")
-def test_closing_and_opening_again_loses_nothing(store: Store) -> None:
+def test_reopening_loses_nothing(store: Store) -> None:
     forward(store)
     ids = put(store, *(spec(payload={"n": n}) for n in range(5)))
     work(store, want=2)
@@ -82,7 +82,7 @@ def test_closing_and_opening_again_loses_nothing(store: Store) -> None:
         assert [event.seq for event in read_events(again)] == [event.seq for event in before[1]]
 
 
-def test_two_stores_drain_one_queue(store: Store, other: Store) -> None:
+def test_two_stores_share_one_queue(store: Store, other: Store) -> None:
     put(store, *(spec() for _ in range(60)))
     done = together(*(partial(_drain, each, f"worker-{n}") for n, each in enumerate((store, other))))
     assert sum(done) == 60
@@ -118,7 +118,7 @@ with closing(open_store(url)) as store:
 @pytest.mark.slow
 @pytest.mark.req("SC-1")
 def test_several_processes_share_one_file(new_sqlite_url: str) -> None:
-    """All open it at once, new as it is; each adds jobs and works on everybody's."""
+    """All processes open the new file at once; each adds jobs and works on all of them."""
     command = [sys.executable, "-c", WORKER, new_sqlite_url]
     workers = [
         subprocess.Popen(
@@ -140,7 +140,7 @@ def test_several_processes_share_one_file(new_sqlite_url: str) -> None:
 
 
 @pytest.mark.req("SC-1")
-def test_the_file_is_in_wal_mode_and_sound(new_sqlite_url: str) -> None:
+def test_sqlite_file_is_in_wal_mode_and_intact(new_sqlite_url: str) -> None:
     with closing(open_store(new_sqlite_url)) as store:
         store.migrate()
         put(store, *(spec() for _ in range(10)))

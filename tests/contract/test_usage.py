@@ -1,4 +1,4 @@
-"""Usage: what the ledger says, counted once each, and kept when the ledger is gone (HK-5)."""
+"""Usage: counted from the ledger, each event once, and kept after the ledger is purged (HK-5)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ EVENING = datetime(2026, 11, 20, 23, 0, tzinfo=UTC)
 
 
 def total(store: Store, tenant: str = "*") -> Usage:
-    (found,) = store.run(store.usage.list((), tenant))
-    return found
+    (result,) = store.run(store.usage.list((), tenant))
+    return result
 
 
 def count(store: Store, page: int = 2000) -> int:
@@ -51,7 +51,7 @@ def count(store: Store, page: int = 2000) -> int:
 
 
 def some_of_everything(store: Store) -> None:
-    """Successes, retries, a dead letter, a lost worker, a cancel, an expiry, a question, two tenants and two days."""
+    """Successes, retries, a dead letter, a lost worker, a cancel, an expiry, an approval, two tenants, two days."""
     store.run(store.clock.set(timedelta(0), EVENING))
     put(store, *(spec("mail") for _ in range(4)))
     put(store, spec("mail"), spec("report", retry=tries(2)), tenant="acme")
@@ -82,26 +82,26 @@ def some_of_everything(store: Store) -> None:
     asking(store)
 
 
-def test_the_sums_are_those_of_the_ledger(store: Store) -> None:
-    share(store)  # the order of the queue, whichever tenant
+def test_sums_equal_the_ledger(store: Store) -> None:
+    share(store)  # the order of the queue, without fair shares between tenants
     some_of_everything(store)
-    assert store.run(store.usage.count()) == 0, "nobody has asked"
+    assert store.run(store.usage.count()) == 0, "counting has not been started"
     events = read_events(store)
     assert count(store, 7) == len(events)
-    found = total(store)
+    result = total(store)
     event_types = Counter(event.type for event in events)
-    assert (found.enqueued, found.started) == (event_types["enqueue"], event_types["take"] + event_types["start"])
-    assert (found.succeeded, found.failed, found.dead) == (5, event_types["fail"], 1)
-    assert (found.crashed, found.cancelled, found.expired) == (1, 1, 1)
-    assert found.cost == pytest.approx(5 * 1.25 + 0.1 + 0.3, abs=1e-9)
-    # Five and one taken a minute after, and one ten seconds later; the retry five seconds after its time; what was
-    # lost, and what people are asked about, at once; the one that was put off 37 after the time it was given.
+    assert (result.enqueued, result.started) == (event_types["enqueue"], event_types["take"] + event_types["start"])
+    assert (result.succeeded, result.failed, result.dead) == (5, event_types["fail"], 1)
+    assert (result.crashed, result.cancelled, result.expired) == (1, 1, 1)
+    assert result.cost == pytest.approx(5 * 1.25 + 0.1 + 0.3, abs=1e-9)
+    # Waits: five jobs of a minute, one of 70 seconds, its retry of five seconds after it was due; none for the lost job
+    # and the one that waits for approval; 37 seconds for the rescheduled one after its time.
     acme = total(store, "acme")
     assert acme.run_time == 10.0
     assert acme.wait_time == pytest.approx(60 + 70 + 5, abs=0.01)
     everything = store.run(store.usage.list(("tenant", "kind", "day"), "*"))
     assert len(everything) == 6
-    assert sum(each.enqueued for each in everything) == found.enqueued
+    assert sum(each.enqueued for each in everything) == result.enqueued
     (mail,) = store.run(store.usage.list(("kind",), "default", since=EVENING.date(), until=EVENING.date(), kind="mail"))
     assert (mail.kind, mail.day, mail.enqueued, mail.run_time, mail.wait_time) == ("mail", None, 4, 40.0, 240.0)
     put_off = total(store, "default").wait_time - 240
@@ -109,23 +109,23 @@ def test_the_sums_are_those_of_the_ledger(store: Store) -> None:
     assert store.run(store.usage.list((), "nobody")) == []
 
 
-def test_many_count_at_once_and_each_event_counts_once(store: Store, store_url: str) -> None:
+def test_concurrent_counting_counts_each_event_once(store: Store, store_url: str) -> None:
     put(store, *(spec() for _ in range(60)))
     work(store, want=60)
 
-    def some(number: int) -> int:
+    def count_some(number: int) -> int:
         with closing(open_store(store_url)) as own:
             return sum(own.run(own.usage.count(5 + number, True)) for _ in range(15))
 
     with ThreadPoolExecutor(3) as pool:
-        counted = sum(pool.map(some, range(3)))
+        counted = sum(pool.map(count_some, range(3)))
     counted += count(store)
     assert counted == len(read_events(store))
     assert (total(store).enqueued, total(store).started, total(store).succeeded) == (60, 60, 60)
 
 
-def test_sums_outlive_the_jobs(store: Store) -> None:
-    """What is purged was counted before, though nobody had asked for it."""
+def test_sums_survive_the_purge_of_jobs(store: Store) -> None:
+    """Purged events were counted before, although no one had read the usage."""
     put(store, *(spec() for _ in range(5)))
     for held in claim(store, open_lease(store), 5):
         settle(store, held, Succeeded(cost=0.1))
@@ -136,12 +136,12 @@ def test_sums_outlive_the_jobs(store: Store) -> None:
     forward(store, 30)
     assert before["purge"] + sweep(store)["purge"] == 5
     count(store)
-    found = total(store)
-    assert (found.succeeded, found.cost) == (5, 0.5)
-    assert replace(found, enqueued=0) == replace(total(store, "default"), enqueued=0)
+    result = total(store)
+    assert (result.succeeded, result.cost) == (5, 0.5)
+    assert replace(result, enqueued=0) == replace(total(store, "default"), enqueued=0)
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_invalid_groups_days_and_costs_are_refused() -> None:
     assert check_groups(["day", "tenant"]) == ("tenant", "day")
     with pytest.raises(InvalidSetting, match="invalid_usage"):
         check_groups("hour")

@@ -1,4 +1,4 @@
-"""Webhooks on every store: their subscriptions rest and go with them, the log is bounded, what is missed is told."""
+"""Webhooks on every store: their subscriptions pause and end with them, the log is bounded, misses are reported."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.support.webhooks import draft, found, sent, webhook
 pytestmark = pytest.mark.req("JF-9", "SC-15")
 
 
-def told(store: Store, tenant: str = "default") -> list[tuple[str, dict[str, object]]]:
+def sent_events(store: Store, tenant: str = "default") -> list[tuple[str, dict[str, object]]]:
     return [(each.name, each.data) for each in store.run(store.ledger.read_sent(None, 50, tenant))]
 
 
-def test_each_event_makes_one_delivery_and_none_of_its_own(store: Store) -> None:
+def test_each_event_makes_one_delivery_and_deliveries_none(store: Store) -> None:
     webhook(store, wants=["job.dead_letter", "order.*"], kind="pay*", options={"of_queue": "default"})
     ledger, application = subscription_names("ops")
     put_one(store, "pay")
@@ -36,13 +36,13 @@ def test_each_event_makes_one_delivery_and_none_of_its_own(store: Store) -> None
     assert (first.payload["webhook"], first.payload["event"]["name"]) == ("ops", "job.bury")
     assert second.payload["event"]["name"] == "order.paid"
     webhook(store, "all", wants=["job.*"])
-    settle(store, claim(store, open_lease(store), 2), FINAL)  # the deliveries themselves fail, and nobody is told
+    settle(store, claim(store, open_lease(store), 2), FINAL)  # failed deliveries make no further deliveries
     put_one(store, "pay")
     assert feed_all(store, subscription_names("all")[0]) == 1
     assert (feed_all(store, ledger), feed_all(store, application)) == (0, 0)
 
 
-def test_a_disabled_webhook_rests_until_it_is_enabled_and_the_log_goes_with_it(store: Store) -> None:
+def test_disabled_webhook_resumes_and_removal_deletes_its_log(store: Store) -> None:
     made = webhook(store, wants=["order.*"])
     name = subscription_names("ops")[1]
     run = store.run
@@ -50,16 +50,16 @@ def test_a_disabled_webhook_rests_until_it_is_enabled_and_the_log_goes_with_it(s
     assert run(store.webhooks.disable("ops", "again", "bob", "default"))
     resting = found(store)
     assert (resting.disabled_by, resting.disabled_reason, resting.enabled) == ("ada", "moved", False)
-    assert told(store) == [("webhook.disabled", {"webhook": "ops", "reason": "moved", "by": "ada"})]
+    assert sent_events(store) == [("webhook.disabled", {"webhook": "ops", "reason": "moved", "by": "ada"})]
     tell(store, "order.paid")
     assert run(store.subscriptions.active("default")) == []
     assert run(store.webhooks.enable("ops", False, "ada", "default"))
     assert found(store).enabled
-    assert feed_all(store, name) == 1  # what it missed
+    assert feed_all(store, name) == 1  # the missed event
     run(store.webhooks.disable("ops", "moved", "ada", "default"))
     tell(store, "order.paid")
     run(store.webhooks.enable("ops", True, "ada", "default"))
-    assert feed_all(store, name) == 0  # without it
+    assert feed_all(store, name) == 0  # skipped
     assert run(store.webhooks.note_delivery(sent(made.id, new_id()), "default"))
     assert run(store.webhooks.remove("ops", "ada", "default"))
     assert run(store.subscriptions.list("default")) == []
@@ -74,7 +74,7 @@ def test_a_disabled_webhook_rests_until_it_is_enabled_and_the_log_goes_with_it(s
         assert not run(call)
 
 
-def test_one_of_another_tenant_is_not_there(store: Store) -> None:
+def test_webhook_of_another_tenant_is_not_found(store: Store) -> None:
     mine = webhook(store)
     run = store.run
     run(store.webhooks.note_delivery(sent(mine.id, new_id()), "default"))
@@ -90,7 +90,7 @@ def test_one_of_another_tenant_is_not_there(store: Store) -> None:
     assert not run(store.webhooks.add(draft(), new_id(), "ada", "acme"))
 
 
-def test_the_log_has_its_bounds(store: Store, by_hand: ByHand) -> None:
+def test_delivery_log_is_bounded(store: Store, by_hand: ByHand) -> None:
     made = webhook(store)
     run = store.run
     old = sent(made.id, new_id(), message="msg_old")
@@ -114,13 +114,13 @@ def test_the_log_has_its_bounds(store: Store, by_hand: ByHand) -> None:
     assert len(run(store.webhooks.deliveries(made.id, "default", 1000, before=page[-1].id))) == KEPT - 2
 
 
-def test_times_that_were_missed_are_told_once(store: Store) -> None:
+def test_missed_times_send_one_event(store: Store) -> None:
     schedule = add(store, name="hourly", timing="@hourly")
     due = schedule.next_fire_at
     assert due is not None
     missed = Firing(due + timedelta(hours=2), "missed", count=3, since_at=due)
     assert store.run(store.schedules.fire([decided(schedule, missed)], "default")) == 1
-    ((name, data),) = told(store)
+    ((name, data),) = sent_events(store)
     assert name == "schedule.missed"
     assert data == {
         "schedule": "hourly",

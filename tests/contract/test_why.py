@@ -1,4 +1,4 @@
-"""Why a job is where it is: every reason that holds, and what would change it (HF-2)."""
+"""`why`: every reason that holds for a job's state, and what would change it (HF-2)."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ from tests.support.stores import (
 pytestmark = pytest.mark.req("HF-2")
 
 
-def ask(store: Store, job_id: str, tenant: str = "default") -> Why:
-    """By itself; and what the page of the job says, which reads all in one go, is the same."""
-    found = store.run(why(store, job_id, tenant))
+def why_of(store: Store, job_id: str, tenant: str = "default") -> Why:
+    """`why` of a job; the page of the job, which reads everything at once, must give the same reasons."""
+    result = store.run(why(store, job_id, tenant))
     seen = store.run(view(store, job_id, tenant, 5))
     assert seen is not None
     assert seen.story == store.run(story(store, job_id, tenant))
-    told = [] if found.job.state is State.SUCCEEDED else found.reasons
-    assert [each.code for each in seen.reasons] == [each.code for each in told]
-    return found
+    expected = [] if result.job.state is State.SUCCEEDED else result.reasons
+    assert [each.code for each in seen.reasons] == [each.code for each in expected]
+    return result
 
 
 def codes(store: Store, job_id: str, tenant: str = "default") -> list[str]:
-    return [reason.code for reason in ask(store, job_id, tenant).reasons]
+    return [reason.code for reason in why_of(store, job_id, tenant).reasons]
 
 
 def only(store: Store, job_id: str, code: str) -> Reason:
-    """The one reason there is, besides that no worker runs."""
-    found = ask(store, job_id).reasons
-    assert [reason.code for reason in found] in ([code], [code, "no_worker"]), found
-    return found[0]
+    """The only reason, apart from the missing worker."""
+    result = why_of(store, job_id).reasons
+    assert [reason.code for reason in result] in ([code], [code, "no_worker"]), result
+    return result[0]
 
 
 def reason(store: Store, job_id: str, code: str, tenant: str = "default") -> Reason:
-    (found,) = [each for each in ask(store, job_id, tenant).reasons if each.code == code]
-    return found
+    (result,) = [each for each in why_of(store, job_id, tenant).reasons if each.code == code]
+    return result
 
 
 def serve(store: Store, *, tenant: str = "*", label: str = "worker", **serves: Any) -> str:
@@ -69,7 +69,7 @@ def serve(store: Store, *, tenant: str = "*", label: str = "worker", **serves: A
     return store.run(store.leases.open(f"worker of {tenant}", 3600, tenant, label, **facts)).id
 
 
-def test_it_is_over(store: Store) -> None:
+def test_reasons_of_finished_jobs(store: Store) -> None:
     done = put_one(store)
     work(store)
     assert "in attempt 1 by worker-1" in only(store, done, "succeeded").says
@@ -79,9 +79,9 @@ def test_it_is_over(store: Store) -> None:
     forward(store, 600)
     store.run(store.leases.promote())
     work(store, BROKEN)
-    found = only(store, dead, "dead_letter")
-    assert "all of its 2 attempts failed; the last time broken: it broke" in found.says
-    assert f"redrive {dead}" in (found.change or "")
+    cause = only(store, dead, "dead_letter")
+    assert "all of its 2 attempts failed; the last time broken: it broke" in cause.says
+    assert f"redrive {dead}" in (cause.change or "")
     final = put_one(store)
     work(store, FINAL)
     assert "an error that is not retried" in only(store, final, "dead_letter").says
@@ -107,24 +107,25 @@ def test_it_is_over(store: Store) -> None:
     old = put_one(store, retry_as="new_job")
     settle(store, take(store), BROKEN)
     (_, new) = store.run(store.jobs.chain(old, "default"))
-    found = only(store, old, "retried_as_new_job")
-    assert f"retried as job {new.id}, which is queued" in found.says
-    assert found.change is not None
-    assert f"holdfast why {new.id}" in found.change
+    cause = only(store, old, "retried_as_new_job")
+    assert f"retried as job {new.id}, which is queued" in cause.says
+    assert cause.change is not None
+    assert f"holdfast why {new.id}" in cause.change
     with pytest.raises(NotFound):
-        ask(store, old, "acme")
+        why_of(store, old, "acme")
 
 
-def test_somebody_has_it(store: Store) -> None:
+def test_reasons_of_claimed_jobs(store: Store) -> None:
+    forward(store)
     running, waiting = put(store, spec(), spec())
     lease = open_lease(store, "worker-7", ttl=30)
     claim(store, lease)
     claim(store, lease, begin=False)
-    found = only(store, running, "running")
-    assert "in attempt 1" in found.says
-    assert "by worker-7" in found.says
-    assert "last heartbeat" in found.says
-    assert "overdue" not in found.says
+    cause = only(store, running, "running")
+    assert "in attempt 1" in cause.says
+    assert "by worker-7" in cause.says
+    assert "last heartbeat" in cause.says
+    assert "overdue" not in cause.says
     forward(store, 20)
     late = only(store, running, "running")
     assert "20 s ago, and the next one is overdue; without another one the job is taken over after" in late.says
@@ -142,9 +143,9 @@ def test_somebody_has_it(store: Store) -> None:
     assert "worker_lost" in reason(store, running, "retry_waiting").says
 
 
-def test_it_waits_for_a_time(store: Store) -> None:
+def test_reasons_of_delayed_jobs(store: Store) -> None:
     later = put_one(store, delay=100)
-    assert codes(store, later) == ["not_due", "no_worker"], "each of them would keep it from running"
+    assert codes(store, later) == ["not_due", "no_worker"], "each of them prevents it from running"
     assert "it is not due yet" in only(store, later, "not_due").says
     store.run(store.jobs.reschedule([later], Reschedule(delay=50), None, "ada", "default"))
     assert "as ada decided" in only(store, later, "not_due").says
@@ -152,10 +153,10 @@ def test_it_waits_for_a_time(store: Store) -> None:
 
     again = put_one(store)
     work(store, BROKEN)
-    found = only(store, again, "retry_waiting")
-    assert "broken: it broke" in found.says
-    assert "1 of 9 retries" in found.says
-    assert found.facts["error_code"] == "broken"
+    cause = only(store, again, "retry_waiting")
+    assert "broken: it broke" in cause.says
+    assert "1 of 9 retries" in cause.says
+    assert cause.facts["error_code"] == "broken"
     store.run(store.jobs.operate("cancel", [again], None, "ada", "default"))
 
     asleep, stopped = put_one(store), put_one(store)
@@ -164,10 +165,10 @@ def test_it_waits_for_a_time(store: Store) -> None:
     assert "its handler put it off (rate limited)" in only(store, asleep, "snoozed").says
     assert "its worker stopped and handed it back" in only(store, stopped, "snoozed").says
     forward(store, 120)
-    assert codes(store, asleep) == ["snoozed", "due", "no_worker"], "all that holds, not the first"
+    assert codes(store, asleep) == ["snoozed", "due", "no_worker"], "all reasons, not only the first"
 
 
-def test_it_waits_in_a_durable_call(store: Store) -> None:
+def test_reasons_of_suspended_jobs(store: Store) -> None:
     calls: list[tuple[dict[str, Any], str, str]] = [
         ({"kind": "sleep", "name": "sleep", "delay": 90}, "sleeping", "its handler sleeps until"),
         (
@@ -187,11 +188,11 @@ def test_it_waits_in_a_durable_call(store: Store) -> None:
         assert says in only(store, job_id, code).says
     approval = asking(store, approvers=("ada", "bob"), quorum=2, summary="Pay 7,000?", not_requester=True)
     store.run(store.approvals.decide(approval.id, ballot("ada"), "default"))
-    found = only(store, approval.job_id, "waiting_for_approval")
-    assert "Pay 7,000?" in found.says
-    assert "ada, bob may decide, but not" in found.says
-    assert "1 of 2 approvals" in found.says
-    assert f"approvals approve {approval.id}" in (found.change or "")
+    cause = only(store, approval.job_id, "waiting_for_approval")
+    assert "Pay 7,000?" in cause.says
+    assert "ada, bob may decide, but not" in cause.says
+    assert "1 of 2 approvals" in cause.says
+    assert f"approvals approve {approval.id}" in (cause.change or "")
     denied = asking(store)
     store.run(store.approvals.decide(denied.id, ballot("eve", verdict="deny"), "default"))
     assert "denied by eve" in only(store, denied.job_id, "denied").says
@@ -201,30 +202,30 @@ def test_it_waits_in_a_durable_call(store: Store) -> None:
     assert "no one decided" in only(store, unheard.job_id, "approval_expired").says
 
 
-def test_it_is_held_back(store: Store, by_hand: ByHand) -> None:
+def test_reasons_of_held_jobs(store: Store, by_hand: ByHand) -> None:
     store.run(store.agents.set(Definition(id="planner", name="Planner"), "default"))
     job_id = put_one(store, agent="planner")
     store.run(store.agents.disable("planner", "it loops", "ada", "default"))
     assert "agent_disabled" in codes(store, job_id)
     claim(store, open_lease(store))
-    found = only(store, job_id, "agent_disabled")
-    assert "disabled by ada" in found.says
-    assert found.says.endswith("it loops")
-    assert found.change == "holdfast agents enable planner"
+    cause = only(store, job_id, "agent_disabled")
+    assert "disabled by ada" in cause.says
+    assert cause.says.endswith("it loops")
+    assert cause.change == "holdfast agents enable planner"
     parked = put_one(store)
     never = "4102444800000000" if store.embedded else "'2100-01-01'"
     with unguarded(by_hand, "job_state"):  # as a later version may do
         by_hand.execute(f"""update job_state set due_at = {never}, note = '{{"held": "moon"}}' where id = '{parked}'""")
-    found = only(store, parked, "held")
-    assert (found.says, found.facts) == ("it is held back (moon)", {"held": "moon"})
+    cause = only(store, parked, "held")
+    assert (cause.says, cause.facts) == ("it is held back (moon)", {"held": "moon"})
 
 
 @pytest.mark.req("DP-6", "JF-1")
-def test_nobody_takes_it(store: Store) -> None:
+def test_reasons_of_jobs_without_a_worker(store: Store) -> None:
     job_id = put_one(store)
     assert "no worker is running for tenant default" in only(store, job_id, "no_worker").says
     serve(store, tenant="acme")
-    assert codes(store, job_id) == ["no_worker"], "of other tenants' workers a tenant hears nothing"
+    assert codes(store, job_id) == ["no_worker"], "workers of other tenants are invisible to a tenant"
     assert "other tenants (acme)" in reason(store, job_id, "other_tenants_workers", "*").says
     serve(store, queues=("mail", "late"))
     assert "none serves queue default (they serve late, mail)" in only(store, job_id, "no_worker_for_queue").says
@@ -238,15 +239,15 @@ def test_nobody_takes_it(store: Store) -> None:
     claim(store, lease)
     behind, urgent = put_one(store), put_one(store, priority=5)
     assert "all of their 1 slots in use" in only(store, urgent, "workers_busy").says
-    found = {each.code: each for each in ask(store, behind).reasons}
-    assert found.keys() == {"workers_busy", "jobs_ahead"}
-    assert "1 job is before it" in found["jobs_ahead"].says
-    assert found["jobs_ahead"].change == f"holdfast jobs move {behind} --first"
+    result = {each.code: each for each in why_of(store, behind).reasons}
+    assert result.keys() == {"workers_busy", "jobs_ahead"}
+    assert "1 job is before it" in result["jobs_ahead"].says
+    assert result["jobs_ahead"].change == f"holdfast jobs move {behind} --first"
     serve(store, slots=8)
     assert codes(store, urgent) == ["next"]
 
 
-def test_what_is_before_it_is_counted_up_to_a_limit(store: Store) -> None:
+def test_jobs_ahead_are_counted_up_to_a_limit(store: Store) -> None:
     serve(store)
     for _ in range(3):
         put(store, *(spec() for _ in range(AHEAD // 2)))
@@ -254,8 +255,8 @@ def test_what_is_before_it_is_counted_up_to_a_limit(store: Store) -> None:
     assert f"{AHEAD:,} or more jobs are before it" in only(store, last, "jobs_ahead").says
 
 
-def test_every_reason_stands_alone(store: Store) -> None:
-    """Each has a function of its own, in one list; a job that was just enqueued has none but that nobody takes it."""
+def test_every_reason_has_its_own_function(store: Store) -> None:
+    """Each reason is one function in one list; a new job has only the reason that no worker runs."""
     assert len(REASONS) == len({check.__name__ for check in REASONS}) >= 20
     job_id = put_one(store)
     assert codes(store, job_id) == ["no_worker"]

@@ -1,4 +1,4 @@
-"""Workers are listed with what they serve and run; a request to end reaches the worker with its heartbeat."""
+"""Workers are listed with what they serve and run; a stop request reaches the worker with its heartbeat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.stores import claim, new_id, open_lease, put, spec
 pytestmark = pytest.mark.req("JF-16")
 
 
-def test_a_worker_is_listed_and_told_to_drain(store: Store) -> None:
+def test_worker_is_listed_and_receives_stop_requests(store: Store) -> None:
     run, name = store.run, holder_of_ours(new_id(), "host-1", 4711)
     lease = run(store.leases.open(name, 30, "default", "worker", ("echo",), ("default",), 4, "1.2.3")).id
     (job,) = put(store, spec())
@@ -35,7 +35,7 @@ def test_a_worker_is_listed_and_told_to_drain(store: Store) -> None:
     assert not run(store.leases.request_stop(name, "drain", "ada", "default"))
 
 
-def test_jobs_of_other_tenants_are_counted_and_not_named(store: Store) -> None:
+def test_jobs_of_other_tenants_are_counted_but_not_named(store: Store) -> None:
     lease = open_lease(store)
     put(store, spec(), tenant="acme")
     claim(store, lease)

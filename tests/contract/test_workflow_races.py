@@ -1,4 +1,4 @@
-"""Parents that end at the same moment, each in a transaction: a child is neither forgotten nor released twice."""
+"""Parents that end at the same time in separate transactions: each child is released exactly once."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def others(store: Store) -> Iterator[list[Store]]:
 
 
 @pytest.mark.slow
-def test_eight_settlers_end_the_parents_of_the_same_children(store: Store, others: list[Store]) -> None:
-    """Layers of eight, every job behind all of the layer before: each layer's last end releases the next, once."""
+def test_concurrent_ends_of_parents_release_each_child_once(store: Store, others: list[Store]) -> None:
+    """Layers of eight jobs, each behind all jobs of the previous layer: the last end of a layer releases the next."""
     layers, width = 6, SETTLERS
     drawn: dict[str, str | list[str]] = {f"0.{n}": "" for n in range(width)}
     for layer in range(1, layers):
@@ -50,9 +50,10 @@ def test_eight_settlers_end_the_parents_of_the_same_children(store: Store, other
 
 
 @pytest.mark.slow
-def test_stopping_cancelling_and_ending_at_once_leave_nothing_behind(store: Store, others: list[Store]) -> None:
-    """Ends good and bad, retries, a cancel of the whole, all at once: what is kept follows from the jobs,
-    and nothing waits for a parent that has ended."""
+def test_concurrent_stops_cancels_and_ends_stay_consistent(store: Store, others: list[Store]) -> None:
+    """Successes, failures, retries and a cancel at once: the counts follow from the jobs, and no job waits for an ended
+    parent.
+    """
     choice = random.Random(5)
     for on_failure in ("stop", "skip"):
         drawn: dict[str, str | list[str]] = {f"p{n}": "" for n in range(SETTLERS)}
@@ -84,15 +85,17 @@ def test_stopping_cancelling_and_ending_at_once_leave_nothing_behind(store: Stor
 
 
 def assert_sound(graph: Graph) -> None:
-    """What is held back has not begun to run."""
+    """Held jobs have not started."""
     for node in graph.nodes:
         if node.standing == "skipped":
             assert node.state in (State.QUEUED, State.RETRY_WAITING, State.CANCELLED)
 
 
-def test_what_comes_to_wait_while_the_workflow_is_being_stopped_is_held(store: Store, others: list[Store]) -> None:
-    """One job is put off for its retry in a transaction that is still open when another one stops the workflow: neither
-    sees the other's, unless they wait for each other."""
+def test_retry_written_while_the_workflow_stops_is_held(store: Store, others: list[Store]) -> None:
+    """A retry is written in a transaction that is still open when another one stops the workflow.
+
+    Without a lock neither would see the other.
+    """
     flow = Flow(store, {"fails": "", "again": ""}, "stop")
     flow.start()
     held = {each.kind: each for each in claim(store, open_lease(store, ttl=1000), 2)}
@@ -102,6 +105,6 @@ def test_what_comes_to_wait_while_the_workflow_is_being_stopped_is_held(store: S
             ending = store.borrowed.settle(again.lease, decide(again, BROKEN, 1.0), "*")
             assert store.run_borrowed(connection, ending, within=True)
             stopping = pool.submit(settle, others[0], [fails], FINAL)
-            wait([stopping], timeout=0.5)  # it waits for us, or is done
+            wait([stopping], timeout=0.5)  # it waits for the open transaction, or is done
         assert stopping.result(timeout=30) == []
     assert flow.stands() == {"fails": "dead", "again": "skipped"}

@@ -1,4 +1,4 @@
-"""Workflows (DP-14): who runs when, what a failure does, and that what is kept follows from the jobs."""
+"""Workflows (DP-14): the order of jobs, the effect of failures, and counts that follow from the jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.req("DP-14")
 DIAMOND = {"a": "", "b": "a", "c": "a", "d": ["b", "c"]}
 
 
-def test_jobs_run_when_their_parents_have_ended_and_not_before(store: Store) -> None:
+def test_jobs_run_only_after_their_parents_have_ended(store: Store) -> None:
     flow = Flow(store, DIAMOND)
     assert flow.start().created
     assert [node.unmet for node in flow.graph.nodes] == [0, 1, 1, 2]
@@ -34,7 +34,7 @@ def test_jobs_run_when_their_parents_have_ended_and_not_before(store: Store) -> 
     assert workflow.finished_at is not None
 
 
-def test_a_child_is_taken_in_the_very_turn_that_ends_its_parent(store: Store) -> None:
+def test_child_is_claimed_in_the_exchange_that_ends_its_parent(store: Store) -> None:
     from holdfast.engine.settlement import decide
     from holdfast.stores.requests import ClaimRequest
     from tests.support.stores import DONE
@@ -43,14 +43,14 @@ def test_a_child_is_taken_in_the_very_turn_that_ends_its_parent(store: Store) ->
     flow.start()
     lease = open_lease(store)
     (first,) = claim(store, lease)
-    turn = store.run(
+    exchange = store.run(
         store.leases.exchange([decide(first, DONE, 1.0)], ClaimRequest(lease=lease, queues=("default",), want=5))
     )
-    assert [each.id for each in turn.claims] == [flow.ids["b"]]
+    assert [each.id for each in exchange.claims] == [flow.ids["b"]]
 
 
-def test_a_parent_that_is_tried_again_releases_nothing(store: Store) -> None:
-    """`failed` passes on in the same transaction: it is no end yet."""
+def test_retried_parent_releases_no_child(store: Store) -> None:
+    """`failed` is passed through in the same transaction: the parent has not ended yet."""
     from tests.support.stores import BROKEN
 
     flow = Flow(store, {"a": "", "b": "a"}, edges={"a>b": "continue"})
@@ -65,7 +65,7 @@ def test_a_parent_that_is_tried_again_releases_nothing(store: Store) -> None:
 
 
 @pytest.mark.req("SC-17")
-def test_skip_holds_back_what_is_behind_the_failure_and_the_rest_goes_on(store: Store) -> None:
+def test_skip_holds_back_only_jobs_behind_the_failure(store: Store) -> None:
     flow = Flow(
         store, {"a": "", "x": "", "b": "a", "c": "b", "y": "x", "z": ["c", "y"]}, "skip", edges={"c>z": "continue"}
     )
@@ -74,7 +74,7 @@ def test_skip_holds_back_what_is_behind_the_failure_and_the_rest_goes_on(store: 
     assert flow.stands() == {"a": "dead", "x": "open", "b": "skipped", "c": "skipped", "y": "open", "z": "open"}
     assert flow.run_all() == [["x"], ["y"], ["z"]]
     assert flow.status == "partially_failed"
-    # What is behind a dead letter waits, since that may be redriven.
+    # Jobs behind a dead letter wait, because it may be redriven.
     assert state_of(store, flow.ids["b"]) is State.QUEUED
     assert store.run(store.workflows.resume(flow.id, "mended", "ada", TENANT)).jobs == 1
     assert flow.status == "active"
@@ -85,7 +85,7 @@ def test_skip_holds_back_what_is_behind_the_failure_and_the_rest_goes_on(store: 
 
 
 @pytest.mark.req("SC-17")
-def test_stop_holds_back_all_that_waits_and_lets_run_what_runs(store: Store) -> None:
+def test_stop_holds_back_waiting_jobs_and_lets_running_ones_end(store: Store) -> None:
     from tests.support.stores import BROKEN
 
     flow = Flow(store, {"a": "", "b": "a", "x": "", "y": "x", "r": "", "w": ""}, "stop")
@@ -97,24 +97,24 @@ def test_stop_holds_back_all_that_waits_and_lets_run_what_runs(store: Store) -> 
     assert flow.run() == []
     x, r = sorted(running, key=lambda each: each.kind != "do.x")
     settle(store, [x])
-    settle(store, [r], BROKEN)  # to be tried again: it is held, as what waits
+    settle(store, [r], BROKEN)  # its retry is held like the waiting jobs
     assert flow.stands() == stands | {"x": "succeeded", "r": "skipped"}
     assert flow.status == "failed"
     forward(store, 3600)
     assert store.run(store.leases.promote()) == 0
-    store.run(store.jobs.operate("redrive", [flow.ids["a"]], None, "ada", TENANT))  # as good as to resume it all
+    store.run(store.jobs.operate("redrive", [flow.ids["a"]], None, "ada", TENANT))  # also resumes the workflow
     assert flow.stands() == {"a": "open", "b": "open", "x": "succeeded", "y": "open", "r": "open", "w": "open"}
     store.run(store.leases.promote())
     assert flow.run_all() == [["a", "r", "w", "y"], ["b"]]
     assert flow.status == "succeeded"
 
 
-def test_what_nothing_can_bring_back_is_cancelled_at_once(store: Store) -> None:
+def test_jobs_behind_a_permanent_failure_are_cancelled(store: Store) -> None:
     chain = {"j0": ""} | {f"j{n}": f"j{n - 1}" for n in range(1, 40)}
     flow = Flow(store, chain, fields={"j0": {"deadline_at": forward(store)}})
     flow.start()
     forward(store, 1)
-    assert store.run(store.leases.expire()) == 1  # failed for good: there is no redriving that
+    assert store.run(store.leases.expire()) == 1  # failed permanently: it cannot be redriven
     assert flow.stands() == {"j0": "failed"} | {f"j{n}": "skipped" for n in range(1, 40)}
     assert state_of(store, flow.ids["j39"]) is State.CANCELLED
     assert flow.status == "failed"
@@ -127,7 +127,7 @@ def test_what_nothing_can_bring_back_is_cancelled_at_once(store: Store) -> None:
     assert (dead.stands(), dead.status) == ({"a": "cancelled", "b": "skipped"}, "cancelled")
 
 
-def test_the_answer_to_a_discard_is_how_all_are_afterwards(store: Store) -> None:
+def test_discard_returns_the_states_afterwards(store: Store) -> None:
     flow = Flow(store, {"a": "", "b": "a"})
     flow.start()
     flow.run(outcome=FINAL)
@@ -137,7 +137,7 @@ def test_the_answer_to_a_discard_is_how_all_are_afterwards(store: Store) -> None
     assert (skipped.refused, skipped.reason, skipped.state) == (True, "not_dead", State.CANCELLED)
 
 
-def test_a_skipped_job_that_somebody_cancels_does_not_come_back_nor_what_is_behind_it(store: Store) -> None:
+def test_cancelled_skipped_job_is_not_resumed(store: Store) -> None:
     flow = Flow(store, {"a": "", "b": "a", "c": "b", "d": "a"})
     flow.start()
     flow.run("a", outcome=FINAL)
@@ -148,7 +148,7 @@ def test_a_skipped_job_that_somebody_cancels_does_not_come_back_nor_what_is_behi
     assert (flow.status, state_of(store, flow.ids["c"])) == ("cancelled", State.CANCELLED)
 
 
-def test_cancelling_takes_all_that_has_not_ended(store: Store) -> None:
+def test_cancelling_a_workflow_cancels_its_open_jobs(store: Store) -> None:
     flow = Flow(store, DIAMOND)
     flow.start()
     flow.run("a")
@@ -166,7 +166,7 @@ def test_cancelling_takes_all_that_has_not_ended(store: Store) -> None:
 
 
 @pytest.mark.req("DP-3", "CX-15")
-def test_a_key_starts_a_workflow_once(store: Store) -> None:
+def test_key_starts_a_workflow_once(store: Store) -> None:
     first = Flow(store, DIAMOND, key="2027-01")
     second = Flow(store, DIAMOND, key="2027-01")
     other = Flow(store, {"a": ""}, key="2027-01")
@@ -178,13 +178,13 @@ def test_a_key_starts_a_workflow_once(store: Store) -> None:
     assert sum(store.run(store.jobs.counts(TENANT)).values()) == 4
 
 
-def test_jobs_are_added_while_it_runs_and_refused_when_it_is_over(store: Store) -> None:
+def test_jobs_can_be_added_until_the_workflow_is_over(store: Store) -> None:
     flow = Flow(store, {"a": "", "b": "a"})
     flow.start()
     flow.run("a")
     assert flow.add({"c": "a", "d": ["b", "c"]}).created
     assert flow.add({"c": "a"}).reason == "name_taken"
-    # Whatever carries its id joins it: so do children of its jobs.
+    # Every job with its id joins it: so do children of its jobs.
     spawned = put_one(store, "spawned", parent_id=flow.ids["a"])
     assert job(store, spawned).workflow_id == flow.id
     assert flow.graph.workflow.total == 5
@@ -210,7 +210,7 @@ def test_jobs_are_added_while_it_runs_and_refused_when_it_is_over(store: Store) 
 
 
 @pytest.mark.req("DP-14", "CX-1")
-def test_ends_by_hand_count_like_any_other(store: Store, by_hand: ByHand) -> None:
+def test_ends_by_hand_release_children(store: Store, by_hand: ByHand) -> None:
     flow = Flow(store, {"a": "", "b": "a", "c": ["a", "b"], "x": "c"}, edges={"b>c": "continue"})
     flow.start()
     (first,) = claim(store, open_lease(store))
@@ -230,7 +230,7 @@ def test_ends_by_hand_count_like_any_other(store: Store, by_hand: ByHand) -> Non
     assert flow.status == "partially_failed"
 
 
-def test_a_job_that_waits_for_its_parents_waits_for_nothing_else(store: Store) -> None:
+def test_delay_of_a_child_counts_from_the_end_of_its_parents(store: Store) -> None:
     moment = forward(store)
     flow = Flow(store, {"a": "", "b": "a", "c": "a"}, fields={"b": {"delay": 60.0}, "c": {"agent": "planner"}})
     flow.start()
@@ -247,7 +247,7 @@ def test_a_job_that_waits_for_its_parents_waits_for_nothing_else(store: Store) -
 
 
 @pytest.mark.req("JF-1")
-def test_a_workflow_belongs_to_its_tenant(store: Store) -> None:
+def test_workflow_of_another_tenant_is_not_found(store: Store) -> None:
     flow = Flow(store, DIAMOND)
     flow.start()
     run = store.run
@@ -257,25 +257,25 @@ def test_a_workflow_belongs_to_its_tenant(store: Store) -> None:
     assert run(store.workflows.cancel(flow.id, None, "ada", "acme")).reason == "not_found"
     assert run(store.workflows.resume(flow.id, None, "ada", "acme")).reason == "not_found"
     assert run(store.workflows.extend(flow.id, Addition(flow.nodes), "ada", "acme")).reason == "not_found"
-    put_one(store, tenant="acme", workflow_id=flow.id)  # there it is only a label
+    put_one(store, tenant="acme", workflow_id=flow.id)  # in another tenant it is only a label
     assert flow.graph.workflow.total == 4
 
 
 @pytest.mark.req("DP-6")
-def test_a_generator_plans_and_takes_nothing(store: Store, by_hand: ByHand) -> None:
+def test_generator_cannot_claim_jobs(store: Store, by_hand: ByHand) -> None:
     Flow(store, {"a": ""}).start()
     lease = store.run(store.leases.open("MOT:template", 30, "*", "generator")).id
     with pytest.raises(HoldfastError) as refused:
         claim(store, lease)
     assert refused.value.code == "generator_only"
-    said = by_hand.refusal(
+    refusal = by_hand.refusal(
         "update job_state set state = 'in_progress', attempt = attempt + 1, lease = :lease", {"lease": lease}
     )
-    assert said is not None
+    assert refusal is not None
     assert len(claim(store, open_lease(store))) == 1
 
 
-def test_a_job_that_is_refused_takes_the_whole_start_with_it(store: Store) -> None:
+def test_refused_job_refuses_the_whole_workflow(store: Store) -> None:
     from holdfast.features.agents.model import Definition
 
     store.run(store.agents.set(Definition(id="planner", name="Planner", kind="other"), TENANT))
@@ -287,7 +287,7 @@ def test_a_job_that_is_refused_takes_the_whole_start_with_it(store: Store) -> No
     assert store.run(store.jobs.counts("*")) == {}
 
 
-def test_reading_lists_them_newest_first_with_what_parents_returned(store: Store) -> None:
+def test_workflows_are_listed_newest_first_and_parent_results_read(store: Store) -> None:
     from holdfast.engine.outcome import Succeeded
 
     flow, second = Flow(store, {"a": "", "b": "a"}), Flow(store, {"a": ""}, kind="other")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from tests.attacks.attack import LATER, Attack
 from tests.attacks.on_agents import AGENTS, REGISTERED
-from tests.attacks.on_dead_letters import BEGUN, DEAD_LETTERS
+from tests.attacks.on_approvals import APPROVALS, STEPS, UNDECIDED, VOTES
+from tests.attacks.on_dead_letters import DEAD_LETTERS, OPERATIONS
 from tests.attacks.on_facts import ARTIFACTS, FACTS, LEDGER
 from tests.attacks.on_limits import LIMITED, LIMITS
 from tests.attacks.on_pauses import PAUSED, PAUSES
 from tests.attacks.on_payloads import PAYLOADS, RULED
-from tests.attacks.on_people import APPROVALS, STEPS, WAYS_OUT, WORDS
 from tests.attacks.on_retention import RETAINED, RETENTION
 from tests.attacks.on_state import FENCE, INVARIANTS, ROWS
 from tests.attacks.on_tenants import CAPPED, TENANTS
@@ -73,7 +73,7 @@ def setup() -> list[str]:
         *RULED,
         *CAPPED,
         *RETAINED,
-        *BEGUN,
+        *OPERATIONS,
         *ISSUED,
         *_people(),
         *PLANNED,
@@ -178,9 +178,9 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
         ROWS,
     ),
     "Between the fields": ("Invariants, under the names of their constraints.", INVARIANTS),
-    "Leaving an approval": ("A job that asked people goes on by what they said, and by nothing else.", WAYS_OUT),
+    "Leaving an approval": ("A job that asked people goes on by what they said, and by nothing else.", UNDECIDED),
     "Questions": ("What was asked stays as it was asked, and a decision stays a decision.", APPROVALS),
-    "Words and tokens": ("One word a person who may; a token works once.", WORDS),
+    "Words and tokens": ("One word a person who may; a token works once.", VOTES),
     "Steps and events": ("What is over is over, and what was told was told.", STEPS),
     "The fence": ("Who takes a job shows a live lease; who ends an attempt shows the one it was taken under.", FENCE),
     "Agents": ("A registered agent takes the work it is registered for, and none while it is disabled.", AGENTS),

@@ -1,6 +1,6 @@
 """Fault 33, nested_ids: ids of another tenant, in every place where an operation takes one.
 
-All operations of the port are tried (`tests/contract/test_roles_at_work.py` has a list that must be complete),
+All operations of the port are tried (`tests/contract/test_role_operations.py` has a list that must be complete),
 each called for one tenant with the ids of another: jobs, leases, approvals, schedules, workflows and so on.
 Nothing of the other's may be changed, copied, or told.
 """
@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.features.assembly import Store, open_store
-from tests.contract.test_roles_at_work import calls, furnish
+from tests.contract.test_role_operations import calls, furnish
 from tests.support.by_hand import ByHand, open_by_hand
 from tests.support.schedules import placed, template
 from tests.support.stores import put_one, spec

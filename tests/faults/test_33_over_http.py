@@ -22,7 +22,7 @@ from holdfast.server.sessions import tokens_of
 from holdfast.stores.requests import JobFilter
 from tests.api.conftest import HERE
 from tests.app.conftest import url
-from tests.contract.test_roles_at_work import AFTER, furnish
+from tests.contract.test_role_operations import AFTER, furnish
 from tests.faults.test_33_nested_ids import OWNER, STRANGER, rows_of
 from tests.support.by_hand import ByHand, open_by_hand
 from tests.support.stores import new_id

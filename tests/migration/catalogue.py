@@ -1,4 +1,4 @@
-"""Everything a database says about its own schema, as plain text, so that two can be compared line by line."""
+"""The schema of a database as plain text, so that two databases can be compared line by line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.stores.sqlite.connections import database_path
 
 Catalogue = dict[str, list[str]]
 
-# One query a kind of thing. What is left out (numbers of objects, times) differs from database to database.
+# One query per kind of object. Object ids and times are left out: they differ between databases.
 _POSTGRES = {
     "columns": """
         select format('%%s.%%s %%s %%s default %%s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
@@ -52,22 +52,22 @@ _POSTGRES = {
 
 
 def catalogue(url: str, schema: str = "holdfast") -> Catalogue:
-    """Empty where there is nothing yet."""
-    found = _of_sqlite(url) if url.startswith("sqlite:") else _of_postgres(url, schema)
-    return {kind: sorted(lines) for kind, lines in found.items() if lines}
+    """The schema by kind of object; empty for an empty database."""
+    definitions = _of_sqlite(url) if url.startswith("sqlite:") else _of_postgres(url, schema)
+    return {kind: sorted(lines) for kind, lines in definitions.items() if lines}
 
 
 def _of_sqlite(url: str) -> Catalogue:
-    found: Catalogue = {}
+    definitions: Catalogue = {}
     with closing(sqlite3.connect(database_path(url))) as connection:
         for kind, name, table, text in connection.execute("select type, name, tbl_name, sql from sqlite_schema"):
-            found.setdefault(kind, []).append(f"{name} on {table}: {text}")
-    return found
+            definitions.setdefault(kind, []).append(f"{name} on {table}: {text}")
+    return definitions
 
 
 def _of_postgres(url: str, schema: str) -> Catalogue:
     with psycopg.connect(url) as connection:
-        # A fixed path: what lies on it is named without its schema in definitions.
+        # A fixed search path, so that definitions name objects the same way.
         connection.execute("set search_path = pg_catalog")
         if connection.execute("select to_regnamespace(%s)::text", (schema,)).fetchone() != (schema,):
             return {}
@@ -78,7 +78,7 @@ def _of_postgres(url: str, schema: str) -> Catalogue:
 
 
 def applied(url: str, schema: str = "holdfast") -> dict[str, str]:
-    """Names and digests as the database has them."""
+    """Names and digests of the applied migrations."""
     if url.startswith("sqlite:"):
         with closing(sqlite3.connect(database_path(url))) as connection:
             return dict(connection.execute("select name, digest from migration").fetchall())
@@ -88,7 +88,7 @@ def applied(url: str, schema: str = "holdfast") -> dict[str, str]:
 
 
 def write(url: str, statement: str) -> None:
-    """One statement by hand, with the tables named without a schema."""
+    """Run one statement, with tables named without a schema."""
     if url.startswith("sqlite:"):
         with closing(sqlite3.connect(database_path(url), isolation_level=None)) as connection:
             connection.execute(statement)

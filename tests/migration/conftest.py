@@ -12,13 +12,13 @@ from tests.support.databases import TemplateDatabases
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def kind(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
+    result: str = request.param
+    return result
 
 
 @pytest.fixture
 def empty_urls(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
-    """Two databases with nothing in them."""
+    """Two empty databases."""
     if kind == "sqlite":
         yield f"sqlite:///{tmp_path}/one.db", f"sqlite:///{tmp_path}/two.db"
         return

@@ -1,4 +1,4 @@
-"""What can be wrong with the place a SQLite database is to be in, and what the user is told."""
+"""Invalid locations of a SQLite database, and the errors for them."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ every_use = pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
 
 
 @every_use
-def test_a_file_that_is_no_database(tmp_path: Path, use: Callable[[Store], object]) -> None:
+def test_file_that_is_no_database_is_refused(tmp_path: Path, use: Callable[[Store], object]) -> None:
     path = tmp_path / "jobs.db"
     path.write_bytes(b"this is a letter, not a database\n" * 100)
     with closing(open_store(f"sqlite:///{path}")) as store:
         with pytest.raises(StoreUnavailable) as refused:
             use(store)
         assert refused.value.code == "not_a_database"
-    assert path.read_bytes().startswith(b"this is a letter"), "it was not ours to change"
+    assert path.read_bytes().startswith(b"this is a letter"), "the file must not change"
 
 
 @every_use
-def test_a_directory(tmp_path: Path, use: Callable[[Store], object]) -> None:
+def test_directory_is_refused(tmp_path: Path, use: Callable[[Store], object]) -> None:
     with closing(open_store(f"sqlite:///{tmp_path}")) as store, pytest.raises(StoreUnavailable) as refused:
         use(store)
     assert str(tmp_path) in str(refused.value)
 
 
 @every_use
-def test_a_folder_that_is_not_there(tmp_path: Path, use: Callable[[Store], object]) -> None:
+def test_missing_folder_is_refused(tmp_path: Path, use: Callable[[Store], object]) -> None:
     path = tmp_path / "nowhere" / "jobs.db"
     with closing(open_store(f"sqlite:///{path}")) as store, pytest.raises(StoreUnavailable) as refused:
         use(store)
@@ -56,13 +56,13 @@ def test_a_folder_that_is_not_there(tmp_path: Path, use: Callable[[Store], objec
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """One that other users can enter, which those of pytest are not."""
+    """A directory that other users can enter, unlike those of pytest."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         yield Path(name)
 
 
-def test_a_file_and_folder_without_write_permission(open_folder: Path) -> None:
+def test_file_without_write_permission_is_refused(open_folder: Path) -> None:
     folder = open_folder / "closed"
     folder.mkdir()
     url = f"sqlite:///{folder}/jobs.db"
@@ -72,7 +72,7 @@ def test_a_file_and_folder_without_write_permission(open_folder: Path) -> None:
     folder.chmod(0o555)
 
     def write() -> str:
-        if os.geteuid() == 0:  # whom permissions do not bind
+        if os.geteuid() == 0:  # root ignores permissions
             os.setresuid(65534, 65534, 65534)
         with closing(open_store(url)) as store:
             try:
@@ -82,28 +82,28 @@ def test_a_file_and_folder_without_write_permission(open_folder: Path) -> None:
         return "written"
 
     try:
-        said = in_a_fork(write)
+        outcome = in_a_fork(write)
     finally:
         folder.chmod(0o755)
-    assert said.startswith("StoreUnavailable store_unavailable: ")
-    assert any(word in said for word in ("readonly", "cannot open", "unable to open"))
+    assert outcome.startswith("StoreUnavailable store_unavailable: ")
+    assert any(word in outcome for word in ("readonly", "cannot open", "unable to open"))
 
 
 @pytest.mark.parametrize("url", ["sqlite:///", "sqlite:////", "sqlite://jobs.db", "sqlite:jobs.db"])
-def test_a_url_that_names_no_file(url: str) -> None:
+def test_url_without_a_file_is_refused(url: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         open_store(url)
     assert refused.value.code == "invalid_url"
 
 
-def test_three_slashes_are_relative_and_four_absolute() -> None:
+def test_three_slashes_are_relative_and_four_are_absolute() -> None:
     assert database_path("sqlite:///jobs.db") == "jobs.db"
     assert database_path("sqlite:////var/lib/jobs.db") == "/var/lib/jobs.db"
     assert database_path("sqlite:///jobs.db?mode=x") == "jobs.db"
     assert database_path("sqlite:///:memory:") == ":memory:"
 
 
-def test_a_database_that_is_not_in_wal_mode_is_put_into_it(tmp_path: Path) -> None:
+def test_migration_turns_on_wal_mode(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as plain:
         plain.execute("create table mine (n integer)")
     with closing(open_store(f"sqlite:///{tmp_path}/jobs.db")) as store:
@@ -142,7 +142,7 @@ broken line
         ("/mnt/share/local/../jobs.db", "nfs4 at /mnt/share"),
     ],
 )
-def test_a_network_file_system_is_refused(tmp_path: Path, path: str, refused: str | None) -> None:
+def test_network_file_system_is_refused(tmp_path: Path, path: str, refused: str | None) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(MOUNTS)
     if refused is None:
@@ -154,7 +154,7 @@ def test_a_network_file_system_is_refused(tmp_path: Path, path: str, refused: st
     assert "PostgreSQL" in str(caught.value)
 
 
-def test_a_link_into_a_network_file_system_is_refused(tmp_path: Path) -> None:
+def test_link_into_a_network_file_system_is_refused(tmp_path: Path) -> None:
     far, mounts = tmp_path / "far", tmp_path / "mounts"
     far.mkdir()
     (tmp_path / "near").symlink_to(far)
@@ -163,5 +163,5 @@ def test_a_link_into_a_network_file_system_is_refused(tmp_path: Path) -> None:
         refuse_network_file_system(tmp_path / "near" / "jobs.db", mounts)
 
 
-def test_where_there_is_no_mount_table_nothing_is_refused(tmp_path: Path) -> None:
+def test_missing_mount_table_refuses_nothing(tmp_path: Path) -> None:
     refuse_network_file_system(Path("/mnt/share/jobs.db"), tmp_path / "none")

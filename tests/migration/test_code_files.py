@@ -1,4 +1,4 @@
-"""The SQL code files: every file has one place in the declared order, and the order works on an empty schema."""
+"""The SQL code files: every file is listed once, and their order installs on an empty schema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.stores.postgres.migrations import CODE_FILES as POSTGRES
 from holdfast.stores.sqlite.connections import database_path
 from holdfast.stores.sqlite.store import CODE_FILES as SQLITE
 from holdfast.stores.sqlite.store import split
-from tests.migration.plans import plan_of
+from tests.migration.next_release import plan_of
 
 pytestmark = pytest.mark.req("DP-20", "SC-1")
 
@@ -30,8 +30,8 @@ def listed(code: CodeFiles) -> list[Path]:
 
 def test_every_code_file_is_listed_once() -> None:
     paths = sorted([*listed(POSTGRES), *listed(SQLITE)])
-    found = sorted(path for path in PACKAGE.rglob("*.sql") if path.parent.name != "migrations")
-    assert paths == found
+    result = sorted(path for path in PACKAGE.rglob("*.sql") if path.parent.name != "migrations")
+    assert paths == result
 
 
 def test_every_feature_folder_is_listed_once() -> None:

@@ -1,4 +1,4 @@
-"""One schema from nothing, from a script, and from what is there; and clear words where there is none."""
+"""Migrating an empty database, by command and by script, and the errors for unsuitable databases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.req("DP-20", "SC-1")
 
 STORES = Path(holdfast.stores.__file__).parent
 NAMES = (*sorted(path.stem for path in (STORES / "sqlite" / "migrations").glob("*.sql")), "code")
-"""Taken from the files; both stores have them under the same names."""
+"""Read from the files; both stores have the same names."""
 SPEC = JobSpec(
     id="01900000-0000-7000-8000-000000000001",
     kind="mail",
@@ -43,14 +43,14 @@ def test_both_stores_have_the_same_migrations() -> None:
     assert (*sorted(path.stem for path in (STORES / "postgres" / "migrations").glob("*.sql")), "code") == NAMES
 
 
-def test_an_empty_database_says_what_is_pending(store: Store) -> None:
+def test_empty_database_reports_pending_migrations(store: Store) -> None:
     status = store.schema()
     assert (status.applied, status.pending, status.unknown) == ((), NAMES, ())
     assert not status.current
 
 
 @pytest.mark.slow
-def test_migrating_makes_the_schema_and_the_store_usable(store: Store) -> None:
+def test_migrating_creates_the_schema(store: Store) -> None:
     status = store.migrate()
     assert (status.applied, status.pending, status.unknown) == (NAMES, (), ())
     assert status.current
@@ -70,8 +70,8 @@ def test_migrating_again_changes_nothing(store: Store, empty_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_catalogue_sees_what_there_is(store: Store, empty_url: str) -> None:
-    """Else two empty answers would be equal, and the tests below say nothing."""
+def test_catalogue_contains_the_schema(store: Store, empty_url: str) -> None:
+    """Otherwise two empty results would be equal, and the tests below would prove nothing."""
     assert catalogue(empty_url) == {}
     store.migrate()
     text = str(catalogue(empty_url))
@@ -80,7 +80,7 @@ def test_the_catalogue_sees_what_there_is(store: Store, empty_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_script_gives_the_same_schema(store: Store, empty_url: str, other_url: str) -> None:
+def test_migration_script_creates_the_same_schema(store: Store, empty_url: str, other_url: str) -> None:
     store.migrate()
     script = store.migration_sql()
     if other_url.startswith("sqlite:"):
@@ -96,8 +96,8 @@ def test_the_script_gives_the_same_schema(store: Store, empty_url: str, other_ur
         assert other.run(other.jobs.enqueue([SPEC], "default"))[0].created
 
 
-def test_changed_code_is_laid_anew(store: Store, empty_url: str) -> None:
-    """As a release with other triggers would find it: another digest, and a trigger that says something else."""
+def test_changed_code_is_installed_again(store: Store, empty_url: str) -> None:
+    """Another digest and a missing trigger, as a release with other triggers would find it."""
     store.migrate()
     before = catalogue(empty_url)
     table = "" if empty_url.startswith("sqlite:") else " on job_state"
@@ -110,7 +110,7 @@ def test_changed_code_is_laid_anew(store: Store, empty_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_newer_database_is_refused_and_left_alone(store: Store, empty_url: str) -> None:
+def test_newer_database_is_refused_and_unchanged(store: Store, empty_url: str) -> None:
     store.migrate()
     write(empty_url, "insert into migration (name, digest) values ('0999_tomorrow', 'x')")
     before = catalogue(empty_url)
@@ -123,8 +123,8 @@ def test_a_newer_database_is_refused_and_left_alone(store: Store, empty_url: str
     assert catalogue(empty_url) == before
 
 
-def test_a_database_of_a_development_version_is_refused_and_left_alone(store: Store, empty_url: str) -> None:
-    """Before the first release there were other migrations. None of them leads to this schema."""
+def test_database_of_a_development_version_is_refused_and_unchanged(store: Store, empty_url: str) -> None:
+    """Databases from before the first release had other migrations, which do not lead to this schema."""
     store.migrate()
     write(empty_url, "update migration set name = '0001_engine' where name = '0001_initial'")
     before, marks = catalogue(empty_url), applied(empty_url)
@@ -138,19 +138,19 @@ def test_a_database_of_a_development_version_is_refused_and_left_alone(store: St
 
 
 @pytest.mark.slow
-def test_a_changed_migration_is_refused(store: Store, empty_url: str) -> None:
+def test_changed_migration_is_refused(store: Store, empty_url: str) -> None:
     store.migrate()
     write(empty_url, "update migration set digest = 'edited' where name = '0001_initial'")
-    for look in (store.schema, store.migrate):
+    for call in (store.schema, store.migrate):
         with pytest.raises(SchemaMismatch, match="0001_initial") as refused:
-            look()
+            call()
         assert refused.value.code == "migration_changed"
 
 
 @pytest.mark.parametrize(
     "operation", ["enqueue", "claim", "get", "list_jobs", "counts", "health", "promote_due", "now"]
 )
-def test_the_first_use_of_an_empty_database_says_what_to_do(store: Store, operation: str) -> None:
+def test_use_of_an_empty_database_names_the_migrate_command(store: Store, operation: str) -> None:
     flows: dict[str, Callable[[], object]] = {
         "enqueue": lambda: store.run(store.jobs.enqueue([SPEC], "default")),
         "claim": lambda: store.run(store.leases.claim(ClaimRequest(lease=SPEC.id, queues=("default",), want=1))),

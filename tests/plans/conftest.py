@@ -1,4 +1,4 @@
-"""A large database of each kind, filled once for all tests of the file that asks for it."""
+"""A large database of each kind, filled once per session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plans.filling import fill_postgres, fill_sqlite
+from tests.plans.large_database import fill_postgres, fill_sqlite
 from tests.support.given_server import GivenServer
 from tests.support.owners import OwnedDatabases, as_role
 from tests.support.servers import PostgresServer
@@ -16,7 +16,7 @@ from tests.support.servers import PostgresServer
 
 @dataclass(frozen=True)
 class Large:
-    """The URLs of one database. Its schema belongs to a plain role, whom row-level security binds."""
+    """The URLs of one database. Its schema belongs to a plain role, to which row-level security applies."""
 
     superuser: str
     owner: str
@@ -25,7 +25,7 @@ class Large:
 @pytest.fixture(scope="session")
 def large(postgres_server: PostgresServer | GivenServer) -> Iterator[Large]:
     databases = OwnedDatabases(postgres_server)
-    databases.owner += "_of_the_large"  # other folders have theirs, and each drops its own
+    databases.owner += "_of_the_large"  # other folders have their own owner, and each drops its own
     try:
         with databases.fresh() as url:
             fill_postgres(url)
@@ -42,4 +42,4 @@ def large_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield path
     finally:
         for each in path.parent.iterdir():
-            each.unlink()  # pytest would keep three of them
+            each.unlink()  # pytest would keep the files of three runs

@@ -1,4 +1,4 @@
-"""The operations to be looked at, with arguments that fit the rows that `filling` has made."""
+"""The operations under test, with arguments that fit the rows of the large database."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from holdfast.features.jobs.views import why
 from holdfast.features.retention.model import RetentionRule
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.requests import ClaimRequest, JobFilter, SendEvent
-from tests.plans.filling import CLAIMABLE, FINISHED, HELD, LATE, WAITING
-from tests.plans.filling_dead import LARGEST
+from tests.plans.large_database import CLAIMABLE, FINISHED, HELD, LARGEST, LATE, WAITING
 
 MIDDLE = datetime.fromtimestamp(1_700_000_500, UTC)
 """Half a million jobs after the first."""
@@ -37,7 +36,7 @@ def approval_id(number: int) -> str:
     return job_id(number).replace("-8000-", "-9000-")
 
 
-def telling(name: str, data: str, key: str | None = None) -> SendEvent:
+def sending(name: str, data: str, key: str | None = None) -> SendEvent:
     return SendEvent(approval_id(6_000_000), name, data, key)
 
 
@@ -45,7 +44,7 @@ def lease_id(number: int) -> str:
     return f"00000000-0000-0000-0000-{number:012}"
 
 
-# Of fifty leases the even ones hold what is leased, the odd ones what has begun; those from five on are live.
+# Of fifty leases the even ones hold leased jobs, the odd ones running jobs; those from five on are live.
 LEASED, BEGUN = lease_id(10), lease_id(11)
 PREFETCHED = [job_id(n) for n in range(LATE + 1, HELD + 1) if n % 50 == 10][:10]
 RUNNING = [job_id(n) for n in range(LATE + 1, HELD + 1) if n % 50 == 11][:10]
@@ -63,7 +62,7 @@ KEYED = JobSpec(
 
 
 def claims(store: Store) -> dict[str, Flow[Any]]:
-    """Each takes up to a hundred."""
+    """Each claims up to a hundred jobs."""
 
     def claim(**changes: Any) -> Flow[Any]:
         usual: dict[str, Any] = {"lease": LEASED, "queues": ("default", "bulk"), "want": 100}
@@ -72,13 +71,13 @@ def claims(store: Store) -> dict[str, Flow[Any]]:
     return {
         "claim one": claim(want=1),
         "claim": claim(),
-        "claim, not begun": claim(begin=False),
+        "claim without begin": claim(begin=False),
         "claim of a kind": claim(kinds=("kind-3",), want=10),
     }
 
 
 def writes(store: Store) -> dict[str, Flow[Any]]:
-    """Each touches up to ten jobs by their ids."""
+    """Each writes up to ten jobs by id."""
 
     def settle(ending: Any, **details: Any) -> Flow[Any]:
         return store.leases.settle(BEGUN, [Settlement(each, 1, ending, **details) for each in RUNNING], "*")
@@ -99,8 +98,8 @@ def writes(store: Store) -> dict[str, Flow[Any]]:
     }
 
 
-def people(store: Store) -> dict[str, tuple[str | None, Flow[Any]]]:
-    """What has to do with waiting, with the index that finds what it is about; ten jobs at most."""
+def waits(store: Store) -> dict[str, tuple[str | None, Flow[Any]]]:
+    """Operations on waits and approvals, with the index that finds their rows; ten jobs at most."""
 
     def settle(ending: Any, pause: dict[str, Any], **more: Any) -> Flow[Any]:
         settlements = [
@@ -113,21 +112,21 @@ def people(store: Store) -> dict[str, tuple[str | None, Flow[Any]]]:
         return Question(summary="May it?", approvers=("ada",)).to_json(approval_id(5_000_000 + number), "release", None)
 
     sleep = {"n": 3, "name": "nap", "kind": "sleep", "delay": 5.0}
-    event = {"n": 3, "name": "told", "kind": "event", "delay": 5.0, "wanted": {"order": 7}}
+    event = {"n": 3, "name": "sent", "kind": "event", "delay": 5.0, "wanted": {"order": 7}}
     entries = [(each, 1, StepEntry(1, "charge", "step", "1")) for each in RUNNING]
     asking = approval_id(WAITING + 7)
     return {
         "save steps": ("step_pkey", store.steps.save(BEGUN, entries, "*")),
         "sleep": (None, settle("pause", sleep)),
         "wait": ("app_event_by_name", settle("pause", event)),
-        "ask": (None, settle("ask", sleep | {"kind": "approval"}, approval=approval)),
-        "send an event": ("waiting", store.ledger.send(telling("paid", f'{{"order": {HELD + 7}}}'), "me", "a")),
-        "send one for nobody": ("waiting", store.ledger.send(telling("paid", '{"order": -1}'), "me", "a")),
-        "send one with a key": ("app_event_by_key", store.ledger.send(telling("other", "{}", "k"), "me", "a")),
+        "request approval": (None, settle("ask", sleep | {"kind": "approval"}, approval=approval)),
+        "send an event": ("waiting", store.ledger.send(sending("paid", f'{{"order": {HELD + 7}}}'), "me", "a")),
+        "send an event without waits": ("waiting", store.ledger.send(sending("paid", '{"order": -1}'), "me", "a")),
+        "send an event with a key": ("app_event_by_key", store.ledger.send(sending("other", "{}", "k"), "me", "a")),
         "approve": ("approval_pkey", store.approvals.decide(asking, Ballot("approve", "ada", "test"), "a")),
         "deny": ("approval_pkey", store.approvals.decide(asking, Ballot("deny", "ada", "test"), "a")),
-        "keep a token": ("approval_pkey", store.approvals.save_token(asking, "h", "ada", 60.0, "me", "a")),
-        "hashes": ("approval_token_by_approval", store.approvals.token_hashes(asking, "a")),
+        "save a token": ("approval_pkey", store.approvals.save_token(asking, "h", "ada", 60.0, "me", "a")),
+        "token hashes": ("approval_token_by_approval", store.approvals.token_hashes(asking, "a")),
         "cancel": (None, store.jobs.operate("cancel", [job_id(WAITING + n) for n in range(1, 10)], "no", "me", "a")),
         "rewind": ("step_pkey", store.steps.rewind(job_id(1), 1, "me", "a")),
     }
@@ -136,60 +135,60 @@ def people(store: Store) -> dict[str, tuple[str | None, Flow[Any]]]:
 def inbox(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
     """Pages of fifty approvals of tenant `a`."""
     wanted: dict[str, tuple[str, dict[str, Any]]] = {
-        "what is open": ("approval_inbox", {}),
-        "a page far behind": ("approval_inbox", {"after": approval_id(WAITING + 40_000)}),
-        "what was approved": ("approval_by_state", {"state": "approved"}),
-        "what was denied": ("approval_by_state", {"state": "denied"}),
+        "open": ("approval_inbox", {}),
+        "a distant page": ("approval_inbox", {"after": approval_id(WAITING + 40_000)}),
+        "approved": ("approval_by_state", {"state": "approved"}),
+        "denied": ("approval_by_state", {"state": "denied"}),
         "of one job": ("approval_by_job", {"job_id": job_id(WAITING + 7), "state": None}),
-        "what somebody may decide": ("approval_inbox", {"approver": "ada"}),
+        "what a person may decide": ("approval_inbox", {"approver": "ada"}),
     }
     return {
         name: (index, store.approvals.list(ApprovalFilter(tenant="a", **how))) for name, (index, how) in wanted.items()
     }
 
 
-# Every third is of the same queue and priority, so the last two stand next to each other.
-MOVED, ASIDE, BESIDE = job_id(FINISHED + 8), job_id(FINISHED + 9_998), job_id(FINISHED + 10_001)
-PLACES = {
+# Every third job has the same queue and priority, so the last two are neighbours.
+MOVED, LEFT_NEIGHBOUR, RIGHT_NEIGHBOUR = job_id(FINISHED + 8), job_id(FINISHED + 9_998), job_id(FINISHED + 10_001)
+POSITIONS = {
     "first": Move(where="first"),
     "last": Move(where="last"),
-    "before": Move(where="before", other=BESIDE),
-    "after": Move(where="after", other=ASIDE),
+    "before": Move(where="before", other=RIGHT_NEIGHBOUR),
+    "after": Move(where="after", other=LEFT_NEIGHBOUR),
     "first of another priority": Move(where="first", priority=0),
-    "last of a priority that nobody has": Move(where="last", priority=7),
+    "last of an unused priority": Move(where="last", priority=7),
 }
 
 
-def whys(store: Store) -> dict[str, Flow[Any]]:
-    """Why a job waits, and what there is around it: beside a million that have ended."""
+def reasons(store: Store) -> dict[str, Flow[Any]]:
+    """Why a job waits, and related reads, beside a million finished jobs."""
     return {
-        "why it is claimable": why(store, job_id(FINISHED + 7), "a"),
-        "why it runs": why(store, RUNNING[0], "*"),
-        "why it waits": why(store, job_id(HELD + 7), "a"),
-        "why it is over": why(store, job_id(7), "a"),
+        "why of a claimable job": why(store, job_id(FINISHED + 7), "a"),
+        "why of a running job": why(store, RUNNING[0], "*"),
+        "why of a waiting job": why(store, job_id(HELD + 7), "a"),
+        "why of a finished job": why(store, job_id(7), "a"),
         "chain": store.jobs.chain(job_id(FINISHED + 7), "a"),
         "active subscriptions": store.subscriptions.active("*"),
     }
 
 
 def moves(store: Store) -> dict[str, Flow[Any]]:
-    return {name: store.jobs.move(MOVED, place, None, "me", "a") for name, place in PLACES.items()}
+    return {name: store.jobs.move(MOVED, position, None, "me", "a") for name, position in POSITIONS.items()}
 
 
 @contextmanager
-def shoulder_to_shoulder(connection: Any, mark: str, full: bool) -> Iterator[None]:
-    """For a while there is no free place between the two."""
+def neighbours(connection: Any, mark: str, full: bool) -> Iterator[None]:
+    """If `full`, there is no free position between the two neighbours meanwhile."""
     table = "holdfast.job_state" if mark == "%s" else "job_state"
 
     def put(position: int) -> None:
         connection.execute("begin")
-        # A place does not change without an event; on SQLite it may for whoever signs, as a move does.
+        # A position does not change without an event, except on SQLite while an operation is signed, as a move is.
         if mark == "%s":
             connection.execute("select set_config('holdfast.tenant', '*', true)")
             connection.execute(f"alter table {table} disable trigger record_transition")
         else:
             connection.execute("update clock set now = 1, floor = (select coalesce(max(n), 0) from job_state)")
-        connection.execute(f"update {table} set position = {mark} where id = {mark}", (position, BESIDE))
+        connection.execute(f"update {table} set position = {mark} where id = {mark}", (position, RIGHT_NEIGHBOUR))
         if mark == "%s":
             connection.execute(f"alter table {table} enable trigger record_transition")
         else:
@@ -205,8 +204,8 @@ def shoulder_to_shoulder(connection: Any, mark: str, full: bool) -> Iterator[Non
             put((FINISHED + 10_001) * 100)
 
 
-def duties(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
-    """With the index each is to use. A hundred at a time."""
+def maintenance(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
+    """Maintenance tasks with the index each must use, a hundred rows at a time."""
     return {
         "promote": ("not_yet_due", store.leases.promote(100)),
         "promote for a tenant": ("not_yet_due", store.leases.promote(100, "a")),
@@ -221,14 +220,14 @@ LISTS: dict[str, tuple[str, dict[str, Any]]] = {
     "all": ("by_state", {}),
     "by a common state": ("by_state", {"state": State.SUCCEEDED}),
     "by a rare state": ("by_state", {"state": State.DEAD_LETTER}),
-    "by a state that none is in": ("by_state", {"state": State.CANCELLED}),
+    "by an unused state": ("by_state", {"state": State.CANCELLED}),
     "by kind": ("job_by_kind", {"kind": "kind-3"}),
-    "by a kind that none is of": ("job_by_kind", {"kind": "kind-99"}),
+    "by an unused kind": ("job_by_kind", {"kind": "kind-99"}),
     "by queue": ("job_by_queue", {"queue": "bulk"}),
     "by agent": ("job_by_agent", {"agent": "planner"}),
     "by a common tag": ("job_tag", {"tag": "common"}),
     "by a rare tag": ("job_tag", {"tag": "rare"}),
-    "by a tag that none has": ("job_tag", {"tag": "none"}),
+    "by an unused tag": ("job_tag", {"tag": "none"}),
     "by correlation": ("job_by_correlation", {"correlation_id": "order-99"}),
     "by parent": ("job_by_parent", {"parent_id": job_id(1)}),
     "by time": (
@@ -238,20 +237,20 @@ LISTS: dict[str, tuple[str, dict[str, Any]]] = {
             "until": datetime.fromtimestamp(1_700_000_510, UTC),
         },
     ),
-    "a page far behind": ("by_state", {"before": job_id(500)}),
-    "a page far behind, by state": ("by_state", {"before": job_id(9_000), "state": State.DEAD_LETTER}),
+    "a distant page": ("by_state", {"before": job_id(500)}),
+    "a distant page, by state": ("by_state", {"before": job_id(9_000), "state": State.DEAD_LETTER}),
     "by kind and queue": ("job_by_", {"kind": "kind-3", "queue": "bulk"}),
     "by agent and state": ("job_by_agent", {"agent": "planner", "state": State.SUCCEEDED}),
     "by tag and kind": ("job_tag", {"tag": "rare", "kind": "kind-3"}),
 }
 
 
-OF_EVERY_STATE = frozenset({"all", "by time", "a page far behind"})
-"""Made of a page of each state, since there is no index for them alone."""
+OF_EVERY_STATE = frozenset({"all", "by time", "a distant page"})
+"""Built from a page per state, because no index serves them alone."""
 
 
 def lists(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
-    """With the index each is to use; a page of fifty of tenant `a`, who has nearly all."""
+    """With the index each must use; a page of fifty jobs of tenant `a`, which has nearly all."""
     return {name: (index, store.jobs.list(JobFilter(tenant="a", **wanted))) for name, (index, wanted) in LISTS.items()}
 
 
@@ -270,8 +269,8 @@ def reads(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
     }
 
 
-def dead(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
-    """Pages of fifty of dead letters and their groups, and the index that each walks."""
+def dead_letters(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
+    """Pages of fifty dead_letters letters and groups, with the index each must use."""
 
     def groups(**wanted: Any) -> Flow[Any]:
         return store.dead_letters.groups(GroupFilter(tenant="a", **wanted))
@@ -279,17 +278,20 @@ def dead(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
     after = f"1700019000.000000/3/g-{9}"
     letters = JobFilter(tenant="a", fingerprint=LARGEST)
     return {
-        "the newest groups": ("dead_letter_group_newest", groups()),
-        "the next of them": ("dead_letter_group_newest", groups(after=after)),
-        "the largest groups": ("dead_letter_group_largest", groups(order="count")),
+        "newest groups": ("dead_letter_group_newest", groups()),
+        "newest groups, next page": ("dead_letter_group_newest", groups(after=after)),
+        "largest groups": ("dead_letter_group_largest", groups(order="count")),
         "all groups": ("dead_letter_group_all", groups(resolved=True, after=after)),
         "jobs of a group": ("dead_letter_by_group", store.jobs.list(letters)),
-        "the next of those": ("dead_letter_by_group", store.jobs.list(replace(letters, before=job_id(500_000)))),
+        "jobs of a group, next page": (
+            "dead_letter_by_group",
+            store.jobs.list(replace(letters, before=job_id(500_000))),
+        ),
     }
 
 
 def batch(store: Store, wanted: dict[str, str]) -> Flow[Any]:
-    """The next batch of an operation that is started in the same transaction, from the middle of the jobs on."""
+    """The next batch of an operation started in the same transaction, from the middle of the jobs on."""
 
     @flow()
     def both() -> Steps[int | None]:
@@ -302,13 +304,13 @@ def batch(store: Store, wanted: dict[str, str]) -> Flow[Any]:
 
 
 def sweeping(store: Store) -> Flow[Any]:
-    """Retention on PostgreSQL, all in one transaction: a policy, clean ten, purge them, count fifty events."""
+    """Retention on PostgreSQL in one transaction: set a policy, clean ten jobs, purge them, count fifty events."""
 
     def steps() -> Steps[list[Any]]:
         yield from store.retention.set(RetentionRule.of(purge_after=0.001), "ada", "*").start()
         yield Statement("update holdfast.upkeep set prune_at = 'infinity'")
         swept = yield from store.retention.sweep(10, 100).start()
-        for join in ("seqscan", "hashjoin", "mergejoin"):  # as the sweep itself has it
+        for join in ("seqscan", "hashjoin", "mergejoin"):  # as the sweep itself does
             yield Statement(f"set local enable_{join} = off")
         find = "select array_agg(s.id) from holdfast.job_state s where s.id < %s and s.state = 'cleaned'"
         tombstones = (yield Statement(find, (job_id(500),)))[0][0]
@@ -319,8 +321,8 @@ def sweeping(store: Store) -> Flow[Any]:
     return Flow(steps)
 
 
-def screens(store: Store, tenant: str) -> dict[str, Flow[Any]]:
-    """What the screens of the dashboard are drawn from."""
+def pages(store: Store, tenant: str) -> dict[str, Flow[Any]]:
+    """The reads of the dashboard's pages."""
     return {
         "activity": store.health.activity(tenant),
         "activity by queue": store.health.activity(tenant, "24h", "queue"),
@@ -328,7 +330,7 @@ def screens(store: Store, tenant: str) -> dict[str, Flow[Any]]:
         "one queue": store.health.recent(tenant, "queue", "default"),
         "queues and workers": store.health.workers(tenant),
         "tenants": store.tenants.list(tenant, most=1_000, names=50),
-        "events of nobody": store.audit.recent_events(EventFilter(tenant=tenant, actor="nobody")),
+        "events of an unknown actor": store.audit.recent_events(EventFilter(tenant=tenant, actor="nobody")),
         "decided approvals": store.approvals.list(
             ApprovalFilter(tenant=tenant, state="approved", newest=True, limit=50)
         ),

@@ -1,7 +1,7 @@
-"""SQLite with a million finished jobs: no statement of an operation scans a big table, and none takes many steps.
+"""SQLite with a million finished jobs: no statement of an operation scans a big table or takes many steps.
 
-The plan is what SQLite says it will do; the steps of its virtual machine are what it did, triggers included, of
-which the plan says nothing. Walking a million rows takes millions of steps.
+The plan is SQLite's prediction; the steps of its virtual machine are measured, including triggers, which the plan
+omits. Walking a million rows takes millions of steps.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from holdfast.features.health.model import CAP
 from holdfast.features.sqlite import SqliteStore
 from holdfast.stores.flow import Flow, Rows, Statement, drive
 from tests.plans import flows
-from tests.plans.filling_dead import LARGEST
+from tests.plans.large_database import LARGEST
 
 pytestmark = [pytest.mark.req("SC-2", "CX-14", "DP-8", "DP-9"), pytest.mark.slow, pytest.mark.timeout(600)]
 
 STORE = SqliteStore("sqlite:///:memory:")
-# What may be walked from end to end: lists that were handed in, the page that was found, the one row of the clock.
+# These may be scanned: lists passed as parameters, the page itself, the single row of the clock.
 SMALL = re.compile(r"SCAN (json_each|page|a|o|clock|present|w|c|CONSTANT ROW|\d+ CONSTANT ROWS)\b")
 TICK = 50
 
@@ -52,7 +52,7 @@ def connection(large_file: Path) -> Iterator[sqlite3.Connection]:
 
 
 def run(connection: sqlite3.Connection, flow: Flow[Any]) -> Run:
-    """For real, and taken back."""
+    """Run the flow and roll it back."""
     plan: list[str] = []
     ticks = 0
 
@@ -81,21 +81,21 @@ def run(connection: sqlite3.Connection, flow: Flow[Any]) -> Run:
     return Run(answer, tuple(plan), ticks * TICK)
 
 
-def test_the_tables_are_large(connection: sqlite3.Connection) -> None:
+def test_tables_are_large(connection: sqlite3.Connection) -> None:
     counted = connection.execute("select count(*) from job_state where finished_at is not null")
     assert counted.fetchone() == (1_000_000,)
     triggers = connection.execute("select count(*) from sqlite_schema where type = 'trigger'").fetchone()[0]
-    assert triggers > 10, "they are back in their place"
+    assert triggers > 10, "the triggers are installed again"
 
 
-# The jobs that are passed over for a while: nearly always none, and read once for a statement. Live leases: one for a
-# worker, all compared with the clock, which may have been set back.
+# Quarantined jobs: nearly always none, and read once per statement. Live leases: one per worker, all compared with the
+# clock, which may have been set back.
 ALLOWED = {"SCAN q", "SCAN lease USING INDEX lease_live"}
 
 
 @pytest.mark.parametrize("name", flows.claims(STORE))
-def test_a_claim_walks_the_index_in_queue_order(connection: sqlite3.Connection, name: str) -> None:
-    """Beside a million that have ended, and a hundred thousand that wait for events and for people."""
+def test_claim_reads_the_index_in_queue_order(connection: sqlite3.Connection, name: str) -> None:
+    """Beside a million finished jobs, and a hundred thousand that wait for events and approvals."""
     seen = run(connection, flows.claims(STORE)[name])
     assert len(seen.answer) == {"claim one": 1, "claim of a kind": 10}.get(name, 100)
     assert seen.uses("claimable")
@@ -105,7 +105,7 @@ def test_a_claim_walks_the_index_in_queue_order(connection: sqlite3.Connection, 
 
 
 @pytest.mark.parametrize("name", flows.writes(STORE))
-def test_a_write_finds_its_jobs_by_their_ids(connection: sqlite3.Connection, name: str) -> None:
+def test_writes_find_their_jobs_by_id(connection: sqlite3.Connection, name: str) -> None:
     seen = run(connection, flows.writes(STORE)[name])
     assert seen.answer is not False
     assert seen.scans == []
@@ -113,18 +113,18 @@ def test_a_write_finds_its_jobs_by_their_ids(connection: sqlite3.Connection, nam
 
 
 @pytest.mark.req("HF-6", "CX-5", "CX-7")
-@pytest.mark.parametrize("name", flows.people(STORE))
-def test_what_has_to_do_with_waiting_reads_its_own(connection: sqlite3.Connection, name: str) -> None:
-    """Beside fifty thousand who wait for an event and as many who wait for people."""
-    seen = run(connection, flows.people(STORE)[name][1])
+@pytest.mark.parametrize("name", flows.waits(STORE))
+def test_waits_and_approvals_read_only_their_rows(connection: sqlite3.Connection, name: str) -> None:
+    """Beside fifty thousand jobs that wait for an event and as many that wait for approval."""
+    seen = run(connection, flows.waits(STORE)[name][1])
     assert seen.scans == []
     assert seen.steps < 20_000
 
 
 @pytest.mark.req("DP-15")
-@pytest.mark.parametrize("name", flows.dead(STORE))
-def test_a_page_of_dead_letters_is_read_by_index(connection: sqlite3.Connection, name: str) -> None:
-    index, flow = flows.dead(STORE)[name]
+@pytest.mark.parametrize("name", flows.dead_letters(STORE))
+def test_page_of_dead_letters_is_read_by_index(connection: sqlite3.Connection, name: str) -> None:
+    index, flow = flows.dead_letters(STORE)[name]
     seen = run(connection, flow)
     assert len(seen.answer) == 50
     assert seen.uses(index), seen.plan
@@ -133,20 +133,20 @@ def test_a_page_of_dead_letters_is_read_by_index(connection: sqlite3.Connection,
 
 
 @pytest.mark.req("DP-15")
-def test_a_batch_of_a_bulk_operation_is_found_by_index(connection: sqlite3.Connection) -> None:
+def test_batch_of_a_bulk_operation_is_found_by_index(connection: sqlite3.Connection) -> None:
     for wanted in ({"state": "dead_letter"}, {"state": "dead_letter", "fingerprint": LARGEST}):
         seen = run(connection, flows.batch(STORE, wanted))
         assert seen.answer == 100
         assert seen.scans == []
-        assert seen.steps < 5_000 * 20 + 100 * 1_500  # five thousand are counted once
+        assert seen.steps < 5_000 * 20 + 100 * 1_500  # five thousand jobs are counted once
 
 
 @pytest.mark.req("CX-5")
 @pytest.mark.parametrize("name", flows.inbox(STORE))
-def test_the_inbox_reads_its_page(connection: sqlite3.Connection, name: str) -> None:
+def test_inbox_reads_one_page(connection: sqlite3.Connection, name: str) -> None:
     index, flow = flows.inbox(STORE)[name]
     seen = run(connection, flow)
-    # Of the open ones both indexes give the same page in the same order.
+    # For open approvals both indexes give the same page in the same order.
     assert seen.uses(index) or (index == "approval_inbox" and seen.uses("approval_by_state")), seen.plan
     assert seen.scans == []
     assert not any("TEMP B-TREE" in line for line in seen.plan), seen.plan
@@ -154,12 +154,12 @@ def test_the_inbox_reads_its_page(connection: sqlite3.Connection, name: str) -> 
 
 
 @pytest.mark.req("HF-2")
-@pytest.mark.parametrize("name", flows.whys(STORE))
-def test_why_is_answered_by_index(connection: sqlite3.Connection, name: str) -> None:
-    seen = run(connection, flows.whys(STORE)[name])
+@pytest.mark.parametrize("name", flows.reasons(STORE))
+def test_why_reads_indexes_only(connection: sqlite3.Connection, name: str) -> None:
+    seen = run(connection, flows.reasons(STORE)[name])
     tiny = {"SCAN subscription USING INDEX subscription_named", "SCAN l", "SCAN r USING INDEX reservation_open"}
     # Limits and open reservations are few.
-    # Over what a chain has come to so far, and over those before a job, of which there are a thousand at most.
+    # The other scans walk a chain so far, and the jobs ahead, a thousand at most.
     walks = {"SCAN b", "SCAN f", "SCAN t", "SCAN back", "SCAN forth", "SCAN (subquery-2)"}
     assert set(seen.scans) <= walks | tiny
     assert seen.steps < 60_000
@@ -168,8 +168,8 @@ def test_why_is_answered_by_index(connection: sqlite3.Connection, name: str) -> 
 @pytest.mark.req("SC-3")
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("name", flows.moves(STORE))
-def test_a_move_looks_at_the_jobs_around_its_place(connection: sqlite3.Connection, name: str, full: bool) -> None:
-    with flows.shoulder_to_shoulder(connection, "?", full):
+def test_move_reads_only_neighbouring_jobs(connection: sqlite3.Connection, name: str, full: bool) -> None:
+    with flows.neighbours(connection, "?", full):
         seen = run(connection, flows.moves(STORE)[name])
     assert not seen.answer.refused
     assert seen.scans == []
@@ -177,38 +177,38 @@ def test_a_move_looks_at_the_jobs_around_its_place(connection: sqlite3.Connectio
     assert seen.steps < 10_000
 
 
-@pytest.mark.parametrize("name", flows.duties(STORE))
-def test_a_duty_reads_what_is_due_and_no_more(connection: sqlite3.Connection, name: str) -> None:
-    index, flow = flows.duties(STORE)[name]
+@pytest.mark.parametrize("name", flows.maintenance(STORE))
+def test_maintenance_reads_only_due_rows(connection: sqlite3.Connection, name: str) -> None:
+    index, flow = flows.maintenance(STORE)[name]
     seen = run(connection, flow)
     assert seen.uses(index)
     assert set(seen.scans) <= ALLOWED
-    # An approval that expires is several writes: its own, its step's, its job's.
+    # An expiring approval writes several rows: approval, step and job.
     assert seen.steps < (200_000 if name == "attend" else 100_000)
 
 
 @pytest.mark.parametrize("name", flows.lists(STORE))
-def test_a_list_reads_its_page(connection: sqlite3.Connection, name: str) -> None:
+def test_list_reads_one_page(connection: sqlite3.Connection, name: str) -> None:
     index, flow = flows.lists(STORE)[name]
     seen = run(connection, flow)
-    if index == "job_tag":  # its own primary key
+    if index == "job_tag":  # its primary key
         assert any(line.startswith("SEARCH p USING PRIMARY KEY") for line in seen.plan), seen.plan
     else:
         assert any(f"SEARCH p USING COVERING INDEX {index}" in line for line in seen.plan) or any(
             f"SEARCH p USING INDEX {index}" in line for line in seen.plan
         ), seen.plan
-    if name in flows.OF_EVERY_STATE:  # a page of each, and the jobs that are held
+    if name in flows.OF_EVERY_STATE:  # a page per state, and the held jobs
         assert set(seen.scans) <= {f"SCAN {name}" for name in (*State, "held", "u")} | {"SCAN p USING INDEX held"}
         assert seen.steps < 100_000
         return
     assert seen.scans == []
-    # The page is put in order once more at the end; to find it nothing is sorted.
+    # The final page is sorted once more; finding it needs no sort.
     assert sum("TEMP B-TREE" in line for line in seen.plan) <= 1, seen.plan
     assert seen.steps < 20_000
 
 
 @pytest.mark.parametrize("name", flows.reads(STORE))
-def test_one_job_is_found_by_its_id(connection: sqlite3.Connection, name: str) -> None:
+def test_single_job_is_found_by_id(connection: sqlite3.Connection, name: str) -> None:
     _, flow = flows.reads(STORE)[name]
     seen = run(connection, flow)
     assert seen.scans == []
@@ -216,7 +216,7 @@ def test_one_job_is_found_by_its_id(connection: sqlite3.Connection, name: str) -
 
 
 @pytest.mark.req("DP-12")
-def test_a_consumer_reads_on_from_where_it_stands(connection: sqlite3.Connection) -> None:
+def test_consumer_reads_from_its_cursor(connection: sqlite3.Connection) -> None:
     seen = run(connection, STORE.ledger.read("900000", 100, "*"))
     assert [event.seq for event in seen.answer] == list(range(900_001, 900_101))
     assert seen.scans == []
@@ -224,22 +224,23 @@ def test_a_consumer_reads_on_from_where_it_stands(connection: sqlite3.Connection
     assert seen.steps < 5_000
 
 
-def test_health_does_not_look_at_what_is_finished(connection: sqlite3.Connection) -> None:
+def test_health_reads_no_finished_jobs(connection: sqlite3.Connection) -> None:
     seen = run(connection, STORE.health.get("a"))
     assert (seen.answer.backlog, seen.answer.capped) == (CAP, True)
-    # Of the index of held jobs, which are as many as the workers run; of retention's passes (p), two a policy. The rest
-    # is what was found, up to a limit.
-    found = {f"SCAN {name}" for name in "abdhkpqrtx"}
-    assert set(seen.scans) <= found | {"SCAN s USING INDEX held"}
+    # The index of held jobs has as many entries as jobs run; retention has two passes (p) per policy. The other scans
+    # read
+    # results up to a limit.
+    subqueries = {f"SCAN {name}" for name in "abdhkpqrtx"}
+    assert set(seen.scans) <= subqueries | {"SCAN s USING INDEX held"}
     assert seen.steps < 1_500_000
     seen = run(connection, STORE.health.get("*"))
     few = {"SCAN s USING INDEX claimable", "SCAN s USING INDEX held", "SCAN g USING INDEX approval_inbox", "SCAN s"}
-    assert set(seen.scans) <= found | few | {"SCAN g USING COVERING INDEX approval_inbox"}
+    assert set(seen.scans) <= subqueries | few | {"SCAN g USING COVERING INDEX approval_inbox"}
     assert seen.steps < 1_500_000
 
 
 @pytest.mark.req("JF-15")
-def test_the_pulse_does_not_look_at_what_is_finished(connection: sqlite3.Connection) -> None:
+def test_statistics_read_no_finished_jobs(connection: sqlite3.Connection) -> None:
     for tenant in ("a", "*"):
         seen = run(connection, STORE.health.statistics(tenant))
         assert seen.answer.capped
@@ -251,7 +252,7 @@ def test_the_pulse_does_not_look_at_what_is_finished(connection: sqlite3.Connect
 
 @pytest.mark.req("JF-16")
 @pytest.mark.parametrize("tenant", ["a", "*"])
-def test_screens_read_a_bounded_part(connection: sqlite3.Connection, tenant: str) -> None:
-    for name, flow in flows.screens(STORE, tenant).items():
+def test_dashboard_pages_take_a_bounded_number_of_steps(connection: sqlite3.Connection, tenant: str) -> None:
+    for name, flow in flows.pages(STORE, tenant).items():
         seen = run(connection, flow)
         assert seen.steps < 1_500_000, (name, seen.steps, seen.plan)

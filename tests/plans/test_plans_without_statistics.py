@@ -1,7 +1,8 @@
-"""Plans in a database that has no statistics yet, which is how every database begins.
+"""Plans in a database without statistics, as every new database is.
 
-The planner then takes small partial indexes for nearly empty. A settlement by way of the index of held jobs reads all
-of them for each one it settles: a worker with a thousand jobs in hand was five times as slow until the first ANALYZE.
+The planner then assumes that small partial indexes are nearly empty. A settlement through the index of held jobs would
+read all of them for each job it settles: a worker with a thousand claimed jobs was five times slower until the first
+ANALYZE.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.steps import Pause, StepEntry
 from holdfast.features.assembly import open_store
 from holdfast.stores.requests import ClaimRequest, SendEvent
-from tests.plans.explained import leave_alone, used
+from tests.plans.query_plans import disable_autovacuum, measured
 from tests.support.people import waits
 from tests.support.stores import apply, claim, new_id, open_lease, put, spec
 
@@ -27,10 +28,12 @@ HELD, ENDED = 600, 100
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("operation", ["settle", "turn", "save_checkpoint", "save_steps", "wait", "start", "release"])
-def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, operation: str) -> None:
+@pytest.mark.parametrize(
+    "operation", ["settle", "exchange", "save_checkpoint", "save_steps", "wait", "start", "release"]
+)
+def test_writes_read_only_their_jobs(postgres_url: str, operation: str) -> None:
     with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
-        leave_alone(connection)
+        disable_autovacuum(connection)
         lease = open_lease(store)
         put(store, *(spec() for _ in range(HELD)))
         claims = claim(store, lease, HELD, begin=operation not in ("start", "release"))
@@ -38,25 +41,25 @@ def test_a_write_reads_its_own_jobs_and_no_more(postgres_url: str, operation: st
         ids = [job.id for job in claims[:ENDED]]
         flows = {
             "settle": store.leases.settle(lease, ended, "*"),
-            "turn": store.leases.exchange(ended, ClaimRequest(lease=lease, queues=("default",), want=0)),
+            "exchange": store.leases.exchange(ended, ClaimRequest(lease=lease, queues=("default",), want=0)),
             "save_checkpoint": store.steps.save_checkpoint(claims[0].id, lease, 1, "p", "1", "*"),
             "save_steps": store.steps.save(lease, [(each, 1, StepEntry(1, "a", "step")) for each in ids], "*"),
             "wait": store.leases.settle(lease, [waits(job) for job in claims[:ENDED]], "*"),
             "start": store.leases.start(lease, ids, "*"),
             "release": store.leases.release(lease, ids, "*"),
         }
-        seen = used(connection, flows[operation])
+        seen = measured(connection, flows[operation])
         assert seen.by_index.get("held", 0) <= ENDED
-        # So small a table may as well be read once; what must not be is once for each job.
+        # A table this small may be read once, but not once per job.
         assert seen.by_index["job_state_pkey"] <= 3 * HELD
         assert seen.scanned.get("job_state", 0) == 0
 
 
 @pytest.mark.req("HF-6")
 @pytest.mark.parametrize("analysed", [False, True])
-def test_a_step_is_written_without_reading_the_others(postgres_url: str, analysed: bool) -> None:
+def test_saving_a_step_does_not_read_the_others(postgres_url: str, analysed: bool) -> None:
     with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
-        leave_alone(connection)
+        disable_autovacuum(connection)
         lease = open_lease(store)
         put(store, *(spec() for _ in range(HELD)))
         claims = claim(store, lease, HELD)
@@ -65,21 +68,21 @@ def test_a_step_is_written_without_reading_the_others(postgres_url: str, analyse
             store.run(store.steps.save(lease, [(job.id, job.attempt, done) for job in claims], "*"))
         if analysed:
             connection.execute("analyze holdfast.step")
-        # One of them over already, which is told, and one that is not ours.
+        # One step is already stored, which is reported, and one belongs to another attempt.
         entries = [(job.id, job.attempt, StepEntry(6, "note", "step")) for job in claims[:ENDED]]
         entries += [(claims[-1].id, 1, StepEntry(1, "note", "step")), (claims[-2].id, 7, StepEntry(6, "note", "step"))]
-        seen = used(connection, store.steps.save(lease, entries, "*"))
+        seen = measured(connection, store.steps.save(lease, entries, "*"))
         assert sorted(answer.fate for answer in seen.answer) == ["kept", "stale"]
         assert seen.scanned == {}
-        assert seen.by_index["step_pkey"] <= len(entries) + 5  # each is looked for where it goes
+        assert seen.by_index["step_pkey"] <= len(entries) + 5  # one lookup per step
 
 
 @pytest.mark.req("SC-3")
 @pytest.mark.parametrize("where", ["first", "last", "before", "after"])
 @pytest.mark.parametrize("full", [False, True])
-def test_a_move_looks_at_the_jobs_around_its_place(postgres_url: str, where: Where, full: bool) -> None:
+def test_move_reads_only_neighbouring_jobs(postgres_url: str, where: Where, full: bool) -> None:
     with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
-        leave_alone(connection)
+        disable_autovacuum(connection)
         ids = put(store, *(spec(delay=60.0 if n % 2 else None) for n in range(2 * HELD)))
         if full:
             connection.execute("alter table holdfast.job_state disable trigger record_transition")
@@ -90,7 +93,7 @@ def test_a_move_looks_at_the_jobs_around_its_place(postgres_url: str, where: Whe
             )
             connection.execute("alter table holdfast.job_state enable trigger record_transition")
         other = {"before": ids[HELD], "after": ids[HELD - 1]}.get(where)
-        seen = used(connection, store.jobs.move(ids[3], Move(where=where, other=other), None, "me", "default"))
+        seen = measured(connection, store.jobs.move(ids[3], Move(where=where, other=other), None, "me", "default"))
         assert not seen.answer.refused
         assert seen.scanned.get("job_state", 0) == 0
         assert sum(seen.by_index.values()) < 250
@@ -98,9 +101,9 @@ def test_a_move_looks_at_the_jobs_around_its_place(postgres_url: str, where: Whe
 
 @pytest.mark.req("HF-6")
 @pytest.mark.parametrize("analysed", [False, True])
-def test_an_event_finds_who_waits_for_it_without_reading_the_others(postgres_url: str, analysed: bool) -> None:
+def test_event_finds_its_waits_without_reading_the_others(postgres_url: str, analysed: bool) -> None:
     with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
-        leave_alone(connection)
+        disable_autovacuum(connection)
         lease = open_lease(store)
         put(store, *(spec() for _ in range(HELD)))
         claims = claim(store, lease, HELD)
@@ -109,7 +112,7 @@ def test_an_event_finds_who_waits_for_it_without_reading_the_others(postgres_url
         if analysed:
             connection.execute("analyze holdfast.step, holdfast.job_state")
         event = SendEvent(new_id(), "paid", '{"invoice": 7, "amount": 12}')
-        seen = used(connection, store.ledger.send(event, "tester", "default"))
+        seen = measured(connection, store.ledger.send(event, "tester", "default"))
         assert seen.answer.woke == 1
         assert seen.scanned == {}
         assert seen.by_index["waiting"] <= 10

@@ -1,8 +1,8 @@
-"""What a statement sets while it runs changes no judge's mind (PostgreSQL).
+"""A setting changed by a statement does not weaken any trigger or policy (PostgreSQL).
 
-Every guarded table, every operation and every setting of ours, found in the catalogue and in the SQL. A statement that
-is refused as it is must be refused, or find no row, when it also changes a setting: in its condition, in what it
-returns, or before.
+Covers every guarded table, every operation and every setting, as found in the catalogue and in the SQL. A statement
+that is refused must also be refused, or find no row, when it changes a setting: in its condition, in RETURNING, or
+before.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def guarded(owner: PostgresByHand) -> list[str]:
 
 
 def statements(owner: PostgresByHand, table: str) -> Iterator[str]:
-    """Statements that do something to every row; WHERE and RETURNING are filled in later."""
+    """Statements that change every row; WHERE and RETURNING are filled in later."""
     rows = owner.execute(
         "select attname, format_type(atttypid, null) from pg_attribute"
         f" where attrelid = '{table}'::regclass and attnum > 0 and not attisdropped"
@@ -82,21 +82,21 @@ class Attempts:
         self.connection = owner.connection
 
     def answer(self, statement: str, before: tuple[str, str] | None = None) -> str | None:
-        """The refusal, or None; nothing of it stays. That no row was found is a refusal as well."""
+        """The refusal, or None; everything is rolled back. Finding no row counts as a refusal."""
         with self.connection.transaction(force_rollback=True):
             try:
                 if before is not None:
                     self.connection.execute("select set_config(%s, %s, true)", before)
-                found = self.connection.execute(statement)
+                rows = self.connection.execute(statement)
                 self.connection.execute("set constraints all immediate")
             except psycopg.Error as error:
                 return str(error)
-            return None if found.rowcount else "no row"
+            return None if rows.rowcount else "no row"
 
 
 @pytest.mark.slow
-def test_no_setting_changes_a_judges_mind(owned_postgres_url: str) -> None:
-    found = settings()
+def test_no_setting_weakens_a_refusal(owned_postgres_url: str) -> None:
+    result = settings()
     with closing(open_store(owned_postgres_url)) as store, closing(PostgresByHand(owned_postgres_url)) as owner:
         _populate(store, owner)
         store.run(store.audit.seal("tests"))
@@ -109,11 +109,11 @@ def test_no_setting_changes_a_judges_mind(owned_postgres_url: str) -> None:
                 if refusal is None or "duplicate key" in refusal:
                     continue
                 refused += 1
-                if "never changed (update refused)" in refusal:  # whatever the column: one is enough
+                if "never changed (update refused)" in refusal:  # the same for every column: one is enough
                     if table in constant:
                         continue
                     constant.add(table)
-                for name, value in found:
+                for name, value in result:
                     change = f"set_config('{name}', '{value}', true)"
                     tries: list[tuple[str, tuple[str, str] | None]] = [
                         (written(statement, f"{change} = '{value}'"), None),

@@ -1,7 +1,7 @@
-"""Releases that never were: plans with one migration more, to see how a database gets from one to the next.
+"""A made-up next release: the plan of this one with one more migration.
 
-Run as a program (`python -m tests.migration.plans URL SCRIPT`) it migrates the database by such a plan, so that a
-test can kill it on the way.
+As a program (`python -m tests.migration.next_release URL SCRIPT`) it migrates a database by such a plan, so that a
+test can kill it midway.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ MORE = Script("9999_more", "create table more (n integer not null);\ncreate inde
 
 
 def plan_of(store: Store) -> Plan:
-    found: Plan = vars(store)["_plan"]
-    return found
+    result: Plan = vars(store)["_plan"]
+    return result
 
 
 def use(store: Store, plan: Plan) -> None:
-    """Make the store believe that its release has this plan."""
+    """Make the store use this plan as that of its release."""
     vars(store)["_plan"] = plan
 
 
 def with_more(plan: Plan, more: Script = MORE) -> Plan:
-    """The release after: one migration more, and other code."""
+    """The next release: one more migration, and changed code."""
     code = plan.code.sql + "\ncreate view everything as select n from more;\n"
-    # Code may be laid over itself, so it drops what it makes.
+    # Code may be installed again, so it drops what it creates.
     return Plan((*plan.migrations, more), Script(CODE, "drop view if exists everything;\n" + code))
 
 

@@ -1,4 +1,4 @@
-"""Jobs that more than one thing holds back: a workflow, a limit, a reservation; and what ``why`` says of each."""
+"""Jobs held back by several causes: a workflow, a limit, a reservation; and what ``why`` reports for each."""
 
 from __future__ import annotations
 
@@ -23,49 +23,49 @@ def limit(store: Store, scope: str, name: str, concurrency: int) -> None:
 
 
 @pytest.mark.req("HF-2", "DP-14")
-def test_why_it_waits_for_its_parents(store: Store) -> None:
+def test_why_reports_unfinished_parents(store: Store) -> None:
     flow = Flow(store, {"fetch": "", "check": "", "print": ["fetch", "check"]})
     flow.start()
-    found = reasons(store, flow.ids["print"])["parents"]
-    assert found.says == "it waits for fetch (queued), check (queued)"
-    assert found.facts["parents"] == [flow.ids["fetch"], flow.ids["check"]]
+    cause = reasons(store, flow.ids["print"])["parents"]
+    assert cause.says == "it waits for fetch (queued), check (queued)"
+    assert cause.facts["parents"] == [flow.ids["fetch"], flow.ids["check"]]
     claims = claim(store, open_lease(store), 2)
     settle(store, claims, FINAL)
-    found = reasons(store, flow.ids["print"])["behind_a_failure"]
-    assert found.says == "it is held back behind fetch (dead_letter), check (dead_letter)"
-    assert f"holdfast workflows resume {flow.id}" in str(found.change)
+    cause = reasons(store, flow.ids["print"])["behind_a_failure"]
+    assert cause.says == "it is held back behind fetch (dead_letter), check (dead_letter)"
+    assert f"holdfast workflows resume {flow.id}" in str(cause.change)
 
 
 @pytest.mark.req("HF-2", "SC-16", "SC-10")
-def test_why_a_limit_or_a_reservation_holds_it_back(store: Store) -> None:
+def test_why_reports_limits_and_reservations(store: Store) -> None:
     limit(store, "key", "*", 1)
     store.run(store.leases.open("idle", 3600, "*", "worker", kinds=("mail.send",), queues=("default",), slots=4))
     first, second = (put_one(store, uses=uses("ada", ("gpu-0",))) for _ in range(2))
     lease = open_lease(store)
     claims = claim(store, lease, 2)
     assert [each.id for each in claims] == [first]
-    found = reasons(store, second)["limit_reached"]
-    assert found.says == "the limit of key ada is reached: 1 at a time"
-    assert "holdfast limits show --key '*'" in str(found.change)
+    cause = reasons(store, second)["limit_reached"]
+    assert cause.says == "the limit of key ada is reached: 1 at a time"
+    assert "holdfast limits show --key '*'" in str(cause.change)
     assert settle(store, claims) == []
 
     limit(store, "queue", "default", 0)
-    found = reasons(store, second)["limit_reached"]
-    assert found.says == "the limit of queue default is reached: 0 at a time"
+    cause = reasons(store, second)["limit_reached"]
+    assert cause.says == "the limit of queue default is reached: 0 at a time"
     assert "next" not in reasons(store, second)
     store.run(store.limits.remove("queue", "default", "ada", "default"))
 
     ask = Ask(new_id(), "resource", "gpu-0", 60.0, "measuring")
     assert store.run(store.reservations.set(ask, "bob", "default")).state == "active"
-    found = reasons(store, second)["reserved"]
-    assert found.says == "bob has reserved resource gpu-0: measuring"
+    cause = reasons(store, second)["reserved"]
+    assert cause.says == "bob has reserved resource gpu-0: measuring"
     assert claim(store, lease) == []
     assert "reserved" in reasons(store, second)
 
 
 @pytest.mark.req("DP-14", "SC-16")
-def test_a_workflow_that_stops_holds_back_what_a_limit_held(store: Store) -> None:
-    """When the limit has room again, such a job is not let go: its workflow has stopped."""
+def test_stopped_workflow_keeps_holding_a_limited_job(store: Store) -> None:
+    """When the limit has capacity again, the job stays held: its workflow has stopped."""
     limit(store, "key", "slow", 1)
     slow = {"uses": uses("slow", ())}
     flow = Flow(store, {"a": "", "b": "", "c": ""}, "stop", fields={"a": slow, "b": slow})
@@ -83,7 +83,7 @@ def test_a_workflow_that_stops_holds_back_what_a_limit_held(store: Store) -> Non
 
 
 @pytest.mark.req("SC-6", "DP-14")
-def test_a_job_of_a_workflow_is_retried_in_place(store: Store, by_hand: ByHand) -> None:
+def test_job_of_a_workflow_is_retried_in_place(store: Store, by_hand: ByHand) -> None:
     flow = Flow(store, {"a": "", "b": "a"}, fields={"a": {"retry_as": "new_job"}})
     flow.start()
     settle(store, claim(store, open_lease(store)), BROKEN)

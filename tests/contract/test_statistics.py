@@ -1,4 +1,4 @@
-"""How queues and workers stand, tenants within bounds, and the ledger page by page: the same on every store."""
+"""Statistics of queues and workers, capped counts of tenants, and the ledger in pages: the same on every store."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def queues(store: Store, tenant: str) -> dict[str, QueuePulse]:
     return {each.queue: each for each in store.run(store.health.statistics(tenant)).queues}
 
 
-def test_queues_and_workers_of_one_tenant_and_of_all(store: Store) -> None:
-    share(store)  # the order of the queue, whichever tenant
+def test_statistics_of_one_tenant_and_of_all(store: Store) -> None:
+    share(store)  # the order of the queue, without fair shares between tenants
     run = store.run
     put(store, *(spec(queue="mail") for _ in range(3)), spec(queue="mail", run_at=LATER))
     put(store, spec(queue="mail"), spec(queue="own"), tenant="acme")
@@ -57,8 +57,8 @@ def test_queues_and_workers_of_one_tenant_and_of_all(store: Store) -> None:
 
 
 @pytest.mark.parametrize("tenant", ["default", "*"])
-def test_one_that_came_back_waits_since_then_and_others_before_it(store: Store, tenant: str) -> None:
-    """The first by its id is not the one that has waited longest."""
+def test_oldest_age_ignores_a_job_that_was_released(store: Store, tenant: str) -> None:
+    """The first job by id is not the one that has waited longest."""
     forward(store)
     put(store, spec(), spec())
     first = take(store)
@@ -66,11 +66,11 @@ def test_one_that_came_back_waits_since_then_and_others_before_it(store: Store, 
     store.run(store.leases.release(first.lease, [first.id], "*"))
     forward(store, 5)
     age = queues(store, tenant)["default"].oldest_age_s
-    assert age == pytest.approx(105, abs=1), "not the five seconds of the one that came back"
+    assert age == pytest.approx(105, abs=1), "not the five seconds of the released job"
 
 
 @pytest.mark.req("JF-12")
-def test_tenants_are_counted_up_to_a_limit(store: Store) -> None:
+def test_tenant_counts_are_capped(store: Store) -> None:
     for tenant, jobs in (("acme", 5), ("globex", 2), ("initech", 1)):
         put(store, *(spec() for _ in range(jobs)), tenant=tenant)
     take(store, tenant="acme")
@@ -86,7 +86,7 @@ def test_tenants_are_counted_up_to_a_limit(store: Store) -> None:
 
 
 @pytest.mark.req("HF-4", "DP-2")
-def test_the_ledger_is_read_backwards_in_bounded_looks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recent_events_are_read_backwards_in_bounded_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, *(spec(kind=f"kind-{n % 2}") for n in range(6)))
     put(store, spec(), tenant="acme")
     take(store, tenant="acme")
@@ -105,35 +105,38 @@ def test_the_ledger_is_read_backwards_in_bounded_looks(store: Store, monkeypatch
     assert run(store.audit.recent_events(EventFilter(tenant="*", since=LATER))).events == []
 
     monkeypatch.setattr(audit, "EVENTS_SCANNED", 3)
-    found, before, looks = 0, None, 0
-    while looks < 20:
+    result, before, pages = 0, None, 0
+    while pages < 20:
         page = run(store.audit.recent_events(EventFilter(tenant="default", actor="nobody", before=before)))
-        found, before, looks = found + len(page.events), page.before, looks + 1
+        result, before, pages = result + len(page.events), page.before, pages + 1
         if before is None:
             break
-    assert (found, looks > 2, before) == (0, True, None), "it comes to an end, a few rows at a time"
+    assert (result, pages > 2, before) == (0, True, None), "the search ends, a few rows at a time"
 
 
 @pytest.mark.parametrize("tenant", ["default", "*"])
-def test_queues_and_workers_alone_are_as_the_pulse_has_them(store: Store, tenant: str) -> None:
+def test_worker_standings_equal_the_statistics(store: Store, tenant: str) -> None:
     put(store, spec(queue="mail"), spec(queue="mail", run_at=LATER), spec(queue="other"))
     store.run(store.leases.open("host-1", 30.0, "*", "crew", ["mail.send"], ["mail"], 4))
-    pulse, stands = store.run(store.health.statistics(tenant)), store.run(store.health.workers(tenant))
-    assert [(each.queue, each.waiting, each.scheduled) for each in stands.queues] == [("mail", 1, 1), ("other", 1, 0)]
-    assert [replace(each, oldest_age_s=None) for each in stands.queues] == [
-        replace(each, oldest_age_s=None) for each in pulse.queues
+    statistics, standings = store.run(store.health.statistics(tenant)), store.run(store.health.workers(tenant))
+    assert [(each.queue, each.waiting, each.scheduled) for each in standings.queues] == [
+        ("mail", 1, 1),
+        ("other", 1, 0),
     ]
-    assert (stands.workers, stands.capped) == (pulse.workers, pulse.capped)
+    assert [replace(each, oldest_age_s=None) for each in standings.queues] == [
+        replace(each, oldest_age_s=None) for each in statistics.queues
+    ]
+    assert (standings.workers, standings.capped) == (statistics.workers, statistics.capped)
 
 
-def test_a_queue_all_of_which_is_young_has_an_age_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those that are looked at first none is in it."""
+def test_young_queue_has_an_age(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the first rows read belongs to this queue."""
     monkeypatch.setattr(reads, "WALK", 2)
     forward(store)
     put(store, *(spec(queue="old") for _ in range(3)))
     forward(store, 60)
     put(store, spec(queue="young"), spec(queue="young", run_at=LATER))
     forward(store, 5)
-    found = queues(store, "default")
-    assert found["old"].oldest_age_s == pytest.approx(65, abs=1)
-    assert found["young"].oldest_age_s == pytest.approx(5, abs=1)
+    result = queues(store, "default")
+    assert result["old"].oldest_age_s == pytest.approx(65, abs=1)
+    assert result["young"].oldest_age_s == pytest.approx(5, abs=1)

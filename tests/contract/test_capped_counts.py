@@ -1,4 +1,4 @@
-"""How many jobs there are, as far as a page has to say; and where the ledger ends."""
+"""Capped counts of jobs for pages, lists without payloads, and the end of the ledger."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def test_counts_stop_at_the_cap(store: Store, monkeypatch: pytest.MonkeyPatch) -
     store.run(store.jobs.operate("cancel", ids[:2], None, "ada", "default"))
 
     def counted(most: int, **wanted: str) -> dict[str, int]:
-        found = store.run(store.jobs.capped_counts(JobFilter(tenant="default", **wanted), most))  # type: ignore[arg-type]
-        assert found.counts.keys() == set(State)
-        return {str(state): count for state, count in found.counts.items() if count}
+        result = store.run(store.jobs.capped_counts(JobFilter(tenant="default", **wanted), most))  # type: ignore[arg-type]
+        assert result.counts.keys() == set(State)
+        return {str(state): count for state, count in result.counts.items() if count}
 
     assert counted(10) == {"queued": 5, "cancelled": 2}
     assert counted(3) == {"queued": 3, "cancelled": 2}
@@ -29,11 +29,11 @@ def test_counts_stop_at_the_cap(store: Store, monkeypatch: pytest.MonkeyPatch) -
     assert counted(1, kind="mail") == {"queued": 1, "cancelled": 1}
     assert store.run(store.jobs.capped_counts(JobFilter(tenant="acme"), 10)).counts[State.QUEUED] == 0
     monkeypatch.setattr(job_reads, "WINDOW", 2)
-    looked = store.run(store.jobs.capped_counts(JobFilter(tenant="default", kind="mail"), 10))
-    assert (looked.of_newest, sum(looked.counts.values())) == (2, 2)
+    result = store.run(store.jobs.capped_counts(JobFilter(tenant="default", kind="mail"), 10))
+    assert (result.of_newest, sum(result.counts.values())) == (2, 2)
 
 
-def test_a_page_can_leave_the_payloads_out(store: Store) -> None:
+def test_job_list_can_omit_payloads(store: Store) -> None:
     put(store, spec(payload={"n": 1}))
     full, bare = (
         store.run(store.jobs.list(JobFilter(tenant="default", payloads=payloads))) for payloads in (True, False)
@@ -42,7 +42,7 @@ def test_a_page_can_leave_the_payloads_out(store: Store) -> None:
 
 
 @pytest.mark.req("DP-12")
-def test_after_the_end_of_the_ledger_comes_what_is_committed_later(store: Store) -> None:
+def test_end_cursor_reads_events_committed_later(store: Store) -> None:
     put(store, spec())
     end = store.run(store.ledger.end("default"))
     assert store.run(store.ledger.read(end, 10, "default")) == []
@@ -51,6 +51,6 @@ def test_after_the_end_of_the_ledger_comes_what_is_committed_later(store: Store)
 
 
 @pytest.mark.parametrize("cursor", ["x", "-1", "²", "1;x", "9" * 30, "1;2;3;4;5", "1;1:1:;2:2:;x", "a7"])
-def test_what_is_no_cursor_is_refused(store: Store, cursor: str) -> None:
+def test_invalid_cursor_is_refused(store: Store, cursor: str) -> None:
     with pytest.raises(InvalidInput):
         store.run(store.ledger.read(cursor, 10, "default"))

@@ -1,4 +1,4 @@
-"""Reads whose questions are sent together: one way there and back, bound to their tenant, and nothing left behind."""
+"""Pipelined reads: one round trip, bound to their tenant, and nothing left on the connection."""
 
 from __future__ import annotations
 
@@ -52,33 +52,33 @@ def _alone() -> Steps[Any]:
 ALONE = Flow(_alone, writes=False, single=True)
 
 
-def kept(store: PostgresStore) -> AsyncStoreConnection:
-    ((lane,),) = (lanes.values() for lanes in store._pools._loop_pools.values())
-    assert lane._kept is not None
-    return lane._kept
+def kept_connection(store: PostgresStore) -> AsyncStoreConnection:
+    ((pool,),) = (pools.values() for pools in store._pools._loop_pools.values())
+    assert pool._kept is not None
+    return pool._kept
 
 
 @pytest.mark.parametrize("noun", ["schedules", "jobs"])
-async def test_a_list_is_one_way_there_and_back(postgres_url: str, tmp_path: Path, noun: str) -> None:
+async def test_list_is_one_round_trip(postgres_url: str, tmp_path: Path, noun: str) -> None:
     app = App(postgres_url, name="counts")
     app.schedules.add("nightly", "@daily", kind="report")
     app.enqueue("report", {})
-    look = app.schedules.alist if noun == "schedules" else app.jobs.alist
+    list_rows = app.schedules.alist if noun == "schedules" else app.jobs.alist
     for _ in range(PREPARE_AFTER + 2):
-        assert len(await look()) == 1
+        assert len(await list_rows()) == 1
     store = app._store
     assert isinstance(store, PostgresStore)
-    with (tmp_path / "trace").open("w+") as told:
-        kept(store).pgconn.trace(told.fileno())
-        assert len(await look()) == 1
-        kept(store).pgconn.untrace()
-        told.seek(0)
-        said = told.read()
-    assert said.count("ReadyForQuery") == 1, said
+    with (tmp_path / "trace").open("w+") as trace:
+        kept_connection(store).pgconn.trace(trace.fileno())
+        assert len(await list_rows()) == 1
+        kept_connection(store).pgconn.untrace()
+        trace.seek(0)
+        messages = trace.read()
+    assert messages.count("ReadyForQuery") == 1, messages
     await store.aclose()
 
 
-async def test_each_is_bound_to_its_own_tenant_and_leaves_the_connection_bound_to_none(store: PostgresStore) -> None:
+async def test_each_read_is_bound_to_its_tenant_only(store: PostgresStore) -> None:
     ((free, backend),) = await store.arun(ALONE)
     assert not free
     for _ in range(2 * PREPARE_AFTER):
@@ -87,18 +87,16 @@ async def test_each_is_bound_to_its_own_tenant_and_leaves_the_connection_bound_t
     assert await store.arun(ALONE) == [(free or "", backend)]
 
 
-async def test_values_come_as_they_are_whatever_their_size(store: PostgresStore) -> None:
-    """The same text with values of other types is another statement to the server."""
+async def test_values_of_any_size_are_returned_unchanged(store: PostgresStore) -> None:
+    """The same text with values of other types is another statement for the server."""
     text = "select %(n)s::bigint, %(n)s::text, '100 %%' || %(word)s::text, %(none)s::text"
     for _ in range(2 * PREPARE_AFTER):
         for n in (1, 70_000, 2**40, None):
-            told = await store.arun(read("acme", text, n=n, word="a % b", none=None))
-            assert told == [(n, None if n is None else str(n), "100 %a % b", None)]
+            rows = await store.arun(read("acme", text, n=n, word="a % b", none=None))
+            assert rows == [(n, None if n is None else str(n), "100 %a % b", None)]
 
 
-async def test_more_texts_than_are_prepared_are_answered_all_the_same(
-    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_more_texts_than_prepared_statements(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "MOST_PREPARED", 3)
     monkeypatch.setattr(pipeline, "MOST_KNOWN", 5)
     for n in [number for _ in range(PREPARE_AFTER + 3) for number in range(9)]:
@@ -111,7 +109,7 @@ async def test_more_texts_than_are_prepared_are_answered_all_the_same(
     assert count <= 3
 
 
-async def test_what_fails_is_told_and_the_next_reads_its_own_answer(store: PostgresStore) -> None:
+async def test_failed_read_raises_and_the_next_one_works(store: PostgresStore) -> None:
     ((_, backend),) = await store.arun(ALONE)
     for n in range(PREPARE_AFTER + 3):
         with pytest.raises(InvalidInput, match="division by zero"):
@@ -126,8 +124,8 @@ def _undone() -> Steps[None]:
     yield Statement("select 1 / 0")
 
 
-async def test_after_a_transaction_was_rolled_back_there_is_nothing_prepared(store: PostgresStore) -> None:
-    """By the driver, which then deallocates all that is prepared on its connection, if it has prepared anything."""
+async def test_rollback_discards_prepared_statements(store: PostgresStore) -> None:
+    """The driver rolls back, and then deallocates all prepared statements of its connection, if it has prepared any."""
     for _ in range(PREPARE_AFTER + 3):
         await store.arun(ALONE)
         await asyncio.to_thread(store.run, ALONE)
@@ -138,45 +136,43 @@ async def test_after_a_transaction_was_rolled_back_there_is_nothing_prepared(sto
     with pytest.raises(InvalidInput):
         await asyncio.to_thread(store.run, Flow(_undone))
     for _ in range(2):
-        await store.arun(ALONE)  # it is the next statement of its own that the driver does it with
+        await store.arun(ALONE)  # the driver deallocates with its next statement
         await asyncio.to_thread(store.run, ALONE)
         assert await store.arun(read("acme", "select %(n)s::int", n=8)) == [(8,)]
         assert await asyncio.to_thread(store.run, read("acme", "select %(n)s::int", n=8)) == [(8,)]
 
 
-async def test_whoever_breaks_off_leaves_no_answer_for_the_next(store: PostgresStore) -> None:
+async def test_cancelled_read_leaves_no_result_for_the_next(store: PostgresStore) -> None:
     await store.arun(ALONE)
-    broken_off = asyncio.create_task(store.arun(read("acme", "select 'not for you', pg_sleep(60)")))
+    cancelled = asyncio.create_task(store.arun(read("acme", "select 'not for you', pg_sleep(60)")))
     with psycopg.connect(store.url, autocommit=True) as other:
         asleep = "select 1 from pg_stat_activity where query like 'select ''not for you''%' and state = 'active'"
         await asyncio.to_thread(until, lambda: other.execute(asleep).fetchall(), "it sleeps")
-        broken_off.cancel()
-        await asyncio.gather(broken_off, return_exceptions=True)
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
         async with asyncio.timeout(20):
             assert [row[0] for row in await store.arun(read("beta", BOUND))] == ["beta"]
-        await asyncio.to_thread(until, lambda: not other.execute(asleep).fetchall(), "nobody sleeps")
+        await asyncio.to_thread(until, lambda: not other.execute(asleep).fetchall(), "the query has ended")
 
 
-def test_a_connection_that_is_left_in_the_middle_is_nobodys_any_more(postgres_url: str) -> None:
+def test_abandoned_read_closes_its_connection(postgres_url: str) -> None:
     with StoreConnection.connect(postgres_url, autocommit=True) as connection:
-        asked = connection._pipelined_reads.fetch([Statement("select 'not for you', pg_sleep(0.1)")])
-        next(asked)
-        asked.close()
+        fetching = connection._pipelined_reads.fetch([Statement("select 'not for you', pg_sleep(0.1)")])
+        next(fetching)
+        fetching.close()
         assert connection.closed
 
 
-async def test_without_batches_it_is_four_questions_and_the_same_answer(
-    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Behind a pooler, and with a library that is older."""
+async def test_reads_without_pipelining_return_the_same(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a pooler, or with an older client library."""
     monkeypatch.setattr(connections, "BATCHES", False)
     assert [row[0] for row in await store.arun(read("beta", BOUND))] == ["beta"]
     (own, two), *_ = await store.arun(Flow(_several, writes=False))
     assert (own[0][0], two) == ("acme", [(2,)])
 
 
-def test_canary_reads_are_sent_together_unless_that_is_switched_off(postgres_url: str) -> None:
-    """Red with a psycopg whose generators have changed: then HOLDFAST_DISABLE=pipeline is the way out."""
+def test_canary_reads_are_pipelined_unless_disabled(postgres_url: str) -> None:
+    """Fails with a psycopg whose generators have changed: then HOLDFAST_DISABLE=pipeline is the workaround."""
     program = (
         "from holdfast import App; from holdfast.stores.postgres import connections;"
         f"app = App({postgres_url!r}); print(connections.BATCHES, app._store.run(app._store.limits.list('acme')))"
@@ -192,7 +188,7 @@ def test_canary_reads_are_sent_together_unless_that_is_switched_off(postgres_url
         assert done.stdout.strip() == expected, done.stderr
 
 
-async def test_a_connection_that_is_cut_in_the_middle_is_replaced(store: PostgresStore) -> None:
+async def test_connection_lost_during_a_read_is_replaced(store: PostgresStore) -> None:
     ((_, backend),) = await store.arun(ALONE)
     text = "select pg_backend_pid(), case when pg_backend_pid() = %(first)s::int then pg_sleep(60)::text end"
     waits = asyncio.create_task(store.arun(read("acme", text, first=backend)))
@@ -205,8 +201,8 @@ async def test_a_connection_that_is_cut_in_the_middle_is_replaced(store: Postgre
     assert second != backend
 
 
-def _leaves() -> Steps[Any]:
-    """Something that is no read of ours, and counts on the transaction that it is in."""
+def _mixed() -> Steps[Any]:
+    """A flow with a statement that is not a marked read and depends on its transaction."""
     first = yield from reading("acme", BOUND)
     yield Statement("select set_config('holdfast.tenant', 'other', true)")
     second = yield Statement(BOUND)
@@ -214,24 +210,24 @@ def _leaves() -> Steps[Any]:
     return [rows[0][0] for rows in (first, second, third)]
 
 
-async def test_what_is_no_read_of_ours_has_its_transaction(store: PostgresStore) -> None:
-    assert await store.arun(Flow(_leaves, writes=False)) == ["acme", "other", "acme"]
-    assert await asyncio.to_thread(store.run, Flow(_leaves, writes=False)) == ["acme", "other", "acme"]
+async def test_unmarked_statements_keep_their_transaction(store: PostgresStore) -> None:
+    assert await store.arun(Flow(_mixed, writes=False)) == ["acme", "other", "acme"]
+    assert await asyncio.to_thread(store.run, Flow(_mixed, writes=False)) == ["acme", "other", "acme"]
 
 
 def _several() -> Steps[Any]:
     inner = read_together(reading("acme", BOUND), reading("acme", "select 2"))
-    others = (reading("beta", BOUND), _leaves(), reading("acme", "select 3"))
+    others = (reading("beta", BOUND), _mixed(), reading("acme", "select 3"))
     return (yield from read_together(inner, *others))
 
 
-async def test_side_by_side_each_gets_its_own_answer_under_its_own_tenant(store: PostgresStore) -> None:
-    for told in (
+async def test_combined_reads_each_use_their_tenant(store: PostgresStore) -> None:
+    for results in (
         await store.arun(Flow(_several, writes=False)),
-        await store.arun(Flow(_several)),  # one that writes is a transaction, as ever
+        await store.arun(Flow(_several)),  # a writing flow is always a transaction
         await asyncio.to_thread(store.run, Flow(_several, writes=False)),
         await asyncio.to_thread(store.run, Flow(_several)),
     ):
-        (own, two), theirs, left, three = told
+        (own, two), theirs, left, three = results
         assert (own[0][0], two, theirs[0][0], three) == ("acme", [(2,)], "beta", [(3,)])
         assert left == ["acme", "other", "acme"]

@@ -1,4 +1,4 @@
-"""The same roles through the port: every operation tried by each, and by programs that were granted one (DP-17)."""
+"""The roles through the port: every operation, called by each role and by logins that were granted one (DP-17)."""
 
 from __future__ import annotations
 
@@ -237,8 +237,8 @@ ALLOWED = {
 
 
 @dataclass
-class Place:
-    """A database with a little in it, the owner's store, and the names of what is there."""
+class Database:
+    """A database with some rows, the owner's store, and the ids of the rows."""
 
     url: str
     owner: Store
@@ -246,7 +246,7 @@ class Place:
 
 
 def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
-    """A little of everything in the tenant `default`: the ids by which it is called."""
+    """Create some rows of everything in the tenant `default`; returns their ids."""
     ids = {state.value: bring(owner, by_hand, state).id for state in (State.QUEUED, State.DEAD_LETTER)}
     ids["bulk"] = new_id()
     ids["lease"], ids["other"] = open_lease(owner, ttl=1000), open_lease(owner, ttl=1000)
@@ -266,28 +266,28 @@ def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
 
 
 @pytest.fixture
-def place(owned_databases: OwnedDatabases) -> Iterator[Place]:
+def database(owned_databases: OwnedDatabases) -> Iterator[Database]:
     with owned_databases.fresh() as url, closing(open_store(as_role(url, owned_databases.owner))) as owner:
         with closing(PostgresByHand(owner.url)) as by_hand:
             ids = furnish(owner, by_hand)
-        yield Place(url, owner, ids)
+        yield Database(url, owner, ids)
         check_ledger(owner)
 
 
-def with_no_index(store: Store, tenant: str) -> None:
+def search_without_index(store: Store, tenant: str) -> None:
     with suppress(InvalidInput):
         store.run(store.jobs.by_payload(["a"], "1", tenant, None, 1))
 
 
-def pin_nobody(store: Store) -> None:
+def pin_unknown_login(store: Store) -> None:
     with suppress(NotFound):
-        store.run(store.tenants.pin("nobody at all", "a", "ada"))
+        store.run(store.tenants.pin("unknown login", "a", "ada"))
 
 
 def calls(
     store: Store, ids: dict[str, str], tenant: str = "default", scope: str = "*"
 ) -> dict[str, Callable[[], object]]:
-    """Every operation of the port, with arguments that the owner could use. `scope` is that of leases and duties."""
+    """Every operation of the port, with valid arguments. `scope` is the tenant of leases and maintenance tasks."""
     run = store.run
     job, lease = ids["in_progress"], ids["lease"]
     return {
@@ -483,12 +483,12 @@ def calls(
         "retention.find_orphans": lambda: run(store.retention.find_orphans([], tenant)),
         "approvals.token": lambda: run(store.approvals.token("h", tenant)),
         "tenants.set_fair": lambda: run(store.tenants.set_fair(["elsewhere"], "ada")),
-        "jobs.by_payload": lambda: with_no_index(store, tenant),
+        "jobs.by_payload": lambda: search_without_index(store, tenant),
         "jobs.payload_indexes": lambda: run(store.jobs.payload_indexes()),
         "jobs.fill_payload_index": lambda: run(store.jobs.fill_payload_index(["a"], None)),
         "jobs.remove_payload_index": lambda: run(store.jobs.remove_payload_index(["a"])),
-        "tenants.pin": lambda: pin_nobody(store),
-        "tenants.unpin": lambda: run(store.tenants.unpin("nobody at all", "ada")),
+        "tenants.pin": lambda: pin_unknown_login(store),
+        "tenants.unpin": lambda: run(store.tenants.unpin("unknown login", "ada")),
         "tenants.pins": lambda: run(store.tenants.pins()),
         "tenants.pinned": lambda: run(store.tenants.pinned()),
         "tenants.fair_queues": lambda: run(store.tenants.fair_queues()),
@@ -549,9 +549,9 @@ def calls(
 
 
 def _hourly(store: Store) -> Schedule:
-    found = store.run(store.schedules.get("hourly", "default"))
-    assert found is not None
-    return found
+    stored = store.run(store.schedules.get("hourly", "default"))
+    assert stored is not None
+    return stored
 
 
 def more(workflow: str) -> tuple[list[NodeSpec], list[EdgeSpec]]:
@@ -566,9 +566,9 @@ def outcome(call: Callable[[], object]) -> str:
     return "done"
 
 
-def test_the_list_of_verbs_is_complete(place: Place) -> None:
+def test_list_of_operations_is_complete(database: Database) -> None:
     public = operations() - {"jobs.operate"}
-    assert {*calls(place.owner, place.ids), "leases.settle"} - {
+    assert {*calls(database.owner, database.ids), "leases.settle"} - {
         "cancel",
         "redrive",
         "discard",
@@ -577,18 +577,18 @@ def test_the_list_of_verbs_is_complete(place: Place) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_every_verb_against_every_role(place: Place, role: str) -> None:
-    with closing(open_store(as_role(place.url, role))) as store:
-        answers = {name: outcome(call) for name, call in calls(store, place.ids).items()}
+def test_every_role_can_run_exactly_its_operations(database: Database, role: str) -> None:
+    with closing(open_store(as_role(database.url, role))) as store:
+        answers = {name: outcome(call) for name, call in calls(store, database.ids).items()}
     assert {name for name, answer in answers.items() if answer == "done"} == ALLOWED[role]
     assert set(answers.values()) == {"done", "not_allowed"}
 
 
 @pytest.mark.req("JF-1")
 @pytest.mark.parametrize("role", [VIEWER, PRODUCER, APPROVER])
-def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None:
-    job = place.ids["queued"]
-    with closing(open_store(as_role(place.url, role))) as store:
+def test_roles_without_access_to_every_tenant(database: Database, role: str) -> None:
+    job = database.ids["queued"]
+    with closing(open_store(as_role(database.url, role))) as store:
         run = store.run
         assert run(store.jobs.get(job, "default")) is not None
         calls: list[Flow[Any]] = [
@@ -611,58 +611,58 @@ def test_some_roles_cannot_ask_for_every_tenant(place: Place, role: str) -> None
             *(
                 store.steps.list(job, "*"),
                 store.approvals.list(ApprovalFilter(tenant="*")),
-                store.approvals.get(place.ids["approval"], "*"),
+                store.approvals.get(database.ids["approval"], "*"),
             ),
             *(
-                store.approvals.votes(place.ids["approval"], "*"),
-                store.approvals.decide(place.ids["approval"], ballot(), "*"),
+                store.approvals.votes(database.ids["approval"], "*"),
+                store.approvals.decide(database.ids["approval"], ballot(), "*"),
             ),
             *(
                 store.ledger.send(SendEvent(new_id(), "paid", "{}"), "ada", "*"),
-                store.approvals.token_hashes(place.ids["approval"], "*"),
+                store.approvals.token_hashes(database.ids["approval"], "*"),
             ),
         ]
         assert [outcome(partial(run, call)) for call in calls] == ["not_allowed"] * len(calls)
-    with closing(PostgresByHand(as_role(place.url, role), tenant="*")) as by_hand:
+    with closing(PostgresByHand(as_role(database.url, role), tenant="*")) as by_hand:
         assert by_hand.execute("select scope()") == [(None,)]
         assert by_hand.execute("select count(*) from job") == [(0,)]
         assert "may not act for every tenant" in (by_hand.refusal("select health('*')") or "")
 
 
 @pytest.mark.parametrize("role", [EXECUTOR, ADMIN])
-def test_some_roles_may_ask_for_every_tenant(place: Place, role: str) -> None:
-    put_one(place.owner, tenant="acme")
-    with closing(open_store(as_role(place.url, role))) as store:
+def test_roles_with_access_to_every_tenant(database: Database, role: str) -> None:
+    put_one(database.owner, tenant="acme")
+    with closing(open_store(as_role(database.url, role))) as store:
         assert sum(store.run(store.jobs.counts("*")).values()) == 8
         assert sum(store.run(store.jobs.counts("default")).values()) == 7
 
 
 @pytest.mark.req("DP-15")
-def test_who_executes_does_in_bulk_what_was_asked_for_and_nothing_else(place: Place) -> None:
-    """A worker may not redrive, but works off what an administrator has started: on the jobs that were asked for."""
-    wanted, other = place.ids["dead_letter"], bring_dead(place.owner, "other")
-    new = NewOperation(place.ids["bulk"], "redrive")
-    place.owner.run(
-        place.owner.operations.start(new, JobFilter(tenant="default", kind=job_kind(place)), "ada", "default")
+def test_executor_runs_started_bulk_operations_on_their_jobs_only(database: Database) -> None:
+    """A worker may not redrive, but runs a bulk operation that an administrator has started, on its jobs only."""
+    wanted, other = database.ids["dead_letter"], bring_dead(database.owner, "other")
+    new = NewOperation(database.ids["bulk"], "redrive")
+    database.owner.run(
+        database.owner.operations.start(new, JobFilter(tenant="default", kind=job_kind(database)), "ada", "default")
     )
     call = "select holdfast.do_operation(:op, :jobs, null, false, 'default')"
-    with closing(PostgresByHand(as_role(place.url, EXECUTOR), tenant="default")) as by_hand:
+    with closing(PostgresByHand(as_role(database.url, EXECUTOR), tenant="default")) as by_hand:
         by_hand.execute(call, {"op": new.id, "jobs": [other]})
-    assert state_of(place.owner, other) is State.DEAD_LETTER
-    with closing(open_store(as_role(place.url, EXECUTOR))) as store:
+    assert state_of(database.owner, other) is State.DEAD_LETTER
+    with closing(open_store(as_role(database.url, EXECUTOR))) as store:
         assert store.run(store.operations.work()) == 1
-    assert (state_of(place.owner, wanted), state_of(place.owner, other)) == (State.QUEUED, State.DEAD_LETTER)
-    found = place.owner.run(place.owner.operations.get(new.id, "default"))
-    assert found is not None
-    assert (found.state, found.done, found.refusals) == ("done", 1, {"not_wanted": 1})
-    with closing(PostgresByHand(as_role(place.url, EXECUTOR), tenant="default")) as by_hand:
+    assert (state_of(database.owner, wanted), state_of(database.owner, other)) == (State.QUEUED, State.DEAD_LETTER)
+    result = database.owner.run(database.owner.operations.get(new.id, "default"))
+    assert result is not None
+    assert (result.state, result.done, result.refusals) == ("done", 1, {"not_wanted": 1})
+    with closing(PostgresByHand(as_role(database.url, EXECUTOR), tenant="default")) as by_hand:
         assert "no batch is due yet" in (by_hand.refusal(call, {"op": new.id, "jobs": [other]}) or "")
 
 
-def job_kind(place: Place) -> str:
-    found = place.owner.run(place.owner.jobs.get(place.ids["dead_letter"], "default"))
-    assert found is not None
-    return found.kind
+def job_kind(database: Database) -> str:
+    result = database.owner.run(database.owner.jobs.get(database.ids["dead_letter"], "default"))
+    assert result is not None
+    return result.kind
 
 
 def bring_dead(store: Store, kind: str) -> str:
@@ -673,42 +673,42 @@ def bring_dead(store: Store, kind: str) -> str:
 
 
 @pytest.mark.req("DP-20")
-def test_a_program_that_was_granted_a_role_has_just_that(place: Place) -> None:
-    """The way it is meant to be used: a login of one's own, a member of one of the roles."""
+def test_login_granted_a_role_has_just_its_rights(database: Database) -> None:
+    """The intended setup: a login for the program, as a member of one of the roles."""
     name = f"holdfast_app_{os.getpid()}"
-    with psycopg.connect(place.url, autocommit=True) as admin:
+    with psycopg.connect(database.url, autocommit=True) as admin:
         admin.execute(sql.SQL("create role {} nologin").format(sql.Identifier(name)))
         try:
             admin.execute(sql.SQL("grant holdfast_producer to {}").format(sql.Identifier(name)))
-            with closing(open_store(as_role(place.url, name))) as store:
+            with closing(open_store(as_role(database.url, name))) as store:
                 assert store.run(store.jobs.enqueue([spec()], "default"))[0].created
                 assert outcome(lambda: store.run(store.leases.open("w", 30, "default"))) == "not_allowed"
                 assert outcome(lambda: store.run(store.jobs.enqueue([spec()], "*"))) == "not_allowed"
             admin.execute(sql.SQL("grant holdfast_executor to {}").format(sql.Identifier(name)))
-            with closing(open_store(as_role(place.url, name))) as store:
+            with closing(open_store(as_role(database.url, name))) as store:
                 assert outcome(lambda: store.run(store.leases.open("w", 30, "*"))) == "done"
         finally:
             admin.execute(sql.SQL("drop role {}").format(sql.Identifier(name)))
 
 
 @pytest.mark.req("DP-11")
-def test_the_caller_signs_what_it_does_by_hand(place: Place) -> None:
-    with closing(PostgresByHand(as_role(place.url, ADMIN), tenant="default")) as by_hand:
-        by_hand.execute("select * from cancel(:job)", {"job": place.ids["queued"]})
-        rows = by_hand.execute("select actor from history(:job) where type = 'cancel'", {"job": place.ids["queued"]})
+def test_actor_of_sql_calls_is_the_caller(database: Database) -> None:
+    with closing(PostgresByHand(as_role(database.url, ADMIN), tenant="default")) as by_hand:
+        by_hand.execute("select * from cancel(:job)", {"job": database.ids["queued"]})
+        rows = by_hand.execute("select actor from history(:job) where type = 'cancel'", {"job": database.ids["queued"]})
     assert rows == [(ADMIN,)]
 
 
 @pytest.mark.req("JF-14")
-async def test_a_service_whose_role_may_not_says_so_once_and_leaves_the_duties_alone(
-    place: Place, caplog: pytest.LogCaptureFixture
+async def test_service_without_rights_logs_once_and_skips_maintenance(
+    database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with closing(App(as_role(place.url, VIEWER))) as app:
-        attending = BackgroundMaintenance(app, "*")
+    with closing(App(as_role(database.url, VIEWER))) as app:
+        maintenance = BackgroundMaintenance(app, "*")
         with caplog.at_level(logging.WARNING, "holdfast"):
-            attending.begin()
-            await auntil(lambda: "left to workers" in caplog.text, "it is said")
-            await attending.aclose()
+            maintenance.begin()
+            await auntil(lambda: "left to workers" in caplog.text, "it is logged")
+            await maintenance.aclose()
         await app._store.leave_loop()
-    said = [record.message for record in caplog.records if record.name.startswith("holdfast")]
-    assert ["left to workers" in each for each in said] == [True]
+    messages = [record.message for record in caplog.records if record.name.startswith("holdfast")]
+    assert ["left to workers" in each for each in messages] == [True]

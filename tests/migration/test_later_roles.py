@@ -11,9 +11,7 @@ from holdfast.features.postgres import PostgresStore
 
 @pytest.mark.slow
 @pytest.mark.req("DP-17", "DP-20")
-def test_a_role_created_later_makes_the_grants_pending(
-    empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_role_created_later_makes_the_grants_pending(empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(empty_postgres_url)
     assert isinstance(store, PostgresStore)
     monkeypatch.setattr("holdfast.stores.postgres.migrations.ROLES", ("holdfast_viewer",))

@@ -1,4 +1,4 @@
-"""From one release to the next: only what is new is applied, whole or not at all, also when the process is killed."""
+"""From one release to the next: only new migrations run, completely or not at all, also if the process is killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.features.assembly import Store, open_store
 from holdfast.stores.migrations import Plan, Script
 from holdfast.stores.sqlite.connections import database_path
 from tests.migration.catalogue import applied, catalogue
-from tests.migration.plans import MORE, plan_of, use, with_more
+from tests.migration.next_release import MORE, plan_of, use, with_more
 
 pytestmark = pytest.mark.req("DP-20", "SC-1")
 
@@ -32,7 +32,7 @@ SPEC = JobSpec(
     source_system="test",
 )
 
-# Each begins with what must not stay, and then takes its time.
+# Each script starts with a change that must not persist, and then takes time.
 SLOW = {
     "sqlite": MORE.sql
     + "select max(n) from (with recursive c (n) as (select 1 union all select n + 1 from c where n < 40000000)"
@@ -43,7 +43,7 @@ SLOW = {
 
 @pytest.fixture
 def store(empty_url: str) -> Iterator[Store]:
-    """A database of this release, with a job in it."""
+    """A database of this release, with one job."""
     with closing(open_store(empty_url)) as opened:
         opened.migrate()
         opened.run(opened.jobs.enqueue([SPEC], "default"))
@@ -56,7 +56,7 @@ def next_plan(store: Store) -> Plan:
 
 
 @pytest.mark.slow
-def test_only_what_is_new_is_applied(store: Store, next_plan: Plan, empty_url: str) -> None:
+def test_only_new_migrations_are_applied(store: Store, next_plan: Plan, empty_url: str) -> None:
     use(store, next_plan)
     assert store.schema().pending == ("9999_more", "code")
     status = store.migrate()
@@ -64,13 +64,11 @@ def test_only_what_is_new_is_applied(store: Store, next_plan: Plan, empty_url: s
     assert status.applied == (*(script.name for script in plan_of(store).migrations), "code")
     assert "more_by_n" in str(catalogue(empty_url))
     assert "everything" in str(catalogue(empty_url))
-    # The tables are the ones that were there: so is the job.
+    # The tables are not recreated: the job is still there.
     assert store.run(store.jobs.get(SPEC.id, "default")) is not None
 
 
-def test_a_fresh_database_is_like_one_that_came_all_the_way(
-    store: Store, next_plan: Plan, empty_url: str, other_url: str
-) -> None:
+def test_fresh_schema_equals_the_upgraded_schema(store: Store, next_plan: Plan, empty_url: str, other_url: str) -> None:
     use(store, next_plan)
     store.migrate()
     with closing(open_store(other_url)) as fresh:
@@ -81,7 +79,7 @@ def test_a_fresh_database_is_like_one_that_came_all_the_way(
 
 
 @pytest.mark.slow
-def test_the_release_before_does_not_migrate_what_is_newer(store: Store, next_plan: Plan, empty_url: str) -> None:
+def test_previous_release_does_not_migrate_a_newer_database(store: Store, next_plan: Plan, empty_url: str) -> None:
     today = plan_of(store)
     use(store, next_plan)
     store.migrate()
@@ -92,12 +90,12 @@ def test_the_release_before_does_not_migrate_what_is_newer(store: Store, next_pl
         store.migrate()
     assert refused.value.code == "schema_newer"
     assert catalogue(empty_url) == after
-    # A worker of the release before can still go on with it.
+    # A worker of the previous release can still use the database.
     assert store.run(store.jobs.get(SPEC.id, "default")) is not None
 
 
 @pytest.mark.slow
-def test_a_migration_that_fails_leaves_the_old_schema_whole(store: Store, empty_url: str) -> None:
+def test_failed_migration_leaves_the_old_schema(store: Store, empty_url: str) -> None:
     before, marks = catalogue(empty_url), applied(empty_url)
     broken = Script("9999_more", MORE.sql + "insert into nowhere values (1);\n")
     use(store, with_more(plan_of(store), broken))
@@ -110,18 +108,16 @@ def test_a_migration_that_fails_leaves_the_old_schema_whole(store: Store, empty_
 
 @pytest.mark.slow
 @pytest.mark.req("SC-19")
-def test_a_migration_killed_half_way_leaves_the_old_schema_whole(
-    store: Store, next_plan: Plan, empty_url: str, kind: str
-) -> None:
+def test_killed_migration_leaves_the_old_schema(store: Store, next_plan: Plan, empty_url: str, kind: str) -> None:
     before, marks = catalogue(empty_url), applied(empty_url)
     slow = SLOW["sqlite" if kind == "sqlite" else "postgres"]
-    command = [sys.executable, "-m", "tests.migration.plans", empty_url, slow]
+    command = [sys.executable, "-m", "tests.migration.next_release", empty_url, slow]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as migrating:
         wait_until_under_way(empty_url, migrating)
         migrating.kill()
     assert migrating.returncode == -9
     use(store, next_plan)
-    # Waits for the lock, should the server still be at the dead one's last statement.
+    # This waits for the lock if the server still runs the last statement of the killed process.
     assert store.schema().pending == ("9999_more", "code")
     assert catalogue(empty_url) == before
     assert applied(empty_url) == marks
@@ -134,7 +130,7 @@ def wait_until_under_way(url: str, migrating: subprocess.Popen[bytes]) -> None:
         if under_way(url):
             return
         time.sleep(0.01)
-    raise AssertionError("the migration was not seen at work")
+    raise AssertionError("the migration did not start")
 
 
 def under_way(url: str) -> bool:

@@ -1,5 +1,4 @@
-"""Those who wait and those who tell, those who decide and those who cancel, at the same moment: nothing is missed, and
-of several who end a question one does."""
+"""Waiting and sending, deciding and cancelling at the same time: no wake-up is lost, and one decision counts."""
 
 from __future__ import annotations
 
@@ -32,22 +31,22 @@ ROUNDS = 200
 
 
 def in_step(*sides: Sequence[Callable[[], object]]) -> list[list[Any]]:
-    """Each side in a thread of its own; the first calls of all begin together, then the second ones, and so on."""
+    """Run each side in its own thread; all first calls start together, then all second calls, and so on."""
     barrier = threading.Barrier(len(sides))
 
-    def play(calls: Sequence[Callable[[], object]]) -> list[Any]:
+    def run_side(calls: Sequence[Callable[[], object]]) -> list[Any]:
         answers = []
         try:
             for call in calls:
                 barrier.wait(timeout=60)
                 answers.append(call())
         except BaseException:
-            barrier.abort()  # the others do not wait for this one, and are not what went wrong
+            barrier.abort()  # the other threads stop waiting, and their BrokenBarrierError is not reported
             raise
         return answers
 
     with ThreadPoolExecutor(len(sides)) as pool:
-        futures = [pool.submit(play, calls) for calls in sides]
+        futures = [pool.submit(run_side, calls) for calls in sides]
         all_done(futures, timeout=120)
         failed = [error for each in futures if (error := each.exception(timeout=0)) is not None]
         for error in sorted(failed, key=lambda each: isinstance(each, threading.BrokenBarrierError)):
@@ -57,24 +56,24 @@ def in_step(*sides: Sequence[Callable[[], object]]) -> list[list[Any]]:
 
 @pytest.fixture
 def others(store: Store) -> Iterator[list[Store]]:
-    """Stores of other processes on the same database, as far as connections go."""
+    """Stores of other processes on the same database, as far as connections are concerned."""
     with ExitStack() as stack:
         yield [stack.enter_context(closing(open_store(store.url))) for _ in range(4)]
 
 
-def begun(store: Store, count: int, lease: str | None = None) -> list[Claim]:
+def started(store: Store, count: int, lease: str | None = None) -> list[Claim]:
     put(store, *(spec() for _ in range(count)))
     return claim(store, lease or open_lease(store, ttl=1000), count)
 
 
-# -- waiting and telling ---------------------------------------------------------------------------------------------
+# -- waiting and sending ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("operation", ["settle", "turn"])
+@pytest.mark.parametrize("operation", ["settle", "exchange"])
 def test_no_wake_up_is_lost(store: Store, others: list[Store], operation: str) -> None:
-    """A job lets go to wait in the very moment in which the event is sent: it hears of it before, or after."""
-    held = begun(store, ROUNDS)
+    """A job starts to wait at the moment the event is sent: one of the two must see the other."""
+    held = started(store, ROUNDS)
     lease = held[0].lease
     request = ClaimRequest(lease=lease, queues=("nothing here",), want=1)
 
@@ -82,7 +81,7 @@ def test_no_wake_up_is_lost(store: Store, others: list[Store], operation: str) -
         ended = [waits(each, f"paid-{n}", {"n": n})]
         return (
             others[0].run(others[0].leases.exchange(ended, request)).stale
-            if operation == "turn"
+            if operation == "exchange"
             else apply(others[0], lease, *ended)
         )
 
@@ -90,7 +89,7 @@ def test_no_wake_up_is_lost(store: Store, others: list[Store], operation: str) -
         [partial(wait, each, n) for n, each in enumerate(held)],
         [partial(send, others[1], f"paid-{n}", {"n": n}) for n in range(ROUNDS)],
     )
-    store.run(store.leases.promote())  # finds those where neither saw the other
+    store.run(store.leases.promote())  # wakes jobs where neither side saw the other
     asleep = [job.id for job in all_jobs(store) if job.state is not State.QUEUED]
     assert asleep == []
     assert all(steps(store, each.id)[0].value["data"] == {"n": n} for n, each in enumerate(held[:20]))
@@ -98,25 +97,25 @@ def test_no_wake_up_is_lost(store: Store, others: list[Store], operation: str) -
 
 
 @pytest.mark.slow
-def test_no_wake_up_of_many_is_lost(store: Store, others: list[Store]) -> None:
+def test_no_wake_up_of_a_batch_is_lost(store: Store, others: list[Store]) -> None:
     """Batches that wait for the same few names, in any order, while those are being sent."""
     lease = open_lease(store, ttl=1000)
-    batches = [begun(store, 40, lease) for _ in range(8)]
+    batches = [started(store, 40, lease) for _ in range(8)]
 
     def wait(one: Store, batch: list[Claim]) -> object:
         return apply(one, lease, *(waits(each, f"e{n % 5}") for n, each in enumerate(batch)))
 
-    def tell(one: Store, *names: str) -> object:
+    def send_all(one: Store, *names: str) -> object:
         return [send(one, name) for name in names]
 
     in_step(
         [partial(wait, others[0], batch) for batch in batches[:4]],
         [partial(wait, others[1], batch[::-1]) for batch in batches[4:]],
-        [partial(tell, others[2], "e0", "e1", "e2")] * 4,
-        [partial(tell, others[3], "e4", "e3", "e2", "e1", "e0")] * 4,
+        [partial(send_all, others[2], "e0", "e1", "e2")] * 4,
+        [partial(send_all, others[3], "e4", "e3", "e2", "e1", "e0")] * 4,
     )
     store.run(store.leases.promote())
-    # What began to wait after the last event of a name may wait; nobody else.
+    # Jobs that started to wait after the last event of a name may wait; no others.
     for job in all_jobs(store):
         (step,) = steps(store, job.id)
         assert (job.state is State.QUEUED) == step.over
@@ -125,8 +124,8 @@ def test_no_wake_up_of_many_is_lost(store: Store, others: list[Store]) -> None:
     assert {job.state for job in all_jobs(store)} == {State.QUEUED}
 
 
-def test_an_event_with_a_key_is_one_however_many_send_it(store: Store, others: list[Store]) -> None:
-    held = begun(store, 20)
+def test_concurrent_sends_with_one_key_make_one_event(store: Store, others: list[Store]) -> None:
+    held = started(store, 20)
     apply(store, held[0].lease, *(waits(each, f"paid-{n}") for n, each in enumerate(held)))
     sides = in_step(*([partial(send, one, f"paid-{n}", {}, key="k") for n in range(20)] for one in others))
     for answers in zip(*sides, strict=True):
@@ -134,9 +133,9 @@ def test_an_event_with_a_key_is_one_however_many_send_it(store: Store, others: l
         assert sorted((each.created, each.woke) for each in answers) == [(False, 0)] * 3 + [(True, 1)]
 
 
-def test_a_step_is_saved_under_the_fence_or_not_at_all(store: Store, others: list[Store]) -> None:
-    """While the job is being cancelled: whoever was told that it is kept finds it, and nobody else."""
-    held = begun(store, 60)
+def test_step_save_during_a_cancel_is_stored_or_refused(store: Store, others: list[Store]) -> None:
+    """While the job is being cancelled: a step is stored exactly if the save was acknowledged."""
+    held = started(store, 60)
     ids = [each.id for each in held]
     saved, _ = in_step(
         [partial(save, others[0], each, done(1)) for each in held],
@@ -150,12 +149,12 @@ def test_a_step_is_saved_under_the_fence_or_not_at_all(store: Store, others: lis
 
 
 @pytest.mark.slow
-def test_of_all_who_end_a_question_one_does(store: Store, others: list[Store]) -> None:
-    """Approve, deny, cancel, its own expiry and the deadline, on one approval after another."""
+def test_one_of_many_concurrent_decisions_counts(store: Store, others: list[Store]) -> None:
+    """Approve, deny, cancel, expiry and deadline, on one approval after another."""
     rounds = 60
     start = forward(store)
     hour = [start + timedelta(hours=n + 1) for n in range(rounds)]
-    # A third has no time of its own: there people have a chance.
+    # A third has no time limit, so that people can decide.
     put(store, *(spec(deadline_at=hour[n] if n % 3 == 1 else None) for n in range(rounds)))
     held = claim(store, open_lease(store, ttl=1e6), rounds)
     ids = {each.id: new_id() for each in held}
@@ -178,31 +177,31 @@ def test_of_all_who_end_a_question_one_does(store: Store, others: list[Store]) -
     )
     ends: Counter[str] = Counter()
     for n, each in enumerate(held):
-        told = {
+        acknowledged = {
             "approve": not yes[n].refused,
             "deny": not no[n].refused,
             "cancel": not stop[n].refused,
         }
         ways = [event.type for event in history(store, each.id)][3:]  # after enqueue, take, ask
-        # Whoever was told that it counts finds it in the ledger; a job that goes on may still be cancelled.
-        assert [operation for operation, counted in told.items() if counted and operation not in ways] == [], (
-            told,
+        # An acknowledged decision is in the ledger; a resumed job may still be cancelled.
+        assert [operation for operation, counted in acknowledged.items() if counted and operation not in ways] == [], (
+            acknowledged,
             ways,
         )
         assert ways[1:] in ([], ["cancel"], ["expire"]), ways
-        (found,) = approvals(store, state=None, job_id=each.id)
+        (result,) = approvals(store, state=None, job_id=each.id)
         states = {"approve": "approved", "deny": "denied", "cancel": "withdrawn"}
-        assert found.state == states.get(ways[0], found.state)
-        assert ways[0] != "expire" or found.state == ("withdrawn" if n % 3 == 1 else "expired")
-        assert len(votes(store, found.id)) == int(ways[0] in ("approve", "deny"))
+        assert result.state == states.get(ways[0], result.state)
+        assert ways[0] != "expire" or result.state == ("withdrawn" if n % 3 == 1 else "expired")
+        assert len(votes(store, result.id)) == int(ways[0] in ("approve", "deny"))
         ends[ways[0]] += 1
     print(ends)
     assert len(ends) >= 3
 
 
-def test_a_quorum_is_counted_once_each(store: Store, others: list[Store]) -> None:
-    """Four people at once where three are needed: three words, one decision."""
-    held = begun(store, 25)
+def test_concurrent_votes_reach_the_quorum_once(store: Store, others: list[Store]) -> None:
+    """Four concurrent votes where three are needed: three are counted, one decision is made."""
+    held = started(store, 25)
     ids = [new_id() for _ in held]
     apply(store, held[0].lease, *(asks(each, approval, quorum=3) for each, approval in zip(held, ids, strict=True)))
     sides = in_step(*([partial(approve, one, approval, f"p{n}") for approval in ids] for n, one in enumerate(others)))
@@ -214,8 +213,8 @@ def test_a_quorum_is_counted_once_each(store: Store, others: list[Store]) -> Non
 
 
 @pytest.mark.req("CX-6")
-def test_a_token_is_used_once_however_many_hold_it(store: Store, others: list[Store]) -> None:
-    held = begun(store, 25)
+def test_concurrent_uses_of_a_token_count_once(store: Store, others: list[Store]) -> None:
+    held = started(store, 25)
     ids = [new_id() for _ in held]
     apply(store, held[0].lease, *(asks(each, approval, quorum=9) for each, approval in zip(held, ids, strict=True)))
     for approval in ids:

@@ -1,6 +1,6 @@
-"""One job at a time by SQL alone, for psql and other languages (DP-2, DP-3): plain psycopg, nothing of ours.
+"""The SQL functions for one job, as psql and other languages call them (DP-2, DP-3), through plain psycopg.
 
-As an administrator of the queue (no superuser, no tenant set), and as a superuser on PostgreSQL 16.
+Once as an administrator of the queue (no superuser, no tenant set), once as a superuser on PostgreSQL 16.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Answer = dict[str, Any]
 
 
 class Shell:
-    """Somebody at a prompt, and the store to look behind the curtain with."""
+    """A SQL session, and the store to check the result."""
 
     def __init__(self, url: str, store: Store) -> None:
         self.store = store
@@ -67,7 +67,7 @@ def _shell(url: str, store: Store) -> Iterator[Shell]:
     check_ledger(store)
 
 
-def test_the_example_of_the_readme(shell: Shell) -> None:
+def test_readme_example(shell: Shell) -> None:
     queued = shell.ask("""select * from holdfast.enqueue('send_receipt', '{"to": "a@b.c"}')""")
     assert queued == {
         "id": queued["id"],
@@ -82,17 +82,17 @@ def test_the_example_of_the_readme(shell: Shell) -> None:
     assert (claimed["payload"], claimed["refused"]) == ({"to": "a@b.c"}, False)
     done = shell.ask("select * from holdfast.succeed(%s, %s, '[1, 2]')", claimed["id"], claimed["lease"])
     assert done == {"id": queued["id"], "state": "succeeded", "refused": False, "reason": None}
-    found = job(shell.store, str(queued["id"]))
-    assert (found.tenant, found.source_system) == ("default", "sql")
-    assert found.enqueued_by in ("holdfast_admin", "postgres")
-    kept = shell.store.run(shell.store.jobs.result(found.id, "default"))
+    stored = job(shell.store, str(queued["id"]))
+    assert (stored.tenant, stored.source_system) == ("default", "sql")
+    assert stored.enqueued_by in ("holdfast_admin", "postgres")
+    kept = shell.store.run(shell.store.jobs.result(stored.id, "default"))
     assert kept is not None
     assert kept.value == [1, 2]
-    assert [event.actor for event in history(shell.store, found.id)][1:] == ["my-worker", "my-worker"]
+    assert [event.actor for event in history(shell.store, stored.id)][1:] == ["my-worker", "my-worker"]
 
 
 @pytest.mark.req("DP-5", "DP-10")
-def test_a_refusal_to_enqueue_is_an_answer(shell: Shell) -> None:
+def test_refused_enqueue_returns_a_reason(shell: Shell) -> None:
     first = shell.ask("select * from holdfast.enqueue('k', '{\"a\": 1}', key => 'x')")
     again = shell.ask("select * from holdfast.enqueue('k', '{\"a\":1}', key => 'x')")
     assert (again["id"], again["created"], again["refused"]) == (first["id"], False, False)
@@ -103,7 +103,7 @@ def test_a_refusal_to_enqueue_is_an_answer(shell: Shell) -> None:
     assert (orphan["id"], orphan["refused"], orphan["reason"]) == (None, True, "parent_not_found")
 
 
-def test_every_option_of_enqueue(shell: Shell) -> None:
+def test_enqueue_accepts_every_option(shell: Shell) -> None:
     parent = shell.enqueue()
     answer = shell.ask(
         "select * from holdfast.enqueue('k', '[1]', queue => 'q', priority => 7, run_at => '2031-01-02Z',"
@@ -112,15 +112,15 @@ def test_every_option_of_enqueue(shell: Shell) -> None:
         " source_system => 'billing', for_tenant => 'default')",
         parent,
     )
-    found = job(shell.store, str(answer["id"]))
-    assert (found.queue, found.priority, found.tags, found.agent) == ("q", 7, ("x", "y"), "a")
-    assert (found.max_attempts, found.backoff, found.payload) == (2, {"base": 5}, [1])
-    assert (found.enqueued_by, found.source_system, found.external_ref) == ("ada", "billing", "ext")
-    assert (found.parent_id, found.correlation_id) == (parent, parent)
-    assert str(found.due_at) == "2031-01-02 00:00:00+00:00"
+    stored = job(shell.store, str(answer["id"]))
+    assert (stored.queue, stored.priority, stored.tags, stored.agent) == ("q", 7, ("x", "y"), "a")
+    assert (stored.max_attempts, stored.backoff, stored.payload) == (2, {"base": 5}, [1])
+    assert (stored.enqueued_by, stored.source_system, stored.external_ref) == ("ada", "billing", "ext")
+    assert (stored.parent_id, stored.correlation_id) == (parent, parent)
+    assert str(stored.due_at) == "2031-01-02 00:00:00+00:00"
 
 
-def test_nothing_to_claim_is_an_answer_and_leaves_no_lease(shell: Shell) -> None:
+def test_empty_claim_returns_a_reason_and_no_lease(shell: Shell) -> None:
     answer = shell.claim()
     assert (answer["id"], answer["refused"], answer["reason"]) == (None, True, "nothing_to_do")
     shell.enqueue()
@@ -130,7 +130,7 @@ def test_nothing_to_claim_is_an_answer_and_leaves_no_lease(shell: Shell) -> None
 
 
 @pytest.mark.req("CX-9", "DP-22")
-def test_fail_tries_again_by_the_jobs_own_policy_until_it_is_buried(shell: Shell) -> None:
+def test_fail_retries_by_the_jobs_policy_until_dead_letter(shell: Shell) -> None:
     forward(shell.store)
     job_id = shell.ask(
         "select * from holdfast.enqueue('k', max_attempts => 3, backoff => %s)",
@@ -140,10 +140,10 @@ def test_fail_tries_again_by_the_jobs_own_policy_until_it_is_buried(shell: Shell
         claimed = shell.claim()
         failed = shell.ask("select * from holdfast.fail(%s, %s, 'oops', 'no luck')", job_id, claimed["lease"])
         assert (failed["state"], failed["refused"]) == ("retry_waiting", False)
-        found = job(shell.store, str(job_id))
+        stored = job(shell.store, str(job_id))
         now = shell.store.run(shell.store.clock.now())
-        assert found.due_at is not None
-        assert (found.retries, (found.due_at - now).total_seconds()) == (retry, seconds)
+        assert stored.due_at is not None
+        assert (stored.retries, (stored.due_at - now).total_seconds()) == (retry, seconds)
         forward(shell.store, seconds)
         assert shell.ask("select holdfast.promote_due() as n")["n"] == 1
     claimed = shell.claim()
@@ -153,7 +153,7 @@ def test_fail_tries_again_by_the_jobs_own_policy_until_it_is_buried(shell: Shell
 
 @pytest.mark.req("CX-9")
 @pytest.mark.parametrize("policy", ["[]", '"x"'])
-def test_a_backoff_that_is_no_object_is_refused(shell: Shell, policy: str) -> None:
+def test_backoff_must_be_an_object(shell: Shell, policy: str) -> None:
     answer = shell.ask("select * from holdfast.enqueue('k', backoff => %s)", policy)
     assert (answer["refused"], answer["reason"]) == (True, "broken_invariant")
     assert "backoff_object" in answer["detail"]
@@ -161,14 +161,14 @@ def test_a_backoff_that_is_no_object_is_refused(shell: Shell, policy: str) -> No
 
 @pytest.mark.req("CX-9")
 @pytest.mark.parametrize("policy", ['{"factor": 0}', '{"base": "x"}', '{"base": 1e300, "cap": 1e300}'])
-def test_a_backoff_that_makes_no_sense_keeps_no_job_from_failing(shell: Shell, policy: str) -> None:
+def test_invalid_backoff_does_not_prevent_a_failure(shell: Shell, policy: str) -> None:
     job_id = shell.ask("select * from holdfast.enqueue('k', backoff => %s)", policy)["id"]
     claimed = shell.claim()
     failed = shell.ask("select * from holdfast.fail(%s, %s, 'oops', 'no luck')", job_id, claimed["lease"])
     assert (failed["state"], failed["refused"]) == ("retry_waiting", False)
 
 
-def test_a_permanent_failure_is_buried_at_once(shell: Shell) -> None:
+def test_permanent_failure_becomes_a_dead_letter_at_once(shell: Shell) -> None:
     shell.enqueue()
     claimed = shell.claim()
     answer = shell.ask(
@@ -180,7 +180,7 @@ def test_a_permanent_failure_is_buried_at_once(shell: Shell) -> None:
 
 
 @pytest.mark.req("DP-7", "CX-8")
-def test_a_stale_or_foreign_lease_is_refused_by_every_verb(shell: Shell) -> None:
+def test_every_operation_refuses_a_stale_or_foreign_lease(shell: Shell) -> None:
     shell.enqueue()
     claimed = shell.claim()
     job_id, lease = claimed["id"], claimed["lease"]
@@ -204,7 +204,7 @@ def test_a_stale_or_foreign_lease_is_refused_by_every_verb(shell: Shell) -> None
     assert (missing["state"], missing["refused"], missing["reason"]) == (None, True, "not_found")
 
 
-def test_what_is_held_can_be_released(shell: Shell) -> None:
+def test_leased_job_can_be_released(shell: Shell) -> None:
     job_id = shell.enqueue()
     lease = shell.ask("select * from holdfast.open_lease('w')")["lease"]
     shell.ask("select * from holdfast.claim_many(%s, array['default'], 1, begin => false)", lease)
@@ -213,7 +213,7 @@ def test_what_is_held_can_be_released(shell: Shell) -> None:
 
 
 @pytest.mark.req("CX-11", "DP-15")
-def test_operators_by_hand(shell: Shell) -> None:
+def test_operator_functions(shell: Shell) -> None:
     job_id = shell.enqueue()
 
     def operate(call: str, *params: object) -> tuple[str | None, bool, str | None]:
@@ -246,7 +246,7 @@ def test_operators_by_hand(shell: Shell) -> None:
     assert (last.actor, last.meta) == ("ada", {"reason": "enough"})
 
 
-def test_reading_by_hand(shell: Shell) -> None:
+def test_read_functions(shell: Shell) -> None:
     first, second = shell.enqueue(), shell.enqueue()
     assert str(shell.ask("select * from holdfast.get_job(%s)", first)["id"]) == first
     assert str(shell.ask("select * from holdfast.list_jobs(want => 1)")["id"]) == second
@@ -258,7 +258,7 @@ def test_reading_by_hand(shell: Shell) -> None:
     assert (health["approvals_open"], health["oldest_approval_age_s"]) == (0, None)
 
 
-# -- refusals leave the caller's transaction as it was --------------------------------------------------------------
+# -- refusals keep the caller's transaction usable ------------------------------------------------------------------
 
 
 REFUSED = {
@@ -274,7 +274,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_a_refused_enqueue_leaves_the_callers_transaction_usable(shell: Shell, reason: str) -> None:
+def test_refused_enqueue_leaves_the_callers_transaction_usable(shell: Shell, reason: str) -> None:
     prepare, arguments = REFUSED[reason]
     shell.ask(prepare)
     call = f"select * from holdfast.enqueue('k'{', ' if arguments else ''}{arguments}"
@@ -283,7 +283,7 @@ def test_a_refused_enqueue_leaves_the_callers_transaction_usable(shell: Shell, r
         assert (refused["id"], refused["created"], refused["refused"], refused["reason"]) == (None, False, True, reason)
         assert refused["detail"]
         kept = shell.ask("select * from holdfast.enqueue('other', queue => 'free', for_tenant => 'elsewhere')")
-        assert kept["created"], "the transaction goes on"
+        assert kept["created"], "the transaction is still usable"
     assert job(shell.store, str(kept["id"]), tenant="elsewhere").state is State.QUEUED
     with pytest.raises(psycopg.Error) as raised:
         shell.ask(call + ", strict => true)")
@@ -291,14 +291,14 @@ def test_a_refused_enqueue_leaves_the_callers_transaction_usable(shell: Shell, r
     assert shell.ask("select holdfast.refusal_reason(%s) as reason", raised.value.sqlstate)["reason"] == reason
 
 
-def test_reasons_in_sql_are_the_codes_of_python(shell: Shell) -> None:
+def test_sql_reasons_are_the_codes_of_python(shell: Shell) -> None:
     for state, (_, code) in OURS.items():
-        found = shell.ask("select holdfast.refusal_reason(%s) as reason", state)["reason"]
-        assert found in (code, None), state
+        result = shell.ask("select holdfast.refusal_reason(%s) as reason", state)["reason"]
+        assert result in (code, None), state
 
 
 @pytest.mark.req("DP-6")
-def test_a_listed_executor_claims_by_sql_and_others_are_told(shell: Shell) -> None:
+def test_claim_is_refused_for_unregistered_executors(shell: Shell) -> None:
     shell.ask("select holdfast.add_executor('reports')")
     shell.enqueue()
     refused = shell.claim()
@@ -312,7 +312,7 @@ def test_a_listed_executor_claims_by_sql_and_others_are_told(shell: Shell) -> No
 
 
 @pytest.mark.req("DP-24")
-def test_references_causation_and_the_filters_of_list_jobs(shell: Shell) -> None:
+def test_list_jobs_filters_and_references(shell: Shell) -> None:
     made = shell.ask(
         "select * from holdfast.enqueue('report', queue => 'slow', tags => array['monthly'], correlation_id => 'c-1',"
         " causation_id => 'event-7', source_ref => 's3://in', target_ref => 's3://out', payload_ref => 's3://body')"
@@ -326,13 +326,13 @@ def test_references_causation_and_the_filters_of_list_jobs(shell: Shell) -> None
         *("created_from => %s", "created_until => %s"),
     ):
         times = [row["created_at"]] if "%s" in only else []
-        found = shell.connection.execute(f"select id from holdfast.list_jobs({only})", times).fetchall()
+        rows = shell.connection.execute(f"select id from holdfast.list_jobs({only})", times).fetchall()
         expected = {"created_from": 2, "created_until": 0}.get(only.split(" ")[0], 1)
-        assert len(found) == expected, only
+        assert len(rows) == expected, only
 
 
 @pytest.mark.req("DP-23", "DP-24")
-def test_enqueue_names_an_executor_and_claim_takes_only_its_jobs(shell: Shell) -> None:
+def test_claim_returns_jobs_of_its_executor_only(shell: Shell) -> None:
     made = shell.ask("select * from holdfast.enqueue('train', executor => 'gpu-1')")
     assert shell.ask("select * from holdfast.get_job(%s)", made["id"])["executor"] == "gpu-1"
     (listed,) = shell.connection.execute("select * from holdfast.list_jobs(for_executor => 'gpu-1')").fetchall()
@@ -346,7 +346,7 @@ def test_enqueue_names_an_executor_and_claim_takes_only_its_jobs(shell: Shell) -
 
 
 @pytest.mark.req("DP-26")
-def test_redrive_by_sql_takes_a_time(shell: Shell) -> None:
+def test_redrive_accepts_a_delay(shell: Shell) -> None:
     job_id = shell.enqueue()
     taken = shell.claim()
     shell.ask("select * from holdfast.fail(%s, %s, 'broken', 'it is', permanent => true)", job_id, taken["lease"])

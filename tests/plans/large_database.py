@@ -1,19 +1,20 @@
-"""A million finished jobs and a lively backlog, in seconds: rows go in behind the triggers' backs, indexes come last.
+"""A million finished jobs and a large backlog in seconds: rows are inserted without triggers, and indexed at the end.
 
-The numbers of the rows decide what they are, in bands, the same on both stores:
+The number of a row decides what it is, in bands, the same on both stores:
 
-    finished   1 … 1,000,000     succeeded; one in a hundred a dead letter
+    finished   1 … 1,000,000     succeeded; one in a hundred is a dead letter
     claimable  + 20,000          in three queues
-    future     + 20,000          not due for decades; one in ten held, of an agent that was disabled
-    due        + 500             their time has come
+    future     + 20,000          not due for decades; one in ten is held, because its agent is disabled
+    due        + 500             due now
     retrying   + 9,500           retry_waiting, not due
     late       + 500             queued, past their deadline
-    held       + 5,000           under 50 leases, five of which have lapsed; half of them begun
-    waiting    + 50,000          for an event, each for one of its own (`filling_people.py`)
-    asking     + 50,000          people; of one in a hundred the approval has expired
+    held       + 5,000           under 50 leases, of which five have lapsed; half of the jobs run
+    waiting    + 50,000          for an event, each for a different one, after a finished step
+    asking     + 50,000          for an approval; one in a hundred of them has expired
 
-The other leases, up to 20,000, are over: outside workers have one for each job.
-Nearly all belong to tenant `a`; one in a thousand to `b`. Each has one event, which leads straight to where it is.
+The other leases, up to 20,000, have ended: outside workers have one per job. There are also decided approvals, sent
+events, and 20,000 groups of dead letters, of which half have no open ones; all dead letters are in one group.
+Nearly all rows belong to tenant `a`, one in a thousand to `b`. Each job has one event, directly to its state.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ from pathlib import Path
 import psycopg
 
 from holdfast.features.assembly import open_store
-from tests.plans import filling_dead, filling_people
-from tests.plans.explained import leave_alone
+from tests.plans.query_plans import disable_autovacuum
 
 FINISHED = 1_000_000
 CLAIMABLE = FINISHED + 20_000
@@ -38,6 +38,8 @@ HELD = LATE + 5_000
 WAITING = HELD + 50_000
 ASKING = WAITING + 50_000
 LEASES = 20_000
+DECIDED = 50_000
+SENT = 20_000
 
 BIG = (
     "job",
@@ -68,7 +70,7 @@ STATE = f"""
          when n <= {WAITING} then 'retry_waiting' else 'waiting_for_approval' end
 """
 ERROR = f"case when n <= {FINISHED} and n % 100 = 1 then 'broken' end"
-# Years since 1970, turned into what a store keeps times in.
+# Years, which each store converts to its own type of time.
 DUE_YEAR = f"""
     case when n <= {CLAIMABLE} or n > {RETRYING} and n <= {HELD} or n > {WAITING} then null
          when n > {FUTURE} and n <= {DUE} then 2024 else 2100 end
@@ -78,11 +80,134 @@ DEADLINE_YEAR = f"""
 """
 UNTIL_YEAR = "case when n < 5 then 2024 else 2100 end"
 
+_POSTGRES_JOB = "(lpad(to_hex(1700000000000 + n), 12, '0') || '70008000' || lpad(to_hex(n), 12, '0'))::uuid"
+_POSTGRES_APPROVAL = "(lpad(to_hex(1700000000000 + n), 12, '0') || '70009000' || lpad(to_hex(n), 12, '0'))::uuid"
+_SQLITE_JOB = "printf('%08x-%04x-7000-8000-%012x', (1700000000000 + n) >> 16, (1700000000000 + n) & 0xffff, n)"
+_SQLITE_APPROVAL = "printf('%08x-%04x-7000-9000-%012x', (1700000000000 + n) >> 16, (1700000000000 + n) & 0xffff, n)"
+_TENANT = "case when n % 1000 = 0 then 'b' else 'a' end"
+
+
+def _waits_of_postgres() -> list[str]:
+    moment = "to_timestamp(1700000000 + n / 1000.0)"
+    approval = "insert into approval (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
+    request = f"{_POSTGRES_APPROVAL}, {_TENANT}, {_POSTGRES_JOB}, 1, 'release', 'May it?', 'ada', 'h', {moment}"
+    return [
+        f"""
+        insert into step (job_id, n, tenant, name, kind, value, attempt, started_at, ended_at)
+        select {_POSTGRES_JOB}, 1, {_TENANT}, 'charge', 'step', '1', 1, {moment}, {moment}
+          from generate_series({HELD + 1}, {WAITING}) n
+        """,
+        f"""
+        insert into step (job_id, n, tenant, name, kind, attempt, started_at, wake_at, shape, wanted)
+        select {_POSTGRES_JOB}, 2, {_TENANT}, 'paid', 'event', 1, {moment}, make_timestamptz(2100, 1, 1, 0, 0, 0),
+               '["order"]', '{{"order": ' || n || '}}'
+          from generate_series({HELD + 1}, {WAITING}) n
+        """,
+        f"""
+        insert into step (job_id, n, tenant, name, kind, attempt, started_at)
+        select {_POSTGRES_JOB}, 1, {_TENANT}, 'release', 'approval', 1, {moment}
+          from generate_series({WAITING + 1}, {ASKING}) n
+        """,
+        f"""
+        {approval}, expires_in, expires_at)
+        select {request}, '1 day', make_timestamptz(case when n % 100 = 0 then 2024 else 2100 end, 1, 1, 0, 0, 0)
+          from generate_series({WAITING + 1}, {ASKING}) n
+        """,
+        f"""
+        {approval}, state, decided_at)
+        select {request}, 'approved', {moment} from generate_series(1, {DECIDED}) n
+        """,
+        f"""
+        insert into vote (approval_id, tenant, person, verdict, how, at)
+        select {_POSTGRES_APPROVAL}, {_TENANT}, 'bob', 'approve', 'test', {moment} from generate_series(1, {DECIDED}) n
+        """,
+        f"""
+        insert into app_event (id, tenant, name, data, sent_by, sent_at)
+        select {_POSTGRES_APPROVAL}, {_TENANT}, 'sent', json_build_object('order', n), 'till',
+               to_timestamp(1700000000 + n / 100.0)
+          from generate_series(1, {SENT}) n
+        """,
+    ]
+
+
+def _waits_of_sqlite() -> list[str]:
+    moment = "1700000000000000 + n * 1000"
+    approval = "insert into approval (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
+    request = f"{_SQLITE_APPROVAL}, {_TENANT}, {_SQLITE_JOB}, 1, 'release', 'May it?', 'ada', 'h', {moment}"
+    return [
+        f"""
+        insert into step (job_id, n, tenant, name, kind, value, attempt, started_at, ended_at)
+        select {_SQLITE_JOB}, 1, {_TENANT}, 'charge', 'step', '1', 1, {moment}, {moment}
+          from job where n > {HELD} and n <= {WAITING}
+        """,
+        f"""
+        insert into step (job_id, n, tenant, name, kind, attempt, started_at, wake_at, shape, wanted)
+        select {_SQLITE_JOB}, 2, {_TENANT}, 'paid', 'event', 1, {moment}, (2100 - 1970) * 31557600000000,
+               '["order"]', '{{"order":' || n || '}}'
+          from job where n > {HELD} and n <= {WAITING}
+        """,
+        f"""
+        insert into step (job_id, n, tenant, name, kind, attempt, started_at)
+        select {_SQLITE_JOB}, 1, {_TENANT}, 'release', 'approval', 1, {moment}
+          from job where n > {WAITING} and n <= {ASKING}
+        """,
+        f"""
+        {approval}, expires_in, expires_at)
+        select {request}, 86400000000, (case when n % 100 = 0 then 2024 else 2100 end - 1970) * 31557600000000
+          from job where n > {WAITING} and n <= {ASKING}
+        """,
+        f"{approval}, state, decided_at) select {request}, 'approved', {moment} from job where n <= {DECIDED}",
+        f"""
+        insert into vote (approval_id, tenant, person, verdict, how, at)
+        select {_SQLITE_APPROVAL}, {_TENANT}, 'bob', 'approve', 'test', {moment} from job where n <= {DECIDED}
+        """,
+        f"""
+        insert into app_event (id, tenant, name, data, sent_by, sent_at)
+        select {_SQLITE_APPROVAL}, {_TENANT}, 'sent', json_object('order', n), 'till', 1700000000000000 + n * 10000
+          from job where n <= {SENT}
+        """,
+    ]
+
+
+GROUPS = 20_000
+LARGEST = "largest"
+_LETTERS = "insert into dead_letter (job_id, tenant, fingerprint, kind, queue, buried_at)"
+_GROUP = (
+    "insert into dead_letter_group (tenant, fingerprint, kind, error_code, error_message, sample_job, first_at,"
+    " last_at, times, open, last_job)"
+)
+_SAMPLE = "00000000-0000-7000-8000-000000000000"
+
+
+def _dead_letters(time: str, numbers: str, minimum: str, sample: str) -> tuple[str, ...]:
+    return (
+        f"{_LETTERS} select id, tenant, '{LARGEST}', kind, queue, finished_at from job_state"
+        " where state = 'dead_letter'",
+        f"{_GROUP} select tenant, '{LARGEST}', 'kind-1', 'broken', 'broken', {minimum}, min(buried_at), max(buried_at),"
+        f" count(*), count(*), {minimum} from dead_letter group by tenant",
+        f"{_GROUP} {numbers} select 'a', 'g-' || n, 'kind-' || (n % 20), 'broken', 'broken in ' || n, {sample}, {time},"
+        f" {time}, 9, (n % 2) * (n % 7), {sample} from numbers",
+    )
+
+
+DEAD_ON_POSTGRES = _dead_letters(
+    "to_timestamp(1700000000 + n)",
+    f"with numbers (n) as (select generate_series(1, {GROUPS}))",
+    "min(job_id::text)::uuid",
+    f"uuid '{_SAMPLE}'",
+)
+DEAD_ON_SQLITE = _dead_letters(
+    "1700000000000000 + n * 1000000",
+    f"with recursive numbers (n) as (select 1 union all select n + 1 from numbers where n < {GROUPS})",
+    "min(job_id)",
+    f"'{_SAMPLE}'",
+)
+
 POSTGRES = (
     f"""
     insert into job (id, tenant, kind, queue, payload, priority, deadline_at, tags, agent, correlation_id,
                      enqueued_by, source_system, created_at)
-    select (lpad(to_hex(1700000000000 + n), 12, '0') || '70008000' || lpad(to_hex(n), 12, '0'))::uuid,
+    select {_POSTGRES_JOB},
            tenant, kind, queue, '{{}}', priority, make_timestamptz({DEADLINE_YEAR}, 1, 1, 0, 0, 0),
            case when n % 10009 = 0 then array['rare', 'common'] when n % 5 = 0 then array['common'] else '{{}}' end,
            agent, correlation_id, 'filler', 'tests', to_timestamp(1700000000 + n / 1000.0)
@@ -91,12 +216,12 @@ POSTGRES = (
     f"""
     insert into job_state (id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes, attempt,
                            due_at, deadline_at, lease, approval_id, finished_at, error_code, error_message, agent, note)
-    select (lpad(to_hex(1700000000000 + n), 12, '0') || '70008000' || lpad(to_hex(n), 12, '0'))::uuid,
+    select {_POSTGRES_JOB},
            tenant, kind, queue, ({STATE})::state, priority, n * 100, 4, 3, 1,
            make_timestamptz({DUE_YEAR}, 1, 1, 0, 0, 0), make_timestamptz({DEADLINE_YEAR}, 1, 1, 0, 0, 0),
            case when n > {LATE} and n <= {HELD}
                 then ('00000000-0000-0000-0000-' || lpad((n % 50)::text, 12, '0'))::uuid end,
-           case when n > {WAITING} then {filling_people.POSTGRES_APPROVAL} end,
+           case when n > {WAITING} then {_POSTGRES_APPROVAL} end,
            case when n <= {FINISHED} then to_timestamp(1700000000 + n / 1000.0) end, {ERROR}, {ERROR}, agent,
            case when {HELD_BACK} then '{{"held": "agent_disabled"}}'::jsonb end
       from (select n, {FACTS} from generate_series(1, {ASKING}) n) f
@@ -114,11 +239,10 @@ POSTGRES = (
       from generate_series(0, {LEASES}) n
     """,
     f"select setval('position_seq', {ASKING})",
-    *filling_people.postgres(HELD, WAITING, ASKING),
-    *filling_dead.POSTGRES,
+    *_waits_of_postgres(),
+    *DEAD_ON_POSTGRES,
 )
 
-_ID = "printf('%08x-%04x-7000-8000-%012x', (1700000000000 + n) >> 16, (1700000000000 + n) & 0xffff, n)"
 _NUMBERS = f"with recursive numbers (n) as (select 1 union all select n + 1 from numbers where n < {ASKING})"
 _FACTS = f"(select n, {FACTS} from numbers)"
 
@@ -132,7 +256,7 @@ SQLITE = (
     insert into job (n, id, tenant, kind, queue, payload, priority, deadline_at, tags, agent, correlation_id,
                      enqueued_by, source_system, created_at)
     {_NUMBERS}
-    select n, {_ID}, tenant, kind, queue, '{{}}', priority, {_micros(DEADLINE_YEAR)},
+    select n, {_SQLITE_JOB}, tenant, kind, queue, '{{}}', priority, {_micros(DEADLINE_YEAR)},
            case when n % 10009 = 0 then '["rare", "common"]' when n % 5 = 0 then '["common"]' else '[]' end,
            agent, correlation_id, 'filler', 'tests', 1700000000000000 + n * 1000
       from {_FACTS}
@@ -148,7 +272,7 @@ SQLITE = (
     select n, id, tenant, kind, queue, {STATE}, priority, n * 100, 4, 3, 1,
            {_micros(DUE_YEAR)}, deadline_at,
            case when n > {LATE} and n <= {HELD} then printf('00000000-0000-0000-0000-%012d', n % 50) end,
-           case when n > {WAITING} then {filling_people.SQLITE_APPROVAL} end,
+           case when n > {WAITING} then {_SQLITE_APPROVAL} end,
            case when n <= {FINISHED} then created_at end, {ERROR}, {ERROR}, agent,
            case when {HELD_BACK} then '{{"held": "agent_disabled"}}' end
       from job
@@ -164,19 +288,19 @@ SQLITE = (
            case when n >= 50 then 0 end, case when n >= 50 then 'settled' end, case when n >= 50 then 0 end
       from numbers
     """,
-    *filling_people.sqlite(HELD, WAITING, ASKING),
-    *filling_dead.SQLITE,
+    *_waits_of_sqlite(),
+    *DEAD_ON_SQLITE,
 )
 
 
 def fill_postgres(url: str) -> None:
-    """As a superuser; the schema must be there."""
+    """Fill a migrated database, as a superuser."""
     with psycopg.connect(url, autocommit=True) as connection:
 
         def run(statement: str) -> None:
             connection.execute(statement.encode())
 
-        leave_alone(connection)
+        disable_autovacuum(connection)
         run("set search_path = holdfast")
         run("set session_replication_role = replica")  # no triggers
         run("set maintenance_work_mem = '256MB'")
@@ -196,17 +320,17 @@ def fill_postgres(url: str) -> None:
             run(f"drop index {name}")
         for statement in POSTGRES:
             run(statement)
-        run("update dispatch set fair_auto = false")  # or the first promotion would build the index over tenants
+        run("update dispatch set fair_auto = false")  # otherwise the first promotion would build the index over tenants
         for table, name, definition in keys:
             run(f"alter table {table} add constraint {name} {definition}")
         for _, definition in indexes:
-            run(definition.replace(" ON ONLY ", " ON "))  # of the partitions as well
+            run(definition.replace(" ON ONLY ", " ON "))  # also on the partitions
         for table in (*BIG, "lease"):
             run(f"vacuum (analyze) {table}")
 
 
 def fill_sqlite(path: Path) -> None:
-    """The file must not be there yet."""
+    """Create and fill a new file."""
     url = f"sqlite:///{path}"
     with closing(open_store(url)) as store:
         store.migrate()
@@ -215,16 +339,16 @@ def fill_sqlite(path: Path) -> None:
         connection.execute("pragma synchronous = off")
         connection.execute("pragma cache_size = -400000")
         connection.execute("pragma ignore_check_constraints = on")
-        made = connection.execute(
+        dropped = connection.execute(
             "select type, name, sql from sqlite_schema where type in ('trigger', 'index') and sql is not null"
         ).fetchall()
         connection.execute("begin exclusive")
-        for kind, name, _ in made:
+        for kind, name, _ in dropped:
             connection.execute(f"drop {kind} {name}")
         for statement in SQLITE:
             connection.execute(statement)
         connection.execute("update dispatch set fair_auto = 0")
-        # First the indexes, which come first in the list; the triggers are as they were.
-        for _, _, definition in sorted(made):
+        # Sorted by type: indexes first, then the triggers.
+        for _, _, definition in sorted(dropped):
             connection.execute(definition)
         connection.execute("commit")

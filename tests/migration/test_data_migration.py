@@ -1,4 +1,4 @@
-"""The next migration changes rows too: of every tenant, also for an owner that row-level security binds."""
+"""A migration can update rows of every tenant, also as an owner under row-level security."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psycopg import sql
 from holdfast.features.assembly import open_store
 from holdfast.stores.migrations import Script
 from tests.migration.catalogue import applied
-from tests.migration.plans import plan_of, use, with_more
+from tests.migration.next_release import plan_of, use, with_more
 from tests.support.by_hand import open_by_hand
 from tests.support.owners import as_role, ensure_roles
 
@@ -27,7 +27,7 @@ CONSUMER = "insert into consumer (tenant, name, cursor, updated_at) values (:ten
 
 @pytest.fixture
 def url(empty_url: str, kind: str) -> Iterator[str]:
-    """As a role that is bound by row-level security, where the store has it."""
+    """An empty database; on PostgreSQL as a role under row-level security."""
     if kind == "sqlite":
         yield empty_url
         return
@@ -40,7 +40,7 @@ def url(empty_url: str, kind: str) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_the_next_migration_updates_rows_of_every_tenant(url: str, kind: str) -> None:
+def test_migration_updates_rows_of_every_tenant(url: str, kind: str) -> None:
     lite = kind == "sqlite"
     bind, unbind = (
         ("", "")

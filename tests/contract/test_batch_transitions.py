@@ -1,6 +1,6 @@
-"""Statements that take or settle many jobs at once, all but one of them as nearly all are: one that is not is enough.
+"""One statement that takes or settles many jobs: a single row that breaks a rule refuses the whole statement.
 
-PostgreSQL tells such a statement from one look at its rows (`plain`): what is wrong with one must be seen there.
+PostgreSQL checks the common case with one pass over the rows (`plain`): that pass must notice any deviation.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SUCCEED = {
     "finished_at": NOW,
     "note": "null",
 }
-# Of one row; whatever it is that is done.
+# Changes of a single row that are never allowed.
 NEVER = {
     "tenant": "'other'",
     "kind": "'other'",
     "max_crashes": "max_crashes + 1",
-    "agent": "'somebody'",
+    "agent": "'other'",
     "workflow_id": "id",
     "retries": "max_attempts",
     "crashes": "-1",
@@ -60,7 +60,7 @@ BREAKS = {
 
 
 def statement(step: dict[str, str], odd: dict[str, str]) -> str:
-    """Does the step with all three jobs, but for what is odd about the last."""
+    """A statement that applies the transition to all three jobs, with the `odd` columns of the last changed."""
     both = {column: (step.get(column, column), odd.get(column)) for column in {**step, **odd}}
     sets = (
         f"{column} = {usual}" if other is None else f"{column} = case when id = :last then {other} else {usual} end"
@@ -73,23 +73,23 @@ def _used(sql: str, names: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in names.items() if f":{name}" in sql}
 
 
-def test_one_row_that_breaks_a_rule_is_enough(store: Store, by_hand: ByHand) -> None:
+def test_one_invalid_row_refuses_the_whole_statement(store: Store, by_hand: ByHand) -> None:
     jobs = dict(zip(("first", "second", "last"), (put_one(store, id=new_id()) for _ in range(3)), strict=True))
     names = jobs | {name: open_lease(store, ttl=1000) for name in ("lease", "ended")} | {"unknown": new_id()}
     names["planning"] = store.run(store.leases.open("planner", 1000, "*", "generator")).id
     store.run(store.leases.end(names["ended"], "closed", "*"))
 
     for unusable in ("ended", "planning", "unknown"):
-        everybody = statement(TAKE | {"lease": f"coalesce((select id from lease where id = :{unusable}), id)"}, {})
-        assert by_hand.refusal(everybody, _used(everybody, names)) is not None, unusable
+        all_jobs = statement(TAKE | {"lease": f"coalesce((select id from lease where id = :{unusable}), id)"}, {})
+        assert by_hand.refusal(all_jobs, _used(all_jobs, names)) is not None, unusable
 
     for event_type, step in (("take", TAKE), ("succeed", SUCCEED)):
         for column, odd in BREAKS[event_type].items():
             sql = statement(step, {column: odd})
-            said = by_hand.refusal(sql, _used(sql, names))
-            assert said is not None, (event_type, column)
+            refusal = by_hand.refusal(sql, _used(sql, names))
+            assert refusal is not None, (event_type, column)
         assert all(len(history(store, job)) == (1 if event_type == "take" else 2) for job in jobs.values())
-        # Nothing is wrong with a note, but it is to be told.
+        # A note is legal, and must be recorded.
         sql = statement(step, {"note": 'coalesce(note, \'{"by": "hand"}\')'})
         by_hand.execute(sql, _used(sql, names))
         last = [history(store, job)[-1] for job in jobs.values()]
@@ -98,7 +98,7 @@ def test_one_row_that_breaks_a_rule_is_enough(store: Store, by_hand: ByHand) -> 
         ]  # fmt: skip
 
 
-def test_one_statement_may_do_both(store: Store, by_hand: ByHand) -> None:
+def test_one_statement_can_take_and_settle(store: Store, by_hand: ByHand) -> None:
     lease, taken, waiting = open_lease(store, ttl=1000), put_one(store, id=new_id()), put_one(store, id=new_id())
     by_hand.execute(
         f"update job_state set {', '.join(f'{column} = {value}' for column, value in TAKE.items())} where id = :id",

@@ -1,4 +1,4 @@
-"""Several processes that migrate at the same moment, as a deployment with several workers does."""
+"""Several processes that migrate at the same time, as in a deployment with several workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.req("DP-20", "SC-1")
 ROOT = Path(__file__).parents[2]
 PROCESSES = 4
 
-# Each is ready before any begins: it says so, and waits for its input to end.
+# All processes are ready before any starts: each prints a line and waits for the end of its input.
 PROGRAM = """
 import sys
 from holdfast.engine.job import JobSpec
@@ -34,7 +34,7 @@ store.close()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["empty", "older code"])
-def test_processes_that_migrate_at_once_all_succeed(empty_url: str, other_url: str, state: str) -> None:
+def test_concurrent_migrations_all_succeed(empty_url: str, other_url: str, state: str) -> None:
     with closing(open_store(other_url)) as alone:
         alone.migrate()
     if state == "older code":
@@ -66,5 +66,5 @@ def test_processes_that_migrate_at_once_all_succeed(empty_url: str, other_url: s
     assert applied(empty_url) == applied(other_url)
     with closing(open_store(empty_url)) as store:
         assert store.schema().current
-        found = [store.run(store.jobs.get(job_id, "default")) for job_id in ids]
-        assert all(found)
+        result = [store.run(store.jobs.get(job_id, "default")) for job_id in ids]
+        assert all(result)

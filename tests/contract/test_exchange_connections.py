@@ -1,5 +1,6 @@
-"""Turns go over connections of their own. A pool hands out whichever has rested longest: among the connections of the
-duties a turn would come to another backend each time, which plans it from the beginning."""
+"""Exchanges have their own connections. A pool returns the connection that was idle longest: in a pool shared with
+maintenance tasks, each exchange would reach another backend, which has to plan it again.
+"""
 
 from __future__ import annotations
 
@@ -16,32 +17,32 @@ from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.requests import ClaimRequest
 from tests.support.stores import open_lease, put, spec
 
-ASKED_LAST = (
+LAST_QUERIES = (
     "select pid, query from pg_stat_activity where application_name = 'holdfast' and datname = current_database()"
 )
 
 
-def _long() -> Steps[None]:
+def _slow() -> Steps[None]:
     yield Statement("select pg_sleep(1)")
     return None
 
 
 @pytest.mark.req("JF-3", "CX-15")
-async def test_a_turn_comes_to_a_backend_that_knows_it(postgres_url: str) -> None:
+async def test_exchanges_reuse_one_backend(postgres_url: str) -> None:
     with closing(open_store(postgres_url)) as store:
         put(store, *(spec() for _ in range(12)))
         lease = open_lease(store)
-        # As many at once as open a connection each.
-        await asyncio.gather(*(store.arun(Flow(_long, single=True)) for _ in range(6)))
+        # Enough concurrent calls to open a connection each.
+        await asyncio.gather(*(store.arun(Flow(_slow, single=True)) for _ in range(6)))
         claims: list[Claim] = []
         for _ in range(12):
             ended = [Settlement(each.id, each.attempt, "succeeded") for each in claims]
             request = ClaimRequest(lease=lease, queues=("default",), want=1)
             claims = (await store.arun(store.leases.exchange(ended, request))).claims
         with psycopg.connect(postgres_url) as connection:
-            asked = connection.execute(ASKED_LAST).fetchall()
+            rows = connection.execute(LAST_QUERIES).fetchall()
         await store.aclose()
-    turning = {pid for pid, query in asked if "exchange(" in query}
-    others = {pid for pid, query in asked if "pg_sleep" in query}
-    assert len(others) > 1, "there were others to choose from"
-    assert len(turning) == 1, asked
+    exchanging = {pid for pid, query in rows if "exchange(" in query}
+    others = {pid for pid, query in rows if "pg_sleep" in query}
+    assert len(others) > 1, "there were other connections to choose from"
+    assert len(exchanging) == 1, rows

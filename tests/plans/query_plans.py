@@ -1,4 +1,4 @@
-"""Plans as PostgreSQL tells them: what a statement reads (EXPLAIN ANALYZE), and what a function has read (counters)."""
+"""Query plans of PostgreSQL: the plan of a statement (EXPLAIN ANALYZE), and the rows read by a flow (counters)."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _BIG = (
 Connection = psycopg.Connection[Any]
 
 
-def _whole(name: str) -> str:
-    """Of a partition of the ledger, or of one of its indexes: the name that it has without the partition's own part."""
+def _without_partition(name: str) -> str:
+    """The name of a ledger partition, or of one of its indexes, without the partition's suffix."""
     return re.sub(r"^event_(rest|\d{8}_\d{6})(?=_|$)", "event", name)
 
 
 def _empty_partition(node: dict[str, Any]) -> bool:
-    """To read an empty table is as cheap as to look into its index."""
+    """Reading an empty table is as cheap as reading its index."""
     name = node.get("Relation Name", "")
-    return _whole(name) != name and not node["Actual Rows"] and not node.get("Rows Removed by Filter")
+    return _without_partition(name) != name and not node["Actual Rows"] and not node.get("Rows Removed by Filter")
 
 
 def _sorts_one_ledger(node: dict[str, Any]) -> bool:
-    """The events of one job, from the partition it is in: a few rows, however many jobs there are."""
+    """A sort of the events of one job, from its partition: a few rows, however many jobs there are."""
     inner = [each["Relation Name"] for each in _nodes(node) if "Relation Name" in each]
-    return node["Node Type"] == "Sort" and bool(inner) and all(_whole(name) == "event" for name in inner)
+    return node["Node Type"] == "Sort" and bool(inner) and all(_without_partition(name) == "event" for name in inner)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def indexes(self) -> set[str]:
-        return {_whole(node["Index Name"]) for node in self.nodes if "Index Name" in node}
+        return {_without_partition(node["Index Name"]) for node in self.nodes if "Index Name" in node}
 
     @property
     def kinds(self) -> set[str]:
@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def rows_read(self) -> int:
-        """By the scans: what they handed on and what they read in vain."""
+        """Rows read by scans: those returned and those filtered out."""
         scans = [node for node in self.nodes if "Scan" in node["Node Type"] and "Relation Name" in node]
         removed = ("Rows Removed by Filter", "Rows Removed by Index Recheck")
         per_loop = [node["Actual Rows"] + sum(node.get(name, 0) for name in removed) for node in scans]
@@ -73,7 +73,7 @@ class Plan:
 
 
 def explained(connection: Connection, flow: Flow[Any]) -> Plan:
-    """The plan of the flow's last statement, as a prepared statement would be run; the ones before just run."""
+    """The plan of the flow's last statement, as a prepared statement; the statements before only run."""
     plan = Plan("", ())
 
     def execute(statement: Statement) -> Rows:
@@ -91,9 +91,9 @@ def _explain(connection: Connection, query: str, params: dict[str, Any]) -> Plan
     names = list(dict.fromkeys(_PARAMETER.findall(query)))
     text = _PARAMETER.sub(lambda match: f"${names.index(match[1]) + 1}", query).replace("%%", "%")
     connection.execute("deallocate all")
-    connection.execute(f"prepare looked_at as {text}".encode())
+    connection.execute(f"prepare explained as {text}".encode())
     values = sql.SQL(", ").join(sql.Literal(params[name]) for name in names)
-    call = sql.SQL("explain (analyze, format json) execute looked_at({})").format(values)
+    call = sql.SQL("explain (analyze, format json) execute explained({})").format(values)
     row = connection.execute(call).fetchone()
     assert row is not None
     return Plan(json.dumps(row[0], indent=1), tuple(_nodes(row[0][0]["Plan"])))
@@ -107,29 +107,29 @@ def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Usage:
-    """What was read: rows by sequential scans of the big tables, and entries by index."""
+    """Rows read by sequential scans of the big tables, and entries read by index."""
 
     answer: Any
     scanned: dict[str, int]
     by_index: dict[str, int]
 
 
-def used(connection: Connection, flow: Flow[Any]) -> Usage:
-    """Run the flow for real, take it back, and see what this connection has read meanwhile.
+def measured(connection: Connection, flow: Flow[Any]) -> Usage:
+    """Run the flow, roll it back, and count what this connection has read.
 
-    Counted is what the server has not added to everybody's figures yet: in those stands also what it reads by
-    itself, such as a new part of the ledger for the summary of its transactions, whenever it comes to it.
+    It counts what the server has not yet added to the shared statistics: those also include reads of the server itself,
+    such as summarizing a new part of the ledger at any time.
     """
-    connection.execute("set max_parallel_workers = 0")  # plans stay, but nobody else reads for us
+    connection.execute("set max_parallel_workers = 0")  # the plans stay, but no other process reads
     with connection.transaction(force_rollback=True):
         tables, indexes = _counters(connection)
         answer = run_on(connection, flow)
         tables_after, indexes_after = _counters(connection)
-    return Usage(answer, _risen(tables, tables_after), _risen(indexes, indexes_after))
+    return Usage(answer, _increase(tables, tables_after), _increase(indexes, indexes_after))
 
 
-def leave_alone(connection: Connection) -> None:
-    """Statistics stay as they are: the server does not come to analyse a table in the midst of a test."""
+def disable_autovacuum(connection: Connection) -> None:
+    """Turn autovacuum off, so that the server does not analyse a table in the middle of a test."""
     connection.execute("""
         do $$ declare
             it regclass;
@@ -142,7 +142,7 @@ def leave_alone(connection: Connection) -> None:
 
 
 def _counters(connection: Connection) -> tuple[dict[str, int], dict[str, int]]:
-    # A scan of an index that finds nothing counts too, as one.
+    # An index scan that finds nothing counts as one.
     rows = connection.execute(
         "select relkind = 'i', relname, pg_stat_get_xact_tuples_returned(oid),"
         " pg_stat_get_xact_numscans(oid) from pg_class"
@@ -151,11 +151,11 @@ def _counters(connection: Connection) -> tuple[dict[str, int], dict[str, int]]:
     tables, indexes = Counter[str](), Counter[str]()
     for is_index, name, returned, scans in rows:
         if is_index:
-            indexes[_whole(name)] += returned + scans
-        elif _whole(name) in _BIG:
-            tables[_whole(name)] += returned
+            indexes[_without_partition(name)] += returned + scans
+        elif _without_partition(name) in _BIG:
+            tables[_without_partition(name)] += returned
     return tables, indexes
 
 
-def _risen(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+def _increase(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     return {name: after[name] - count for name, count in before.items() if after[name] > count}
