@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from holdfast import config
-from tests.support.warm import Warm
+from tests.support.forkserver import Warm
 
 COMMAND = (sys.executable, "-m", "holdfast")
 

@@ -11,8 +11,7 @@ import pytest
 from holdfast.features.assembly import Store
 from holdfast.features.limits.model import Rule
 from tests.cli.conftest import Holdfast, document, error_of
-from tests.support.audit import unguarded
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand, unguarded
 from tests.support.stores import put_one, work
 
 pytestmark = pytest.mark.req("HF-4", "CX-4")

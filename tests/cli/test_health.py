@@ -12,7 +12,7 @@ from holdfast.stores.requests import Finding
 from holdfast.stores.sqlite.connections import database_path
 from tests.cli.conftest import Holdfast, document
 from tests.cli.people import asked
-from tests.support.pauses import pause
+from tests.support.features import pause
 from tests.support.stores import BROKEN, forward, put_one, tries, work
 
 

@@ -7,7 +7,7 @@ import pytest
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
-from tests.support.order import order_of
+from tests.support.features import order_of
 from tests.support.stores import BROKEN, history, job, put, put_one, spec, state_of, tries, work
 
 pytestmark = pytest.mark.req("DP-3")

@@ -13,7 +13,7 @@ from holdfast.features.assembly import Store
 from holdfast.features.payloads.model import NO_RULE, Effective
 from holdfast.stores.vault import Vault, new_key, reference_in
 from tests.cli.conftest import Holdfast, document, error_of
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand
 from tests.support.stores import put_one, settle, take
 
 CANARY = "canary-7f3a9c"

@@ -9,8 +9,9 @@ import pytest
 
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
+from tests.support.features import feed_all, tell
+from tests.support.features import get_subscription as found
 from tests.support.stores import BROKEN, forward, put_one, settle, take
-from tests.support.subscriptions import feed_all, found, tell
 
 
 @pytest.mark.req("DP-13")

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
+from tests.support.features import fill, served
 from tests.support.stores import put_one
-from tests.support.tenants import fill, served
 
 
 @pytest.mark.req("JF-12")

@@ -9,7 +9,7 @@ import pytest
 from holdfast import App, webhooks
 from holdfast.outgoing import EgressPolicy
 from tests.cli.conftest import Holdfast
-from tests.support.web import running
+from tests.support.http_server import running
 
 pytestmark = pytest.mark.req("JF-9", "SC-15", "DP-22")
 

@@ -18,7 +18,7 @@ from holdfast.features.assembly import Store
 from holdfast.stores.requests import JobFilter
 from tests.cli.conftest import SHOP
 from tests.cli.processes import call, hear, run, started
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand
 from tests.support.proxy import Proxy
 from tests.support.stores import history, job, put, put_one, spec, state_of
 

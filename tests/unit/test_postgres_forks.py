@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from holdfast.features.postgres import PostgresStore
-from tests.support.forks import in_a_fork
+from tests.support.concurrency import in_a_fork
 from tests.support.stores import put_one
 
 pytestmark = pytest.mark.req("CX-15")

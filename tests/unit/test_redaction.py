@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.engine.payload import JsonValue
 from holdfast.engine.redaction import HIDDEN, LEAST, Redactor, one_line
 from holdfast.errors import InvalidSetting
-from tests.support.characters import CHARACTERS
+from tests.support.strategies import CHARACTERS
 
 pytestmark = pytest.mark.req("DP-22")
 

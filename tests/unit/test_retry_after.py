@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.engine.retry import asked_delay, http_date
 from holdfast.errors import InvalidSetting
-from tests.support.characters import CHARACTERS
+from tests.support.strategies import CHARACTERS
 
 pytestmark = pytest.mark.req("CX-9")
 

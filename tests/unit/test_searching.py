@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.engine.states import State
 from holdfast.errors import InvalidInput, InvalidSetting
 from holdfast.features.jobs.search import narrowed, parse
-from tests.support.characters import CHARACTERS
+from tests.support.strategies import CHARACTERS
 
 pytestmark = pytest.mark.req("JF-14", "JF-16")
 

@@ -18,9 +18,8 @@ from holdfast.features.sqlite import SqliteStore
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.sqlite import connections
 from tests.faults.trouble import statements, watching
-from tests.support.forks import in_a_fork
+from tests.support.concurrency import in_a_fork, together
 from tests.support.stores import put_one, spec
-from tests.support.threads import together
 
 pytestmark = pytest.mark.req("SC-1", "SC-18", "SC-19")
 

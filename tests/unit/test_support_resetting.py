@@ -9,9 +9,8 @@ import psycopg
 import pytest
 
 from holdfast.features.assembly import open_store
-from tests.support.databases import TemplateDatabases
-from tests.support.given_server import GivenServer
-from tests.support.servers import PostgresServer
+from tests.support.postgres_databases import TemplateDatabases
+from tests.support.postgres_server import GivenServer, PostgresServer
 from tests.support.stores import forward, put, put_one, spec, work
 
 pytestmark = pytest.mark.req("ARCH")

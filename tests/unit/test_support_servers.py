@@ -12,9 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.support.databases import TemplateDatabases
-from tests.support.given_server import GivenServer
-from tests.support.servers import PostgresServer
+from tests.support.postgres_databases import TemplateDatabases
+from tests.support.postgres_server import GivenServer, PostgresServer
 
 pytestmark = pytest.mark.req("DP-20")
 
@@ -88,7 +87,7 @@ def test_a_server_that_was_destroyed_leaves_nothing() -> None:
 @pytest.mark.slow
 def test_a_killed_test_run_leaves_nothing() -> None:
     program = (
-        "import sys; from tests.support.servers import PostgresServer\n"
+        "import sys; from tests.support.postgres_server import PostgresServer\n"
         "server = PostgresServer(); server.start(); print(server.dsn(), flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

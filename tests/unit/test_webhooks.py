@@ -15,7 +15,7 @@ from holdfast.engine.times import EPOCH
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting
 from holdfast.features.webhooks.model import WebhookDraft, check_url, message_of, verdict_of
 from holdfast.features.webhooks.signing import key_of, secret_of
-from tests.support.characters import CHARACTERS
+from tests.support.strategies import CHARACTERS
 
 pytestmark = pytest.mark.req("JF-9")
 

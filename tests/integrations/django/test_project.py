@@ -21,7 +21,7 @@ from holdfast.integrations.django.orm_connection import url_of
 from holdfast.integrations.django.test import HoldfastMixin
 from tests.integrations.django.shop.models import Order
 from tests.integrations.django.shop.tasks import app, pack, seen, ship
-from tests.support.django_handles import make_default
+from tests.support.django_setup import make_default
 
 pytestmark = pytest.mark.req("HF-8")
 

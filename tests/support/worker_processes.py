@@ -1,4 +1,4 @@
-"""Worker processes for tests that kill them: `holdfast worker` as anybody would start it, ended by pid only."""
+"""Worker processes for tests that stop or kill them: `holdfast worker`, ended by pid only."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from holdfast import config
+from tests.support.forkserver import Warm
 from tests.support.waiting import until
-from tests.support.warm import Warm
 
 ROOT = Path(__file__).parents[2]
 TARGET = "tests.faults.victim:app"
@@ -24,7 +24,7 @@ PATIENCE = 20.0
 
 
 def environment(url: str, folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a process of the tests needs to find the database, the folder for its marks, and this project."""
+    """The environment of a test process: the database, the folder for its marks, and this project."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     path = os.pathsep.join(filter(None, [clean.get("PYTHONPATH"), str(ROOT)]))
     ours = {config.URL_VARIABLE: url, FOLDER_VARIABLE: str(folder), "PYTHONPATH": path}
@@ -32,7 +32,7 @@ def environment(url: str, folder: Path, extra: Mapping[str, str] | None = None) 
 
 
 class WorkerProcess:
-    """One worker. `lease` is in seconds; the command sweeps as often."""
+    """One worker. `lease` is in seconds, and also the interval of its sweeps."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class WorkerProcess:
         extra: Mapping[str, str] | None = None,
         program: str | None = None,
     ) -> None:
-        """With `program` that is run instead of `holdfast`, with the same arguments."""
+        """`program` is Python code to run instead of `holdfast`, with the same arguments."""
         self.log = folder / f"worker-{number}.log"
         command = [
             *("worker", TARGET, "--poll", "50ms", "--log-level", "info"),
@@ -64,14 +64,14 @@ class WorkerProcess:
         return self.process.poll() is None
 
     def is_author(self, actor: str) -> bool:
-        """Whether this worker signed so: its name ends in (host:pid)."""
+        """Whether this worker is the actor: its name ends in (host:pid)."""
         return actor.endswith(f":{self.pid})")
 
     def said(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL and wait for the end."""
         self.process.kill()
         self.process.wait(timeout=PATIENCE)
 
@@ -79,11 +79,11 @@ class WorkerProcess:
         self.process.send_signal(signal.SIGTERM)
 
     def freeze(self) -> None:
-        """It is stopped, all of its threads, when this returns: the signal alone may find one of them in a system call
-        that goes on for a moment, and takes a lock."""
+        """Send SIGSTOP and wait until every thread has stopped: one in a system call continues for a moment, and may
+        take a lock."""
         self.process.send_signal(signal.SIGSTOP)
         tasks = Path(f"/proc/{self.process.pid}/task")
-        until(lambda: not tasks.exists() or all(_is_stopped(task) for task in tasks.iterdir()), "it is stopped")
+        until(lambda: not tasks.exists() or all(_is_stopped(task) for task in tasks.iterdir()), "the worker is stopped")
 
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -92,7 +92,7 @@ class WorkerProcess:
         return self.process.wait(timeout=timeout)
 
     def stop(self) -> int:
-        """Ask it to leave; a worker that does not is killed, and answers -9."""
+        """Send SIGTERM; a worker that does not stop is killed, and returns -9."""
         if self.alive:
             self.thaw()
             self.ask_to_stop()
@@ -105,7 +105,7 @@ class WorkerProcess:
 
 
 class Crew:
-    """The workers of one test. Whatever happens, leaving ends each of them."""
+    """The workers of one test; all are ended on exit."""
 
     def __init__(self, url: str, folder: Path, **settings: object) -> None:
         self.url, self.folder = url, folder
@@ -113,7 +113,7 @@ class Crew:
         self.members: list[WorkerProcess] = []
 
     def start(self, count: int = 1, **settings: object) -> list[WorkerProcess]:
-        """`settings` are those of `WorkerProcess`; the crew's own hold where nothing is said."""
+        """`settings` are those of `WorkerProcess` and override the crew's."""
         chosen = self._settings | settings
         url = str(chosen.pop("url", self.url))
         fresh = [

@@ -1,8 +1,8 @@
-"""Processes that have imported everything already: forked off one that waits for that.
+"""Starts processes quickly: they are forked from a server that has imported everything.
 
-Each is a process like any other (a pid, signals, an exit code, its own session, environment, folder and streams) and
-runs what the entry point runs; only the half second of imports is not repeated. Tests of the command line itself start
-`python -m holdfast` (`tests/cli/processes.py`).
+Each is an ordinary process (a pid, signals, an exit code, its own session, environment, folder and streams) and runs
+the entry point; only the half second of imports is saved. Tests of the command line itself start `python -m holdfast`
+(`tests/cli/processes.py`).
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from pathlib import Path
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 PRELOADED = [
     *("holdfast.cli.commands", "holdfast.stores.sqlite.store", "holdfast.stores.postgres.store", "pytest"),
-    "tests.support.preloaded",
+    "tests.support.forkserver_preload",
 ]
 
 
 def context() -> ForkServerContext:
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(PRELOADED)
-    return made
+    forkserver = multiprocessing.get_context("forkserver")
+    forkserver.set_forkserver_preload(PRELOADED)
+    return forkserver
 
 
 def start_call(target: Callable[..., None], *args: object) -> ForkServerProcess:
     process = context().Process(target=target, args=args, daemon=True)
     process.start()
-    # Each start looks after all processes that were started, in whatever thread that is; of two who read of an end at
-    # once, one is told that it was 255.
+    # Each start polls all earlier processes, in any thread. If two threads poll an ended process at once, one of them
+    # gets the exit code 255.
     multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
     return process
 
 
 class Warm:
-    """`holdfast` with these arguments, or a program in Python, under way; whoever starts it ends it. What it says is in
-    one file or two. The methods are those of `subprocess.Popen`."""
+    """A running `holdfast` command, or a Python program; the caller must end it. Output goes to one file or two. The
+    methods are those of `subprocess.Popen`."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class Warm:
         errors: Path | None = None,
         program: str | None = None,
     ) -> None:
-        said = (str(log), str(errors or log))
-        self._process = start_call(_run, list(arguments), str(cwd), dict(env), said, program)
+        outputs = (str(log), str(errors or log))
+        self._process = start_call(_run, list(arguments), str(cwd), dict(env), outputs, program)
 
     @property
     def pid(self) -> int:
@@ -75,7 +75,7 @@ class Warm:
         return self._process.exitcode
 
     def send_signal(self, number: signal.Signals) -> None:
-        """To one that has just ended nothing is sent: whoever started it hears of its end a little later."""
+        """Send a signal, unless the process has just ended: its exit code is known a little later."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -84,15 +84,15 @@ class Warm:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(arguments: list[str], cwd: str, env: dict[str, str], said: tuple[str, str], program: str | None) -> None:
-    """In the new process: as `python -m holdfast` and `python -c` have it."""
+def _run(arguments: list[str], cwd: str, env: dict[str, str], outputs: tuple[str, str], program: str | None) -> None:
+    """Runs in the new process, as `python -m holdfast` or `python -c` would."""
     os.setsid()
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
     sys.path[:0] = [cwd, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
-    for number, path, how in ((0, os.devnull, os.O_RDONLY), (1, said[0], APPEND), (2, said[1], APPEND)):
-        handle = os.open(path, how, 0o600)
+    for number, path, flags in ((0, os.devnull, os.O_RDONLY), (1, outputs[0], APPEND), (2, outputs[1], APPEND)):
+        handle = os.open(path, flags, 0o600)
         os.dup2(handle, number)
         os.close(handle)
     if program is not None:

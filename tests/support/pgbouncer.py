@@ -1,15 +1,13 @@
-"""A real PgBouncer in front of a PostgreSQL server, for the tests: its clients share its few connections to the server.
+"""A real PgBouncer in front of a PostgreSQL server.
 
-The program is Debian's package `pgbouncer`, or the one that HOLDFAST_TEST_PGBOUNCER names; where there is none, tests
-that ask for it are skipped, and say so. It runs on loopback, as the account that runs the test servers (it refuses
-root), and is ended by its pid, as they are.
+The program is Debian's package `pgbouncer`, or the one that HOLDFAST_TEST_PGBOUNCER names; without it the tests are
+skipped. It runs on loopback, as the account that runs the test servers (it refuses root), and is ended by its pid.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -23,7 +21,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.support.binaries import make_private_dir, server_account
+from tests.support.postgres_binaries import make_private_dir, server_account
 from tests.support.processes import Guard, end, free_port
 
 PROGRAM = "HOLDFAST_TEST_PGBOUNCER"
@@ -31,26 +29,22 @@ PoolMode = Literal["transaction", "session", "statement"]
 
 
 def program() -> str:
-    """Where PgBouncer is; without it the test is skipped."""
-    named = os.environ.get(PROGRAM)
-    found = named or shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
-    if found is None:
-        pytest.skip("there is no PgBouncer here: apt-get install pgbouncer, or name one in " + PROGRAM)
-    return found
-
-
-def version() -> tuple[int, int]:
-    said = subprocess.run([program(), "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"PgBouncer (\d+)\.(\d+)", said)
-    assert found is not None, said
-    return int(found[1]), int(found[2])
+    """Path of PgBouncer; without it the test is skipped."""
+    path = (
+        os.environ.get(PROGRAM)
+        or shutil.which("pgbouncer")
+        or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
+    )
+    if path is None:
+        pytest.skip("PgBouncer is not installed: apt-get install pgbouncer, or name one in " + PROGRAM)
+    return path
 
 
 class Pooler:
-    """One PgBouncer in front of the server of `dsn`, for every database there and the role that `dsn` names.
+    """A PgBouncer in front of the server of `dsn`, for all its databases and the role that `dsn` names.
 
-    `size` is how many connections to the server it has for a database and a role: with one, whatever is left behind on
-    it meets the next client. Other settings are as in its manual, and `roles` are others with the same password.
+    `size` is the number of server connections per database and role: with one, the next client meets any state that is
+    left on it. `roles` are further roles with the same password; `settings` are those of PgBouncer.
     """
 
     def __init__(
@@ -114,10 +108,10 @@ class Pooler:
         return urlunsplit(parts._replace(netloc=f"{who}@127.0.0.1:{self.port}"))
 
     def log(self) -> str:
-        found = self._dir / "log"
-        return found.read_text(errors="replace") if found.exists() else ""
+        path = self._dir / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
 
-    # -- the work ----------------------------------------------------------------------------------------
+    # -- implementation ----------------------------------------------------------------------------------------
 
     def _launch(self) -> None:
         server = conninfo_to_dict(self._dsn)
@@ -134,7 +128,7 @@ class Pooler:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # Ctrl-C is for pytest, which then stops it itself
+                start_new_session=True,  # Ctrl-C is for pytest, which then stops PgBouncer
                 **self._account.popen_args(),
             )
         self._guard = Guard(self._process.pid, self._dir)

@@ -1,7 +1,7 @@
-"""Programs with a connection of their own, one for each library: they begin, write, enqueue, and commit or roll back.
+"""Connections of the caller, one class per database library: begin, write, enqueue, and commit or roll back.
 
-All have the same few operations, so that one test serves them all. An async library is driven on an event loop that its
-borrower keeps for itself.
+All classes have the same operations, so that one test covers every library. Async libraries run on an event loop of the
+class.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from sqlalchemy.pool import NullPool
 
 from holdfast import App, Handle, Kind
 from holdfast.kind import Prepared
-from tests.support.django_handles import django_connection
+from tests.support.django_setup import django_connection
 
 T = TypeVar("T")
 
 
 class Borrower(ABC):
-    """Sync unless said otherwise. ``connection`` is what is handed to Holdfast."""
+    """A library with sync connections. ``connection`` is passed to Holdfast."""
 
     connection: Any
 
@@ -44,9 +44,9 @@ class Borrower(ABC):
     def open(self) -> None: ...
     @abstractmethod
     def execute(self, statement: str) -> list[Any]:
-        """Run a statement of the program's own; rows as tuples, if it has any."""
+        """Run a statement of the caller; return its rows as tuples."""
 
-    def begin(self) -> None:  # noqa: B027 - most libraries begin by themselves
+    def begin(self) -> None:  # noqa: B027 - most libraries begin implicitly
         pass
 
     def commit(self) -> None:
@@ -150,7 +150,7 @@ class Asyncpg(AsyncBorrower):
 
 
 class AsyncpgPool(Asyncpg):
-    """What a pool lends is a proxy."""
+    """A connection from a pool is a proxy."""
 
     def open(self) -> None:
         async def lend() -> Any:
@@ -167,7 +167,7 @@ class AsyncpgPool(Asyncpg):
 
 
 class Sqlite(Borrower):
-    """Python's legacy mode: it begins before an INSERT, UPDATE or DELETE, and before nothing else."""
+    """Python's legacy mode: it begins a transaction only before an INSERT, UPDATE or DELETE."""
 
     def open(self) -> None:
         self.connection = sqlite3.connect(path_of(self.url))
@@ -177,7 +177,7 @@ class Sqlite(Borrower):
 
 
 class SqliteByHand(Sqlite):
-    """Autocommit, with the program's own BEGIN."""
+    """Autocommit, with an explicit BEGIN."""
 
     def open(self) -> None:
         self.connection = sqlite3.connect(path_of(self.url), isolation_level=None)
@@ -187,7 +187,7 @@ class SqliteByHand(Sqlite):
 
 
 class SqliteAlwaysOpen(Sqlite):
-    """From Python 3.12 on: there is always a transaction."""
+    """Since Python 3.12: a transaction is always open."""
 
     def open(self) -> None:
         self.connection = sqlite3.connect(path_of(self.url), autocommit=False)  # type: ignore[call-overload,unused-ignore]
@@ -212,9 +212,9 @@ class SqlalchemyConnection(Borrower):
 
     def open(self) -> None:
         self._engine = sa.create_engine(sqlalchemy_url(self.url, self.driver), poolclass=NullPool)
-        self.connection = self._made()
+        self.connection = self._connect()
 
-    def _made(self) -> Any:
+    def _connect(self) -> Any:
         return self._engine.connect()
 
     def execute(self, statement: str) -> list[Any]:
@@ -231,7 +231,7 @@ class SqlalchemyPsycopg2(SqlalchemyConnection):
 
 
 class SqlalchemySession(SqlalchemyConnection):
-    def _made(self) -> Any:
+    def _connect(self) -> Any:
         return Session(self._engine)
 
 
@@ -248,9 +248,9 @@ class SqlalchemyAsync(AsyncBorrower):
 
     def open(self) -> None:
         self._engine = create_async_engine(sqlalchemy_url(self.url, self.driver), poolclass=NullPool)
-        self.connection = self._made()
+        self.connection = self._connect()
 
-    def _made(self) -> Any:
+    def _connect(self) -> Any:
         async def connect() -> Any:
             return await self._engine.connect()
 
@@ -271,7 +271,7 @@ class SqlalchemyAsyncPsycopg(SqlalchemyAsync):
 
 
 class SqlalchemyAsyncSession(SqlalchemyAsync):
-    def _made(self) -> Any:
+    def _connect(self) -> Any:
         return AsyncSession(self._engine)
 
 
@@ -307,7 +307,7 @@ class Django(Borrower):
 
 
 class DjangoProxy(Django):
-    """``django.db.connection`` itself is a proxy."""
+    """``django.db.connection`` is a proxy."""
 
     proxied = True
 

@@ -1,4 +1,4 @@
-"""What a process of the tests has already when it is forked (`warm.py`): imports, and what each would make first."""
+"""Imported by the fork server (`forkserver.py`): what every forked process would otherwise load first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from holdfast import App
 
-# What the first signature and the first command import; some of it is not ours to rely on.
+# Imports of the first signature and the first command; some are private modules that may disappear.
 for _name in (
     *("pydantic.fields", "pydantic.types", "pydantic.plugin._loader", "importlib.readers", "pwd"),
     *("holdfast.cli.main", "typer._adapters", "typer._click.decorators"),
@@ -16,8 +16,8 @@ for _name in (
     with suppress(ImportError):
         importlib.import_module(_name)
 for _url in ("sqlite:///:memory:", "postgresql://nowhere/"):
-    App(_url, name="preloaded", enqueued_by="tests")  # reads the scripts; nothing is opened
+    App(_url, name="preloaded", enqueued_by="tests")  # reads the SQL scripts; opens no database
 
-# The children would copy whatever a collection of theirs looks at.
+# A garbage collection in a child would copy every page it visits.
 gc.collect()
 gc.freeze()

@@ -1,4 +1,4 @@
-"""Builders for tests of steps, events and approvals, through the port like those of `tests/support/stores.py`."""
+"""Builders for tests of steps, events and approvals, through the port like those of `stores.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.features.assembly import Store
 from holdfast.stores.requests import SendEvent, SentResult
 from tests.support.stores import TENANT, apply, new_id, put_one, take
 
-# -- what a handler's attempt ends for ---------------------------------------------------------------------------
+# -- settlements that suspend a job --------------------------------------------------------------------------------
 
 
 def paused(claim: Claim, pause: Pause, *steps: StepEntry) -> Settlement:
@@ -36,7 +36,7 @@ def waits(
     until: datetime | None = None,
     since: float = 0.0,
 ) -> Settlement:
-    """For an event."""
+    """Wait for an event."""
     pause = Pause(n, name, "event", delay=timeout, until=until, wanted=match or {}, since=since)
     return paused(claim, pause)
 
@@ -50,9 +50,9 @@ def asks(
     notify: str | None = None,
     **question: Any,
 ) -> Settlement:
-    """People; `question` has the fields of `Question`."""
-    asked = Question(**({"summary": "May it go out?"} | question))
-    return paused(claim, Pause(n, name, "approval", approval=asked.to_json(approval_id, name, notify)), *steps)
+    """Wait for an approval; `question` has the fields of `Question`."""
+    filled = Question(**({"summary": "May it go out?"} | question))
+    return paused(claim, Pause(n, name, "approval", approval=filled.to_json(approval_id, name, notify)), *steps)
 
 
 def waiting(store: Store, name: str = "paid", match: dict[str, Any] | None = None, **how: Any) -> str:
@@ -64,7 +64,7 @@ def waiting(store: Store, name: str = "paid", match: dict[str, Any] | None = Non
 
 
 def asking(store: Store, *, tenant: str = TENANT, job: dict[str, Any] | None = None, **question: Any) -> Approval:
-    """A new job that waits for people, and its approval."""
+    """The approval of a new job that waits for it."""
     _, held = running(store, tenant=tenant, **(job or {}))
     approval_id = new_id()
     assert apply(store, held.lease, asks(held, approval_id, **question)) == []
@@ -72,7 +72,7 @@ def asking(store: Store, *, tenant: str = TENANT, job: dict[str, Any] | None = N
 
 
 def running(store: Store, *, tenant: str = TENANT, **fields: Any) -> tuple[str, Claim]:
-    """A new job, begun under a lease of its own; nothing else may be claimable in its queue of its own."""
+    """A new job in a new queue, begun under a new lease."""
     queue = new_id()
     job_id = put_one(store, tenant=tenant, queue=queue, **fields)
     return job_id, take(store, queues=[queue])
@@ -86,7 +86,7 @@ def entry(n: int = 1, value: str | None = "1", *, name: str = "charge", **fields
 
 
 def save(store: Store, claim: Claim, *entries: StepEntry, tenant: str = EVERY_TENANT) -> list[Saved]:
-    flow = store.steps.save(claim.lease, [(claim.id, claim.attempt, each) for each in entries], tenant)
+    flow = store.steps.save(claim.lease, [(claim.id, claim.attempt, entry) for entry in entries], tenant)
     return store.run(flow)
 
 
@@ -111,9 +111,9 @@ def send(
 
 
 def approval(store: Store, approval_id: str, *, tenant: str = EVERY_TENANT) -> Approval:
-    found = store.run(store.approvals.get(approval_id, tenant))
-    assert found is not None, f"there is no approval {approval_id}"
-    return found
+    stored = store.run(store.approvals.get(approval_id, tenant))
+    assert stored is not None, f"no approval {approval_id}"
+    return stored
 
 
 def approvals(store: Store, *, tenant: str = TENANT, **wanted: Any) -> list[Approval]:
@@ -128,8 +128,8 @@ def ballot(person: str | None = "ada", verdict: VerdictWord = "approve", **field
     return Ballot(verdict, person, fields.pop("how", "test"), **fields)
 
 
-def say(store: Store, approval_id: str, said: Ballot, *, tenant: str = EVERY_TENANT) -> Answer:
-    return store.run(store.approvals.decide(approval_id, said, tenant))
+def say(store: Store, approval_id: str, decision: Ballot, *, tenant: str = EVERY_TENANT) -> Answer:
+    return store.run(store.approvals.decide(approval_id, decision, tenant))
 
 
 def approve(store: Store, approval_id: str, person: str = "ada", **fields: Any) -> Answer:

@@ -1,4 +1,4 @@
-"""The way to each state: legal steps only, through the store where it has an operation for it, else by hand."""
+"""Bring a new job into any state by legal transitions: through the store, or by SQL where it has no operation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.features.approvals.model import VerdictWord
 from holdfast.features.assembly import Store
-from tests.support.by_hand import ByHand
-from tests.support.people import asks
+from tests.support.direct_sql import ByHand
+from tests.support.steps import asks
 from tests.support.stores import (
     DONE,
     FINAL,
@@ -24,7 +24,7 @@ from tests.support.stores import (
     state_of,
 )
 
-# The retention sweep, which comes later, brings its own operation for this step.
+# The retention sweep makes this transition only in its time.
 CLEAN = "update job_state set state = 'cleaned' where id = :id"
 
 
@@ -45,7 +45,7 @@ class Brought:
 
 
 def bring(store: Store, by_hand: ByHand, state: State, *, tenant: str = "default") -> Brought:
-    """A new job in `state`; nothing else may be claimable in its queue of its own."""
+    """A new job in `state`, in a new queue."""
     queue = new_id()
     job_id = put_one(store, queue=queue, tenant=tenant)
     if state == State.QUEUED:
@@ -64,7 +64,7 @@ def bring(store: Store, by_hand: ByHand, state: State, *, tenant: str = "default
 
 
 def decide_by_hand(by_hand: ByHand, approval: str, verdict: VerdictWord) -> None:
-    """What has to be there before a job can leave its approval: a word of somebody's, and the approval closed by it."""
+    """Record a person's decision and close the approval, which must happen before the job can leave it."""
     by_hand.execute(VOTE, {"approval": approval, "verdict": verdict})
     by_hand.execute(CLOSE, {"approval": approval, "state": "approved" if verdict == "approve" else "denied"})
 

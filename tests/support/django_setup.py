@@ -1,4 +1,4 @@
-"""Django in this process: its settings, and connections to whatever database a test has, under aliases of their own."""
+"""Django in this process: settings, and connections to the database of a test under an alias."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ SETTINGS: dict[str, Any] = {
 
 
 def set_up() -> None:
-    """Once in a process, whichever test comes first."""
+    """Configure Django once per process."""
     if not settings.configured:
         settings.configure(**SETTINGS)
         django.setup()
 
 
 def django_connection(url: str, *, proxied: bool = False) -> Any:
-    """``connections["alias"]`` for this database, or the kind of proxy that ``django.db.connection`` is."""
+    """``connections["alias"]`` for this database, or a proxy like ``django.db.connection``."""
     alias = f"test_{next(_numbers)}"
     _set(alias, url)
     return ConnectionProxy(connections, alias) if proxied else connections[alias]
 
 
 def make_default(url: str) -> None:
-    """``django.db.connection`` is one to this database from now on."""
+    """Connect ``django.db.connection`` to this database."""
     _set("default", url)
     if hasattr(connections._connections, "default"):
         connections["default"].close()

@@ -1,7 +1,7 @@
-"""A plain connection to a store's database, as somebody with a SQL shell has one.
+"""A direct SQL connection to a store's database, as an operator with a SQL shell has.
 
-The same text serves both databases: parameters are written `:name`, tables are named without a schema, and
-`(select now from present)` is the time in the database's own form.
+The same statement runs on both databases: parameters are written `:name`, tables have no schema, and
+`(select now from present)` is the time of the store.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -26,7 +27,7 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 
 class InfinityLoader(TimestamptzLoader):
-    """Python has no time that never comes."""
+    """Loads `infinity`, which a Python datetime cannot hold, as text."""
 
     @override
     def load(self, data: Any) -> Any:
@@ -34,13 +35,13 @@ class InfinityLoader(TimestamptzLoader):
 
 
 class ByHand(ABC):
-    """Every statement is its own transaction, unless `begin` was called."""
+    """Each statement is a transaction, unless `begin` was called."""
 
     name: str
 
     @abstractmethod
     def execute(self, sql: str, params: Mapping[str, Any] = NOTHING) -> Rows:
-        """Run one statement; the database's own errors come through."""
+        """Run one statement. Errors of the database are raised unchanged."""
 
     @abstractmethod
     def tables(self) -> list[str]: ...
@@ -49,7 +50,7 @@ class ByHand(ABC):
     def close(self) -> None: ...
 
     def refusal(self, sql: str, params: Mapping[str, Any] = NOTHING) -> str | None:
-        """What the database says against the statement; None when it was done."""
+        """The database's error message, or None if the statement succeeds."""
         try:
             self.execute(sql, params)
         except (sqlite3.Error, psycopg.Error) as error:
@@ -62,7 +63,7 @@ class ByHand(ABC):
 
     @abstractmethod
     def picture(self) -> object:
-        """What `contents` says, in whatever form is had soonest: two of one database are the same or they are not."""
+        """The same as `contents` in the cheapest form that two reads of one database can be compared by."""
 
     def begin(self) -> None:
         self.execute("begin")
@@ -87,7 +88,7 @@ class SqliteByHand(ByHand):
 
     @override
     def rollback(self) -> None:
-        if self._connection.in_transaction:  # a refusal may have ended it already
+        if self._connection.in_transaction:  # an error may have ended it already
             self.execute("rollback")
 
     @override
@@ -96,7 +97,7 @@ class SqliteByHand(ByHand):
 
     @override
     def picture(self) -> object:
-        """As the rows lie in the file: nothing has to be sorted."""
+        """Rows in the order of the file, unsorted."""
         return [(table, self.execute(f"select * from {table}")) for table in self.tables()]
 
     @override
@@ -105,7 +106,7 @@ class SqliteByHand(ByHand):
 
 
 class PostgresByHand(ByHand):
-    """Bound to every tenant (or the given one) and to the schema, for as long as it is open."""
+    """A connection bound to every tenant (or the given one) and to the schema."""
 
     name = "postgres"
 
@@ -139,9 +140,9 @@ class PostgresByHand(ByHand):
 
     @override
     def picture(self) -> object:
-        """In one statement: of fifty, each would cost more to send and to wait for than to answer."""
-        each = (f"select '{table}', r::text from {table} r" for table in self.tables())
-        return sorted(self.execute(" union all ".join(each)))
+        """One statement for all tables: with fifty, the round trips would cost more than the queries."""
+        selects = (f"select '{table}', r::text from {table} r" for table in self.tables())
+        return sorted(self.execute(" union all ".join(selects)))
 
     @override
     def close(self) -> None:
@@ -150,3 +151,24 @@ class PostgresByHand(ByHand):
 
 def open_by_hand(url: str) -> ByHand:
     return SqliteByHand(url) if url.startswith("sqlite:") else PostgresByHand(url)
+
+
+@contextmanager
+def unguarded(by_hand: ByHand, *tables: str) -> Iterator[None]:
+    """Without the triggers of these tables, as the owner of the database can do; they are restored afterwards."""
+    if by_hand.name == "sqlite":
+        names = ", ".join(f"'{table}'" for table in tables)
+        triggers = by_hand.execute(
+            f"select name, sql from sqlite_master where type = 'trigger' and tbl_name in ({names})"
+        )
+        for name, _ in triggers:
+            by_hand.execute(f"drop trigger {name}")
+        yield
+        for _, text in triggers:
+            by_hand.execute(text)
+        return
+    for table in tables:
+        by_hand.execute(f"alter table {table} disable trigger user")
+    yield
+    for table in tables:
+        by_hand.execute(f"alter table {table} enable trigger user")
