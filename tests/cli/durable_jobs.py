@@ -1,4 +1,4 @@
-"""Jobs that ask people, wait and sleep, run as far as they go: for commands that look at them and decide."""
+"""Jobs with steps, waits, sleeps and approvals, run until they suspend: for commands that show and decide them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORM: dict[str, Any] = {
 
 
 def asked(url: str, name: str = "big-payment", *, tenant: str = "default", **options: Any) -> Approval:
-    """A job `pay` that asks, and waits; answers the approval. Enqueued by `tester`."""
+    """Run a job `pay`, enqueued by `tester`, until it waits for an approval; return the approval."""
     with closing(App(url, tenant=tenant, name="tests", enqueued_by="tester")) as app:
 
         @app.job("pay")
@@ -39,9 +39,9 @@ def asked(url: str, name: str = "big-payment", *, tenant: str = "default", **opt
 
 
 def begun(url: str, *plan: tuple[str, Any], tenant: str = "default") -> str:
-    """A job `plan` that makes these durable calls, one after another, as far as they go; answers its id.
+    """Run a job `plan` that makes these durable calls in order, until it suspends or ends; return its id.
 
-    `("step", name)` returns its name, `("fails", name)` raises, `("fails", (name, retry))` by a policy of its own,
+    `("step", name)` returns its name, `("fails", name)` raises, `("fails", (name, retry))` with a policy,
     `("caught", name)` raises and is caught.
     """
     with closing(App(url, tenant=tenant, name="tests", enqueued_by="tester")) as app:
@@ -52,7 +52,7 @@ def begun(url: str, *plan: tuple[str, Any], tenant: str = "default") -> str:
 
 
 def declare(app: App, *plan: tuple[str, Any]) -> list[str]:
-    """The kind alone; answers the names of the steps that are run, as they are."""
+    """Declare the kind; return a list to which the names of executed steps are added."""
     ran: list[str] = []
 
     def note(name: str) -> str:
@@ -88,7 +88,7 @@ def declare(app: App, *plan: tuple[str, Any]) -> list[str]:
 
 
 def go_on(url: str, *plan: tuple[str, Any], tenant: str = "default") -> list[str]:
-    """Run what can be taken now, by this plan; answers the names of the steps that were run."""
+    """Run all claimable jobs with this plan; return the names of the executed steps."""
     with closing(App(url, tenant=tenant, name="tests", enqueued_by="tester")) as app:
         ran = declare(app, *plan)
         work_off(app)

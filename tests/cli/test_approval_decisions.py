@@ -1,4 +1,4 @@
-"""`holdfast approvals approve | deny | token`: who says what, by id or by token, and what is refused."""
+"""`holdfast approvals approve`, `deny` and `token`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.engine.states import State
 from holdfast.features.approvals.model import Vote
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
-from tests.cli.people import FORM, asked
+from tests.cli.durable_jobs import FORM, asked
 from tests.cli.processes import run
 from tests.support.stores import history, state_of
 
@@ -42,11 +42,11 @@ def issued(holdfast: Holdfast, approval_id: str, *options: str) -> str:
     return token
 
 
-def test_a_yes_by_whoever_sits_here(holdfast: Holdfast, store: Store) -> None:
+def test_approve_records_operating_user_and_comment(holdfast: Holdfast, store: Store) -> None:
     approval = asked(store.url)
-    told = holdfast("approvals", "approve", approval.id.upper(), "--comment", "fine [red]with[/red] me")
-    assert told.exit_code == 0
-    header, row = told.stdout.splitlines()
+    result = holdfast("approvals", "approve", approval.id.upper(), "--comment", "fine [red]with[/red] me")
+    assert result.exit_code == 0
+    header, row = result.stdout.splitlines()
     assert header.split() == ["id", "state", "answer"]
     assert row.split() == [approval.id, "approved", "job", approval.job_id, "continues"]
     (vote,) = votes(store, approval.id)
@@ -56,10 +56,10 @@ def test_a_yes_by_whoever_sits_here(holdfast: Holdfast, store: Store) -> None:
     assert (last.type, last.actor) == ("approve", config.operating_user())
 
 
-def test_a_no_and_why(holdfast: Holdfast, store: Store) -> None:
+def test_deny_fails_or_resumes_job_with_reason(holdfast: Holdfast, store: Store) -> None:
     approval = asked(store.url, form=FORM)
-    told = holdfast("approvals", "deny", approval.id, "--by", "bob", "--comment", "too much")
-    assert (told.exit_code, told.stdout.splitlines()[1].split()[1:]) == (
+    result = holdfast("approvals", "deny", approval.id, "--by", "bob", "--comment", "too much")
+    assert (result.exit_code, result.stdout.splitlines()[1].split()[1:]) == (
         0,
         ["denied", "job", approval.job_id, "has", "failed"],
     )
@@ -70,18 +70,18 @@ def test_a_no_and_why(holdfast: Holdfast, store: Store) -> None:
     assert votes(store, other.id)[0].comment is None
 
 
-def test_as_json_it_is_the_approval(holdfast: Holdfast, store: Store) -> None:
+def test_decision_prints_approval_as_json(holdfast: Holdfast, store: Store) -> None:
     approval = asked(store.url)
-    told = document(holdfast("approvals", "deny", approval.id, "--by", "ada", "--json"))
-    assert (told["id"], told["state"], told["approvals"], told["quorum"]) == (approval.id, "denied", 0, 1)
-    assert told["decided_at"].endswith("Z")
+    result = document(holdfast("approvals", "deny", approval.id, "--by", "ada", "--json"))
+    assert (result["id"], result["state"], result["approvals"], result["quorum"]) == (approval.id, "denied", 0, 1)
+    assert result["decided_at"].endswith("Z")
 
 
-def test_still_open_it_says_how_many_more(holdfast: Holdfast, store: Store) -> None:
+def test_open_approval_reports_missing_approvals(holdfast: Holdfast, store: Store) -> None:
     approval = asked(store.url, approvers=["ada", "bob", "eve"], quorum=3)
-    told = holdfast("approvals", "approve", approval.id, "--by", "ada")
-    assert told.exit_code == 0
-    assert told.stdout.splitlines()[1] == f"{approval.id}  open   1 of 3 approvals: 2 more needed"
+    result = holdfast("approvals", "approve", approval.id, "--by", "ada")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1] == f"{approval.id}  open   1 of 3 approvals: 2 more needed"
     as_json = document(holdfast("approvals", "approve", approval.id, "--by", "bob", "--json"))
     assert (as_json["state"], as_json["approvals"], as_json["quorum"]) == ("open", 2, 3)
     assert state_of(store, approval.job_id) is State.WAITING_FOR_APPROVAL
@@ -89,7 +89,7 @@ def test_still_open_it_says_how_many_more(holdfast: Holdfast, store: Store) -> N
 
 
 @pytest.mark.slow
-def test_what_is_refused_has_its_code(holdfast: Holdfast, store: Store) -> None:
+def test_refused_decision_has_its_code(holdfast: Holdfast, store: Store) -> None:
     approval = asked(store.url, approvers=["ada", "bob", "tester"], quorum=2, not_requester=True)
 
     def approve(*options: str) -> tuple[int, str]:
@@ -102,13 +102,13 @@ def test_what_is_refused_has_its_code(holdfast: Holdfast, store: Store) -> None:
     assert approve("--by", "ada") == (4, "already_voted")
     assert holdfast("approvals", "deny", approval.id, "--by", "bob").exit_code == 0
     assert approve("--by", "bob") == (4, "already_decided")
-    told = holdfast("approvals", "deny", approval.id, "--by", "bob")
-    assert (told.exit_code, told.stdout) == (4, "")
-    assert "error: the decision does not count: it has been decided already [already_decided]" in told.stderr
+    result = holdfast("approvals", "deny", approval.id, "--by", "bob")
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert "error: the decision does not count: it has been decided already [already_decided]" in result.stderr
     assert len(votes(store, approval.id)) == 2
 
 
-def test_what_is_not_there(holdfast: Holdfast, store: Store) -> None:
+def test_unknown_approval_is_not_found(holdfast: Holdfast, store: Store) -> None:
     approval = asked(store.url)
     for event_type in ("approve", "deny", "token"):
         assert refused(holdfast("approvals", event_type, UNKNOWN, "--json")) == (3, "not_found")
@@ -118,18 +118,18 @@ def test_what_is_not_there(holdfast: Holdfast, store: Store) -> None:
     assert holdfast("approvals", "approve", approval.id, "--all-tenants").exit_code == 0
 
 
-def test_after_its_time(holdfast: Holdfast, store: Store) -> None:
+def test_expired_approval_cannot_be_decided(holdfast: Holdfast, store: Store) -> None:
     approval = asked(store.url, expires_in="1h", form=FORM)
     later(store, timedelta(hours=2))
     assert "over" in holdfast("approvals", "list").stdout
-    # Also with an empty form: there is no use in filling it in.
+    # Expiry is reported before the empty form.
     assert refused(holdfast("approvals", "approve", approval.id, "--json")) == (4, "approval_expired")
     store.run(store.approvals.attend())
     assert refused(holdfast("approvals", "approve", approval.id, "--json")) == (4, "already_decided")
     assert document(holdfast("approvals", "list", "--state", "expired", "--json"))[0]["id"] == approval.id
 
 
-def test_of_a_job_that_was_cancelled(holdfast: Holdfast, store: Store) -> None:
+def test_approval_of_cancelled_job_cannot_be_decided(holdfast: Holdfast, store: Store) -> None:
     approval = asked(store.url)
     assert holdfast("jobs", "cancel", approval.job_id).exit_code == 0
     assert refused(holdfast("approvals", "approve", approval.id, "--json")) == (4, "already_decided")
@@ -151,14 +151,16 @@ def test_of_a_job_that_was_cancelled(holdfast: Holdfast, store: Store) -> None:
         (("--data", '{"limit": 5, "reason": "x"}', "--field", "limit=6"), {"limit": 6, "reason": "x"}),
     ],
 )
-def test_a_form_is_filled_in(holdfast: Holdfast, sqlite_store: Store, given: tuple[str, ...], data: Any) -> None:
+def test_form_is_filled_in_from_options(
+    holdfast: Holdfast, sqlite_store: Store, given: tuple[str, ...], data: Any
+) -> None:
     approval = asked(sqlite_store.url, form=FORM)
-    told = holdfast("approvals", "approve", approval.id, *given, "--url", sqlite_store.url)
-    assert told.exit_code == 0, told.stderr
+    result = holdfast("approvals", "approve", approval.id, *given, "--url", sqlite_store.url)
+    assert result.exit_code == 0, result.stderr
     assert votes(sqlite_store, approval.id)[0].data == data
 
 
-def test_a_form_from_a_file(holdfast: Holdfast, store: Store, tmp_path: Path) -> None:
+def test_form_is_read_from_a_file(holdfast: Holdfast, store: Store, tmp_path: Path) -> None:
     approval = asked(store.url, form=FORM)
     path = tmp_path / "answer.json"
     path.write_text('{"limit": 5, "reason": "☃"}')
@@ -185,7 +187,9 @@ def test_a_form_from_a_file(holdfast: Holdfast, store: Store, tmp_path: Path) ->
         (("--data", '{"x": "' + "y" * 70_000 + '"}'), "payload_too_large"),
     ],
 )
-def test_what_does_not_fit_the_form(holdfast: Holdfast, sqlite_store: Store, given: tuple[str, ...], code: str) -> None:
+def test_answer_that_violates_form_is_rejected(
+    holdfast: Holdfast, sqlite_store: Store, given: tuple[str, ...], code: str
+) -> None:
     approval = asked(sqlite_store.url, form=FORM)
     result = holdfast("approvals", "approve", approval.id, *given, "--url", sqlite_store.url, "--json")
     assert refused(result) == (2, code)
@@ -194,7 +198,7 @@ def test_what_does_not_fit_the_form(holdfast: Holdfast, sqlite_store: Store, giv
         assert f"holdfast approvals show {approval.id}" in error_of(result)["fix"]
 
 
-def test_data_without_a_form_is_kept_as_it_was_given(holdfast: Holdfast, store: Store) -> None:
+def test_data_without_a_form_is_stored_as_given(holdfast: Holdfast, store: Store) -> None:
     approval = asked(store.url)
     given = ("--field", "n=7", "--field", "text=seven", "--field", 'quoted="7"', "--field", "list=[1]")
     assert holdfast("approvals", "approve", approval.id, *given).exit_code == 0
@@ -202,44 +206,44 @@ def test_data_without_a_form_is_kept_as_it_was_given(holdfast: Holdfast, store: 
 
 
 @pytest.mark.req("CX-6")
-def test_a_token_is_shown_once_and_decides_once(holdfast: Holdfast, store: Store) -> None:
+def test_token_is_shown_once_and_decides_once(holdfast: Holdfast, store: Store) -> None:
     approval = asked(store.url, approvers=["ada", "bob"], quorum=2)
     result = holdfast("approvals", "token", approval.id, "--for", "ada", "--expires-in", "2d")
     (token,) = result.stdout.splitlines()
     assert token.startswith("hfa_")
     assert "not shown again" in result.stderr
     assert token not in result.stderr
-    told = holdfast("approvals", "approve", "-", input=f"{token}\n")
-    assert told.exit_code == 0, told.stderr
-    assert token not in told.output
+    output = holdfast("approvals", "approve", "-", input=f"{token}\n")
+    assert output.exit_code == 0, output.stderr
+    assert token not in output.output
     assert (votes(store, approval.id)[0].person, votes(store, approval.id)[0].how) == ("ada", "cli")
     again = holdfast("approvals", "approve", "-", "--json", input=token)
     assert refused(again) == (4, "token_used")
     assert token not in again.output
-    # Whoever holds it, it is Bob's word.
+    # Whoever uses the token, the decision is Bob's.
     link = issued(holdfast, approval.id, "--for", "bob", "--service", "https://jobs.example.com/")
-    base, _, theirs = link.rpartition("/")
+    base, _, token_of_bob = link.rpartition("/")
     assert base == "https://jobs.example.com/decide"
-    assert holdfast("approvals", "deny", theirs, "--by", "mallory").exit_code == 0
+    assert holdfast("approvals", "deny", token_of_bob, "--by", "mallory").exit_code == 0
     assert votes(store, approval.id)[1].person == "bob"
     for command in (("show", approval.id), ("list", "--state", "all")):
         assert token not in holdfast("approvals", *command, "--json").output
 
 
 @pytest.mark.req("CX-6")
-def test_a_token_of_nobody_is_used_by_somebody(holdfast: Holdfast, store: Store) -> None:
+def test_token_without_person_needs_by_option(holdfast: Holdfast, store: Store) -> None:
     approval = asked(store.url)
-    told = document(holdfast("approvals", "token", approval.id, "--json"))
-    assert (told["approval_id"], told["person"], told["expires_in"]) == (approval.id, None, None)
-    nameless = holdfast("approvals", "approve", told["token"], "--json")
+    result = document(holdfast("approvals", "token", approval.id, "--json"))
+    assert (result["approval_id"], result["person"], result["expires_in"]) == (approval.id, None, None)
+    nameless = holdfast("approvals", "approve", result["token"], "--json")
     assert refused(nameless) == (4, "person_required")
     assert "--by" in error_of(nameless)["fix"]
-    assert holdfast("approvals", "approve", told["token"], "--by", "ada").exit_code == 0
+    assert holdfast("approvals", "approve", result["token"], "--by", "ada").exit_code == 0
     assert votes(store, approval.id)[0].person == "ada"
 
 
 @pytest.mark.req("CX-6")
-def test_tokens_that_do_not_count(holdfast: Holdfast, store: Store) -> None:
+def test_forged_expired_and_malformed_tokens_are_rejected(holdfast: Holdfast, store: Store) -> None:
     approval = asked(store.url, approvers=["ada"])
     short = issued(holdfast, approval.id, "--for", "ada", "--expires-in", "1h")
     forged = short[:-1] + ("x" if short[-1] != "x" else "y")
@@ -253,7 +257,7 @@ def test_tokens_that_do_not_count(holdfast: Holdfast, store: Store) -> None:
         2,
         "invalid_duration",
     )
-    # What is nearly a token is not repeated: it may be most of one.
+    # A malformed token is not printed: it may contain most of a valid one.
     for broken in (short[:-30], short.removeprefix("h"), ""):
         result = holdfast("approvals", "approve", "-", "--json", input=broken)
         assert refused(result) == (2, "invalid_id")
@@ -264,7 +268,7 @@ def test_tokens_that_do_not_count(holdfast: Holdfast, store: Store) -> None:
 
 @pytest.mark.slow
 @pytest.mark.req("CX-6", "DP-22")
-def test_a_token_through_pipes(store: Store) -> None:
+def test_token_is_read_from_stdin(store: Store) -> None:
     approval = asked(store.url, form=FORM)
     made = run("approvals", "token", approval.id, "--for", "ada", url=store.url)
     given = ("--field", "limit=5", "--field", "reason=x", "--json")

@@ -1,4 +1,4 @@
-"""Where a worker looks: at the head, unless that has become slow."""
+"""A worker claims from the head of its queues, unless that has become slow."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def taken(position: int, queue: str = "default", priority: int = 0) -> Claim:
     )
 
 
-def test_a_quick_look_changes_nothing(clock: Clock) -> None:
+def test_fast_claim_keeps_starting_at_the_head(clock: Clock) -> None:
     search = ClaimOrder(("default",))
     search.learn(Exchange([taken(100)], [], True, 900), want=1, start=search.start())
     assert search.start().after == {}
     assert not search.exhausted
 
 
-def test_after_a_slow_look_it_goes_on_behind_the_last_job_for_a_while(clock: Clock) -> None:
+def test_slow_claim_continues_after_the_last_job_for_a_while(clock: Clock) -> None:
     search = ClaimOrder(("default", "mail"))
     search.learn(
         Exchange([taken(100), taken(300), taken(7, "mail", 2)], [], True, 50_000), want=3, start=search.start()
@@ -52,13 +52,13 @@ def test_after_a_slow_look_it_goes_on_behind_the_last_job_for_a_while(clock: Clo
     assert search.start().after == {"default": (0, 300), "mail": (2, 7)}
     search.learn(Exchange([taken(400)], [], True, 100), want=1, start=search.start())
     assert search.start().after == {"default": (0, 400), "mail": (2, 7)}
-    clock.now += 0.99  # twenty times fifty milliseconds, all but a moment
+    clock.now += 0.99  # just less than twenty times fifty milliseconds
     assert search.start().after != {}
     clock.now += 0.02
     assert search.start().after == {}
 
 
-def test_a_slow_look_for_many_jobs_is_not_slow(clock: Clock) -> None:
+def test_time_limit_grows_with_number_of_wanted_jobs(clock: Clock) -> None:
     search = ClaimOrder(("default",))
     many = [taken(n) for n in range(500)]
     search.learn(Exchange(many, [], True, 3_900), want=500, start=search.start())
@@ -67,7 +67,7 @@ def test_a_slow_look_for_many_jobs_is_not_slow(clock: Clock) -> None:
     assert search.start().after != {}
 
 
-def test_only_a_look_at_the_head_tells_that_there_is_nothing_left(clock: Clock) -> None:
+def test_only_a_claim_from_the_head_proves_that_queue_is_empty(clock: Clock) -> None:
     search = ClaimOrder(("default",))
     search.learn(Exchange([], [], True, 100), want=5, start=ClaimStart({"default": (0, 100)}, {}))
     assert not search.exhausted
@@ -76,7 +76,7 @@ def test_only_a_look_at_the_head_tells_that_there_is_nothing_left(clock: Clock) 
 
 
 def narrowed(clock: Clock, *queues: str) -> ClaimOrder:
-    """One that looks behind the last job of each queue."""
+    """An order that claims after the last job of each queue."""
     search = ClaimOrder(queues)
     claims = [taken(100, queue) for queue in queues]
     search.learn(Exchange(claims, [], True, 500_000), want=len(queues), start=search.start())
@@ -85,10 +85,10 @@ def narrowed(clock: Clock, *queues: str) -> ClaimOrder:
 
 
 @pytest.mark.req("SC-3")
-def test_a_queue_whose_order_was_changed_is_looked_at_from_its_head_once(clock: Clock) -> None:
+def test_reordered_queue_is_claimed_from_its_head_once(clock: Clock) -> None:
     search = narrowed(clock, "default", "mail")
     search.queue_reordered("mail")
-    search.queue_reordered("of somebody else")
+    search.queue_reordered("of another worker")
     start = search.start()
     assert start.after == {"default": (0, 100)}
     search.learn(Exchange([taken(50, "mail")], [], True, 100), want=1, start=start)
@@ -96,7 +96,7 @@ def test_a_queue_whose_order_was_changed_is_looked_at_from_its_head_once(clock: 
 
 
 @pytest.mark.req("SC-3")
-def test_who_could_not_hear_looks_at_every_queue_from_its_head(clock: Clock) -> None:
+def test_lost_notifications_reset_every_queue_to_its_head(clock: Clock) -> None:
     search = narrowed(clock, "default", "mail")
     search.all_reordered()
     start = search.start()
@@ -106,18 +106,18 @@ def test_who_could_not_hear_looks_at_every_queue_from_its_head(clock: Clock) -> 
 
 
 @pytest.mark.req("SC-3")
-def test_a_hint_outlives_looks_that_began_before_it_or_never_reached_its_queue(clock: Clock) -> None:
+def test_reorder_hint_survives_earlier_claims_and_claims_that_skip_its_queue(clock: Clock) -> None:
     search = narrowed(clock, "default", "mail")
-    under_way = search.start()
+    in_progress = search.start()
     search.queue_reordered("mail")
-    search.learn(Exchange([taken(200, "mail")], [], True, 100), want=5, start=under_way)
+    search.learn(Exchange([taken(200, "mail")], [], True, 100), want=5, start=in_progress)
     assert "mail" not in search.start().after
     search.learn(
         Exchange([taken(300)], [], True, 100), want=1, start=search.start()
-    )  # the first queue took all the room
+    )  # the first queue filled the claim
     start = search.start()
     assert "mail" not in start.after
-    search.queue_reordered("mail")  # once more, while a look is under way
+    search.queue_reordered("mail")  # again, while a claim is in progress
     search.learn(Exchange([], [], True, 100), want=1, start=start)
     start = search.start()
     assert "mail" not in start.after

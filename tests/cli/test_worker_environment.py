@@ -1,5 +1,4 @@
-"""What a worker is started with, and may lose: streams that are full, broken or closed, signals that are ignored, and a
-terminal that is gone."""
+"""Workers with full, broken or closed streams, ignored signals, and a lost terminal."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ import pytest
 from holdfast.engine.job import JobSpec
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
-from tests.cli.crew import Crew, gone
 from tests.cli.processes import COMMAND, environment
+from tests.cli.worker_program import Crew, gone
 from tests.support.stores import put, put_one, spec, state_of, tries
 from tests.support.waiting import until
 
@@ -79,7 +78,7 @@ def begun(crew: Crew, store: Store, *options: str, **how: Any) -> Iterator[subpr
 
 
 def work_off(crew: Crew, store: Store, *options: str, shell: str = 'exec "$@"', **how: Any) -> int:
-    """Until there is nothing left; the exit code."""
+    """Run a worker until no job is left; return the exit code."""
     command = ["sh", "-c", shell, "sh", *COMMAND, "worker", "more:app", "--burst", "--poll", "50ms", *options]
     how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | how
     return subprocess.run(
@@ -92,10 +91,10 @@ def full() -> int:
 
 
 def broken() -> int:
-    """A pipe that nobody reads any more."""
-    nobody, ours = os.pipe()
-    os.close(nobody)
-    return ours
+    """A pipe without a reader."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    return writing
 
 
 @pytest.mark.slow
@@ -106,10 +105,10 @@ def broken() -> int:
     [(full, ()), (full, ("--processes", "1")), (broken, ("--processes", "1"))],
     ids=["full-alone", "full-supervised", "broken-supervised"],
 )
-def test_messages_that_cannot_be_written_stop_nobody(
+def test_log_messages_that_cannot_be_written_do_not_stop_worker(
     sqlite_store: Store, crew: Crew, stream: Callable[[], int], options: tuple[str, ...]
 ) -> None:
-    """As when the disk of the logs is full, or whoever collected them has died."""
+    """As when the disk of the logs is full, or the log collector has died."""
     to = stream()
     with begun(crew, sqlite_store, *options, stderr=to) as process:
         os.close(to)
@@ -124,7 +123,7 @@ def test_messages_that_cannot_be_written_stop_nobody(
 @pytest.mark.slow
 @pytest.mark.req("SC-14", "SC-13")
 @pytest.mark.parametrize("options", [("--json",), ("--processes", "1")], ids=["alone", "supervised"])
-def test_streams_may_be_closed(sqlite_store: Store, crew: Crew, options: tuple[str, ...]) -> None:
+def test_worker_runs_with_closed_streams(sqlite_store: Store, crew: Crew, options: tuple[str, ...]) -> None:
     ids = put(sqlite_store, spec("apart", retry=ONCE), program(0))
     assert work_off(crew, sqlite_store, *options, shell='exec "$@" <&- >&- 2>&-') == 0
     assert [state_of(sqlite_store, job_id) for job_id in ids] == [State.SUCCEEDED, State.SUCCEEDED]
@@ -133,10 +132,10 @@ def test_streams_may_be_closed(sqlite_store: Store, crew: Crew, options: tuple[s
 @pytest.mark.slow
 @pytest.mark.req("SC-14", "SC-13")
 @pytest.mark.parametrize("options", [(), ("--processes", "1")], ids=["alone", "supervised"])
-def test_a_program_that_fails_has_failed_where_ends_are_ignored(
+def test_failed_command_is_noticed_if_sigchld_is_ignored(
     sqlite_store: Store, crew: Crew, options: tuple[str, ...]
 ) -> None:
-    """Who ignores SIGCHLD is told of no child how it ended, and neither is what it starts: it is inherited."""
+    """A process that ignores SIGCHLD gets no exit codes of its children. The setting is inherited."""
     ids = put(sqlite_store, program(3), program(0), spec("apart", retry=ONCE))
 
     def ignore() -> None:
@@ -150,11 +149,11 @@ def test_a_program_that_fails_has_failed_where_ends_are_ignored(
 @pytest.mark.slow
 @pytest.mark.req("SC-13")
 @pytest.mark.parametrize("options", [(), ("--processes", "1")], ids=["alone", "supervised"])
-def test_a_terminal_that_is_gone_is_a_signal_to_stop(sqlite_store: Store, crew: Crew, options: tuple[str, ...]) -> None:
-    """And one only: a shell that ends passes it on, so that it comes twice."""
+def test_lost_terminal_stops_worker_gracefully(sqlite_store: Store, crew: Crew, options: tuple[str, ...]) -> None:
+    """Counted once: a shell that ends passes it on, so that it arrives twice."""
 
     def heed() -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may have been started with ``nohup``
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may have been started with ``nohup``
 
     with begun(crew, sqlite_store, *options, preexec_fn=heed) as process:
         for _ in range(2):
@@ -168,7 +167,7 @@ def test_a_terminal_that_is_gone_is_a_signal_to_stop(sqlite_store: Store, crew: 
 
 @pytest.mark.slow
 @pytest.mark.req("SC-13")
-def test_who_said_nohup_stays(sqlite_store: Store, crew: Crew) -> None:
+def test_worker_under_nohup_ignores_lost_terminal(sqlite_store: Store, crew: Crew) -> None:
     def ignore() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
@@ -176,15 +175,15 @@ def test_who_said_nohup_stays(sqlite_store: Store, crew: Crew) -> None:
         process.send_signal(signal.SIGHUP)
         crew.let_go()
         other = put_one(sqlite_store, "nap")
-        until(lambda: state_of(sqlite_store, other) == State.SUCCEEDED, "it goes on")
+        until(lambda: state_of(sqlite_store, other) == State.SUCCEEDED, "the worker continues")
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
 
 
 @pytest.mark.slow
 @pytest.mark.req("SC-13", "JF-7")
-def test_a_signal_to_a_fork_is_not_the_workers(sqlite_store: Store, crew: Crew) -> None:
-    """As at the end of every `multiprocessing.Pool`: its processes are told to end, and are forks of the worker."""
+def test_signal_to_a_fork_does_not_stop_worker(sqlite_store: Store, crew: Crew) -> None:
+    """As at the end of a `multiprocessing.Pool`: it terminates its processes, which are forks of the worker."""
     command = [*COMMAND, "worker", "more:app", "--poll", "50ms"]
     with subprocess.Popen(command, cwd=crew.folder, env=environment(sqlite_store.url)) as process:
         try:
@@ -201,7 +200,7 @@ FIRST = """
 import ctypes, os, signal, sys, time
 from holdfast.cli.main import fork_init
 
-ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # whoever loses its parent becomes a child of this process, as of the first one
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # orphans become children of this process, as of pid 1
 fork_init()
 
 def children_of(pid):
@@ -228,11 +227,11 @@ os._exit(40 + len(heard)) if sys.argv[1] == "exit" else os.kill(os.getpid(), sig
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes through /proc")
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
 @pytest.mark.req("CX-15", "SC-13")
 @pytest.mark.parametrize(("how", "code"), [("exit", 41), ("killed", 137)])
-def test_the_first_process_waits_for_all_and_passes_signals_on(how: str, code: int) -> None:
-    """A signal that comes to both, as from a terminal, is heard once."""
+def test_pid_1_reaps_orphans_and_forwards_signals(how: str, code: int) -> None:
+    """A signal sent to both, as from a terminal, counts once."""
     with subprocess.Popen(
         [sys.executable, "-c", FIRST, how], stdout=subprocess.PIPE, start_new_session=True, text=True
     ) as process:

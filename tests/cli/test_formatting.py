@@ -1,4 +1,4 @@
-"""Spans, times and lines of text, as they are read and written."""
+"""Parsing and formatting of durations, times, names and lines of text."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ NOON = datetime(2027, 1, 31, 12, tzinfo=UTC)
         (-1.5, "-1.5 s"),
     ],
 )
-def test_spans(seconds: float, text: str) -> None:
+def test_durations_are_formatted(seconds: float, text: str) -> None:
     assert span(seconds) == text
     assert span(timedelta(seconds=seconds)) == text
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("1.5", 1.5), ("90s", 90), ("1h30m", 5400), ("200ms", 0.2)])
-def test_durations(text: str, seconds: float) -> None:
+def test_durations_are_parsed(text: str, seconds: float) -> None:
     assert duration(text, "delay") == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "nan", "inf", "1e999", "5 parsecs", "1h-"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_duration_is_rejected(text: str) -> None:
     with pytest.raises(InvalidSetting):
         duration(text, "delay")
 
 
-def test_times() -> None:
+def test_times_are_parsed() -> None:
     assert instant("2027-01-31T13:00+01:00", "--at") == NOON
     assert since("90m", "--since", lambda: NOON) == NOON - timedelta(minutes=90)
     assert since("2027-01-31T12:00Z", "--since", lambda: NOON) == NOON
@@ -64,7 +64,7 @@ def test_times() -> None:
             instant(text, "--at")
 
 
-def test_a_line_is_one_line() -> None:
+def test_line_escapes_control_characters_and_truncates() -> None:
     assert line("a\r\n\tb\x1b[1m\x00") == "a b\\x1b[1m\\x00"
     assert line("x" * 300, 10) == "x" * 9 + "…"
     assert plain("a\nb\tc\x7f\u202e\udc80") == "a\nb\tc\\x7f\\u202e\\udc80"
@@ -74,7 +74,7 @@ def event(event_type: str, target: State, at: datetime = NOON, source: State | N
     return Event(1, "id", "t", "k", event_type, source, target, 1, at, "ada", dict(meta))
 
 
-def test_what_is_special_about_a_step() -> None:
+def test_details_of_a_history_event() -> None:
     failed = event("fail", State.FAILED, error_code="boom", error_message="it broke", traceback="long")
     assert special(failed) == "boom: it broke"
     assert special(event("bury", State.DEAD_LETTER, error_code="boom", error_message="it broke")) == ""
@@ -89,7 +89,7 @@ def test_what_is_special_about_a_step() -> None:
     assert special(event("cancel", State.CANCELLED, reason="[b]no[/b]", ticket=7)) == "[b]no[/b]; ticket: 7"
 
 
-def test_a_timeline_gives_the_date_once_a_day() -> None:
+def test_timeline_shows_the_date_once_per_day() -> None:
     assert timeline([]) == []
     rows = timeline([event("enqueue", State.QUEUED, NOON + timedelta(hours=hours)) for hours in (0, 1, 24)])
     assert [str(row[0]).strip() for row in rows] == [
@@ -100,12 +100,12 @@ def test_a_timeline_gives_the_date_once_a_day() -> None:
     assert [row[1] for row in rows] == ["", "+1 h", "+23 h"]
 
 
-def test_names_of_workers_are_shortened() -> None:
+def test_worker_names_are_shortened() -> None:
     assert short("worker 031546f3-44da-4901-bb20-dce5afa4fee9 (vm:26531)") == "worker 031546f3 (vm:26531)"
 
 
 @pytest.mark.parametrize("formatter", [TextLines(), JsonLines()])
-def test_a_job_cannot_forge_a_log_line(formatter: logging.Formatter) -> None:
+def test_job_cannot_forge_a_log_line(formatter: logging.Formatter) -> None:
     record = logging.LogRecord("holdfast", logging.WARNING, "", 1, "job %s", ("a\n12:00 info forged\x1b[1m",), None)
     text = formatter.format(record)
     assert "\n" not in text
@@ -121,18 +121,18 @@ def test_a_job_cannot_forge_a_log_line(formatter: logging.Formatter) -> None:
         ("postgresql:///d?user=x&password=geheim&sslmode=require", "postgresql:///d?user=x&&sslmode=require"),
     ],
 )
-def test_a_password_is_not_shown(url: str, shown: str) -> None:
+def test_password_is_removed_from_url(url: str, shown: str) -> None:
     assert without_password(url) == shown
 
 
 @pytest.mark.parametrize("text", ["mail=3", "mail:-1", "mail:1.5", "default,mail=30%", "mail: .5"])
-def test_what_is_meant_as_a_weight_is_not_taken_for_a_name(text: str) -> None:
-    """A worker that serves the queue ``mail=3`` finds nothing to do, and says nothing."""
+def test_malformed_weight_is_not_taken_for_a_queue_name(text: str) -> None:
+    """A worker that serves the queue ``mail=3`` would find no jobs and report nothing."""
     with pytest.raises(InvalidSetting) as refused:
         queues_of(text)
     assert refused.value.code == "invalid_weight"
 
 
-def test_queues_and_their_weights() -> None:
+def test_queues_and_weights_are_parsed() -> None:
     assert queues_of("mail:3,default") == (("mail", "default"), {"mail": 3, "default": 1})
     assert queues_of("mail=3:1,a:b") == (("mail=3", "a:b"), {"mail=3": 1, "a:b": 1})

@@ -1,4 +1,4 @@
-"""`holdfast jobs cancel | redrive | discard | reschedule | move`: one answer an id, and an exit code for the whole."""
+"""`holdfast jobs cancel`, `redrive`, `discard`, `replace-payload`, `reschedule` and `move`: one result per id."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def dead(store: Store) -> str:
     return job_id
 
 
-def test_cancel_keeps_the_reason(holdfast: Holdfast, store: Store) -> None:
+def test_cancel_records_reason(holdfast: Holdfast, store: Store) -> None:
     job_id = put_one(store)
     result = holdfast("jobs", "cancel", job_id.upper(), "--reason", "wrong [red]month[/red]")
     assert result.exit_code == 0
@@ -33,7 +33,7 @@ def test_cancel_keeps_the_reason(holdfast: Holdfast, store: Store) -> None:
     assert "wrong [red]month[/red]" in holdfast("jobs", "history", job_id).stdout
 
 
-def test_redrive_and_discard(holdfast: Holdfast, store: Store) -> None:
+def test_dead_letter_is_redriven_and_discarded(holdfast: Holdfast, store: Store) -> None:
     job_id = dead(store)
     assert holdfast("jobs", "redrive", job_id).exit_code == 0
     assert state_of(store, job_id) == State.QUEUED
@@ -43,7 +43,7 @@ def test_redrive_and_discard(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("DP-26")
-def test_replace_the_payload_of_a_waiting_job(holdfast: Holdfast, store: Store) -> None:
+def test_payload_of_a_waiting_job_is_replaced(holdfast: Holdfast, store: Store) -> None:
     job_id = put_one(store, "mail", payload={"to": "a"})
     command = ("jobs", "replace-payload", job_id, '{"to": "b"}', "--reason", "wrong address")
     refused = holdfast(*command, "--json")
@@ -57,7 +57,7 @@ def test_replace_the_payload_of_a_waiting_job(holdfast: Holdfast, store: Store) 
     assert holdfast("jobs", "replace-payload", job_id, "{}", "--reason", " ").exit_code == 2
 
 
-def test_several_ids_have_one_answer_each(holdfast: Holdfast, store: Store) -> None:
+def test_each_id_has_one_result(holdfast: Holdfast, store: Store) -> None:
     waiting, other = put(store, spec(), spec())
     ended = dead(store)
     result = holdfast("jobs", "cancel", waiting, ended, UNKNOWN, other, waiting, "--json")
@@ -70,33 +70,33 @@ def test_several_ids_have_one_answer_each(holdfast: Holdfast, store: Store) -> N
     ]
 
 
-def test_the_exit_code_of_a_refusal_and_of_an_unknown_id(holdfast: Holdfast, store: Store) -> None:
+def test_exit_code_distinguishes_refused_and_unknown_jobs(holdfast: Holdfast, store: Store) -> None:
     waiting, ended = put_one(store, delay=60), dead(store)
     assert holdfast("jobs", "cancel", UNKNOWN).exit_code == 3
     assert holdfast("jobs", "cancel", ended).exit_code == 4
     assert holdfast("jobs", "redrive", waiting).exit_code == 4
     assert holdfast("jobs", "redrive", UNKNOWN, ended).exit_code == 3
-    told = holdfast("jobs", "discard", waiting, UNKNOWN, "--reason", "x")
-    assert told.exit_code == 4
-    assert "refused: it is not a dead letter [not_dead]" in told.stdout
-    assert "refused: no such job in this tenant [not_found]" in told.stdout
+    result = holdfast("jobs", "discard", waiting, UNKNOWN, "--reason", "x")
+    assert result.exit_code == 4
+    assert "refused: it is not a dead letter [not_dead]" in result.stdout
+    assert "refused: no such job in this tenant [not_found]" in result.stdout
 
 
-def test_another_tenants_job_is_not_there(holdfast: Holdfast, store: Store) -> None:
+def test_job_of_another_tenant_is_not_found(holdfast: Holdfast, store: Store) -> None:
     theirs = put_one(store, tenant="acme")
     assert holdfast("jobs", "cancel", theirs).exit_code == 3
     assert state_of(store, theirs) == State.QUEUED
     assert holdfast("jobs", "cancel", theirs, "--tenant", "acme").exit_code == 0
 
 
-def test_nothing_happens_when_one_id_is_none(holdfast: Holdfast, store: Store) -> None:
+def test_malformed_id_prevents_the_whole_call(holdfast: Holdfast, store: Store) -> None:
     job_id = put_one(store)
     result = holdfast("jobs", "cancel", job_id, "not-an-id", "--json")
     assert (result.exit_code, error_of(result)["code"]) == (2, "invalid_id")
     assert state_of(store, job_id) == State.QUEUED
 
 
-def test_discard_asks_for_a_reason(holdfast: Holdfast, store: Store) -> None:
+def test_discard_requires_a_reason(holdfast: Holdfast, store: Store) -> None:
     job_id = dead(store)
     assert holdfast("jobs", "discard", job_id).exit_code == 2
     blank = holdfast("jobs", "discard", job_id, "--reason", "  ", "--json")
@@ -105,11 +105,11 @@ def test_discard_asks_for_a_reason(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("JF-5")
-def test_reschedule(holdfast: Holdfast, store: Store) -> None:
+def test_job_is_rescheduled(holdfast: Holdfast, store: Store) -> None:
     job_id, ended = put_one(store, delay=3600.0), dead(store)
-    told = holdfast("jobs", "reschedule", job_id, "--in", "10m", "--max-attempts", "9", "--reason", "at noon")
-    assert told.exit_code == 0
-    assert told.stdout.splitlines()[1].split() == [job_id, "queued", "rescheduled"]
+    result = holdfast("jobs", "reschedule", job_id, "--in", "10m", "--max-attempts", "9", "--reason", "at noon")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1].split() == [job_id, "queued", "rescheduled"]
     last = history(store, job_id)[-1]
     assert (last.type, last.meta["reason"], last.meta["max_attempts"]) == ("reschedule", "at noon", 9)
     assert last.actor == last.meta["by"]
@@ -135,23 +135,23 @@ def test_reschedule(holdfast: Holdfast, store: Store) -> None:
         ("--max-attempts", "102"),
     ],
 )
-def test_how_a_job_cannot_be_rescheduled(holdfast: Holdfast, store: Store, options: tuple[str, ...]) -> None:
+def test_reschedule_rejects_invalid_options(holdfast: Holdfast, store: Store, options: tuple[str, ...]) -> None:
     assert holdfast("jobs", "reschedule", put_one(store), *options).exit_code == 2
 
 
 @pytest.mark.req("JF-5", "DP-15")
-def test_a_redrive_with_another_limit(holdfast: Holdfast, store: Store) -> None:
+def test_redrive_sets_max_attempts(holdfast: Holdfast, store: Store) -> None:
     job_id = dead(store)
     assert holdfast("jobs", "redrive", job_id, "--max-attempts", "7").exit_code == 0
     assert job(store, job_id).max_attempts == 7
 
 
 @pytest.mark.req("SC-3")
-def test_move(holdfast: Holdfast, store: Store) -> None:
+def test_job_is_moved_within_its_queue(holdfast: Holdfast, store: Store) -> None:
     a, b, c = put(store, spec(), spec(), spec())
-    told = holdfast("jobs", "move", c, "--first", "--reason", "the auditors are here")
-    assert told.exit_code == 0
-    assert told.stdout.splitlines()[1].split() == [c, "queued", "moved"]
+    result = holdfast("jobs", "move", c, "--first", "--reason", "the auditors are here")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1].split() == [c, "queued", "moved"]
     last = history(store, c)[-1]
     assert (last.type, last.meta["to"], last.meta["reason"]) == ("move", "first", "the auditors are here")
     assert holdfast("jobs", "move", c, "--after", b).exit_code == 0
@@ -166,15 +166,15 @@ def test_move(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("SC-3")
-def test_a_move_that_is_refused(holdfast: Holdfast, store: Store) -> None:
-    job_id, ended, elsewhere = put_one(store), dead(store), put_one(store, queue="mail")
+def test_invalid_move_is_refused(holdfast: Holdfast, store: Store) -> None:
+    job_id, ended, in_other_queue = put_one(store), dead(store), put_one(store, queue="mail")
     for options, code in (
         ((ended, "--first"), "not_waiting"),
-        ((elsewhere, "--before", ended), "other_queue"),
-        ((elsewhere, "--before", UNKNOWN), "target_not_found"),
+        ((in_other_queue, "--before", ended), "other_queue"),
+        ((in_other_queue, "--before", UNKNOWN), "target_not_found"),
     ):
         refused = holdfast("jobs", "move", *options)
         assert (refused.exit_code, f"[{code}]" in refused.stdout) == (4, True), refused.stdout
     assert holdfast("jobs", "move", UNKNOWN, "--last").exit_code == 3
-    for wrong in ((), ("--first", "--last"), ("--before", elsewhere, "--priority", "3"), ("--priority", "high")):
+    for wrong in ((), ("--first", "--last"), ("--before", in_other_queue, "--priority", "3"), ("--priority", "high")):
         assert holdfast("jobs", "move", job_id, *wrong).exit_code == 2

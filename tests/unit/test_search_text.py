@@ -1,4 +1,4 @@
-"""Searching jobs with words: what is understood, and what is refused with which words."""
+"""The search language of jobs: qualifiers, words, and errors."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ pytestmark = pytest.mark.req("JF-14", "JF-16")
 NOW = datetime(2027, 1, 31, 12, tzinfo=UTC)
 
 
-def test_qualifiers_and_words() -> None:
-    found = parse(
+def test_search_has_qualifiers_and_words() -> None:
+    search = parse(
         'State:dead-letter kind:"send mail" since:1h until:2027-01-30 Timeout "Connection refused" tag:a:b', NOW
     )
-    assert found.given == {
+    assert search.given == {
         "state": State.DEAD_LETTER,
         "kind": "send mail",
         "since": NOW - timedelta(hours=1),
         "until": datetime(2027, 1, 30, tzinfo=UTC),
         "tag": "a:b",
     }
-    assert found.words == ("timeout", "connection refused")
-    wanted = found.filter("acme", limit=5)
+    assert search.words == ("timeout", "connection refused")
+    wanted = search.filter("acme", limit=5)
     assert (wanted.tenant, wanted.limit, wanted.kind) == ("acme", 5, "send mail")
     assert parse("", NOW).given == {}
 
 
-def test_what_is_given_besides_must_agree() -> None:
-    found = parse("kind:a", NOW)
-    assert narrowed(found, kind="a", queue=None, agent="x").given == {"kind": "a", "agent": "x"}
+def test_conflicting_qualifier_and_argument_are_rejected() -> None:
+    search = parse("kind:a", NOW)
+    assert narrowed(search, kind="a", queue=None, agent="x").given == {"kind": "a", "agent": "x"}
     with pytest.raises(InvalidInput) as refused:
-        narrowed(found, kind="b")
+        narrowed(search, kind="b")
     assert refused.value.code == "invalid_search"
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("colour:red", "there is no colour:"),
         ("state:happy", "there is no state 'happy'"),
@@ -57,17 +57,17 @@ def test_what_is_given_besides_must_agree() -> None:
         ("a" * 1_001, "at most 1,000 characters"),
     ],
 )
-def test_what_is_refused(text: str, says: str) -> None:
-    with pytest.raises(InvalidInput, match=says) as refused:
+def test_invalid_search_is_rejected(text: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message) as refused:
         parse(text, NOW)
     assert refused.value.code == "invalid_search"
 
 
 @given(st.text(CHARACTERS, max_size=60))
-def test_whatever_is_typed_is_understood_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     try:
-        found = parse(text, NOW)
+        search = parse(text, NOW)
     except (InvalidInput, InvalidSetting):
         return
-    assert all(word == word.strip().lower() for word in found.words)
-    assert dataclasses.is_dataclass(found.filter("acme"))
+    assert all(word == word.strip().lower() for word in search.words)
+    assert dataclasses.is_dataclass(search.filter("acme"))

@@ -1,4 +1,4 @@
-"""An error says what to do about it: every class of errors, and every code that a store can fail with."""
+"""Every error class, and every code that a store raises, has a fix."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from holdfast.errors import FIXES, HoldfastError, StoreError
 pytestmark = pytest.mark.req("ARCH")
 
 PACKAGE = Path(holdfast.__file__).parent
-CLASSES = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, HoldfastError)]
-OF_STORES = {each.__name__ for each in CLASSES if issubclass(each, StoreError)}
+CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, HoldfastError)]
+OF_STORES = {cls.__name__ for cls in CLASSES if issubclass(cls, StoreError)}
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_every_class_has_a_fix(kind: type[HoldfastError]) -> None:
+def test_every_error_class_has_a_fix(kind: type[HoldfastError]) -> None:
     error = kind("it failed")
     assert error.fix
     assert error.fix in str(error)
 
 
 def raised() -> Iterator[tuple[str, str | None, bool]]:
-    """Where an error of a store is made, its code, and whether it has a fix of its own."""
+    """The location of each store error, its code, and whether it is raised with a fix."""
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in OF_STORES:
@@ -39,11 +39,11 @@ def raised() -> Iterator[tuple[str, str | None, bool]]:
 
 
 @pytest.mark.slow
-def test_every_error_of_a_store_has_a_fix() -> None:
-    found = list(raised())
-    assert len(found) > 15
-    assert [where for where, code, fixed in found if not fixed and code is not None and code not in FIXES] == []
+def test_every_store_error_code_has_a_fix() -> None:
+    errors_raised = list(raised())
+    assert len(errors_raised) > 15
+    assert [where for where, code, fixed in errors_raised if not fixed and code is not None and code not in FIXES] == []
 
 
-def test_its_own_fix_goes_first() -> None:
+def test_fix_given_to_an_error_overrides_default() -> None:
     assert StoreError("m", code="disk_full", fix="Buy one.").fix == "Buy one."

@@ -1,4 +1,4 @@
-"""A program whose jobs say in which process they run and can be held, for tests that kill and signal processes."""
+"""A program whose jobs record their process and can be held, for tests that kill and signal worker processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def hold() -> int:
 @app.job()
 async def meet() -> int:
     mark("met")
-    while len(set((FOLDER / "met").read_text().splitlines())) < 2:  # another process is at work as well
+    while len(set((FOLDER / "met").read_text().splitlines())) < 2:  # until another process runs a job too
         await asyncio.sleep(0.02)
     return os.getpid()
 
@@ -51,7 +51,7 @@ async def jam() -> None:
 
 
 class Crew:
-    """The folder the program lies in, and the marks its jobs leave there."""
+    """The folder of the program, and the marks that its jobs leave there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,7 +60,7 @@ class Crew:
 
     @property
     def begun(self) -> list[int]:
-        """The process of each beginning, in order."""
+        """The process id of each started job, in order."""
         marks = self.folder / "begun"
         return [int(line) for line in marks.read_text().splitlines()] if marks.exists() else []
 
@@ -74,13 +74,13 @@ class Crew:
             with started(command, cwd=self.folder, url=store.url) as process:
                 yield process
         finally:
-            for pid in set(self.begun):  # a test that failed may have left some
+            for pid in set(self.begun):  # a failed test may have left some
                 if not gone(pid):
                     os.kill(pid, signal.SIGKILL)
 
 
 def gone(pid: int) -> bool:
-    """Whether the process has ended; one that nobody has waited for yet has."""
+    """Whether the process has ended; zombies have."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

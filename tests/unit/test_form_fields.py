@@ -1,4 +1,4 @@
-"""Forms field by field: what is asked, and what people's text means (CX-7)."""
+"""Forms of approvals as fields: their constraints, and how text input is converted."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class Budget(BaseModel):
 FORM = Budget.model_json_schema()
 
 
-def asked() -> dict[str, FormField]:
+def form_fields() -> dict[str, FormField]:
     return {field.name: field for field in fields(FORM)}
 
 
-def test_a_model_field_by_field() -> None:
-    found = asked()
-    assert list(found) == ["limit", "reason", "size", "colour", "urgent", "share", "tags"]
-    assert [field.name for field in found.values() if field.required] == ["limit", "reason"]
-    assert (found["limit"].types, found["limit"].about) == (("integer",), "in euros")
-    assert found["limit"].bounds == ("at least 1", "at most 1000")
-    assert found["reason"].bounds == ("at least 3 characters",)
-    assert found["size"].choices == (1, 2, "all")
-    assert (set(found["colour"].types), found["colour"].choices) == ({"string", "null"}, ("red", "green"))
-    assert (found["urgent"].types, found["tags"].types) == (("boolean",), ("array",))
+def test_fields_have_types_bounds_and_choices_of_model() -> None:
+    form = form_fields()
+    assert list(form) == ["limit", "reason", "size", "colour", "urgent", "share", "tags"]
+    assert [field.name for field in form.values() if field.required] == ["limit", "reason"]
+    assert (form["limit"].types, form["limit"].about) == (("integer",), "in euros")
+    assert form["limit"].bounds == ("at least 1", "at most 1000")
+    assert form["reason"].bounds == ("at least 3 characters",)
+    assert form["size"].choices == (1, 2, "all")
+    assert (set(form["colour"].types), form["colour"].choices) == ({"string", "null"}, ("red", "green"))
+    assert (form["urgent"].types, form["tags"].types) == (("boolean",), ("array",))
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_a_model_field_by_field() -> None:
         ("tags", "a", "a"),
     ],
 )
-def test_what_somebody_wrote_is_read_as_what_is_asked_for(name: str, text: str, value: object) -> None:
-    read = asked()[name].read(text)
+def test_text_input_is_converted_to_type_of_field(name: str, text: str, value: object) -> None:
+    read = form_fields()[name].read(text)
     assert (read, type(read)) == (value, type(value))
 
 
-def test_whether_it_fits_is_for_the_form_to_say() -> None:
-    read = {name: asked()[name].read(text) for name, text in {"limit": "five", "reason": "why not"}.items()}
+def test_invalid_input_is_reported_by_form() -> None:
+    read = {name: form_fields()[name].read(text) for name, text in {"limit": "five", "reason": "why not"}.items()}
     assert next(violations(FORM, read)) == "limit must be integer"
 
 
@@ -86,7 +86,7 @@ def test_whether_it_fits_is_for_the_form_to_say() -> None:
         *((text, text) for text in ("x", "", "NaN", "007", "{", "1e999", "[" * 200)),
     ],
 )
-def test_text_that_is_json_is_what_it_says(text: str, value: object) -> None:
+def test_json_text_is_decoded_and_other_text_kept(text: str, value: object) -> None:
     assert (as_json(text), type(as_json(text))) == (value, type(value))
 
 
@@ -103,6 +103,6 @@ CIRCLE: dict[str, Any] = {"anyOf": [{"$ref": "#"}] * 5, "properties": {"x": {"$r
         {"properties": {"x": {"type": {"a": 1}, "enum": 7, "anyOf": 7, "$ref": ["#"], "minimum": "x"}}},
     ],
 )
-def test_a_form_that_makes_no_sense_is_read_as_far_as_it_does(schema: Any) -> None:
+def test_malformed_schema_yields_fields_without_error(schema: Any) -> None:
     assert {field.name for field in fields(schema)} <= {"x"}
     assert all(field.read("7") in ("7", 7) for field in fields(schema))

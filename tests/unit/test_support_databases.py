@@ -1,4 +1,4 @@
-"""A database that a test has used is as new for the next one, or nobody gets it again."""
+"""A database that a test has used is reset for the next test, or dropped."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def oid_of(dsn: str) -> int:
 
 
 def picture(dsn: str) -> dict[str, object]:
-    """Every row of every table, and where each sequence stands."""
+    """Every row of every table, and the position of each sequence."""
     with psycopg.connect(dsn) as connection:
         names = [name for (name,) in connection.execute(TABLES).fetchall()]
-        # What a sequence has written ahead is its own affair.
+        # log_cnt of a sequence may differ.
         rows = {name: "last_value, is_called" if name.endswith("_seq") else "*" for name in names}
         return {
             name: connection.execute(f"select {what} from {name}".encode()).fetchall() for name, what in rows.items()
@@ -56,7 +56,7 @@ def use(dsn: str, jobs: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [3, 600])  # to be deleted, and to be truncated
-def test_what_a_test_has_written_is_gone(databases: TemplateDatabases, jobs: int) -> None:
+def test_reset_removes_rows_and_restores_sequences(databases: TemplateDatabases, jobs: int) -> None:
     with databases.fresh() as dsn:
         first, new = oid_of(dsn), picture(dsn)
         use(dsn, jobs)
@@ -67,12 +67,12 @@ def test_what_a_test_has_written_is_gone(databases: TemplateDatabases, jobs: int
         use(again, 1)  # and it works
 
 
-def test_two_at_a_time_are_two(databases: TemplateDatabases) -> None:
+def test_two_databases_in_use_are_different(databases: TemplateDatabases) -> None:
     with databases.fresh() as one, databases.fresh() as two:
         assert oid_of(one) != oid_of(two)
 
 
-def test_who_is_left_over_is_sent_away_and_finds_no_database(databases: TemplateDatabases) -> None:
+def test_old_connections_are_ended_and_find_no_database(databases: TemplateDatabases) -> None:
     with databases.fresh() as dsn:
         first = oid_of(dsn)
         left = psycopg.connect(dsn)
@@ -99,7 +99,7 @@ ALTERING = [
 
 
 @pytest.mark.parametrize("statement", ALTERING)
-def test_one_that_was_altered_is_dropped(databases: TemplateDatabases, statement: str) -> None:
+def test_altered_database_is_dropped(databases: TemplateDatabases, statement: str) -> None:
     with databases.fresh() as dsn:
         first = oid_of(dsn)
         with psycopg.connect(dsn) as connection:
@@ -109,7 +109,7 @@ def test_one_that_was_altered_is_dropped(databases: TemplateDatabases, statement
 
 
 @pytest.mark.slow
-def test_after_a_crash_nobody_knows_what_was_written() -> None:
+def test_database_is_dropped_after_server_crash() -> None:
     server = PostgresServer(in_memory=True)
     server.start()
     try:
