@@ -47,7 +47,7 @@ test: $(READY) ## Run the tests to run before a commit, about 5 minutes (ARGS="-
 
 .PHONY: test-all
 test-all: $(READY) ## Run the slow tests too, on every PostgreSQL at hand, 20 to 25 minutes (ARGS="--seed 7" repeats a seed)
-	$(BIN)/python -m tests.support.elsewhere $(PYTEST) --tier all $(ARGS)
+	$(BIN)/python -m tests.support.run_in_copy $(PYTEST) --tier all $(ARGS)
 	$(MAKE) test-servers
 
 .PHONY: test-rest

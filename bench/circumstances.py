@@ -21,8 +21,8 @@ from bench.console import note
 from bench.peers.backends import Backends
 from holdfast import App
 from holdfast.worker.worker import WorkerOptions
-from tests.support.binaries import debian_bin
-from tests.support.debian_server import MISSING, DebianServer
+from tests.support.postgres_binaries import debian_bin
+from tests.support.postgres_server import MISSING, DebianServer
 
 KILL = """
     select count(pg_terminate_backend(pid)) from pg_stat_activity

@@ -26,7 +26,7 @@ def measure(url: str) -> dict[str, tuple[float, float]]:
 
     import holdfast
     from holdfast.integrations.django.compat import task_backends
-    from tests.support import django_handles
+    from tests.support import django_setup as django_handles
 
     django_handles.make_default(url)
     app = holdfast.App(url)

@@ -14,7 +14,7 @@ from bench.depth import MILLION, deepen_postgres, deepen_sqlite, measure
 from bench.subjects import Ours, PlainPostgres, PlainSqlite, Subject
 from bench.timing import Row, in_turn, rate_row, seconds
 from holdfast.features.assembly import Store, open_store
-from tests.support.servers import PostgresServer
+from tests.support.postgres_server import PostgresServer
 
 
 def floors(name: str, plain: Subject, ours: Ours, bar: float, count: int, rounds: int, batch: int) -> Iterator[Row]:

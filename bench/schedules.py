@@ -10,7 +10,7 @@ from bench.depth import claim_seconds
 from bench.subjects import Ours
 from bench.timing import Row
 from holdfast.features.assembly import Store
-from tests.support.by_hand import PostgresByHand, open_by_hand
+from tests.support.direct_sql import PostgresByHand, open_by_hand
 
 _COLUMNS = (
     "(id, tenant, name, timing, zone, kind, anchor_at, next_fire_at, attend_at, created_by, created_at, updated_by,"

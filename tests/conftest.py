@@ -19,11 +19,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 from holdfast.features.assembly import open_store
-from tests.support.binaries import MEMORY, debian_bin, has_room
-from tests.support.databases import TemplateDatabases
-from tests.support.given_server import GivenServer
 from tests.support.ledger import check_ledger
-from tests.support.servers import PostgresServer
+from tests.support.postgres_binaries import MEMORY, debian_bin, has_room
+from tests.support.postgres_databases import TemplateDatabases
+from tests.support.postgres_server import GivenServer, PostgresServer
 
 TESTS = Path(__file__).parent
 

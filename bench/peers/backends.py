@@ -13,7 +13,7 @@ import psycopg
 
 from bench.peers.meters import cpu_seconds
 from bench.peers.redis import RedisServer, program
-from tests.support.servers import PostgresServer
+from tests.support.postgres_server import PostgresServer
 
 # The same for every subject. Everything else is PostgreSQL's default, autovacuum included.
 POSTGRES_SETTINGS = {

@@ -18,7 +18,7 @@ from holdfast.server.auth import Identity
 from holdfast.server.live import FeedItem, LedgerFeed, ListenerBehind
 from holdfast.stores.flow import Flow
 from tests.api.serving import auntil, events_of, serving
-from tests.support.retention import keep, sweep
+from tests.support.features import keep, sweep
 from tests.support.stores import forward
 
 

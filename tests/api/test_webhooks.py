@@ -15,7 +15,7 @@ from holdfast.server.app import make_service
 from holdfast.server.auth import Identity
 from holdfast.server.openapi import every_route, scope_of
 from tests.api.conftest import HERE
-from tests.support.web import running
+from tests.support.http_server import running
 
 pytestmark = pytest.mark.req("JF-9", "SC-15", "JF-14")
 

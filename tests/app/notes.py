@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from tests.support.borrowers import path_of
+from tests.support.caller_connections import path_of
 
 
 def by_hand(url: str) -> Any:

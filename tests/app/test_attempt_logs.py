@@ -22,7 +22,7 @@ from holdfast.features.payloads.operations import rotate
 from holdfast.stores import host_files
 from holdfast.stores.vault import new_key
 from tests.app.conftest import NewApp
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand
 from tests.support.stores import forward
 from tests.support.waiting import until
 from tests.support.workers import work_off, working

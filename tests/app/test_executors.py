@@ -10,7 +10,7 @@ import pytest
 from holdfast import App, Handle
 from holdfast.errors import HoldfastError, InvalidSetting, NotFound, Refused
 from holdfast.stores.requests import ClaimRequest
-from tests.support.by_hand import PostgresByHand
+from tests.support.direct_sql import PostgresByHand
 from tests.support.stores import decide_on
 from tests.support.waiting import until
 from tests.support.workers import work_off, working

@@ -14,7 +14,7 @@ import pytest
 from holdfast import App, State
 from holdfast.errors import StoreUnavailable
 from tests.faults.trouble import LASTING, REACHABLE, Counted, allow, deny, watching
-from tests.support.borrowers import path_of
+from tests.support.caller_connections import path_of
 from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("CX-15", "SC-19", "HF-3")

@@ -15,7 +15,7 @@ from holdfast.errors import InvalidArguments
 from holdfast.features.connectors.outbound import SecretProvider
 from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp
-from tests.support.web import Page, Web, running
+from tests.support.http_server import Page, Web, running
 from tests.support.workers import work_off
 
 CANARY = "canary-4f1c9a7e-never-to-be-seen"

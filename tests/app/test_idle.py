@@ -23,10 +23,9 @@ from holdfast.stores.postgres import pools
 from holdfast.stores.requests import JobFilter
 from holdfast.worker.worker import SAFETY_POLL, WorkerOptions
 from tests.support import schedules
-from tests.support.people import asking
-from tests.support.retention import keep
+from tests.support.features import keep, subscribe
+from tests.support.steps import asking
 from tests.support.stores import TENANT, forward, new_id, put, put_one, spec
-from tests.support.subscriptions import subscribe
 from tests.support.waiting import until
 from tests.support.workers import working
 from tests.support.workflows import Flow as Planned

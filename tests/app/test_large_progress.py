@@ -14,7 +14,7 @@ from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, R
 from holdfast.features.payloads.operations import rotate
 from holdfast.stores.vault import EMPTY, new_key
 from tests.app.conftest import NewApp
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand
 from tests.support.stores import forward
 from tests.support.workers import work_off
 

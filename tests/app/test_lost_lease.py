@@ -12,7 +12,7 @@ import pytest
 from holdfast import App, Context, State, SyncContext
 from holdfast.errors import StaleLease
 from tests.app.conftest import NewApp
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand
 from tests.support.waiting import until
 from tests.support.workers import working
 

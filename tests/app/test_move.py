@@ -12,7 +12,7 @@ from holdfast import App, State
 from holdfast.engine.job import Enqueued
 from holdfast.errors import Conflict, InvalidSetting, NotFound
 from tests.app.conftest import NewApp
-from tests.support.order import order_of
+from tests.support.features import order_of
 from tests.support.stores import new_id
 from tests.support.waiting import until
 from tests.support.workers import work_off, working

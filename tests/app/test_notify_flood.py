@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from holdfast import App
-from tests.support.owners import as_role, ensure_roles
+from tests.support.postgres_roles import as_role, ensure_roles
 from tests.support.workers import working
 
 pytestmark = pytest.mark.req("JF-7", "CX-11")

@@ -15,7 +15,7 @@ from holdfast.errors import StoreError
 from holdfast.features.assembly import open_store
 from holdfast.stores.postgres import store
 from holdfast.worker import shutdown
-from tests.support.servers import PostgresServer
+from tests.support.postgres_server import PostgresServer
 from tests.support.waiting import until
 from tests.support.workers import working
 

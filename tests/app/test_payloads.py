@@ -20,7 +20,7 @@ from holdfast.features.jobs.views import story
 from holdfast.features.payloads.model import HIDDEN, WITHHELD
 from holdfast.stores.vault import new_key
 from tests.app.conftest import NewApp
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand
 from tests.support.waiting import until
 
 CANARY, KEY = "canary-7f3a9c", "kanari-55ab1c"

@@ -15,7 +15,7 @@ from holdfast.engine.retry import fixed
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound, Refused
 from holdfast.features.audit.model import content_digest
 from tests.app.conftest import NewApp
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand
 from tests.support.stores import new_id
 from tests.support.workers import work_off
 

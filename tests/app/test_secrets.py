@@ -17,7 +17,7 @@ from holdfast import App, Cancel, Context, Reject, Retry, RetryLater, SyncContex
 from holdfast.cli.output import JsonLines, TextLines
 from holdfast.errors import InvalidSetting
 from tests.app.conftest import NewApp
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand
 from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("DP-22")

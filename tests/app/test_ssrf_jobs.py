@@ -12,7 +12,7 @@ import pytest
 from holdfast import App, Retry, State, webhooks
 from holdfast.features.webhooks.model import DELIVER
 from holdfast.outgoing import EgressPolicy
-from tests.support.web import Web, running
+from tests.support.http_server import Web, running
 from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("JF-8", "JF-9")

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import App, State
 from tests.app.shop import stocked
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.app.conftest import NewApp
 from tests.app.shop import stocked
 from tests.app.worker_process import process
 from tests.faults.picture import take_picture
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand
 from tests.support.waiting import until
 
 

@@ -18,7 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from holdfast import App, Kind
 from holdfast.errors import HoldfastError, InvalidSetting, SchemaMismatch, StoreUnavailable
-from tests.support.borrowers import Borrower, Django, path_of, sqlalchemy_url
+from tests.support.caller_connections import Borrower, Django, path_of, sqlalchemy_url
 
 pytestmark = pytest.mark.req("HF-3")
 

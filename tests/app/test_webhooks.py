@@ -18,9 +18,9 @@ from holdfast.features.webhooks.model import DELIVER
 from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp
 from tests.app.test_killed_worker import begun, worker
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand
+from tests.support.http_server import Page, Web, running
 from tests.support.waiting import until
-from tests.support.web import Page, Web, running
 from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("JF-9", "SC-15")

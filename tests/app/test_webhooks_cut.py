@@ -18,8 +18,8 @@ from holdfast.engine.states import FINISHED
 from holdfast.features.webhooks.model import DELIVER, MAX_REFUSALS
 from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp
+from tests.support.http_server import Receiver, Turn, receiving
 from tests.support.proxy import Fate, Proxy
-from tests.support.receiver import Receiver, Turn, receiving
 from tests.support.waiting import until
 from tests.support.workers import work_off, working
 

@@ -12,7 +12,7 @@ from holdfast import App, Retry, WorkflowFailure
 from holdfast.errors import HoldfastError, InvalidSetting, NotFound
 from holdfast.stores.vault import new_key
 from tests.app.conftest import NewApp
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand
 from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("DP-14", "SC-17")

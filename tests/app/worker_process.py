@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.crew import ROOT, environment
-from tests.support.warm import Warm
+from tests.support.forkserver import Warm
+from tests.support.worker_processes import ROOT, environment
 
 # Lease and sweep of a second or two: recovery within the sum of both, and some for a busy machine.
 WORKER = """

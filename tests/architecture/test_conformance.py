@@ -39,7 +39,7 @@ def test_a_row_without_a_status_is_found() -> None:
 
 def test_an_unknown_row_is_found() -> None:
     file = read_test_file(MARKED.replace("CX-1", "CX-99"), "unit/test_a.py")
-    assert any("CX-99, which is no row" in problem for problem in problems(PAGE, [file]))
+    assert any("CX-99, which is not a row" in problem for problem in problems(PAGE, [file]))
 
 
 def test_a_page_that_is_out_of_date_is_found_and_written_anew() -> None:
@@ -69,5 +69,5 @@ def test_where_a_mark_counts(source: str, unmarked: tuple[str, ...]) -> None:
 
 
 def test_a_mark_that_cannot_be_read_is_refused() -> None:
-    with pytest.raises(ValueError, match="plain strings"):
+    with pytest.raises(ValueError, match="string literals"):
         read_test_file("pytestmark = pytest.mark.req(ROW)", "unit/test_a.py")

@@ -21,8 +21,7 @@ from bench.peers.process import DriverFailed
 from bench.peers.run import Results
 from bench.peers.workloads import QUICK, WORKLOADS, w9
 from bench.quiet import Patience
-from tests.support.given_server import GivenServer
-from tests.support.servers import PostgresServer
+from tests.support.postgres_server import GivenServer, PostgresServer
 
 pytestmark = [pytest.mark.req("HF-6"), pytest.mark.slow, pytest.mark.timeout(300)]
 

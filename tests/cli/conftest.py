@@ -1,4 +1,4 @@
-"""Every command on both stores: `holdfast("jobs", "list")` runs it in this process, on a database of its own."""
+"""Fixtures of the command line: `holdfast("jobs", "list")` runs a command in this process, on each store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.features.assembly import Store, open_store
 
 SQLITE, POSTGRES = "sqlite", "postgres"
 
-# To make the commands anew takes longer than most of them do.
+# Building the commands takes longer than running most of them.
 get_command = functools.cache(typer.main.get_command)
 
 SHOP = """
@@ -53,8 +53,8 @@ class Holdfast(Protocol):
 @pytest.fixture(params=[SQLITE, POSTGRES])
 def url(request: pytest.FixtureRequest) -> str:
     fixtures = {SQLITE: "sqlite_url", POSTGRES: "postgres_url"}
-    found: str = request.getfixturevalue(fixtures[request.param])
-    return found
+    name: str = request.getfixturevalue(fixtures[request.param])
+    return name
 
 
 @pytest.fixture
@@ -65,14 +65,14 @@ def store(url: str) -> Iterator[Store]:
 
 @pytest.fixture
 def sqlite_store(sqlite_url: str) -> Iterator[Store]:
-    """For what has nothing to do with the kind of store, and takes long."""
+    """For slow tests that do not depend on the store."""
     with closing(open_store(sqlite_url)) as opened:
         yield opened
 
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> Holdfast:
-    """The command line with nothing in the environment."""
+    """The command line without settings in the environment."""
     for name in (config.URL_VARIABLE, config.TENANT_VARIABLE, "FORCE_COLOR", "NO_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("typer.testing._get_command", get_command)
@@ -96,16 +96,16 @@ def document(result: Result) -> Any:
 
 
 def error_of(result: Result) -> dict[str, Any]:
-    """The error a command printed with --json, and nothing on stdout."""
+    """The error that a command printed with --json; stdout must be empty."""
     assert result.stdout == ""
-    found: dict[str, Any] = json.loads(result.stderr)["error"]
-    assert set(found) == {"code", "message", "fix"}
-    return found
+    error: dict[str, Any] = json.loads(result.stderr)["error"]
+    assert set(error) == {"code", "message", "fix"}
+    return error
 
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
-    """A folder with programs to run, of which one works."""
+    """A folder with a working program and two broken ones."""
     folder = tmp_path / "shop"
     folder.mkdir()
     (folder / "shop.py").write_text(SHOP)

@@ -1,4 +1,4 @@
-"""`holdfast` as a process of its own, for what only a process has: signals, exit codes, pipes."""
+"""`holdfast` as a separate process, for signals, exit codes and pipes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from holdfast import config
-from tests.support.warm import Warm
+from tests.support.forkserver import Warm
 
 COMMAND = (sys.executable, "-m", "holdfast")
 
@@ -38,7 +38,7 @@ def run(
 
 
 def call(*arguments: str, cwd: Path, url: str | None = None) -> subprocess.CompletedProcess[str]:
-    """As `run`, in a process that has imported everything already: for what is not about how a process starts."""
+    """As `run`, but forked from a process that has imported everything. Not for tests of startup."""
     with TemporaryDirectory() as folder:
         out, errors = Path(folder) / "out", Path(folder) / "errors"
         process = Warm(arguments, cwd=cwd, env=environment(url), log=out, errors=errors)
@@ -51,7 +51,7 @@ def call(*arguments: str, cwd: Path, url: str | None = None) -> subprocess.Compl
 
 @contextmanager
 def started(arguments: Sequence[str], *, cwd: Path, url: str | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A command that goes on by itself; killed at the end if it is still there."""
+    """Start a command; kill it at the end if it is still running."""
     process = subprocess.Popen(
         [*COMMAND, *arguments],
         cwd=cwd,
@@ -68,12 +68,12 @@ def started(arguments: Sequence[str], *, cwd: Path, url: str | None = None) -> I
         process.communicate()
 
 
-def hear(process: subprocess.Popen[str], words: str) -> None:
-    """Read what it says until these words have come: then it has done what they tell of."""
+def wait_for_output(process: subprocess.Popen[str], words: str) -> None:
+    """Read stderr until a line contains these words."""
     assert process.stderr is not None
-    said = []
+    lines = []
     for line in process.stderr:
-        said.append(line)
+        lines.append(line)
         if words in line:
             return
-    raise AssertionError(f"it never said {words!r}: {said}")
+    raise AssertionError(f"it never printed {words!r}: {lines}")

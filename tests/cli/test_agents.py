@@ -1,4 +1,4 @@
-"""`holdfast agents …`: the registry from the shell, and what the other commands say of it."""
+"""`holdfast agents`, and how the other commands show agents."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import pytest
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
-from tests.support.agents import disable, register
+from tests.support.features import disable
+from tests.support.features import register_agent as register
 from tests.support.stores import claim, job, open_lease, put_one, state_of
 
 pytestmark = pytest.mark.req("CX-16")
 
 
-def test_register_and_show(holdfast: Holdfast, store: Store) -> None:
-    told = holdfast(
+def test_register_and_show_an_agent(holdfast: Holdfast, store: Store) -> None:
+    result = holdfast(
         *("agents", "register", "planner", "--name", "The [red]planner[/red]", "--kind", "plan", "--max-attempts", "3"),
         *("--max-crashes", "1", "--backoff", "gentle", "--max-payload", "64KB", "--max-wait", "1h30m"),
         "--requires-approval",
     )
-    assert told.exit_code == 0
+    assert result.exit_code == 0
     shown = holdfast("agents", "show", "planner")
-    assert (shown.exit_code, shown.stdout) == (0, told.stdout)
+    assert (shown.exit_code, shown.stdout) == (0, result.stdout)
     lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
     assert lines[0] == "The [red]planner[/red] planner"
     for fact in ("state enabled", "kind plan", "waiting 0", "attempts 3", "lost workers 1", "backoff gentle"):
@@ -30,18 +31,18 @@ def test_register_and_show(holdfast: Holdfast, store: Store) -> None:
         assert fact in lines
 
 
-def test_json(holdfast: Holdfast, store: Store) -> None:
+def test_agents_print_json(holdfast: Holdfast, store: Store) -> None:
     made = document(holdfast("agents", "register", "planner", "--max-attempts", "3", "--json"))
     assert (made["id"], made["name"], made["max_attempts"], made["max_crashes"]) == ("planner", "planner", 3, None)
     assert (made["requires_approval"], made["disabled_at"], made["waiting"]) == (False, None, 0)
     assert document(holdfast("agents", "show", "planner", "--json")) == made
     assert document(holdfast("agents", "list", "--json")) == [made]
-    shut = document(holdfast("agents", "disable", "planner", "--reason", "it loops", "--json"))
-    assert (shut["disabled_reason"], shut["disabled_at"] is None) == ("it loops", False)
+    disabled = document(holdfast("agents", "disable", "planner", "--reason", "it loops", "--json"))
+    assert (disabled["disabled_reason"], disabled["disabled_at"] is None) == ("it loops", False)
     assert document(holdfast("agents", "enable", "planner", "--json"))["disabled_at"] is None
 
 
-def test_list(holdfast: Holdfast, store: Store) -> None:
+def test_list_agents_with_filters(holdfast: Holdfast, store: Store) -> None:
     assert "There are no such agents." in holdfast("agents", "list").stderr
     register(store, "a", kind="mail")
     register(store, "b", name="Bee")
@@ -63,12 +64,12 @@ def test_list(holdfast: Holdfast, store: Store) -> None:
     assert "acme" in holdfast("agents", "list", "--all-tenants").stdout
 
 
-def test_disable_and_enable(holdfast: Holdfast, store: Store) -> None:
+def test_disable_and_enable_an_agent(holdfast: Holdfast, store: Store) -> None:
     register(store)
     waiting = put_one(store, agent="planner")
-    told = holdfast("agents", "disable", "planner", "--reason", "it loops")
-    assert told.exit_code == 0
-    assert "it loops" in told.stdout
+    result = holdfast("agents", "disable", "planner", "--reason", "it loops")
+    assert result.exit_code == 0
+    assert "it loops" in result.stdout
     assert claim(store, open_lease(store)) == []
     shown = holdfast("jobs", "show", waiting).stdout
     assert "agent disabled  since 20" in shown
@@ -88,13 +89,13 @@ def test_disable_and_enable(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.parametrize("command", ["show", "enable"])
-def test_an_agent_that_is_not_there(holdfast: Holdfast, store: Store, command: str) -> None:
+def test_unknown_agent_is_not_found(holdfast: Holdfast, store: Store, command: str) -> None:
     register(store, tenant="acme")
     result = holdfast("agents", command, "planner", "--json")
     assert (result.exit_code, error_of(result)["code"]) == (3, "agent_not_found")
 
 
-def test_disabling_asks_for_a_reason_and_an_agent(holdfast: Holdfast, store: Store) -> None:
+def test_disable_requires_a_reason_and_an_agent(holdfast: Holdfast, store: Store) -> None:
     assert holdfast("agents", "disable", "planner").exit_code == 2
     missing = holdfast("agents", "disable", "planner", "--reason", "x", "--json")
     assert (missing.exit_code, error_of(missing)["code"]) == (3, "agent_not_found")
@@ -118,6 +119,6 @@ def test_disabling_asks_for_a_reason_and_an_agent(holdfast: Holdfast, store: Sto
         ("--tenant", "*"),
     ],
 )
-def test_what_cannot_be_registered(holdfast: Holdfast, store: Store, options: tuple[str, str]) -> None:
+def test_register_rejects_invalid_options(holdfast: Holdfast, store: Store, options: tuple[str, str]) -> None:
     assert holdfast("agents", "register", "planner", *options).exit_code == 2
     assert store.run(store.agents.list("*")) == []

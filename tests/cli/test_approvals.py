@@ -1,4 +1,4 @@
-"""`holdfast approvals list | show`: the inbox, in pages, and everything about one approval."""
+"""`holdfast approvals list` and `show`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
-from tests.cli.people import FORM, asked
+from tests.cli.durable_jobs import FORM, asked
 from tests.cli.processes import run
 from tests.cli.test_jobs import ANSI, HOSTILE
 from tests.support.stores import forward
@@ -30,7 +30,7 @@ def words(line: str) -> str:
     return " ".join(line.split())
 
 
-def test_the_inbox_is_oldest_first_and_says_what_people_need(holdfast: Holdfast, store: Store) -> None:
+def test_open_approvals_are_listed_oldest_first(holdfast: Holdfast, store: Store) -> None:
     forward(store)
     first = asked(store.url, approvers=["ada", "bob"], quorum=2, expires_in="2h")
     forward(store, 60)
@@ -44,7 +44,7 @@ def test_the_inbox_is_oldest_first_and_says_what_people_need(holdfast: Holdfast,
 
 
 @pytest.mark.slow
-def test_each_filter(holdfast: Holdfast, store: Store) -> None:
+def test_list_filters_approvals(holdfast: Holdfast, store: Store) -> None:
     one = asked(store.url, approvers=["ada"], escalate_after="1h", escalate_to=["boss"])
     two = asked(store.url, "refund")
     three = asked(store.url)
@@ -60,7 +60,7 @@ def test_each_filter(holdfast: Holdfast, store: Store) -> None:
     assert "denied" in holdfast("approvals", "list", "--state", "all").stdout
 
 
-def test_pages_follow_each_other(holdfast: Holdfast, store: Store) -> None:
+def test_approval_pages_follow_each_other(holdfast: Holdfast, store: Store) -> None:
     everything = [asked(store.url, f"approval {n}").id for n in range(3)]
     first = holdfast("approvals", "list", "--limit", "2", "--json")
     assert [approval["id"] for approval in document(first)] == everything[:2]
@@ -71,7 +71,7 @@ def test_pages_follow_each_other(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("JF-1")
-def test_tenants_are_listed_apart_and_together(holdfast: Holdfast, store: Store) -> None:
+def test_list_and_show_respect_tenant(holdfast: Holdfast, store: Store) -> None:
     mine, theirs = asked(store.url), asked(store.url, tenant="acme")
     assert ids(holdfast) == [mine.id]
     assert ids(holdfast, "--tenant", "acme") == [theirs.id]
@@ -84,21 +84,21 @@ def test_tenants_are_listed_apart_and_together(holdfast: Holdfast, store: Store)
     assert f"holdfast approvals approve {theirs.id} --tenant acme" in shown.stderr
 
 
-def test_nothing_to_list(holdfast: Holdfast) -> None:
+def test_empty_list_of_approvals(holdfast: Holdfast) -> None:
     assert document(holdfast("approvals", "list", "--json")) == []
-    told = holdfast("approvals", "list")
-    assert (told.exit_code, told.stdout) == (0, "")
-    assert "No approvals are open" in told.stderr
+    result = holdfast("approvals", "list")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "No approvals are open" in result.stderr
 
 
 @pytest.mark.parametrize("options", [("--after", "nonsense"), ("--job", "nonsense"), ("--state", "lost")])
-def test_what_cannot_be_listed(holdfast: Holdfast, options: tuple[str, ...]) -> None:
+def test_list_rejects_invalid_filters(holdfast: Holdfast, options: tuple[str, ...]) -> None:
     result = holdfast("approvals", "list", *options, "--json")
     assert result.exit_code == 2
     assert error_of(result)["code"] in {"invalid_id", "usage"}
 
 
-def test_everything_about_a_approval(holdfast: Holdfast, store: Store) -> None:
+def test_show_prints_everything_about_an_approval(holdfast: Holdfast, store: Store) -> None:
     forward(store)
     approval = asked(
         store.url,
@@ -138,12 +138,12 @@ def test_everything_about_a_approval(holdfast: Holdfast, store: Store) -> None:
     assert f"  holdfast approvals deny {approval.id} --by WHO --comment '…'\n" in shown.stderr
 
 
-def test_a_approval_as_json_and_when_it_is_decided(holdfast: Holdfast, store: Store) -> None:
+def test_show_prints_json_and_decided_approvals(holdfast: Holdfast, store: Store) -> None:
     approval = asked(store.url, data={"n": 7}, approvers=["ada"], expires_in="1h", on_deny="resume")
-    told = document(holdfast("approvals", "show", approval.id, "--json"))
-    assert set(told) == {"approval", "votes", "job"}
-    assert (told["approval"]["data"], told["approval"]["approvals"], told["votes"]) == ({"n": 7}, 0, [])
-    assert told["job"]["id"] == approval.job_id
+    result = document(holdfast("approvals", "show", approval.id, "--json"))
+    assert set(result) == {"approval", "votes", "job"}
+    assert (result["approval"]["data"], result["approval"]["approvals"], result["votes"]) == ({"n": 7}, 0, [])
+    assert result["job"]["id"] == approval.job_id
     holdfast("approvals", "deny", approval.id, "--by", "ada")
     shown = holdfast("approvals", "show", approval.id)
     assert "To decide it" not in shown.stderr
@@ -152,17 +152,17 @@ def test_a_approval_as_json_and_when_it_is_decided(holdfast: Holdfast, store: St
     assert document(holdfast("approvals", "show", approval.id, "--json"))["votes"][0]["person"] == "ada"
 
 
-def test_a_form_without_named_fields_is_shown_as_it_is(holdfast: Holdfast, store: Store) -> None:
+def test_form_without_named_fields_is_shown_as_schema(holdfast: Holdfast, store: Store) -> None:
     approval = asked(store.url, form={"type": "object", "minProperties": 1})
     shown = holdfast("approvals", "show", approval.id)
     assert '"minProperties": 1' in shown.stdout
     assert "--data '{…}'" in shown.stderr
 
 
-def test_a_approval_that_is_not_there(holdfast: Holdfast, store: Store) -> None:
+def test_unknown_approval_is_not_found(holdfast: Holdfast, store: Store) -> None:
     approval = asked(store.url)
-    for found in (UNKNOWN, approval.job_id):
-        result = holdfast("approvals", "show", found, "--json")
+    for other_id in (UNKNOWN, approval.job_id):
+        result = holdfast("approvals", "show", other_id, "--json")
         assert (result.exit_code, error_of(result)["code"]) == (3, "not_found")
     assert "approvals list --job" in holdfast("approvals", "show", approval.job_id).stderr
     bad = holdfast("approvals", "show", approval.id[:5], "--json")
@@ -171,7 +171,7 @@ def test_a_approval_that_is_not_there(holdfast: Holdfast, store: Store) -> None:
 
 @pytest.mark.req("DP-22")
 @pytest.mark.parametrize("terminal", [False, True])
-def test_text_is_printed_to_the_letter(
+def test_hostile_text_is_printed_literally(
     holdfast: Holdfast, store: Store, monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
     if terminal:
@@ -180,23 +180,23 @@ def test_text_is_printed_to_the_letter(
     text = " ".join(HOSTILE)
     form = {"properties": {text: {"type": text, "enum": [text], "description": text}}, "required": [text]}
     approval = asked(store.url, text, summary=text, data={text: text}, approvers=[text, "ada"], quorum=2, form=form)
-    word = ("--by", text, "--comment", text, "--data", json.dumps({text: text}))
-    told = holdfast("approvals", "approve", approval.id, *word)
-    assert told.exit_code == 0, told.stderr
+    options = ("--by", text, "--comment", text, "--data", json.dumps({text: text}))
+    result = holdfast("approvals", "approve", approval.id, *options)
+    assert result.exit_code == 0, result.stderr
     listed = ANSI.sub("", holdfast("approvals", "list", "--name", text).stdout)
     assert listed.count(text) == 3
     shown = holdfast("approvals", "show", approval.id)
     assert shown.exit_code == 0
-    assert ANSI.sub("", shown.stdout).count(text) == 9  # and in documents, where JSON writes it in its own way
+    assert ANSI.sub("", shown.stdout).count(text) == 9  # besides JSON documents, where it is escaped
     assert document(holdfast("approvals", "show", approval.id, "--json"))["approval"]["data"] == {text: text}
 
 
 @pytest.mark.req("DP-22")
-def test_control_characters_are_shown_not_sent(holdfast: Holdfast, store: Store) -> None:
+def test_control_characters_are_escaped(holdfast: Holdfast, store: Store) -> None:
     form = {"properties": {EVIL: {"type": [EVIL], "enum": [EVIL], "description": EVIL, "pattern": EVIL}}}
     approval = asked(store.url, summary=EVIL, data={EVIL: EVIL}, form=form, quorum=2)
-    told = holdfast("approvals", "approve", approval.id, "--comment", EVIL, "--data", "{}")
-    assert told.exit_code == 0
+    result = holdfast("approvals", "approve", approval.id, "--comment", EVIL, "--data", "{}")
+    assert result.exit_code == 0
     for command in (("list",), ("show", approval.id)):
         for as_json in ((), ("--json",)):
             printed = holdfast("approvals", *command, *as_json).output
@@ -206,7 +206,7 @@ def test_control_characters_are_shown_not_sent(holdfast: Holdfast, store: Store)
 
 @pytest.mark.slow
 @pytest.mark.req("DP-22")
-def test_into_a_pipe_it_goes_in_lines(store: Store) -> None:
+def test_list_prints_one_line_per_approval_into_a_pipe(store: Store) -> None:
     approval = asked(store.url, summary="Pay " + "and pay " * 30, approvers=[f"person {n}" for n in range(9)])
     done = run("approvals", "list", url=store.url)
     header, row = done.stdout.splitlines()
@@ -218,7 +218,7 @@ def test_into_a_pipe_it_goes_in_lines(store: Store) -> None:
 
 
 @pytest.mark.req("DP-22")
-def test_a_large_question_is_cut_for_people_only(holdfast: Holdfast, store: Store) -> None:
+def test_large_question_is_truncated_except_in_json(holdfast: Holdfast, store: Store) -> None:
     data: Any = {"x": "y" * 60_000}
     approval = asked(store.url, data=data, summary="z" * 2_000)
     shown = holdfast("approvals", "show", approval.id).stdout

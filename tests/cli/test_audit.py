@@ -1,4 +1,4 @@
-"""`holdfast audit …` from the shell."""
+"""`holdfast audit`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import pytest
 from holdfast.features.assembly import Store
 from holdfast.features.limits.model import Rule
 from tests.cli.conftest import Holdfast, document, error_of
-from tests.support.audit import unguarded
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand, unguarded
 from tests.support.stores import put_one, work
 
 pytestmark = pytest.mark.req("HF-4", "CX-4")
 
 
-def test_a_trail_from_the_shell(holdfast: Holdfast, store: Store, tmp_path: Path) -> None:
+def test_audit_seals_verifies_exports_and_detects_tampering(holdfast: Holdfast, store: Store, tmp_path: Path) -> None:
     assert error_of(holdfast("audit", "anchor", "--json"))["code"] == "nothing_sealed"
     assert "Nothing was done." in holdfast("audit", "actions").stderr
     job_id = put_one(store)

@@ -1,4 +1,4 @@
-"""`holdfast bench`: small runs on both stores, in a corner of their own; and the judge of what it found."""
+"""`holdfast bench`: small runs on both stores, and the checks of their results."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SMALL = ("--jobs", "200", "--concurrency", "20")
 
 @pytest.mark.slow
 @pytest.mark.req("CX-15")
-def test_a_small_run_measures_and_checks(store: Store, tmp_path: Path) -> None:
-    others = put_one(store, "mail.send")
+def test_small_run_measures_and_checks(store: Store, tmp_path: Path) -> None:
+    unrelated = put_one(store, "mail.send")
     refused = call("bench", *SMALL, "--json", url=store.url, cwd=tmp_path)
     assert refused.returncode == 2
     assert json.loads(refused.stderr)["error"]["code"] == "confirmation_required"
@@ -39,13 +39,13 @@ def test_a_small_run_measures_and_checks(store: Store, tmp_path: Path) -> None:
     assert (len(reading.jobs), len(reading.events)) == (found["left"]["jobs"], found["left"]["events"])
     assert len(reading.jobs) == 200 + TRICKLE
     assert f"The database keeps {200 + TRICKLE:,} jobs" in done.stderr
-    assert state_of(store, others) == State.QUEUED
+    assert state_of(store, unrelated) == State.QUEUED
 
 
 @pytest.mark.slow
 @pytest.mark.req("CX-15")
 @pytest.mark.parametrize("keep", [False, True], ids=["removed", "kept"])
-def test_a_file_of_its_own_is_removed_unless_it_is_to_be_kept(tmp_path: Path, keep: bool) -> None:
+def test_scratch_file_is_removed_unless_kept(tmp_path: Path, keep: bool) -> None:
     options = (*SMALL, "--url", f"sqlite:///{tmp_path}/scratch.db", *(["--keep"] if keep else []))
     done = call("bench", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -55,7 +55,7 @@ def test_a_file_of_its_own_is_removed_unless_it_is_to_be_kept(tmp_path: Path, ke
 
 
 @pytest.mark.req("DP-22")
-def test_it_needs_a_database_that_is_named_and_there(bare: Holdfast, empty_postgres_url: str) -> None:
+def test_bench_needs_an_existing_database(bare: Holdfast, empty_postgres_url: str) -> None:
     assert error_of(bare("bench", "--json"))["code"] == "missing_url"
     assert error_of(bare("bench", "--json", "--url", empty_postgres_url))["code"] == "not_migrated"
 
@@ -68,7 +68,7 @@ def reading(store: Store) -> tuple[list[str], Reading]:
 
 
 @pytest.mark.req("CX-15")
-def test_the_judge_finds_nothing_wrong_with_a_good_run(reading: tuple[list[str], Reading]) -> None:
+def test_good_run_has_no_problems(reading: tuple[list[str], Reading]) -> None:
     ids, found = reading
     assert problems_of(ids, found) == []
     assert drained(ids, found).jobs == 4
@@ -76,9 +76,9 @@ def test_the_judge_finds_nothing_wrong_with_a_good_run(reading: tuple[list[str],
 
 
 @pytest.mark.req("CX-15")
-def test_the_judge_sees_what_is_lost_doubled_or_unsettled(store: Store, reading: tuple[list[str], Reading]) -> None:
+def test_lost_doubled_and_unsettled_jobs_are_reported(store: Store, reading: tuple[list[str], Reading]) -> None:
     ids, found = reading
-    lost = Reading({each: job for each, job in found.jobs.items() if each != ids[0]}, found.events)
+    lost = Reading({id: job for id, job in found.jobs.items() if id != ids[0]}, found.events)
     assert "1 jobs are not in the database" in problems_of(ids, lost)[0]
     twice = Reading(found.jobs, [*found.events, *(e for e in found.events if e.to_state is State.IN_PROGRESS)])
     assert "4 jobs did not start exactly once" in problems_of(ids, twice)[0]

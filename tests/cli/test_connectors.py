@@ -1,4 +1,4 @@
-"""`holdfast connectors` from the shell."""
+"""`holdfast connectors`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.cli.conftest import Holdfast, document, error_of
 
 
 @pytest.mark.req("JF-11")
-def test_settings_are_set_shown_listed_and_removed(holdfast: Holdfast) -> None:
+def test_connectors_are_set_shown_listed_and_removed(holdfast: Holdfast) -> None:
     assert "Nothing is set" in holdfast("connectors", "list").stderr
     made = document(
         holdfast(
@@ -36,8 +36,8 @@ def test_settings_are_set_shown_listed_and_removed(holdfast: Holdfast) -> None:
         (["--header", "X-Api-Key=12345678"], "secret_in_settings"),
         (["--host", "http://a.example/"], "invalid_connector"),
     ):
-        told = holdfast("connectors", "set", "http.request", *wrong, "--json")
-        assert (told.exit_code in (2, 4), error_of(told)["code"]) == (True, code)
+        result = holdfast("connectors", "set", "http.request", *wrong, "--json")
+        assert (result.exit_code in (2, 4), error_of(result)["code"]) == (True, code)
     assert document(holdfast("connectors", "remove", "http.request", "--json")) == {
         "name": "http.request",
         "removed": True,

@@ -1,4 +1,4 @@
-"""What holds for every command: exit codes, where things are printed, and no traceback for what Holdfast refuses."""
+"""Conventions of every command: exit codes, output streams, and no traceback for expected errors."""
 
 from __future__ import annotations
 
@@ -127,20 +127,20 @@ UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
         (errors.SchemaMismatch("x"), 1),
     ],
 )
-def test_each_class_of_error_has_its_exit_code(error: errors.HoldfastError, code: int) -> None:
+def test_error_class_decides_exit_code(error: errors.HoldfastError, code: int) -> None:
     assert exit_code(error) == code
 
 
 @pytest.mark.slow
 @pytest.mark.req("ARCH")
-def test_version() -> None:
+def test_version_is_printed() -> None:
     done = run("--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"holdfast {package.__version__}\n", "")
 
 
 @pytest.mark.req("ARCH")
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_command_has_help_and_json(bare: Holdfast, command: tuple[str, ...]) -> None:
+def test_every_command_has_help_json_and_an_example(bare: Holdfast, command: tuple[str, ...]) -> None:
     result = bare(*command, "--help")
     assert result.exit_code == 0
     assert "Usage: holdfast" in result.stdout
@@ -149,26 +149,26 @@ def test_every_command_has_help_and_json(bare: Holdfast, command: tuple[str, ...
     )
 
 
-def examples(told: str) -> str:
-    return told.partition("Examples:")[2]
+def examples(help_text: str) -> str:
+    return help_text.partition("Examples:")[2]
 
 
 @pytest.mark.req("ARCH")
-def test_the_list_of_commands_says_each_in_full(bare: Holdfast) -> None:
-    told = bare("--help").stdout
-    assert not [line for line in told.partition("Commands:")[2].splitlines() if line.endswith("...")]
+def test_help_of_each_command_fits_in_command_list(bare: Holdfast) -> None:
+    result = bare("--help").stdout
+    assert not [line for line in result.partition("Commands:")[2].splitlines() if line.endswith("...")]
 
 
 @pytest.mark.req("ARCH")
-def test_the_list_above_is_complete(bare: Holdfast) -> None:
+def test_list_of_commands_in_this_file_is_complete(bare: Holdfast) -> None:
     def commands(*group: str) -> list[tuple[str, ...]]:
-        told = bare(*group, "--help").stdout
-        listed = told[told.index("Commands:") :].splitlines()[1:]
+        result = bare(*group, "--help").stdout
+        listed = result[result.index("Commands:") :].splitlines()[1:]
         names = [line.split()[0] for line in listed[: [*listed, ""].index("")]]
         return [(*group, name) for name in names]
 
-    found = [*commands(), *(command for group in GROUPS for command in commands(*group))]
-    assert sorted(found) == sorted(COMMANDS)
+    existing = [*commands(), *(command for group in GROUPS for command in commands(*group))]
+    assert sorted(existing) == sorted(COMMANDS)
 
 
 @pytest.mark.slow
@@ -182,7 +182,7 @@ def test_the_list_above_is_complete(bare: Holdfast) -> None:
         ("holdfast jobs list --state re", ["retry_waiting"]),
     ],
 )
-def test_a_shell_can_complete_it(typed: str, offered: list[str]) -> None:
+def test_shell_completion_offers_commands_and_values(typed: str, offered: list[str]) -> None:
     completing = {"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
     done = subprocess.run(
         [Path(sys.executable).with_name("holdfast")],
@@ -196,7 +196,7 @@ def test_a_shell_can_complete_it(typed: str, offered: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.req("ARCH")
-def test_without_the_extra_one_line_says_how_to_get_it() -> None:
+def test_missing_cli_extra_is_named_in_one_line() -> None:
     script = "import sys; sys.modules['typer'] = None; from holdfast.cli.main import run; run()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
@@ -206,7 +206,7 @@ def test_without_the_extra_one_line_says_how_to_get_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.req("ARCH")
-def test_the_package_itself_needs_no_library_of_the_command_line() -> None:
+def test_package_imports_without_cli_libraries() -> None:
     script = (
         "import sys; sys.modules['typer'] = sys.modules['rich'] = None; import holdfast, holdfast.features.jobs.views;"
         "holdfast.App('sqlite:///:memory:').enqueue('x')"
@@ -216,7 +216,7 @@ def test_the_package_itself_needs_no_library_of_the_command_line() -> None:
 
 @pytest.mark.slow
 @pytest.mark.req("ARCH")
-def test_the_command_line_needs_no_library_of_the_service() -> None:
+def test_command_line_imports_without_server_libraries() -> None:
     script = (
         "import sys; sys.modules.update(dict.fromkeys(['starlette', 'fastapi', 'uvicorn', 'jinja2']));"
         "import holdfast.cli.commands"
@@ -242,11 +242,11 @@ def test_the_command_line_needs_no_library_of_the_service() -> None:
         (("health", "--url", "postgresql://h/d", "--schema", 'a"; drop'), "invalid_schema"),
     ],
 )
-def test_a_wrong_call_exits_with_2(bare: Holdfast, arguments: tuple[str, ...], code: str) -> None:
-    told = bare(*arguments)
-    assert (told.exit_code, told.stdout) == (2, "")
-    assert told.stderr.startswith("error: ")
-    assert f"[{code}]" in told.stderr
+def test_usage_error_exits_with_2(bare: Holdfast, arguments: tuple[str, ...], code: str) -> None:
+    result = bare(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
+    assert f"[{code}]" in result.stderr
     as_json = bare(*arguments, "--json")
     assert as_json.exit_code == 2
     assert error_of(as_json)["code"] == code
@@ -282,7 +282,7 @@ def test_a_wrong_command_or_option_names_the_right_one(bare: Holdfast, arguments
 
 
 @pytest.mark.req("ARCH")
-def test_called_with_nothing_it_helps(bare: Holdfast) -> None:
+def test_no_arguments_print_help(bare: Holdfast) -> None:
     result = bare()
     assert result.exit_code == 2
     assert "Usage: holdfast" in result.output
@@ -304,7 +304,7 @@ def test_called_with_nothing_it_helps(bare: Holdfast) -> None:
     ],
     ids=" ".join,
 )
-def test_looking_makes_no_file(bare: Holdfast, tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_reading_commands_create_no_database_file(bare: Holdfast, tmp_path: Path, command: tuple[str, ...]) -> None:
     result = bare(*command, "--url", f"sqlite:///{tmp_path}/typo.db", "--json")
     assert result.exit_code == 3
     assert error_of(result)["code"] == "no_database"
@@ -312,7 +312,7 @@ def test_looking_makes_no_file(bare: Holdfast, tmp_path: Path, command: tuple[st
 
 
 @pytest.mark.req("SC-1")
-def test_looking_puts_no_tables_into_somebody_elses_file(bare: Holdfast, tmp_path: Path) -> None:
+def test_reading_commands_create_no_tables(bare: Holdfast, tmp_path: Path) -> None:
     (tmp_path / "other.db").touch()
     result = bare("jobs", "list", "--url", f"sqlite:///{tmp_path}/other.db", "--json")
     assert result.exit_code == 1
@@ -324,14 +324,14 @@ def test_looking_puts_no_tables_into_somebody_elses_file(bare: Holdfast, tmp_pat
 
 
 @pytest.mark.req("DP-22")
-def test_a_server_that_is_not_migrated_says_so(bare: Holdfast, empty_postgres_url: str) -> None:
+def test_database_without_tables_is_reported(bare: Holdfast, empty_postgres_url: str) -> None:
     for command in (("jobs", "list"), ("enqueue", "mail"), ("health",), ("approvals", "list"), ("send-event", "paid")):
         result = bare(*command, "--url", empty_postgres_url, "--json")
         assert (result.exit_code, error_of(result)["code"]) == (1, "not_migrated")
 
 
 @pytest.mark.req("DP-22")
-def test_a_server_that_is_away_is_an_error_at_once(bare: Holdfast) -> None:
+def test_unreachable_server_is_reported_at_once(bare: Holdfast) -> None:
     result = bare("jobs", "list", "--url", "postgresql://nobody:geheim@127.0.0.1:1/none")
     assert result.exit_code == 1
     assert "[store_unavailable]" in result.stderr
@@ -339,7 +339,7 @@ def test_a_server_that_is_away_is_an_error_at_once(bare: Holdfast) -> None:
 
 
 @pytest.mark.req("DP-22")
-def test_a_file_that_is_no_database_is_an_error(bare: Holdfast, tmp_path: Path) -> None:
+def test_file_that_is_not_a_database_is_reported(bare: Holdfast, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a database at all, " * 100)
     result = bare("jobs", "list", "--url", f"sqlite:///{tmp_path}/notes.txt", "--json")
     assert result.exit_code == 1
@@ -348,7 +348,7 @@ def test_a_file_that_is_no_database_is_an_error(bare: Holdfast, tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.req("DP-22")
-def test_an_argument_that_is_not_text_is_refused(sqlite_url: str) -> None:
+def test_argument_that_is_not_utf_8_is_rejected(sqlite_url: str) -> None:
     done = run("enqueue", b"caf\xe9", url=sqlite_url)
     assert done.returncode == 2
     assert "not valid UTF-8" in done.stderr
@@ -361,7 +361,7 @@ def test_ctrl_c_exits_with_130(store: Store, tmp_path: Path) -> None:
     put_one(store)
     with started(["events", "--follow"], cwd=tmp_path, url=store.url) as process:
         assert process.stdout is not None
-        assert "enqueue" in process.stdout.readline()  # it is at work, and waits for more
+        assert "enqueue" in process.stdout.readline()  # it is running, and waits for more
         process.send_signal(signal.SIGINT)
         _, messages = process.communicate(timeout=20)
     assert process.returncode == 130
@@ -370,7 +370,7 @@ def test_ctrl_c_exits_with_130(store: Store, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.req("DP-22")
-def test_a_reader_that_goes_away_early_is_no_crash(sqlite_url: str) -> None:
+def test_closed_stdout_causes_no_traceback(sqlite_url: str) -> None:
     with subprocess.Popen(
         [*COMMAND, "migrate", "--sql", "--url", sqlite_url],
         env=environment(),
@@ -382,4 +382,4 @@ def test_a_reader_that_goes_away_early_is_no_crash(sqlite_url: str) -> None:
         process.stdout.close()
         messages = process.stderr.read()
     assert b"Traceback" not in messages
-    until(lambda: process.poll() is not None, "it ends")
+    until(lambda: process.poll() is not None, "the process has ended")

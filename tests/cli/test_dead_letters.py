@@ -1,4 +1,4 @@
-"""`holdfast dead-letters …` and `holdfast operations …` from the shell."""
+"""`holdfast dead-letters` and `holdfast operations`."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 def dead(store: Store, count: int, kind: str = "pay") -> list[str]:
     ids = put(store, *(spec(kind, payload={"order": number}) for number in range(count)))
     held = claim(store, open_lease(store), count)
-    for each in held:
-        settle(store, each, Failed("Refused", "order [red]7[/red] was refused", final=True, frame="shop:charge"))
+    for attempt in held:
+        settle(store, attempt, Failed("Refused", "order [red]7[/red] was refused", final=True, frame="shop:charge"))
     return ids
 
 
-def test_groups_are_listed_shown_noted_and_resolved(holdfast: Holdfast, store: Store) -> None:
+def test_dead_letter_groups_are_listed_noted_redriven_and_discarded(holdfast: Holdfast, store: Store) -> None:
     assert "There are no such dead letters." in holdfast("dead-letters", "list").stderr
     ids = dead(store, 12)
     dead(store, 1, "repay")
     listed = document(holdfast("dead-letters", "list", "--sort", "count", "--json"))
-    assert [(each["kind"], each["open"], each["times"]) for each in listed] == [("pay", 12, 12), ("repay", 1, 1)]
+    assert [(group["kind"], group["open"], group["times"]) for group in listed] == [("pay", 12, 12), ("repay", 1, 1)]
     group = listed[0]["fingerprint"]
-    told = holdfast("dead-letters", "list", "--limit", "1", "--sort", "count")
-    assert "order [red]7[/red] was refused" in told.stdout
-    cursor = told.stderr.split("--after ")[1].strip()
+    result = holdfast("dead-letters", "list", "--limit", "1", "--sort", "count")
+    assert "order [red]7[/red] was refused" in result.stdout
+    cursor = result.stderr.split("--after ")[1].strip()
     (rest,) = document(holdfast("dead-letters", "list", "--sort", "count", "--after", cursor, "--json"))
     assert rest["kind"] == "repay"
     assert document(holdfast("dead-letters", "list", "--text", "nothing", "--json")) == []
@@ -45,7 +45,7 @@ def test_groups_are_listed_shown_noted_and_resolved(holdfast: Holdfast, store: S
     started = holdfast("dead-letters", "redrive", group, "--rate", "1000", "--max-attempts", "3", "--json")
     operation = document(started)
     assert (operation["state"], operation["total"], operation["rate"]) == ("running", 12, 1000)
-    assert state_of(store, ids[0]) is State.DEAD_LETTER, "nobody works on it yet"
+    assert state_of(store, ids[0]) is State.DEAD_LETTER, "no worker has processed it yet"
     while store.run(store.operations.work()) is not None:
         pass
     over = document(holdfast("operations", "wait", operation["id"], "--json"))
@@ -65,7 +65,7 @@ def test_operations_are_started_shown_and_cancelled(holdfast: Holdfast, store: S
     waiting = put_one(store, "import")
     wrong = ["start", "cancel", "--kind", "import", "--state", "succeeded"]
     assert holdfast("operations", *wrong).exit_code == 2
-    assert holdfast("operations", "start", "cancel").exit_code == 2, "all of them must be meant"
+    assert holdfast("operations", "start", "cancel").exit_code == 2, "all jobs need --all"
     started = document(holdfast("operations", "start", "cancel", "--kind", "import", "--rate", "0.5", "--json"))
     assert started["wanted"] == {"kind": "import"}
     late = holdfast("operations", "wait", started["id"], "--timeout", "0", "--json")
@@ -82,7 +82,7 @@ def test_operations_are_started_shown_and_cancelled(holdfast: Holdfast, store: S
     assert state_of(store, waiting) is State.CANCELLED
 
 
-def test_one_is_redriven_with_another_payload(holdfast: Holdfast, store: Store) -> None:
+def test_dead_letter_is_redriven_with_another_payload(holdfast: Holdfast, store: Store) -> None:
     (old,) = dead(store, 1)
     made = document(holdfast("jobs", "redrive", old, "--payload", '{"order": 8}', "--json"))
     new = made["redriven_as"]

@@ -1,4 +1,4 @@
-"""`holdfast enqueue`: payloads from everywhere, options, and what is refused."""
+"""`holdfast enqueue`: sources of payloads, options, and rejected input."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ def test_every_option_reaches_the_job(holdfast: Holdfast, store: Store) -> None:
         *("--key", "k-1", "--tag", "red", "--tag", "blue", "--tenant", "acme"),
         *("--executor", "gpu-1"),
     )
-    found = made(store, result)
-    assert (found.kind, found.payload, found.queue, found.priority) == ("mail.send", {"to": "a@b.c"}, "mail", 7)
-    assert (found.idempotency_key, found.tags, found.tenant) == ("k-1", ("red", "blue"), "acme")
-    assert found.executor == "gpu-1"
-    for label, ids in (("gpu-1", [found.id]), ("gpu-2", [])):
+    stored = made(store, result)
+    assert (stored.kind, stored.payload, stored.queue, stored.priority) == ("mail.send", {"to": "a@b.c"}, "mail", 7)
+    assert (stored.idempotency_key, stored.tags, stored.tenant) == ("k-1", ("red", "blue"), "acme")
+    assert stored.executor == "gpu-1"
+    for label, ids in (("gpu-1", [stored.id]), ("gpu-2", [])):
         listed = holdfast("jobs", "list", "--executor", label, "--tenant", "acme", "--json")
-        assert [each["id"] for each in document(listed)] == ids
-    assert found.due_at is not None
-    assert timedelta(minutes=4) < found.due_at - found.created_at <= timedelta(minutes=5)
+        assert [row["id"] for row in document(listed)] == ids
+    assert stored.due_at is not None
+    assert timedelta(minutes=4) < stored.due_at - stored.created_at <= timedelta(minutes=5)
 
 
 @pytest.mark.req("DP-9")
-def test_at_a_time(holdfast: Holdfast, store: Store) -> None:
-    found = made(store, holdfast("enqueue", "x", "--at", "2100-01-31T09:00:00+02:00"))
-    assert found.due_at == datetime(2100, 1, 31, 7, tzinfo=UTC)
+def test_at_option_sets_due_time(holdfast: Holdfast, store: Store) -> None:
+    stored = made(store, holdfast("enqueue", "x", "--at", "2100-01-31T09:00:00+02:00"))
+    assert stored.due_at == datetime(2100, 1, 31, 7, tzinfo=UTC)
 
 
 @pytest.mark.req("DP-22")
-def test_payloads_from_a_file_and_from_stdin(holdfast: Holdfast, store: Store, tmp_path: Path) -> None:
+def test_payload_is_read_from_a_file_or_stdin(holdfast: Holdfast, store: Store, tmp_path: Path) -> None:
     (tmp_path / "payload.json").write_text('{"from": "file"}')
     assert made(store, holdfast("enqueue", "x", f"@{tmp_path}/payload.json")).payload == {"from": "file"}
     assert made(store, holdfast("enqueue", "x", "-", input='{"from": "stdin"}')).payload == {"from": "stdin"}
@@ -84,7 +84,7 @@ def test_without_an_app_it_says_what_it_does_not_know(holdfast: Holdfast, store:
         ("@.", "unreadable_file"),
     ],
 )
-def test_what_is_no_payload_is_refused(bare: Holdfast, sqlite_url: str, payload: str, code: str) -> None:
+def test_invalid_payload_is_rejected(bare: Holdfast, sqlite_url: str, payload: str, code: str) -> None:
     result = bare("enqueue", "x", payload, "--json", "--url", sqlite_url)
     assert result.exit_code == 2
     assert error_of(result)["code"] == code
@@ -92,7 +92,7 @@ def test_what_is_no_payload_is_refused(bare: Holdfast, sqlite_url: str, payload:
 
 @pytest.mark.req("DP-22")
 @pytest.mark.parametrize("size", [1_100_000, 9_000_000])
-def test_a_huge_payload_is_refused(bare: Holdfast, sqlite_url: str, size: int) -> None:
+def test_payload_over_limit_is_rejected(bare: Holdfast, sqlite_url: str, size: int) -> None:
     result = bare("enqueue", "x", "-", "--json", "--url", sqlite_url, input=json.dumps("x" * size))
     assert (result.exit_code, error_of(result)["code"]) == (2, "payload_too_large")
 
@@ -113,14 +113,14 @@ def test_a_huge_payload_is_refused(bare: Holdfast, sqlite_url: str, size: int) -
         (("--dedupe", "maybe"), "usage"),
     ],
 )
-def test_what_is_no_option_is_refused(bare: Holdfast, sqlite_url: str, options: tuple[str, ...], code: str) -> None:
+def test_invalid_option_is_rejected(bare: Holdfast, sqlite_url: str, options: tuple[str, ...], code: str) -> None:
     result = bare("enqueue", "x", *options, "--json", "--url", sqlite_url)
     assert result.exit_code == 2
     assert error_of(result)["code"] == code
 
 
 @pytest.mark.req("DP-5")
-def test_a_key_gives_the_first_job_back_and_refuses_another_payload(holdfast: Holdfast) -> None:
+def test_key_returns_first_job_and_rejects_another_payload(holdfast: Holdfast) -> None:
     first = document(holdfast("enqueue", "pay", '{"n": 1}', "--key", "k", "--json"))
     again = document(holdfast("enqueue", "pay", '{"n": 1}', "--key", "k", "--json"))
     assert first["created"] is True
@@ -130,7 +130,7 @@ def test_a_key_gives_the_first_job_back_and_refuses_another_payload(holdfast: Ho
 
 
 @pytest.mark.req("HK-2")
-def test_dedupe_by_content(holdfast: Holdfast) -> None:
+def test_dedupe_by_content_returns_first_job(holdfast: Holdfast) -> None:
     first = holdfast("enqueue", "pay", '{"n": 1}', "--dedupe", "skip")
     again = holdfast("enqueue", "pay", '{"n": 1}', "--dedupe", "skip")
     assert again.exit_code == 0
@@ -140,7 +140,7 @@ def test_dedupe_by_content(holdfast: Holdfast) -> None:
 
 @pytest.mark.req("HF-5")
 @pytest.mark.parametrize("attribute", ["app", "make_app"])
-def test_with_an_app_the_signature_decides(
+def test_app_option_checks_payload_by_signature(
     holdfast: Holdfast, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attribute: str
 ) -> None:
     name = f"cli_shop_{tmp_path.name.translate(str.maketrans('-[]', '___'))}"

@@ -1,4 +1,4 @@
-"""`holdfast events`: from the beginning, from a cursor, from a consumer's place, and as it grows."""
+"""`holdfast events`: from the beginning, a cursor or a consumer's position, and following."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def event_types(events: list[dict[str, object]]) -> list[object]:
     return [event["type"] for event in events]
 
 
-def test_pages_by_cursor(holdfast: Holdfast, store: Store) -> None:
+def test_events_are_paged_by_cursor(holdfast: Holdfast, store: Store) -> None:
     put_one(store, "pay")
     work(store)
     first = document(holdfast("events", "--limit", "2", "--json"))
     rest = document(holdfast("events", "--after", first[-1]["cursor"], "--json"))
     assert event_types(first + rest) == ["enqueue", "take", "succeed"]
     assert document(holdfast("events", "--after", rest[-1]["cursor"], "--json")) == []
-    told = holdfast("events")
-    assert len(told.stdout.splitlines()) == 3
-    assert "pay  take  queued → in_progress try 1  by worker-1" in told.stdout
-    assert "--after '" in told.stderr
+    result = holdfast("events")
+    assert len(result.stdout.splitlines()) == 3
+    assert "pay  take  queued → in_progress try 1  by worker-1" in result.stdout
+    assert "--after '" in result.stderr
 
 
-def test_a_consumer_goes_on_where_it_stopped(holdfast: Holdfast, store: Store) -> None:
+def test_consumer_continues_at_its_position(holdfast: Holdfast, store: Store) -> None:
     put_one(store)
     work(store)
     assert event_types(document(holdfast("events", "--consumer", "mail", "--limit", "2", "--json"))) == [
@@ -45,14 +45,14 @@ def test_a_consumer_goes_on_where_it_stopped(holdfast: Holdfast, store: Store) -
     assert len(document(holdfast("events", "--consumer", "other", "--json"))) == 3
 
 
-def test_only_the_tenants_own(holdfast: Holdfast, store: Store) -> None:
+def test_events_respect_tenant(holdfast: Holdfast, store: Store) -> None:
     put_one(store)
     put_one(store, tenant="acme")
     assert len(document(holdfast("events", "--json"))) == 1
     assert len(document(holdfast("events", "--all-tenants", "--json"))) == 2
 
 
-def test_what_is_no_place_to_start_from(holdfast: Holdfast) -> None:
+def test_invalid_start_is_rejected(holdfast: Holdfast) -> None:
     bad = holdfast("events", "--after", "nonsense", "--json")
     assert bad.exit_code == 2
     assert error_of(bad)["code"].startswith("invalid")
@@ -60,7 +60,7 @@ def test_what_is_no_place_to_start_from(holdfast: Holdfast) -> None:
 
 
 @pytest.mark.slow
-def test_follow_prints_what_comes(store: Store, tmp_path: Path) -> None:
+def test_follow_prints_new_events(store: Store, tmp_path: Path) -> None:
     put_one(store, "first")
     with started(["events", "--follow", "--json"], cwd=tmp_path, url=store.url) as process:
         assert process.stdout is not None

@@ -11,21 +11,21 @@ from holdfast.features.health.commands import level
 from holdfast.stores.requests import Finding
 from holdfast.stores.sqlite.connections import database_path
 from tests.cli.conftest import Holdfast, document
-from tests.cli.people import asked
-from tests.support.pauses import pause
+from tests.cli.durable_jobs import asked
+from tests.support.features import pause
 from tests.support.stores import BROKEN, forward, put_one, tries, work
 
 
 @pytest.mark.req("DP-19")
-def test_health_is_an_exit_code(holdfast: Holdfast, store: Store) -> None:
+def test_health_verdict_decides_exit_code(holdfast: Holdfast, store: Store) -> None:
     well = holdfast("health", "--json")
     assert (well.exit_code, document(well)["verdict"]) == (0, "ok")
     put_one(store, "pay", retry=tries(1))
     work(store, BROKEN)
-    told = holdfast("health")
-    assert told.exit_code == 0, "a warning is not an alarm"
-    assert "dead letters" in told.stdout
-    assert "[dead_letters]" in told.stdout
+    result = holdfast("health")
+    assert result.exit_code == 0, "a warning is not an alarm"
+    assert "dead letters" in result.stdout
+    assert "[dead_letters]" in result.stdout
     ill = document(holdfast("health", "--json"))
     codes = [reason["code"] for reason in ill["reasons"] if reason["level"] != "advice"]
     assert (ill["verdict"], ill["dead_letter_open"], codes) == ("warn", 1, ["dead_letters"])
@@ -36,22 +36,22 @@ def test_health_is_an_exit_code(holdfast: Holdfast, store: Store) -> None:
     forward(store)
     put_one(store, "pay")
     forward(store, 1000)
-    assert holdfast("health").exit_code == 1, "nobody works"
+    assert holdfast("health").exit_code == 1, "no worker is running"
     for wrong in ("dead_letters_warn", "dead_letters_warn=many", "mood=good", "oldest_warn=soon"):
         assert holdfast("health", "--threshold", wrong).exit_code == 2, wrong
 
 
 @pytest.mark.req("DP-19", "CX-5")
-def test_health_tells_what_waits_for_people(holdfast: Holdfast, store: Store) -> None:
+def test_health_shows_open_approvals(holdfast: Holdfast, store: Store) -> None:
     well = document(holdfast("health", "--json"))
     assert (well["approvals_open"], well["oldest_approval_age_s"]) == (0, None)
     assert "oldest approval" not in holdfast("health").stdout
     forward(store)
     asked(store.url)
     forward(store, 90)
-    told = holdfast("health")
-    assert told.exit_code == 0
-    lines = [line.split() for line in told.stdout.splitlines()]
+    result = holdfast("health")
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.stdout.splitlines()]
     assert ["open", "approvals", "1"] in lines
     assert ["oldest", "approval", "1", "m", "30", "s", "ago"] in lines
     ill = document(holdfast("health", "--json"))
@@ -60,31 +60,31 @@ def test_health_tells_what_waits_for_people(holdfast: Holdfast, store: Store) ->
 
 
 @pytest.mark.req("DP-22")
-def test_doctor_finds_a_sound_database_sound(holdfast: Holdfast, store: Store) -> None:
-    if store.embedded:  # a copy that the tests have made, readable by all
+def test_doctor_passes_on_a_sound_database(holdfast: Holdfast, store: Store) -> None:
+    if store.embedded:  # a copy made by the tests, readable by everyone
         for path in Path(database_path(store.url)).parent.glob("jobs.db*"):
             path.chmod(0o600)
     result = holdfast("doctor", "--json")
-    found = document(result)
-    assert (result.exit_code, found["ok"]) == (0, True)
-    assert {"schema"} <= {finding["name"] for finding in found["findings"]}
+    report = document(result)
+    assert (result.exit_code, report["ok"]) == (0, True)
+    assert {"schema"} <= {finding["name"] for finding in report["findings"]}
     assert "✓" in holdfast("doctor").stdout
     pause(store, "SMTP is down", queue="mail")
-    told = holdfast("doctor")
-    assert (told.exit_code, "SMTP is down" in told.stdout) == (0, True), "which is said, and no fault of the database"
+    output = holdfast("doctor")
+    assert (output.exit_code, "SMTP is down" in output.stdout) == (0, True), "shown, but not a fault of the database"
     assert holdfast("doctor", "--strict").exit_code == 1
 
 
 @pytest.mark.req("DP-22")
-def test_doctor_sees_what_is_pending(bare: Holdfast, empty_postgres_url: str) -> None:
+def test_doctor_reports_pending_migration(bare: Holdfast, empty_postgres_url: str) -> None:
     result = bare("doctor", "--url", empty_postgres_url)
     assert result.exit_code == 1
     assert any("✗" in line and "schema" in line and "holdfast migrate" in line for line in result.stdout.splitlines())
 
 
 @pytest.mark.req("DP-22")
-def test_the_role_is_advice_unless_strict(bare: Holdfast, postgres_url: str) -> None:
-    """The tests' own role is a superuser."""
+def test_superuser_role_is_advice_unless_strict(bare: Holdfast, postgres_url: str) -> None:
+    """The role of the tests is a superuser."""
     relaxed = bare("doctor", "--url", postgres_url, "--json")
     (role,) = (finding for finding in document(relaxed)["findings"] if finding["name"] == "role")
     assert (relaxed.exit_code, role["ok"], role["level"]) == (0, False, "advice")
@@ -94,7 +94,7 @@ def test_the_role_is_advice_unless_strict(bare: Holdfast, postgres_url: str) -> 
 
 
 @pytest.mark.req("DP-22")
-def test_levels() -> None:
+def test_level_of_a_finding() -> None:
     assert level(Finding("role", False, "x"), strict=False) == "advice"
     assert level(Finding("role", False, "x"), strict=True) == "problem"
     assert level(Finding("fsync", False, "x"), strict=False) == "problem"

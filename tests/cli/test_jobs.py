@@ -1,4 +1,4 @@
-"""`holdfast jobs list | show | history`: filters, pages, the timeline, and text that is printed to the letter."""
+"""`holdfast jobs list`, `show` and `history`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ids(holdfast: Holdfast, *options: str) -> list[str]:
 
 
 @pytest.mark.req("CX-14", "CX-17")
-def test_each_filter(holdfast: Holdfast, store: Store) -> None:
+def test_list_filters_jobs(holdfast: Holdfast, store: Store) -> None:
     plain, mail, tagged = put(store, spec("a"), spec("b", queue="mail", agent="ada"), spec("a", tags=("red",)))
     assert ids(holdfast) == [tagged, mail, plain]
     assert ids(holdfast, "--kind", "b") == [mail]
@@ -40,7 +40,7 @@ def test_each_filter(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("CX-14")
-def test_pages_follow_each_other(holdfast: Holdfast, store: Store) -> None:
+def test_job_pages_follow_each_other(holdfast: Holdfast, store: Store) -> None:
     put(store, *(spec() for _ in range(7)))
     everything = ids(holdfast)
     pages: list[list[str]] = []
@@ -55,7 +55,7 @@ def test_pages_follow_each_other(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("CX-14")
-def test_the_table(holdfast: Holdfast, store: Store) -> None:
+def test_list_prints_a_table(holdfast: Holdfast, store: Store) -> None:
     put_one(store, "pay", retry=tries(1))
     work(store, Failed("card_declined", "no\nfunds"))
     header, row = holdfast("jobs", "list").stdout.splitlines()
@@ -65,7 +65,7 @@ def test_the_table(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("JF-2")
-def test_tenants_are_listed_apart_and_together(holdfast: Holdfast, store: Store) -> None:
+def test_list_respects_tenant(holdfast: Holdfast, store: Store) -> None:
     mine, theirs = put_one(store), put_one(store, tenant="acme")
     assert ids(holdfast) == [mine]
     assert ids(holdfast, "--tenant", "acme") == [theirs]
@@ -75,22 +75,22 @@ def test_tenants_are_listed_apart_and_together(holdfast: Holdfast, store: Store)
 
 @pytest.mark.req("CX-14", "DP-22")
 @pytest.mark.parametrize("options", [("--after", "nonsense"), ("--since", "whenever"), ("--until", "-1h")])
-def test_what_cannot_be_listed(holdfast: Holdfast, options: tuple[str, ...]) -> None:
+def test_list_rejects_invalid_options(holdfast: Holdfast, options: tuple[str, ...]) -> None:
     result = holdfast("jobs", "list", *options, "--json")
     assert result.exit_code == 2
     assert error_of(result)["code"] in {"invalid_id", "invalid_time"}
 
 
 @pytest.mark.req("CX-14")
-def test_nothing_to_list(holdfast: Holdfast) -> None:
+def test_empty_list_of_jobs(holdfast: Holdfast) -> None:
     assert document(holdfast("jobs", "list", "--json")) == []
-    told = holdfast("jobs", "list")
-    assert (told.exit_code, told.stdout) == (0, "")
-    assert "no such jobs" in told.stderr
+    result = holdfast("jobs", "list")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "no such jobs" in result.stderr
 
 
 @pytest.mark.req("CX-4", "SC-5")
-def test_the_way_of_a_job_can_be_read(holdfast: Holdfast, store: Store) -> None:
+def test_show_prints_timeline_attempts_and_result(holdfast: Holdfast, store: Store) -> None:
     forward(store)
     job_id = put_one(store, "pay", payload={"n": 7})
     forward(store, 1.5)
@@ -105,8 +105,8 @@ def test_the_way_of_a_job_can_be_read(holdfast: Holdfast, store: Store) -> None:
     shown = holdfast("jobs", "show", job_id)
     assert shown.exit_code == 0
     lines = [line.split() for line in shown.stdout.splitlines()]
-    way = lines[lines.index(["Timeline"]) + 2 : lines.index(["Attempts"]) - 1]
-    assert [words[words.index("→") - 1 :] for words in way] == [
+    events = lines[lines.index(["Timeline"]) + 2 : lines.index(["Attempts"]) - 1]
+    assert [words[words.index("→") - 1 :] for words in events] == [
         ["enqueue", "→", "queued", "tester"],
         ["queued", "→", "in_progress", "1", "worker-1"],
         ["in_progress", "→", "failed", "1", "worker-1", "timeout:", "too", "slow"],
@@ -115,7 +115,7 @@ def test_the_way_of_a_job_can_be_read(holdfast: Holdfast, store: Store) -> None:
         ["queued", "→", "in_progress", "2", "worker", "2"],
         ["in_progress", "→", "succeeded", "2", "worker", "2"],
     ]
-    assert [words[1 : words.index("take")] for words in way if "take" in words] == [["+1.5", "s"], ["+0", "ms"]]
+    assert [words[1 : words.index("take")] for words in events if "take" in words] == [["+1.5", "s"], ["+0", "ms"]]
     for part in ('"n": 7', '"paid": true', "page  3", "2 started, 0 lost workers", "state", "succeeded"):
         assert part in shown.stdout
     assert holdfast("jobs", "history", job_id).stdout.splitlines()[1:] == [
@@ -155,10 +155,10 @@ def test_a_lost_worker_is_counted_and_its_error_is_the_last_one(holdfast: Holdfa
 
 
 @pytest.mark.req("CX-4")
-def test_the_story_as_json(holdfast: Holdfast, store: Store) -> None:
+def test_show_prints_json(holdfast: Holdfast, store: Store) -> None:
     job_id = put_one(store, payload={"n": 7}, retry=tries(1))
     work(store, BROKEN)
-    told = document(holdfast("jobs", "show", job_id, "--json"))
+    result = document(holdfast("jobs", "show", job_id, "--json"))
     keys = {
         "job",
         "history",
@@ -172,17 +172,17 @@ def test_the_story_as_json(holdfast: Holdfast, store: Store) -> None:
         "made_from",
     }
     keys |= {"parents", "chain", "group", "remade", "references", "liveness"}
-    assert set(told) == keys
-    assert (told["job"]["id"], told["job"]["state"], told["job"]["payload"]) == (job_id, "dead_letter", {"n": 7})
-    assert [event["type"] for event in told["history"]] == ["enqueue", "take", "fail", "bury"]
-    assert told["history"][0]["at"].endswith("Z")
-    assert [attempt["outcome"] for attempt in told["attempts"]] == ["failed"]
-    assert told["result"] is None
-    assert document(holdfast("jobs", "history", job_id, "--json")) == told["history"]
+    assert set(result) == keys
+    assert (result["job"]["id"], result["job"]["state"], result["job"]["payload"]) == (job_id, "dead_letter", {"n": 7})
+    assert [event["type"] for event in result["history"]] == ["enqueue", "take", "fail", "bury"]
+    assert result["history"][0]["at"].endswith("Z")
+    assert [attempt["outcome"] for attempt in result["attempts"]] == ["failed"]
+    assert result["result"] is None
+    assert document(holdfast("jobs", "history", job_id, "--json")) == result["history"]
 
 
 @pytest.mark.req("SC-5")
-def test_a_dead_letter_shows_where_it_failed(holdfast: Holdfast, store: Store) -> None:
+def test_show_prints_traceback_of_dead_letter(holdfast: Holdfast, store: Store) -> None:
     job_id = put_one(store, retry=tries(1))
     work(store, Failed("broken", "it broke", traceback='File "pay.py", line 3\n[red]boom[/red]'))
     shown = holdfast("jobs", "show", job_id).stdout
@@ -191,7 +191,7 @@ def test_a_dead_letter_shows_where_it_failed(holdfast: Holdfast, store: Store) -
 
 @pytest.mark.req("DP-3")
 @pytest.mark.parametrize("command", ["show", "history"])
-def test_a_job_that_is_not_there(holdfast: Holdfast, store: Store, command: str) -> None:
+def test_unknown_job_is_not_found(holdfast: Holdfast, store: Store, command: str) -> None:
     theirs = put_one(store, tenant="acme")
     for job_id in (UNKNOWN, theirs):
         result = holdfast("jobs", command, job_id, "--json")
@@ -202,7 +202,7 @@ def test_a_job_that_is_not_there(holdfast: Holdfast, store: Store, command: str)
 
 @pytest.mark.slow
 @pytest.mark.req("DP-22")
-def test_text_is_printed_to_the_letter(holdfast: Holdfast, store: Store) -> None:
+def test_hostile_text_is_printed_literally(holdfast: Holdfast, store: Store) -> None:
     jobs = {}
     for text in HOSTILE:
         jobs[text] = put_one(store, text, payload={text: text}, tags=(text,), retry=tries(1), agent=text)
@@ -218,7 +218,7 @@ def test_text_is_printed_to_the_letter(holdfast: Holdfast, store: Store) -> None
 
 @pytest.mark.slow
 @pytest.mark.req("DP-22")
-def test_text_is_printed_to_the_letter_on_a_terminal_too(
+def test_hostile_text_is_printed_literally_on_a_terminal(
     holdfast: Holdfast, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -234,7 +234,7 @@ def test_text_is_printed_to_the_letter_on_a_terminal_too(
 
 
 @pytest.mark.req("DP-22")
-def test_control_characters_are_shown_not_sent(holdfast: Holdfast, store: Store) -> None:
+def test_control_characters_are_escaped(holdfast: Holdfast, store: Store) -> None:
     evil = "a\x1b]0;owned\x07\x1b[2Jb\rc\u202ed\x9b1m"
     job_id = put_one(store, payload={"x": evil}, retry=tries(1))
     work(store, Failed("broken", evil, traceback=evil))
@@ -246,7 +246,7 @@ def test_control_characters_are_shown_not_sent(holdfast: Holdfast, store: Store)
 
 
 @pytest.mark.req("DP-22")
-def test_a_large_payload_is_cut_for_people_only(holdfast: Holdfast, store: Store) -> None:
+def test_large_payload_is_truncated_except_in_json(holdfast: Holdfast, store: Store) -> None:
     job_id = put_one(store, payload={"x": "y" * 100_000})
     shown = holdfast("jobs", "show", job_id).stdout
     assert len(shown) < 6_000
@@ -255,7 +255,7 @@ def test_a_large_payload_is_cut_for_people_only(holdfast: Holdfast, store: Store
 
 
 @pytest.mark.req("CX-8")
-def test_progress_is_a_fact_and_no_checkpoint(holdfast: Holdfast, store: Store) -> None:
+def test_progress_is_shown_apart_from_checkpoints(holdfast: Holdfast, store: Store) -> None:
     put_one(store)
     taken = take(store)
     save = store.steps.save_checkpoint
@@ -269,7 +269,7 @@ def test_progress_is_a_fact_and_no_checkpoint(holdfast: Holdfast, store: Store) 
 
 
 @pytest.mark.req("CX-14", "CX-2")
-def test_a_delayed_job_says_so_and_is_found_by_the_beginning_of_its_id(holdfast: Holdfast, store: Store) -> None:
+def test_delayed_job_is_marked_and_ids_may_be_abbreviated(holdfast: Holdfast, store: Store) -> None:
     late, other = put(store, spec(delay=3600), spec())
     listed = {line.split()[0]: line for line in holdfast("jobs", "list").stdout.splitlines()[1:]}
     assert "delayed until" in listed[late]
@@ -286,9 +286,9 @@ def test_a_delayed_job_says_so_and_is_found_by_the_beginning_of_its_id(holdfast:
 
 
 @pytest.mark.req("SC-9")
-def test_times_are_previewed_without_a_database(bare: Holdfast) -> None:
-    told = bare(
+def test_schedule_preview_needs_no_database(bare: Holdfast) -> None:
+    result = bare(
         "schedules", "preview", "--timing", "0 9 * * MON", "--count", "2", "--url", "sqlite:////nowhere/jobs.db"
     )
-    assert told.exit_code == 0, told.output
-    assert told.stdout.count(" 09:00") >= 2
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count(" 09:00") >= 2

@@ -1,4 +1,4 @@
-"""`holdfast limits …`, `holdfast reservations …` and `holdfast queues …` from the shell."""
+"""`holdfast limits`, `holdfast reservations` and `holdfast queues`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.support.stores import TENANT, claim, new_id, open_lease, put, spec
 
 
 @pytest.mark.req("SC-16")
-def test_limits(holdfast: Holdfast, store: Store) -> None:
+def test_limits_are_set_shown_listed_and_removed(holdfast: Holdfast, store: Store) -> None:
     assert "Nothing is limited." in holdfast("limits", "list").stderr
-    told = holdfast("limits", "set", "--kind", "slow", "--concurrency", "1", "--rate", "10/m", "--burst", "3")
-    assert told.exit_code == 0
+    result = holdfast("limits", "set", "--kind", "slow", "--concurrency", "1", "--rate", "10/m", "--burst", "3")
+    assert result.exit_code == 0
     put(store, spec("slow"), spec("slow"))
     assert len(claim(store, open_lease(store), 9)) == 1
     shown = [" ".join(line.split()) for line in holdfast("limits", "show", "--kind", "slow").stdout.splitlines()]
@@ -36,22 +36,22 @@ def test_limits(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("SC-10")
-def test_reservations(holdfast: Holdfast, store: Store) -> None:
+def test_reservations_are_listed_and_released(holdfast: Holdfast, store: Store) -> None:
     assert "Nothing is reserved." in holdfast("reservations", "list").stderr
-    ask = Ask(new_id(), "resource", "gpu-0", 60.0, "a [red]trial[/red]")
-    store.run(store.reservations.set(ask, "ada", TENANT))
-    (found,) = document(holdfast("reservations", "list", "--json"))
-    assert (found["id"], found["state"], found["holder"], found["name"]) == (ask.id, "active", "ada", "gpu-0")
+    request = Ask(new_id(), "resource", "gpu-0", 60.0, "a [red]trial[/red]")
+    store.run(store.reservations.set(request, "ada", TENANT))
+    (row,) = document(holdfast("reservations", "list", "--json"))
+    assert (row["id"], row["state"], row["holder"], row["name"]) == (request.id, "active", "ada", "gpu-0")
     assert "resource gpu-0" in holdfast("reservations", "list").stdout
-    assert holdfast("reservations", "release", ask.id, "--reason", "it hangs").exit_code == 0
-    assert holdfast("reservations", "release", ask.id).exit_code == 3
+    assert holdfast("reservations", "release", request.id, "--reason", "it hangs").exit_code == 0
+    assert holdfast("reservations", "release", request.id).exit_code == 3
     assert document(holdfast("reservations", "list", "--json")) == []
     (ended,) = document(holdfast("reservations", "list", "--ended", "--json"))
     assert (ended["state"], ended["ended_why"]) == ("released", "it hangs")
 
 
 @pytest.mark.req("SC-2")
-def test_queues(holdfast: Holdfast, store: Store) -> None:
+def test_aging_of_queues_is_set_and_listed(holdfast: Holdfast, store: Store) -> None:
     assert "No queue has settings." in holdfast("queues", "list").stderr
     assert "age every 10 m" in holdfast("queues", "age", "reports", "--every", "10m", "--most", "20").stderr
     rows = [line.split() for line in holdfast("queues", "list").stdout.splitlines()]

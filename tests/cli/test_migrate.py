@@ -17,11 +17,11 @@ pytestmark = pytest.mark.req("SC-1")
 
 @pytest.fixture(params=["new_sqlite_url", "empty_postgres_url"])
 def empty_url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(request.param)
-    return found
+    url: str = request.getfixturevalue(request.param)
+    return url
 
 
-def test_from_nothing_to_up_to_date(bare: Holdfast, empty_url: str) -> None:
+def test_empty_database_is_migrated_to_current_schema(bare: Holdfast, empty_url: str) -> None:
     pending = bare("migrate", "--check", "--url", empty_url, "--json")
     assert pending.exit_code == 1
     names = document(pending)["pending"]
@@ -41,14 +41,14 @@ def test_from_nothing_to_up_to_date(bare: Holdfast, empty_url: str) -> None:
     assert (again.exit_code, document(again)["migrated"]) == (0, [])
 
 
-def test_a_check_makes_no_file(bare: Holdfast, new_sqlite_url: str, tmp_path: Path) -> None:
-    told = bare("migrate", "--check", "--url", new_sqlite_url)
-    assert told.exit_code == 1
-    assert told.stdout.startswith("pending 0001")
+def test_check_creates_no_file(bare: Holdfast, new_sqlite_url: str, tmp_path: Path) -> None:
+    result = bare("migrate", "--check", "--url", new_sqlite_url)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("pending 0001")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_newer_database_is_told_apart(bare: Holdfast, new_sqlite_url: str) -> None:
+def test_newer_database_is_refused(bare: Holdfast, new_sqlite_url: str) -> None:
     bare("migrate", "--url", new_sqlite_url)
     with closing(sqlite3.connect(new_sqlite_url.removeprefix("sqlite:///"))) as connection:
         connection.execute("INSERT INTO migration (name, digest) VALUES ('9999_future', 'x')")
@@ -60,7 +60,7 @@ def test_a_newer_database_is_told_apart(bare: Holdfast, new_sqlite_url: str) -> 
     assert (refused.exit_code, error_of(refused)["code"]) == (1, "schema_newer")
 
 
-def test_a_database_of_a_development_version_is_refused(bare: Holdfast, new_sqlite_url: str) -> None:
+def test_database_of_a_development_version_is_refused(bare: Holdfast, new_sqlite_url: str) -> None:
     bare("migrate", "--url", new_sqlite_url)
     with closing(sqlite3.connect(new_sqlite_url.removeprefix("sqlite:///"))) as connection:
         connection.execute("UPDATE migration SET name = '0001_engine' WHERE name = '0001_initial'")
@@ -71,8 +71,8 @@ def test_a_database_of_a_development_version_is_refused(bare: Holdfast, new_sqli
     assert (refused.exit_code, error_of(refused)["code"]) == (1, "schema_unsupported")
 
 
-def test_the_script_makes_the_same_schema(bare: Holdfast, empty_postgres_url: str) -> None:
-    """It is printed without a server, and applied by whoever applies such things."""
+def test_printed_script_creates_the_same_schema(bare: Holdfast, empty_postgres_url: str) -> None:
+    """It is printed without a server, to be applied with other tools."""
     printed = bare("migrate", "--sql", "--url", "postgresql://127.0.0.1:1/none")
     assert printed.exit_code == 0
     assert printed.stderr == ""
@@ -82,7 +82,7 @@ def test_the_script_makes_the_same_schema(bare: Holdfast, empty_postgres_url: st
         assert store.schema().current
 
 
-def test_the_script_as_json(bare: Holdfast, new_sqlite_url: str) -> None:
+def test_script_is_printed_as_json(bare: Holdfast, new_sqlite_url: str) -> None:
     script = document(bare("migrate", "--sql", "--url", new_sqlite_url, "--json"))["sql"]
     assert "CREATE TABLE job " in script
 

@@ -1,4 +1,4 @@
-"""`holdfast pause`, `holdfast resume` and `holdfast pauses` from the shell."""
+"""`holdfast pause`, `holdfast resume` and `holdfast pauses`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tests.support.stores import claim, open_lease, put_one
 
 
 @pytest.mark.req("DP-18")
-def test_pause_and_resume(holdfast: Holdfast, store: Store) -> None:
+def test_queue_is_paused_and_resumed(holdfast: Holdfast, store: Store) -> None:
     assert "Nothing is paused." in holdfast("pauses").stderr
-    told = holdfast("pause", "--queue", "default", "--reason", "SMTP is [b]down[/b]", "--until", "2h")
-    assert told.exit_code == 0
-    assert "queue default is paused" in told.stdout
-    assert "accepted, and wait" in told.stdout
+    result = holdfast("pause", "--queue", "default", "--reason", "SMTP is [b]down[/b]", "--until", "2h")
+    assert result.exit_code == 0
+    assert "queue default is paused" in result.stdout
+    assert "accepted, and wait" in result.stdout
     job_id = put_one(store)
     lease = open_lease(store)
     assert claim(store, lease) == []
     assert "SMTP is [b]down[/b]" in holdfast("pauses").stdout
-    said = document(holdfast("why", job_id, "--json"))["reasons"][0]
-    assert (said["code"], said["change"]) == (
+    reason = document(holdfast("why", job_id, "--json"))["reasons"][0]
+    assert (reason["code"], reason["change"]) == (
         "paused",
         "It continues by itself then. To continue now: holdfast resume --queue default",
     )

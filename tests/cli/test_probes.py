@@ -1,4 +1,4 @@
-"""Liveness and readiness of a worker process, and a process that waits for its database when it starts."""
+"""Liveness and readiness of a worker process, and startup while the database is unreachable."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from tests.support.workers import Background, working
 
 
 @pytest.mark.req("DP-19", "JF-15", "JF-18")
-def test_a_worker_says_whether_it_is_live_and_ready(
+def test_probe_reports_liveness_and_readiness_of_worker(
     bare: Holdfast, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probe = WorkerProbe()
     server = serve_status("127.0.0.1", 0, probe)
 
-    def ask(question: str) -> tuple[int, str]:
-        done = bare("probe", question, "--port", str(server.server_port))
+    def probe_result(check: str) -> tuple[int, str]:
+        done = bare("probe", check, "--port", str(server.server_port))
         return done.exit_code, done.output
 
     try:
-        assert ask("live")[0] == 0
-        assert (ask("ready")[0], "starting" in ask("ready")[1]) == (1, True)
-        with closing(App(sqlite_url)) as app, working(app) as beside:
-            attach(probe, beside)
-            until(lambda: ask("ready")[0] == 0, "the worker to be ready")
+        assert probe_result("live")[0] == 0
+        assert (probe_result("ready")[0], "starting" in probe_result("ready")[1]) == (1, True)
+        with closing(App(sqlite_url)) as app, working(app) as background:
+            attach(probe, background)
+            until(lambda: probe_result("ready")[0] == 0, "the worker to be ready")
             monkeypatch.setattr(app._store.outage, "answered", lambda: None)
             app._store.outage.failed(StoreUnavailable("gone"))
-            code, text = ask("ready")
+            code, text = probe_result("ready")
             assert (code, "database unreachable: gone" in text) == (1, True)
-            assert ask("live")[0] == 0, "restarting it would not bring the database back"
+            assert probe_result("live")[0] == 0, "restarting it would not bring the database back"
             monkeypatch.setattr(probes, "STUCK_AFTER", -1.0)
             probe._pinged_at = time.monotonic()
             assert probe.live()[0] is False
-        assert ask("ready")[0] == 1
+        assert probe_result("ready")[0] == 1
     finally:
         server.shutdown()
         server.server_close()
-    assert "no response" in ask("live")[1]
+    assert "no response" in probe_result("live")[1]
 
 
 def attach(probe: WorkerProbe, beside: Background) -> None:
@@ -67,7 +67,7 @@ def attach(probe: WorkerProbe, beside: Background) -> None:
 
 @pytest.mark.req("CX-15", "SC-11")
 @pytest.mark.parametrize("form", ["sync", "async"])
-def test_a_start_waits_for_the_database_and_says_so_once(
+def test_startup_waits_for_database_and_logs_once(
     form: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(startup, "PAUSES", ())

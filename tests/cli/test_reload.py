@@ -1,4 +1,4 @@
-"""`holdfast worker --reload`: a changed file is a new worker; a broken one is waited out."""
+"""`holdfast worker --reload`: a changed file restarts the worker; a broken one is waited out."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def project(tmp_path: Path) -> Path:
 
 @contextmanager
 def developing(project: Path, store: Store) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """The worker, and what it says on stderr as it says it."""
+    """The worker, and the lines of its stderr as they arrive."""
     command = ["worker", "program:app", "--reload", "--poll", "50ms"]
     with started(command, cwd=project, url=store.url) as process:
-        said: list[str] = []
+        messages: list[str] = []
 
         def listen() -> None:
             assert process.stderr is not None
-            said.extend(iter(process.stderr.readline, ""))
+            messages.extend(iter(process.stderr.readline, ""))
 
         listener = threading.Thread(target=listen, daemon=True)
         listener.start()
         try:
-            yield process, said
+            yield process, messages
         finally:
             if process.poll() is None:
                 process.kill()
@@ -68,31 +68,32 @@ def save(path: Path, text: str, at: float) -> None:
 
 
 def answer(store: Store) -> int | None:
-    """What a job enqueued now comes to."""
+    """The result of a job enqueued now."""
     job_id = put_one(store, "ask")
     until(lambda: state_of(store, job_id) == State.SUCCEEDED, "the job is done")
-    found = store.run(store.jobs.result(job_id, "*"))
-    return None if found is None else found.value
+    result = store.run(store.jobs.result(job_id, "*"))
+    return None if result is None else result.value
 
 
-def says(said: list[str], text: str) -> bool:
-    return any(text in line for line in list(said))
+def contains(messages: list[str], text: str) -> bool:
+    return any(text in line for line in list(messages))
 
 
 @pytest.mark.slow
 @pytest.mark.req("JF-7", "SC-13")
-def test_a_changed_handler_is_picked_up_and_a_broken_one_waited_out(store: Store, project: Path) -> None:
+def test_changed_handler_is_reloaded_and_broken_one_waited_out(store: Store, project: Path) -> None:
     part = project / "parts" / "answer.py"
-    with developing(project, store) as (process, said):
+    with developing(project, store) as (process, messages):
         assert answer(store) == 1
         part.write_text("NUMBER = 2\n")
         until(lambda: answer(store) == 2, "the change is in force")
-        assert says(said, "answer.py changed")
+        assert contains(messages, "answer.py changed")
         part.write_text("NUMBER = (\n")
         until(
-            lambda: says(said, "[import_failed]") and says(said, "waiting for a file to change"), "the error is shown"
+            lambda: contains(messages, "[import_failed]") and contains(messages, "waiting for a file to change"),
+            "the error is shown",
         )
-        assert says(said, "SyntaxError")
+        assert contains(messages, "SyntaxError")
         waiting = put_one(store, "ask")
         assert process.poll() is None
         part.write_text("NUMBER = 3\n")
@@ -105,11 +106,11 @@ def test_a_changed_handler_is_picked_up_and_a_broken_one_waited_out(store: Store
 
 @pytest.mark.slow
 @pytest.mark.req("JF-7")
-def test_it_waits_for_a_program_that_is_not_there_yet(sqlite_store: Store, project: Path) -> None:
+def test_worker_waits_for_missing_program(sqlite_store: Store, project: Path) -> None:
     program = (project / "program.py").read_text()
     (project / "program.py").unlink()
-    with developing(project, sqlite_store) as (process, said):
-        until(lambda: says(said, "[module_not_found]"), "it says that there is none")
+    with developing(project, sqlite_store) as (process, messages):
+        until(lambda: contains(messages, "[module_not_found]"), "the missing module is reported")
         (project / "program.py").write_text(program)
         assert answer(sqlite_store) == 1
         process.send_signal(signal.SIGINT)
@@ -118,23 +119,21 @@ def test_it_waits_for_a_program_that_is_not_there_yet(sqlite_store: Store, proje
 
 @pytest.mark.slow
 @pytest.mark.req("JF-7")
-def test_a_program_that_is_broken_from_the_start_is_watched_where_it_is_broken(
-    sqlite_store: Store, project: Path
-) -> None:
+def test_program_broken_at_start_is_reloaded_when_fixed(sqlite_store: Store, project: Path) -> None:
     part = project / "parts" / "answer.py"
     part.write_text("NUMBER = (\n")
-    with developing(project, sqlite_store) as (_, said):
-        until(lambda: says(said, "waiting for a file to change"), "the error is shown")
+    with developing(project, sqlite_store) as (_, messages):
+        until(lambda: contains(messages, "waiting for a file to change"), "the error is shown")
         part.write_text("NUMBER = 4\n")
         assert answer(sqlite_store) == 4
 
 
 @pytest.mark.slow
 @pytest.mark.req("JF-7")
-def test_two_changes_within_one_second_are_two(
+def test_two_changes_within_one_second_are_both_loaded(
     sqlite_store: Store, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the same size too: Python would take the second for the first, by the file it compiled then."""
+    """Of the same size too: Python would use the bytecode it compiled for the first."""
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     part = project / "parts" / "answer.py"
     with developing(project, sqlite_store):
@@ -147,10 +146,10 @@ def test_two_changes_within_one_second_are_two(
 
 @pytest.mark.req("ARCH")
 def test_only_files_of_the_project_are_watched(tmp_path: Path) -> None:
-    found = imported_files()
-    assert __file__ in found
-    assert not any("site-packages" in name or name.endswith("json/__init__.py") for name in found)
-    assert not any(name.endswith("holdfast/app/__init__.py") for name in found)
+    files = imported_files()
+    assert __file__ in files
+    assert not any("site-packages" in name or name.endswith("json/__init__.py") for name in files)
+    assert not any(name.endswith("holdfast/app/__init__.py") for name in files)
     assert expected_files("shop.jobs:app", tmp_path) == {
         str(tmp_path / "shop" / "jobs.py"),
         str(tmp_path / "shop" / "jobs" / "__init__.py"),
@@ -158,7 +157,7 @@ def test_only_files_of_the_project_are_watched(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("ARCH")
-def test_the_files_of_an_error_are_found_behind_its_causes() -> None:
+def test_files_of_an_error_include_those_of_its_causes() -> None:
     def broken() -> None:
         try:
             compile("x = (", "broken_part.py", "exec")
@@ -171,7 +170,7 @@ def test_the_files_of_an_error_are_found_behind_its_causes() -> None:
 
 
 @pytest.mark.req("ARCH")
-def test_what_counts_as_a_change(tmp_path: Path) -> None:
+def test_watch_reports_new_changed_and_removed_files(tmp_path: Path) -> None:
     kept, late = tmp_path / "kept.py", tmp_path / "late.py"
     kept.touch()
     os.utime(kept, ns=(1, 1))
@@ -187,4 +186,4 @@ def test_what_counts_as_a_change(tmp_path: Path) -> None:
     written = tmp_path / "written.py"
     written.touch()
     os.utime(written, ns=(2**62, 2**62))
-    assert watch.changed([str(written)]) == [str(written)], "written after the child had begun to read"
+    assert watch.changed([str(written)]) == [str(written)], "written after the child started to read"

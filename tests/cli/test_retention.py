@@ -1,4 +1,4 @@
-"""`holdfast retention …` and `holdfast usage` from the shell."""
+"""`holdfast retention` and `holdfast usage`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.stores import forward, put_one, settle, state_of, take
 
 
 @pytest.mark.req("DP-16")
-def test_retention(holdfast: Holdfast, store: Store) -> None:
+def test_retention_policies_are_set_previewed_run_and_deleted(holdfast: Holdfast, store: Store) -> None:
     assert "kept for ever" in holdfast("retention", "list").stderr
     assert "kept for ever" in holdfast("retention", "preview").stderr
     job_id = put_one(store)
@@ -46,7 +46,7 @@ def test_retention(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("HK-5")
-def test_usage(holdfast: Holdfast, store: Store) -> None:
+def test_usage_is_reported_by_dimension(holdfast: Holdfast, store: Store) -> None:
     assert "Nothing was counted." in holdfast("usage").stderr
     for kind in ("mail", "=cmd()"):
         put_one(store, kind)

@@ -1,4 +1,4 @@
-"""Which role may do what, who has it, and which one a refused login needs."""
+"""`holdfast roles`, and the role named when a login lacks a permission."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.cli.conftest import Holdfast, document
 
 
 @pytest.mark.req("DP-17")
-def test_the_smallest_role_that_may_is_named() -> None:
+def test_permission_error_names_smallest_sufficient_role() -> None:
     assert "the role holdfast_executor:" in missing_role("permission denied for function open_lease")
     assert "the role holdfast_producer:" in missing_role("permission denied for function cancel_many")
     assert "the role holdfast_viewer:" in missing_role("permission denied for function get_job")
@@ -22,12 +22,12 @@ def test_the_smallest_role_that_may_is_named() -> None:
 @pytest.mark.req("DP-17")
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_roles_and_logins_are_listed(holdfast: Holdfast, store: Store) -> None:
-    found = document(holdfast("roles", "--json"))
-    assert [each["role"] for each in found["roles"]] == list(MAY)
-    (login,) = [each for each in found["logins"] if each["name"] == "postgres"]
+    listed = document(holdfast("roles", "--json"))
+    assert [role["role"] for role in listed["roles"]] == list(MAY)
+    (login,) = [row for row in listed["logins"] if row["name"] == "postgres"]
     assert login["bypasses"] is True
-    told = holdfast("roles")
-    assert told.exit_code == 0
-    assert "holdfast_producer" in told.stdout
-    assert "use it for migrations only" in told.stderr
+    result = holdfast("roles")
+    assert result.exit_code == 0
+    assert "holdfast_producer" in result.stdout
+    assert "use it for migrations only" in result.stderr
     assert any("login postgres has" in finding.says for finding in store.diagnose() if finding.name == "login")

@@ -1,4 +1,4 @@
-"""`holdfast rules …`, `holdfast keys …`, and what the shell shows of payloads."""
+"""`holdfast rules`, `holdfast keys`, and how commands show payloads."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from holdfast.features.assembly import Store
 from holdfast.features.payloads.model import NO_RULE, Effective
 from holdfast.stores.vault import Vault, new_key, reference_in
 from tests.cli.conftest import Holdfast, document, error_of
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand
 from tests.support.stores import put_one, settle, take
 
 CANARY = "canary-7f3a9c"
 
 
 @pytest.mark.req("DP-4")
-def test_rules(holdfast: Holdfast, store: Store) -> None:
+def test_rules_are_set_checked_enforced_and_deleted(holdfast: Holdfast, store: Store) -> None:
     assert "There are no rules" in holdfast("rules", "list").stderr
     made = document(holdfast("rules", "set", "import", "--signal-only", "--forbid", "IBAN", "--forbid", "x", "--json"))
     assert (made["tenant"], made["kind"], made["forbidden"]) == ("default", "import", ["iban", "x"])
@@ -45,7 +45,7 @@ def test_rules(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("DP-4")
-def test_the_shell_shows_references_and_nothing_that_is_restricted(holdfast: Holdfast, store: Store) -> None:
+def test_restricted_payload_is_hidden_and_references_are_shown(holdfast: Holdfast, store: Store) -> None:
     refs = ("--source-ref", "s3://in/7", "--payload-ref", "vault:9")
     job = holdfast("enqueue", "heal", json.dumps({"who": CANARY}), *refs).stdout.strip()
     shown = holdfast("jobs", "show", job).stdout
@@ -63,7 +63,9 @@ def test_the_shell_shows_references_and_nothing_that_is_restricted(holdfast: Hol
 
 
 @pytest.mark.req("DP-4")
-def test_keys_are_rotated(holdfast: Holdfast, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotated_keys_reseal_payloads_results_and_steps(
+    holdfast: Holdfast, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "no keys" in holdfast("keys", "list").stderr
     assert holdfast("keys", "rotate").exit_code == 2
     entry = holdfast("keys", "generate", "--name", "new").stdout.strip()
@@ -81,9 +83,12 @@ def test_keys_are_rotated(holdfast: Holdfast, store: Store, tmp_path: Path, monk
     assert settle(store, second, Succeeded(large, ref=reference_in(large))) == []
     third = take(store)
     bound = {"tenant": "default", "job_id": third.id}
-    kept = sealing.pack_part(json.dumps(CANARY), what="step", place="1", **bound).text
-    assert store.run(store.steps.save(third.lease, [(third.id, 1, StepEntry(1, "ask", "step", kept))], "*")) == []
-    for name, whose in (("row", third.id), ("gone", first.id)):  # the second is not that job's: it does not open
+    sealed = sealing.pack_part(json.dumps(CANARY), what="step", place="1", **bound).text
+    assert store.run(store.steps.save(third.lease, [(third.id, 1, StepEntry(1, "ask", "step", sealed))], "*")) == []
+    for name, whose in (
+        ("row", third.id),
+        ("gone", first.id),
+    ):  # the second is bound to another job and cannot be opened
         value = sealing.pack_part(
             json.dumps(CANARY), what="checkpoint", tenant="default", job_id=whose, place=name
         ).text
@@ -94,29 +99,29 @@ def test_keys_are_rotated(holdfast: Holdfast, store: Store, tmp_path: Path, monk
     monkeypatch.setenv("HOLDFAST_KEYS", f"{entry},{old}")
     assert [row.split() for row in holdfast("keys", "list").stdout.splitlines()[1:]] == [["new", "current"], ["old"]]
     done = holdfast("keys", "rotate", "--page", "2", "--json")
-    assert done.exit_code == 1  # one of them cannot be opened
+    assert done.exit_code == 1  # one payload cannot be opened
     assert document(done) == {"resealed": 5 + 2, "unread": 1 + 1, "passed": 0}
-    # From here on the new key is enough; the ledger of changes says who did it.
+    # From here on the new key is enough; the changes are recorded.
     monkeypatch.setenv("HOLDFAST_KEYS", entry)
     vault = Vault.of(tmp_path, entry)
     by_hand = open_by_hand(store.url)
-    found = by_hand.execute("select id, payload from job where kind = 'heal'")
-    texts = {str(k): v if isinstance(v, str) else json.dumps(v, separators=(",", ":")) for k, v in found}
+    rows = by_hand.execute("select id, payload from job where kind = 'heal'")
+    texts = {str(k): v if isinstance(v, str) else json.dumps(v, separators=(",", ":")) for k, v in rows}
     opened = [json.loads(vault.open(texts[i], what="payload", tenant="default", job_id=i)) for i in ids]
     assert opened == [{"who": CANARY, "n": n} for n in range(3)]
     assert texts[lost].count("gone") == 1
     for claimed, returned in ((first, "done"), (second, CANARY * 50)):
         result = store.run(store.jobs.result(claimed.id, "default"))
         assert result is not None
-        found_it = vault.open_value(result.value, result.ref, tenant="default", job_id=claimed.id)
-        assert found_it == returned
-    (found_step,) = store.run(store.steps.list(third.id, "default"))
-    assert vault.open_kept(found_step.value, what="step", place="1", **bound) == CANARY
+        opened_value = vault.open_value(result.value, result.ref, tenant="default", job_id=claimed.id)
+        assert opened_value == returned
+    (step,) = store.run(store.steps.list(third.id, "default"))
+    assert vault.open_kept(step.value, what="step", place="1", **bound) == CANARY
     points = store.run(store.jobs.checkpoints(third.id, "default"))
     assert vault.open_kept(points["row"], what="checkpoint", place="row", **bound) == CANARY
     assert points["gone"]["$holdfast"]["key"] == "old"
-    other = json.dumps({"$holdfast": found_step.value["$holdfast"] | {"key": "k9"}}, separators=(",", ":"))
-    # Nothing else of a step that is over changes by hand, and no seal of another length takes its place.
+    other = json.dumps({"$holdfast": step.value["$holdfast"] | {"key": "k9"}}, separators=(",", ":"))
+    # No other column of a finished step can be changed by SQL, nor its seal by one of another length.
     for change in (
         """value = '{"$holdfast":{"key":"k9","sealed":"AAAA"}}'""",
         f"value = '{other}', tries = 7",

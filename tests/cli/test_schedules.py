@@ -1,4 +1,4 @@
-"""`holdfast schedules …` and `holdfast templates …`: every command, in words and as JSON."""
+"""`holdfast schedules` and `holdfast templates`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cli.conftest import Holdfast, document, error_of
 pytestmark = pytest.mark.req("SC-8", "SC-9")
 
 
-def test_the_life_of_a_schedule(holdfast: Holdfast, store: Store) -> None:
+def test_schedule_is_created_run_edited_paused_and_deleted(holdfast: Holdfast, store: Store) -> None:
     assert "There are no such schedules." in holdfast("schedules", "list").stderr
     made = document(
         holdfast(
@@ -70,11 +70,11 @@ def test_deleting_a_declared_schedule_says_that_it_comes_back(holdfast: Holdfast
         assert document(holdfast("schedules", "delete", "often", "--json"))["declared_by"] == "shop"
 
 
-def test_a_preview_of_what_is_not_there_yet(holdfast: Holdfast, store: Store) -> None:
-    seen = document(
+def test_preview_of_a_timing_without_a_schedule(holdfast: Holdfast, store: Store) -> None:
+    preview = document(
         holdfast("schedules", "preview", "--timing", "30 1 * * *", "--tz", "Europe/London", "--count", "3", "--json")
     )
-    assert (seen["words"], len(seen["times"])) == ("At 01:30 every day", 3)
+    assert (preview["words"], len(preview["times"])) == ("At 01:30 every day", 3)
     assert "every 1 min 30 s (UTC)" in holdfast("schedules", "preview", "--timing", "every 90s").stdout
     assert "At 01:30 every day (UTC)" in holdfast("schedules", "preview", "30 1 * * *").stdout
     holdfast("schedules", "create", "daily", "@daily", "--kind", "report")
@@ -88,7 +88,7 @@ def test_a_preview_of_what_is_not_there_yet(holdfast: Holdfast, store: Store) ->
         assert (refused.exit_code, error_of(refused)["code"]) == (2, code)
 
 
-def test_templates(holdfast: Holdfast, store: Store) -> None:
+def test_templates_are_versioned_enqueued_and_removed(holdfast: Holdfast, store: Store) -> None:
     assert "There are no templates." in holdfast("templates", "list").stderr
     first = document(
         holdfast("templates", "put", "monthly", "report", '{"scope": "month"}', "--queue", "slow", "--json")

@@ -1,4 +1,4 @@
-"""`holdfast send-event`: what is told, to whom, and how often."""
+"""`holdfast send-event`: data, recipients, and idempotency keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast import config
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
-from tests.cli.people import begun
+from tests.cli.durable_jobs import begun
 from tests.cli.processes import run
 from tests.support.stores import put_one, state_of
 
@@ -25,13 +25,13 @@ def waiting(store: Store, invoice: Any = 7, **options: Any) -> str:
 
 
 @pytest.mark.slow
-def test_it_says_whether_it_was_new_and_whom_it_woke(holdfast: Holdfast, store: Store) -> None:
+def test_send_event_reports_whether_it_is_new_and_how_many_jobs_resume(holdfast: Holdfast, store: Store) -> None:
     jobs = [waiting(store), waiting(store)]
     other = holdfast("send-event", "payment.settled", "invoice=8")
     assert (other.exit_code, other.stderr) == (0, "New: no job waited for it.\n")
-    told = holdfast("send-event", "payment.settled", '{"invoice": 7}', "--key", "k")
-    assert (told.exit_code, told.stderr) == (0, "New: 2 jobs resume.\n")
-    (event_id,) = told.stdout.splitlines()
+    result = holdfast("send-event", "payment.settled", '{"invoice": 7}', "--key", "k")
+    assert (result.exit_code, result.stderr) == (0, "New: 2 jobs resume.\n")
+    (event_id,) = result.stdout.splitlines()
     assert {state_of(store, job_id) for job_id in jobs} == {State.QUEUED}
     again = holdfast("send-event", "payment.settled", '{"invoice": 7}', "--key", "k", "--json")
     assert document(again) == {"id": event_id, "created": False, "woke": 0}
@@ -40,10 +40,10 @@ def test_it_says_whether_it_was_new_and_whom_it_woke(holdfast: Holdfast, store: 
     assert (step.value["id"], step.value["sent_by"]) == (event_id, config.operating_user())
 
 
-def test_for_one_job_alone(holdfast: Holdfast, store: Store) -> None:
+def test_event_for_one_job_resumes_only_that_job(holdfast: Holdfast, store: Store) -> None:
     mine, other = waiting(store), waiting(store)
-    told = holdfast("send-event", "payment.settled", "invoice=7", "--job", mine, "--json")
-    assert document(told)["woke"] == 1
+    output = holdfast("send-event", "payment.settled", "invoice=7", "--job", mine, "--json")
+    assert document(output)["woke"] == 1
     assert (state_of(store, mine), state_of(store, other)) == (State.QUEUED, State.RETRY_WAITING)
     for job_id in (UNKNOWN, put_one(store, tenant="acme")):
         result = holdfast("send-event", "payment.settled", "--job", job_id, "--json")
@@ -51,12 +51,12 @@ def test_for_one_job_alone(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("JF-1")
-def test_in_one_tenant(holdfast: Holdfast, store: Store) -> None:
+def test_event_resumes_only_jobs_of_its_tenant(holdfast: Holdfast, store: Store) -> None:
     theirs = waiting(store, tenant="acme")
     assert document(holdfast("send-event", "payment.settled", "invoice=7", "--json"))["woke"] == 0
     assert state_of(store, theirs) is State.RETRY_WAITING
-    told = holdfast("send-event", "payment.settled", "invoice=7", "--tenant", "acme", "--json")
-    assert document(told)["woke"] == 1
+    result = holdfast("send-event", "payment.settled", "invoice=7", "--tenant", "acme", "--json")
+    assert document(result)["woke"] == 1
 
 
 @pytest.mark.parametrize(
@@ -74,15 +74,15 @@ def test_in_one_tenant(holdfast: Holdfast, store: Store) -> None:
         (("-",), 7),
     ],
 )
-def test_ways_to_say_it(
+def test_event_data_is_read_from_fields_files_and_stdin(
     holdfast: Holdfast, sqlite_store: Store, tmp_path: Path, given: tuple[str, ...], invoice: object
 ) -> None:
     path = tmp_path / "event.json"
     path.write_text('{"invoice": 7}')
     job_id = waiting(sqlite_store, invoice)
     arguments = [argument.replace("FILE", str(path)) for argument in given]
-    told = holdfast("send-event", "payment.settled", *arguments, "--url", sqlite_store.url, input='{"invoice": 7}')
-    assert (told.exit_code, told.stderr) == (0, "New: 1 job resumes.\n")
+    result = holdfast("send-event", "payment.settled", *arguments, "--url", sqlite_store.url, input='{"invoice": 7}')
+    assert (result.exit_code, result.stderr) == (0, "New: 1 job resumes.\n")
     assert state_of(sqlite_store, job_id) is State.QUEUED
 
 
@@ -105,14 +105,14 @@ def test_ways_to_say_it(
         ((), "usage"),
     ],
 )
-def test_what_cannot_be_told(holdfast: Holdfast, store: Store, given: tuple[str, ...], code: str) -> None:
+def test_invalid_event_is_rejected(holdfast: Holdfast, store: Store, given: tuple[str, ...], code: str) -> None:
     result = holdfast("send-event", *given, "--json")
     assert (result.exit_code, error_of(result)["code"]) == (2, code)
 
 
 @pytest.mark.slow
 @pytest.mark.req("DP-22")
-def test_through_a_pipe(store: Store) -> None:
+def test_event_data_is_read_from_a_pipe(store: Store) -> None:
     job_id = waiting(store, "a\x1b[2J☃")
     done = run("send-event", "payment.settled", "-", url=store.url, input='{"invoice": "a\\u001b[2J☃"}'.encode())
     assert (done.returncode, done.stderr) == (0, "New: 1 job resumes.\n")

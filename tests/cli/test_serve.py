@@ -1,4 +1,4 @@
-"""`holdfast serve` and `holdfast dev` as processes: where they listen, whom they let in, and how they stop."""
+"""`holdfast serve` and `holdfast dev` as processes: address, authentication, and shutdown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "dev_shop.py"
 
 
 def address_of(process: subprocess.Popen[str]) -> str:
-    """What it prints first, as JSON on several lines."""
+    """The address in the JSON document that the command prints first."""
     assert process.stdout is not None
     text = ""
     for line in process.stdout:
@@ -34,7 +34,7 @@ def address_of(process: subprocess.Popen[str]) -> str:
         if line.startswith("}"):
             return str(json.loads(text)["address"])
     assert process.stderr is not None
-    raise AssertionError(f"it ended: {process.stderr.read()}")
+    raise AssertionError(f"the process ended: {process.stderr.read()}")
 
 
 def stopped(process: subprocess.Popen[str]) -> int:
@@ -42,14 +42,14 @@ def stopped(process: subprocess.Popen[str]) -> int:
     return process.wait(30)
 
 
-def test_serve_any_database_and_stop_with_streams_open(sqlite_store: Store, tmp_path: Path) -> None:
+def test_serve_authenticates_and_stops_with_open_connections(sqlite_store: Store, tmp_path: Path) -> None:
     with closing(App(sqlite_store.url)) as app:
         text = app.tokens.issue("ada", roles=["admin"]).text
     command = ["serve", "--url", sqlite_store.url, "--port", "0", "--root-path", "/jobs/", "--json"]
     with started(command, cwd=tmp_path) as process:
         address = address_of(process)
         assert address.endswith("/jobs/")
-        plain = address.removesuffix("jobs/")  # where a proxy that cuts off the prefix would ask
+        plain = address.removesuffix("jobs/")  # the URL behind a proxy that strips the prefix
         with httpx2.Client(base_url=plain, headers={"Accept": "text/html"}, timeout=60) as http:
             assert http.get("/livez").text == "ok\n"
             sent = http.get("/")
@@ -60,7 +60,7 @@ def test_serve_any_database_and_stop_with_streams_open(sqlite_store: Store, tmp_
             forged = http.get("/login", headers={"X-Forwarded-Proto": "https", "X-Forwarded-For": "1.2.3.4"})
             assert forged.status_code == 200
             lease = http.post("/api/v1/leases", headers=known, json={}).json()["lease"]
-            # A request that waits, and one that was never finished, are no reason to stay.
+            # Neither a waiting request nor an unfinished one delays the shutdown.
             with socket.create_connection((http.base_url.host, http.base_url.port or 0)) as waiting:
                 body = b'{"wait": 30}'
                 waiting.sendall(
@@ -70,14 +70,14 @@ def test_serve_any_database_and_stop_with_streams_open(sqlite_store: Store, tmp_
                 )
                 with socket.create_connection((http.base_url.host, http.base_url.port or 0)) as half:
                     half.sendall(b"GET /livez HT")
-                    until(lambda: http.get("/livez").status_code == 200, "it still answers")
+                    until(lambda: http.get("/livez").status_code == 200, "the server still answers")
                     assert stopped(process) == 0
                 waiting.settimeout(10)
-                assert b" 200 " in waiting.recv(100), "who waits is answered, with no jobs"
+                assert b" 200 " in waiting.recv(100), "the waiting request is answered with no jobs"
 
 
 @pytest.mark.slow
-def test_without_a_log_in_only_on_this_machine(
+def test_no_auth_is_allowed_only_on_loopback(
     bare: Holdfast, sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(config.URL_VARIABLE, sqlite_store.url)
@@ -98,8 +98,8 @@ def test_without_a_log_in_only_on_this_machine(
     with started(["serve", "--no-auth", "--port", "0", "--json"], cwd=tmp_path, url=sqlite_store.url) as process:
         with httpx2.Client(base_url=address_of(process), timeout=60) as http:
             assert http.get("/api/v1/tokens").status_code == 200
-            elsewhere = http.get("/api/v1/tokens", headers={"Host": "rebound.example"})
-            assert elsewhere.status_code == 401
+            rebound = http.get("/api/v1/tokens", headers={"Host": "rebound.example"})
+            assert rebound.status_code == 401
             other_page = http.post("/api/v1/leases", json={}, headers={"Sec-Fetch-Site": "cross-site"})
             assert other_page.status_code == 403
         assert stopped(process) == 0
@@ -107,7 +107,7 @@ def test_without_a_log_in_only_on_this_machine(
 
 @pytest.mark.slow
 @pytest.mark.req("JF-16")
-def test_dev_runs_everything_and_starts_anew_on_a_change(tmp_path: Path) -> None:
+def test_dev_runs_worker_and_server_and_reloads_on_change(tmp_path: Path) -> None:
     shutil.copy(EXAMPLE, tmp_path / "dev_shop.py")
     with started(["dev", "dev_shop.py", "--port", "0", "--as", "ada", "--json"], cwd=tmp_path) as process:
         with httpx2.Client(base_url=address_of(process), timeout=30) as http:
@@ -116,12 +116,12 @@ def test_dev_runs_everything_and_starts_anew_on_a_change(tmp_path: Path) -> None
             with closing(App(database)) as app:
                 until(
                     lambda: bool(app.jobs.list(state=State.SUCCEEDED, kind="send_receipt")),
-                    "an order was taken and done",
+                    "an order was processed",
                 )
                 assert app.schedules.list()[0].kind == "take_orders"
                 with (tmp_path / "dev_shop.py").open("a") as file:
                     file.write("\n\n@app.job()\ndef later() -> str:\n    return 'new'\n")
                 late = app.enqueue("later", {})
-                until(lambda: late.get().state is State.SUCCEEDED, "it is new")
+                until(lambda: late.get().state is State.SUCCEEDED, "the new handler runs")
             assert http.get("/").status_code == 200
         assert stopped(process) == 0

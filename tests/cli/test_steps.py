@@ -1,4 +1,4 @@
-"""Steps on the command line: what a job has behind it, what it waits for, and redriving from one of them."""
+"""Steps on the command line: finished steps, current waits, and redriving from a step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast import Backoff, Retry
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
-from tests.cli.people import asked, begun, go_on
+from tests.cli.durable_jobs import asked, begun, go_on
 from tests.cli.test_approvals import EVIL, words
 from tests.cli.test_jobs import HOSTILE
 from tests.support.stores import BROKEN, LATER, forward, history, put_one, state_of, tries, work
@@ -34,9 +34,9 @@ def steps(holdfast: Holdfast, job_id: str) -> list[str]:
 
 
 def why(holdfast: Holdfast, job_id: str) -> str:
-    """The line of `jobs show`, and the end of the row in `jobs list`."""
-    (told,) = (line.removeprefix("why ") for line in shown(holdfast, job_id) if line.startswith("why "))
-    return told
+    """The `why` line of `jobs show`."""
+    (line,) = (line.removeprefix("why ") for line in shown(holdfast, job_id) if line.startswith("why "))
+    return line
 
 
 def listed(holdfast: Holdfast, job_id: str) -> str:
@@ -49,7 +49,7 @@ def at(store: Store, seconds: float) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d}"
 
 
-def test_a_job_that_waits_for_an_event(holdfast: Holdfast, store: Store) -> None:
+def test_job_waiting_for_an_event_is_explained(holdfast: Holdfast, store: Store) -> None:
     forward(store)
     until = at(store, 3600)
     job_id = begun(
@@ -71,7 +71,7 @@ def test_a_job_that_waits_for_an_event(holdfast: Holdfast, store: Store) -> None
     assert not any(line.startswith("why ") for line in shown(holdfast, job_id))
 
 
-def test_a_wait_without_a_limit_has_no_due_time_for_people(holdfast: Holdfast, store: Store) -> None:
+def test_wait_without_timeout_shows_no_due_time(holdfast: Holdfast, store: Store) -> None:
     job_id = begun(store.url, ("event", ("go", None, None)))
     lines = shown(holdfast, job_id)
     assert "why waits for event go" in lines
@@ -80,7 +80,7 @@ def test_a_wait_without_a_limit_has_no_due_time_for_people(holdfast: Holdfast, s
     assert not any(line.startswith("due ") or "again at" in line for line in lines)
 
 
-def test_a_job_that_sleeps(holdfast: Holdfast, store: Store) -> None:
+def test_sleeping_job_is_explained(holdfast: Holdfast, store: Store) -> None:
     forward(store)
     until = at(store, 7200)
     job_id = begun(store.url, ("sleep", "2h"))
@@ -94,7 +94,7 @@ def test_a_job_that_sleeps(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("CX-5")
-def test_a_job_that_asks(holdfast: Holdfast, store: Store) -> None:
+def test_job_waiting_for_approval_is_explained(holdfast: Holdfast, store: Store) -> None:
     forward(store)
     expires = at(store, 3600)
     job_id = begun(store.url, ("approval", "big-payment"))
@@ -110,7 +110,7 @@ def test_a_job_that_asks(holdfast: Holdfast, store: Store) -> None:
     assert steps(holdfast, job_id) == ["1 approval big-payment done 1 0 ms approved by ada, bob: bob agrees"]
 
 
-def test_a_step_that_is_tried_again(holdfast: Holdfast, store: Store) -> None:
+def test_step_waiting_for_retry_is_explained(holdfast: Holdfast, store: Store) -> None:
     forward(store)
     again = at(store, 60)
     job_id = begun(store.url, ("fails", ("fetch", SLOW)))
@@ -119,7 +119,7 @@ def test_a_step_that_is_tried_again(holdfast: Holdfast, store: Store) -> None:
     assert steps(holdfast, job_id) == ["1 step fetch to be tried again 1 ConnectionError: fetch is away"]
 
 
-def test_jobs_that_wait_for_no_call_of_their_own(holdfast: Holdfast, store: Store) -> None:
+def test_waiting_job_without_steps_has_no_explanation(holdfast: Holdfast, store: Store) -> None:
     snoozed = put_one(store)
     work(store, LATER)
     failed = put_one(store, retry=tries(5))
@@ -129,11 +129,11 @@ def test_jobs_that_wait_for_no_call_of_their_own(holdfast: Holdfast, store: Stor
     assert listed(holdfast, failed).endswith(" broken: it broke")
 
 
-def test_the_steps_as_json(holdfast: Holdfast, store: Store) -> None:
+def test_steps_are_printed_as_json(holdfast: Holdfast, store: Store) -> None:
     approval = asked(store.url, summary="Pay?")
-    told = document(holdfast("jobs", "show", approval.job_id, "--json"))
-    assert (told["approval"]["id"], told["approval"]["approvals"]) == (approval.id, 0)
-    assert [(step["n"], step["kind"], step["name"], step["ended_at"]) for step in told["steps"]] == [
+    result = document(holdfast("jobs", "show", approval.job_id, "--json"))
+    assert (result["approval"]["id"], result["approval"]["approvals"]) == (approval.id, 0)
+    assert [(step["n"], step["kind"], step["name"], step["ended_at"]) for step in result["steps"]] == [
         (1, "approval", "big-payment", None)
     ]
     waits = document(holdfast("jobs", "show", begun(store.url, ("event", ("go", {"n": 7}, None))), "--json"))
@@ -141,7 +141,7 @@ def test_the_steps_as_json(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("DP-22")
-def test_hostile_names_and_values(holdfast: Holdfast, store: Store) -> None:
+def test_hostile_step_names_and_values_are_escaped(holdfast: Holdfast, store: Store) -> None:
     text = " ".join(HOSTILE)
     job_id = begun(store.url, ("step", text), ("caught", text), ("event", (text[:90], {text: EVIL}, "1h")))
     for command in (("jobs", "show", job_id), ("jobs", "list")):
@@ -155,7 +155,7 @@ def test_hostile_names_and_values(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("DP-22")
-def test_a_long_value_is_cut_for_people_only(holdfast: Holdfast, store: Store) -> None:
+def test_long_step_value_is_truncated_except_in_json(holdfast: Holdfast, store: Store) -> None:
     long = "y" * 150
     job_id = begun(store.url, ("step", long), ("event", ("go", None, None)))
     assert long not in holdfast("jobs", "show", job_id).stdout
@@ -177,13 +177,13 @@ MENDED = (*PLAN[:-1], ("step", "tell"))
         (("--from-step", "0"), ["charge", "page", "page", "ship", "tell"], "from step 0"),
     ],
 )
-def test_redrive_from_a_step(
+def test_redrive_from_a_step_repeats_later_steps(
     holdfast: Holdfast, store: Store, given: tuple[str, ...], done: list[str], reason: str | None
 ) -> None:
     job_id = begun(store.url, *PLAN)
     assert state_of(store, job_id) is State.DEAD_LETTER
-    told = holdfast("jobs", "redrive", job_id, *given)
-    assert (told.exit_code, told.stdout.splitlines()[1].split()) == (0, [job_id, "queued", "redriven"])
+    result = holdfast("jobs", "redrive", job_id, *given)
+    assert (result.exit_code, result.stdout.splitlines()[1].split()) == (0, [job_id, "queued", "redriven"])
     last = history(store, job_id)[-1]
     assert (last.type, last.meta.get("reason")) == ("redrive", reason)
     assert go_on(store.url, *MENDED) == done
@@ -192,7 +192,7 @@ def test_redrive_from_a_step(
 
 @pytest.mark.slow
 @pytest.mark.req("DP-15", "DP-3")
-def test_what_cannot_be_redriven_from_there(holdfast: Holdfast, store: Store) -> None:
+def test_redrive_from_an_invalid_step_is_refused(holdfast: Holdfast, store: Store) -> None:
     job_id, waits = begun(store.url, *PLAN), begun(store.url, ("sleep", "1h"))
     before = store.run(store.steps.list(job_id, "default"))
 
@@ -216,7 +216,7 @@ def test_what_cannot_be_redriven_from_there(holdfast: Holdfast, store: Store) ->
 
 @pytest.mark.slow
 @pytest.mark.req("DP-15")
-def test_several_are_redriven_from_the_same_step(holdfast: Holdfast, store: Store) -> None:
+def test_several_jobs_are_redriven_from_the_same_step(holdfast: Holdfast, store: Store) -> None:
     jobs = [begun(store.url, *PLAN) for _ in range(2)]
     short = begun(store.url, ("fails", "charge"))
     given = ("--from-step", "ship", "--max-attempts", "7")

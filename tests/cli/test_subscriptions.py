@@ -1,4 +1,4 @@
-"""`holdfast subscriptions`, `consumers`, `executors`, `why`: from the shell, on both stores."""
+"""`holdfast subscriptions`, `consumers`, `executors`, `kinds`, `event-types`, `policies` and `why`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
+from tests.support.features import feed_all, tell
+from tests.support.features import get_subscription as found
 from tests.support.stores import BROKEN, forward, put_one, settle, take
-from tests.support.subscriptions import feed_all, found, tell
 
 
 @pytest.mark.req("DP-13")
-def test_a_subscription_from_the_shell(holdfast: Holdfast, store: Store) -> None:
+def test_subscription_is_created_paused_resumed_and_deleted(holdfast: Holdfast, store: Store) -> None:
     put_one(store, "import")
     made = document(
         holdfast(
@@ -55,7 +56,7 @@ def test_a_subscription_from_the_shell(holdfast: Holdfast, store: Store) -> None
 
 
 @pytest.mark.req("DP-12")
-def test_consumers_from_the_shell(holdfast: Holdfast, store: Store) -> None:
+def test_consumers_are_listed_reset_and_removed(holdfast: Holdfast, store: Store) -> None:
     assert "no consumers" in holdfast("consumers", "list").stderr
     put_one(store)
     assert holdfast("events", "--consumer", "billing", "--json").exit_code == 0
@@ -71,7 +72,7 @@ def test_consumers_from_the_shell(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("DP-6")
-def test_executors_from_the_shell(holdfast: Holdfast, store: Store) -> None:
+def test_executors_are_added_listed_and_removed(holdfast: Holdfast, store: Store) -> None:
     assert "every label may execute" in holdfast("executors", "list").stderr
     assert document(holdfast("executors", "add", "planner", "--generator", "--json"))["role"] == "generator"
     assert holdfast("executors", "add", "gpu").exit_code == 0
@@ -83,12 +84,12 @@ def test_executors_from_the_shell(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("HF-2", "SC-6")
-def test_why_and_the_chain_from_the_shell(holdfast: Holdfast, store: Store) -> None:
+def test_why_explains_waiting_and_retried_jobs(holdfast: Holdfast, store: Store) -> None:
     job = put_one(store, retry_as="new_job")
-    told = holdfast("why", job)
-    assert told.exit_code == 0
-    assert "no worker is running for tenant default" in told.stdout
-    assert "→ Start one" in told.stdout
+    result = holdfast("why", job)
+    assert result.exit_code == 0
+    assert "no worker is running for tenant default" in result.stdout
+    assert "→ Start one" in result.stdout
     settle(store, take(store), BROKEN)
     found = document(holdfast("why", job, "--json"))
     assert (found["job"], found["state"]) == (job, "failed")
@@ -96,12 +97,12 @@ def test_why_and_the_chain_from_the_shell(holdfast: Holdfast, store: Store) -> N
     assert reason["code"] == "retried_as_new_job"
     assert set(reason) == {"code", "says", "change", "facts"}
     new = reason["facts"]["retried_as"]
-    for asked in (job, new):
-        shown = holdfast("jobs", "show", asked).stdout
-        assert f"{asked} (this one)" in shown
+    for shown_id in (job, new):
+        shown = holdfast("jobs", "show", shown_id).stdout
+        assert f"{shown_id} (this one)" in shown
         assert job in shown
         assert new in shown
-        assert [each["id"] for each in document(holdfast("jobs", "show", asked, "--json"))["chain"]] == [job, new]
+        assert [each["id"] for each in document(holdfast("jobs", "show", shown_id, "--json"))["chain"]] == [job, new]
     forward(store, 600)
     assert "it was due at" in holdfast("why", new, "--all-tenants").stdout
     missing = holdfast("why", "01a1de74-eb8c-70f1-843b-cac5f6817387", "--json")
@@ -110,7 +111,9 @@ def test_why_and_the_chain_from_the_shell(holdfast: Holdfast, store: Store) -> N
 
 
 @pytest.mark.req("DP-25", "DP-6")
-def test_registries_and_policies_from_the_shell(holdfast: Holdfast, store: Store, shop: Path) -> None:
+def test_kinds_event_types_and_policies_are_registered_and_enforced(
+    holdfast: Holdfast, store: Store, shop: Path
+) -> None:
     sys.path.insert(0, str(shop))
     try:
         assert document(holdfast("kinds", "register", "shop:app", "--json")) == {"kinds": 3, "changed": 3}

@@ -1,4 +1,4 @@
-"""`holdfast tenants …` from the shell."""
+"""`holdfast tenants`, and searching payloads."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import pytest
 
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
+from tests.support.features import fill, served
 from tests.support.stores import put_one
-from tests.support.tenants import fill, served
 
 
 @pytest.mark.req("JF-12")
-def test_tenants(holdfast: Holdfast, store: Store) -> None:
+def test_tenants_are_set_limited_shared_and_deleted(holdfast: Holdfast, store: Store) -> None:
     assert "There is no tenant." in holdfast("tenants", "list").stderr
-    told = holdfast(
+    result = holdfast(
         "tenants",
         "set",
         "acme",
@@ -25,7 +25,7 @@ def test_tenants(holdfast: Holdfast, store: Store) -> None:
         "10/m",
         *("--burst", "10", "--title", "A"),
     )
-    assert told.exit_code == 0
+    assert result.exit_code == 0
     fill(store, 3, "acme")
     fill(store, 1, "other")
     shown = [" ".join(line.split()) for line in holdfast("tenants", "show", "acme").stdout.splitlines()]
@@ -52,10 +52,10 @@ def test_tenants(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("JF-12", "JF-21")
-def test_shares_and_pins(holdfast: Holdfast, store: Store) -> None:
+def test_fair_queues_and_pinned_logins_are_set(holdfast: Holdfast, store: Store) -> None:
     assert "Every queue is shared fairly." in holdfast("tenants", "fair").stderr
-    told = holdfast("tenants", "fair", "off", "--queue", "mail").stderr
-    assert "Every queue is shared fairly, except mail." in told
+    result = holdfast("tenants", "fair", "off", "--queue", "mail").stderr
+    assert "Every queue is shared fairly, except mail." in result
     assert "No login is pinned" in holdfast("tenants", "pins").stderr
     refused = holdfast("tenants", "pin", "nobody-here", "acme", "--json")
     assert error_of(refused)["code"] == ("no_logins" if store.embedded else "login_not_found")
@@ -64,7 +64,7 @@ def test_shares_and_pins(holdfast: Holdfast, store: Store) -> None:
 
 
 @pytest.mark.req("JF-20")
-def test_search_by_a_key_of_the_payload(holdfast: Holdfast, store: Store) -> None:
+def test_jobs_are_searched_by_payload_key(holdfast: Holdfast, store: Store) -> None:
     job = put_one(store, payload={"order": {"id": 7}})
     put_one(store, payload={"order": {"id": 8}})
     assert "No key of payloads is indexed." in holdfast("jobs", "indexes").stderr
@@ -72,9 +72,9 @@ def test_search_by_a_key_of_the_payload(holdfast: Holdfast, store: Store) -> Non
         if indexed:
             assert "payload.order.id is indexed." in holdfast("jobs", "index", "payload.order.id").stderr
             assert "payload.order.id" in holdfast("jobs", "indexes").stdout
-        found = holdfast("jobs", "search", "payload.order.id:7")
-        assert job in found.stdout
-        assert len(found.stdout.splitlines()) == 2
+        listed = holdfast("jobs", "search", "payload.order.id:7")
+        assert job in listed.stdout
+        assert len(listed.stdout.splitlines()) == 2
     assert "There are no such jobs." in holdfast("jobs", "search", "payload.order.id:9").stderr
     assert "no longer indexed" in holdfast("jobs", "index", "payload.order.id", "--remove").stderr
     wrong = holdfast("jobs", "search", "payload.order", "--limit", "1001", "--json")

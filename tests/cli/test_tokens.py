@@ -1,4 +1,4 @@
-"""`holdfast tokens` from the shell."""
+"""`holdfast tokens`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.cli.conftest import Holdfast, document, error_of
 
 
 @pytest.mark.req("JF-14")
-def test_issue_list_and_revoke(holdfast: Holdfast, store: Store) -> None:
+def test_tokens_are_issued_listed_and_revoked(holdfast: Holdfast, store: Store) -> None:
     assert "No token has been issued." in holdfast("tokens", "list").stderr
-    told = holdfast("tokens", "issue", "ci", "--role", "producer", "--expires", "90d", "--tenant", "acme")
-    text = told.stdout.strip()
+    result = holdfast("tokens", "issue", "ci", "--role", "producer", "--expires", "90d", "--tenant", "acme")
+    text = result.stdout.strip()
     assert is_token(text)
-    assert "It allows enqueue, read for tenant acme." in told.stderr
+    assert "It allows enqueue, read for tenant acme." in result.stderr
     found = store.run(store.tokens.find(hash_of(text)))
     assert found is not None
     assert (found.tenant, found.name) == ("acme", "ci")
@@ -27,7 +27,7 @@ def test_issue_list_and_revoke(holdfast: Holdfast, store: Store) -> None:
     assert text not in listed.stdout
     assert "admin (read)" in listed.stdout
     gone = holdfast("tokens", "revoke", found.id, "--json")
-    assert (gone.exit_code, error_of(gone)["code"]) == (3, "token_not_found"), "another tenant's"
+    assert (gone.exit_code, error_of(gone)["code"]) == (3, "token_not_found"), "it belongs to another tenant"
     assert "is revoked" in holdfast("tokens", "revoke", found.id, "--tenant", "acme").stdout
     assert store.run(store.tokens.find(hash_of(text))) is None
     assert "revoked by" in holdfast("tokens", "list", "--tenant", "acme").stdout

@@ -1,4 +1,4 @@
-"""`holdfast webhooks …`: set up, look, change, send again."""
+"""`holdfast webhooks`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import pytest
 from holdfast import App, webhooks
 from holdfast.outgoing import EgressPolicy
 from tests.cli.conftest import Holdfast
-from tests.support.web import running
+from tests.support.http_server import running
 
 pytestmark = pytest.mark.req("JF-9", "SC-15", "DP-22")
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_the_whole_of_it_from_the_shell(holdfast: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_webhook_is_added_tested_resent_changed_and_removed(
+    holdfast: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = holdfast("webhooks", "secret").stdout.strip()
     monkeypatch.setenv("HOLDFAST_SECRET_OPS", made)
     with running() as web:

@@ -1,4 +1,4 @@
-"""`holdfast worker` as a process: it runs what it finds, and leaves cleanly whatever its handlers do."""
+"""`holdfast worker` as a process: it runs jobs and stops cleanly whatever its handlers do."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import JobFilter
 from tests.cli.conftest import SHOP
-from tests.cli.processes import call, hear, run, started
-from tests.support.by_hand import open_by_hand
+from tests.cli.processes import call, run, started, wait_for_output
+from tests.support.direct_sql import open_by_hand
 from tests.support.proxy import Proxy
 from tests.support.stores import history, job, put, put_one, spec, state_of
 
@@ -31,7 +31,7 @@ def serving(shop: Path, store: Store, *options: str) -> Iterator[subprocess.Pope
 
 @pytest.mark.slow
 @pytest.mark.req("CX-15")
-def test_a_burst_runs_what_there_is(store: Store, shop: Path) -> None:
+def test_burst_runs_jobs_of_its_queues_and_exits(store: Store, shop: Path) -> None:
     ids = put(store, *(spec("add", payload={"a": n}) for n in range(5)), spec("add", payload={"a": 9}, queue="mail"))
     done = run("worker", "shop:app", "--burst", "--json", url=store.url, cwd=shop)
     assert done.returncode == 0, done.stderr
@@ -78,7 +78,7 @@ def test_with_json_logs_every_line_on_stderr_is_json(store: Store, shop: Path, o
 @pytest.mark.req("SC-11")
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_server_that_is_just_restarted_is_waited_for(store: Store, shop: Path, times: int) -> None:
+def test_startup_is_retried_when_server_restarts(store: Store, shop: Path, times: int) -> None:
     job_id = put_one(store, "add", payload={"a": 1})
     with Proxy(store.url) as proxy:
         proxy.cut(b"select name, digest", times=times)
@@ -90,7 +90,7 @@ def test_a_server_that_is_just_restarted_is_waited_for(store: Store, shop: Path,
 
 @pytest.mark.slow
 @pytest.mark.req("DP-22")
-def test_a_server_that_is_not_there_is_said_to_be_away(shop: Path) -> None:
+def test_unreachable_server_is_reported_without_password(shop: Path) -> None:
     done = run("worker", "shop:app", "--burst", url="postgresql://nobody:geheim@127.0.0.1:1/none", cwd=shop)
     assert (done.returncode, done.stdout) == (1, "")
     assert "error: the database cannot be reached" in done.stderr
@@ -98,7 +98,7 @@ def test_a_server_that_is_not_there_is_said_to_be_away(shop: Path) -> None:
 
 
 @pytest.mark.req("JF-2")
-def test_one_tenant_or_every_tenant(store: Store, shop: Path) -> None:
+def test_worker_serves_one_tenant_or_all(store: Store, shop: Path) -> None:
     mine, theirs = (put_one(store, "add", payload={"a": 1}, tenant=name) for name in ("mine", "theirs"))
     call("worker", "shop:app", "--burst", "--tenant", "mine", url=store.url, cwd=shop)
     assert (state_of(store, mine), state_of(store, theirs)) == (State.SUCCEEDED, State.QUEUED)
@@ -108,10 +108,10 @@ def test_one_tenant_or_every_tenant(store: Store, shop: Path) -> None:
 
 @pytest.mark.req("CX-15")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_what_is_running_end(store: Store, shop: Path, number: signal.Signals) -> None:
+def test_signal_lets_running_job_finish(store: Store, shop: Path, number: signal.Signals) -> None:
     job_id = put_one(store, "nap", payload={"seconds": 1})
     with serving(shop, store) as process:
-        hear(process, "the handler runs")
+        wait_for_output(process, "the handler runs")
         process.send_signal(number)
         _, messages = process.communicate(timeout=20)
     assert process.returncode == 0, messages
@@ -121,40 +121,40 @@ def test_a_signal_lets_what_is_running_end(store: Store, shop: Path, number: sig
 
 @pytest.mark.slow
 @pytest.mark.req("CX-15")
-def test_a_second_signal_hands_back_at_once(store: Store, shop: Path) -> None:
+def test_second_signal_hands_job_back_at_once(store: Store, shop: Path) -> None:
     job_id = put_one(store, "nap", payload={"seconds": 600})
     with serving(shop, store, "--grace", "10m") as process:
-        hear(process, "the handler runs")
+        wait_for_output(process, "the handler runs")
         process.send_signal(signal.SIGTERM)
-        hear(process, STOPPING)  # or it might take both for one
+        wait_for_output(process, STOPPING)  # otherwise both might count as one
         process.send_signal(signal.SIGTERM)
         _, messages = process.communicate(timeout=20)
     assert process.returncode == 0, messages
-    found = job(store, job_id)
-    # Due at once: a duty that was under way may have seen to it already.
-    assert found.state in (State.RETRY_WAITING, State.QUEUED)
-    assert (found.retries, found.crashes) == (0, 0)
+    stored = job(store, job_id)
+    # It is due at once, so a running maintenance task may have promoted it already.
+    assert stored.state in (State.RETRY_WAITING, State.QUEUED)
+    assert (stored.retries, stored.crashes) == (0, 0)
     (handed_back,) = [event for event in history(store, job_id) if event.type == "snooze"]
     assert handed_back.meta["reason"] == "worker_stopped"
 
 
 @pytest.mark.slow
 @pytest.mark.req("CX-15")
-def test_a_thread_that_will_not_end_does_not_keep_the_process(store: Store, shop: Path) -> None:
+def test_stuck_thread_does_not_keep_process_alive(store: Store, shop: Path) -> None:
     job_id = put_one(store, "stuck")
     with serving(shop, store, "--grace", "100ms") as process:
-        hear(process, "the handler runs")
-        asked = time.monotonic()
+        wait_for_output(process, "the handler runs")
+        stopped_at = time.monotonic()
         process.send_signal(signal.SIGTERM)
         _, messages = process.communicate(timeout=20)
     assert process.returncode == 0, messages
-    assert time.monotonic() - asked < 10
+    assert time.monotonic() - stopped_at < 10
     assert state_of(store, job_id) in (State.RETRY_WAITING, State.QUEUED)
 
 
 @pytest.mark.req("DP-22")
 @pytest.mark.parametrize(
-    ("target", "code", "says"),
+    ("target", "code", "message"),
     [
         ("nowhere:app", "module_not_found", "module 'nowhere' not found"),
         ("shop:nothing", "app_not_found", "It has these apps: app."),
@@ -165,11 +165,13 @@ def test_a_thread_that_will_not_end_does_not_keep_the_process(store: Store, shop
         ("lacking:app", "import_failed", "No module named 'no_such_library'"),
     ],
 )
-def test_an_app_that_cannot_be_had(sqlite_url: str, shop: Path, target: str, code: str, says: str) -> None:
+def test_app_that_cannot_be_imported_is_reported(
+    sqlite_url: str, shop: Path, target: str, code: str, message: str
+) -> None:
     done = call("worker", target, "--burst", url=sqlite_url, cwd=shop)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"[{code}]" in done.stderr
-    assert says in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -194,11 +196,11 @@ def test_weights_keep_a_full_queue_from_starving_another(
     done = call("worker", "shop:app", *options, url=store.url, cwd=shop)
     assert done.returncode == 0, done.stderr
     ended = store.run(store.jobs.list(JobFilter(tenant="*", state=State.SUCCEEDED, limit=100)))
-    assert {each.queue for each in ended} == served
+    assert {job.queue for job in ended} == served
 
 
 @pytest.mark.req("DP-6")
-def test_its_lease_carries_the_executors_label(store: Store, shop: Path) -> None:
+def test_lease_has_label_of_executor(store: Store, shop: Path) -> None:
     put_one(store, "add", payload={"a": 1})
     options = ("--executor", "gpu", "--no-notify", "--burst")
     done = call("worker", "shop:app", *options, url=store.url, cwd=shop)
@@ -222,14 +224,14 @@ def test_its_lease_carries_the_executors_label(store: Store, shop: Path) -> None
         ("--executor", ""),
     ],
 )
-def test_options_that_make_no_sense(sqlite_url: str, shop: Path, options: tuple[str, ...]) -> None:
+def test_invalid_options_are_rejected(sqlite_url: str, shop: Path, options: tuple[str, ...]) -> None:
     done = call("worker", "shop:app", "--burst", *options, url=sqlite_url, cwd=shop)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.req("DP-22")
-def test_the_url_may_be_an_option(store: Store, shop: Path) -> None:
+def test_url_option_overrides_environment_but_not_app(store: Store, shop: Path) -> None:
     job_id = put_one(store, "add", payload={"a": 1})
     done = call("worker", "shop:app", "--burst", "--url", store.url, cwd=shop)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""`holdfast workflows …`, and what the commands about jobs say of workflows."""
+"""`holdfast workflows`, and how the job commands show workflows."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.support.workflows import Flow
 
 pytestmark = pytest.mark.req("DP-14", "DP-22")
 
-NOBODY = "01a1de74-eb8c-70f1-843b-cac5f6817387"
+UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"
 
 
-def test_the_life_of_a_workflow_from_the_shell(holdfast: Holdfast, store: Store) -> None:
+def test_workflow_is_listed_shown_resumed_and_cancelled(holdfast: Holdfast, store: Store) -> None:
     assert "There are no such workflows." in holdfast("workflows", "list").stderr
     flow = Flow(store, {"[red]a[/red]": "", "b": "[red]a[/red]", "c": ["b"]}, edges={"b>c": "continue"})
     flow.spec = replace(flow.spec, callbacks=(CallbackSpec(spec("tell"), "failure", flow.ids["[red]a[/red]"]),))
@@ -53,9 +53,9 @@ def test_the_life_of_a_workflow_from_the_shell(holdfast: Holdfast, store: Store)
     assert document(holdfast("workflows", "list", "--active", "--json")) == []
 
 
-def test_what_is_not_there_and_what_is_held(holdfast: Holdfast, store: Store) -> None:
+def test_unknown_workflow_is_not_found_and_held_job_cannot_be_rescheduled(holdfast: Holdfast, store: Store) -> None:
     for operation in ("show", "graph", "cancel", "resume"):
-        result = holdfast("workflows", operation, NOBODY, "--json")
+        result = holdfast("workflows", operation, UNKNOWN, "--json")
         assert (result.exit_code, error_of(result)["code"]) == (3, "workflow_not_found")
     first, second = (Flow(store, {"a": "", "b": "a"}) for _ in range(2))
     first.start()

@@ -11,11 +11,10 @@ from contextlib import closing
 import pytest
 
 from holdfast.features.assembly import Store, open_store
-from tests.support.by_hand import ByHand, open_by_hand
-from tests.support.given_server import GivenServer
+from tests.support.direct_sql import ByHand, open_by_hand
 from tests.support.ledger import check_ledger
-from tests.support.owners import OwnedDatabases, as_role
-from tests.support.servers import PostgresServer
+from tests.support.postgres_roles import OwnedDatabases, as_role
+from tests.support.postgres_server import GivenServer, PostgresServer
 
 SQLITE, POSTGRES = "sqlite", "postgres"
 

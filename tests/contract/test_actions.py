@@ -13,13 +13,11 @@ from holdfast.features.audit.store import ActionFilter
 from holdfast.features.events.model import Subscribing
 from holdfast.features.limits.model import Ask, Rule
 from holdfast.stores.action_triggers import RECORDED
-from tests.support.audit import flaws, seal, verify
-from tests.support.by_hand import ByHand
-from tests.support.pauses import pause, resume
-from tests.support.people import approve, asking, keep_token
+from tests.support.direct_sql import ByHand
+from tests.support.features import draft, flaws, pause, resume, seal, verify, webhook
 from tests.support.schedules import add, decided, firing, placed, template
+from tests.support.steps import approve, asking, keep_token
 from tests.support.stores import new_id, put_one, work
-from tests.support.webhooks import draft, webhook
 
 pytestmark = pytest.mark.req("CX-4", "HF-4")
 

@@ -16,8 +16,9 @@ from holdfast.features.agents import store as agent_reads
 from holdfast.features.agents.model import WAITING_CAP, Definition
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import JobFilter
-from tests.support.agents import disable, enable, register
-from tests.support.by_hand import ByHand, PostgresByHand
+from tests.support.direct_sql import ByHand, PostgresByHand
+from tests.support.features import disable, enable
+from tests.support.features import register_agent as register
 from tests.support.stores import enqueue, forward, job, new_id, put, put_one, spec, state_of
 
 pytestmark = pytest.mark.req("CX-16")

@@ -8,8 +8,9 @@ from holdfast.engine.states import State
 from holdfast.features.agents.model import HOLD
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import ClaimRequest, Reschedule
-from tests.support.agents import disable, enable, register
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
+from tests.support.features import disable, enable
+from tests.support.features import register_agent as register
 from tests.support.stores import (
     BROKEN,
     FINAL,

@@ -16,12 +16,13 @@ import pytest
 from holdfast.engine.job import Enqueued
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store, open_store
-from tests.support.agents import disable, enable, register
-from tests.support.by_hand import ByHand
+from tests.support.concurrency import together
+from tests.support.direct_sql import ByHand
+from tests.support.features import disable, enable
+from tests.support.features import register_agent as register
+from tests.support.forkserver import start_call
 from tests.support.stores import claim, enqueue, forward, job, new_id, open_lease, put, put_one, settle, spec
-from tests.support.threads import together
 from tests.support.waiting import until
-from tests.support.warm import start_call
 
 pytestmark = pytest.mark.req("CX-16")
 

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.engine.order import Move
 from holdfast.features.assembly import Store
+from tests.support.features import share
 from tests.support.stores import TENANT, claim, forward, history, job, open_lease, put, put_one, spec
-from tests.support.tenants import share
 
 pytestmark = pytest.mark.req("SC-2")
 

@@ -15,9 +15,9 @@ from holdfast.engine.steps import MATCH_LIMIT, check_match, projection
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import Reschedule
-from tests.support.by_hand import ByHand, PostgresByHand
+from tests.support.direct_sql import ByHand, PostgresByHand
 from tests.support.ledger import all_jobs
-from tests.support.people import running, send, sleeps, steps, waiting, waits
+from tests.support.steps import running, send, sleeps, steps, waiting, waits
 from tests.support.stores import (
     apply,
     claim,

@@ -20,9 +20,9 @@ from holdfast.features.approvals.model import Answer
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.requests import ClaimRequest
 from tests.support.ledger import all_jobs
-from tests.support.people import approvals, approve, asks, attend, ballot, save, say, send, steps, votes, waits
-from tests.support.people import deny as say_no
-from tests.support.people import entry as done
+from tests.support.steps import approvals, approve, asks, attend, ballot, save, say, send, steps, votes, waits
+from tests.support.steps import deny as say_no
+from tests.support.steps import entry as done
 from tests.support.stores import apply, claim, forward, history, new_id, open_lease, put, spec
 
 pytestmark = pytest.mark.req("HF-6", "CX-7", "SC-19")

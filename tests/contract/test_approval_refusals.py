@@ -19,8 +19,8 @@ from holdfast.engine.states import State
 from holdfast.errors import InvalidInput
 from holdfast.features.approvals.model import Approval, Ballot, Token, refusal
 from holdfast.features.assembly import Store
-from tests.support.by_hand import ByHand, PostgresByHand
-from tests.support.people import approval, approve, asking, attend, ballot, deny, keep_token, say, votes
+from tests.support.direct_sql import ByHand, PostgresByHand
+from tests.support.steps import approval, approve, asking, attend, ballot, deny, keep_token, say, votes
 from tests.support.stores import forward, job, new_id, state_of
 
 pytestmark = pytest.mark.req("CX-6", "CX-7", "DP-3")

@@ -11,8 +11,8 @@ from holdfast.engine.states import State
 from holdfast.features.approvals.model import Approval
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import Reschedule
-from tests.support.by_hand import ByHand
-from tests.support.people import (
+from tests.support.direct_sql import ByHand
+from tests.support.steps import (
     approval,
     approvals,
     approve,

@@ -24,18 +24,15 @@ from tests.attacks.on_pauses import PAUSED
 from tests.attacks.on_payloads import RULED
 from tests.attacks.on_retention import RETAINED
 from tests.attacks.on_tenants import CAPPED
-from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
-from tests.support.connectors import connect
-from tests.support.databases import TemplateDatabases
+from tests.support.direct_sql import ByHand, PostgresByHand, open_by_hand
+from tests.support.features import connect, feed_all, issuing, made_of, open_session, sent, subscribe, webhook
+from tests.support.job_states import bring
 from tests.support.ledger import check_ledger
-from tests.support.owners import OwnedDatabases, as_role
-from tests.support.people import approve, asking, ballot, entry, keep_token, say, send, waiting
+from tests.support.postgres_databases import TemplateDatabases
+from tests.support.postgres_roles import OwnedDatabases, as_role
 from tests.support.schedules import add, decided, firing, template
+from tests.support.steps import approve, asking, ballot, entry, keep_token, say, send, waiting
 from tests.support.stores import BROKEN, new_id, open_lease, put_one, settle, spec, take
-from tests.support.subscriptions import feed_all, made_of, subscribe
-from tests.support.tokens import issuing, open_session
-from tests.support.ways import bring
-from tests.support.webhooks import sent, webhook
 from tests.support.workflows import Flow
 
 pytestmark = [

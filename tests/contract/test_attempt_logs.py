@@ -12,7 +12,7 @@ from holdfast.errors import StaleLease
 from holdfast.features.assembly import Store
 from holdfast.features.attempts.model import LogPart
 from holdfast.features.retention.model import RetentionRule
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
 from tests.support.stores import BROKEN, claim, forward, new_id, open_lease, put, put_one, settle, spec, take
 
 

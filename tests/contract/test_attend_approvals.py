@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
-from tests.support.by_hand import ByHand, PostgresByHand
-from tests.support.people import approval, approve, asking, attend, steps
+from tests.support.direct_sql import ByHand, PostgresByHand
+from tests.support.steps import approval, approve, asking, attend, steps
 from tests.support.stores import claim, forward, history, job, open_lease, state_of, types_of
 
 pytestmark = pytest.mark.req("CX-7")

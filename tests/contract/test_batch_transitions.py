@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.features.assembly import Store
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
 from tests.support.stores import history, new_id, open_lease, put_one
 
 pytestmark = pytest.mark.req("CX-1", "CX-4", "CX-13")

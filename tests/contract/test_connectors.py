@@ -10,7 +10,7 @@ from holdfast.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.features.assembly import Store
 from holdfast.features.audit.store import ActionFilter
 from holdfast.features.connectors.model import ConnectorDraft
-from tests.support.connectors import connect, drafted
+from tests.support.features import connect, drafted
 
 pytestmark = pytest.mark.req("JF-11")
 

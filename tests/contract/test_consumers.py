@@ -9,9 +9,9 @@ import pytest
 from holdfast.engine.job import Event
 from holdfast.errors import InvalidInput
 from holdfast.features.assembly import Store
+from tests.support.concurrency import together
 from tests.support.ledger import read_events
 from tests.support.stores import BROKEN, forward, history, put, put_one, spec, work
-from tests.support.threads import together
 
 pytestmark = pytest.mark.req("DP-12")
 

@@ -17,7 +17,7 @@ from holdfast.engine.states import State
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.dead_letters.model import DeadLetterGroup, GroupFilter
 from holdfast.stores.requests import JobFilter
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
 from tests.support.stores import (
     TENANT,
     claim,

@@ -15,7 +15,7 @@ from holdfast.engine.states import State
 from holdfast.errors import Conflict, HoldfastError, Refused
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import JobFilter
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
 from tests.support.stores import (
     claim,
     enqueue,

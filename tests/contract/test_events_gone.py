@@ -7,7 +7,7 @@ import pytest
 from holdfast.engine.job import EVERY_TENANT, Event
 from holdfast.errors import InvalidInput
 from holdfast.features.assembly import Store
-from tests.support.retention import keep, sweep
+from tests.support.features import keep, sweep
 from tests.support.stores import TENANT, forward, put_one
 
 pytestmark = pytest.mark.req("DP-12", "DP-16", "CX-12")

@@ -18,7 +18,7 @@ from holdfast.features.assembly import Store, open_store
 from holdfast.stores.flow import Flow
 from holdfast.stores.postgres.store import run_on
 from holdfast.stores.requests import ClaimRequest
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand
 from tests.support.stores import BROKEN, DONE, claim, new_id, open_lease, put, put_one, spec
 
 pytestmark = pytest.mark.req("SC-4", "DP-7", "CX-15")

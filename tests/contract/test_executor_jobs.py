@@ -14,9 +14,9 @@ from holdfast.features.health.model import Health
 from holdfast.features.jobs.views import why
 from holdfast.features.limits.model import Rule
 from holdfast.stores.requests import ClaimRequest, JobFilter
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
+from tests.support.features import share
 from tests.support.stores import FINAL, forward, job, put, put_one, settle, spec, state_of, tries
-from tests.support.tenants import share
 
 pytestmark = pytest.mark.req("DP-23")
 

@@ -12,10 +12,10 @@ from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from holdfast.features.limits.model import Ask, Rule
 from holdfast.stores.requests import ClaimRequest
-from tests.support.by_hand import ByHand
-from tests.support.pauses import pause, resume
+from tests.support.direct_sql import ByHand
+from tests.support.features import fill, pause, resume, served, share, tenants
+from tests.support.features import register_tenant as register
 from tests.support.stores import claim, job, new_id, open_lease, put, put_one, settle, spec
-from tests.support.tenants import fill, register, served, share, tenants
 
 pytestmark = pytest.mark.req("JF-12")
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.engine.settlement import fingerprint, shape
 from holdfast.features.assembly import Store, open_store
-from tests.support.by_hand import PostgresByHand
+from tests.support.direct_sql import PostgresByHand
 from tests.unit.test_fingerprint import SHAPES
 
 pytestmark = pytest.mark.req("DP-15")

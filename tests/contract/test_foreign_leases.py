@@ -11,10 +11,10 @@ from holdfast.engine.states import State
 from holdfast.errors import Refused, StaleLease
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import ClaimRequest
-from tests.support.limits import most_at_once
+from tests.support.concurrency import together
+from tests.support.features import register_tenant as register
+from tests.support.ledger import most_at_once
 from tests.support.stores import claim, enqueue, job, new_id, open_lease, put, put_one, settle, spec, state_of
-from tests.support.tenants import register
-from tests.support.threads import together
 
 pytestmark = pytest.mark.req("JF-12", "CX-4")
 

@@ -19,15 +19,12 @@ from holdfast.engine.states import State
 from holdfast.errors import Conflict
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.limits.model import Rule
-from tests.support.agents import disable, enable
-from tests.support.agents import register as register_agent
-from tests.support.by_hand import PostgresByHand
-from tests.support.order import moved
-from tests.support.owners import OwnedDatabases, as_role, ensure_roles
-from tests.support.people import running, send, waits
+from tests.support.direct_sql import PostgresByHand
+from tests.support.features import disable, enable, feed_all, moved, register_agent, subscribe, tell
+from tests.support.postgres_roles import OwnedDatabases, as_role, ensure_roles
 from tests.support.schedules import template
+from tests.support.steps import running, send, waits
 from tests.support.stores import claim, enqueue, open_lease, put, put_one, settle, spec, state_of
-from tests.support.subscriptions import feed_all, subscribe, tell
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("JF-1", "JF-7")

@@ -15,13 +15,11 @@ from holdfast.errors import InvalidSetting, Refused
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.health.model import CAP, Health, Thresholds, judged
 from holdfast.features.limits.model import Rule
-from tests.support.audit import seal
-from tests.support.by_hand import ByHand, PostgresByHand
-from tests.support.owners import ROLES, OwnedDatabases, as_role
-from tests.support.pauses import pause, resume
-from tests.support.people import asks
-from tests.support.retention import keep, sweep
+from tests.support.direct_sql import ByHand, PostgresByHand
+from tests.support.features import keep, pause, resume, seal, share, subscribe, sweep
+from tests.support.postgres_roles import ROLES, OwnedDatabases, as_role
 from tests.support.schedules import add, placed
+from tests.support.steps import asks
 from tests.support.stores import (
     FINAL,
     apply,
@@ -36,8 +34,6 @@ from tests.support.stores import (
     take,
     work,
 )
-from tests.support.subscriptions import subscribe
-from tests.support.tenants import share
 
 pytestmark = pytest.mark.req("DP-19")
 

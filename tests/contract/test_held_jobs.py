@@ -9,7 +9,7 @@ from holdfast.features.assembly import Store
 from holdfast.features.jobs.views import why
 from holdfast.features.jobs.why_reasons import Reason
 from holdfast.features.limits.model import Ask, Rule, uses
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
 from tests.support.stores import BROKEN, FINAL, claim, job, new_id, open_lease, put_one, settle, spec
 from tests.support.workflows import Flow
 

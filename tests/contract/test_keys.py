@@ -12,6 +12,7 @@ from holdfast.engine.names import content_hash
 from holdfast.engine.outcome import Outcome
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
+from tests.support.concurrency import together
 from tests.support.stores import (
     BROKEN,
     DONE,
@@ -29,7 +30,6 @@ from tests.support.stores import (
     take,
     work,
 )
-from tests.support.threads import together
 
 CONTENT = content_hash("mail.send", "default", {"to": "a"})
 ENDINGS: dict[State, Outcome] = {

@@ -16,9 +16,9 @@ from holdfast.engine.outcome import Succeeded
 from holdfast.engine.settlement import decide
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.requests import ClaimRequest
+from tests.support.concurrency import together
 from tests.support.ledger import check_ledger
 from tests.support.stores import history, open_lease
-from tests.support.threads import together
 from tests.support.transactions import Consumer, Transaction
 
 pytestmark = pytest.mark.req("DP-12")

@@ -7,9 +7,10 @@ import pytest
 from holdfast.engine.outcome import Failed, Snoozed
 from holdfast.engine.states import TRANSITIONS, EventType, State, Transition
 from holdfast.features.assembly import Store
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
+from tests.support.job_states import bring, decide_by_hand
 from tests.support.ledger import check_ledger, read_events
-from tests.support.people import approval, asking
+from tests.support.steps import approval, asking
 from tests.support.stores import (
     BROKEN,
     FINAL,
@@ -26,7 +27,6 @@ from tests.support.stores import (
     take,
     work,
 )
-from tests.support.ways import bring, decide_by_hand
 
 pytestmark = pytest.mark.req("CX-4")
 

@@ -15,8 +15,9 @@ from holdfast.errors import Refused
 from holdfast.features.assembly import Store
 from holdfast.features.limits.model import EACH, Limit, Rule
 from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule
-from tests.support.agents import disable, register
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
+from tests.support.features import disable, share
+from tests.support.features import register_agent as register
 from tests.support.stores import (
     BROKEN,
     LATER,
@@ -31,7 +32,6 @@ from tests.support.stores import (
     spec,
     types_of,
 )
-from tests.support.tenants import share
 
 pytestmark = pytest.mark.req("SC-16")
 

@@ -14,8 +14,8 @@ from holdfast.engine.settlement import Settlement
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.requests import ClaimRequest
 from tests.contract.test_limits import limit
-from tests.support.by_hand import ByHand
-from tests.support.limits import most_at_once
+from tests.support.direct_sql import ByHand
+from tests.support.ledger import most_at_once
 from tests.support.stores import open_lease, put, spec
 
 pytestmark = pytest.mark.req("SC-16")

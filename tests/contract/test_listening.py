@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from holdfast.features.assembly import Store, open_store
-from tests.support.by_hand import PostgresByHand
+from tests.support.direct_sql import PostgresByHand
 from tests.support.stores import claim, open_lease, put_one, settle
 from tests.support.waiting import until
 

@@ -12,10 +12,10 @@ from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidSetting
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import Reschedule
-from tests.support.audit import unguarded
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand, unguarded
+from tests.support.features import crowd, move, moved, order_of
+from tests.support.job_states import bring
 from tests.support.ledger import check_ledger
-from tests.support.order import crowd, move, moved, order_of
 from tests.support.stores import (
     BROKEN,
     claim,
@@ -31,7 +31,6 @@ from tests.support.stores import (
     types_of,
     work,
 )
-from tests.support.ways import bring
 
 pytestmark = pytest.mark.req("SC-2", "SC-3")
 

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.features.assembly import Store
-from tests.support.by_hand import ByHand
-from tests.support.order import crowd, moved, order_of
+from tests.support.direct_sql import ByHand
+from tests.support.features import crowd, moved, order_of
 from tests.support.stores import claim, open_lease, put, put_one, spec
 
 pytestmark = pytest.mark.req("SC-2", "SC-3")

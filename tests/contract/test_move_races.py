@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
-from tests.support.by_hand import ByHand, PostgresByHand
-from tests.support.order import crowd, move, order_of
+from tests.support.concurrency import together
+from tests.support.direct_sql import ByHand, PostgresByHand
+from tests.support.features import crowd, move, order_of
 from tests.support.stores import claim, job, open_lease, put, settle, spec, state_of, types_of
-from tests.support.threads import together
 
 pytestmark = pytest.mark.req("SC-3")
 

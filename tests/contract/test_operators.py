@@ -8,7 +8,8 @@ from holdfast.engine.job import Verdict
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import OperatorAction
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
+from tests.support.job_states import bring
 from tests.support.stores import (
     FINAL,
     claim,
@@ -26,7 +27,6 @@ from tests.support.stores import (
     types_of,
     work,
 )
-from tests.support.ways import bring
 
 S = State
 

@@ -13,7 +13,9 @@ from holdfast.features.approvals.model import ApprovalFilter, Ballot, Question
 from holdfast.features.assembly import Store
 from holdfast.features.health.model import Health, Thresholds
 from holdfast.stores.requests import JobFilter
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
+from tests.support.features import share
+from tests.support.job_states import bring
 from tests.support.stores import (
     BROKEN,
     FINAL,
@@ -29,8 +31,6 @@ from tests.support.stores import (
     take,
     work,
 )
-from tests.support.tenants import share
-from tests.support.ways import bring
 
 
 def health(store: Store, tenant: str = "default", **when: Any) -> Health:

@@ -13,10 +13,9 @@ import pytest
 from holdfast.engine.outcome import Succeeded
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
-from tests.support.audit import flaws, seal, unguarded, verify
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand, unguarded
+from tests.support.features import flaws, keep, seal, sweep, verify
 from tests.support.ledger import read_events
-from tests.support.retention import keep, sweep
 from tests.support.stores import (
     DONE,
     FINAL,

@@ -17,9 +17,9 @@ from holdfast.features.dead_letters.model import NewOperation
 from holdfast.features.limits.model import Pausing, Rule, named
 from holdfast.features.retention.model import RetentionRule
 from holdfast.stores.requests import JobFilter
-from tests.support.by_hand import ByHand
-from tests.support.pauses import pause, paused, resume
-from tests.support.people import asks, entry
+from tests.support.direct_sql import ByHand
+from tests.support.features import pause, paused, resume
+from tests.support.steps import asks, entry
 from tests.support.stores import (
     apply,
     claim,

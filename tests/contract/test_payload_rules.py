@@ -13,7 +13,7 @@ from holdfast.errors import Refused
 from holdfast.features.assembly import Store
 from holdfast.features.payloads.model import FORBIDDEN, HIDDEN, PayloadRule, RuleDraft
 from holdfast.stores.requests import JobFilter
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
 from tests.support.stores import BROKEN, TENANT, apply, decide_on, enqueue, job, put, put_one, spec, take, tries
 
 CANARY = "canary-7f3a"

@@ -15,9 +15,9 @@ from holdfast.features.jobs import search
 from holdfast.features.jobs.search import NEVER, PayloadTerm, Search, SearchPage, matching, parse
 from holdfast.features.payloads.model import RuleDraft
 from holdfast.stores.requests import JobFilter
-from tests.support.by_hand import ByHand
-from tests.support.owners import OwnedDatabases, as_role
-from tests.support.retention import keep, sweep
+from tests.support.direct_sql import ByHand
+from tests.support.features import keep, sweep
+from tests.support.postgres_roles import OwnedDatabases, as_role
 from tests.support.stores import forward, put, put_one, spec, work
 
 pytestmark = pytest.mark.req("JF-20")

@@ -24,8 +24,8 @@ from holdfast.features.assembly import Store, open_store
 from holdfast.stores.postgres.roles import functions
 from tests.api.conftest import HERE, client_of
 from tests.contract.test_row_security import UNSEEN, Database, database
-from tests.support.by_hand import PostgresByHand
-from tests.support.owners import ROLES, OwnedDatabases, as_role
+from tests.support.direct_sql import PostgresByHand
+from tests.support.postgres_roles import ROLES, OwnedDatabases, as_role
 from tests.support.stores import claim, open_lease, put, put_one, spec
 
 __all__ = ["database"]

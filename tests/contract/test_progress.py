@@ -11,7 +11,7 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED
 from holdfast.errors import Conflict, StaleLease
 from holdfast.features.assembly import Store
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
 from tests.support.stores import (
     BROKEN,
     claim,

@@ -13,7 +13,8 @@ import pytest
 from holdfast.engine.states import FINISHED, State
 from holdfast.errors import StaleLease
 from holdfast.features.assembly import Store, open_store
-from tests.support.by_hand import PostgresByHand
+from tests.support.concurrency import together
+from tests.support.direct_sql import PostgresByHand
 from tests.support.stores import (
     claim,
     forward,
@@ -26,7 +27,6 @@ from tests.support.stores import (
     state_of,
     types_of,
 )
-from tests.support.threads import together
 
 THREADS = 20
 

@@ -7,7 +7,7 @@ import pytest
 from holdfast.engine.job import Sweep
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
 from tests.support.stores import (
     BROKEN,
     claim,

@@ -14,9 +14,9 @@ from holdfast.features.assembly import Store
 from holdfast.features.audit.store import ActionFilter
 from holdfast.features.registry.model import BUILT_IN, EventTypeDraft, Policies
 from holdfast.stores.requests import ClaimRequest, JobFilter, SendEvent
-from tests.support.by_hand import ByHand
-from tests.support.people import asks
+from tests.support.direct_sql import ByHand
 from tests.support.schedules import add, decided, firing
+from tests.support.steps import asks
 from tests.support.stores import (
     BROKEN,
     apply,

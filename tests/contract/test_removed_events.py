@@ -9,10 +9,10 @@ from holdfast.features.assembly import Store
 from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.sqlite.base import ids_json, sign, unsign
 from holdfast.stores.sqlite.ledger import record_removed
-from tests.support.audit import flaws, seal, unguarded, verify
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand, unguarded
+from tests.support.features import flaws, seal, verify
+from tests.support.job_states import bring
 from tests.support.stores import put_one
-from tests.support.ways import bring
 
 pytestmark = pytest.mark.req("HF-4", "CX-4")
 

@@ -11,7 +11,8 @@ from holdfast.engine.states import State
 from holdfast.errors import InvalidInput
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import Reschedule
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
+from tests.support.job_states import bring
 from tests.support.ledger import check_ledger
 from tests.support.stores import (
     BROKEN,
@@ -28,7 +29,6 @@ from tests.support.stores import (
     types_of,
     work,
 )
-from tests.support.ways import bring
 
 pytestmark = pytest.mark.req("JF-5", "DP-3")
 

@@ -21,12 +21,11 @@ from holdfast.features.limits.model import Ask
 from holdfast.features.retention.model import RetentionRule, policy_for
 from holdfast.features.tokens.model import new_token
 from holdfast.stores.requests import JobFilter
-from tests.support.audit import flaws, seal
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
+from tests.support.features import flaws, issuing, keep, naming, open_session, seal, sent, sweep, webhook
 from tests.support.ledger import all_jobs, read_events
-from tests.support.people import approve, asking, keep_token
-from tests.support.retention import keep, naming, sweep
 from tests.support.schedules import add, decided, firing
+from tests.support.steps import approve, asking, keep_token
 from tests.support.stores import (
     DONE,
     FINAL,
@@ -49,8 +48,6 @@ from tests.support.stores import (
     types_of,
     work,
 )
-from tests.support.tokens import issuing, open_session
-from tests.support.webhooks import sent, webhook
 from tests.support.workflows import Flow
 
 CANARY = "canary-4711"

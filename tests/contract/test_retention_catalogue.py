@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from holdfast.features.assembly import open_store
-from tests.support.by_hand import SqliteByHand
+from tests.support.direct_sql import SqliteByHand
 
 pytestmark = pytest.mark.req("DP-16")
 

@@ -14,7 +14,7 @@ from holdfast.engine.states import State
 from holdfast.features.agents.model import Definition
 from holdfast.features.assembly import Store
 from holdfast.stores.sqlite import enqueue as retry_as
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
 from tests.support.stores import (
     BROKEN,
     FINAL,

@@ -37,17 +37,15 @@ from holdfast.server.maintenance import BackgroundMaintenance
 from holdfast.stores.flow import Flow
 from holdfast.stores.requests import ClaimRequest, JobFilter, Reschedule, SendEvent
 from tests.api.serving import auntil
-from tests.support.by_hand import ByHand, PostgresByHand
-from tests.support.connectors import drafted
+from tests.support.direct_sql import ByHand, PostgresByHand
+from tests.support.features import draft, drafted, issuing, sent, webhook
+from tests.support.job_states import bring
 from tests.support.ledger import check_ledger
 from tests.support.operations import operations
-from tests.support.owners import ROLES, OwnedDatabases, as_role
-from tests.support.people import asking, ballot, entry
+from tests.support.postgres_roles import ROLES, OwnedDatabases, as_role
 from tests.support.schedules import add, decided, firing, placed, template
+from tests.support.steps import asking, ballot, entry
 from tests.support.stores import FINAL, claim, new_id, open_lease, put_one, settle, spec, state_of
-from tests.support.tokens import issuing
-from tests.support.ways import bring
-from tests.support.webhooks import draft, sent, webhook
 from tests.support.workflows import Flow as Drawn
 
 pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")

@@ -8,8 +8,8 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from tests.support.by_hand import PostgresByHand
-from tests.support.owners import ROLES, OwnedDatabases, as_role, ensure_roles
+from tests.support.direct_sql import PostgresByHand
+from tests.support.postgres_roles import ROLES, OwnedDatabases, as_role, ensure_roles
 
 pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
 

@@ -30,18 +30,14 @@ from holdfast.features.registry.model import EventTypeDraft
 from holdfast.features.retention.model import Leftover, RetentionRule
 from holdfast.features.workflows.model import CallbackSpec
 from holdfast.stores.requests import JobFilter, SendEvent
-from tests.support.by_hand import PostgresByHand
-from tests.support.connectors import connect
+from tests.support.direct_sql import PostgresByHand
+from tests.support.features import connect, feed, issuing, pause, sent, subscribe, webhook
+from tests.support.features import register_tenant as register
 from tests.support.ledger import check_ledger
-from tests.support.owners import ROLES, OwnedDatabases, as_role
-from tests.support.pauses import pause
-from tests.support.people import asks, ballot, entry, keep_token, save, say, send, waits
+from tests.support.postgres_roles import ROLES, OwnedDatabases, as_role
 from tests.support.schedules import add, decided, firing, template
+from tests.support.steps import asks, ballot, entry, keep_token, save, say, send, waits
 from tests.support.stores import FINAL, apply, claim, new_id, open_lease, put, put_one, settle, spec, work
-from tests.support.subscriptions import feed, subscribe
-from tests.support.tenants import register
-from tests.support.tokens import issuing
-from tests.support.webhooks import sent, webhook
 from tests.support.workflows import Flow
 
 OLD = "00000000-0000-7000-8000-000000000001"  # the id of no job

@@ -11,7 +11,7 @@ from holdfast.engine.job import holder_of_ours
 from holdfast.engine.names import Place
 from holdfast.features.assembly import Store
 from holdfast.stores.flow import Rows, Statement, drive
-from tests.support.by_hand import ByHand, PostgresByHand
+from tests.support.direct_sql import ByHand, PostgresByHand
 from tests.support.schedules import MONDAY
 from tests.support.stores import forward, new_id
 

@@ -16,7 +16,7 @@ from holdfast.errors import Conflict, InvalidArguments, InvalidSetting, NotFound
 from holdfast.features.assembly import Store
 from holdfast.features.schedules.model import MOST_COUNTED, MOST_FIRED
 from holdfast.stores.flow import Flow, Steps
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
 from tests.support.schedules import MINUTE, MONDAY, at, attend, made, set_time, told
 from tests.support.stores import claim, history, new_id, open_lease, settle, work
 

@@ -17,8 +17,8 @@ from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.model import GENESIS, Anchor, Ranges, Seal, digest_of, encoded, leaves, normal
 from holdfast.features.limits.model import Rule
 from holdfast.stores.flow import Flow, Statement, Steps
-from tests.support.audit import VERSION, anchor, newest, seal, verify
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
+from tests.support.features import VERSION, anchor, newest, seal, verify
 from tests.support.stores import BROKEN, put, put_one, spec, work
 
 pytestmark = pytest.mark.req("HF-4", "CX-4")

@@ -15,11 +15,11 @@ import psycopg
 import pytest
 
 from holdfast.features.assembly import open_store
-from tests.support.owners import OwnedDatabases, as_role
-from tests.support.pauses import pause
-from tests.support.people import asking
+from tests.support.features import pause
+from tests.support.features import register_tenant as register
+from tests.support.postgres_roles import OwnedDatabases, as_role
+from tests.support.steps import asking
 from tests.support.stores import claim, open_lease, put_one
-from tests.support.tenants import register
 
 pytestmark = pytest.mark.req("DP-17", "JF-1")
 

@@ -13,7 +13,7 @@ from holdfast.engine.retry import Backoff, Retry
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
 from tests.support.stores import (
     BROKEN,
     DONE,

@@ -18,7 +18,7 @@ from holdfast.engine.states import State
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.postgres.errors import OURS
 from tests.support.ledger import check_ledger
-from tests.support.owners import OwnedDatabases, as_role
+from tests.support.postgres_roles import OwnedDatabases, as_role
 from tests.support.stores import forward, history, job, new_id, open_lease
 
 pytestmark = pytest.mark.req("DP-2", "DP-3", "DP-20")

@@ -15,7 +15,7 @@ from holdfast.engine.ids import created_ms, parse_id
 from holdfast.engine.retry import PATIENT, PRESETS, Backoff, fixed
 from holdfast.engine.states import TRANSITIONS, State, is_legal
 from holdfast.features.assembly import Store
-from tests.support.by_hand import ByHand, PostgresByHand
+from tests.support.direct_sql import ByHand, PostgresByHand
 from tests.support.stores import history
 
 pytestmark = pytest.mark.req("DP-20")

@@ -14,7 +14,7 @@ from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
 from holdfast.errors import StaleLease
 from holdfast.features.assembly import Store
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
 from tests.support.stores import (
     BROKEN,
     DONE,

@@ -14,8 +14,8 @@ from holdfast.features.audit.store import EventFilter
 from holdfast.features.health import snapshot as reads
 from holdfast.features.health.statistics import QueuePulse
 from holdfast.stores.requests import ClaimRequest
+from tests.support.features import share
 from tests.support.stores import forward, put, spec, take
-from tests.support.tenants import share
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 

@@ -14,8 +14,8 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, StepEntry
 from holdfast.errors import HoldfastError, StaleLease
 from holdfast.features.assembly import Store
-from tests.support.by_hand import ByHand
-from tests.support.people import approval, approve, asks, entry, running, save, send, sleeps, steps, waits
+from tests.support.direct_sql import ByHand
+from tests.support.steps import approval, approve, asks, entry, running, save, send, sleeps, steps, waits
 from tests.support.stores import (
     FINAL,
     apply,

@@ -14,10 +14,11 @@ from holdfast.features.assembly import Store
 from holdfast.features.events.model import Delivery, JobOptions, Subscribing, Subscription
 from holdfast.features.schedules.model import TemplateDraft
 from holdfast.stores.flow import Flow, Steps
-from tests.support.by_hand import ByHand
+from tests.support.concurrency import together
+from tests.support.direct_sql import ByHand
+from tests.support.features import feed, feed_all, made_of, refusals, subscribe, tell
+from tests.support.features import get_subscription as found
 from tests.support.stores import BROKEN, TENANT, history, put, put_one, spec, work
-from tests.support.subscriptions import feed, feed_all, found, made_of, refusals, subscribe, tell
-from tests.support.threads import together
 from tests.support.transactions import Transaction
 
 pytestmark = pytest.mark.req("DP-13", "DP-12")

@@ -20,8 +20,8 @@ from holdfast.engine.steps import Pause, StepEntry
 from holdfast.errors import Refused
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import ClaimRequest, Reschedule
-from tests.support.by_hand import ByHand
-from tests.support.people import (
+from tests.support.direct_sql import ByHand
+from tests.support.steps import (
     approval,
     approvals,
     approve,

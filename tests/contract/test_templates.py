@@ -13,7 +13,7 @@ from holdfast import App, Retry
 from holdfast.engine.names import Place
 from holdfast.errors import Conflict, InvalidArguments, InvalidInput, InvalidSetting, NotFound
 from holdfast.features.assembly import Store
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand
 from tests.support.schedules import MONDAY, at, made, set_time, template
 
 pytestmark = pytest.mark.req("SC-8")

@@ -16,7 +16,7 @@ from holdfast.errors import Conflict, StaleLease
 from holdfast.features.assembly import Store
 from holdfast.stores.flow import Flow
 from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorAction
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
 from tests.support.ledger import read_events
 from tests.support.stores import (
     claim,

@@ -12,11 +12,12 @@ from holdfast.engine.outcome import Failed, Snoozed
 from holdfast.errors import Refused
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.store import ActionFilter
-from tests.support.by_hand import ByHand
-from tests.support.people import asks
+from tests.support.direct_sql import ByHand
+from tests.support.features import fill, tenants
+from tests.support.features import register_tenant as register
 from tests.support.schedules import add, decided, firing
+from tests.support.steps import asks
 from tests.support.stores import apply, claim, enqueue, forward, new_id, open_lease, put, put_one, settle, spec, work
-from tests.support.tenants import fill, register, tenants
 
 pytestmark = pytest.mark.req("JF-12")
 

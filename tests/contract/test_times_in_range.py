@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import App, HoldfastError
 from holdfast.features.assembly import Store
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
 
 pytestmark = pytest.mark.req("CX-1", "DP-9")
 

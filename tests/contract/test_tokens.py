@@ -10,10 +10,10 @@ import pytest
 from holdfast.errors import Refused
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.tokens.model import hash_of, new_token
-from tests.support.by_hand import PostgresByHand
-from tests.support.owners import OwnedDatabases, as_role, ensure_roles
+from tests.support.direct_sql import PostgresByHand
+from tests.support.features import issuing, open_session
+from tests.support.postgres_roles import OwnedDatabases, as_role, ensure_roles
 from tests.support.stores import forward
-from tests.support.tokens import issuing, open_session
 
 pytestmark = pytest.mark.req("JF-14", "JF-2")
 

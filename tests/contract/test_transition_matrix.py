@@ -11,9 +11,9 @@ import pytest
 from holdfast.engine.states import FINISHED, HELD, PAIRS, State, is_legal
 from holdfast.features.approvals.model import VerdictWord
 from holdfast.features.assembly import Store
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
+from tests.support.job_states import Brought, bring, decide_by_hand
 from tests.support.stores import history, new_id, open_lease
-from tests.support.ways import Brought, bring, decide_by_hand
 
 pytestmark = pytest.mark.req("CX-1", "DP-1")
 

@@ -18,7 +18,7 @@ from holdfast.features import FEATURES
 from holdfast.features.assembly import open_store
 from holdfast.stores.postgres.migrations import CODE_FILES
 from tests.contract.test_attacks import _populate
-from tests.support.by_hand import PostgresByHand
+from tests.support.direct_sql import PostgresByHand
 
 pytestmark = pytest.mark.req("CX-3", "CX-4", "JF-2", "HF-4")
 

@@ -15,6 +15,7 @@ import pytest
 
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store, open_store
+from tests.support.concurrency import together
 from tests.support.ledger import check_ledger, read_events
 from tests.support.stores import (
     claim,
@@ -31,7 +32,6 @@ from tests.support.stores import (
     take,
     work,
 )
-from tests.support.threads import together
 
 pytestmark = pytest.mark.req("CX-15", "SC-18")
 

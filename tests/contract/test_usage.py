@@ -15,9 +15,9 @@ from holdfast.errors import InvalidSetting
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.retention.model import Usage, check_cost, check_day, check_groups
 from holdfast.stores.requests import Reschedule
+from tests.support.features import keep, share, sweep
 from tests.support.ledger import read_events
-from tests.support.people import asking
-from tests.support.retention import keep, sweep
+from tests.support.steps import asking
 from tests.support.stores import (
     FINAL,
     claim,
@@ -31,7 +31,6 @@ from tests.support.stores import (
     tries,
     work,
 )
-from tests.support.tenants import share
 
 pytestmark = pytest.mark.req("HK-5")
 

@@ -10,11 +10,11 @@ from holdfast.features.assembly import Store
 from holdfast.features.events.model import TELLS
 from holdfast.features.schedules.model import Firing
 from holdfast.features.webhooks.model import KEPT, KEPT_DAYS, subscription_names
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
+from tests.support.features import draft, feed_all, made_of, sent, tell, webhook
+from tests.support.features import get_webhook as found
 from tests.support.schedules import add, decided
 from tests.support.stores import FINAL, claim, forward, new_id, open_lease, put_one, settle
-from tests.support.subscriptions import feed_all, made_of, tell
-from tests.support.webhooks import draft, found, sent, webhook
 
 pytestmark = pytest.mark.req("JF-9", "SC-15")
 

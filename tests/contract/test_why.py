@@ -16,9 +16,8 @@ from holdfast.features.jobs.views import Why, story, view, why
 from holdfast.features.jobs.why import REASONS
 from holdfast.features.jobs.why_reasons import Reason
 from holdfast.stores.requests import Reschedule
-from tests.support.audit import unguarded
-from tests.support.by_hand import ByHand
-from tests.support.people import asking, ballot
+from tests.support.direct_sql import ByHand, unguarded
+from tests.support.steps import asking, ballot
 from tests.support.stores import (
     BROKEN,
     FINAL,

@@ -15,8 +15,8 @@ from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.workflows.model import Graph
+from tests.support.concurrency import together
 from tests.support.stores import BROKEN, FINAL, TENANT, claim, open_lease, settle, types_of
-from tests.support.threads import together
 from tests.support.workflows import Flow, check
 
 pytestmark = pytest.mark.req("DP-14", "CX-10")

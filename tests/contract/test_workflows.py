@@ -9,7 +9,7 @@ from holdfast.errors import HoldfastError
 from holdfast.features.assembly import Store
 from holdfast.features.workflows.model import Addition, WorkflowStatus
 from holdfast.stores.requests import Reschedule
-from tests.support.by_hand import ByHand
+from tests.support.direct_sql import ByHand
 from tests.support.stores import FINAL, TENANT, claim, forward, job, new_id, open_lease, put_one, settle, state_of
 from tests.support.workflows import Flow, check
 

@@ -24,8 +24,8 @@ import pytest
 import yaml
 
 from holdfast import App
+from tests.support.postgres_server import PostgresServer
 from tests.support.processes import free_port
-from tests.support.servers import PostgresServer
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("JF-18")

@@ -12,7 +12,7 @@ import pytest
 from holdfast.features.assembly import open_store
 from tests.attacks import ATTACKS
 from tests.docs.attacks_page import GROUPS, NAMES, PAGE, SPELT, setup
-from tests.support.by_hand import ByHand, open_by_hand
+from tests.support.direct_sql import ByHand, open_by_hand
 from tests.support.ledger import check_ledger
 
 pytestmark = pytest.mark.req("CX-1", "CX-3", "CX-4", "CX-13", "DP-7")

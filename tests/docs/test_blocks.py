@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast import App, Context, SyncContext
 from tests.docs.test_links import PAGES, ROOT
-from tests.support import django_handles
+from tests.support import django_setup as django_handles
 
 pytestmark = pytest.mark.req("HF-5")
 

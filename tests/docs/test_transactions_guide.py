@@ -18,8 +18,8 @@ from sqlalchemy.pool import NullPool
 
 from holdfast import App
 from tests.app.notes import by_hand
-from tests.support.borrowers import path_of, sqlalchemy_url
-from tests.support.django_handles import make_default
+from tests.support.caller_connections import path_of, sqlalchemy_url
+from tests.support.django_setup import make_default
 
 pytestmark = pytest.mark.req("HF-3")
 

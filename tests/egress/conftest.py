@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.outgoing import EgressPolicy
-from tests.support.web import Web, running
+from tests.support.http_server import Web, running
 
 Policy = Callable[..., EgressPolicy]
 

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.errors import EgressError, EgressTimeout, EgressUnreachable
 from holdfast.outgoing import Answer, EgressPolicy, Outgoing, send
-from tests.support.receiver import End, Receiver, receiving
+from tests.support.http_server import End, Receiver, receiving
 
 pytestmark = pytest.mark.req("JF-8", "JF-9")
 

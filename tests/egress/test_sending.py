@@ -12,7 +12,7 @@ import pytest
 from holdfast.errors import EgressError, EgressRefused, EgressTimeout, EgressTooLarge, EgressUnreachable
 from holdfast.outgoing import EgressPolicy, Outgoing, send
 from tests.egress.conftest import Policy
-from tests.support.web import Page, Web, running
+from tests.support.http_server import Page, Web, running
 
 pytestmark = pytest.mark.req("JF-8")
 

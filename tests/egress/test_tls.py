@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 
 from holdfast.errors import EgressUnreachable
 from holdfast.outgoing import EgressPolicy, Outgoing, send
-from tests.support.web import running
+from tests.support.http_server import running
 
 pytestmark = pytest.mark.req("JF-8")
 

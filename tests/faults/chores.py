@@ -14,8 +14,8 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.assembly import open_store
 from holdfast.worker.maintenance import MaintenanceTask, run_once, standard_tasks
 from tests.faults.workplace import Fresh, Line, OverAProxy
+from tests.support.features import keep
 from tests.support.ledger import check_ledger, read_events
-from tests.support.retention import keep
 from tests.support.stores import claim, open_lease, put, spec, work
 
 HOURS = 3

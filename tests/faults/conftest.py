@@ -13,9 +13,9 @@ import pytest
 from holdfast import App
 from holdfast.features.assembly import open_store
 from tests.faults.tiny_disk import mounted
-from tests.support.crew import Crew
-from tests.support.databases import TemplateDatabases
 from tests.support.ledger import check_ledger
+from tests.support.postgres_databases import TemplateDatabases
+from tests.support.worker_processes import Crew
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

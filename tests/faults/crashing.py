@@ -18,9 +18,9 @@ from holdfast import App
 from holdfast.engine.settlement import Settlement
 from holdfast.stores.flow import Flow, Steps
 from holdfast.stores.requests import ClaimRequest
-from tests.support.crew import FOLDER_VARIABLE
+from tests.support.forkserver import start_call
 from tests.support.operations import name_of
-from tests.support.warm import start_call
+from tests.support.worker_processes import FOLDER_VARIABLE
 
 GONE = 77
 FLOWS = "flows"

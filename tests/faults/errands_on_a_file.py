@@ -20,7 +20,7 @@ from holdfast.stores.sqlite import connections
 from tests.faults.errands import ERRANDS, Errand, Told
 from tests.faults.load import AT_ONCE
 from tests.faults.trouble import Counted
-from tests.support.borrowers import path_of
+from tests.support.caller_connections import path_of
 from tests.support.waiting import until
 
 

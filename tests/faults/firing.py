@@ -9,9 +9,9 @@ from pathlib import Path
 
 from holdfast import App
 from holdfast.errors import StoreUnavailable
+from tests.support.forkserver import start_call
 from tests.support.schedules import attend, set_time
 from tests.support.waiting import until
-from tests.support.warm import start_call
 
 ENOUGH = "enough"
 

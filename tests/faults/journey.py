@@ -13,7 +13,7 @@ from typing import Any
 from holdfast import App, Backoff, Context, Retry, SyncContext, step_key
 from tests.faults.effects import effects, leave
 from tests.faults.killing import passing
-from tests.support.crew import FOLDER_VARIABLE
+from tests.support.worker_processes import FOLDER_VARIABLE
 
 STEPS = ("reserve", "pack", "label", "charge", "bill")
 CALLS = [

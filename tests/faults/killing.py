@@ -21,8 +21,8 @@ from holdfast.engine.steps import StepEntry
 from holdfast.features.postgres import PostgresStore
 from holdfast.features.sqlite import SqliteStore
 from holdfast.stores.flow import Flow, Steps
-from tests.support.crew import FOLDER_VARIABLE
 from tests.support.operations import name_of
+from tests.support.worker_processes import FOLDER_VARIABLE
 
 MOMENT_VARIABLE = "HOLDFAST_TEST_KILL_AT"
 WORKER_VARIABLE = "HOLDFAST_TEST_KILL_WORKER"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast import App, Context, Retry, SyncContext, step_key
 from tests.faults.effects import leave
-from tests.support.crew import FOLDER_VARIABLE
+from tests.support.worker_processes import FOLDER_VARIABLE
 
 PATIENT = Retry(max_attempts=5, max_crashes=100)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from holdfast.engine.states import FINISHED, State
-from tests.support.by_hand import ByHand, open_by_hand
+from tests.support.direct_sql import ByHand, open_by_hand
 
 _SECONDS = {"sqlite": "{} / 1e6", "postgres": "extract(epoch from {})::float8"}
 _BEGIN = {"sqlite": "begin", "postgres": "begin isolation level repeatable read"}

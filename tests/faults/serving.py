@@ -13,9 +13,9 @@ import httpx2
 
 from holdfast import App, State
 from tests.faults.workplace import BROKEN, Line
-from tests.support.crew import PATIENCE, ROOT, environment
+from tests.support.forkserver import Warm
 from tests.support.waiting import until
-from tests.support.warm import Warm
+from tests.support.worker_processes import PATIENCE, ROOT, environment
 
 
 class Service:

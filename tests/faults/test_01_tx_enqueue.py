@@ -11,11 +11,11 @@ import pytest
 
 from holdfast import App
 from tests.faults.checker import check
-from tests.support.by_hand import open_by_hand
-from tests.support.crew import ROOT
+from tests.support.direct_sql import open_by_hand
 from tests.support.stores import put_one
 from tests.support.transactions import Consumer, Transaction
 from tests.support.waiting import until
+from tests.support.worker_processes import ROOT
 
 pytestmark = pytest.mark.req("CX-15", "SC-19", "DP-12")
 

@@ -13,8 +13,8 @@ from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects
 from tests.faults.load import load
 from tests.faults.waiting import all_ended, counts
-from tests.support.crew import Crew
 from tests.support.waiting import until
+from tests.support.worker_processes import Crew
 
 pytestmark = pytest.mark.req("CX-15", "SC-4", "CX-10", "DP-8")
 

@@ -24,7 +24,7 @@ from tests.faults.effects import effects
 from tests.faults.load import AT_ONCE, PATIENT
 from tests.faults.waiting import all_ended
 from tests.support.operations import operations
-from tests.support.people import asking
+from tests.support.steps import asking
 from tests.support.stores import FINAL, claim, new_id, open_lease, put, settle, spec
 from tests.support.transactions import Consumer
 from tests.support.waiting import until

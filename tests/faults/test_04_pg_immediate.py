@@ -21,10 +21,10 @@ from tests.faults.checker import check
 from tests.faults.effects import effects
 from tests.faults.load import PATIENT
 from tests.faults.waiting import all_ended, counts
-from tests.support.crew import Crew
-from tests.support.servers import PostgresServer
+from tests.support.postgres_server import PostgresServer
 from tests.support.stores import spec
 from tests.support.waiting import until
+from tests.support.worker_processes import Crew
 
 pytestmark = pytest.mark.req("CX-15", "SC-19")
 

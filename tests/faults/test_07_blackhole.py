@@ -19,9 +19,9 @@ from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects
 from tests.faults.load import load
 from tests.faults.waiting import all_ended
-from tests.support.crew import Crew
+from tests.support.proxy import Wire, wire_to
 from tests.support.waiting import until
-from tests.support.wire import Wire, wire_to
+from tests.support.worker_processes import Crew
 
 pytestmark = [pytest.mark.req("CX-15", "DP-7", "DP-8"), pytest.mark.parametrize("url", ["postgres"], indirect=True)]
 

@@ -17,8 +17,8 @@ from tests.faults.effects import effects, runs
 from tests.faults.load import load
 from tests.faults.picture import take_picture
 from tests.faults.waiting import all_ended
-from tests.support.crew import Crew, WorkerProcess
 from tests.support.waiting import until
+from tests.support.worker_processes import Crew, WorkerProcess
 
 pytestmark = pytest.mark.req("DP-7", "DP-8", "CX-15", "JF-4", "SC-19")
 

@@ -22,7 +22,7 @@ from holdfast.errors import HoldfastError, StaleLease
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.attempts.model import LogPart
 from holdfast.stores.requests import ClaimRequest
-from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
+from tests.support.direct_sql import ByHand, PostgresByHand, open_by_hand
 from tests.support.operations import operation, operations
 from tests.support.stores import forward, open_lease, put_one, take
 

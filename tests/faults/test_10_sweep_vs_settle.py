@@ -14,8 +14,8 @@ from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store, open_store
 from tests.faults.checker import check
+from tests.support.concurrency import together
 from tests.support.stores import DONE, claim, forward, open_lease, put, settle, spec, state_of, tries
-from tests.support.threads import together
 from tests.support.transactions import Transaction
 
 pytestmark = pytest.mark.req("DP-7", "DP-8", "CX-10")

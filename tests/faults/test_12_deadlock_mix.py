@@ -27,8 +27,8 @@ from holdfast.features.approvals.model import VerdictWord
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorAction
 from tests.faults.checker import check
-from tests.support.by_hand import PostgresByHand
-from tests.support.people import approvals, asks, ballot, entry, say, send, sleeps, waits
+from tests.support.direct_sql import PostgresByHand
+from tests.support.steps import approvals, asks, ballot, entry, say, send, sleeps, waits
 from tests.support.stores import apply, claim, enqueue, new_id, open_lease, spec, tries
 
 pytestmark = pytest.mark.req("CX-1", "CX-11", "DP-7", "DP-8", "SC-19")

@@ -15,8 +15,8 @@ from holdfast import App
 from tests.faults.checker import check
 from tests.faults.load import load
 from tests.faults.waiting import all_ended
-from tests.support.crew import Crew
 from tests.support.stores import claim, open_lease, put, settle, spec
+from tests.support.worker_processes import Crew
 
 pytestmark = [pytest.mark.req("DP-7", "JF-3"), pytest.mark.parametrize("url", ["postgres"], indirect=True)]
 

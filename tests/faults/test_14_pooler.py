@@ -30,11 +30,11 @@ from holdfast.stores.requests import JobFilter
 from tests.faults.checker import check
 from tests.faults.load import AT_ONCE, load
 from tests.faults.waiting import all_ended
-from tests.support.crew import Crew
 from tests.support.ledger import check_ledger
-from tests.support.poolers import Pooler
+from tests.support.pgbouncer import Pooler
 from tests.support.stores import claim, open_lease, put, spec, work
 from tests.support.waiting import until
+from tests.support.worker_processes import Crew
 from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("SC-19", "DP-20")

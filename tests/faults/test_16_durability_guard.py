@@ -16,7 +16,7 @@ from holdfast.features.sqlite import SqliteStore
 from holdfast.stores.requests import Finding
 from holdfast.stores.sqlite.store import diagnose
 from tests.cli.processes import run
-from tests.support.servers import PostgresServer
+from tests.support.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.req("SC-1", "DP-19", "DP-22")
 

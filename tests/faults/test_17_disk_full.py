@@ -17,10 +17,10 @@ from tests.faults.effects import effects
 from tests.faults.load import PATIENT, load
 from tests.faults.tiny_disk import fill, take_the_rest
 from tests.faults.waiting import all_ended, states
-from tests.support.crew import Crew
+from tests.support.forkserver import start_call
 from tests.support.stores import put, spec
 from tests.support.waiting import until
-from tests.support.warm import start_call
+from tests.support.worker_processes import Crew
 
 pytestmark = pytest.mark.req("SC-1", "SC-19", "DP-22", "CX-15")
 

@@ -19,9 +19,9 @@ from tests.faults.checker import check
 from tests.faults.crashing import start
 from tests.faults.load import PATIENT
 from tests.faults.waiting import all_ended
+from tests.support.forkserver import start_call
 from tests.support.stores import put, spec
 from tests.support.waiting import until
-from tests.support.warm import start_call
 
 pytestmark = [pytest.mark.req("SC-1", "SC-19", "CX-15"), pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
 

@@ -18,9 +18,9 @@ from tests.faults.effects import effects, runs
 from tests.faults.load import PATIENT, load
 from tests.faults.skew import SKEW_VARIABLE
 from tests.faults.waiting import all_ended
-from tests.support.crew import ROOT, Crew, environment
 from tests.support.stores import put, put_one, spec
 from tests.support.waiting import until
+from tests.support.worker_processes import ROOT, Crew, environment
 
 pytestmark = pytest.mark.req("SC-19", "DP-7", "DP-8", "SC-2")
 

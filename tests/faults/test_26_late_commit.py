@@ -18,10 +18,10 @@ from holdfast import App
 from holdfast.errors import Conflict
 from tests.faults.checker import check
 from tests.faults.picture import take_picture
+from tests.support.forkserver import start_call
 from tests.support.stores import claim, open_lease, put_one, settle
 from tests.support.transactions import Transaction
 from tests.support.waiting import until
-from tests.support.warm import start_call
 
 pytestmark = pytest.mark.req("DP-12", "CX-15")
 

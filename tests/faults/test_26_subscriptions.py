@@ -14,11 +14,11 @@ import pytest
 
 from holdfast import App
 from holdfast.worker.maintenance import feed
+from tests.support.forkserver import start_call
 from tests.support.ledger import all_jobs, check_ledger
 from tests.support.stores import put_one
 from tests.support.transactions import Transaction
 from tests.support.waiting import until
-from tests.support.warm import start_call
 
 pytestmark = pytest.mark.req("DP-13", "DP-12", "CX-15")
 

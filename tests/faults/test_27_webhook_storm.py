@@ -20,8 +20,8 @@ from holdfast.features.webhooks.model import DELIVER
 from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp, new_app, url
 from tests.app.worker_process import worker_process
+from tests.support.http_server import Page, Web, running
 from tests.support.waiting import until
-from tests.support.web import Page, Web, running
 from tests.support.workers import working
 
 __all__ = ["new_app", "url"]

@@ -18,8 +18,8 @@ from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects, runs
 from tests.faults.load import load
 from tests.faults.waiting import all_ended
-from tests.support.crew import Crew
 from tests.support.waiting import until
+from tests.support.worker_processes import Crew
 
 pytestmark = pytest.mark.req("JF-4", "DP-8", "CX-10")
 

@@ -15,9 +15,9 @@ from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects, runs
 from tests.faults.load import PATIENT
 from tests.faults.waiting import all_ended, states
-from tests.support.crew import Crew
 from tests.support.stores import put, put_one, spec
 from tests.support.waiting import until
+from tests.support.worker_processes import Crew
 
 pytestmark = pytest.mark.req("CX-10", "CX-15", "DP-8", "DP-15")
 

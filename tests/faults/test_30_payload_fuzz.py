@@ -17,7 +17,7 @@ from holdfast.engine.outcome import Failed, Snoozed
 from holdfast.errors import InvalidInput
 from holdfast.features.assembly import Store
 from tests.faults.checker import check
-from tests.support.by_hand import open_by_hand
+from tests.support.direct_sql import open_by_hand
 from tests.support.stores import history, job, put_one, settle, take
 from tests.support.workers import work_off
 

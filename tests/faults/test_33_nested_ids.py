@@ -16,10 +16,10 @@ import pytest
 from holdfast.errors import HoldfastError
 from holdfast.features.assembly import Store, open_store
 from tests.contract.test_role_operations import calls, furnish
-from tests.support.by_hand import ByHand, open_by_hand
+from tests.support.direct_sql import ByHand, open_by_hand
+from tests.support.features import register_tenant as register
 from tests.support.schedules import placed, template
 from tests.support.stores import put_one, spec
-from tests.support.tenants import register
 
 pytestmark = pytest.mark.req("JF-1")
 

@@ -24,7 +24,7 @@ from tests.api.conftest import HERE
 from tests.app.conftest import url
 from tests.contract.test_role_operations import AFTER, furnish
 from tests.faults.test_33_nested_ids import OWNER, STRANGER, rows_of
-from tests.support.by_hand import ByHand, open_by_hand
+from tests.support.direct_sql import ByHand, open_by_hand
 from tests.support.stores import new_id
 
 pytestmark = pytest.mark.req("JF-1", "JF-14")

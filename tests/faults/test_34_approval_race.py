@@ -19,9 +19,9 @@ import pytest
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store, open_store
 from tests.faults.checker import check
-from tests.support.people import approval, asks, attend, ballot, say, votes
+from tests.support.forkserver import context
+from tests.support.steps import approval, asks, attend, ballot, say, votes
 from tests.support.stores import apply, claim, forward, new_id, open_lease, put, spec
-from tests.support.warm import context
 
 pytestmark = pytest.mark.req("CX-7", "CX-6", "CX-11", "CX-1")
 

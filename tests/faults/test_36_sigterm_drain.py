@@ -15,8 +15,8 @@ from tests.faults.load import load
 from tests.faults.picture import take_picture
 from tests.faults.tiny_disk import full
 from tests.faults.waiting import all_ended
-from tests.support.crew import Crew, WorkerProcess
 from tests.support.waiting import until
+from tests.support.worker_processes import Crew, WorkerProcess
 
 pytestmark = pytest.mark.req("SC-13", "JF-4", "CX-15")
 

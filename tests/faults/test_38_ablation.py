@@ -29,12 +29,11 @@ from tests.faults.effects import effects, runs
 from tests.faults.load import load
 from tests.faults.picture import take_picture
 from tests.faults.waiting import all_ended
-from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
-from tests.support.crew import FOLDER_VARIABLE
-from tests.support.given_server import GivenServer
-from tests.support.owners import OwnedDatabases, as_role
-from tests.support.people import asking, ballot, entry, keep_token, running, save, say, send, steps, votes, waits
-from tests.support.servers import PostgresServer
+from tests.support.direct_sql import ByHand, PostgresByHand, open_by_hand
+from tests.support.forkserver import start_call
+from tests.support.postgres_roles import OwnedDatabases, as_role
+from tests.support.postgres_server import GivenServer, PostgresServer
+from tests.support.steps import asking, ballot, entry, keep_token, running, save, say, send, steps, votes, waits
 from tests.support.stores import (
     claim,
     enqueue,
@@ -50,7 +49,7 @@ from tests.support.stores import (
 )
 from tests.support.transactions import Transaction
 from tests.support.waiting import until
-from tests.support.warm import start_call
+from tests.support.worker_processes import FOLDER_VARIABLE
 
 pytestmark = pytest.mark.req("ARCH")
 

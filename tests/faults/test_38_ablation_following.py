@@ -14,10 +14,10 @@ from holdfast.features.assembly import Store, open_store
 from holdfast.stores.flow import Steps
 from holdfast.stores.requests import ClaimRequest
 from tests.faults.test_38_ablation import drop_trigger, replaced
-from tests.support.by_hand import ByHand, open_by_hand
+from tests.support.direct_sql import ByHand, open_by_hand
+from tests.support.features import feed, feed_all, made_of, refusals, subscribe
 from tests.support.ledger import check_ledger
 from tests.support.stores import BROKEN, put_one, settle, state_of, take
-from tests.support.subscriptions import feed, feed_all, made_of, refusals, subscribe
 
 pytestmark = pytest.mark.req("ARCH")
 

@@ -12,7 +12,7 @@ from holdfast.features.assembly import Store, open_store
 from holdfast.features.dead_letters.model import GroupFilter, NewOperation
 from holdfast.stores.requests import JobFilter
 from tests.faults.test_38_ablation import POSTGRES, drop_trigger, replaced
-from tests.support.by_hand import ByHand, open_by_hand
+from tests.support.direct_sql import ByHand, open_by_hand
 from tests.support.stores import FINAL, TENANT, new_id, put_one, state_of, work
 
 pytestmark = pytest.mark.req("ARCH", "DP-15")

@@ -13,8 +13,8 @@ from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.model import Anchor
 from holdfast.features.audit.operations import Audit, verify_file
 from holdfast.stores.session import Session
-from tests.support.audit import anchor, flaws, seal, unguarded, verify
-from tests.support.by_hand import ByHand, open_by_hand
+from tests.support.direct_sql import ByHand, open_by_hand, unguarded
+from tests.support.features import anchor, flaws, seal, verify
 from tests.support.stores import BROKEN, put, spec, work
 
 pytestmark = pytest.mark.req("HF-4", "CX-4")

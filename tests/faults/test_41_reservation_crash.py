@@ -11,10 +11,10 @@ import pytest
 from holdfast import App
 from tests.app.worker_process import process
 from tests.faults.waiting import all_ended
-from tests.support.crew import Crew
-from tests.support.limits import ledger
+from tests.support.ledger import events_by_number as ledger
 from tests.support.stores import put, spec
 from tests.support.waiting import until
+from tests.support.worker_processes import Crew
 
 pytestmark = pytest.mark.req("SC-10")
 

@@ -12,9 +12,9 @@ from holdfast.features.dead_letters.model import Operation
 from tests.faults.checker import check
 from tests.faults.load import load
 from tests.faults.waiting import counts
-from tests.support.by_hand import open_by_hand
-from tests.support.crew import Crew
+from tests.support.direct_sql import open_by_hand
 from tests.support.waiting import until
+from tests.support.worker_processes import Crew
 
 pytestmark = pytest.mark.req("DP-15", "CX-15")
 

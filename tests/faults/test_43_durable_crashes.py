@@ -26,10 +26,10 @@ from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import Effect, effects
 from tests.faults.journey import CALLS, COLOURS, PATIENT, RESULT, STEPS
 from tests.faults.killing import GONE, serve
-from tests.support.crew import ROOT
+from tests.support.forkserver import start_call
 from tests.support.stores import put, spec
 from tests.support.waiting import until
-from tests.support.warm import start_call
+from tests.support.worker_processes import ROOT
 
 pytestmark = pytest.mark.req("HF-6", "CX-8", "CX-15", "CX-5", "SC-11", "DP-8")
 

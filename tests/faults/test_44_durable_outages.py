@@ -24,10 +24,10 @@ from tests.faults.picture import take_picture
 from tests.faults.test_08_sigstop_zombie import freeze_outside_a_write
 from tests.faults.tiny_disk import full
 from tests.faults.waiting import all_ended, states
-from tests.support.crew import Crew
-from tests.support.servers import PostgresServer
+from tests.support.postgres_server import PostgresServer
 from tests.support.stores import put, spec
 from tests.support.waiting import until
+from tests.support.worker_processes import Crew
 
 pytestmark = pytest.mark.req("HF-6", "CX-8", "CX-15", "SC-19")
 

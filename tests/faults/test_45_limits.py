@@ -15,10 +15,10 @@ from tests.faults.checker import IN_TIME, check
 from tests.faults.effects import effects
 from tests.faults.load import PATIENT
 from tests.faults.waiting import all_ended
-from tests.support.crew import Crew
-from tests.support.limits import most_at_once
+from tests.support.ledger import most_at_once
 from tests.support.stores import put, spec
 from tests.support.waiting import until
+from tests.support.worker_processes import Crew
 
 pytestmark = pytest.mark.req("SC-16", "DP-8")
 

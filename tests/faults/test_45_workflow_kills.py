@@ -21,9 +21,9 @@ from tests.faults.crashing import GONE, Point, When, start
 from tests.faults.effects import effects
 from tests.faults.load import PATIENT
 from tests.faults.waiting import all_ended, states
-from tests.support.crew import Crew
 from tests.support.stores import history, spec
 from tests.support.waiting import until
+from tests.support.worker_processes import Crew
 from tests.support.workflows import Flow
 from tests.support.workflows import check as check_workflow
 

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import App
 from tests.faults.crashing import GONE, Point, start
-from tests.support.by_hand import open_by_hand
-from tests.support.retention import keep, sweep
+from tests.support.direct_sql import open_by_hand
+from tests.support.features import keep, sweep
 from tests.support.stores import put, put_one, spec, work
 
 JOBS = 30

@@ -17,10 +17,10 @@ from holdfast import App
 from holdfast.worker.shutdown import CANCEL_AFTER, LAST_WRITES
 from tests.faults.effects import effects
 from tests.faults.load import load
-from tests.support.crew import Crew, WorkerProcess
-from tests.support.servers import PostgresServer
+from tests.support.postgres_server import PostgresServer
+from tests.support.proxy import wire_to
 from tests.support.waiting import until
-from tests.support.wire import wire_to
+from tests.support.worker_processes import Crew, WorkerProcess
 
 pytestmark = pytest.mark.req("SC-13", "CX-15")
 

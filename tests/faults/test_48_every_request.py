@@ -28,9 +28,9 @@ from tests.faults.errands import ERRANDS
 from tests.faults.serving import WRITES, Service, pages
 from tests.faults.workplace import Cut, OverAProxy, Workplace
 from tests.migration.catalogue import catalogue
-from tests.support.databases import Databases, TemplateDatabases
+from tests.support.concurrency import together
+from tests.support.postgres_databases import Databases, TemplateDatabases
 from tests.support.proxy import Fate, Proxy
-from tests.support.threads import together
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("CX-15", "DP-7", "DP-8", "SC-11")

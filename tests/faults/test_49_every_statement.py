@@ -33,7 +33,7 @@ from tests.faults.on_a_file import Files, Here, There, free
 from tests.faults.serving import WRITES, Service, pages
 from tests.faults.trouble import FATES, WAITING, Fate, Trouble, waiting, watching
 from tests.faults.workplace import Workplace
-from tests.support.borrowers import path_of
+from tests.support.caller_connections import path_of
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("CX-15", "DP-7", "DP-8", "SC-11", "SC-19", "DP-22")

@@ -24,10 +24,10 @@ import pytest
 from holdfast import App
 from tests.faults.test_48_every_request import FATES, every
 from tests.faults.workplace import BROKEN, Cut
-from tests.support.crew import PATIENCE, ROOT, environment
+from tests.support.forkserver import Warm
 from tests.support.proxy import Fate, Proxy
 from tests.support.waiting import until
-from tests.support.warm import Warm
+from tests.support.worker_processes import PATIENCE, ROOT, environment
 
 pytestmark = pytest.mark.req("JF-14", "SC-13", "CX-15", "DP-8")
 

@@ -17,8 +17,8 @@ from holdfast import App, State
 from holdfast.features.assembly import open_store
 from holdfast.stores.requests import JobFilter
 from tests.faults.load import AT_ONCE
-from tests.support.binaries import debian_bin
-from tests.support.debian_server import MISSING, DebianServer
+from tests.support.postgres_binaries import debian_bin
+from tests.support.postgres_server import MISSING, DebianServer
 from tests.support.waiting import until
 from tests.support.workers import work_off, working
 

@@ -20,9 +20,8 @@ import pytest
 from holdfast.engine.outcome import Succeeded
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.verification import Report
-from tests.support.audit import anchor, seal, unguarded, verify
-from tests.support.by_hand import ByHand, PostgresByHand, open_by_hand
-from tests.support.retention import keep, sweep
+from tests.support.direct_sql import ByHand, PostgresByHand, open_by_hand, unguarded
+from tests.support.features import anchor, keep, seal, sweep, verify
 from tests.support.stores import BROKEN, forward, put, put_one, spec, work
 
 pytestmark = pytest.mark.req("HF-4", "CX-4")
@@ -322,7 +321,7 @@ def test_a_row_of_another_transaction_or_time_is_refused_and_found(owned_forgery
 
 @pytest.fixture
 def owned_forgery(postgres_server: Any) -> Iterator[tuple[Store, ByHand]]:
-    from tests.support.owners import OwnedDatabases, as_role
+    from tests.support.postgres_roles import OwnedDatabases, as_role
 
     databases = OwnedDatabases(postgres_server)
     try:

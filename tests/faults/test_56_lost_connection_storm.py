@@ -19,7 +19,7 @@ from holdfast.stores.outage import FIRST_PAUSE, LONGEST_PAUSE, pause_after
 from holdfast.worker import recovery
 from tests.app.away import Away
 from tests.faults.checker import check
-from tests.support.servers import PostgresServer
+from tests.support.postgres_server import PostgresServer
 from tests.support.waiting import until
 from tests.support.workers import working
 

@@ -17,7 +17,7 @@ from holdfast.features.assembly import open_store
 from tests.faults.checker import Violation, check, n1, n2, n3, n4, n5, n5_approvals, n6, outside
 from tests.faults.effects import leave
 from tests.faults.picture import Picture, take_picture
-from tests.support.people import asking, deny, waiting
+from tests.support.steps import asking, deny, waiting
 from tests.support.stores import BROKEN, claim, forward, open_lease, put, settle, spec, tries
 
 pytestmark = pytest.mark.req("ARCH")

@@ -26,9 +26,9 @@ from tests.faults.effects import effects, runs
 from tests.faults.load import load
 from tests.faults.picture import Picture, take_picture
 from tests.faults.waiting import all_ended
-from tests.support.crew import ROOT, Crew
 from tests.support.stores import claim, open_lease, put, spec
 from tests.support.waiting import until
+from tests.support.worker_processes import ROOT, Crew
 
 pytestmark = pytest.mark.req("SC-11", "CX-15", "DP-8")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from holdfast import App, Backoff, Context, Retry, SyncContext
 from tests.faults import journey, pacing, skew
 from tests.faults.effects import leave
-from tests.support.crew import FOLDER_VARIABLE
+from tests.support.worker_processes import FOLDER_VARIABLE
 
 skew.install()
 

@@ -18,11 +18,11 @@ from tests.faults.effects import effects, runs
 from tests.faults.journey import RESULT
 from tests.faults.load import AT_ONCE
 from tests.faults.waiting import counts
-from tests.support.crew import Crew
 from tests.support.ledger import check_ledger
 from tests.support.proxy import Fate, Proxy
 from tests.support.stores import put, spec
 from tests.support.waiting import until
+from tests.support.worker_processes import Crew
 
 BROKEN = ("Traceback", "never retrieved", "was destroyed but it is pending", "never awaited")
 ONCE = Retry(max_attempts=1, max_crashes=100)

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import App, errors
 from tests.http.conftest import Driver
-from tests.support.retention import keep, sweep
+from tests.support.features import keep, sweep
 from tests.support.stores import forward
 
 pytestmark = pytest.mark.req("JF-14", "DP-12", "CX-12")

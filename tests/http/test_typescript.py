@@ -23,7 +23,7 @@ from holdfast.engine.job import Event
 from holdfast.engine.operation import Namespace
 from holdfast.remote import Client
 from tests.cli.processes import started
-from tests.support.retention import keep, sweep
+from tests.support.features import keep, sweep
 from tests.support.stores import forward
 from tools import typescript
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.databases import TemplateDatabases
+from tests.support.postgres_databases import TemplateDatabases
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

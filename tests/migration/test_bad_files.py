@@ -14,7 +14,7 @@ import pytest
 from holdfast.errors import HoldfastError, InvalidSetting, StoreUnavailable
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.sqlite.connections import database_path, refuse_network_file_system
-from tests.support.forks import in_a_fork
+from tests.support.concurrency import in_a_fork
 
 pytestmark = pytest.mark.req("SC-1")
 

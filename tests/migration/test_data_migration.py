@@ -14,8 +14,8 @@ from holdfast.features.assembly import open_store
 from holdfast.stores.migrations import Script
 from tests.migration.catalogue import applied
 from tests.migration.next_release import plan_of, use, with_more
-from tests.support.by_hand import open_by_hand
-from tests.support.owners import as_role, ensure_roles
+from tests.support.direct_sql import open_by_hand
+from tests.support.postgres_roles import as_role, ensure_roles
 
 pytestmark = pytest.mark.req("DP-20", "JF-1")
 

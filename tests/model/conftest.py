@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.model.player import Player
-from tests.support.databases import TemplateDatabases
+from tests.support.postgres_databases import TemplateDatabases
 
 Make = Callable[[ExitStack], dict[str, Player]]
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.plans.large_database import fill_postgres, fill_sqlite
-from tests.support.given_server import GivenServer
-from tests.support.owners import OwnedDatabases, as_role
-from tests.support.servers import PostgresServer
+from tests.support.postgres_roles import OwnedDatabases, as_role
+from tests.support.postgres_server import GivenServer, PostgresServer
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from holdfast.engine.steps import Pause, StepEntry
 from holdfast.features.assembly import open_store
 from holdfast.stores.requests import ClaimRequest, SendEvent
 from tests.plans.query_plans import disable_autovacuum, measured
-from tests.support.people import waits
+from tests.support.steps import waits
 from tests.support.stores import apply, claim, new_id, open_lease, put, spec
 
 pytestmark = pytest.mark.req("JF-3")

@@ -1,7 +1,7 @@
-"""Keeps docs/conformance.md true: reads its rows, finds the `req` marks of the tests, and compares the two.
+"""Compares the rows of docs/conformance.md with the `req` marks of the tests.
 
-`python -m tests.support.conformance` says what is wrong; with `--write` it writes the Tests column anew.
-The tests are read, not imported: nothing has to be installed or running.
+`python -m tests.support.conformance` prints the differences; `--write` updates the Tests column. The tests are parsed,
+not imported: nothing has to be installed or running.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "conformance.md"
 TESTS = ROOT / "tests"
 
-# The mark of tests that prove no row but keep the code in shape.
+# The mark of tests that check the structure of the code and prove no row.
 ARCH = "ARCH"
 
 _ROW = re.compile(r"^\| (?P<id>[A-Z]{2}-\d+) \|(?P<cells>.*)\|$")
@@ -64,7 +64,7 @@ def read_rows(page: str) -> list[Row]:
 
 
 def rewrite(page: str, files: list[TestFile]) -> str:
-    """The page with the Tests column as the marks say."""
+    """The page with the Tests column written from the marks."""
     lines = []
     for line in page.splitlines():
         row = parse_row(line)
@@ -92,7 +92,7 @@ def read_test_file(source: str, path: str) -> TestFile:
 
 
 def _outside_functions(scope: ast.Module | ast.ClassDef) -> Iterator[ast.AST]:
-    """Everything that can hold a mark. Bodies of functions cannot, and are most of a file."""
+    """Every node that can have a mark. Bodies of functions cannot, and are most of a file."""
     for node in scope.body:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -116,7 +116,7 @@ def _unmarked(scope: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[st
                 own_mark = any(_is_pytestmark(inner) and _has_mark(inner) for inner in node.body)
                 if not own_mark and not any(map(_has_mark, node.decorator_list)):
                     yield from _unmarked(node, f"{prefix}{node.name}.")
-            # `TestQueue = QueueMachine.TestCase`, as Hypothesis has it: only the module can mark it
+            # `TestQueue = QueueMachine.TestCase`, as in Hypothesis: only the module can mark it
             case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith("Test"):
                 yield prefix + name
 
@@ -146,7 +146,7 @@ def _rows_named(node: ast.AST, path: str) -> Iterator[str]:
         raise ValueError(f"{path}:{node.lineno}: the req mark names no row")
     for argument in node.args:
         if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
-            raise ValueError(f"{path}:{node.lineno}: the req mark takes plain strings, so that it can be read")
+            raise ValueError(f"{path}:{node.lineno}: the req mark takes string literals only")
         yield argument.value
 
 
@@ -154,35 +154,37 @@ def _rows_named(node: ast.AST, path: str) -> Iterator[str]:
 
 
 def problems(page: str, files: list[TestFile]) -> list[str]:
-    """Everything that is wrong, one sentence each."""
+    """All differences, one sentence each."""
     rows = read_rows(page)
     known = {row.id for row in rows} | {ARCH}
-    found = [f"the row {row.id} appears twice" for n, row in enumerate(rows) if row.id in {r.id for r in rows[:n]}]
+    differences = [
+        f"the row {row.id} appears twice" for n, row in enumerate(rows) if row.id in {r.id for r in rows[:n]}
+    ]
     for row in rows:
         if not _STATUS.fullmatch(row.status):
-            found.append(f"{row.id} has the status {row.status!r}; it is `done` or `later: reason`")
+            differences.append(f"{row.id} has the status {row.status!r}; it is `done` or `later: reason`")
         if row.status == "done" and not tests_column(row.id, files):
-            found.append(f"{row.id} is done, but no test names it ({row.what})")
+            differences.append(f"{row.id} is done, but no test names it ({row.what})")
     for file in files:
-        found += [f"tests/{file.path} names {name}, which is no row" for name in sorted(file.rows - known)]
-        found += [f"tests/{file.path}: {name} has no req mark" for name in file.unmarked]
+        differences += [f"tests/{file.path} names {name}, which is not a row" for name in sorted(file.rows - known)]
+        differences += [f"tests/{file.path}: {name} has no req mark" for name in file.unmarked]
     if page != rewrite(page, files):
-        found.append("docs/conformance.md and the marks differ: run python -m tests.support.conformance --write")
-    return found
+        differences.append("docs/conformance.md and the marks differ: run python -m tests.support.conformance --write")
+    return differences
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.support.conformance", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the Tests column anew")
+    parser.add_argument("--write", action="store_true", help="update the Tests column")
     options = parser.parse_args(arguments)
     page, files = PAGE.read_text(encoding="utf-8"), read_tests()
     if options.write:
         page = rewrite(page, files)
         PAGE.write_text(page, encoding="utf-8")
-    found = problems(page, files)
-    for problem in found:
-        print(problem, file=sys.stderr)
-    return 1 if found else 0
+    differences = problems(page, files)
+    for difference in differences:
+        print(difference, file=sys.stderr)
+    return 1 if differences else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Operations of a store by their names, `namespace.operation`."""
+"""Store operations by name (`namespace.operation`)."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from typing import Any
 from holdfast.features.assembly import Store
 from holdfast.stores.flow import Flow
 
-AROUND = {"fire_schedules": "schedules.fire"}
-"""Flows around an operation, which is a part of them."""
+WRAPPERS = {"fire_schedules": "schedules.fire"}
+"""Flows that wrap an operation, by function name."""
 
 NAMESPACES = tuple(name for name, value in vars(Store).items() if isinstance(value, property))
 
 
 def operation(store: Store, name: str) -> Callable[..., Flow[Any]]:
-    namespace, _, one = name.partition(".")
-    found: Callable[..., Flow[Any]] = getattr(getattr(store, namespace), one)
-    return found
+    namespace, _, method = name.partition(".")
+    function: Callable[..., Flow[Any]] = getattr(getattr(store, namespace), method)
+    return function
 
 
 def operations() -> set[str]:
-    """All of them: what the parts of both stores have."""
+    """The names of all operations that both stores have."""
     from holdfast.features.postgres import PostgresStore
     from holdfast.features.sqlite import SqliteStore
 
-    one, other = SqliteStore("sqlite:///:memory:"), PostgresStore("postgresql://nobody@localhost/none")
-    found = set()
+    sqlite, postgres = SqliteStore("sqlite:///:memory:"), PostgresStore("postgresql://nobody@localhost/none")
+    result = set()
     for namespace in NAMESPACES:
-        parts = type(getattr(one, namespace)), type(getattr(other, namespace))
+        parts = type(getattr(sqlite, namespace)), type(getattr(postgres, namespace))
         names = set(dir(parts[0])) & set(dir(parts[1])) - {"dialect"}
-        found |= {f"{namespace}.{name}" for name in names if not name.startswith("_")}
-    return found
+        result |= {f"{namespace}.{name}" for name in names if not name.startswith("_")}
+    return result
 
 
 def name_of(flow: Flow[Any]) -> tuple[str, list[Any]]:
-    """The operation that made it, and what it was given."""
-    made: Any = flow.start
-    given: list[Any] = []
-    while isinstance(made, functools.partial):
-        given += [*made.args, *made.keywords.values()]
-        made = made.func
-    if getattr(made, "__name__", "") in AROUND:
-        return AROUND[made.__name__], given
-    part, name = type(given[0]).__name__ if given else "", str(getattr(made, "__name__", ""))
-    if not given:  # a function inside of the operation
-        part, _, rest = str(getattr(made, "__qualname__", "")).partition(".")
+    """The operation that made the flow, and its arguments."""
+    function: Any = flow.start
+    arguments: list[Any] = []
+    while isinstance(function, functools.partial):
+        arguments += [*function.args, *function.keywords.values()]
+        function = function.func
+    if getattr(function, "__name__", "") in WRAPPERS:
+        return WRAPPERS[function.__name__], arguments
+    part, name = type(arguments[0]).__name__ if arguments else "", str(getattr(function, "__name__", ""))
+    if not arguments:  # a function inside the operation
+        part, _, rest = str(getattr(function, "__qualname__", "")).partition(".")
         name = rest.partition(".")[0]
     words = re.fullmatch(r"(?:Sqlite|Postgres)(\w+)", part)
     if words is None:
-        return "", given
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", words[1]).lower() + "." + name, given
+        return "", arguments
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", words[1]).lower() + "." + name, arguments

@@ -1,4 +1,4 @@
-"""Small things around server processes: a port to listen on, and a guard that outlives this process."""
+"""Ports and cleanup for server processes: a free port, and a guard that outlives this process."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import socket
 import subprocess
 from pathlib import Path
 
-# Each process of a run takes its own ports, since a port is free again between the choice and its use. They are below
-# the range from which systems take the ports of outgoing connections (32768 on Linux, 49152 elsewhere).
-# A client that keeps dialling a stopped server's port from that range can connect to itself, and then
-# the port is taken when the server comes back.
+# Each process of a run has a separate set of ports, since a port is free again between its choice and its use. They are
+# below the range of outgoing connections (from 32768 on Linux, 49152 elsewhere): a client that keeps dialling a stopped
+# server's port in that range can connect to itself, and then the port is taken when the server comes back.
 _PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _PORTS = range(20000 + _PROCESS % 16, 32000, 16)
 
@@ -30,7 +29,7 @@ def free_port() -> int:
 
 
 class Guard:
-    """Ends the process `pid` and removes `directories` when this process is killed before it could."""
+    """Ends the process `pid` and removes `directories` if this process is killed before it does so."""
 
     def __init__(self, pid: int, *directories: Path) -> None:
         self._shell = subprocess.Popen(
@@ -42,7 +41,7 @@ class Guard:
         )
 
     def dismiss(self) -> None:
-        """The process has ended: the guard must not act on a pid that may be another's soon."""
+        """Call when the process has ended: its pid may be reused, and the guard must not act on it."""
         self._shell.kill()  # before its pipe closes
         self._shell.wait(timeout=10)
         if self._shell.stdin is not None:
@@ -50,7 +49,7 @@ class Guard:
 
 
 def end(process: subprocess.Popen[bytes], guard: Guard | None, how: signal.Signals, within: float) -> None:
-    """As asked, or by force if it is not gone `within` so many seconds; its guard goes after it."""
+    """Send the signal `how`; kill the process if it has not ended `within` seconds. Then dismiss its guard."""
     if process.poll() is None:
         process.send_signal(how)
         try:

@@ -1,7 +1,7 @@
-"""A TCP proxy on loopback between a client and its PostgreSQL server, which can be told to lose things.
+"""TCP proxies on loopback between a client and its PostgreSQL server.
 
-It knows just enough of the protocol to tell that the server has answered: a server that says it is ready for the next
-query has finished, and committed, the last one.
+`Proxy` loses requests or answers; `Wire` holds everything. `Proxy` knows enough of the protocol to see that the server
+has answered: a server that reports it is ready for the next query has finished, and committed, the last one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Fate = Literal["answer", "request", "silence"]
 
 
 class Proxy:
-    """``with Proxy(url) as proxy:`` connect to ``proxy.url``. Everything is forwarded until told otherwise."""
+    """``with Proxy(url) as proxy:`` connect to ``proxy.url``. It forwards everything until a method below is called."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -26,11 +26,11 @@ class Proxy:
         self._server = (parts.hostname, parts.port or 5432)
         self._listener = socket.create_server(("127.0.0.1", 0))
         user = f"{parts.username}:{parts.password}@" if parts.password else f"{parts.username}@"
-        place = f"{user}127.0.0.1:{self._listener.getsockname()[1]}"
-        self.url = urlunsplit(parts._replace(netloc=place))
+        address = f"{user}127.0.0.1:{self._listener.getsockname()[1]}"
+        self.url = urlunsplit(parts._replace(netloc=address))
         self.cuts = 0
         self.asked = 0
-        """How many requests there were: also those by which a connection is opened, or closed."""
+        """The number of requests, including those that open or close a connection."""
         self.lost = b""
         """The request that was cut last."""
         self._guard = threading.Lock()
@@ -51,35 +51,35 @@ class Proxy:
         _close(self._listener)
         self.cut_all()
 
-    # --- what can go wrong ---
+    # --- faults ---
 
     def cut(self, pattern: bytes, fate: Fate = "answer", times: int = 1, after: bytes = b"") -> None:
-        """The next request that has ``pattern`` in it loses its connection: after the server has carried it out and
-        before the client hears of it (``answer``), or before the server hears of it (``request``). ``after`` is what
-        that connection has asked for before: a worker has others."""
+        """Cut the connection of the next request that contains ``pattern``: after the server has executed it and before
+        the client gets the answer (``answer``), or before the server gets it (``request``). The connection must have
+        sent ``after`` before, which tells the connections of a worker apart."""
         with self._guard:
             self._doomed += [(pattern, fate, after)] * times
 
     def cut_nth(self, number: int, fate: Fate, silence: float = 0.0) -> None:
-        """The same for the request with that number from now on, whatever it asks for and whoever asks. With
-        ``silence`` nobody is cut off: it is not answered, nor is any other, for so many seconds."""
+        """Cut the request with this number, counted from now over all connections. With the fate ``silence`` no
+        connection is cut: neither this request nor any other is answered for ``silence`` seconds."""
         with self._guard:
             self._nth = (self.asked + number, fate, silence)
 
     def cut_none(self) -> None:
-        """A request that was to be cut, and has not come, is none any more."""
+        """Forget a pending `cut_nth`."""
         with self._guard:
             self._nth = None
 
     def cut_all(self) -> None:
-        """Every connection there is, now."""
+        """Cut every open connection now."""
         with self._guard:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:
             _close(*pair)
 
     def blackhole(self) -> None:
-        """Connections stay open, and nothing gets through any more."""
+        """Keep connections open, but forward nothing."""
         self._open.clear()
 
     def restore(self) -> None:
@@ -106,12 +106,12 @@ class Proxy:
                 threading.Thread(target=pump, args=(client, server, answers), name="proxy-pump", daemon=True).start()
 
     def _requests(self, client: socket.socket, server: socket.socket, answers: _Answers) -> None:
-        asked = b""
+        sent = b""
         with suppress(OSError):
             while data := client.recv(65536):
                 self._open.wait()
-                asked = asked[-65536:] + data
-                fate = self._fate_of(data, asked)
+                sent = sent[-65536:] + data
+                fate = self._fate_of(data, sent)
                 if fate == "request":
                     break
                 if fate == "answer":
@@ -126,12 +126,12 @@ class Proxy:
                 self._open.wait()
                 if not answers.withheld:
                     client.sendall(data)
-                elif READY.search(data) or not answers.greeted:  # who has not come in yet is asked back and forth
+                elif READY.search(data) or not answers.greeted:  # a login takes several messages
                     break
                 answers.greeted = answers.greeted or READY.search(data) is not None
         _close(client, server)
 
-    def _fate_of(self, data: bytes, asked: bytes) -> Fate | None:
+    def _fate_of(self, data: bytes, sent: bytes) -> Fate | None:
         with self._guard:
             self.asked += 1
             if self._nth is not None and self.asked == self._nth[0]:
@@ -143,7 +143,7 @@ class Proxy:
                 self.blackhole()
                 threading.Timer(silence, self.restore).start()
             for index, (pattern, fate, after) in enumerate(self._doomed):
-                if pattern in data and after in asked:
+                if pattern in data and after in sent:
                     del self._doomed[index]
                     self.cuts += 1
                     return fate
@@ -151,14 +151,96 @@ class Proxy:
 
 
 class _Answers:
-    """Of one connection."""
+    """State of one connection."""
 
     greeted = False
     withheld = False
 
 
-def _close(*sockets: socket.socket) -> None:
-    for each in sockets:
+class Wire:
+    """Forwards everything to `target`, except while it is held.
+
+    While held, both ends stay connected and nothing gets through, as with a hung server, a stopped pooler or a
+    firewall that dropped its connections: no error, no end of file, no reset.
+    """
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._closed = False
+        self._sockets: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, name="wire", daemon=True).start()
+
+    def url(self, url: str) -> str:
+        """The same database, through this wire."""
+        parts = urlsplit(url)
+        account = parts.netloc.rpartition("@")[0]
+        return parts._replace(netloc=f"{account}@127.0.0.1:{self.port}").geturl()
+
+    def hold(self) -> None:
+        """Stop forwarding in both directions, also on new connections."""
+        self._flowing.clear()
+
+    def flow(self) -> None:
+        """Forward what was held, and continue."""
+        self._flowing.set()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._connect, args=(near,), daemon=True).start()
+
+    def _connect(self, near: socket.socket) -> None:
+        self._sockets.append(near)
+        self._flowing.wait()
+        try:
+            far = socket.create_connection(self._target)
+        except OSError:
+            near.close()
+            return
+        self._sockets.append(far)
+        if self._closed:  # closed meanwhile, so `close` did not see these
+            _close(near, far)
+            return
+        threading.Thread(target=self._pump, args=(near, far), daemon=True).start()
+        self._pump(far, near)
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
-        each.close()
+            while data := source.recv(65536):
+                self._flowing.wait()
+                sink.sendall(data)
+        self._flowing.wait()  # the end of the stream is held too
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._closed = True
+        self._flowing.set()
+        _close(self._listener, *self._sockets)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def wire_to(url: str) -> Wire:
+    """A wire to the server of this URL."""
+    parts = urlsplit(url)
+    return Wire((parts.hostname or "127.0.0.1", parts.port or 5432))
+
+
+def _close(*sockets: socket.socket) -> None:
+    for end in sockets:
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+        end.close()

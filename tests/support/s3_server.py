@@ -1,4 +1,4 @@
-"""A small S3 server on loopback that checks signatures by a reading of the specification of its own."""
+"""A small S3 server on loopback that checks signatures with an independent implementation of the specification."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class S3Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.objects: dict[str, bytes] = {}
         self.asked: list[tuple[str, str]] = []
-        self.failures = 0  # so many answers to come are 503
+        self.failures = 0  # the number of next answers that are 503
 
     @property
     def url(self) -> str:
@@ -40,21 +40,21 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if "list-type=2" in query:
             return self._answer(200, self._listing(path, dict(parse_qsl(query))))
-        found = self.server.objects.get(self.path)
+        content = self.server.objects.get(self.path)
         if self.command == "PUT":
             self.server.objects[self.path] = body
             return self._answer(200)
         if self.command == "DELETE":
             self.server.objects.pop(self.path, None)
             return self._answer(204)
-        return self._answer(404) if found is None else self._answer(200, found)
+        return self._answer(404) if content is None else self._answer(200, content)
 
     do_GET = do_PUT = do_DELETE = do_HEAD = _serve
 
-    def _listing(self, path: str, asked: dict[str, str]) -> bytes:
-        """Two at a time, so that there is more than one page."""
-        keys = sorted(unquote(each).removeprefix(f"{path}/") for each in self.server.objects)
-        wanted = [key for key in keys if key.startswith(asked["prefix"]) and key > asked.get("start-after", "")]
+    def _listing(self, path: str, query: dict[str, str]) -> bytes:
+        """Two keys per page, so that there is more than one page."""
+        keys = sorted(unquote(key).removeprefix(f"{path}/") for key in self.server.objects)
+        wanted = [key for key in keys if key.startswith(query["prefix"]) and key > query.get("start-after", "")]
         rows = "".join(f"<Contents><Key>{html.escape(key)}</Key></Contents>" for key in wanted[:2])
         return f"<ListBucketResult>{rows}</ListBucketResult>".encode()
 

@@ -1,4 +1,4 @@
-"""Schedules in tests: an app with a kind or two, the store's clock at a given time, and one look of the duty."""
+"""Builders for tests of schedules: set the store's clock, and run the maintenance task that fires schedules."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MINUTE = timedelta(minutes=1)
 
 
 def set_time(app: App, moment: datetime) -> datetime:
-    """Stop the store's clock at a time."""
+    """Stop the store's clock at this time."""
     app._session.make_ready()
     app._store.run(app._store.clock.set(timedelta(0), moment))
     return moment
 
 
 def attend(app: App, tenant: str = EVERY_TENANT) -> int:
-    """What a worker does about schedules each time it looks; answers for how many schedules."""
+    """Run the worker's maintenance task for schedules once; return the number of schedules it handled."""
     app._session.make_ready()
     duty = app._scheduler.duty(tenant, 0)
     assert duty.flow is not None
@@ -44,7 +44,7 @@ def at(app: App, moment: datetime) -> int:
 
 
 def told(fires: list[ScheduleRun]) -> list[tuple[str, int, str]]:
-    """Status, minutes after Monday, and how many: the earliest first."""
+    """Status, minutes after Monday, and count or error code of each run, earliest first."""
     return [
         (fire.status, (fire.due_at - MONDAY) // MINUTE, f"{fire.count}" if fire.error_code is None else fire.error_code)
         for fire in reversed(fires)
@@ -52,7 +52,7 @@ def told(fires: list[ScheduleRun]) -> list[tuple[str, int, str]]:
 
 
 def made(app: App, kind: str) -> list[Any]:
-    """Jobs of a kind, the oldest first."""
+    """The jobs of a kind, oldest first."""
     return app.jobs.list(kind=kind, limit=1000)[::-1]
 
 
@@ -65,9 +65,9 @@ def add(store: Store, tenant: str = TENANT, **fields: Any) -> Schedule:
     """A schedule, through the port."""
     new = placed(**fields)
     assert store.run(store.schedules.add(new, "ada", tenant))
-    found = store.run(store.schedules.get(new.draft.name, tenant))
-    assert found is not None
-    return found
+    schedule = store.run(store.schedules.get(new.draft.name, tenant))
+    assert schedule is not None
+    return schedule
 
 
 def firing(due: datetime = MONDAY) -> Firing:
@@ -75,7 +75,7 @@ def firing(due: datetime = MONDAY) -> Firing:
 
 
 def decided(schedule: Schedule, *firings: Firing) -> Decision:
-    """Fire these, and look again a day later."""
+    """A decision to fire these, and to check the schedule again a day later."""
     assert schedule.next_fire_at is not None
     later = schedule.next_fire_at + timedelta(days=1)
     return Decision(schedule=schedule, firings=firings, next_fire_at=later, attend_at=later)

@@ -1,12 +1,12 @@
-"""Which SQL functions the tests have called, for `make coverage`.
+"""Records which SQL functions the tests call, for `make coverage`.
 
-With HOLDFAST_TEST_SQL_COVERAGE=FOLDER the servers of the tests count calls, and every database adds the names of those
-that were called to a file there before it is dropped or reused. A call that ends with an error is not counted: it is
-read from the server's log, where each error names the functions it came through.
-`python -m tests.support.sql_coverage FOLDER` compares all of them with the functions of the schema.
+With HOLDFAST_TEST_SQL_COVERAGE=FOLDER the test servers count calls, and the names of called functions are added to a
+file in FOLDER before a database is dropped or reused. PostgreSQL does not count a call that ends with an error; those
+are read from the server's log, where each error names its functions.
+`python -m tests.support.sql_coverage FOLDER` compares the names with the functions of the schema.
 
 PostgreSQL does not count a function that it has inlined into the calling query. Those are checked by name: the body of
-a function that was called, or the text of a query in src/, has to mention them.
+a called function, or a query in src/, has to mention them.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ ALL = """
 
 
 def note_calls(dsn: str) -> None:
-    """Add the functions that were called in this database. Nobody else may be connected: a session reports its counts
-    when it ends."""
+    """Add the functions called in this database. No other session may be open: a session reports its counts when it
+    ends."""
     if not FOLDER:
         return
     try:
         with psycopg.connect(dsn) as connection:
             names = [str(name) for (name,) in connection.execute(CALLED)]
-    except psycopg.Error:  # whatever a test has done to it
+    except psycopg.Error:  # depends on what the test did to the database
         return
     with (Path(FOLDER) / f"{os.getpid()}.txt").open("a", encoding="utf-8") as file:
         file.writelines(f"{name}\n" for name in names)
 
 
 def note_errors(log: str) -> None:
-    """Add the functions in which errors were raised, from what a server has written."""
+    """Add the functions in which errors were raised, from a server's log."""
     if FOLDER:
         names = set(re.findall(r"PL/pgSQL function (?:holdfast\.)?(\w+)\(", log))
         with (Path(FOLDER) / f"{os.getpid()}.txt").open("a", encoding="utf-8") as file:
@@ -54,7 +54,7 @@ def note_errors(log: str) -> None:
 
 def main(folder: Path) -> int:
     from holdfast.features.assembly import open_store
-    from tests.support.servers import PostgresServer
+    from tests.support.postgres_server import PostgresServer
 
     called = {name for path in folder.glob("*.txt") for name in path.read_text("utf-8").split()}
     server = PostgresServer(in_memory=True)
@@ -70,7 +70,7 @@ def main(folder: Path) -> int:
     bodies = {name: body for name, body, _ in rows}
     plain = {name for name, _, is_plain in rows if is_plain}
     queries = "\n".join(path.read_text("utf-8") for path in Path("src").rglob("*.py"))
-    while True:  # what an inlined function calls has been called as well
+    while True:  # an inlined function calls others
         text = queries + "\n".join(bodies[name] for name in called & bodies.keys())
         more = {name for name in plain - called if re.search(rf"\b{name}\s*\(", text)}
         if not more:

@@ -1,6 +1,6 @@
-"""Small builders for tests of the stores: jobs to put in, a worker to take them out, and the store's own clock.
+"""Builders for tests of the stores: enqueue, claim and settle jobs, read them, and move the store's clock.
 
-Every helper goes through the port (`stores/port.py`), so it works on any store and tests nothing by itself.
+Every helper goes through the port (`stores/port.py`), so it works on any store.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def enqueue(store: Store, *specs: JobSpec, tenant: str = TENANT) -> list[Enqueue
 
 
 def put(store: Store, *specs: JobSpec, tenant: str = TENANT) -> list[str]:
-    """Enqueue what must be new, and answer the ids."""
+    """Enqueue jobs, check that all are new, and return their ids."""
     answers = enqueue(store, *specs, tenant=tenant)
     assert all(answer.created for answer in answers), answers
     return [spec.id for spec in specs]
@@ -79,7 +79,7 @@ def claim(
 
 
 def take(store: Store, *, tenant: str = EVERY_TENANT, **fields: Any) -> Claim:
-    """One job, begun under a lease of its own."""
+    """Claim and begin one job under a new lease."""
     (claimed,) = claim(store, open_lease(store, tenant=tenant), tenant=tenant, **fields)
     return claimed
 
@@ -92,9 +92,9 @@ def settle(
     jitter: float = 1.0,
     tenant: str = EVERY_TENANT,
 ) -> list[str]:
-    """End attempts of one lease as `outcome` says; answers those that were no longer its own."""
+    """Settle attempts of one lease with `outcome`; return the ids of stale ones."""
     held = [claims] if isinstance(claims, Claim) else list(claims)
-    return apply(store, held[0].lease, *(decide(each, outcome, jitter) for each in held), tenant=tenant)
+    return apply(store, held[0].lease, *(decide(attempt, outcome, jitter) for attempt in held), tenant=tenant)
 
 
 def apply(store: Store, lease: str, *settlements: Settlement, tenant: str = EVERY_TENANT) -> list[str]:
@@ -102,7 +102,7 @@ def apply(store: Store, lease: str, *settlements: Settlement, tenant: str = EVER
 
 
 def work(store: Store, outcome: Outcome = DONE, *, want: int = 1, tenant: str = EVERY_TENANT) -> list[Claim]:
-    """What a worker does in one round: take up to `want` jobs and end them all with `outcome`."""
+    """Claim up to `want` jobs and settle them all with `outcome`."""
     claims = claim(store, open_lease(store, tenant=tenant), want, tenant=tenant)
     if claims:
         assert settle(store, claims, outcome, tenant=tenant) == []
@@ -110,9 +110,9 @@ def work(store: Store, outcome: Outcome = DONE, *, want: int = 1, tenant: str = 
 
 
 def job(store: Store, job_id: str, *, tenant: str = EVERY_TENANT) -> Job:
-    found = store.run(store.jobs.get(job_id, tenant))
-    assert found is not None, f"there is no job {job_id}"
-    return found
+    stored = store.run(store.jobs.get(job_id, tenant))
+    assert stored is not None, f"no job {job_id}"
+    return stored
 
 
 def state_of(store: Store, job_id: str) -> State:
@@ -128,7 +128,7 @@ def types_of(store: Store, job_id: str) -> list[str]:
 
 
 def forward(store: Store, seconds: float = 0.0) -> datetime:
-    """Stop the store's clock `seconds` after its present (0 only stops it); answers the new present."""
+    """Stop the store's clock `seconds` after its current time (0 only stops it); return the new time."""
     moment = store.run(store.clock.now()) + timedelta(seconds=seconds)
     store.run(store.clock.set(timedelta(0), moment))
     return moment

@@ -1,21 +1,21 @@
-"""Which tests run when, and with which random seed. A pytest plugin, loaded by tests/conftest.py.
+"""Decides which tests run, and with which random seed. A pytest plugin, loaded by tests/conftest.py.
 
 | tier | command | runs |
 |---|---|---|
-| fast | `make test` | everything that is neither slow nor a repetition; the seed is fixed |
-| all | `make test-all` | fast, and what it leaves out; of the repetitions a part, another with each seed |
-| rest | `.ci/run` | what `all` has and `fast` has not |
+| fast | `make test` | all tests that are neither slow nor repetitions; the seed is fixed |
+| all | `make test-all` | fast, slow, and a part of the repetitions, which differs by seed |
+| rest | `.ci/run` | `all` without `fast` |
 | soak | `make soak` | the tests that take minutes on purpose |
 
 A test leaves the fast tier by the mark `slow`, or because it repeats another:
 
-- Of a test that runs many cases on a store, the fast tier runs two on each store, spread evenly over all of them,
-  and one in the folders of `ONE_STORE`. `sample(n)` asks for another number, `every_case` for all.
-- In the folders of `ONE_STORE` the code under test never sees which store it uses: PostgreSQL repeats SQLite. Most of
-  these repetitions also take turns in `all`, as do the groups of benchmarks: a third of them runs, chosen by the seed.
-- The cases of a test with the mark `turns(n)` take turns as well, each in one of n seeds: there are hundreds of them.
+- Of the cases of a test on a store, the fast tier runs two, spread evenly, and one in the folders of `ONE_STORE`.
+  `sample(n)` runs n cases, `every_case` all of them.
+- In the folders of `ONE_STORE` the code under test does not depend on the store: PostgreSQL repeats SQLite. Most of
+  these repetitions rotate in `all`, as do the groups of benchmarks: the seed selects a third of them.
+- The cases of a test with the mark `turns(n)` rotate as well: each runs with one of n seeds. There are hundreds.
 
-The other tiers have a random seed, which the run prints; `--seed N` repeats it.
+The other tiers have a random seed, which the run prints; `--seed N` repeats a run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 
 ONE_STORE = {"api", "app", "cli", "dashboard", "demo", "docs", "faults", "http", "kit", "telemetry"}
-# Except in these tests: of workers, leases, transactions and outages, where the stores differ most.
+# Except in these tests of workers, leases, transactions and outages, where the stores differ most.
 BOTH_STORES = {
     *("app/test_commit_ack_cut.py", "app/test_failover.py", "app/test_hanging_threads.py", "app/test_killed_worker.py"),
     *("app/test_lost_lease.py", "app/test_outage.py", "app/test_pool_size.py", "app/test_stopping.py"),
@@ -44,7 +44,7 @@ BOTH_STORES = {
     "faults/test_42_dead_herd.py",
     *("faults/test_44_durable_outages.py", "faults/test_51_bad_row.py", "faults/test_55_forged_history.py"),
 }
-# And these repetitions never take turns: each `make test-all` runs them.
+# These repetitions do not rotate: each `make test-all` runs them.
 EVERY_TIME = {
     *("app/test_bulk.py", "app/test_enqueue.py", "app/test_events.py", "app/test_limits.py", "app/test_retention.py"),
     *("app/test_schedules.py", "app/test_steps.py", "app/test_subscriptions.py", "app/test_tenants.py"),
@@ -89,7 +89,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.fixture
 def choice(pytestconfig: pytest.Config) -> random.Random:
-    """Every choice that a test makes at random. The run prints its seed; `--seed N` repeats it."""
+    """The source of all random choices of a test. The run prints its seed; `--seed N` repeats it."""
     return random.Random(pytestconfig.stash[SEED])
 
 
@@ -99,7 +99,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     known, seed = {item.nodeid for item in items}, config.stash[SEED]
     waits = {item for item in later if (zlib.crc32(item.nodeid.encode()) + seed) % _turns_of(item, known)}
     soak = {item for item in items if item.get_closest_marker("soak")}
-    named = any(arg.partition("::")[1] for arg in config.args)  # whoever names one test wants to see it run
+    named = any(arg.partition("::")[1] for arg in config.args)  # a test named on the command line always runs
     chosen = {
         "fast": [item for item in items if item not in soak and item not in later] if not named else items,
         "rest": [item for item in items if item not in soak and item in later and item not in waits],
@@ -111,8 +111,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[ROWS] = frozenset(row for item in fast for mark in item.iter_markers("req") for row in mark.args)
     config.stash[COMPLETE] = not config.option.keyword and {Path(arg) for arg in config.args} <= {TESTS, Path("tests")}
     if len(chosen) < len(items):
-        kept = set(chosen)
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        selected = set(chosen)
+        config.hook.pytest_deselected(items=[item for item in items if item not in selected])
         items[:] = chosen
 
 
@@ -127,8 +127,7 @@ def _left_out_of_fast(items: list[pytest.Item]) -> set[pytest.Item]:
         mark = cases[0].get_closest_marker("sample")
         usual = 1 if cases[0].path.relative_to(TESTS).parts[0] in ONE_STORE else CASES
         count = min(mark.args[0] if mark else usual, len(cases))
-        kept = {cases[place * len(cases) // count] for place in range(count)}
-        later |= set(cases) - kept
+        later |= set(cases) - {cases[index * len(cases) // count] for index in range(count)}
     return later
 
 
@@ -139,12 +138,12 @@ def _is_sampled(item: pytest.Item) -> bool:
 
 
 def _store_of(item: pytest.Item) -> str:
-    found = _STORE.search(item.nodeid.partition("[")[2])
-    return found[0] if found else ""
+    match = _STORE.search(item.nodeid.partition("[")[2])
+    return match[0] if match else ""
 
 
 def _turns_of(item: pytest.Item, known: set[str]) -> int:
-    """One in how many seeds runs it."""
+    """The number of seeds of which one runs the test."""
     path, mark = item.path.relative_to(TESTS), item.get_closest_marker("turns")
     if mark is not None:
         return int(mark.args[0])

@@ -1,4 +1,4 @@
-"""Transactions that stay open, and a consumer of the ledger that reads meanwhile (PostgreSQL)."""
+"""Open transactions, and a ledger consumer that reads meanwhile (PostgreSQL)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Transaction:
-    """A program with a transaction of its own: what it has done is done, and nobody knows before `end`."""
+    """A transaction that stays open until `end`."""
 
     def __init__(self, store: Store, begin: str = "begin") -> None:
         self._jobs = store.jobs
@@ -30,7 +30,7 @@ class Transaction:
     def enqueue(self, jobs: int = 1) -> list[str]:
         specs = [spec() for _ in range(jobs)]
         self.run(self._jobs.enqueue(specs, "default"))
-        return [each.id for each in specs]
+        return [job.id for job in specs]
 
     def end(self, how: str = "commit") -> None:
         self.connection.execute(how)
@@ -38,7 +38,7 @@ class Transaction:
 
 
 class Consumer:
-    """Reads pages of one size and remembers; keeps its cursor as a durable consumer would."""
+    """Reads pages of one size and keeps its cursor, as a durable consumer does."""
 
     def __init__(self, store: Store, page: int) -> None:
         self._store, self._page = store, page
@@ -46,14 +46,14 @@ class Consumer:
         self.seen: list[Event] = []
 
     def poll(self) -> list[str]:
-        found = self._store.run(self._store.ledger.read(self.cursor, self._page, "*"))
-        if found:
-            self.cursor = found[-1].cursor
-        self.seen += found
-        return [event.job_id for event in found]
+        page = self._store.run(self._store.ledger.read(self.cursor, self._page, "*"))
+        if page:
+            self.cursor = page[-1].cursor
+        self.seen += page
+        return [event.job_id for event in page]
 
     def drain(self) -> list[str]:
-        found: list[str] = []
+        job_ids: list[str] = []
         while more := self.poll():
-            found += more
-        return found
+            job_ids += more
+        return job_ids

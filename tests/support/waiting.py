@@ -1,4 +1,4 @@
-"""Waiting for what should come about, with a limit and a word on what did not."""
+"""Wait for a condition, with a time limit."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ LIMIT = 60.0
 
 
 def until(condition: Callable[[], T], what: str, limit: float = LIMIT) -> T:
-    """The first truthy answer of `condition`; an AssertionError that says `what` if there is none in time."""
+    """Return the first truthy result of `condition`; after `limit` seconds raise an AssertionError with `what`."""
     begun = time.monotonic()
     while True:
-        found = condition()
-        if found:
-            return found
+        result = condition()
+        if result:
+            return result
         waited = time.monotonic() - begun
         if waited > limit:
             raise AssertionError(f"after {limit:g} s not yet: {what}")
-        time.sleep(0.01 if waited < 1 else 0.04)  # what takes longer is asked less often: asking costs, too
+        time.sleep(0.01 if waited < 1 else 0.04)  # poll less often after a second: polling costs CPU too

@@ -1,4 +1,4 @@
-"""Workers for tests: one that runs in a thread beside the test, and one that works off what there is."""
+"""Workers inside the test process: one in a background thread, and one that runs until no job is left."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from holdfast import App
 from holdfast.worker import lease
 from holdfast.worker.worker import Worker, WorkerOptions
 
-# Small values everywhere: nothing here waits for a default. But a lease lasts: a busy machine may stop a process for
-# seconds, and a worker that lost its lease by chance fails tests of something else.
+# Short intervals, so that no test waits for a default. The lease is long: a busy machine may stop a process for
+# seconds, and a worker that loses its lease by chance would fail unrelated tests.
 QUICK: dict[str, Any] = {"lease_ttl": 30.0, "poll": 0.02, "promote_every": 0.03, "sweep_every": 0.1, "grace": 5.0}
 
 
@@ -26,11 +26,11 @@ async def serve(app: App, **options: Any) -> Worker:
 
 
 def work_off(app: App, **options: Any) -> None:
-    """Run everything that can be taken now, and what comes of it; retries that wait are left."""
-    asyncio.run(_alone(app, options))
+    """Run all jobs that can be claimed now, and the jobs they enqueue. Waiting retries are left."""
+    asyncio.run(_run_and_close(app, options))
 
 
-async def _alone(app: App, options: dict[str, Any]) -> None:
+async def _run_and_close(app: App, options: dict[str, Any]) -> None:
     try:
         await serve(app, burst=True, **options)
     finally:
@@ -39,7 +39,7 @@ async def _alone(app: App, options: dict[str, Any]) -> None:
 
 
 class Background:
-    """A worker in a thread of its own. `worker` is there when it has begun."""
+    """A worker in its own thread. `worker` is set once it has started."""
 
     def __init__(self, app: App, options: dict[str, Any]) -> None:
         self._app = app
@@ -95,19 +95,18 @@ class Background:
 
 @contextmanager
 def working(app: App, *, beat: float | None = None, **options: Any) -> Iterator[Background]:
-    """A worker beside the test. It has a store of its own, so that neither closes the other's connections.
+    """Run a worker in a background thread. It renews its lease every ``beat`` seconds, whatever the lease's length.
 
-    It renews its lease every ``beat`` seconds, however long the lease lasts; a test that sets ``lease_ttl`` instead
-    gets the usual three times in a lease.
+    With ``lease_ttl`` and no ``beat`` it renews three times per lease, as by default.
     """
     if beat is None and "lease_ttl" not in options:
         beat = 1.5
     with pytest.MonkeyPatch.context() as patch:
         if beat is not None:
             patch.setattr(lease, "BEATS_PER_LEASE", (QUICK | options)["lease_ttl"] / beat)
-        beside = Background(app, options)
-        beside.start()
+        background = Background(app, options)
+        background.start()
         try:
-            yield beside
+            yield background
         finally:
-            beside.stop()
+            background.stop()

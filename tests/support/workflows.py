@@ -1,4 +1,4 @@
-"""Small workflows for tests of the stores, and the check that what is kept is what follows from the jobs."""
+"""Small workflows for tests of the stores, and a check that their stored state follows from their jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Drawn = Mapping[str, str | Sequence[str]]
 
 
 class Flow:
-    """A workflow drawn as ``{"b": "a", "c": ["a", "b"]}``: each name, and those it waits for."""
+    """A workflow given as ``{"b": "a", "c": ["a", "b"]}``: each name with the names it waits for."""
 
     def __init__(self, store: Store, drawn: Drawn, on_failure: OnFailure = "skip", **facts: Any) -> None:
         self.store = store
@@ -79,12 +79,12 @@ class Flow:
 
     @property
     def graph(self) -> Graph:
-        found = self.store.run(self.store.workflows.graph(self.id, TENANT))
-        assert found is not None
-        return found
+        graph = self.store.run(self.store.workflows.graph(self.id, TENANT))
+        assert graph is not None
+        return graph
 
     def stands(self) -> dict[str, str]:
-        """How each of them stands, by name; and checked against what follows from the jobs."""
+        """The standing of each job by name, checked against the states of the jobs."""
         graph = check(self.graph)
         return {node.label: node.standing for node in graph.nodes}
 
@@ -93,13 +93,13 @@ class Flow:
         return self.graph.workflow.status.value
 
     def run(self, *names: str, outcome: Outcome = DONE) -> list[str]:
-        """Take what can be taken, of these kinds only if they are given, end it so, and answer the names."""
+        """Claim all claimable jobs (only those named, if any), settle them with `outcome`, and return their names."""
         kinds = tuple(f"do.{name}" for name in names) or None
         claims = claim(self.store, open_lease(self.store), 1000, kinds=kinds)
         if claims:
             assert settle(self.store, claims, outcome) == []
         check(self.graph)
-        return sorted(each.kind.removeprefix("do.") for each in claims)
+        return sorted(job.kind.removeprefix("do.") for job in claims)
 
     def run_all(self) -> list[list[str]]:
         rounds = []
@@ -109,24 +109,24 @@ class Flow:
 
 
 def check(graph: Graph) -> Graph:
-    """What is kept of a workflow is what follows from its jobs."""
-    workflow, kept = graph.workflow, {node.job_id: Standing(node.standing) for node in graph.nodes}
-    assert workflow.counts == Counts.of(kept.values())
+    """Check that the stored counts and standings of a workflow follow from the states of its jobs."""
+    workflow, stored = graph.workflow, {node.job_id: Standing(node.standing) for node in graph.nodes}
+    assert workflow.counts == Counts.of(stored.values())
     assert workflow.total == len(graph.nodes)
     assert (workflow.finished_at is not None) == (workflow.open == 0)
     derived = derive({node.job_id: node.state for node in graph.nodes}, graph.edges, workflow.stopped)
     for node in graph.nodes:
-        stands, follows = kept[node.job_id], derived[node.job_id]
-        # Only what is kept knows if a job was skipped before it was cancelled, or redriven while others stop it.
-        if node.state == "cancelled" and {stands, follows} <= {Standing.CANCELLED, Standing.SKIPPED}:
-            derived[node.job_id] = stands
-        if workflow.stopped and node.state == "queued" and stands is Standing.OPEN and not node.unmet:
-            derived[node.job_id] = stands
-    assert kept == derived
+        standing, expected = stored[node.job_id], derived[node.job_id]
+        # Only the stored standing shows that a job was skipped before it was cancelled, or redriven while stopped.
+        if node.state == "cancelled" and {standing, expected} <= {Standing.CANCELLED, Standing.SKIPPED}:
+            derived[node.job_id] = standing
+        if workflow.stopped and node.state == "queued" and standing is Standing.OPEN and not node.unmet:
+            derived[node.job_id] = standing
+    assert stored == derived
     unmet = {node.job_id: 0 for node in graph.nodes}
     for edge in graph.edges:
         unmet[edge.child] += not edge.met
-        if kept[edge.parent] is Standing.SUCCEEDED:
+        if stored[edge.parent] is Standing.SUCCEEDED:
             assert edge.met
     assert {node.job_id: node.unmet for node in graph.nodes} == unmet
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""Agents as the domain knows them: definitions that are checked, objections in words, whose policy counts."""
+"""Agents: definitions are checked, refusals are explained, and their policy overrides that of the kind."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def agent(**changes: Any) -> Agent:
 
 
 @pytest.mark.req("CX-9")
-def test_a_retry_is_the_whole_policy_and_a_preset_the_backoff_alone() -> None:
+def test_retry_object_sets_whole_policy_and_preset_sets_backoff_only() -> None:
     whole = Definition.of("a", retry=Retry(max_attempts=3, max_crashes=1))
     assert (whole.max_attempts, whole.max_crashes, whole.backoff) == (3, 1, PATIENT)
     partly = Definition.of("a", retry="gentle")
@@ -51,22 +51,22 @@ def test_a_retry_is_the_whole_policy_and_a_preset_the_backoff_alone() -> None:
     assert (nothing.name, nothing.max_attempts, nothing.max_crashes, nothing.backoff) == ("a", None, None, None)
 
 
-def test_sizes_and_spans() -> None:
+def test_definition_accepts_size_and_duration_strings() -> None:
     made = Definition.of("a", max_payload="1.5KB", max_wait=timedelta(minutes=2))
     assert (made.max_payload_bytes, made.max_wait) == (1536, 120.0)
 
 
 @pytest.mark.req("CX-9", "CX-10")
-def test_what_is_not_registered_is_the_kinds() -> None:
+def test_unset_agent_fields_fall_back_to_policy_of_kind() -> None:
     kinds = Retry(max_attempts=9, max_crashes=8, backoff=Backoff(base=7))
     assert agent().policy(kinds) == kinds
     assert agent(max_attempts=1).policy(kinds) == Retry(max_attempts=1, max_crashes=8, backoff=Backoff(base=7))
     assert agent(max_crashes=0).policy(kinds) == Retry(max_attempts=9, max_crashes=0, backoff=Backoff(base=7))
     assert agent(backoff=GENTLE.to_json()).policy(kinds).backoff == GENTLE
-    assert agent(backoff={"base": "much"}).policy(kinds).backoff == PATIENT, "somebody wrote it by hand"
+    assert agent(backoff={"base": "much"}).policy(kinds).backoff == PATIENT, "written by hand in the database"
 
 
-def test_objections() -> None:
+def test_objection_names_kind_payload_size_or_disabling() -> None:
     assert objection(agent(), "plan", 10**9) is None
     assert objection(agent(kind="plan", max_payload_bytes=10), "plan", 10) is None
     assert objection(agent(kind="mail"), "plan", 2) == AgentRefusal(
@@ -75,15 +75,15 @@ def test_objections() -> None:
     assert objection(agent(max_payload_bytes=10), "plan", 11) == AgentRefusal(
         "agent_payload_limit", "agent planner takes payloads of up to 10 bytes, and this one has 11"
     )
-    elsewhere = NOW.astimezone(timezone(timedelta(hours=2)))
-    shut = agent(disabled_at=elsewhere, disabled_by="ada", disabled_reason="it loops", kind="mail")
-    assert objection(shut, "plan", 2) == AgentRefusal(
+    local = NOW.astimezone(timezone(timedelta(hours=2)))
+    disabled = agent(disabled_at=local, disabled_by="ada", disabled_reason="it loops", kind="mail")
+    assert objection(disabled, "plan", 2) == AgentRefusal(
         "agent_disabled", "agent planner was disabled by ada on 2026-11-15T09:28:11Z: it loops"
     )
 
 
 @pytest.mark.req("CX-9")
-def test_a_policy_given_for_the_job_stays() -> None:
+def test_policy_given_for_job_overrides_policy_of_agent() -> None:
     strict = agent(max_attempts=1)
     assert under(strict, SPEC, NOW).retry.max_attempts == 1
     given = dataclasses.replace(SPEC, retry=Retry(7), retry_given=True)
@@ -91,7 +91,7 @@ def test_a_policy_given_for_the_job_stays() -> None:
 
 
 @pytest.mark.req("DP-9")
-def test_deadlines() -> None:
+def test_max_wait_of_agent_limits_deadline() -> None:
     hasty = agent(max_wait=60.0)
 
     def deadline(**fields: Any) -> datetime | None:

@@ -1,4 +1,4 @@
-"""Arrays in PostgreSQL's own form: nothing in them can be taken for anything else."""
+"""Arrays in PostgreSQL's text format cannot be misread by the server."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.req("DP-3")
 SOME = [str(uuid.UUID(int=number * 7919)) for number in (1, 2**64, 2**114 + 5)]
 
 
-def test_the_server_reads_what_was_meant(postgres_url: str) -> None:
+def test_server_reads_ids_numbers_and_text_arrays(postgres_url: str) -> None:
     def read(array: bytes, kind: str) -> list[object]:
-        found = connection.execute(f"select %s::{kind}[], pg_typeof(%s)::text", (array, array)).fetchone()
-        assert found is not None
-        assert found[1] == {"int": "integer"}.get(kind, kind) + "[]", "and need not convert it"
-        answer: list[object] = found[0]
+        row = connection.execute(f"select %s::{kind}[], pg_typeof(%s)::text", (array, array)).fetchone()
+        assert row is not None
+        assert row[1] == {"int": "integer"}.get(kind, kind) + "[]", "the server converts the array"
+        answer: list[object] = row[0]
         return answer
 
     connection: Connection[TupleRow]
@@ -37,7 +37,7 @@ def test_the_server_reads_what_was_meant(postgres_url: str) -> None:
     assert (type(ids([])), type(numbers([])), type(words([]))) == (Ids, Numbers, Words)
 
 
-def test_an_id_may_be_written_otherwise() -> None:
+def test_ids_accept_upper_case_and_no_hyphens() -> None:
     assert ids([SOME[0].upper(), SOME[1].replace("-", ""), SOME[2]]) == ids(SOME)
 
 
@@ -55,14 +55,14 @@ def test_an_id_may_be_written_otherwise() -> None:
         [SOME[0], "0" * 31 + "-----"],
     ],
 )
-def test_what_is_no_id_is_refused(odd: list[str]) -> None:
+def test_malformed_id_is_rejected(odd: list[str]) -> None:
     with pytest.raises(InvalidInput) as refused:
         ids(odd)
     assert refused.value.code == "invalid_id"
 
 
 @pytest.mark.parametrize("number", [2**31, -(2**31) - 1])
-def test_a_number_that_has_no_room_is_refused(number: int) -> None:
+def test_number_beyond_32_bits_is_rejected(number: int) -> None:
     with pytest.raises(InvalidInput) as refused:
         numbers([1, number])
     assert refused.value.code == "invalid_input"

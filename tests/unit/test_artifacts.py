@@ -1,4 +1,4 @@
-"""The artifact store: a directory and a bucket behave alike, and nobody gets out of his tenant."""
+"""Artifact stores: a directory and a bucket behave alike, and no reference crosses tenants."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def server() -> Iterator[S3Server]:
 @pytest.fixture(params=["directory", "bucket"])
 def artifacts(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifacts:
     if request.param == "directory":
-        found = open_artifacts(tmp_path / "kept")
+        opened = open_artifacts(tmp_path / "kept")
     else:
         server = request.getfixturevalue("server")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-        found = open_artifacts(f"s3://jobs/some/prefix?region={REGION}&endpoint={server.url}")
-    assert found is not None
-    return found
+        opened = open_artifacts(f"s3://jobs/some/prefix?region={REGION}&endpoint={server.url}")
+    assert opened is not None
+    return opened
 
 
 def code(call: object) -> str:
@@ -43,7 +43,7 @@ def code(call: object) -> str:
     return caught.value.code
 
 
-def test_what_was_put_is_got_by_its_tenant_and_only_as_it_was(artifacts: Artifacts) -> None:
+def test_artifact_is_readable_by_its_tenant_only_and_verified_by_digest(artifacts: Artifacts) -> None:
     job, data = new_id(), bytes(range(256)) * 50
     for tenant in ("acme", "..", "a/b", "ümlaut & co", ".hidden", "x" * 100):
         ref = artifacts.put(data, tenant=tenant, job_id=job)
@@ -59,7 +59,7 @@ def test_what_was_put_is_got_by_its_tenant_and_only_as_it_was(artifacts: Artifac
         assert code(lambda ref=ref, tenant=tenant: artifacts.get(ref, tenant=tenant)) == "artifact_missing"
     kept = {artifacts.put(b"one", tenant=tenant, job_id=job) for tenant in ("acme", "..", "a/b", "ümlaut & co", "<&>")}
     artifacts.store.put("notes/of/others", b"")
-    assert sorted(map(str, artifacts.references())) == sorted(kept), "and nothing that is not ours"
+    assert sorted(map(str, artifacts.references())) == sorted(kept), "references of other programs are left out"
     ref = artifacts.put(b"one", tenant="acme", job_id=job)
     artifacts.store.put(ref.removeprefix("artifact://"), b"two")
     assert code(lambda: artifacts.get(ref, tenant="acme")) == "artifact_changed"
@@ -68,7 +68,7 @@ def test_what_was_put_is_got_by_its_tenant_and_only_as_it_was(artifacts: Artifac
 
 
 @pytest.mark.req("JF-10")
-def test_a_file_is_put_without_reading_it(artifacts: Artifacts, tmp_path: Path) -> None:
+def test_put_file_stores_file_under_its_digest(artifacts: Artifacts, tmp_path: Path) -> None:
     path, job = tmp_path / "report", new_id()
     path.write_bytes(b"row\n" * 100_000)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -78,7 +78,7 @@ def test_a_file_is_put_without_reading_it(artifacts: Artifacts, tmp_path: Path) 
     kept: dict[str, bytes] = {}
 
     class Own:
-        """A store of somebody's own, which knows nothing of files."""
+        """A custom store without `put_file`."""
 
         put, get = kept.__setitem__, kept.get
         exists, delete = kept.__contains__, kept.__delitem__
@@ -87,23 +87,23 @@ def test_a_file_is_put_without_reading_it(artifacts: Artifacts, tmp_path: Path) 
     assert list(kept.values()) == [path.read_bytes()]
 
 
-def test_no_key_leads_out_of_the_directory(tmp_path: Path) -> None:
-    found = open_artifacts(str(tmp_path / "kept"))
-    assert found is not None
+def test_key_cannot_leave_directory(tmp_path: Path) -> None:
+    artifacts = open_artifacts(str(tmp_path / "kept"))
+    assert artifacts is not None
     (tmp_path / "secret").write_text("no")
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "link").symlink_to(tmp_path)
     for key in ("../secret", "a/../../secret", "/etc/passwd", "a//b", ".", "a/.b", "a\0b", "link/secret", ""):
-        for call in (found.store.get, found.store.exists, found.store.delete):
+        for call in (artifacts.store.get, artifacts.store.exists, artifacts.store.delete):
             assert code(lambda key=key, call=call: call(key)) == "invalid_reference", key
-        assert code(lambda key=key: found.store.put(key, b"")) == "invalid_reference", key
-    found.store.put("a/b/c", b"x")
-    assert [each.name for each in (tmp_path / "kept" / "a" / "b").iterdir()] == ["c"]  # nothing is left aside
+        assert code(lambda key=key: artifacts.store.put(key, b"")) == "invalid_reference", key
+    artifacts.store.put("a/b/c", b"x")
+    assert [path.name for path in (tmp_path / "kept" / "a" / "b").iterdir()] == ["c"]  # no temporary file is left
     assert (tmp_path / "secret").read_text() == "no"
 
 
 @pytest.mark.slow
-def test_a_bucket_is_asked_again_and_believes_nobody_without_a_signature(server: S3Server) -> None:
+def test_bucket_retries_errors_and_refuses_bad_signatures(server: S3Server) -> None:
     given = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET}
     url = f"s3://jobs?region={REGION}&endpoint={server.url}"
     bucket = Bucket.of(url, given)
@@ -124,12 +124,12 @@ def test_a_bucket_is_asked_again_and_believes_nobody_without_a_signature(server:
     assert code(lambda: open_artifacts("ftp://x")) == "invalid_artifacts"
     server.shutdown()
     server.server_close()
-    away = Bucket.of(url, given)
-    assert code(lambda: away.put("a", b"")) == "artifacts_away"
+    unreachable = Bucket.of(url, given)
+    assert code(lambda: unreachable.put("a", b"")) == "artifacts_away"
 
 
-def test_the_signature_is_that_of_the_specification() -> None:
-    """The example that the documentation of S3 gives for a request without headers of its own."""
+def test_signature_matches_example_of_s3_documentation() -> None:
+    """The example for a request without further headers in the S3 documentation."""
     given = Credentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
     now, host = datetime(2013, 5, 24, tzinfo=UTC), "examplebucket.s3.amazonaws.com"
     headers = signed("GET", host, "/", b"", "us-east-1", given, now, "lifecycle=")

@@ -1,4 +1,4 @@
-"""A transaction that only reads is bound to its tenant once, and anew as soon as that may have changed."""
+"""A read-only transaction is bound to its tenant once, and again after a statement that may change the binding."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def bound(tenant: str) -> Statement:
 READ, CALL = Statement("select 1", reads=True), Statement("select * from act_under(%s)", ("x",))
 
 
-def test_only_the_same_once_more_is_spared() -> None:
+def test_binding_is_skipped_only_if_tenant_is_already_bound() -> None:
     binding = Binding()
-    asked = [bound("a"), READ, bound("a"), READ, bound("b"), READ, bound("b"), bound("a"), CALL, bound("a"), READ]
-    spared = [binding.spares(each) for each in asked]
+    statements = [bound("a"), READ, bound("a"), READ, bound("b"), READ, bound("b"), bound("a"), CALL, bound("a"), READ]
+    spared = [binding.spares(statement) for statement in statements]
     assert spared == [False, False, True, False, False, False, True, False, False, False, False]
-    assert not Binding().spares(bound("a")), "each transaction begins without any"
+    assert not Binding().spares(bound("a")), "each transaction starts unbound"

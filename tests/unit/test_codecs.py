@@ -1,4 +1,4 @@
-"""Rows into records: how a record is made is worked out once, whichever codec of a store asks."""
+"""Decoders of records are built once per record, store and choice of fields."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.stores.sqlite.codec import SqliteCodec
 
 
 @pytest.mark.req("ARCH")
-def test_a_decoder_is_made_once_for_each_record_store_and_choice() -> None:
+def test_decoder_is_cached_per_record_store_and_fields() -> None:
     made = Record.decoder(Job, SqliteCodec())
     assert Record.decoder(Job, SqliteCodec()) is made
     others = [
@@ -20,4 +20,4 @@ def test_a_decoder_is_made_once_for_each_record_store_and_choice() -> None:
         Record.decoder(Job, SqliteCodec(), raw=("payload",)),
         Record.decoder(Job, SqliteCodec(), skip=("payload",)),
     ]
-    assert len({id(each) for each in (made, *others)}) == 5
+    assert len({id(decoder) for decoder in (made, *others)}) == 5

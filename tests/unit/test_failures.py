@@ -1,4 +1,4 @@
-"""What is kept of an exception: its code, its message, and a traceback that begins with the user's code."""
+"""The failure recorded for an exception: code, message, and a traceback that starts in the user's code."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PLAIN = Redactor()
 
 
 def caught(function: object) -> BaseException:
-    with pytest.raises(BaseException) as found:
+    with pytest.raises(BaseException) as error:
         function()  # type: ignore[operator]
-    return found.value
+    return error.value
 
 
-async def test_the_frames_of_the_machinery_are_cut_off() -> None:
+async def test_traceback_omits_frames_of_worker() -> None:
     def handler() -> str:
         raise ValueError("mine")
 
@@ -41,13 +41,13 @@ async def test_the_frames_of_the_machinery_are_cut_off() -> None:
         assert internal not in trace
 
 
-def test_one_that_never_left_the_machinery_keeps_its_frames() -> None:
+def test_traceback_of_internal_error_keeps_its_frames() -> None:
     error = caught(lambda: Stop(timeout="x"))  # type: ignore[arg-type]
     error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next and error.__traceback__.tb_next.tb_next
     assert "shutdown.py" in traceback_of(error, PLAIN)
 
 
-def test_chains_are_kept_and_bounded() -> None:
+def test_exception_chains_are_recorded_up_to_a_limit() -> None:
     def chain(left: int) -> None:
         try:
             if left:
@@ -63,7 +63,7 @@ def test_chains_are_kept_and_bounded() -> None:
     assert "level 40" in long
 
 
-def test_depth_is_bounded() -> None:
+def test_traceback_depth_is_limited() -> None:
     def down(left: int) -> None:
         if left:
             down(left - 1)
@@ -74,7 +74,7 @@ def test_depth_is_bounded() -> None:
     assert "raise ValueError" in traceback_of(error, PLAIN)
 
 
-def test_groups_are_kept() -> None:
+def test_exception_groups_are_recorded() -> None:
     def group() -> None:
         raise ExceptionGroup("several", [ValueError("a"), TypeError("b")])
 
@@ -88,20 +88,20 @@ class Unprintable(Exception):
         raise RuntimeError("no")
 
 
-def test_what_cannot_be_printed_is_still_a_failure() -> None:
-    found = failure(Unprintable(), PLAIN)
-    assert found.code.endswith("Unprintable")
-    assert found.message == found.code
-    assert "Unprintable" in str(found.traceback)
+def test_exception_that_cannot_be_printed_is_recorded_by_its_code() -> None:
+    recorded = failure(Unprintable(), PLAIN)
+    assert recorded.code.endswith("Unprintable")
+    assert recorded.message == recorded.code
+    assert "Unprintable" in str(recorded.traceback)
 
 
-def test_everything_is_redacted() -> None:
+def test_message_and_traceback_are_redacted() -> None:
     def fails() -> None:
         try:
             raise KeyError("token=first-secret")
         except KeyError:
             raise ValueError("second-secret failed") from None
 
-    found = failure(caught(fails), Redactor(values=["second-secret"]))
-    assert "secret" not in f"{found.message}{found.traceback}".replace("first-secret", "")
-    assert found.message == "[redacted] failed"
+    recorded = failure(caught(fails), Redactor(values=["second-secret"]))
+    assert "secret" not in f"{recorded.message}{recorded.traceback}".replace("first-secret", "")
+    assert recorded.message == "[redacted] failed"

@@ -1,4 +1,4 @@
-"""Which failures are one and the same: what differs from one to the next is left out, where it was raised is not."""
+"""Fingerprints group failures: variable parts of the message are left out, the raising function is not."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ SHAPES = {
 
 
 @pytest.mark.parametrize(("message", "expected"), SHAPES.items(), ids=[text[:20] for text in SHAPES])
-def test_the_shape_of_a_message(message: str, expected: str) -> None:
+def test_shape_replaces_variable_parts_of_message(message: str, expected: str) -> None:
     assert shape(message) == expected
-    assert shape(expected) == expected, "a shape has none but itself"
+    assert shape(expected) == expected, "a shape is its own shape"
 
 
-def test_what_tells_two_failures_apart() -> None:
+def test_fingerprint_depends_on_kind_code_shape_and_frame() -> None:
     one = fingerprint("pay", "Refused", "order 1", "shop:charge")
     assert one == fingerprint("pay", "Refused", "order 2", "shop:charge")
     others = [("repay", "Refused", "order 1", "shop:charge"), ("pay", "Broken", "order 1", "shop:charge")]
@@ -57,11 +57,11 @@ def test_what_tells_two_failures_apart() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(alphabet="aF0_'\"/ -:.\\<n>é", max_size=60))
-def test_any_message_has_a_shape(message: str) -> None:
+def test_shape_accepts_any_message(message: str) -> None:
     assert len(shape(message)) <= KEPT
 
 
-def test_the_time_does_not_explode() -> None:
+def test_shape_takes_linear_time_on_hostile_text() -> None:
     began = time.process_time()
     for unit in ("a", "a-", "'a", "/", "a:", "0-", "<n>.", "A_", "http"):
         shape(unit * 4000)
@@ -91,12 +91,12 @@ def _inside() -> None:
         (_inside, f"{__name__}:_refuse"),
     ],
 )
-def test_the_place_is_the_last_of_the_users_own(function: Callable[[], None], frame: str) -> None:
-    """Not the library that raised it for them, and not the line, which every edit moves."""
+def test_frame_is_last_frame_of_users_code(function: Callable[[], None], frame: str) -> None:
+    """Not the library that raised the error, and not the line number, which every edit changes."""
     with pytest.raises(ValueError) as raised:
         function()
     assert failure(raised.value, Redactor()).frame == frame
 
 
-def test_an_error_that_was_never_raised_has_no_place() -> None:
+def test_error_that_was_never_raised_has_no_frame() -> None:
     assert failure(ValueError("x"), Redactor()).frame is None

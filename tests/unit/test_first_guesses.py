@@ -1,4 +1,4 @@
-"""What people try first: accepted where it means one thing, otherwise the error names what is right."""
+"""Common first guesses are accepted if they are unambiguous; otherwise the error names the right spelling."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from holdfast.features.schedules.recurrence import Timing
     ("text", "length"),
     [("5 minutes", 300), ("1 hour, 30 minutes", 5400), ("1h30m", 5400), ("2 Days", 172_800), ("1.5 hours", 5400)],
 )
-def test_durations_in_words(text: str, length: float) -> None:
+def test_durations_are_read_in_words(text: str, length: float) -> None:
     assert seconds(text) == length
     for wrong in ("5 minuten", "minutes", "5 m m", "five minutes", "-5 minutes"):
         with pytest.raises(InvalidSetting, match="5 minutes"):
@@ -33,7 +33,7 @@ def test_durations_in_words(text: str, length: float) -> None:
 
 
 @pytest.mark.req("CX-9", "DP-22", "HF-5")
-def test_unknown_options_name_the_ones_there_are() -> None:
+def test_unknown_option_error_suggests_valid_option() -> None:
     app = App("sqlite:///:memory:")
 
     @app.job()
@@ -58,7 +58,7 @@ def test_unknown_options_name_the_ones_there_are() -> None:
 
 
 @pytest.mark.req("CX-9", "DP-22")
-def test_policies_name_their_settings() -> None:
+def test_policy_error_suggests_valid_setting() -> None:
     with pytest.raises(InvalidSetting, match="use max_attempts, which counts the first attempt"):
         Retry(max_retries=3)  # type: ignore[call-arg]
     with pytest.raises(InvalidSetting, match="use base"):
@@ -361,7 +361,7 @@ def test_urls_of_other_libraries(url: Any, fix: str) -> None:
 
 
 @pytest.mark.req("CX-2")
-def test_ids_by_their_first_characters() -> None:
+def test_id_prefix_becomes_range_of_ids() -> None:
     assert id_range("01a1de74-eb") == (
         "01a1de74-eb00-0000-0000-000000000000",
         "01a1de74-ebff-ffff-ffff-ffffffffffff",

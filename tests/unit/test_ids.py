@@ -26,7 +26,7 @@ def maker_at(*times: int) -> IdMaker:
     return IdMaker(lambda: next(clock), os.urandom)
 
 
-def test_layout_is_the_one_of_the_rfc() -> None:
+def test_uuid7_layout_matches_rfc_9562() -> None:
     # The example of RFC 9562, appendix A.6.
     made = uuid7(0x017F22E279B0, bytes.fromhex("0cc318c4dc0c0c07398f"))
     assert str(made) == "017f22e2-79b0-7cc3-98c4-dc0c0c07398f"
@@ -40,7 +40,7 @@ def test_every_uuid7_has_its_version_variant_and_time(ms: int, random: bytes) ->
 
 
 @pytest.mark.parametrize(("ms", "random"), [(-1, bytes(10)), (2**48, bytes(10)), (0, bytes(9)), (0, bytes(16))])
-def test_uuid7_refuses_what_does_not_fit(ms: int, random: bytes) -> None:
+def test_uuid7_rejects_values_out_of_range(ms: int, random: bytes) -> None:
     with pytest.raises(InvalidInput) as caught:
         uuid7(ms, random)
     assert caught.value.code == "invalid_id"
@@ -58,17 +58,17 @@ def test_ids_ascend_whatever_the_clock_does(steps: list[int], batch: int) -> Non
         assert NOW <= created_ms(text) <= max(times)
 
 
-def test_a_later_millisecond_shows_and_an_earlier_one_does_not() -> None:
+def test_id_time_follows_clock_forward_but_not_backward() -> None:
     maker = maker_at(NOW, NOW + 7, NOW - 1_000)
     assert [created_ms(maker()) for _ in range(3)] == [NOW, NOW + 7, NOW + 7]
 
 
-def test_a_clock_before_1970_counts_from_zero() -> None:
+def test_clock_before_1970_counts_from_zero() -> None:
     maker = maker_at(-5)
     assert [created_ms(maker()), created_ms(maker())] == [0, 0]
 
 
-def test_a_clock_in_the_wrong_unit_is_refused() -> None:
+def test_clock_in_wrong_unit_is_rejected() -> None:
     maker = maker_at(NOW * 1_000)
     for make in (maker, lambda: maker.many(2)):
         with pytest.raises(InvalidInput) as caught:
@@ -76,7 +76,7 @@ def test_a_clock_in_the_wrong_unit_is_refused() -> None:
         assert caught.value.code == "invalid_id"
 
 
-def test_a_batch_ascends_over_the_seams_of_the_counter() -> None:
+def test_batch_ascends_across_counter_carries() -> None:
     # Entropy of ones starts the counter just below a carry into its upper twelve bits.
     maker = IdMaker(lambda: NOW, lambda size: b"\xff" * size)
     made = [*maker.many(2), *maker.many(3 * 2**14), maker()]
@@ -85,7 +85,7 @@ def test_a_batch_ascends_over_the_seams_of_the_counter() -> None:
     assert all(parse_id(text) == text for text in made)
 
 
-def test_a_full_counter_carries_into_the_millisecond() -> None:
+def test_full_counter_carries_into_millisecond() -> None:
     maker = maker_at(NOW)
     maker._counter = itertools.count(2**26 - 2)
     made = [maker(), *maker.many(3), maker()]
@@ -93,7 +93,7 @@ def test_a_full_counter_carries_into_the_millisecond() -> None:
     assert made == sorted(set(made))
 
 
-def test_a_batch_of_nothing_is_empty() -> None:
+def test_empty_batch_has_no_ids() -> None:
     assert maker_at(NOW).many(0) == []
 
 
@@ -102,7 +102,7 @@ def test_single_ids_and_batches_have_the_same_layout() -> None:
     assert [one() for _ in range(5)] == many.many(5)
 
 
-def test_ids_of_many_threads_are_distinct_and_each_thread_sees_its_own_ascend() -> None:
+def test_ids_are_distinct_across_threads_and_ascend_within_each() -> None:
     ticking = itertools.count(NOW * 8)
     maker = IdMaker(lambda: next(ticking) // 8, os.urandom)
     start = threading.Barrier(8)
@@ -125,7 +125,7 @@ def test_ids_of_many_threads_are_distinct_and_each_thread_sees_its_own_ascend() 
     assert maker() > max(everything)
 
 
-def test_an_id_made_after_another_sorts_after_it_also_across_threads() -> None:
+def test_later_id_sorts_after_earlier_id_of_another_thread() -> None:
     maker, made = maker_at(NOW), []
     for _ in range(50):
         thread = threading.Thread(target=lambda: made.append(maker()))
@@ -135,18 +135,18 @@ def test_an_id_made_after_another_sorts_after_it_also_across_threads() -> None:
     assert made == sorted(set(made))
 
 
-def test_makers_in_the_same_state_as_after_a_fork_make_different_ids() -> None:
+def test_makers_in_same_state_after_a_fork_make_different_ids() -> None:
     def entropy(size: int) -> bytes:
         return bytes(size) if size == 3 else os.urandom(size)
 
     parent, child = (IdMaker(lambda: NOW, entropy) for _ in range(2))
     made = [parent(), child(), *parent.many(100), *child.many(100)]
     assert len(set(made)) == len(made)
-    assert parent()[:23] == child()[:23]  # up to the noise they are the same
+    assert parent()[:23] == child()[:23]  # identical up to the random part
 
 
 @given(st.uuids())
-def test_every_way_to_write_an_id_is_read(value: uuid.UUID) -> None:
+def test_parse_id_accepts_every_common_spelling(value: uuid.UUID) -> None:
     text = str(value)
     for form in (value, text, text.upper(), value.hex, value.hex.upper()):
         assert parse_id(form) == text
@@ -170,14 +170,14 @@ def test_every_way_to_write_an_id_is_read(value: uuid.UUID) -> None:
         b"017f22e2-79b0-7cc3-98c4-dc0c0c07398f",
     ],
 )
-def test_anything_else_is_refused_shortly(text: object) -> None:
+def test_parse_id_rejects_malformed_ids_with_short_message(text: object) -> None:
     with pytest.raises(InvalidInput) as caught:
         parse_id(text)
     assert caught.value.code == "invalid_id"
     assert len(str(caught.value).encode()) < 400
 
 
-def test_an_id_without_a_time_has_no_time() -> None:
+def test_created_ms_rejects_ids_without_time() -> None:
     with pytest.raises(InvalidInput) as caught:
         created_ms("9f4e1d0c-79b0-4cc3-98c4-dc0c0c07398f")
     assert caught.value.code == "invalid_id"

@@ -1,4 +1,4 @@
-"""Equal work has an equal key, other work another; a name is something people can read and type."""
+"""Idempotency keys are equal for equal work and differ otherwise; names are readable and typeable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.errors import InvalidPayload, InvalidSetting
 
 pytestmark = pytest.mark.req("HK-2")
 
-# Few letters and many colons, so that the seams of a key are tried.
+# Few letters and many colons, to test the separators of a key.
 names = st.text(st.sampled_from("ab: "), min_size=1, max_size=5) | st.sampled_from(["global", "{}", "1", '"'])
 tenants = st.none() | names
 odd: list[JsonValue] = [0.0, 1.0, "", "a", "::", ":a::1", "global"]
@@ -48,14 +48,14 @@ def shuffled(value: Any, rng: random.Random) -> Any:
     return [shuffled(item, rng) for item in value] if isinstance(value, list) else value
 
 
-def test_the_format() -> None:
+def test_content_key_format() -> None:
     assert content_key("mail.send", None, {"b": 1, "a": [True]}) == 'mail.send::global::{"a":[true],"b":1}'
     assert content_key("mail:send", ":acme", "é") == 'mail:send:::acme::"é"'
     assert content_key(Queue.MAIL, Queue.MAIL, 1) == "mail::mail::1"
 
 
 @given(names, tenants, payloads, st.randoms(use_true_random=False))
-def test_the_order_of_keys_does_not_matter(
+def test_content_key_ignores_order_of_payload_keys(
     kind: str, tenant: str | None, payload: JsonValue, rng: random.Random
 ) -> None:
     assert key_or_none(kind, tenant, payload) == key_or_none(kind, tenant, shuffled(payload, rng))
@@ -68,7 +68,7 @@ def test_the_order_of_keys_does_not_matter(
 @example(("a", None, 1), ("a", "global", 1))
 @example(("a", "b", "::c"), ("a", "b::", "c"))
 @example(("a", "b", 1), ("a", "b", True))
-def test_different_work_never_has_the_same_key(
+def test_different_work_has_different_keys(
     one: tuple[str, str | None, JsonValue], two: tuple[str, str | None, JsonValue]
 ) -> None:
     assume((one[0], one[1], canonical(one[2])) != (two[0], two[1], canonical(two[2])))
@@ -78,7 +78,7 @@ def test_different_work_never_has_the_same_key(
 
 @pytest.mark.slow
 @given(names, tenants, payloads)
-def test_a_key_can_be_taken_apart(kind: str, tenant: str | None, payload: JsonValue) -> None:
+def test_content_key_can_be_split_into_its_parts(kind: str, tenant: str | None, payload: JsonValue) -> None:
     key = key_or_none(kind, tenant, payload)
     assume(key is not None)
     assert key is not None
@@ -87,7 +87,7 @@ def test_a_key_can_be_taken_apart(kind: str, tenant: str | None, payload: JsonVa
     assert decode(rest) == payload
 
 
-def test_what_would_blur_the_seams_is_refused() -> None:
+def test_ambiguous_kind_or_tenant_is_rejected() -> None:
     for kind, tenant in [
         ("a::b", None),
         ("a:", None),
@@ -101,13 +101,13 @@ def test_what_would_blur_the_seams_is_refused() -> None:
         assert caught.value.code == "invalid_name"
 
 
-def test_the_hash_is_the_one_of_the_key() -> None:
+def test_content_hash_is_sha256_of_content_key() -> None:
     payload: JsonValue = {"b": "ü", "a": 1}
     expected = hashlib.sha256(content_key("k", "t", payload).encode()).hexdigest()
     assert content_hash("k", "t", {"a": 1, "b": "ü"}) == expected
 
 
-def test_what_is_not_json_has_no_key() -> None:
+def test_payload_that_is_not_json_has_no_key() -> None:
     with pytest.raises(InvalidPayload):
         content_key("k", None, {"a": float("nan")})
     with pytest.raises(InvalidPayload) as caught:
@@ -116,11 +116,11 @@ def test_what_is_not_json_has_no_key() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "mail.send", "a b", "größe", "邮件", "a:b", "**", "x" * 100, "می\u200cخواهم"])
-def test_a_good_name_is_returned(name: str) -> None:
+def test_valid_name_is_returned(name: str) -> None:
     assert check_name(name, "queue") == name
 
 
-def test_an_enum_member_is_its_text() -> None:
+def test_enum_member_becomes_its_text() -> None:
     name = check_name(Queue.MAIL, "queue")
     assert type(name) is str
     assert name == "mail"
@@ -145,21 +145,21 @@ def test_an_enum_member_is_its_text() -> None:
         *(None, 7, b"a", ["a"]),
     ],
 )
-def test_a_bad_name_is_refused(name: object) -> None:
+def test_invalid_name_is_rejected(name: object) -> None:
     with pytest.raises(InvalidSetting) as caught:
         check_name(name, "queue")
     assert caught.value.code == "invalid_name"
     assert caught.value.message.startswith("the queue ")
 
 
-def test_the_limit_of_a_name_can_be_set() -> None:
+def test_name_length_limit_can_be_set() -> None:
     assert check_name("abc", "tag", limit=3) == "abc"
     with pytest.raises(InvalidSetting):
         check_name("abcd", "tag", limit=3)
 
 
 @given(st.text(st.characters(), max_size=120))
-def test_a_name_that_passes_can_be_stored_and_printed_on_one_line(text: str) -> None:
+def test_accepted_name_can_be_stored_and_printed_on_one_line(text: str) -> None:
     try:
         name = check_name(text, "tag")
     except InvalidSetting:

@@ -1,4 +1,4 @@
-"""Operations written once: both forms run the same program, and errors reach it at its ``yield``."""
+"""Operations are written once: the sync and async form run the same program, and errors are raised at its ``yield``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.req("DP-22")
 
 
 class Sums(Namespace):
-    """What a program yields is a number. Carried out, it is doubled; a negative one is refused."""
+    """Programs yield numbers. Performing one doubles it; a negative number is an error."""
 
     def __init__(self) -> None:
         self.forms: list[str] = []
@@ -78,7 +78,7 @@ def test_an_error_is_raised_at_the_yield() -> None:
         asyncio.run(sums.aadd(-1))
 
 
-def test_a_stream_emits_as_it_goes() -> None:
+def test_stream_emits_items_one_by_one() -> None:
     sums = Sums()
     numbers = sums.count(3)
     assert next(numbers) == 0
@@ -99,6 +99,6 @@ def test_help_shows_the_signature_and_the_docstring() -> None:
     assert inspect.iscoroutinefunction(sums.aadd)
 
 
-def test_a_wrong_argument_is_an_error_of_the_caller() -> None:
+def test_unknown_argument_raises_type_error() -> None:
     with pytest.raises(TypeError, match="quue"):
         Sums().add(1, quue=2)  # type: ignore[call-arg]

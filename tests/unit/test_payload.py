@@ -1,4 +1,4 @@
-"""What JSON takes comes back; what it does not take is refused by name, at its path, without cost."""
+"""JSON payloads round-trip; anything else is rejected with a code and a path, at bounded cost."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def exact(value: object) -> str:
 @example({"\\u0000": "\\\\u0000 \x01 \x7f \u2028"})
 @example(-0.0)
 @example([10**999, -(10**999), 1.7976931348623157e308, 5e-324])
-def test_what_goes_in_comes_back(value: JsonValue) -> None:
+def test_payload_round_trips(value: JsonValue) -> None:
     for write in (encode, canonical):
         text = write(value)
         assert exact(decode(text)) == exact(decode(text.encode())) == exact(value)
@@ -96,7 +96,7 @@ def test_what_goes_in_comes_back(value: JsonValue) -> None:
 
 @pytest.mark.slow
 @given(values)
-def test_the_limit_is_exact_and_in_bytes(value: JsonValue) -> None:
+def test_size_limit_is_exact_and_in_bytes(value: JsonValue) -> None:
     size = len(encode(value).encode())
     assert encode(value, limit=size) == encode(value)
     with refused("payload_too_large"):
@@ -111,7 +111,7 @@ def test_text_is_compact_and_not_escaped(value: JsonValue) -> None:
 
 @pytest.mark.slow
 @given(values)
-def test_whatever_is_read_can_be_written(value: JsonValue) -> None:
+def test_decoded_text_can_be_encoded(value: JsonValue) -> None:
     assert exact(decode(encode(decode(json.dumps(value, indent=3))))) == exact(value)
 
 
@@ -129,7 +129,7 @@ def test_canonical_text_does_not_depend_on_the_order_of_keys(value: JsonValue, r
     assert canonical(shuffled(value, rng)) == canonical(value)
 
 
-def test_canonical_text_is_sorted_and_keeps_numbers_apart() -> None:
+def test_canonical_text_is_sorted_and_distinguishes_number_types() -> None:
     assert canonical({"b": [1, 1.0, True], "a": {"é": 1, "z": None}}) == '{"a":{"z":null,"é":1},"b":[1,1.0,true]}'
 
 
@@ -143,7 +143,7 @@ def test_canonical_text_is_sorted_and_keeps_numbers_apart() -> None:
         ([True, None, "é", 0.1], '[true,null,"é",0.1]'),
     ],
 )
-def test_subclasses_are_taken_for_what_they_are(value: object, text: str) -> None:
+def test_subclasses_are_encoded_as_their_base_type(value: object, text: str) -> None:
     assert encode(value) == text
 
 
@@ -180,14 +180,14 @@ def test_subclasses_are_taken_for_what_they_are(value: object, text: str) -> Non
         ({"b": 1, 2.5: 1}, "payload_bad_key", "a key is float"),
     ],
 )
-def test_a_refusal_has_its_code_and_names_the_place(value: object, code: str, where: str) -> None:
+def test_rejection_has_code_and_path(value: object, code: str, where: str) -> None:
     for write in (encode, canonical):
         with refused(code) as caught:
             write(value)
         assert where in str(caught.value)
 
 
-def test_a_refusal_names_what_was_refused_but_not_its_value() -> None:
+def test_rejection_names_field_but_not_value() -> None:
     with refused("payload_bad_text") as caught:
         encode({"password": "hunter2\x00"}, what="result")
     assert str(caught.value).startswith("result $.password: ")
@@ -214,27 +214,27 @@ def test_a_refusal_names_what_was_refused_but_not_its_value() -> None:
     ],
     ids=lambda _: "",
 )
-def test_what_would_cost_much_is_refused_before_it_does(value: object, code: str) -> None:
+def test_expensive_payload_is_rejected_early(value: object, code: str) -> None:
     with refused(code):
         encode(value)
 
 
-def test_the_allowed_depth_is_allowed() -> None:
+def test_maximum_depth_is_accepted() -> None:
     for value in (nested(MAX_DEPTH), OrderedDict(a=nested(MAX_DEPTH - 1))):
         assert decode(encode(value)) == value
 
 
-def test_many_odd_keys_are_not_looked_at_again_and_again() -> None:
+def test_many_string_subclass_keys_take_linear_time() -> None:
     class Key(str):
         __slots__ = ()
 
     began = time.process_time()
     encode({Key(n): n for n in range(40_000)})
-    assert time.process_time() - began < 10.0  # each beside all others would take minutes
+    assert time.process_time() - began < 10.0  # comparing all pairs would take minutes
 
 
 @given(hostile_text)
-def test_text_is_written_exactly_if_it_can_be_stored(text: str) -> None:
+def test_text_round_trips_if_it_can_be_stored(text: str) -> None:
     bad = "\x00" in text or any("\ud800" <= letter <= "\udfff" for letter in text)
     for value in (text, [text], {text: 1}, {"a": [text]}):
         if bad:
@@ -272,12 +272,12 @@ def test_text_is_written_exactly_if_it_can_be_stored(text: str) -> None:
         ("[" * 101 + "]" * 101, "payload_too_deep"),
     ],
 )
-def test_text_that_cannot_be_held_is_refused(text: str | bytes, code: str) -> None:
+def test_json_text_that_cannot_be_stored_is_rejected(text: str | bytes, code: str) -> None:
     with refused(code):
         decode(text)
 
 
-def test_an_interpreter_that_converts_fewer_digits_refuses_them_by_name() -> None:
+def test_lower_digit_limit_of_interpreter_rejects_long_numbers() -> None:
     allowed = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(640)
     try:
@@ -289,7 +289,7 @@ def test_an_interpreter_that_converts_fewer_digits_refuses_them_by_name() -> Non
         sys.set_int_max_str_digits(allowed)
 
 
-def test_text_at_the_bounds_is_read() -> None:
+def test_json_text_at_limits_is_accepted() -> None:
     assert decode("[" * 100 + "]" * 100) == nested(100)
     assert decode("-" + "9" * 1_000) == -(10**1_000 - 1)
     assert decode(r'"\\u0000 \ud83d\ude00"') == "\\u0000 😀"
@@ -298,7 +298,7 @@ def test_text_at_the_bounds_is_read() -> None:
 
 
 @given(st.text(st.characters()) | hostile_text, st.integers(-5, 80))
-def test_safe_text_is_storable_short_and_true(text: str, limit: int) -> None:
+def test_safe_text_is_storable_within_limit_and_unchanged_otherwise(text: str, limit: int) -> None:
     safe = safe_text(text, limit)
     assert decode(encode(safe)) == safe
     assert len(safe) <= max(limit, 0)
@@ -308,13 +308,13 @@ def test_safe_text_is_storable_short_and_true(text: str, limit: int) -> None:
 
 
 @pytest.mark.parametrize("size", [41, 99, 100, 101, 999, 1_000, 10_000_000])
-def test_safe_text_counts_what_it_cuts(size: int) -> None:
+def test_safe_text_states_number_of_cut_characters(size: int) -> None:
     safe = safe_text("x" * size, 40)
     kept = safe.count("x")
     assert safe == "x" * kept + f"… [{size - kept} characters cut]"
     assert 39 <= len(safe) <= 40
 
 
-def test_safe_text_without_room_for_the_note_just_cuts() -> None:
+def test_safe_text_omits_note_if_it_does_not_fit() -> None:
     assert safe_text("abcdefgh\x00", 3) == "abc"
     assert safe_text("\x00\ud800", 10) == "\ufffd\ufffd"

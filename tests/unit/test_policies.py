@@ -1,4 +1,4 @@
-"""The delays are the promised ones, stay within their bounds for any input, and survive JSON."""
+"""Retry delays match the documentation, stay within bounds for any input, and round-trip through JSON."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ def table(backoff: Backoff, retries: int) -> list[float]:
     return [backoff.ceiling(retry) for retry in range(1, retries + 1)]
 
 
-def test_the_default_is_the_promised_one() -> None:
+def test_default_backoff_matches_documentation() -> None:
     assert Backoff() == EXPONENTIAL == Backoff(base=1, factor=2, cap=300, jitter=True)
     assert table(EXPONENTIAL, 12) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
 
 
 @pytest.mark.req("HK-3")
-def test_the_gentle_one_waits_a_second_twice() -> None:
+def test_gentle_backoff_waits_one_second_twice() -> None:
     assert table(GENTLE, 10) == [1, 1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-def test_the_others() -> None:
+def test_hourly_cap_and_fixed_backoff_delays() -> None:
     assert table(HOURLY_CAP, 14) == [2**n for n in range(12)] + [3_600, 3_600]
     assert table(fixed(2.5), 100) == [2.5] * 100
     assert fixed(7).delay(3, 0.1) == 7
 
 
-def test_without_jitter_the_delay_is_the_ceiling_and_with_it_a_share() -> None:
+def test_jitter_takes_a_share_of_the_ceiling() -> None:
     assert GENTLE.delay(5, 0.25) == 8
     assert EXPONENTIAL.delay(5, 0.25) == 4
     assert EXPONENTIAL.delay(5, 0.0) == 0
@@ -77,8 +77,8 @@ def test_delays_are_finite_bounded_and_never_shrink(backoff: Backoff, retry: int
 
 
 @given(backoffs, st.integers(1, 100))
-def test_the_power_is_finite_for_every_retry_the_database_allows(backoff: Backoff, retry: int) -> None:
-    # So the SQL twin needs no guard against overflow, and both are the rule itself.
+def test_power_is_finite_for_every_retry_the_database_allows(backoff: Backoff, retry: int) -> None:
+    # So the SQL version needs no guard against overflow, and both compute the same formula.
     power = backoff.base * backoff.factor ** max(0, retry - 1 - backoff.head)
     assert math.isfinite(power)
     assert backoff.ceiling(retry) == min(backoff.cap, power)
@@ -91,19 +91,19 @@ def test_small_whole_numbers_are_exact(base: int, factor: int, cap: int, head: i
 
 
 @given(backoffs)
-def test_a_backoff_survives_json(backoff: Backoff) -> None:
+def test_backoff_round_trips_through_json(backoff: Backoff) -> None:
     written = decode(encode(backoff.to_json()))
     assert Backoff.from_json(written) == backoff
     assert json.dumps(Backoff.from_json(written).to_json()) == json.dumps(backoff.to_json())
 
 
-def test_reading_fills_in_defaults_and_passes_over_what_a_newer_release_wrote() -> None:
+def test_backoff_from_json_fills_defaults_and_ignores_unknown_fields() -> None:
     assert Backoff.from_json({}) == EXPONENTIAL
     assert Backoff.from_json({"cap": 60, "jitter": False, "head": 1, "shape": "new"}) == GENTLE
 
 
 @pytest.mark.parametrize("wrong", [None, [], "gentle", 5])
-def test_what_is_no_object_is_no_backoff(wrong: object) -> None:
+def test_backoff_from_json_rejects_non_objects(wrong: object) -> None:
     with pytest.raises(InvalidSetting) as caught:
         Backoff.from_json(wrong)
     assert caught.value.code == "invalid_backoff"
@@ -119,7 +119,7 @@ def test_what_is_no_object_is_no_backoff(wrong: object) -> None:
         *(("head", value) for value in (-1, 101, 1.0, True, "1")),
     ],
 )
-def test_a_bad_backoff_is_refused(field: str, value: object) -> None:
+def test_invalid_backoff_field_is_rejected(field: str, value: object) -> None:
     with pytest.raises(InvalidSetting) as caught:
         Backoff.from_json({field: value})
     assert caught.value.code == "invalid_backoff"
@@ -143,7 +143,7 @@ def test_presets_are_found_by_name() -> None:
 
 
 @pytest.mark.req("JF-5")
-def test_the_default_policy_begins_a_job_ten_times_over_hours() -> None:
+def test_default_policy_allows_ten_attempts_over_hours() -> None:
     policy = Retry()
     assert (policy.max_attempts, policy.max_crashes) == (10, 3)
     assert policy.span == sum((1, 4, 16, 64, 256, 1024, 4096, 7200, 7200))
@@ -152,7 +152,7 @@ def test_the_default_policy_begins_a_job_ten_times_over_hours() -> None:
 
 
 @pytest.mark.parametrize("attempts", [1, 101])
-def test_the_bounds_of_a_policy(attempts: int) -> None:
+def test_max_attempts_accepts_its_bounds(attempts: int) -> None:
     assert Retry(max_attempts=attempts).max_attempts == attempts
 
 
@@ -164,14 +164,14 @@ def test_the_bounds_of_a_policy(attempts: int) -> None:
         *(("backoff", value) for value in (None, 2.5, 5)),
     ],
 )
-def test_a_bad_policy_is_refused(field: str, value: Any) -> None:
+def test_invalid_policy_field_is_rejected(field: str, value: Any) -> None:
     with pytest.raises(InvalidSetting) as caught:
         Retry(**{field: value})
     assert caught.value.code == "invalid_retry"
 
 
 @pytest.mark.req("HK-3")
-def test_a_preset_by_its_name() -> None:
+def test_policy_accepts_preset_by_name() -> None:
     for name, backoff in PRESETS.items():
         assert Retry(backoff=name) == Retry(backoff=backoff) == as_policy(name)
         assert Retry(backoff=name).backoff is backoff
@@ -185,7 +185,7 @@ def test_a_preset_by_its_name() -> None:
 
 @pytest.mark.req("HK-3")
 @given(st.sampled_from(State), st.integers(0, 20), st.integers(0, 20))
-def test_can_retry_counts_for_every_state_but_two(state: State, attempts: int, most: int) -> None:
+def test_can_retry_compares_attempts_except_for_running_and_succeeded(state: State, attempts: int, most: int) -> None:
     if state in (State.SUCCEEDED, State.IN_PROGRESS):
         assert not can_retry(state, attempts, most)
     else:

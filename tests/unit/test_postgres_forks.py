@@ -1,4 +1,4 @@
-"""A store that was used before the program forked, as under a pre-forking server: parent and child both go on."""
+"""A PostgreSQL store that was used before a fork works in both parent and child."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from holdfast.features.postgres import PostgresStore
-from tests.support.forks import in_a_fork
+from tests.support.concurrency import in_a_fork
 from tests.support.stores import put_one
 
 pytestmark = pytest.mark.req("CX-15")
@@ -25,7 +25,7 @@ def count(store: PostgresStore) -> int:
     return sum(store.run(store.jobs.counts("default")).values())
 
 
-def test_a_forked_child_uses_connections_of_its_own(store: PostgresStore) -> None:
+def test_forked_child_opens_its_own_connections(store: PostgresStore) -> None:
     put_one(store)  # the parent's pool has a connection now
 
     def child() -> int:
@@ -39,27 +39,27 @@ def test_a_forked_child_uses_connections_of_its_own(store: PostgresStore) -> Non
     assert count(store) == 3
 
 
-def test_a_child_that_only_closes_does_no_harm(store: PostgresStore) -> None:
+def test_child_that_closes_store_does_not_affect_parent(store: PostgresStore) -> None:
     put_one(store)
     assert in_a_fork(store.close) is None
     assert count(store) == 1
 
 
-def test_the_other_colour_too(store: PostgresStore) -> None:
-    async def look() -> int:
+def test_async_store_works_after_fork(store: PostgresStore) -> None:
+    async def count_jobs() -> int:
         counts = await asyncio.wait_for(store.arun(store.jobs.counts("default")), timeout=10)
         return sum(counts.values())
 
     async def parent() -> list[int]:
-        before = await look()
+        before = await count_jobs()
         put_one(store)
 
         def child() -> int:
-            return asyncio.Runner().run(look())
+            return asyncio.Runner().run(count_jobs())
 
-        # The loop of the parent is not the child's either: the child runs in a thread without one.
+        # The child must not use the parent's loop: it is forked in a thread without one.
         seen = await asyncio.to_thread(in_a_fork, child)
-        return [before, seen, await look()]
+        return [before, seen, await count_jobs()]
 
     try:
         assert asyncio.run(parent()) == [0, 1, 1]

@@ -1,4 +1,4 @@
-"""Secrets are taken out of text: by their name, by their shape, by their value; and no text makes that slow."""
+"""Secrets are removed from text by name, by format and by value, in bounded time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.engine.payload import JsonValue
 from holdfast.engine.redaction import HIDDEN, LEAST, Redactor, one_line
 from holdfast.errors import InvalidSetting
-from tests.support.characters import CHARACTERS
+from tests.support.strategies import CHARACTERS
 
 pytestmark = pytest.mark.req("DP-22")
 
@@ -47,7 +47,7 @@ NAMED = [
 
 
 @pytest.mark.parametrize("text", NAMED)
-def test_what_stands_under_a_secret_name_is_hidden(text: str) -> None:
+def test_value_of_secret_name_is_redacted(text: str) -> None:
     hidden = Redactor()(text)
     assert "hunter2" not in hidden
     assert HIDDEN in hidden
@@ -68,7 +68,7 @@ SHAPED = {
 
 
 @pytest.mark.parametrize("name", SHAPED)
-def test_what_looks_like_a_secret_is_hidden(name: str) -> None:
+def test_text_that_looks_like_a_secret_is_redacted(name: str) -> None:
     text, secret = SHAPED[name]
     assert secret not in Redactor()(text)
 
@@ -85,19 +85,19 @@ def test_what_looks_like_a_secret_is_hidden(name: str) -> None:
         "the secretary said: hello",
     ],
 )
-def test_ordinary_text_stays(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     assert Redactor()(text) == text
 
 
 @pytest.mark.parametrize("text", ["{}", "x{}y", "'{}'", "a\n{}\tb"])
 @pytest.mark.parametrize("value", [SECRET, "with 'quotes' \"and\" \\", "naïve → ключ", "line\nbreak"])
-def test_a_known_value_is_hidden_however_it_is_written(text: str, value: str) -> None:
+def test_known_value_is_redacted_in_every_encoding(text: str, value: str) -> None:
     redact = Redactor(values=[value])
     for written in (value, repr(value)[1:-1], json.dumps(value)[1:-1], quote(value, safe="")):
         assert redact(text.format(written)) == text.format(HIDDEN)
 
 
-def test_values_can_be_told_later_and_for_one_occasion() -> None:
+def test_values_can_be_registered_later_or_for_one_call() -> None:
     redact = Redactor()
     once = redact.also([SECRET])
     assert (redact(SECRET), once(SECRET)) == (SECRET, HIDDEN)
@@ -108,12 +108,12 @@ def test_values_can_be_told_later_and_for_one_occasion() -> None:
     assert caught.value.code == "secret_too_short"
 
 
-def test_names_of_ones_own() -> None:
+def test_additional_secret_names_are_redacted() -> None:
     assert Redactor()("pesel=123") == "pesel=123"
     assert Redactor(names=["pesel"])("pesel=123") == f"pesel={HIDDEN}"
 
 
-def test_the_secrets_of_an_environment() -> None:
+def test_secrets_of_environment_are_found() -> None:
     variables = {
         "SMTP_PASSWORD": SECRET,
         "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI",
@@ -122,11 +122,11 @@ def test_the_secrets_of_an_environment() -> None:
         "HOME": "somewhere",
         "MAX_TOKENS": "100000",
     }
-    found = set(Redactor().in_environment(variables.items()))
-    assert found == {SECRET, "wJalrXUtnFEMI", "p%40ssw0rd", "p@ssw0rd"}
+    secrets = set(Redactor().in_environment(variables.items()))
+    assert secrets == {SECRET, "wJalrXUtnFEMI", "p%40ssw0rd", "p@ssw0rd"}
 
 
-def test_the_secrets_of_a_document() -> None:
+def test_secrets_of_payload_are_found() -> None:
     payload: JsonValue = {
         "user": "ada",
         "auth": {"password": SECRET, "tokens": ["one-token", {"x": "two-token"}]},
@@ -154,8 +154,8 @@ HOSTILE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_megabyte_of_anything_takes_no_time(name: str) -> None:
-    """Twice: cut to what is kept, as it always is, and in full, where anything worse than linear would take minutes."""
+def test_redaction_of_a_megabyte_takes_linear_time(name: str) -> None:
+    """With the usual limit, and in full, where anything worse than linear would take minutes."""
     text = HOSTILE[name] * (1_000_000 // len(HOSTILE[name]))
     redact = Redactor(values=[SECRET])
     began = time.process_time()
@@ -167,19 +167,19 @@ def test_a_megabyte_of_anything_takes_no_time(name: str) -> None:
 
 
 @given(st.text(CHARACTERS, max_size=300), st.integers(0, 400))
-def test_no_text_is_longer_than_asked_and_none_fails(text: str, limit: int) -> None:
+def test_redacted_text_never_exceeds_limit(text: str, limit: int) -> None:
     assert len(Redactor(values=[SECRET])(text, limit)) <= limit
     assert len(one_line(text, limit)) <= limit
 
 
-def test_what_was_cut_is_counted() -> None:
+def test_cut_characters_are_counted() -> None:
     kept, _, note = Redactor()("x" * 100_000, 100).partition("… [")
     assert note == f"{100_000 - len(kept)} characters cut]"
 
 
 @pytest.mark.parametrize("before", range(380, 402))
-def test_a_secret_at_the_cut_leaves_no_piece_behind(before: int) -> None:
-    """What is searched is four times what is kept, and here all of it is hidden but the end."""
+def test_secret_at_the_cut_is_fully_redacted(before: int) -> None:
+    """The search covers four times the limit; here all but its end is redacted."""
     text = f"{('Bearer ' + 'A1' * 400)[: before - 1]} {SECRET} {'x' * 1000}"
     kept = Redactor(values=[SECRET])(text, 100)
     assert kept.startswith("Bearer [redacted]")
@@ -187,7 +187,7 @@ def test_a_secret_at_the_cut_leaves_no_piece_behind(before: int) -> None:
 
 
 @given(st.text(CHARACTERS))
-def test_a_log_field_is_one_line_without_control_characters(text: str) -> None:
+def test_log_field_is_one_line_without_control_characters(text: str) -> None:
     line = one_line(text, 10_000)
     assert len(line.splitlines()) <= 1
-    assert not any(ord(each) < 32 or 127 <= ord(each) < 160 for each in line)
+    assert not any(ord(char) < 32 or 127 <= ord(char) < 160 for char in line)

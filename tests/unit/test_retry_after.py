@@ -1,4 +1,4 @@
-"""`holdfast.retry_after`: what a header of somebody else's asks for, whatever is in it."""
+"""`holdfast.retry_after` reads a Retry-After header of another service, whatever it contains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.engine.retry import asked_delay, http_date
 from holdfast.errors import InvalidSetting
-from tests.support.characters import CHARACTERS
+from tests.support.strategies import CHARACTERS
 
 pytestmark = pytest.mark.req("CX-9")
 
@@ -32,22 +32,22 @@ DAY = 86_400.0
         (30, 30.0),
         (0, 0.0),
         ("Sun, 15 Nov 2026 09:02:00 GMT", 120.0),
-        ("Sunday, 15-Nov-26 09:02:00 GMT", 120.0),  # as it was written before 1995
-        ("Sun Nov 15 09:02:00 2026", 120.0),  # as C writes it
+        ("Sunday, 15-Nov-26 09:02:00 GMT", 120.0),  # RFC 850
+        ("Sun Nov 15 09:02:00 2026", 120.0),  # asctime
         ("Sun, 15 Nov 2026 11:02:00 +0200", 120.0),
         (b"Sun, 15 Nov 2026 09:02:00 GMT", 120.0),
         ("Sun, 15 Nov 2026 08:00:00 GMT", 0.0),  # past
         ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
     ],
 )
-def test_what_it_may_hold(value: object, seconds: float) -> None:
+def test_seconds_and_dates_are_read(value: object, seconds: float) -> None:
     assert asked_delay(value, NOW, DAY) == seconds
 
 
 @pytest.mark.parametrize(
     "value", ["99999999999", "9" * 100, "1" + "0" * 60 + ".5", 10**12, "Fri, 31 Dec 9999 23:59:59 GMT"]
 )
-def test_what_is_too_long_is_cut(value: object) -> None:
+def test_long_delay_is_capped(value: object) -> None:
     assert asked_delay(value, NOW, DAY) == DAY
 
 
@@ -61,29 +61,29 @@ def test_what_is_too_long_is_cut(value: object) -> None:
         "Sun, 15 Nov 2026 09:00:00 GMT" * 10,
     ],
 )
-def test_what_makes_no_sense_says_nothing(value: object) -> None:
+def test_malformed_value_is_ignored(value: object) -> None:
     assert asked_delay(value, NOW, DAY) is None
 
 
 @given(st.text(CHARACTERS, max_size=120) | st.binary(max_size=120) | st.integers() | st.floats() | st.none())
-def test_nothing_gets_past_the_bounds(value: object) -> None:
-    found = asked_delay(value, NOW, DAY)
-    assert found is None or 0.0 <= found <= DAY
+def test_delay_is_within_bounds_for_any_value(value: object) -> None:
+    delay = asked_delay(value, NOW, DAY)
+    assert delay is None or 0.0 <= delay <= DAY
 
 
 @pytest.mark.slow
 @given(st.from_regex(r"[A-Za-z]{0,9},? ?[0-9]{1,4}[ -][A-Za-z]{3}[ -][0-9]{1,9} [0-9:]{1,12} ?[A-Z0-9+-]{0,9}"))
-def test_nor_anything_that_looks_like_a_date(value: str) -> None:
-    found = asked_delay(value, NOW, DAY)
-    assert found is None or 0.0 <= found <= DAY
+def test_delay_is_within_bounds_for_date_like_text(value: str) -> None:
+    delay = asked_delay(value, NOW, DAY)
+    assert delay is None or 0.0 <= delay <= DAY
 
 
-def test_from_the_clock_of_this_machine_or_of_the_service() -> None:
+def test_date_is_relative_to_local_clock_or_date_header() -> None:
     then = datetime.now(UTC) + timedelta(minutes=10)
-    asked = holdfast.retry_after(format_datetime(then, usegmt=True))
-    assert asked is not None
-    assert 590 < asked <= 600
-    # A service whose clock is an hour behind means ten minutes all the same.
+    delay = holdfast.retry_after(format_datetime(then, usegmt=True))
+    assert delay is not None
+    assert 590 < delay <= 600
+    # If the clock of the service is an hour behind, it still means ten minutes.
     behind = format_datetime(then - timedelta(hours=1), usegmt=True)
     own = format_datetime(then - timedelta(hours=1, minutes=10), usegmt=True)
     assert holdfast.retry_after(behind) == 0.0
@@ -91,7 +91,7 @@ def test_from_the_clock_of_this_machine_or_of_the_service() -> None:
     assert holdfast.retry_after(behind, date="nonsense") == 0.0
 
 
-def test_what_to_fall_back_on() -> None:
+def test_default_and_longest_apply() -> None:
     assert holdfast.retry_after(None) is None
     assert holdfast.retry_after("nonsense", default="30s") == 30.0
     assert holdfast.retry_after("5", default="30s") == 5.0
@@ -100,12 +100,12 @@ def test_what_to_fall_back_on() -> None:
         holdfast.retry_after("5", longest="soon")
 
 
-def test_as_a_handler_uses_it() -> None:
+def test_retry_later_accepts_result() -> None:
     assert holdfast.RetryLater(after=holdfast.retry_after("120")).after == 120.0
-    assert holdfast.RetryLater(after=holdfast.retry_after("nonsense")).after is None, "the job's own backoff"
+    assert holdfast.RetryLater(after=holdfast.retry_after("nonsense")).after is None, "the job's backoff applies"
 
 
-def test_dates() -> None:
+def test_http_date_is_parsed() -> None:
     assert http_date("Sun, 15 Nov 2026 09:00:00 GMT") == NOW
     assert http_date("Sun, 15 Nov 2026 09:00:00 -0000") == NOW
     assert http_date(5) is None

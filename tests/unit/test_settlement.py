@@ -1,4 +1,4 @@
-"""From how an attempt ended to what becomes of the job: pure, so every case is here (CX-9, SC-7)."""
+"""`decide` turns the outcome of an attempt into a settlement of its job."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CLAIM = Claim(
 
 
 @pytest.mark.req("CX-9")
-def test_the_delay_is_the_one_asked_for_else_that_of_the_rule_given_else_the_jobs_own() -> None:
+def test_delay_comes_from_request_then_backoff_of_failure_then_job() -> None:
     claim = replace(CLAIM, backoff=fixed(7).to_json())
     assert decide(claim, Failed("x", "y"), 1.0).delay == 7
     assert decide(claim, Failed("x", "y", backoff=fixed(9)), 1.0).delay == 9
@@ -46,22 +46,22 @@ def test_the_delay_is_the_one_asked_for_else_that_of_the_rule_given_else_the_job
 
 
 @pytest.mark.req("CX-9", "JF-5")
-def test_a_retry_asked_for_is_counted_and_ends_at_the_limit() -> None:
-    asked = Failed("retry_asked", "busy", after=30.0)
-    endings = [decide(replace(CLAIM, retries=retries), asked, 0.5).ending for retries in range(3)]
+def test_requested_retry_counts_toward_the_limit() -> None:
+    requested = Failed("retry_asked", "busy", after=30.0)
+    endings = [decide(replace(CLAIM, retries=retries), requested, 0.5).ending for retries in range(3)]
     assert endings == ["retry", "retry", "bury"]
 
 
 @pytest.mark.req("CX-11")
 @pytest.mark.parametrize("reason", [None, "not wanted"])
-def test_a_handlers_cancel_says_whose_it_is(reason: str | None) -> None:
-    found = decide(CLAIM, Cancelled(reason), 0.5)
-    assert (found.ending, found.code) == ("cancel", None)
-    assert found.note == {"by": "handler"} | ({"reason": reason} if reason else {})
+def test_cancel_by_handler_is_noted_with_reason(reason: str | None) -> None:
+    settlement = decide(CLAIM, Cancelled(reason), 0.5)
+    assert (settlement.ending, settlement.code) == ("cancel", None)
+    assert settlement.note == {"by": "handler"} | ({"reason": reason} if reason else {})
 
 
 @pytest.mark.req("SC-7")
-def test_a_job_that_may_cost_no_worker_is_not_handed_back() -> None:
+def test_interrupted_job_without_crash_allowance_is_dead_lettered() -> None:
     assert hand_back(CLAIM) == Snoozed(0.0, "worker_stopped")
     for outcome in (hand_back(replace(CLAIM, max_crashes=0)), hand_back(CLAIM, at_most_once=True)):
         assert isinstance(outcome, Failed)

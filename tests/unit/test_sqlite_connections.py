@@ -1,4 +1,4 @@
-"""One SQLite file, many hands: threads, forks and processes, each with connections of its own."""
+"""One SQLite file shared by threads, forks and processes, each with its own connections."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from holdfast.features.sqlite import SqliteStore
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.sqlite import connections
 from tests.faults.trouble import statements, watching
-from tests.support.forks import in_a_fork
+from tests.support.concurrency import in_a_fork, together
 from tests.support.stores import put_one, spec
-from tests.support.threads import together
 
 pytestmark = pytest.mark.req("SC-1", "SC-18", "SC-19")
 
@@ -39,7 +38,7 @@ def store(path: Path) -> Iterator[SqliteStore]:
         yield opened
 
 
-def asked(statement: str) -> Flow[Rows]:
+def query(statement: str) -> Flow[Rows]:
     def steps() -> Steps[Rows]:
         rows = yield Statement(statement)
         return rows
@@ -48,14 +47,14 @@ def asked(statement: str) -> Flow[Rows]:
 
 
 def pragma(store: SqliteStore, name: str) -> object:
-    return store.run(asked(f"pragma {name}"))[0][0]
+    return store.run(query(f"pragma {name}"))[0][0]
 
 
 def count(store: SqliteStore) -> int:
     return sum(store.run(store.jobs.counts("default")).values())
 
 
-# -- how a connection is set up ----------------------------------------------------------------------------------
+# -- settings of a connection ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -63,32 +62,30 @@ def count(store: SqliteStore) -> int:
     [("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1), ("wal_autocheckpoint", 0)],
 )
 def test_every_connection_is_durable(store: SqliteStore, name: str, value: object) -> None:
-    """Also those made for other threads: several at once need several."""
+    """Including connections opened for other threads."""
     flows = [lambda: pragma(store, name) for _ in range(4)]
     assert together(*flows) == [value] * 4
 
 
-def test_the_doctor_sees_it(store: SqliteStore) -> None:
+def test_doctor_reports_durability_settings(store: SqliteStore) -> None:
     (durability,) = [finding for finding in store.diagnose() if finding.name == "durability"]
     assert durability.ok
     assert "wal" in durability.says
     assert "FULL" in durability.says
 
 
-def test_readers_do_not_wait_for_a_writer_and_see_what_was_committed(store: SqliteStore, path: Path) -> None:
+def test_readers_do_not_wait_for_a_writer_and_see_committed_data(store: SqliteStore, path: Path) -> None:
     put_one(store)
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
         writer.execute("begin immediate")
         writer.execute("update clock set shift = 7")
         assert count(store) == 1
-        assert store.run(asked("select shift from clock")) == [(0,)]
+        assert store.run(query("select shift from clock")) == [(0,)]
         writer.execute("commit")
-    assert store.run(asked("select shift from clock")) == [(7,)]
+    assert store.run(query("select shift from clock")) == [(7,)]
 
 
-def test_a_lock_that_is_never_given_up_is_named(
-    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lock_timeout_is_reported(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "BUSY_SECONDS", 0.02)
     with closing(SqliteStore(store.url)) as hasty, closing(sqlite3.connect(path)) as writer:
         writer.execute("begin immediate")
@@ -99,10 +96,8 @@ def test_a_lock_that_is_never_given_up_is_named(
         put_one(hasty)
 
 
-def test_a_file_that_another_keeps_for_itself_is_named(
-    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not even readers get in; whoever opens it is told the same as whoever writes."""
+def test_exclusive_lock_is_reported(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers are locked out too, and opening the file gives the same error as writing."""
     monkeypatch.setattr(connections, "BUSY_SECONDS", 0.02)
     store.close()
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -113,8 +108,8 @@ def test_a_file_that_another_keeps_for_itself_is_named(
         assert refused.value.code == "database_locked"
 
 
-def test_a_lock_is_waited_for_once(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was waited for as long as there is patience is not waited for again: a minute would be five."""
+def test_lock_timeout_is_not_retried(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that timed out is not retried: a minute would become five."""
     monkeypatch.setattr(connections, "BUSY_SECONDS", 0.02)
     with closing(sqlite3.connect(path)) as writer, watching(store.url, path.parent):
         writer.execute("begin immediate")
@@ -123,8 +118,8 @@ def test_a_lock_is_waited_for_once(store: SqliteStore, path: Path, monkeypatch: 
         assert statements(path.parent).count("BEGIN IMMEDIATE") == 1
 
 
-def test_who_reads_does_not_wait_behind_those_who_write(store: SqliteStore, path: Path) -> None:
-    """However many wait for somebody else's lock, and in however few threads."""
+def test_readers_do_not_wait_behind_blocked_writers(store: SqliteStore, path: Path) -> None:
+    """However many writers wait for a lock, and however few threads there are."""
 
     async def ask(writer: sqlite3.Connection) -> int:
         writing = [asyncio.create_task(store.arun(store.jobs.enqueue([spec()], "default"))) for _ in range(10)]
@@ -140,14 +135,14 @@ def test_who_reads_does_not_wait_behind_those_who_write(store: SqliteStore, path
     assert count(store) == 10
 
 
-def test_nothing_is_remembered_that_another_process_can_change(store: SqliteStore) -> None:
-    """Two stores on one file, one of which lays the triggers anew: the other goes on, by the new ones."""
+def test_store_sees_changes_of_other_processes(store: SqliteStore) -> None:
+    """If one of two stores on a file reinstalls the triggers, the other continues with the new ones."""
     job = put_one(store)
     with closing(SqliteStore(store.url)) as other:
         other.run(other.jobs.operate("cancel", [job], "no", "me", "default"))
-        found = store.run(store.jobs.get(job, "default"))
-        assert found is not None
-        assert found.state is State.CANCELLED
+        stored = store.run(store.jobs.get(job, "default"))
+        assert stored is not None
+        assert stored.state is State.CANCELLED
         with closing(sqlite3.connect(store.url.removeprefix("sqlite:///"))) as by_hand:
             by_hand.execute("update migration set digest = 'older' where name = 'code'")
             by_hand.commit()
@@ -159,16 +154,16 @@ def test_nothing_is_remembered_that_another_process_can_change(store: SqliteStor
 # -- forks and processes -----------------------------------------------------------------------------------------
 
 
-def test_a_forked_child_uses_connections_of_its_own(store: SqliteStore, path: Path) -> None:
+def test_forked_child_opens_its_own_connections(store: SqliteStore, path: Path) -> None:
     put_one(store)  # the parent has an idle connection now
 
     def child() -> int:
         put_one(store)
         seen = count(store)
-        store.close()  # must not close what is the parent's
+        store.close()  # must not close the parent's connections
         return seen
 
-    with store._connections.take() as held:  # and one at work
+    with store._connections.take() as held:  # and one in use
         assert held.execute("select count(*) from job").fetchone() == (1,)
         assert in_a_fork(child) == 2
         assert held.execute("select count(*) from job").fetchone() == (2,)
@@ -177,15 +172,15 @@ def test_a_forked_child_uses_connections_of_its_own(store: SqliteStore, path: Pa
     assert sound(path)
 
 
-def test_a_forked_child_has_threads_of_its_own(store: SqliteStore) -> None:
+def test_forked_child_starts_its_own_threads(store: SqliteStore) -> None:
     asyncio.run(store.arun(store.jobs.counts("default")))  # the parent's helper threads are not in the child
 
     def child() -> int:
-        async def look() -> int:
+        async def count_jobs() -> int:
             counts = await asyncio.wait_for(store.arun(store.jobs.counts("default")), timeout=10)
             return sum(counts.values())
 
-        return asyncio.run(look())
+        return asyncio.run(count_jobs())
 
     put_one(store)
     assert in_a_fork(child) == 1
@@ -211,10 +206,10 @@ def test_several_processes_share_one_file(store: SqliteStore, path: Path) -> Non
     processes = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     outputs = [process.communicate(timeout=60)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * 4
-    # What one put in another may have taken, but each was taken once.
+    # One process may run the jobs of another, but each job runs once.
     assert sum(int(output) for output in outputs) == 100
     assert store.run(store.jobs.counts("default")) == {State.SUCCEEDED: 100}
-    assert store.run(asked("select count(*), count(distinct position) from job_state")) == [(100, 100)]
+    assert store.run(query("select count(*), count(distinct position) from job_state")) == [(100, 100)]
     assert sound(path)
 
 
@@ -223,7 +218,7 @@ def sound(path: Path) -> bool:
         return bool(connection.execute("pragma integrity_check").fetchone() == ("ok",))
 
 
-# -- a file that is not there any more -----------------------------------------------------------------------------
+# -- removed and replaced files ------------------------------------------------------------------------------------
 
 
 def remove(path: Path) -> None:
@@ -231,8 +226,8 @@ def remove(path: Path) -> None:
         Path(f"{path}{part}").unlink(missing_ok=True)
 
 
-def test_nothing_is_written_to_a_file_that_was_removed(store: SqliteStore, path: Path) -> None:
-    """SQLite would go on with the file that has no name any more, and nobody would ever see what was accepted."""
+def test_removed_file_is_not_written_to(store: SqliteStore, path: Path) -> None:
+    """SQLite would continue to write to the unlinked file, and accepted jobs would be lost."""
     put_one(store)
     remove(path)
     with pytest.raises(StoreUnavailable) as refused:
@@ -244,9 +239,7 @@ def test_nothing_is_written_to_a_file_that_was_removed(store: SqliteStore, path:
     assert not path.exists()
 
 
-def test_a_file_that_took_the_place_of_another_is_used_from_then_on(
-    store: SqliteStore, path: Path, tmp_path: Path
-) -> None:
+def test_replaced_file_is_used_from_then_on(store: SqliteStore, path: Path, tmp_path: Path) -> None:
     put_one(store)
     restored = tmp_path / "restored.db"
     with closing(SqliteStore(f"sqlite:///{restored}")) as other:
@@ -255,10 +248,10 @@ def test_a_file_that_took_the_place_of_another_is_used_from_then_on(
     remove(path)
     restored.rename(path)
     new = put_one(store)
-    with closing(SqliteStore(store.url)) as somebody:
-        assert somebody.run(somebody.jobs.get(kept, "default")) is not None
-        assert somebody.run(somebody.jobs.get(new, "default")) is not None
+    with closing(SqliteStore(store.url)) as reader:
+        assert reader.run(reader.jobs.get(kept, "default")) is not None
+        assert reader.run(reader.jobs.get(new, "default")) is not None
         log = Path(f"{path}-wal")
         assert log.exists()
-        store.close()  # the last connection to the old file would take the log of the new one with it
+        store.close()  # the last connection to the old file would delete the log of the new one
         assert log.exists()

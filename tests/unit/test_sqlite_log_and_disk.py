@@ -1,4 +1,4 @@
-"""SQLite's write-ahead log stays short and is moved by one process at a time; a disk that says no is named."""
+"""SQLite's write-ahead log stays short and is checkpointed by one process at a time; disk errors are reported."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def sound(path: Path) -> bool:
 
 @pytest.fixture
 def small_log(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteStore]:
-    """The same file, with a log that is long after a few writes."""
+    """The same file, with a checkpoint due after a few writes."""
     monkeypatch.setattr(connections, "CHECKPOINT_BYTES", 400_000)
     with closing(SqliteStore(store.url)) as opened:
         yield opened
 
 
-def test_what_was_written_stays_written_when_the_log_cannot_be_moved(
+def test_commit_succeeds_if_checkpoint_fails(
     small_log: SqliteStore, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever was told of an error would write it again."""
+    """An error here would make callers write again."""
     Path(f"{path}-checkpoint").unlink(missing_ok=True)
-    Path(f"{path}-checkpoint").mkdir()  # as with no more open files: it cannot be opened
+    Path(f"{path}-checkpoint").mkdir()  # it cannot be opened, as with too many open files
     for number in range(40):
         put(small_log, *(spec() for _ in range(10)))
         assert count(small_log) == 10 * (number + 1)
@@ -66,15 +66,15 @@ def test_what_was_written_stays_written_when_the_log_cannot_be_moved(
     assert caplog.text.count("cannot be checkpointed") == 1
 
 
-def test_the_log_is_moved_into_the_file_and_begun_anew(small_log: SqliteStore, path: Path) -> None:
+def test_log_is_checkpointed_and_truncated(small_log: SqliteStore, path: Path) -> None:
     log = Path(f"{path}-wal")
     sizes = []
-    put_one(small_log)  # and with it what the tables took is moved
+    put_one(small_log)  # also checkpoints the creation of the tables
     for _ in range(40):
         put_one(small_log)
         sizes.append(log.stat().st_size)
     assert max(sizes) < 2 * connections.CHECKPOINT_BYTES
-    # Now and then, not with every write: most of the time the log grows.
+    # Not with every write: most of the time the log grows.
     shrunk = sum(after < before for before, after in pairwise(sizes))
     assert 2 <= shrunk <= 20
     assert path.stat().st_size > 20 * 4096
@@ -89,7 +89,7 @@ sys.stdin.read()
 """
 
 
-def test_only_one_process_moves_the_log(small_log: SqliteStore, path: Path) -> None:
+def test_only_one_process_checkpoints(small_log: SqliteStore, path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, f"{path}-checkpoint"],
         stdin=subprocess.PIPE,
@@ -110,11 +110,11 @@ def test_only_one_process_moves_the_log(small_log: SqliteStore, path: Path) -> N
     assert sound(path)
 
 
-# -- when the disk says no ---------------------------------------------------------------------------------------
+# -- errors of the disk ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.req("DP-22")
-def test_a_full_disk_is_named_and_nothing_is_half_written(store: SqliteStore) -> None:
+def test_full_disk_is_reported_and_nothing_is_partly_written(store: SqliteStore) -> None:
     kept = put_one(store)
     with store._connections.take() as connection:  # the one that the next write will use
         pages = connection.execute("pragma page_count").fetchone()[0]
@@ -133,7 +133,7 @@ def test_a_full_disk_is_named_and_nothing_is_half_written(store: SqliteStore) ->
     put_one(store, payload={"text": "x" * 4000})
 
 
-def test_a_database_that_cannot_be_written_is_named(store: SqliteStore) -> None:
+def test_read_only_database_is_reported(store: SqliteStore) -> None:
     with store._connections.take() as connection:
         connection.execute("pragma query_only = on")
     with pytest.raises(StoreUnavailable, match="readonly"):
@@ -141,7 +141,7 @@ def test_a_database_that_cannot_be_written_is_named(store: SqliteStore) -> None:
     assert count(store) == 0
 
 
-def test_a_file_that_was_damaged_is_named(store: SqliteStore, path: Path) -> None:
+def test_damaged_file_is_reported(store: SqliteStore, path: Path) -> None:
     put_one(store)
     store.close()
     size = path.stat().st_size

@@ -1,4 +1,4 @@
-"""The servers the tests run on are real: they start, keep what was committed through a crash, and go away."""
+"""The test servers are real: they start, keep committed data through a crash, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.support.databases import TemplateDatabases
-from tests.support.given_server import GivenServer
-from tests.support.servers import PostgresServer
+from tests.support.postgres_databases import TemplateDatabases
+from tests.support.postgres_server import GivenServer, PostgresServer
 
 pytestmark = pytest.mark.req("DP-20")
 
@@ -39,9 +38,9 @@ def value(dsn: str, query: str) -> object:
     return row[0]
 
 
-def test_version_is_the_one_that_was_asked_for(server: PostgresServer | GivenServer) -> None:
-    found = value(server.dsn(), "SELECT current_setting('server_version_num')::int / 10000")
-    assert found == server.version
+def test_server_has_requested_version(server: PostgresServer | GivenServer) -> None:
+    version = value(server.dsn(), "SELECT current_setting('server_version_num')::int / 10000")
+    assert version == server.version
 
 
 def test_commits_are_durable(server: PostgresServer | GivenServer) -> None:
@@ -49,7 +48,7 @@ def test_commits_are_durable(server: PostgresServer | GivenServer) -> None:
     assert value(server.dsn(), "SHOW synchronous_commit") == "on"
 
 
-def test_committed_rows_outlive_a_crash_and_open_ones_do_not(
+def test_committed_rows_survive_a_crash_and_open_transactions_do_not(
     server: PostgresServer | GivenServer, database: str
 ) -> None:
     with psycopg.connect(database) as connection:
@@ -62,7 +61,7 @@ def test_committed_rows_outlive_a_crash_and_open_ones_do_not(
     assert value(database, "SELECT array_agg(n) FROM kept") == [1]
 
 
-def test_databases_copied_from_a_template_are_apart(server: PostgresServer | GivenServer, database: str) -> None:
+def test_databases_copied_from_a_template_are_separate(server: PostgresServer | GivenServer, database: str) -> None:
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE shared AS SELECT 1 AS n")
     template = str(value(database, "SELECT current_database()"))
@@ -76,7 +75,7 @@ def test_databases_copied_from_a_template_are_apart(server: PostgresServer | Giv
 
 
 @pytest.mark.slow
-def test_a_server_that_was_destroyed_leaves_nothing() -> None:
+def test_destroyed_server_leaves_nothing_behind() -> None:
     server = PostgresServer()
     server.start()
     dsn, directory = server.dsn(), data_directory(server.dsn())
@@ -86,9 +85,9 @@ def test_a_server_that_was_destroyed_leaves_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_test_run_leaves_nothing() -> None:
+def test_killed_test_run_leaves_nothing_behind() -> None:
     program = (
-        "import sys; from tests.support.servers import PostgresServer\n"
+        "import sys; from tests.support.postgres_server import PostgresServer\n"
         "server = PostgresServer(); server.start(); print(server.dsn(), flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Threads for handlers: used again when idle, never waited for when stuck, and no error gets lost in one."""
+"""Threads for handlers: reused when idle, never waited for when stuck, and every error reaches the caller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def name() -> str:
     return threading.current_thread().name
 
 
-async def test_an_idle_thread_is_used_again() -> None:
+async def test_idle_thread_is_reused() -> None:
     threads = Threads()
     first = await threads.run("k", name)
     names = {await threads.run("k", name) for _ in range(20)}
@@ -30,26 +30,26 @@ async def test_an_idle_thread_is_used_again() -> None:
     assert threading.current_thread().name != first
 
 
-async def test_as_many_run_at_once_as_are_asked_for() -> None:
+async def test_all_calls_run_at_once() -> None:
     threads, meeting = Threads(), threading.Barrier(8)
     await asyncio.gather(*(threads.run("k", lambda: meeting.wait(20)) for _ in range(8)))
     assert threads.stuck == 0
 
 
-async def test_the_callers_context_is_there() -> None:
+async def test_thread_gets_copy_of_callers_context() -> None:
     WORD.set("here")
 
-    def look() -> str:
+    def read_context() -> str:
         seen = WORD.get()
         WORD.set("changed")
         return seen
 
-    assert await Threads().run("k", look) == "here"
+    assert await Threads().run("k", read_context) == "here"
     assert WORD.get() == "here"
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, asyncio.CancelledError])
-async def test_an_error_reaches_the_caller_and_the_thread_lives_on(error: type[BaseException]) -> None:
+async def test_error_reaches_caller_and_thread_survives(error: type[BaseException]) -> None:
     threads, first = Threads(), []
 
     def fails() -> None:
@@ -62,7 +62,7 @@ async def test_an_error_reaches_the_caller_and_the_thread_lives_on(error: type[B
 
 
 @pytest.mark.parametrize("error", [StopIteration, GeneratorExit])
-async def test_what_no_coroutine_can_be_told_does_not_hang_it(error: type[BaseException]) -> None:
+async def test_error_that_a_coroutine_cannot_raise_does_not_hang_caller(error: type[BaseException]) -> None:
     def stops() -> None:
         raise error
 
@@ -70,36 +70,36 @@ async def test_what_no_coroutine_can_be_told_does_not_hang_it(error: type[BaseEx
         await asyncio.wait_for(Threads().run("k", stops), 10)
 
 
-async def test_a_stuck_thread_takes_nobodys_place(caplog: pytest.LogCaptureFixture) -> None:
-    threads, go_on = Threads(patience=0.01), threading.Event()
+async def test_stuck_thread_blocks_no_other_call_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    threads, proceed = Threads(patience=0.01), threading.Event()
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         for _ in range(5):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
-                    await threads.run("sleeper", lambda: go_on.wait(60))
+                    await threads.run("sleeper", lambda: proceed.wait(60))
         assert threads.stuck == 5
         assert await asyncio.wait_for(threads.run("k", lambda: 3), 10) == 3
         await asyncio.sleep(0.05)
     assert "kind sleeper" in caplog.text
-    go_on.set()
-    until(lambda: threads.stuck == 0, "the stuck ones have come back")
+    proceed.set()
+    until(lambda: threads.stuck == 0, "the stuck threads have returned")
     assert await threads.run("k", lambda: 4) == 4
 
 
-async def test_one_that_stops_in_time_is_not_complained_of(caplog: pytest.LogCaptureFixture) -> None:
-    threads, go_on = Threads(patience=0.05), threading.Event()
+async def test_thread_that_stops_in_time_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    threads, proceed = Threads(patience=0.05), threading.Event()
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
-        task = asyncio.create_task(threads.run("polite", lambda: go_on.wait(60)))
+        task = asyncio.create_task(threads.run("polite", lambda: proceed.wait(60)))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        go_on.set()
-        until(lambda: threads.stuck == 0, "it has come back")
+        proceed.set()
+        until(lambda: threads.stuck == 0, "the thread has returned")
         await asyncio.sleep(0.1)
     assert "polite" not in caplog.text
 
 
-async def test_an_idle_thread_ends_after_a_while() -> None:
+async def test_idle_thread_ends_after_a_while() -> None:
     threads = Threads(idle_for=0.05)
     found: list[threading.Thread] = []
     await threads.run("k", lambda: found.append(threading.current_thread()))
@@ -107,32 +107,32 @@ async def test_an_idle_thread_ends_after_a_while() -> None:
     assert await threads.run("k", lambda: 5) == 5
 
 
-def test_a_stuck_thread_does_not_hold_up_the_end_of_the_process() -> None:
+def test_stuck_thread_does_not_block_process_exit() -> None:
     found: list[Any] = []
 
-    async def look() -> None:
+    async def run_one() -> None:
         await Threads().run("k", lambda: found.append(threading.current_thread().daemon))
 
-    asyncio.run(look())
+    asyncio.run(run_one())
     assert found == [True]
 
 
-def test_a_thread_that_outlives_its_loop_ends_quietly() -> None:
-    threads, go_on = Threads(), threading.Event()
+def test_thread_that_outlives_its_loop_ends_without_error() -> None:
+    threads, proceed = Threads(), threading.Event()
 
     async def give_up() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.02):
-                await threads.run("k", lambda: go_on.wait(60))
+                await threads.run("k", lambda: proceed.wait(60))
 
     asyncio.run(give_up())
-    go_on.set()
-    until(lambda: threads.stuck == 0, "it has come back")
+    proceed.set()
+    until(lambda: threads.stuck == 0, "the thread has returned")
 
 
 @pytest.mark.req("CX-15")
-async def test_a_call_that_no_thread_could_be_started_for_is_not_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its job has failed by then, and may be begun again: it would be done twice."""
+async def test_call_without_a_thread_is_not_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its job has failed by then and may be retried: the call would run twice."""
     threads, made = Threads(), []
 
     def refuse(thread: threading.Thread) -> None:

@@ -1,4 +1,4 @@
-"""When schedules fire: what is read, what is refused, and what the clock on the wall does to a preview."""
+"""Timings of schedules: valid and invalid expressions, time zones, and warnings about clock changes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ START = datetime(2027, 1, 1, tzinfo=UTC)
 
 
 def times(text: str, zone: str, start: datetime, count: int) -> list[str]:
-    found = itertools.islice(Timing.of(text, zone).after(start, start), count)
-    return [f"{moment:%Y-%m-%dT%H:%M:%S}" for moment in found]
+    moments = itertools.islice(Timing.of(text, zone).after(start, start), count)
+    return [f"{moment:%Y-%m-%dT%H:%M:%S}" for moment in moments]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def times(text: str, zone: str, start: datetime, count: int) -> list[str]:
         ("at 2027-02-01T09:00:00+02:00", "once, on 2027-02-01 at 07:00:00", "2027-02-01T07:00:00"),
     ],
 )
-def test_what_people_write(text: str, words: str, first: str) -> None:
+def test_timing_is_described_and_computed(text: str, words: str, first: str) -> None:
     timing = Timing.of(text)
     assert timing.words == words
     assert times(text, "UTC", START, 1) == [first]
@@ -47,29 +47,29 @@ def test_what_people_write(text: str, words: str, first: str) -> None:
         *("every 0.5 s", "every 20000d", "at noon", "at 2027-13-01", "0 9 * * *\x00", "*" * 201, "a b c d e"),
     ],
 )
-def test_what_is_no_time(text: str) -> None:
+def test_invalid_timing_is_rejected(text: str) -> None:
     with pytest.raises(InvalidSetting, match="invalid_schedule"):
         Timing.of(text)
 
 
 @pytest.mark.parametrize("zone", ["", "Mars/Base", "../../etc/passwd", "Europe", None, 7, "x" * 101])
-def test_what_is_no_zone(zone: object) -> None:
+def test_unknown_time_zone_is_rejected(zone: object) -> None:
     with pytest.raises(InvalidSetting, match="unknown_zone"):
         zone_of(zone)
 
 
-def test_a_machine_without_zones_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_zone_database_names_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zoneinfo, "TZPATH", ())
     monkeypatch.setattr(zoneinfo, "available_timezones", set)
     with pytest.raises(InvalidSetting, match=r"no_zone_database.*pip install tzdata"):
         zone_of("Mars/Base")
 
 
-def test_the_last_times_of_a_long_while_cost_no_more_than_they_are() -> None:
-    """A year of minutes would be half a million; the last of them are found from the end."""
+def test_last_times_are_computed_from_the_end() -> None:
+    """A year has half a million minutes; the search starts from the end."""
     timing, until = Timing.of("* * * * *", "Europe/Paris"), START + timedelta(days=365)
-    found = timing.last(START, until, START, 5)
-    assert found == [until - timedelta(minutes=n) for n in (4, 3, 2, 1, 0)]
+    last = timing.last(START, until, START, 5)
+    assert last == [until - timedelta(minutes=n) for n in (4, 3, 2, 1, 0)]
     assert timing.last(START, START, START, 5) == [START]
     rare = Timing.of("0 0 1 1 *")
     assert rare.last(START, START + timedelta(days=800), START, 5) == [
@@ -79,10 +79,10 @@ def test_the_last_times_of_a_long_while_cost_no_more_than_they_are() -> None:
     ]
 
 
-def test_a_preview_warns_of_what_the_clock_does() -> None:
+def test_preview_warns_of_clock_changes() -> None:
     def warnings(text: str, start: datetime) -> list[tuple[str, str | None]]:
         coming = preview(Timing.of(text, "Europe/London"), start, start, 3)
-        return [(f"{each.local:%d %H:%M}", each.warning) for each in coming]
+        return [(f"{time.local:%d %H:%M}", time.warning) for time in coming]
 
     spring, autumn = datetime(2027, 3, 27, 12, tzinfo=UTC), datetime(2027, 10, 30, 12, tzinfo=UTC)
     assert warnings("30 1 * * *", spring) == [

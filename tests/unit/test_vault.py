@@ -1,4 +1,4 @@
-"""Sealing: only with the key, only for the job it was sealed for, and nothing of the key is said."""
+"""Sealed payloads open only with the key and for their job; errors never contain the key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pack(vault: Vault, text: str, rule: Effective = NO_RULE, job_id: str = JOB, 
     return vault.pack(text, rule, what="payload", kind="x", tenant=tenant, job_id=job_id)
 
 
-def test_what_is_sealed_opens_for_its_job_and_nowhere_else() -> None:
+def test_sealed_payload_opens_only_for_its_job() -> None:
     key = new_key()
     vault = Vault.of(None, f"k1:{key}")
     text = json.dumps({"name": "Ada", "π": "ß" * 100}, ensure_ascii=False)
@@ -31,31 +31,31 @@ def test_what_is_sealed_opens_for_its_job_and_nowhere_else() -> None:
     assert "Ada" not in packed
     assert pack(vault, text) != packed  # never the same twice
     assert vault.open(packed, what="payload", tenant="acme", job_id=JOB) == text
-    for elsewhere in (
+    for context in (
         {"what": "result", "tenant": "acme", "job_id": JOB},
         {"what": "payload", "tenant": "other", "job_id": JOB},
         {"what": "payload", "tenant": "acme", "job_id": new_id()},
     ):
         with pytest.raises(Refused, match="seal_broken"):
-            vault.open(packed, **elsewhere)  # type: ignore[arg-type]
-    said = sealed_in(packed)
-    assert said is not None
+            vault.open(packed, **context)  # type: ignore[arg-type]
+    sealed = sealed_in(packed)
+    assert sealed is not None
     for at in (0, 12, -1):  # the nonce, the text and the tag
-        data = bytearray(base64.b64decode(said[1]))
+        data = bytearray(base64.b64decode(sealed[1]))
         data[at] ^= 1
-        changed = packed.replace(said[1], base64.b64encode(data).decode())
+        changed = packed.replace(sealed[1], base64.b64encode(data).decode())
         with pytest.raises(Refused, match="seal_broken"):
             vault.open(changed, what="payload", tenant="acme", job_id=JOB)
     for other in (EMPTY, Vault.of(None, f"k2:{key}")):
         with pytest.raises(Refused, match="key_unknown"):
             other.open(packed, what="payload", tenant="acme", job_id=JOB)
     assert vault.digest(text) == vault.digest(text) != Vault.of(None, f"k1:{new_key()}").digest(text)
-    # Under a new key the digest stays, as long as the old one is there.
+    # Under a new key the digest stays the same while the old key is in the ring.
     assert Vault.of(None, f"k2:{new_key()},k1:{key}").digest(text) == vault.digest(text)
 
 
 @pytest.mark.req("DP-4")
-def test_bad_keys_are_refused_and_never_said() -> None:
+def test_invalid_keys_are_rejected_and_never_shown() -> None:
     key = new_key()
     for bad in (key, f":{key}", f"a b:{key}", "k:" + key[:-8], f"k:{key},k:{new_key()}", "k:!!", f"k:{key}x", ","):
         with pytest.raises(InvalidSetting) as refused:
@@ -67,7 +67,7 @@ def test_bad_keys_are_refused_and_never_said() -> None:
     assert key not in repr(ring) + repr(Vault(None, ring))
 
 
-def test_what_is_too_large_needs_a_place() -> None:
+def test_payload_over_limit_needs_an_artifact_store() -> None:
     rule = Effective(max_bytes=300, store=True)
     with pytest.raises(HoldfastError, match="no_artifact_store"):
         pack(EMPTY, json.dumps("x" * 400), rule)
@@ -76,7 +76,7 @@ def test_what_is_too_large_needs_a_place() -> None:
     assert pack(EMPTY, '"x"', rule) == '"x"'
 
 
-def test_rules_together_are_as_strict_as_the_strictest() -> None:
+def test_combined_rules_are_as_strict_as_the_strictest() -> None:
     one = RuleDraft.of(signal_only=True, forbidden=["A"], max_bytes=1000, store=True)
     two = RuleDraft.of(restricted=True, max_bytes="1KB", max_result_bytes=500)
     three = RuleDraft.of(store=False)

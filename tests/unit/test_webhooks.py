@@ -1,4 +1,4 @@
-"""Standard Webhooks (rules 7 to 10): what others sign we accept, what was touched we refuse, whatever comes in."""
+"""Standard Webhooks: valid signatures are accepted, altered or malformed messages are rejected."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from holdfast.engine.times import EPOCH
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting
 from holdfast.features.webhooks.model import WebhookDraft, check_url, message_of, verdict_of
 from holdfast.features.webhooks.signing import key_of, secret_of
-from tests.support.characters import CHARACTERS
+from tests.support.strategies import CHARACTERS
 
 pytestmark = pytest.mark.req("JF-9")
 
 NOW = 1_614_265_330
-# As the makers of the standard publish it.
+# The example published with the standard.
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 ID, BODY = "msg_p5jXN8AQM9LWM0D4loKWxJek", b'{"test": 2432232314}'
 SIGNED = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
@@ -28,14 +28,14 @@ HEADERS = {"webhook-id": ID, "webhook-timestamp": str(NOW), "webhook-signature":
 
 
 def check(headers: Any = HEADERS, body: Any = BODY, secrets: Any = SECRET, now: float = NOW) -> str:
-    """The code of the refusal, or of the message its id."""
+    """The error code, or the id of an accepted message."""
     try:
         return webhooks.verify(headers, body, secrets, now=now).id
     except HoldfastError as error:
         return error.code
 
 
-def test_the_published_example() -> None:
+def test_published_example_is_signed_and_verified() -> None:
     assert webhooks.sign(SECRET, ID, BODY, now=NOW) == HEADERS
     assert check() == ID
     assert check({name.upper(): value.encode() for name, value in HEADERS.items()}) == ID
@@ -43,7 +43,7 @@ def test_the_published_example() -> None:
     assert webhooks.verify(HEADERS, BODY, SECRET, now=NOW).json() == {"test": 2432232314}
 
 
-def test_what_was_touched_is_refused() -> None:
+def test_altered_message_is_rejected() -> None:
     other = webhooks.new_secret()
     assert check(body=BODY + b" ") == "webhook_signature"
     assert check(HEADERS | {"webhook-id": "msg_2"}) == "webhook_signature"
@@ -53,7 +53,7 @@ def test_what_was_touched_is_refused() -> None:
     assert check(now=NOW + 301) == check(now=NOW - 301) == "webhook_timestamp"
 
 
-def test_while_a_secret_is_changed_both_are_good() -> None:
+def test_old_and_new_secret_are_valid_during_rotation() -> None:
     new = webhooks.new_secret()
     both = webhooks.sign([new, SECRET], ID, BODY, now=NOW)
     assert both["webhook-signature"].split(" ")[1] == SIGNED
@@ -79,7 +79,7 @@ def test_while_a_secret_is_changed_both_are_good() -> None:
         None,
     ],
 )
-def test_what_is_malformed_is_said_to_be(headers: Any) -> None:
+def test_malformed_headers_are_rejected(headers: Any) -> None:
     assert check(headers) == "webhook_malformed"
 
 
@@ -94,17 +94,17 @@ FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCh
     st.binary(max_size=200) | st.text(CHARACTERS, max_size=5),
     st.text(CHARACTERS, max_size=80) | st.just(SECRET) | st.lists(st.text(CHARACTERS, max_size=20), max_size=3),
 )
-def test_nothing_else_is_ever_raised(headers: Any, body: Any, secrets: Any) -> None:
-    """Fuzzed on top of good headers and alone (rule 10)."""
+def test_verify_raises_only_documented_errors(headers: Any, body: Any, secrets: Any) -> None:
+    """With random headers, alone and on top of valid ones."""
     for given_ in (headers, HEADERS | headers):
-        answered = check(given_, body, secrets)
-        assert answered in {ID, "webhook_malformed", "webhook_signature", "webhook_timestamp", "webhook_secret"}
-        assert answered != ID or (body == BODY and HEADERS | headers == HEADERS)
+        result = check(given_, body, secrets)
+        assert result in {ID, "webhook_malformed", "webhook_signature", "webhook_timestamp", "webhook_secret"}
+        assert result != ID or (body == BODY and HEADERS | headers == HEADERS)
 
 
 @FUZZ
 @given(st.binary(max_size=100))
-def test_a_secret_has_24_to_64_bytes(key: bytes) -> None:
+def test_secret_must_have_24_to_64_bytes(key: bytes) -> None:
     text = "whsec_" + base64.b64encode(key).decode()
     if 24 <= len(key) <= 64:
         assert key_of(secret_of(key)) == key_of(text) == key
@@ -114,12 +114,12 @@ def test_a_secret_has_24_to_64_bytes(key: bytes) -> None:
         assert text not in str(refused.value)
 
 
-def test_ids_that_were_seen_are_kept_within_bounds() -> None:
+def test_seen_ids_are_bounded() -> None:
     seen = webhooks.Seen(most=2)
     assert [seen.first(id) for id in ("a", "b", "a", "c", "b", "a")] == [True, True, False, True, False, True]
 
 
-def test_what_an_answer_means() -> None:
+def test_response_status_decides_delivery() -> None:
     assert {verdict_of(status, 1).action for status in (200, 204, 299)} == {"delivered"}
     assert verdict_of(410, 1).action == "gone"
     assert {verdict_of(status, 99).action for status in (500, 503, 408, 425, 429, 100)} == {"retry"}
@@ -128,7 +128,7 @@ def test_what_an_answer_means() -> None:
     assert {verdict_of(status, 4).action for status in refusals} == {"give_up"}
 
 
-def test_the_same_bytes_each_time_and_nothing_of_the_machine() -> None:
+def test_message_body_is_deterministic_and_omits_host_details() -> None:
     event = {"name": "job.lapse", "at": "2026-01-01T00:00:00Z", "actor": "worker 7 (host-3:99)", "job_id": "j"}
     event["meta"] = {"error_code": "worker_lost", "frame": "shop:pay"}  # type: ignore[assignment]
     id, type, body = message_of({"event": event}, "0-1", EPOCH)
@@ -146,7 +146,7 @@ def test_the_same_bytes_each_time_and_nothing_of_the_machine() -> None:
         message_of({"event": {}}, "0-1", EPOCH)
 
 
-def test_an_webhook_that_makes_no_sense_is_refused() -> None:
+def test_invalid_webhook_is_rejected() -> None:
     good: dict[str, Any] = {"name": "ops", "url": "https://a.example", "secrets": "HOOK"}
     wrong: list[dict[str, Any]] = [
         {"name": "Ops"},
@@ -177,8 +177,8 @@ def test_an_webhook_that_makes_no_sense_is_refused() -> None:
         assert "c2VjcmV0" not in str(refused.value)
     assert check_url("https://a.example/@me#part") == "https://a.example/%40me"
     made = WebhookDraft.of(**good, wants=["job.crashed|order.*", "job.failed"])
-    ledger, told = made.subscriptions().values()
+    ledger, event = made.subscriptions().values()
     assert ledger is not None
-    assert told is not None
-    assert (ledger.pattern, told.pattern) == ("job.crash|job.lapse|job.fail", "order.*")
+    assert event is not None
+    assert (ledger.pattern, event.pattern) == ("job.crash|job.lapse|job.fail", "order.*")
     assert ledger.job_options["max_attempts"] == 11 > DEFAULT_RETRY.max_attempts

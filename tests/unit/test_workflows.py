@@ -1,4 +1,4 @@
-"""The pure rules of workflows: cycles, statuses, and how jobs stand by their states alone."""
+"""Pure rules of workflows: cycles, statuses, and the standing of jobs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ pytestmark = pytest.mark.req("DP-14")
         ({str(n): [str(n - 1)] for n in range(1, 5000)} | {"0": []}, None),
     ],
 )
-def test_a_cycle_is_named_the_way_the_work_would_go(parents: dict[str, list[str]], cycle: list[str] | None) -> None:
-    found = find_cycle(parents)
-    assert found == cycle
+def test_cycle_is_reported_in_execution_order(parents: dict[str, list[str]], cycle: list[str] | None) -> None:
+    assert find_cycle(parents) == cycle
 
 
 @pytest.mark.parametrize(
@@ -38,11 +37,11 @@ def test_a_cycle_is_named_the_way_the_work_would_go(parents: dict[str, list[str]
         (Counts(succeeded=2, dead=1, cancelled=1), False, True, "cancelled"),
     ],
 )
-def test_the_status_follows_from_the_counts(counts: Counts, stopped: bool, cancelled: bool, status: str) -> None:
+def test_status_follows_from_counts(counts: Counts, stopped: bool, cancelled: bool, status: str) -> None:
     assert counts.status(stopped=stopped, cancelled=cancelled) == WorkflowStatus(status)
 
 
-def test_how_jobs_stand_follows_from_their_states() -> None:
+def test_standing_follows_from_states() -> None:
     states = {"a": State.DEAD_LETTER, "b": State.QUEUED, "c": State.QUEUED, "d": State.QUEUED, "e": State.QUEUED}
     edges = [
         Edge("b", "a", "skip", met=False),

@@ -11,7 +11,7 @@ import pytest
 from holdfast import App
 from holdfast.features.assembly import open_store
 from tests.app.notes import prepare_notes
-from tests.support.borrowers import ON_POSTGRES, ON_SQLITE, Borrower
+from tests.support.caller_connections import ON_POSTGRES, ON_SQLITE, Borrower
 from tests.support.ledger import check_ledger
 
 EVERYBODY = [("postgres", make) for make in ON_POSTGRES] + [("sqlite", make) for make in ON_SQLITE]

@@ -15,7 +15,7 @@ from holdfast.errors import Conflict, StaleLease
 from tests.app.borrowed.conftest import EVERYBODY
 from tests.app.in_hand import in_hand, lose, state_of
 from tests.app.notes import notes
-from tests.support.borrowers import AsyncBorrower, Borrower
+from tests.support.caller_connections import AsyncBorrower, Borrower
 from tests.support.workers import work_off
 
 pytestmark = [pytest.mark.req("HF-3"), pytest.mark.sample(1)]

@@ -10,7 +10,7 @@ import pytest
 from holdfast import App, Kind, State
 from holdfast.errors import Conflict, HoldfastError, NotFound
 from tests.app.notes import by_hand, notes
-from tests.support.borrowers import Borrower, Psycopg, Sqlite
+from tests.support.caller_connections import Borrower, Psycopg, Sqlite
 
 pytestmark = [pytest.mark.req("HF-3"), pytest.mark.sample(1)]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integrations.agents.killing import kill_everywhere
-from tests.support.warm import start_call
+from tests.support.forkserver import start_call
 
 pytestmark = pytest.mark.req("HF-9")
 

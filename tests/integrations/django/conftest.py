@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from asgiref.sync import SyncToAsync
 
-from tests.support import django_handles
+from tests.support import django_setup as django_handles
 
 django_handles.set_up()
 

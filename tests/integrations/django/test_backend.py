@@ -22,7 +22,7 @@ from holdfast.integrations.django.compat import (
 )
 from tests.integrations.django.shop.models import Order
 from tests.integrations.django.shop.tasks import app, audit, count, fail, pack, seen, ship
-from tests.support.django_handles import make_default
+from tests.support.django_setup import make_default
 
 pytestmark = pytest.mark.req("HF-8")
 

@@ -26,7 +26,7 @@ from holdfast.integrations.django.test import HoldfastMixin, arun_jobs
 from holdfast.integrations.django.worker import load
 from tests.integrations.django.shop.models import Order
 from tests.integrations.django.shop.tasks import app, fulfil, pack, seen, ship, stocktake
-from tests.support.django_handles import make_default
+from tests.support.django_setup import make_default
 
 pytestmark = pytest.mark.req("HF-8")
 
