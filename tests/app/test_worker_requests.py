@@ -1,4 +1,4 @@
-"""Workers that an operator asks to end (`app.workers`): a real worker reads the request with its heartbeat (JF-16)."""
+"""`app.workers`: a real worker reads an operator's request to end with its heartbeat (JF-16)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.req("JF-16")
 
 
 @pytest.mark.parametrize("mode", ["drain", "stop"])
-def test_a_worker_asked_to_end_finishes_its_job_and_leaves(app: App, mode: str) -> None:
+def test_worker_requested_to_end_finishes_its_job_and_exits(app: App, mode: str) -> None:
     begun, go = threading.Event(), threading.Event()
 
     @app.job
@@ -30,11 +30,11 @@ def test_a_worker_asked_to_end_finishes_its_job_and_leaves(app: App, mode: str) 
         (worker,) = app.workers.list()
         getattr(app.workers, mode)(worker.holder)
         second = hold.enqueue()
-        until(lambda: background.worker is not None and background.worker._stopping, "it has read the request")
+        until(lambda: background.worker is not None and background.worker._stopping, "the worker has read the request")
         go.set()
-        until(lambda: not background.alive, "it has left by itself")
+        until(lambda: not background.alive, "the worker has exited")
     assert first.state() is State.SUCCEEDED
-    assert second.state() is State.QUEUED, "it took nothing more"
+    assert second.state() is State.QUEUED, "the worker claimed no more jobs"
     assert app.workers.list() == []
     with pytest.raises(NotFound):
         app.workers.drain(worker.holder)
