@@ -73,19 +73,19 @@ def test_tick_timeout_dead_letters_the_job(app: App, new_app: NewApp, by_name: b
 @pytest.mark.parametrize("by_name", [False, True])
 def test_stopping_worker_dead_letters_the_job(app: App, new_app: NewApp, by_name: bool) -> None:
     """This holds even if the producer did not know the kind and stored the default policy."""
-    worker_app, begun, release = new_app(), threading.Event(), threading.Event()
+    worker_app, started, release = new_app(), threading.Event(), threading.Event()
 
     @worker_app.job(at_most_once=True)
     def charge() -> None:
-        begun.set()
+        started.set()
         release.wait(30)
 
     try:
-        with working(worker_app) as beside:
+        with working(worker_app) as background:
             handle = app.enqueue("charge") if by_name else charge.enqueue()
-            assert begun.wait(20)
-            beside.ask_to_stop(now=True)
-            until(lambda: not beside.alive, "the worker has left")
+            assert started.wait(20)
+            background.ask_to_stop(now=True)
+            until(lambda: not background.alive, "the worker has left")
     finally:
         release.set()
     job = handle.get()
@@ -96,19 +96,19 @@ def test_stopping_worker_dead_letters_the_job(app: App, new_app: NewApp, by_name
 
 
 def test_ordinary_job_is_handed_back_by_a_stopping_worker(app: App, new_app: NewApp) -> None:
-    worker_app, begun, release = new_app(), threading.Event(), threading.Event()
+    worker_app, started, release = new_app(), threading.Event(), threading.Event()
 
     @worker_app.job()
     def charge() -> None:
-        begun.set()
+        started.set()
         release.wait(30)
 
     try:
-        with working(worker_app) as beside:
+        with working(worker_app) as background:
             handle = app.enqueue("charge")
-            assert begun.wait(20)
-            beside.ask_to_stop(now=True)
-            until(lambda: not beside.alive, "the worker has left")
+            assert started.wait(20)
+            background.ask_to_stop(now=True)
+            until(lambda: not background.alive, "the worker has left")
     finally:
         release.set()
     assert handle.history()[-1].type in ("snooze", "due")

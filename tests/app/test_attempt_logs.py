@@ -55,7 +55,7 @@ def test_handler_log_is_stored_per_attempt_without_secrets(app: App) -> None:
 
     handle = pay.enqueue("sesame-open-4711")
     with working(app):
-        until(lambda: handle.state().finished, "it has succeeded")
+        until(lambda: handle.state().finished, "the job has ended")
     first, second = handle.log(1), handle.log()
     assert (first.attempt, second.attempt, first.ended, first.more, first.ref) == (1, 2, True, False, None)
     lines = first.text.splitlines()
@@ -82,7 +82,7 @@ def test_handler_log_is_stored_per_attempt_without_secrets(app: App) -> None:
 
 @pytest.mark.req("SC-21")
 def test_log_lines_of_threads_are_visible_while_the_attempt_runs(app: App) -> None:
-    go = threading.Event()
+    release = threading.Event()
 
     @app.job()
     def work(ctx: holdfast.SyncContext) -> None:
@@ -91,7 +91,7 @@ def test_log_lines_of_threads_are_visible_while_the_attempt_runs(app: App) -> No
             each.start()
         for each in threads:
             each.join()
-        go.wait(30)
+        release.wait(30)
         ctx.log.info("done")
 
     handle = work.enqueue()
@@ -100,8 +100,8 @@ def test_log_lines_of_threads_are_visible_while_the_attempt_runs(app: App) -> No
         until(lambda: handle.log().text.count("from thread") == 8, "the lines are there before the end")
         seen = handle.log()
         assert not seen.ended
-        go.set()
-        until(lambda: handle.state() is State.SUCCEEDED, "it ends")
+        release.set()
+        until(lambda: handle.state() is State.SUCCEEDED, "the job succeeds")
     more = handle.log(offset=seen.next)
     assert (more.text.endswith("done\n"), more.text.count("\n"), more.ended) == (True, 1, True)
 

@@ -329,10 +329,10 @@ def test_stopping_worker_ends_its_programs(app: App, logs: Path, tmp_path: Path)
     marks = tmp_path / "marks"
     code = f"{SLEEPER} {MARK}; time.sleep(600)"
     kind = app.command("sleeps", python(code, str(marks)), log_dir=logs)
-    with working(app, grace=0.0) as beside:
+    with working(app, grace=0.0) as background:
         handle = kind.enqueue()
         pids = marked(marks)
-        beside.ask_to_stop()
+        background.ask_to_stop()
     until_gone(*pids)
     assert handle.get().state in (State.RETRY_WAITING, State.QUEUED)  # due at once
     assert handle.get().retries == 0

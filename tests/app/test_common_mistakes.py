@@ -145,10 +145,10 @@ def test_step_cannot_return_a_handle(app: App) -> None:
     def other() -> None: ...
 
     @app.job(retry=ONCE)
-    async def asks(ctx: Context) -> None:
+    async def runs(ctx: Context) -> None:
         await ctx.step("other", other.enqueue)
 
-    handle = asks.enqueue()
+    handle = runs.enqueue()
     work_off(app)
     job = handle.get()
     assert (job.error_code, job.error_message) == (

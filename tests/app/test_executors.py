@@ -81,14 +81,14 @@ def test_removed_worker_finishes_its_job_and_exits(app: App) -> None:
     app._store.migrate()
     app.executors.set("gpu")
     handle = hold.enqueue()
-    with working(app, executor="gpu") as beside:
+    with working(app, executor="gpu") as background:
         until(lambda: handle.state() == "in_progress", "the job runs")
         app.executors.set("other")
         app.executors.remove("gpu")
         hold.enqueue()
         release.set()
         assert handle.result(10) == "done"
-        until(lambda: not beside.alive, "the worker has exited")
+        until(lambda: not background.alive, "the worker has exited")
     assert app.jobs.list()[0].state == "queued"
 
 
@@ -124,8 +124,8 @@ def test_worker_removed_while_settling_claims_no_later_job(app: App) -> None:
             hand.close()
 
     held = threading.Event()
-    with ThreadPoolExecutor(1) as beside:
-        removal = beside.submit(remove_while_the_exchange_waits)
+    with ThreadPoolExecutor(1) as background:
+        removal = background.submit(remove_while_the_exchange_waits)
         assert held.wait(20)
         exchange = store.run(store.leases.exchange([decide_on(claimed)], request))
         later = removal.result(20)

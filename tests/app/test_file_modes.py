@@ -1,4 +1,4 @@
-"""Files that Holdfast creates are accessible only to their owner, whatever the umask. Existing files keep theirs."""
+"""New files are accessible only to their owner, whatever the umask. Existing files keep their mode."""
 
 from __future__ import annotations
 

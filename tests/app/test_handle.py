@@ -132,21 +132,21 @@ def test_handle_of_another_tenant_finds_nothing(app: App) -> None:
 
 
 def test_cancelled_running_job_stays_cancelled(app: App, new_app: NewApp) -> None:
-    begun, release = threading.Event(), threading.Event()
+    started, release = threading.Event(), threading.Event()
     worker_app = new_app()
 
     @worker_app.job()
     def slow() -> str:
-        begun.set()
+        started.set()
         assert release.wait(20)
         return "done"
 
-    with working(worker_app, **QUICK) as beside:
+    with working(worker_app, **QUICK) as background:
         handle = app.enqueue("slow")
-        assert begun.wait(20)
+        assert started.wait(20)
         handle.cancel("changed my mind")
         release.set()
-        until(lambda: beside.worker and not beside.worker._slots.running, "the handler has ended")
+        until(lambda: background.worker and not background.worker._slots.running, "the handler has ended")
     assert [event.type for event in handle.history()] == ["enqueue", "take", "cancel"]
     with pytest.raises(JobFailed):
         handle.result(timeout=5)

@@ -81,7 +81,7 @@ ENDS: dict[str, tuple[Any, str]] = {
     "StopIteration out of a thread": (stop_iteration, "RuntimeError"),
     "its own CancelledError": (cancelled, "asyncio.exceptions.CancelledError"),
     "a task it awaited was cancelled": (awaits_something_cancelled, "asyncio.exceptions.CancelledError"),
-    "a TimeoutError of its own": (timeout_of_its_own, "TimeoutError"),
+    "its own TimeoutError": (timeout_of_its_own, "TimeoutError"),
 }
 
 

@@ -203,11 +203,11 @@ def test_handler_that_cancels_its_own_task_fails(app: App) -> None:
 async def test_cancelled_worker_hands_back_running_jobs(app: App) -> None:
     """As a web server cancels its tasks when it ends, and asyncio on Ctrl-C."""
     stop_reasons: list[Any] = []
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     @app.job(retry=PATIENT)
     async def slow(ctx: Context) -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -215,7 +215,7 @@ async def test_cancelled_worker_hands_back_running_jobs(app: App) -> None:
 
     handle = await slow.aenqueue()
     running = asyncio.create_task(app.worker(WorkerOptions(**QUICK)).run())
-    await asyncio.wait_for(begun.wait(), 20)
+    await asyncio.wait_for(started.wait(), 20)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(running, 20)

@@ -67,15 +67,15 @@ def test_idle_worker_makes_few_transactions_over_three_connections(
     monkeypatch.setattr(pools, "MAX_IDLE", 0.3)  # connections from the start are closed when unused
     default = WorkerOptions()
     options = {name: getattr(default, name) for name in ("lease_ttl", "poll", "promote_every", "sweep_every")}
-    begun: list[float] = []
+    started: list[float] = []
     arun, run = PostgresStore.arun, PostgresStore.run
 
     async def counted(store: PostgresStore, flow: Flow[Any]) -> Any:
-        begun.append(time.monotonic())
+        started.append(time.monotonic())
         return await arun(store, flow)
 
     def counted_too(store: PostgresStore, flow: Flow[Any]) -> Any:
-        begun.append(time.monotonic())
+        started.append(time.monotonic())
         return run(store, flow)
 
     monkeypatch.setattr(PostgresStore, "arun", counted)
@@ -83,9 +83,9 @@ def test_idle_worker_makes_few_transactions_over_three_connections(
     with (
         psycopg.connect(postgres_url, autocommit=True) as connection,
         closing(App(postgres_url)) as app,
-        working(app, **options) as beside,
+        working(app, **options) as background,
     ):
-        worker = beside.worker
+        worker = background.worker
         assert worker is not None
 
         def connections() -> int:
@@ -99,7 +99,7 @@ def test_idle_worker_makes_few_transactions_over_three_connections(
         time.sleep(MEASURED)
         until(lambda: connections() <= 3, "the worker is still idle")
         passed = time.monotonic() - since
-        rate = sum(since <= each <= since + passed for each in begun) / passed
+        rate = sum(since <= each <= since + passed for each in started) / passed
     assert rate <= 3.0
 
 
@@ -191,8 +191,8 @@ def test_worker_started_first_leads(store: PostgresStore) -> None:
 
 
 def test_worker_polls_rarely_only_while_notifications_arrive(postgres_url: str) -> None:
-    with closing(App(postgres_url)) as app, working(app) as beside:
-        worker = beside.worker
+    with closing(App(postgres_url)) as app, working(app) as background:
+        worker = background.worker
         assert worker is not None
         until(lambda: worker._poll_interval() == SAFETY_POLL, "the worker listens and polls rarely")
         with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -215,8 +215,8 @@ def test_poll_that_finds_jobs_shortens_the_interval(postgres_url: str) -> None:
         @app.job()
         async def task() -> None: ...
 
-        with working(app) as beside:
-            worker = beside.worker
+        with working(app) as background:
+            worker = background.worker
             assert worker is not None
             until(lambda: worker._poll_interval() == SAFETY_POLL, "the worker listens and polls rarely")
             with psycopg.connect(postgres_url, autocommit=True) as connection:

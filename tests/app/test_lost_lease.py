@@ -28,12 +28,12 @@ def sweep(app: App) -> Any:
 @pytest.mark.req("DP-7", "CX-15", "SC-19")
 def test_worker_with_an_ended_lease_settles_nothing(app: App, new_app: NewApp) -> None:
     worker_app = new_app()
-    begun: list[int] = []
+    started: list[int] = []
     stopped, first_may_end = threading.Event(), threading.Event()
 
     @worker_app.job()
     async def careful(ctx: Context) -> str:
-        begun.append(ctx.attempt)
+        started.append(ctx.attempt)
         try:
             if ctx.attempt == 1:
                 await asyncio.Event().wait()  # for ever
@@ -44,19 +44,19 @@ def test_worker_with_an_ended_lease_settles_nothing(app: App, new_app: NewApp) -
 
     @worker_app.job()
     def stubborn(ctx: SyncContext) -> str:
-        begun.append(ctx.attempt)
+        started.append(ctx.attempt)
         if ctx.attempt == 1:
             assert first_may_end.wait(20)  # a thread cannot be stopped
         return f"attempt {ctx.attempt}"
 
     # The worker does not sweep: the test decides what happens to the jobs.
-    with working(worker_app, beat=0.3, sweep_every=1000, concurrency=2) as beside:
+    with working(worker_app, beat=0.3, sweep_every=1000, concurrency=2) as background:
         handles = [app.enqueue("careful"), app.enqueue("stubborn")]
-        until(lambda: len(begun) == 2, "both are running")
-        lost = beside.lease
+        until(lambda: len(started) == 2, "both are running")
+        lost = background.lease
         end_lease(app, lost)
         assert stopped.wait(20), "the handler was not interrupted"
-        until(lambda: beside.lease != lost, "the worker has a new lease")
+        until(lambda: background.lease != lost, "the worker has a new lease")
         first_may_end.set()
         until(lambda: sweep(app).crashed or all(h.get().crashes for h in handles), "the jobs were freed")
         assert [handle.result(timeout=20) for handle in handles] == ["attempt 2", "attempt 2"]
@@ -69,7 +69,7 @@ def test_worker_with_an_ended_lease_settles_nothing(app: App, new_app: NewApp) -
 @pytest.mark.req("DP-7", "SC-19")
 def test_checkpoint_of_a_job_taken_by_another_worker_is_refused(app: App, new_app: NewApp) -> None:
     worker_app = new_app()
-    begun, freed = threading.Event(), threading.Event()
+    started, freed = threading.Event(), threading.Event()
     refused: list[str] = []
 
     @worker_app.job()
@@ -77,17 +77,17 @@ def test_checkpoint_of_a_job_taken_by_another_worker_is_refused(app: App, new_ap
         if ctx.attempt > 1:
             return
         ctx.checkpoint.save("mine")
-        begun.set()
+        started.set()
         assert freed.wait(20)
         try:
             ctx.checkpoint.save("stale")
         except StaleLease as error:
             refused.append(error.code)
 
-    with working(worker_app, lease_ttl=1000, sweep_every=1000, concurrency=2) as beside:
+    with working(worker_app, lease_ttl=1000, sweep_every=1000, concurrency=2) as background:
         handle = app.enqueue("saves")
-        assert begun.wait(20)
-        end_lease(app, beside.lease)
+        assert started.wait(20)
+        end_lease(app, background.lease)
         # Freed by this sweep, or by the worker's first sweep, which may come late.
         until(lambda: sweep(app).crashed or handle.get().crashes, "the job was freed")
         freed.set()
@@ -100,21 +100,21 @@ def test_checkpoint_of_a_job_taken_by_another_worker_is_refused(app: App, new_ap
 def test_late_result_is_not_recorded(app: App, new_app: NewApp) -> None:
     """The heartbeat has not noticed yet (the lease is long): the settlement itself is refused."""
     worker_app = new_app()
-    begun, freed = threading.Event(), threading.Event()
+    started, freed = threading.Event(), threading.Event()
 
     @worker_app.job()
     def late(ctx: SyncContext) -> str:
         if ctx.attempt == 1:
-            begun.set()
+            started.set()
             assert freed.wait(20)
         return f"attempt {ctx.attempt}"
 
-    with working(worker_app, lease_ttl=1000, sweep_every=1000, concurrency=2) as beside:
+    with working(worker_app, lease_ttl=1000, sweep_every=1000, concurrency=2) as background:
         handle = app.enqueue("late")
-        assert begun.wait(20)
+        assert started.wait(20)
         with closing(open_by_hand(app._store.url)) as by_hand:  # as if it had lapsed long ago and been swept
             by_hand.execute(
-                "update lease set ended_at = until, ended_why = 'lapsed' where id = :id", {"id": beside.lease}
+                "update lease set ended_at = until, ended_why = 'lapsed' where id = :id", {"id": background.lease}
             )
         # Freed by this sweep, or by the worker's first sweep, which may come late.
         until(lambda: sweep(app).crashed or handle.get().crashes, "the job was freed")

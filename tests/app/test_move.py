@@ -89,13 +89,13 @@ def test_worker_claims_moved_jobs_first_after_its_listener_reconnects(new_app: N
     handles = [app.enqueue("note", {"n": n}) for n in range(3)]
     listener = "select pid from pg_stat_activity where datname = current_database() and starts_with(query, 'listen ')"
     with (
-        working(worker_app, concurrency=1, poll=120.0) as beside,
+        working(worker_app, concurrency=1, poll=120.0) as background,
         psycopg.connect(app._store.url, autocommit=True) as admin,
     ):
         until(lambda: ran == [0], "the first is running")
         before = until(lambda: admin.execute(listener).fetchall(), "the worker listens")[0][0]
-        assert beside.worker is not None
-        search = beside.worker._claim_order
+        assert background.worker is not None
+        search = background.worker._claim_order
         search._skip_head_until = float("inf")  # as after a very slow query
         search._reordered.clear()
         admin.execute("set holdfast.notify = off")
@@ -122,10 +122,10 @@ def test_worker_claims_jobs_moved_ahead_of_its_position_first(new_app: NewApp) -
             release.wait(60)
 
     handles = [app.enqueue("note", {"n": n}) for n in range(6)]
-    with working(worker_app, concurrency=1, poll=120.0) as beside:
+    with working(worker_app, concurrency=1, poll=120.0) as background:
         until(lambda: ran == [0], "the first is running")
-        assert beside.worker is not None
-        search = beside.worker._claim_order
+        assert background.worker is not None
+        search = background.worker._claim_order
         search._skip_head_until = float("inf")  # as after a very slow query
         handles[5].move(first=True)
         handles[4].move(priority=1)

@@ -41,41 +41,41 @@ FULL: dict[str, Any] = {"lease_ttl": 60.0, "sweep_every": 1000.0, "promote_every
 @pytest.mark.parametrize("options", [BUSY, FULL], ids=["busy", "full"])
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_restart_while_a_job_runs(own_server: PostgresServer, own_url: str, mode: Any, options: dict[str, Any]) -> None:
-    begun, release = threading.Event(), threading.Event()
+    started, release = threading.Event(), threading.Event()
     with closing(App(own_url)) as app, closing(App(own_url)) as worker_app:
 
         @worker_app.job()
         def slow() -> str:
-            begun.set()
+            started.set()
             assert release.wait(60)
             return "done"
 
         handle = app.enqueue("slow")
         waiting = app.enqueue("slow", queue="later")
-        with working(worker_app, **options) as beside:
-            assert begun.wait(20)
+        with working(worker_app, **options) as background:
+            assert started.wait(20)
             own_server.restart(mode)
             release.set()
             until(lambda: state_of(own_url, handle.id) == ("succeeded", 1), "the result is settled", limit=60)
-            assert beside.alive
+            assert background.alive
         assert state_of(own_url, waiting.id) == ("queued", 0)
 
 
 def test_outage_while_a_job_ends(own_server: PostgresServer, own_url: str) -> None:
     """The handler returns while the server is down: its result is kept until the server returns."""
-    begun, release, returned = threading.Event(), threading.Event(), threading.Event()
+    started, release, returned = threading.Event(), threading.Event(), threading.Event()
     with closing(App(own_url)) as app, closing(App(own_url)) as worker_app:
 
         @worker_app.job()
         def slow() -> str:
-            begun.set()
+            started.set()
             assert release.wait(60)
             returned.set()
             return "done"
 
         handle = app.enqueue("slow")
         with working(worker_app, **FULL):
-            assert begun.wait(20)
+            assert started.wait(20)
             own_server.stop("fast")
             try:
                 release.set()
@@ -98,22 +98,22 @@ def test_stopping_worker_does_not_wait_for_an_unreachable_server(
     """Its maintenance tasks would have waited for connections one after another, for minutes."""
     monkeypatch.setattr(shutdown, "LAST_WRITES", 0.5)
     monkeypatch.setattr(store, "CONNECT_WITHIN", 600.0)
-    begun = threading.Event()
+    started = threading.Event()
     with closing(App(own_url, answer_within=600.0)) as app, closing(App(own_url, answer_within=600.0)) as worker_app:
 
         @worker_app.job()
         async def slow() -> None:
-            begun.set()
+            started.set()
             await asyncio.sleep(60)
 
         app.enqueue("slow")
         options = {"lease_ttl": 60.0, "promote_every": 0.02, "concurrency": 1, "grace": 0.1}
-        with working(worker_app, **options) as beside:
-            assert begun.wait(20)
+        with working(worker_app, **options) as background:
+            assert started.wait(20)
             own_server.stop("fast")
             until(lambda: "Database unavailable" in caplog.text, "maintenance has met the outage")
-            beside.ask_to_stop()
-            until(lambda: not beside.alive, "the worker has exited", limit=25)
+            background.ask_to_stop()
+            until(lambda: not background.alive, "the worker has exited", limit=25)
         # A heartbeat would renew the lease, and the jobs under it, when the server returns.
         until(
             lambda: "holdfast-heartbeat" not in {each.name for each in threading.enumerate()},

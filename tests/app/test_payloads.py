@@ -367,7 +367,7 @@ def test_steps_and_checkpoints_are_encrypted_and_read_back(new_app: NewApp, monk
     assert calls == [CANARY] * 2, "the step was remembered"
     # Without the key no attempt continues from the stored values, and the job is not lost.
     stuck = heal.enqueue()
-    until(lambda: _attempts(app, stuck.id) == 1, "it has been tried once")
+    until(lambda: _attempts(app, stuck.id) == 1, "the job has run once")
     monkeypatch.setenv("HOLDFAST_KEYS", f"new:{new_key()}")
     stranger = new_app()
     stranger.job("heal", retry=once)(heal.function)

@@ -215,11 +215,11 @@ def test_cancelling_a_running_job_kills_its_child(process_jobs: ModuleType, tmp_
 @pytest.mark.slow
 @pytest.mark.req("CX-11", "SC-13")
 def test_stopping_worker_kills_the_children_of_jobs_it_hands_back(process_jobs: ModuleType, tmp_path: Path) -> None:
-    with working(process_jobs.app, grace=0.0) as beside:
+    with working(process_jobs.app, grace=0.0) as background:
         handle = process_jobs.waits.enqueue(str(tmp_path / "marks"))
         child, grandchild = marked(tmp_path / "marks")
         assert running(grandchild)
-        beside.ask_to_stop()
+        background.ask_to_stop()
     until_gone(child, grandchild)
     job = handle.get()
     assert job.state in (State.RETRY_WAITING, State.QUEUED)  # the worker may have promoted it before it ended

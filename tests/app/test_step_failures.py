@@ -113,14 +113,14 @@ def test_step_failure_after_a_pause_is_final_when_the_handler_pauses_again(app: 
         raise ConnectionError("unreachable")
 
     @app.job()
-    async def asks(ctx: Context) -> str:
+    async def runs(ctx: Context) -> str:
         try:
             await ctx.step_options(retry=later).step("fails", fails)
         except ConnectionError:
             await ctx.sleep("10ms")
         return "gave up"
 
-    handle = asks.enqueue()
+    handle = runs.enqueue()
     with working(app):
         assert handle.result(timeout=20) == "gave up"
     assert tries == [1, 2]

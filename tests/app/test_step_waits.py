@@ -21,13 +21,13 @@ pytestmark = pytest.mark.req("HF-6")
 def test_event_sent_while_its_job_resumes_is_received(app: App, new_app: NewApp) -> None:
     """An operator requeued the job, and the attempt has read its steps, where the wait is still open. The event arrives
     then and finds no sleeping job to wake."""
-    worker_app, begun, release = new_app(), threading.Event(), threading.Event()
+    worker_app, started, release = new_app(), threading.Event(), threading.Event()
 
     @worker_app.job("waits")
     async def waits(ctx: Context) -> int:
         await ctx.step("first", lambda: 1)
         if ctx.attempt == 2:
-            begun.set()
+            started.set()
             await asyncio.to_thread(release.wait, 20)
         number: int = (await ctx.wait_for_event("number")).data["n"]
         return number
@@ -36,7 +36,7 @@ def test_event_sent_while_its_job_resumes_is_received(app: App, new_app: NewApp)
         handle = app.enqueue("waits")
         until(lambda: handle.state() is State.RETRY_WAITING, "the job waits")
         app.jobs.reschedule(handle.id)
-        assert begun.wait(20)
+        assert started.wait(20)
         assert app.send_event("number", {"n": 7}).woke == 0
         release.set()
         assert handle.result(timeout=20) == 7

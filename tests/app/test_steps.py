@@ -98,11 +98,11 @@ def test_completed_step_is_not_repeated_in_a_sync_handler(app: App) -> None:
 
 
 def test_sleep_frees_the_worker_and_continues_in_a_new_attempt(app: App) -> None:
-    begun: list[int] = []
+    started: list[int] = []
 
     @app.job()
     async def naps(ctx: Context) -> str:
-        begun.append(ctx.attempt)
+        started.append(ctx.attempt)
         await ctx.step("first", lambda: 1)
         await ctx.sleep("1h")
         await ctx.sleep_until(datetime.now(UTC) - timedelta(hours=1))
@@ -111,7 +111,7 @@ def test_sleep_frees_the_worker_and_continues_in_a_new_attempt(app: App) -> None
     handle = naps.enqueue()
     work_off(app)
     job = handle.get()
-    assert (job.state, begun) == (State.RETRY_WAITING, [1])
+    assert (job.state, started) == (State.RETRY_WAITING, [1])
     assert (job.retries, job.crashes) == (0, 0)
     app._session.run(app._session.store.clock.set(timedelta(hours=2), None))
     with working(app):
@@ -220,7 +220,7 @@ def test_step_is_retried_by_its_own_policy_at_no_cost_to_the_job(app: App) -> No
         return "there"
 
     @app.job(retry=Retry(max_attempts=1))
-    async def asks(ctx: Context) -> str:
+    async def runs(ctx: Context) -> str:
         slow = Retry(max_attempts=2, backoff=Backoff(base=1.1, factor=1.0, jitter=False))
         quick = Retry(max_attempts=3, backoff=AT_ONCE)
         try:
@@ -229,7 +229,7 @@ def test_step_is_retried_by_its_own_policy_at_no_cost_to_the_job(app: App) -> No
             return await ctx.step_options(retry=quick).step("quick", flaky)
         return "too early"
 
-    handle = asks.enqueue()
+    handle = runs.enqueue()
     with working(app):
         assert handle.result(timeout=20) == "there"
     steps = steps_of(app, handle.id)
@@ -395,10 +395,10 @@ def test_step_key_is_stable_across_attempts(app: App) -> None:
 )
 def test_invalid_step_calls_are_refused(app: App, name: Any, function: Any, code: str) -> None:
     @app.job(retry=Retry(max_attempts=1))
-    async def asks(ctx: Context) -> None:
+    async def runs(ctx: Context) -> None:
         await ctx.step(name, function)
 
-    handle = asks.enqueue()
+    handle = runs.enqueue()
     work_off(app)
     assert (handle.state(), handle.get().error_code) == (State.DEAD_LETTER, code)
 
@@ -406,10 +406,10 @@ def test_invalid_step_calls_are_refused(app: App, name: Any, function: Any, code
 @pytest.mark.parametrize("value", [object(), float("nan"), "\x00"])
 def test_result_that_cannot_be_stored_fails_the_step(app: App, value: object) -> None:
     @app.job(retry=Retry(max_attempts=1))
-    async def asks(ctx: Context) -> None:
+    async def runs(ctx: Context) -> None:
         await ctx.step("bad", lambda: value)
 
-    handle = asks.enqueue()
+    handle = runs.enqueue()
     work_off(app)
     assert handle.state() is State.DEAD_LETTER
     assert (handle.get().error_code or "").startswith("payload_")
@@ -418,13 +418,13 @@ def test_result_that_cannot_be_stored_fails_the_step(app: App, value: object) ->
 
 def test_step_cannot_make_durable_calls(app: App) -> None:
     @app.job(retry=Retry(max_attempts=1))
-    async def asks(ctx: Context) -> None:
+    async def runs(ctx: Context) -> None:
         async def inner() -> None:
             await ctx.sleep("1h")
 
         await ctx.step("outer", inner)
 
-    handle = asks.enqueue()
+    handle = runs.enqueue()
     work_off(app)
     assert handle.get().error_code == "nested_step"
 

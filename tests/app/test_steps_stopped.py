@@ -38,11 +38,11 @@ class Held:
         return await self._arun(flow)
 
 
-def declare_cleanup(app: App, begun: threading.Event, **options: Any) -> None:
+def declare_cleanup(app: App, started: threading.Event, **options: Any) -> None:
     """Declare a kind whose first attempt hangs in its first step and has another step in a `finally`."""
 
     async def lingers(seconds: float) -> None:
-        begun.set()
+        started.set()
         await asyncio.sleep(seconds)
 
     @app.job("cleans_up", **options)
@@ -57,12 +57,12 @@ def declare_cleanup(app: App, begun: threading.Event, **options: Any) -> None:
 
 def test_step_in_a_finally_is_not_recorded_when_the_worker_stops(app: App, new_app: NewApp) -> None:
     """It would take the position of a step of the next attempt, which then would not match its recorded steps."""
-    worker_app, begun = new_app(), threading.Event()
-    declare_cleanup(worker_app, begun)
-    with working(worker_app, grace=0.0) as beside:
+    worker_app, started = new_app(), threading.Event()
+    declare_cleanup(worker_app, started)
+    with working(worker_app, grace=0.0) as background:
         handle = app.enqueue("cleans_up")
-        assert begun.wait(20)
-        beside.ask_to_stop()
+        assert started.wait(20)
+        background.ask_to_stop()
     assert step_rows(app, handle.id) == []
     work_off(worker_app)
     with working(worker_app):
@@ -71,8 +71,8 @@ def test_step_in_a_finally_is_not_recorded_when_the_worker_stops(app: App, new_a
 
 
 def test_step_in_a_finally_is_not_recorded_after_a_timeout(app: App) -> None:
-    begun = threading.Event()
-    declare_cleanup(app, begun, retry=AGAIN, timeout=1)
+    started = threading.Event()
+    declare_cleanup(app, started, retry=AGAIN, timeout=1)
     handle = app.enqueue("cleans_up")
     with working(app):
         assert handle.result(timeout=20) == "done"
@@ -91,11 +91,11 @@ def test_completed_step_is_written_before_its_job_is_handed_back(
         return "paid"
 
     held = Held(worker_app, monkeypatch)
-    with working(worker_app, grace=0.0) as beside:
+    with working(worker_app, grace=0.0) as background:
         handle = app.enqueue("pays")
         assert held.reached.wait(20)
-        beside.ask_to_stop()
-        until(lambda: beside.worker is not None and beside.worker._stopping, "the worker stops")
+        background.ask_to_stop()
+        until(lambda: background.worker is not None and background.worker._stopping, "the worker stops")
         held.release.set()
     assert [name for _, _, name, _ in step_rows(app, handle.id)] == ["charge"]
     with working(worker_app):
@@ -170,14 +170,14 @@ def test_unstoppable_thread_does_not_retry_a_step(app: App) -> None:
         raise ConnectionError("not yet")
 
     @app.job(timeout=0.3, retry=Retry(max_attempts=1))
-    def asks(ctx: SyncContext) -> None:
+    def runs(ctx: SyncContext) -> None:
         contexts.append(ctx)
         try:
             ctx.step_options(retry=slow).step("flaky", flaky)
         except Stopped:
             ended.set()
 
-    handle = asks.enqueue()
+    handle = runs.enqueue()
     with working(app):
         assert ended.wait(20)
         until(lambda: handle.state() is State.DEAD_LETTER, "its job has ended")
@@ -188,10 +188,10 @@ def test_thread_ends_after_its_worker_is_gone(app: App, new_app: NewApp) -> None
     """No event loop is left to serve its call."""
     worker_app = new_app()
     seen: list[BaseException] = []
-    begun, resume, ended = threading.Event(), threading.Event(), threading.Event()
+    started, resume, ended = threading.Event(), threading.Event(), threading.Event()
 
     def slow() -> None:
-        begun.set()
+        started.set()
         resume.wait(20)
 
     @worker_app.job("lingers")
@@ -203,10 +203,10 @@ def test_thread_ends_after_its_worker_is_gone(app: App, new_app: NewApp) -> None
         finally:
             ended.set()
 
-    with working(worker_app, grace=0.0) as beside:
+    with working(worker_app, grace=0.0) as background:
         handle = app.enqueue("lingers")
-        assert begun.wait(20)
-        beside.ask_to_stop()
+        assert started.wait(20)
+        background.ask_to_stop()
     resume.set()
     assert ended.wait(20)
     assert [type(error) for error in seen] == [Stopped]
@@ -230,10 +230,10 @@ def test_thread_waiting_for_an_unreachable_store_ends_with_its_worker(
 
     outage = Outage(worker_app, monkeypatch)
     outage.failing["steps.save"] = 1_000_000
-    with working(worker_app, grace=0.0) as beside:
+    with working(worker_app, grace=0.0) as background:
         app.enqueue("lingers")
         until(lambda: outage.hits["steps.save"] > 0, "the step write has failed")
-        beside.ask_to_stop()
+        background.ask_to_stop()
     assert ended.wait(20)
     assert [type(error) for error in seen] == [Stopped]
 
@@ -261,10 +261,10 @@ def test_thread_that_outlives_its_worker_does_not_keep_the_loop_open(
             await asyncio.sleep(0.01 if not loops else 0)
 
     monkeypatch.setattr(worker_app._store, "leave_loop", leave_loop)
-    with working(worker_app, grace=0.0) as beside:
+    with working(worker_app, grace=0.0) as background:
         app.enqueue("lingers")
         assert held.reached.wait(20)
-        beside.ask_to_stop()
+        background.ask_to_stop()
 
 
 # -- cancellation ----------------------------------------------------------------------------------------------
@@ -297,11 +297,11 @@ def test_waiting_job_can_be_cancelled(app: App, where: str) -> None:
 
 
 def test_job_cancelled_inside_a_step_runs_no_further_step(app: App, new_app: NewApp) -> None:
-    worker_app, begun = new_app(), threading.Event()
+    worker_app, started = new_app(), threading.Event()
     seen: list[str] = []
 
     async def lingers() -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -316,7 +316,7 @@ def test_job_cancelled_inside_a_step_runs_no_further_step(app: App, new_app: New
 
     with working(worker_app):
         handle = app.enqueue("pays")
-        assert begun.wait(20)
+        assert started.wait(20)
         handle.cancel()
         until(lambda: seen, "the step is interrupted")
     assert (handle.state(), seen, step_rows(app, handle.id)) == (State.CANCELLED, ["interrupted"], [])

@@ -52,13 +52,13 @@ def test_thread_is_notified_of_its_timeout(app: App) -> None:
 
 @pytest.mark.req("CX-11")
 def test_thread_is_notified_that_its_job_was_cancelled(app: App, new_app: NewApp) -> None:
-    worker_app, begun = new_app(), threading.Event()
+    worker_app, started = new_app(), threading.Event()
     seen: list[Any] = []
 
     @worker_app.job()
     def loops(ctx: SyncContext) -> None:
         seen.append((ctx.cancelled, ctx.stop_reason))
-        begun.set()
+        started.set()
         ctx._run.stop.wait(60)
         seen.append((ctx.cancelled, ctx.stop_reason))
         with pytest.raises(StaleLease):
@@ -67,7 +67,7 @@ def test_thread_is_notified_that_its_job_was_cancelled(app: App, new_app: NewApp
 
     with working(worker_app):
         handle = app.enqueue("loops")
-        assert begun.wait(20)
+        assert started.wait(20)
         handle.cancel("changed my mind")
         until(lambda: len(seen) == 3, "the thread has seen it")
     assert seen == [(False, None), (True, "cancelled"), "refused"]
@@ -76,18 +76,18 @@ def test_thread_is_notified_that_its_job_was_cancelled(app: App, new_app: NewApp
 
 @pytest.mark.req("CX-11", "DP-9")
 def test_thread_is_notified_that_its_worker_stops(app: App, new_app: NewApp) -> None:
-    worker_app, begun, seen = new_app(), threading.Event(), []
+    worker_app, started, seen = new_app(), threading.Event(), []
 
     @worker_app.job()
     def loops(ctx: SyncContext) -> None:
-        begun.set()
+        started.set()
         ctx._run.stop.wait(60)
         seen.append(ctx.stop_reason)
 
-    with working(worker_app) as beside:
+    with working(worker_app) as background:
         handle = app.enqueue("loops")
-        assert begun.wait(20)
-        beside.ask_to_stop(now=True)
+        assert started.wait(20)
+        background.ask_to_stop(now=True)
     until(lambda: seen, "the thread has seen it")
     assert seen == ["worker_stopped"]
     assert next(event.meta for event in handle.history() if event.type == "snooze")["reason"] == "worker_stopped"
@@ -96,10 +96,10 @@ def test_thread_is_notified_that_its_worker_stops(app: App, new_app: NewApp) -> 
 @pytest.mark.req("CX-11")
 async def test_stop_reason_is_passed_to_the_handler() -> None:
     seen: list[Any] = []
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     async def call(claim: Any, stop: Stop) -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -107,7 +107,7 @@ async def test_stop_reason_is_passed_to_the_handler() -> None:
 
     stop = Stop()
     task = asyncio.create_task(execute(Handler("k", call), CLAIM, stop))
-    await begun.wait()
+    await started.wait()
     stop.set("cancelled")
     task.cancel("cancelled")
     with pytest.raises(asyncio.CancelledError):

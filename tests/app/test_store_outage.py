@@ -61,28 +61,28 @@ def test_exchange_with_a_lost_response_loses_no_job_and_runs_none_twice(
 
 def waits(app: App) -> tuple[threading.Event, threading.Event]:
     """Declare a job that waits; return events for its start and its end."""
-    begun, stopped = threading.Event(), threading.Event()
+    started, stopped = threading.Event(), threading.Event()
 
     @app.job()
     async def wait() -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(600)
         finally:
             stopped.set()
 
-    return begun, stopped
+    return started, stopped
 
 
 @pytest.mark.req("CX-11")
 def test_cancelled_job_is_stopped_after_a_failed_exchange(
     app: App, worker_app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, stopped = waits(worker_app)
+    started, stopped = waits(worker_app)
     outage = Outage(worker_app, monkeypatch)
     with working(worker_app, notify=False, recall_every=600.0):  # so that no notification arrives
         handle = app.enqueue("wait")
-        assert begun.wait(20)
+        assert started.wait(20)
         app.jobs.cancel(handle.id)
         outage.failing["leases.exchange"] = 1
         assert stopped.wait(20), "the job still runs"
@@ -94,11 +94,11 @@ def test_cancelled_job_is_stopped_after_a_failed_exchange(
 def test_cancelled_job_is_stopped_after_failed_cancellation_checks(
     app: App, worker_app: App, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    begun, stopped = waits(worker_app)
+    started, stopped = waits(worker_app)
     outage = Outage(worker_app, monkeypatch)
     with working(worker_app, recall_every=0.1):
         handle = app.enqueue("wait")
-        assert begun.wait(20)
+        assert started.wait(20)
         outage.failing[operation] = 2
         app.jobs.cancel(handle.id)
         assert stopped.wait(20), "the job still runs"
@@ -109,20 +109,20 @@ def test_cancelled_job_is_stopped_after_failed_cancellation_checks(
 def test_failed_heartbeat_is_not_a_lost_lease(app: App, worker_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     outage = Outage(worker_app, monkeypatch)
     outage.failing["leases.renew"] = 3
-    with working(worker_app, beat=1) as beside:
-        lease = until(lambda: beside.lease, "the worker has a lease")
+    with working(worker_app, beat=1) as background:
+        lease = until(lambda: background.lease, "the worker has a lease")
         until(lambda: outage.hits["leases.renew"] == 3, "the heartbeat has failed")
         assert app.enqueue("quick", {"number": 1}).result(timeout=20) == 1
-        assert beside.lease == lease
+        assert background.lease == lease
 
 
 @pytest.mark.slow
 def test_lease_lost_during_an_outage_is_replaced(app: App, worker_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     outage = Outage(worker_app, monkeypatch)
-    with working(worker_app) as beside:
-        until(lambda: beside.lease, "the worker has a lease")
+    with working(worker_app) as background:
+        until(lambda: background.lease, "the worker has a lease")
         outage.failing["leases.open"] = 2
-        assert app._session.run(app._session.store.leases.end(beside.lease, "ended by a test", "*"))
+        assert app._session.run(app._session.store.leases.end(background.lease, "ended by a test", "*"))
         assert app.enqueue("quick", {"number": 1}).result(timeout=20) == 1
     assert outage.hits["leases.open"] == 2
 
@@ -130,21 +130,21 @@ def test_lease_lost_during_an_outage_is_replaced(app: App, worker_app: App, monk
 @pytest.mark.slow
 def test_worker_that_cannot_settle_still_stops(app: App, new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
     worker_app = new_app()
-    begun, release = threading.Event(), threading.Event()
+    started, release = threading.Event(), threading.Event()
 
     @worker_app.job()
     def slow() -> None:
-        begun.set()
+        started.set()
         assert release.wait(20)
 
     outage = Outage(worker_app, monkeypatch)
-    with working(worker_app, grace=1.0) as beside:
+    with working(worker_app, grace=1.0) as background:
         handle = app.enqueue("slow")
-        assert begun.wait(20)
+        assert started.wait(20)
         outage.failing["leases.exchange"] = outage.failing["leases.holdings"] = 1000
-        beside.ask_to_stop()
+        background.ask_to_stop()
         release.set()
-        until(lambda: not beside.alive, "the worker has ended")
+        until(lambda: not background.alive, "the worker has ended")
     assert outage.hits["leases.exchange"] > 0
     # Not settled and not lost: the next sweep frees it when the lease has lapsed.
     assert handle.state() is State.IN_PROGRESS

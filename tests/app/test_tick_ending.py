@@ -32,23 +32,23 @@ def test_unfinished_jobs_are_handed_back_at_the_timeout(shop: App) -> None:
 
 @pytest.mark.req("HK-1", "SC-13")
 async def test_async_tick_can_be_stopped_and_cancelled(shop: App) -> None:
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     @shop.job()
     async def waits() -> None:
-        begun.set()
+        started.set()
         await asyncio.sleep(600)
 
     first = await shop.aenqueue("waits")
     stop = asyncio.Event()
     ticking = asyncio.create_task(shop.atick(stop=stop))
-    await asyncio.wait_for(begun.wait(), 20)
+    await asyncio.wait_for(started.wait(), 20)
     stop.set()
     done = await asyncio.wait_for(ticking, 20)
     assert (done.taken, done.handed_back) == (1, 1)
-    begun.clear()
+    started.clear()
     ticking = asyncio.create_task(shop.atick())
-    await asyncio.wait_for(begun.wait(), 20)
+    await asyncio.wait_for(started.wait(), 20)
     ticking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await ticking

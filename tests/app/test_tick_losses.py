@@ -27,25 +27,25 @@ def shop(app: App) -> App:
 
 @pytest.mark.req("HK-1", "CX-11")
 def test_job_cancelled_while_running_is_counted_as_cancelled(app: App, new_app: NewApp) -> None:
-    begun, go = threading.Event(), threading.Event()
+    started, release = threading.Event(), threading.Event()
 
     @app.job()
     def holds() -> None:
-        begun.set()
-        go.wait(20)
+        started.set()
+        release.wait(20)
 
     handle = app.enqueue("holds")
     operator = new_app()
 
     def cancel() -> None:
-        begun.wait(20)
+        started.wait(20)
         operator.jobs.cancel(handle.id)
-        go.set()
+        release.set()
 
-    beside = threading.Thread(target=cancel)
-    beside.start()
+    background = threading.Thread(target=cancel)
+    background.start()
     done = app.tick()
-    beside.join()
+    background.join()
     assert (done.taken, done.succeeded, done.cancelled, done.lost) == (1, 0, 1, 0)
 
 
@@ -58,38 +58,38 @@ def test_cancelled_job_is_stopped_and_not_waited_for(shop: App, new_app: NewApp)
         until(lambda: handle.state() is State.IN_PROGRESS, "the job is running")
         operator.jobs.cancel(handle.id)
 
-    beside = threading.Thread(target=cancel)
-    beside.start()
+    background = threading.Thread(target=cancel)
+    background.start()
     done = shop.tick()
-    beside.join()
+    background.join()
     assert (done.taken, done.cancelled, done.lost) == (1, 1, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.req("HK-1", "DP-7")
 def test_lost_lease_abandons_running_jobs(shop: App, new_app: NewApp) -> None:
-    begun = threading.Event()
+    started = threading.Event()
 
     @shop.job()
     async def waits() -> None:
-        begun.set()
+        started.set()
         await asyncio.sleep(600)
 
     handle = shop.enqueue("waits")
     other = new_app()
 
     def end_the_lease() -> None:
-        assert begun.wait(20)
+        assert started.wait(20)
         attempt = other._session.run(other._session.store.jobs.attempts(handle.id, handle.tenant))[-1]
         assert attempt.worker.startswith("tick ")
         lease = other._session.run(other._session.store.health.get("*"))
         assert lease.lease_active == 1
         end_open_lease(other)
 
-    beside = threading.Thread(target=end_the_lease)
-    beside.start()
+    background = threading.Thread(target=end_the_lease)
+    background.start()
     done = shop.tick(lease=3)
-    beside.join()
+    background.join()
     assert (done.taken, done.lost, done.handed_back, done.ok) == (1, 1, 0, False)
     assert (handle.get().state, handle.get().crashes) == (State.IN_PROGRESS, 0)
     assert Counter(event.type for event in handle.history())["snooze"] == 0
@@ -112,10 +112,10 @@ def lease_end(url: str) -> float:
 @pytest.mark.slow
 @pytest.mark.req("HK-1", "JF-4")
 def test_lease_is_renewed_while_a_long_job_runs(shop: App, new_app: NewApp, url: str) -> None:
-    other, begun, longer = declare_jobs(new_app()), threading.Event(), threading.Event()
+    other, started, longer = declare_jobs(new_app()), threading.Event(), threading.Event()
 
     def lingers() -> None:
-        begun.set()
+        started.set()
         assert longer.wait(60)
 
     for each in (shop, other):
@@ -123,7 +123,7 @@ def test_lease_is_renewed_while_a_long_job_runs(shop: App, new_app: NewApp, url:
 
     def sweep() -> None:
         try:
-            assert begun.wait(20)
+            assert started.wait(20)
             first = lease_end(url)
             while lease_end(url) < first + 2.0:  # longer than the lease was meant to last
                 other.tick()  # it would take the job if the lease had lapsed
@@ -132,10 +132,10 @@ def test_lease_is_renewed_while_a_long_job_runs(shop: App, new_app: NewApp, url:
             longer.set()
 
     handle = shop.enqueue("lingers")
-    beside = threading.Thread(target=sweep)
-    beside.start()
+    background = threading.Thread(target=sweep)
+    background.start()
     done = shop.tick(lease=2)
-    beside.join(30)
+    background.join(30)
     assert (done.succeeded, done.lost) == (1, 0)
     assert handle.get().crashes == 0
 
@@ -152,8 +152,8 @@ def test_jobs_of_a_killed_tick_are_recovered_by_the_next(shop: App, url: str, tm
     shop._session.make_ready()
     handles = [shop.enqueue("hold", {"number": n}) for n in range(2)]
     with process(KILLED, url=url, folder=tmp_path) as victim:
-        begun = tmp_path / "begun"
-        until(lambda: begun.exists() and len(begun.read_text().splitlines()) == 2, "both are running")
+        started = tmp_path / "begun"
+        until(lambda: started.exists() and len(started.read_text().splitlines()) == 2, "both are running")
         victim.kill()
         victim.wait(timeout=10)
     assert shop.tick().taken == 0  # still under the lease of the killed tick

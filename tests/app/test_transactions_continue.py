@@ -98,10 +98,10 @@ def test_committed_handler_continues_while_a_tick_stops_cancelled_jobs(app: App,
         assert marks.stopped.wait(20)
         marks.release.set()
 
-    beside = threading.Thread(target=cancel)
-    beside.start()
+    background = threading.Thread(target=cancel)
+    background.start()
     done = worker_app.tick()
-    beside.join()
+    background.join()
     assert marks.continued.is_set(), "the handler was stopped"
     assert (done.taken, done.succeeded, done.cancelled, done.lost) == (2, 1, 1, 0)
     assert handle.result(timeout=20) == "paid"

@@ -25,8 +25,8 @@ def test_job_is_claimed_and_awaited_without_polling(app: App, new_app: NewApp) -
     async def double(n: int) -> int:
         return 2 * n
 
-    with working(worker_app, poll=NEVER) as beside:
-        until(lambda: beside.worker and beside.worker._asleep, "the worker is idle")
+    with working(worker_app, poll=NEVER) as background:
+        until(lambda: background.worker and background.worker._asleep, "the worker is idle")
         for n in range(5):
             assert app.enqueue("double", {"n": n}).result(timeout=30) == 2 * n
 
@@ -61,11 +61,11 @@ def test_worker_polls_without_notifications(app: App, new_app: NewApp) -> None:
 @pytest.mark.req("CX-11")
 def test_cancelled_running_job_is_interrupted_and_its_slot_freed(app: App, new_app: NewApp) -> None:
     worker_app = new_app()
-    begun, interrupted = threading.Event(), threading.Event()
+    started, interrupted = threading.Event(), threading.Event()
 
     @worker_app.job()
     async def patient() -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(NEVER)
         except asyncio.CancelledError:
@@ -78,7 +78,7 @@ def test_cancelled_running_job_is_interrupted_and_its_slot_freed(app: App, new_a
 
     with working(worker_app, concurrency=1, poll=NEVER):
         job = app.enqueue("patient")
-        assert begun.wait(30)
+        assert started.wait(30)
         next_one = app.enqueue("quick")
         job.cancel("changed my mind")
         assert interrupted.wait(30), "the handler was not interrupted"
@@ -90,11 +90,11 @@ def test_cancelled_running_job_is_interrupted_and_its_slot_freed(app: App, new_a
 @pytest.mark.req("CX-11")
 def test_cancel_without_a_notification_is_noticed(app: App, new_app: NewApp) -> None:
     worker_app = new_app()
-    begun, interrupted = threading.Event(), threading.Event()
+    started, interrupted = threading.Event(), threading.Event()
 
     @worker_app.job()
     async def patient() -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(NEVER)
         finally:
@@ -102,7 +102,7 @@ def test_cancel_without_a_notification_is_noticed(app: App, new_app: NewApp) -> 
 
     with working(worker_app, notify=False, recall_every=0.1):
         job = app.enqueue("patient")
-        assert begun.wait(30)
+        assert started.wait(30)
         job.cancel()
         assert interrupted.wait(30), "the handler was not interrupted"
 

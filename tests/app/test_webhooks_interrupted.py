@@ -95,7 +95,7 @@ def test_accepted_message_is_sent_once_despite_a_broken_response(app: App, recei
         (None, b"HTTP/1.1 200 OK\r\n" + b"X-Long: %s\r\n" % (b"y" * 900) * 50 + b"\r\nfine", "closed"),
     ]
     left = responses.copy()
-    receiver.turn = lambda asked: left.pop()
+    receiver.turn = lambda request: left.pop()
     jobs = [app.webhooks.test("ops") for _ in responses]
     work_off(app)
     assert {job_of(app, job).state for job in jobs} == {State.SUCCEEDED}
@@ -108,7 +108,7 @@ def test_accepted_message_is_sent_once_despite_a_broken_response(app: App, recei
 def test_unacknowledged_message_is_sent_again_under_its_id(app: App, receiver: Receiver, secret: str) -> None:
     ends: list[Turn] = [(None, b"", "reset"), (None, b"", "closed"), (None, b"HTTP/1.1 200 OK\r\n", "open")]
     ends += [(None, b"nonsense\r\n\r\n", "closed"), (None, BUSY + b"\r\n", "closed"), (None, FINE, "closed")]
-    receiver.turn = lambda asked: ends.pop(0)
+    receiver.turn = lambda request: ends.pop(0)
     app.send_event("order.paid", {"order": 7})
     work_until(app, lambda: bool(app.jobs.list(state=State.SUCCEEDED)), "the message was accepted")
     messages = got(receiver, secret)
@@ -123,7 +123,7 @@ def test_lost_delivery_log_entry_does_not_change_the_outcome(postgres_url: str, 
     """The database is unreachable between the response and its log entry: an accepted message is not sent again, and a
     requested delay is respected."""
     late = b"HTTP/1.1 503 Busy\r\nRetry-After: 7200\r\nContent-Length: 0\r\n\r\n"
-    receiver.turn = lambda asked: (None, late if b"busy" in asked else FINE, "closed")
+    receiver.turn = lambda request: (None, late if b"busy" in request else FINE, "closed")
     with (
         closing(App(postgres_url, enqueued_by="tester")) as outside,
         Proxy(postgres_url) as proxy,
@@ -152,11 +152,11 @@ def test_gone_disables_only_the_address_that_answered(new_app: NewApp, receiver:
         app = new_app(egress=loopback(receiver, other))
         other.turn = (None, FINE, "closed")
 
-        def moved(asked: bytes) -> Turn:
+        def moved(request: bytes) -> Turn:
             app.webhooks.set("ops", url=f"{other.url}/new")
             return None, b"HTTP/1.1 410 Gone\r\n\r\n", "closed"
 
-        def replaced(asked: bytes) -> Turn:
+        def replaced(request: bytes) -> Turn:
             app.webhooks.remove("ops")
             app.webhooks.add("ops", f"{other.url}/new", secrets="HOOK")
             return None, b"HTTP/1.1 410 Gone\r\n\r\n", "closed"
@@ -176,7 +176,7 @@ def test_webhook_changes_while_a_message_is_in_flight(app: App, receiver: Receiv
     sent under one id."""
     responses: list[bytes] = []
 
-    def disabled(asked: bytes) -> Turn:
+    def disabled(request: bytes) -> Turn:
         app.webhooks.disable("ops", reason="moving")
         return None, responses.pop(0), "closed"
 
@@ -192,7 +192,7 @@ def test_webhook_changes_while_a_message_is_in_flight(app: App, receiver: Receiv
     job = sent(BUSY + b"\r\n")
     assert (job.state, job.error_code) == (State.DEAD_LETTER, "webhook_disabled")
 
-    def resent(asked: bytes) -> Turn:
+    def resent(request: bytes) -> Turn:
         receiver.turn = (None, FINE, "closed")
         (last,) = app.webhooks.deliveries("ops", limit=1)
         app.webhooks.resend("ops", last.message)
@@ -205,7 +205,7 @@ def test_webhook_changes_while_a_message_is_in_flight(app: App, receiver: Receiv
     work_until(app, lambda: len(receiver.asked) == before + 2, "the message was sent again")
     assert len({id for id, _ in got(receiver, secret)[before - 1 :]}) == 1
 
-    def removed(asked: bytes) -> Turn:
+    def removed(request: bytes) -> Turn:
         app.webhooks.remove("ops")
         return None, BUSY + b"\r\n", "closed"
 
@@ -220,7 +220,7 @@ def test_webhook_changes_while_a_message_is_in_flight(app: App, receiver: Receiv
 def test_refusals_after_an_outage_are_counted_from_the_first_refusal(app: App, receiver: Receiver) -> None:
     """The route returns a little later than the server: failed attempts before that are no refusals."""
     responses = [BUSY + b"\r\n"] * MAX_REFUSALS + [b"HTTP/1.1 404 No\r\n\r\n"] * (MAX_REFUSALS - 1) + [FINE]
-    receiver.turn = lambda asked: (None, responses.pop(0), "closed")
+    receiver.turn = lambda request: (None, responses.pop(0), "closed")
     job = app.webhooks.test("ops")
     delivered(app, job)
     assert (job_of(app, job).state, job_of(app, job).attempt) == (State.SUCCEEDED, 2 * MAX_REFUSALS)
@@ -249,11 +249,11 @@ FORMS = {
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_retry_after_never_shortens_the_delay(app: App, receiver: Receiver) -> None:
     """Eleven attempts are meant to last a day: a receiver that requests no delay while it is down must not use them up.
-    Receivers with equal delays are retried at different moments."""
+    Deliveries with the same requested delay are retried at different moments."""
     forms = list(FORMS)
 
-    def respond(asked: bytes) -> Turn:
-        number = int(re.findall(rb'"form":\s*(\d+)', asked)[0])
+    def respond(request: bytes) -> Turn:
+        number = int(re.findall(rb'"form":\s*(\d+)', request)[0])
         when = b"Date: Sun, 15 Nov 2026 12:00:00 GMT\r\nRetry-After: " + forms[number]
         return None, BUSY + when + b"\r\n\r\n", "closed"
 

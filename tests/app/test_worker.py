@@ -221,26 +221,26 @@ def test_max_jobs_ends_the_worker(app: App) -> None:
 @pytest.mark.req("SC-13", "CX-15")
 def test_stopping_worker_lets_its_jobs_finish(app: App, new_app: NewApp) -> None:
     worker_app = new_app()
-    begun, release = threading.Event(), threading.Event()
+    started, release = threading.Event(), threading.Event()
 
     @worker_app.job()
     def slow() -> str:
-        begun.set()
+        started.set()
         assert release.wait(20)
         return "done"
 
-    with working(worker_app) as beside:
+    with working(worker_app) as background:
         handle = app.enqueue("slow")
-        assert begun.wait(20)
-        beside.ask_to_stop()
+        assert started.wait(20)
+        background.ask_to_stop()
         until(
             # An exchange that was in flight may still return jobs.
-            lambda: beside.worker and beside.worker._grace.begun and not beside.worker._exchanges,
+            lambda: background.worker and background.worker._grace.begun and not background.worker._exchanges,
             "the worker waits for its running job and claims no more",
         )
         waiting = app.enqueue("slow")
         release.set()
-        until(lambda: not beside.alive, "the worker has ended")
+        until(lambda: not background.alive, "the worker has ended")
     assert (handle.result(timeout=5), waiting.state()) == ("done", State.QUEUED)
     assert app.health.get().lease_active == 0
 
@@ -248,18 +248,18 @@ def test_stopping_worker_lets_its_jobs_finish(app: App, new_app: NewApp) -> None
 @pytest.mark.req("SC-13", "CX-15")
 def test_job_that_outlasts_the_grace_period_is_handed_back_at_no_cost(app: App, new_app: NewApp) -> None:
     worker_app = new_app()
-    begun = threading.Event()
+    started = threading.Event()
 
     @worker_app.job()
     async def slow() -> None:
-        begun.set()
+        started.set()
         await asyncio.sleep(60)
 
-    with working(worker_app, grace=0.1) as beside:
+    with working(worker_app, grace=0.1) as background:
         handle = app.enqueue("slow", retry=ONCE)
-        assert begun.wait(20)
-        beside.ask_to_stop()
-        until(lambda: not beside.alive, "the worker has ended")
+        assert started.wait(20)
+        background.ask_to_stop()
+        until(lambda: not background.alive, "the worker has ended")
     job = handle.get()
     assert job.state in (State.RETRY_WAITING, State.QUEUED)  # the worker may have promoted it before it ended
     assert (job.retries, job.crashes) == (0, 0)

@@ -16,22 +16,22 @@ pytestmark = pytest.mark.req("JF-16")
 
 @pytest.mark.parametrize("mode", ["drain", "stop"])
 def test_worker_requested_to_end_finishes_its_job_and_exits(app: App, mode: str) -> None:
-    begun, go = threading.Event(), threading.Event()
+    started, release = threading.Event(), threading.Event()
 
     @app.job
     def hold() -> str:
-        begun.set()
-        assert go.wait(30)
+        started.set()
+        assert release.wait(30)
         return "done"
 
     first, second = hold.enqueue(), None
     with working(app, beat=0.5, concurrency=1) as background:
-        assert begun.wait(30)
+        assert started.wait(30)
         (worker,) = app.workers.list()
         getattr(app.workers, mode)(worker.holder)
         second = hold.enqueue()
         until(lambda: background.worker is not None and background.worker._stopping, "the worker has read the request")
-        go.set()
+        release.set()
         until(lambda: not background.alive, "the worker has exited")
     assert first.state() is State.SUCCEEDED
     assert second.state() is State.QUEUED, "the worker claimed no more jobs"

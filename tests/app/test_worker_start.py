@@ -58,13 +58,13 @@ def test_maintenance_starts_soon_on_a_worker_that_is_never_idle(app: App, monkey
 def test_job_enqueued_before_the_worker_listens_is_not_missed(
     app: App, new_app: NewApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = new_app()
-    elsewhere._session.make_ready()
+    worker_app = new_app()
+    worker_app._session.make_ready()
     notifications: queue.Queue[str] = queue.Queue()
     handles: list[Handle[object]] = []
-    listen = elsewhere._store.listen
+    listen = worker_app._store.listen
 
-    @elsewhere.job()
+    @worker_app.job()
     async def early() -> None: ...
 
     def too_late(notified: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
@@ -74,8 +74,8 @@ def test_job_enqueued_before_the_worker_listens_is_not_missed(
 
     stop_listening = listen(notifications.put)
     notifications.get(timeout=20)  # from here on every notification arrives
-    monkeypatch.setattr(elsewhere._store, "listen", too_late)
-    with working(elsewhere, poll=600.0, promote_every=600.0, sweep_every=600.0):
+    monkeypatch.setattr(worker_app._store, "listen", too_late)
+    with working(worker_app, poll=600.0, promote_every=600.0, sweep_every=600.0):
         until(lambda: len(handles) == 1, "the worker listens")
         handles[0].result(timeout=20)
     stop_listening()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.req("HF-9")
 
 COST = 219.0  # tokens, as the function model counts them
 ONCE = Counter(["model 1", "lookup 7", "lookup 8", "model 3", "refund 7 20", "model 5"])
-# What a step notes when it is really made.
+# The call that a step records when it really runs.
 NOTES = {"lookup call-a": "lookup 7", "lookup call-b": "lookup 8", "refund call-c": "refund 7 20"}
 
 
@@ -56,7 +56,7 @@ def test_run_killed_between_parallel_tools_repeats_no_recorded_call(sqlite_url: 
     (life,) = lives(sqlite_url, tmp_path, [9])
     check(life)
     assert life["killed"].startswith("saved lookup")
-    assert life["cost"] == COST  # what the killed worker had recorded is charged, and once
+    assert life["cost"] == COST  # the calls that the killed worker recorded are charged once
 
 
 @pytest.mark.slow

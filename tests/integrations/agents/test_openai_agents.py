@@ -34,7 +34,7 @@ def scripted(*steps: Any) -> ScriptedModel:
 
 @pytest.fixture
 def refunds(calls: list[str]) -> Agent[None]:
-    """An agent that looks up two orders at once, and hands over to one that refunds."""
+    """An agent that looks up two orders at once and hands off to one that refunds."""
 
     @function_tool
     async def lookup(order: int) -> str:

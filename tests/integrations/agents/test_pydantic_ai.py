@@ -41,7 +41,7 @@ def answering(text: str) -> FunctionModel:
 
 
 def calling(tool: str, **arguments: Any) -> FunctionModel:
-    """A model that calls one tool, and then says what it returned."""
+    """A model that calls one tool and then repeats its result."""
 
     def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         first = len(messages) == 1
@@ -133,7 +133,7 @@ def test_tool_metadata_sets_approvers_and_quorum(app: App, calls: list[str]) -> 
     handle = decided(app, agent, "ada")
     work_off(app)
     (approval,) = app.approvals.list()
-    assert (approval.missing, approval.form) == (1, None)  # nobody edits what another has approved
+    assert (approval.missing, approval.form) == (1, None)  # no one can edit what another person approved
     assert code_or_state(app, approval.id) == "not_an_approver"
     app.approvals.approve(approval.id, by="bob")
     work_off(app)
@@ -195,7 +195,7 @@ def test_requests_and_tools_are_retried_by_their_own_policy(app: App, calls: lis
     work_off(app)
     work_off(app)
     assert handle.result(timeout=1) == "sold"
-    # The tool has no retry of its own: the job was tried again, and did not repeat the recorded request.
+    # The tool has no retry policy: the job was retried and did not repeat the recorded request.
     assert calls == ["model 1", "model 1", "model 1", "shaky", "shaky", "model 3"]
     assert handle.get().retries == 1
 
@@ -384,7 +384,7 @@ def test_prices_are_in_tokens_or_dollars(app: App) -> None:
     known.usage.input_tokens, known.usage.output_tokens = 1_000_000, 10
     assert tokens(known) == 1_000_010
     assert dollars(known) > 1
-    assert dollars(ModelResponse(parts=[], model_name="nobody-knows-it")) == 0
+    assert dollars(ModelResponse(parts=[], model_name="unknown-model")) == 0
 
 
 def test_stream_events_reach_a_handler_and_recorded_ones_are_not_repeated(each_app: App) -> None:
