@@ -1,4 +1,4 @@
-"""The app on every store; after each test the ledger of every job is replayed and compared with the job."""
+"""The app on each store. After every test, the ledger of every job is replayed and compared with the job."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NewApp = Callable[..., App]
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(f"{request.param}_url")
-    return found
+    value: str = request.getfixturevalue(f"{request.param}_url")
+    return value
 
 
 @pytest.fixture
 def new_app(url: str) -> Iterator[NewApp]:
-    """Apps on one database, each with a store of its own, as several processes would have."""
+    """Apps on one database, each with its own store, as in several processes."""
     with ExitStack() as stack:
 
         def make(**settings: object) -> App:
@@ -34,7 +34,7 @@ def new_app(url: str) -> Iterator[NewApp]:
         try:
             check_ledger(store)
         except Exception:
-            if store.schema().current:  # asked last: a test that leaves another schema is rare, and asking a connection
+            if store.schema().current:  # checked last: another schema is rare, and the check costs a connection
                 raise
 
 

@@ -1,4 +1,4 @@
-"""`app.agents`, and jobs that are for one: whose policy counts, what is refused, what a worker leaves alone (CX-16)."""
+"""`app.agents` and jobs that belong to an agent: policy precedence, refusals, and what workers skip (CX-16)."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def migrated(app: App) -> None:
 # -- the registry ----------------------------------------------------------------------------------------------
 
 
-def test_register_look_disable_enable(app: App) -> None:
+def test_agent_is_registered_listed_disabled_and_enabled(app: App) -> None:
     made = app.agents.set("planner", name="The planner", kind="plan", retry="gentle", requires_approval=True)
     assert app.agents.get("planner") == made
     assert app.agents.list() == app.agents.list(kind="plan") == app.agents.list(disabled=False) == [made]
-    shut = app.agents.disable("planner", reason="it loops")
-    assert (shut.disabled, shut.disabled_by, shut.disabled_reason) == (True, "tester", "it loops")
-    assert app.agents.list(disabled=True) == [shut]
+    disabled = app.agents.disable("planner", reason="it loops")
+    assert (disabled.disabled, disabled.disabled_by, disabled.disabled_reason) == (True, "tester", "it loops")
+    assert app.agents.list(disabled=True) == [disabled]
     assert not app.agents.enable("planner").disabled
     with pytest.raises(NotFound):
-        app.agents.get("nobody")
+        app.agents.get("unknown")
 
 
-async def test_the_same_awaited(app: App) -> None:
+async def test_async_forms_register_and_disable_an_agent(app: App) -> None:
     made = await app.agents.aset("planner", max_wait="1h")
     assert await app.agents.aget("planner") == made
     assert await app.agents.alist() == [made]
@@ -60,12 +60,12 @@ async def test_the_same_awaited(app: App) -> None:
     assert (await app.aenqueue("plan", agent="planner")).created
 
 
-def test_an_agent_that_is_not_registered(app: App) -> None:
+def test_disabling_or_enabling_an_unregistered_agent_raises_not_found(app: App) -> None:
     with pytest.raises(NotFound) as missing:
-        app.agents.disable("nobody", reason="x")
+        app.agents.disable("unknown", reason="x")
     assert code_of(missing) == "agent_not_found"
     with pytest.raises(NotFound) as missing:
-        app.agents.enable("nobody")
+        app.agents.enable("unknown")
     assert code_of(missing) == "agent_not_found"
 
 
@@ -87,7 +87,7 @@ def test_an_agent_that_is_not_registered(app: App) -> None:
         ({"requires_approval": 1}, "invalid_agent"),
     ],
 )
-def test_what_cannot_be_registered(app: App, definition: dict[str, Any], code: str) -> None:
+def test_invalid_agent_definitions_are_rejected(app: App, definition: dict[str, Any], code: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         app.agents.set(**({"id": "planner"} | definition))
     assert code_of(refused) == code
@@ -95,35 +95,37 @@ def test_what_cannot_be_registered(app: App, definition: dict[str, Any], code: s
 
 
 @pytest.mark.parametrize("reason", ["", "  ", "\x00"])
-def test_disabling_needs_a_reason(app: App, reason: str) -> None:
+def test_disabling_requires_a_reason(app: App, reason: str) -> None:
     app.agents.set("planner")
     if reason.strip():
-        assert app.agents.disable("planner", reason=reason).disabled_reason, "what no store can keep is made visible"
+        assert app.agents.disable("planner", reason=reason).disabled_reason, (
+            "characters that no store accepts are made visible"
+        )
         return
     with pytest.raises(HoldfastError) as refused:
         app.agents.disable("planner", reason=reason)
     assert code_of(refused) == "reason_required"
 
 
-# -- whose policy (CX-9, CX-10) ---------------------------------------------------------------------------------
+# -- which policy wins (CX-9, CX-10) ----------------------------------------------------------------------------
 
 
 @pytest.mark.req("CX-9", "CX-10")
-def test_the_call_before_the_agent_before_the_kind(app: App) -> None:
+def test_call_policy_overrides_agent_policy_which_overrides_kind_policy(app: App) -> None:
     @app.job(retry=Retry(max_attempts=2, backoff=Backoff(base=7), max_crashes=0))
     def plan(n: int) -> None: ...
 
     def made(**options: Any) -> list[tuple[int, int, object]]:
-        """By every way a job can be made."""
+        """Return the distinct policies over every way to enqueue a job."""
         kind = plan.using(**options)
         handles = [
             kind.enqueue(1),
-            kind.enqueue(2),  # the second time what is fixed is known
+            kind.enqueue(2),  # the fixed options are cached by now
             *app.enqueue_many(kind.prepare(n) for n in range(2)),
             *app.enqueue_many(plan.using(**options).prepare(n) for n in range(2)),
             app.enqueue("plan", {"n": 1}, **options),
         ]
-        return list({str(found): found for found in (policy(handle.get()) for handle in handles)}.values())
+        return list({str(each): each for each in (policy(handle.get()) for handle in handles)}.values())
 
     own = Backoff(base=7).to_json()
     assert made() == [(2, 0, own)]
@@ -141,8 +143,8 @@ def test_the_call_before_the_agent_before_the_kind(app: App) -> None:
 
 
 @pytest.mark.req("SC-7", "CX-9")
-def test_an_agent_does_not_make_a_promise_void(app: App) -> None:
-    """What is begun at most once stays so, whatever its agent's policy."""
+def test_agent_policy_does_not_override_at_most_once(app: App) -> None:
+    """A kind that starts at most once keeps that policy whatever its agent's policy is."""
 
     @app.job(at_most_once=True)
     def pay(n: int) -> None: ...
@@ -153,7 +155,7 @@ def test_an_agent_does_not_make_a_promise_void(app: App) -> None:
 
 
 @pytest.mark.req("CX-9", "HK-3")
-def test_a_preset_by_its_name(app: App) -> None:
+def test_retry_presets_are_accepted_by_name(app: App) -> None:
     @app.job(retry="gentle")
     def one() -> None: ...
 
@@ -175,8 +177,8 @@ def test_a_preset_by_its_name(app: App) -> None:
 
 @pytest.mark.slow
 @pytest.mark.req("CX-9", "CX-10")
-def test_an_agents_policy_is_what_the_worker_goes_by(app: App) -> None:
-    """And the types of errors stay the kind's: they are in the program, not in the database."""
+def test_worker_applies_the_agent_policy(app: App) -> None:
+    """The error types remain those of the kind: they are in the program, not in the database."""
 
     @app.job(retry=Retry(max_attempts=9, give_up_on=(KeyError,)))
     def fails(how: str) -> None:
@@ -202,7 +204,7 @@ def test_an_agents_policy_is_what_the_worker_goes_by(app: App) -> None:
 # -- refusals -----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_refused_says_by_whom_and_why(app: App) -> None:
+def test_refusal_names_the_agent_and_the_reason(app: App) -> None:
     @app.job()
     def plan(n: int) -> None: ...
 
@@ -217,15 +219,15 @@ def test_what_is_refused_says_by_whom_and_why(app: App) -> None:
         plan.using(agent="planner").enqueue(10**20)
     assert code_of(large) == "agent_payload_limit"
     app.agents.disable("planner", reason="it loops")
-    with pytest.raises(Refused) as shut:
+    with pytest.raises(Refused) as disabled:
         plan.using(agent="planner").enqueue(1)
-    assert code_of(shut) == "agent_disabled"
-    assert str(shut.value).startswith("agent planner was disabled by tester on 20")
-    assert ": it loops [agent_disabled]" in str(shut.value)
+    assert code_of(disabled) == "agent_disabled"
+    assert str(disabled.value).startswith("agent planner was disabled by tester on 20")
+    assert ": it loops [agent_disabled]" in str(disabled.value)
     assert app.jobs.list() == []
 
 
-def test_of_many_each_is_answered(app: App) -> None:
+def test_enqueue_many_reports_agent_refusals_per_job(app: App) -> None:
     @app.job()
     def plan(n: int) -> None: ...
 
@@ -238,8 +240,8 @@ def test_of_many_each_is_answered(app: App) -> None:
     assert "it loops" in (mixed[1].detail or "")
 
 
-def test_many_parts_of_a_bulk(app: App) -> None:
-    """More than fit into one statement; a thousand are sent while the next are being prepared."""
+def test_agent_limits_apply_to_every_part_of_a_large_batch(app: App) -> None:
+    """The batch exceeds one statement; a thousand jobs are sent while the next ones are prepared."""
 
     @app.job()
     def plan(n: int) -> None: ...
@@ -260,7 +262,7 @@ def connection_of(app: App) -> Iterator[Any]:
 
 
 @pytest.mark.req("HF-3")
-def test_a_refusal_leaves_the_users_transaction_as_it_was(app: App) -> None:
+def test_agent_refusal_leaves_the_caller_transaction_usable(app: App) -> None:
     @app.job()
     def plan(n: int) -> None: ...
 
@@ -278,7 +280,7 @@ def test_a_refusal_leaves_the_users_transaction_as_it_was(app: App) -> None:
     assert kept.get().max_attempts == 2
 
 
-def test_a_child_for_an_agent(app: App) -> None:
+def test_spawned_child_obeys_its_agent(app: App) -> None:
     @app.job()
     def plan(n: int) -> None: ...
 
@@ -298,11 +300,11 @@ def test_a_child_for_an_agent(app: App) -> None:
     assert (child.agent, child.parent_id, child.state) == ("planner", working.id, State.SUCCEEDED)
 
 
-# -- at work ------------------------------------------------------------------------------------------------------
+# -- workers ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_worker_leaves_the_jobs_of_a_disabled_agent_alone(app: App) -> None:
+def test_worker_skips_jobs_of_a_disabled_agent(app: App) -> None:
     done: list[int] = []
 
     @app.job()
@@ -323,7 +325,7 @@ def test_a_worker_leaves_the_jobs_of_a_disabled_agent_alone(app: App) -> None:
 
 
 @pytest.mark.req("HK-4")
-def test_ones_own_loop_too(app: App) -> None:
+def test_repository_claim_skips_jobs_of_a_disabled_agent(app: App) -> None:
     app.agents.set("planner")
     app.enqueue("plan", agent="planner")
     app.agents.disable("planner", reason="it loops")
@@ -336,10 +338,10 @@ def test_ones_own_loop_too(app: App) -> None:
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-def test_somebody_whose_transaction_stays_open(app: App) -> None:
-    """It is disabled all the same; whoever asked is told that he cannot be sure."""
+def test_disable_reports_an_open_enqueue_transaction_and_still_disables(app: App) -> None:
+    """The agent is disabled, and the caller gets an error because the open transaction may still enqueue jobs."""
     with psycopg.connect(app._store.url, autocommit=True) as admin:
-        for function in ("disable_agent", "drain_agent"):  # which are patient otherwise
+        for function in ("disable_agent", "drain_agent"):  # normally these wait longer
             admin.execute(f"alter function holdfast.{function} set lock_timeout = '50ms'".encode())
     app.agents.set("planner")
     with connection_of(app) as connection:

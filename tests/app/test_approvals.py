@@ -1,4 +1,4 @@
-"""Approvals: a job asks, lets go of its worker, and goes on with the decision in its hands (CX-5, CX-6, CX-7)."""
+"""Approvals: a job requests a decision, frees its worker slot and resumes with the decision (CX-5, CX-6, CX-7)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Budget(BaseModel):
     reason: str
 
 
-def asks(app: App, **options: Any) -> Handle[Any]:
-    """A job that asks, with these options, and answers with the decision; enqueued by `tester`."""
+def request_approval(app: App, **options: Any) -> Handle[Any]:
+    """Enqueue, as `tester`, a job that requests an approval with these options and returns the decision."""
 
     @app.job("pay", timeout=30)
     async def pay(ctx: Context) -> list[Any]:
@@ -49,8 +49,8 @@ def later(app: App, span: timedelta) -> None:
     app._session.run(app._session.store.clock.set(span, None))
 
 
-def test_a_job_that_asks_holds_nothing_and_goes_on_with_the_decision(app: App) -> None:
-    handle = asks(app, data={"to": "ACME"}, approvers=["ada", "bob"])
+def test_waiting_job_holds_no_worker_and_resumes_with_the_decision(app: App) -> None:
+    handle = request_approval(app, data={"to": "ACME"}, approvers=["ada", "bob"])
     work_off(app)
     job, approval = handle.get(), approval_of(app)
     assert job.state is State.WAITING_FOR_APPROVAL
@@ -70,8 +70,8 @@ def test_a_job_that_asks_holds_nothing_and_goes_on_with_the_decision(app: App) -
     assert handle.history()[3].actor == "ada"
 
 
-def test_denied_the_job_ends_as_failed_with_the_reason(app: App) -> None:
-    handle = asks(app)
+def test_denied_job_fails_with_the_reason(app: App) -> None:
+    handle = request_approval(app)
     work_off(app)
     assert app.approvals.deny(approval_of(app).id, by="bob", comment="too much") == "denied"
     job = handle.get()
@@ -80,8 +80,8 @@ def test_denied_the_job_ends_as_failed_with_the_reason(app: App) -> None:
     assert app.approvals.list() == []
 
 
-def test_a_handler_may_deal_with_a_no_itself(app: App) -> None:
-    handle = asks(app, on_deny="resume")
+def test_denied_job_resumes_when_on_deny_is_resume(app: App) -> None:
+    handle = request_approval(app, on_deny="resume")
     work_off(app)
     app.approvals.deny(approval_of(app).id, by="bob", comment="no")
     work_off(app)
@@ -98,10 +98,10 @@ def test_a_handler_may_deal_with_a_no_itself(app: App) -> None:
         ({"on_expire": "remind"}, State.WAITING_FOR_APPROVAL, "ask"),
     ],
 )
-def test_when_nobody_decides_the_approvals_own_policy_does(
+def test_expired_approval_follows_its_on_expire_policy(
     app: App, options: dict[str, Any], state: State, event_type: str
 ) -> None:
-    handle = asks(app, expires_in="1h", **options)
+    handle = request_approval(app, expires_in="1h", **options)
     work_off(app)
     approval = approval_of(app)
     later(app, timedelta(hours=2))
@@ -120,8 +120,8 @@ def test_when_nobody_decides_the_approvals_own_policy_does(
         assert handle.result(timeout=5)[1] in ("approved", "expired")
 
 
-def test_a_quorum_counts_different_people(app: App) -> None:
-    handle = asks(app, approvers=["ada", "bob", "eve"], quorum=2, not_requester=True)
+def test_quorum_counts_distinct_people(app: App) -> None:
+    handle = request_approval(app, approvers=["ada", "bob", "eve"], quorum=2, not_requester=True)
     work_off(app)
     approval = approval_of(app)
     assert app.approvals.approve(approval.id, by="ada") == "open"
@@ -135,15 +135,15 @@ def test_a_quorum_counts_different_people(app: App) -> None:
     assert handle.result(timeout=5)[2] == "eve"
 
 
-def test_whoever_asked_may_not_decide_where_that_is_said(app: App) -> None:
-    asks(app, not_requester=True)
+def test_requester_cannot_decide_when_not_requester_is_set(app: App) -> None:
+    request_approval(app, not_requester=True)
     work_off(app)
     assert refused(lambda: app.approvals.approve(approval_of(app).id, by="tester")) == "requester_may_not_decide"
     assert app.approvals.approve(approval_of(app).id, by="ada") == "approved"
 
 
-def test_a_form_is_filled_in_and_comes_back_typed(app: App) -> None:
-    handle = asks(app, form=Budget)
+def test_form_data_is_validated_and_returned_typed(app: App) -> None:
+    handle = request_approval(app, form=Budget)
     work_off(app)
     approval = approval_of(app)
     cases: list[Any] = [None, [], {}, {"limit": 5}, {"limit": "five", "reason": "x"}, {"limit": 0, "reason": "x"}]
@@ -154,15 +154,15 @@ def test_a_form_is_filled_in_and_comes_back_typed(app: App) -> None:
     assert handle.result(timeout=5)[5] == {"limit": 500, "reason": "campaign"}
 
 
-def test_a_type_that_nobody_knows_is_passed_over_on_every_store(app: App) -> None:
-    asks(app, form={"properties": {"when": {"type": "moment"}}, "required": ["when"]})
+def test_unknown_form_types_are_ignored(app: App) -> None:
+    request_approval(app, form={"properties": {"when": {"type": "moment"}}, "required": ["when"]})
     work_off(app)
     assert refused(lambda: app.approvals.approve(approval_of(app).id, by="ada", data={})) == "form_invalid"
     assert app.approvals.approve(approval_of(app).id, by="ada", data={"when": "noon"}) == "approved"
 
 
-def test_what_a_form_refuses_is_told_after_what_weighs_more(app: App) -> None:
-    asks(app, form=Budget, approvers=["ada"])
+def test_approver_check_precedes_form_validation(app: App) -> None:
+    request_approval(app, form=Budget, approvers=["ada"])
     work_off(app)
     assert (
         refused(lambda: app.approvals.approve(approval_of(app).id, by="mallory", data={"limit": 0}))
@@ -171,15 +171,15 @@ def test_what_a_form_refuses_is_told_after_what_weighs_more(app: App) -> None:
     assert refused(lambda: app.approvals.approve(approval_of(app).id, by="ada", data={"limit": 0})) == "form_invalid"
 
 
-def test_a_no_needs_no_form(app: App) -> None:
-    asks(app, form={"type": "object", "required": ["limit"]})
+def test_denial_requires_no_form_data(app: App) -> None:
+    request_approval(app, form={"type": "object", "required": ["limit"]})
     work_off(app)
     assert app.approvals.deny(approval_of(app).id, by="ada") == "denied"
 
 
 @pytest.mark.req("CX-6")
-def test_a_token_decides_once_for_whom_it_was_issued(app: App, new_app: NewApp) -> None:
-    handle = asks(app, approvers=["ada", "bob"], quorum=2)
+def test_token_decides_once_for_the_person_it_was_issued_to(app: App, new_app: NewApp) -> None:
+    handle = request_approval(app, approvers=["ada", "bob"], quorum=2)
     work_off(app)
     approval = approval_of(app)
     token = app.approvals.issue_token(approval.id, person="ada")
@@ -192,7 +192,7 @@ def test_a_token_decides_once_for_whom_it_was_issued(app: App, new_app: NewApp) 
         refused(lambda: app.approvals.approve(token[:-1] + ("x" if token[-1] != "x" else "y"), by="ada"))
         == "token_unknown"
     )
-    # Whoever holds it, it is Ada's word.
+    # The token counts as Ada's vote even when another person uses it.
     assert app.approvals.approve(token, by="mallory") == "open"
     assert refused(lambda: app.approvals.approve(token)) == "token_used"
     short = app.approvals.issue_token(approval.id, person="bob", expires_in="1h")
@@ -205,8 +205,8 @@ def test_a_token_decides_once_for_whom_it_was_issued(app: App, new_app: NewApp) 
 
 
 @pytest.mark.req("CX-6")
-def test_a_token_of_another_approval_or_tenant_decides_nothing(app: App, new_app: NewApp) -> None:
-    asks(app)
+def test_token_of_another_approval_or_tenant_is_refused(app: App, new_app: NewApp) -> None:
+    request_approval(app)
     other = new_app(tenant="other")
     work_off(app)
     approval = approval_of(app)
@@ -224,8 +224,8 @@ def test_a_token_of_another_approval_or_tenant_decides_nothing(app: App, new_app
     assert refused(lambda: app.approvals.approve(token)) == "person_required"
 
 
-def test_cancelled_while_it_waits(app: App) -> None:
-    handle = asks(app)
+def test_cancelling_a_waiting_job_withdraws_its_approval(app: App) -> None:
+    handle = request_approval(app)
     work_off(app)
     approval = approval_of(app)
     assert not app.jobs.cancel(handle.id, reason="changed my mind")[0].refused
@@ -234,7 +234,7 @@ def test_cancelled_while_it_waits(app: App) -> None:
     assert refused(lambda: app.approvals.approve(approval.id, by="ada")) == "already_decided"
 
 
-def test_a_deadline_passes_while_it_waits(app: App) -> None:
+def test_deadline_passes_while_waiting_for_approval(app: App) -> None:
     @app.job()
     def pay(ctx: SyncContext) -> None:
         ctx.approval("pay", summary="Pay")
@@ -249,7 +249,7 @@ def test_a_deadline_passes_while_it_waits(app: App) -> None:
     assert app.approvals.list() == []
 
 
-def test_reminders_and_escalation_are_jobs_that_tell_people(app: App) -> None:
+def test_reminders_and_escalation_run_notifier_jobs(app: App) -> None:
     notices: list[tuple[str, int, str | None]] = []
 
     @app.approval_notifier()
@@ -257,7 +257,7 @@ def test_reminders_and_escalation_are_jobs_that_tell_people(app: App) -> None:
         approval = app.approvals.get(notice.approval_id).approval
         notices.append((notice.what, notice.number, ",".join(approval.people)))
 
-    asks(app, approvers=["ada"], remind_every="1h", escalate_after="3h", escalate_to=["boss"])
+    request_approval(app, approvers=["ada"], remind_every="1h", escalate_after="3h", escalate_to=["boss"])
     work_off(app)
     approval = approval_of(app)
     assert refused(lambda: app.approvals.approve(approval.id, by="boss")) == "not_an_approver"
@@ -271,7 +271,7 @@ def test_reminders_and_escalation_are_jobs_that_tell_people(app: App) -> None:
 
 
 @pytest.mark.parametrize("way", ["async", "thread"])
-def test_a_kind_may_require_approval_before_it_runs_at_all(app: App, way: str) -> None:
+def test_kind_can_require_approval_before_running(app: App, way: str) -> None:
     ran: list[int] = []
     if way == "async":
 
@@ -306,7 +306,7 @@ def test_a_kind_may_require_approval_before_it_runs_at_all(app: App, way: str) -
 
 
 @pytest.mark.req("CX-16")
-def test_an_agent_may_require_approval_of_all_its_jobs(app: App) -> None:
+def test_agent_can_require_approval_for_all_its_jobs(app: App) -> None:
     ran: list[str | None] = []
 
     @app.job()
@@ -317,10 +317,10 @@ def test_an_agent_may_require_approval_of_all_its_jobs(app: App) -> None:
     app.agents.set("clerk", kind="plan")
     handle = plan.using(agent="planner").enqueue()
     plan.using(agent="clerk").enqueue()
-    plan.using(agent="nobody in particular").enqueue()
+    plan.using(agent="unregistered").enqueue()
     plan.enqueue()
     work_off(app)
-    assert sorted(str(agent) for agent in ran) == ["None", "clerk", "nobody in particular"]
+    assert sorted(str(agent) for agent in ran) == ["None", "clerk", "unregistered"]
     approval = approval_of(app)
     assert (approval.job_id, approval.name) == (handle.id, "run")
     assert approval.summary.startswith("Run plan for planner")
@@ -349,8 +349,8 @@ def test_an_agent_may_require_approval_of_all_its_jobs(app: App) -> None:
         {"expires_in": -1},
     ],
 )
-def test_a_question_that_makes_no_sense_is_refused(app: App, options: dict[str, Any]) -> None:
-    handle = asks(app, **options)
+def test_invalid_approval_options_are_refused(app: App, options: dict[str, Any]) -> None:
+    handle = request_approval(app, **options)
     work_off(app)
     code = handle.get().error_code
     assert code in ("invalid_approval", "unknown_option", "invalid_duration", "payload_too_large")
@@ -359,9 +359,9 @@ def test_a_question_that_makes_no_sense_is_refused(app: App, options: dict[str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("round_", range(3))
-def test_twenty_deciders_make_one_decision(app: App, round_: int) -> None:
-    """Fault 34 in short: approve, deny and cancel at once."""
-    handle = asks(app, expires_in="1h")
+def test_twenty_concurrent_deciders_make_one_decision(app: App, round_: int) -> None:
+    """Fault 34 in short: approve, deny and cancel concurrently."""
+    handle = request_approval(app, expires_in="1h")
     work_off(app)
     approval = approval_of(app)
     answers: list[str] = []
@@ -387,7 +387,7 @@ def test_twenty_deciders_make_one_decision(app: App, round_: int) -> None:
     assert len(answers) == 20
     decided = [answer for answer in answers if answer in ("approved", "denied")]
     cancelled = answers.count("cancelled")
-    # An approval may be followed by a cancel: the job waits in its queue by then.
+    # A cancel may follow an approval: the job is back in its queue by then.
     assert len(decided) + cancelled >= 1
     assert len(decided) <= 1
     assert cancelled <= 1
@@ -396,14 +396,14 @@ def test_twenty_deciders_make_one_decision(app: App, round_: int) -> None:
     assert handle.get().state.finished
 
 
-def test_a_form_without_required_fields_may_be_left_empty(app: App) -> None:
+def test_form_without_required_fields_may_be_empty(app: App) -> None:
     form = {"type": "object", "properties": {"limit": {"type": "integer", "default": 7}}, "additionalProperties": False}
-    handle = asks(app, form=form)
+    handle = request_approval(app, form=form)
     work_off(app)
-    gate = approval_of(app)
+    approval = approval_of(app)
     wrong: list[Any] = [{"limit": "much"}, {"other": 1}, [], "text"]
     for data in wrong:
-        assert refused(lambda data=data: app.approvals.approve(gate.id, by="ada", data=data)) == "form_invalid"
-    assert app.approvals.approve(gate.id, by="ada") == "approved"
+        assert refused(lambda data=data: app.approvals.approve(approval.id, by="ada", data=data)) == "form_invalid"
+    assert app.approvals.approve(approval.id, by="ada") == "approved"
     work_off(app)
     assert handle.result(timeout=1) == [True, "approved", "ada", "python", None, None]

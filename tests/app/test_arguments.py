@@ -1,4 +1,4 @@
-"""Arguments and results from the caller to the handler and back, with pydantic and without."""
+"""Arguments and results between caller and handler, with and without pydantic."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WHEN = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 INVOICE = Invoice(number=7, due=date(2030, 1, 2), lines=[Line("tea", Decimal("1.10"))])
 
 
-def test_rich_values_reach_the_handler_as_they_were(app: App) -> None:
+def test_rich_values_reach_the_handler_unchanged(app: App) -> None:
     seen: list[Any] = []
 
     @app.job()
@@ -64,7 +64,7 @@ class Exact(pydantic.BaseModel):
     colour: Colour
 
 
-def test_strict_types_come_back_too(app: App) -> None:
+def test_strict_types_round_trip(app: App) -> None:
     @app.job()
     def take(exact: Exact, at: Annotated[datetime, pydantic.Strict()]) -> Exact:
         assert at == WHEN
@@ -79,7 +79,7 @@ def test_strict_types_come_back_too(app: App) -> None:
     assert handle.result(timeout=5) == exact
 
 
-async def test_and_in_async_code(app: App) -> None:
+async def test_dataclass_arguments_round_trip_in_async_code(app: App) -> None:
     @app.job()
     async def pay(line: Line) -> Line:
         return dataclasses.replace(line, price=line.price * 2)
@@ -97,7 +97,7 @@ def quick() -> Any:
     return WorkerOptions(burst=True, **QUICK)
 
 
-def test_every_kind_of_parameter(app: App) -> None:
+def test_every_kind_of_parameter_is_bound(app: App) -> None:
     seen: list[Any] = []
 
     @app.job()
@@ -110,7 +110,7 @@ def test_every_kind_of_parameter(app: App) -> None:
     assert sorted(seen, key=lambda each: each[1]) == [(1, 2, (), 3, {}), (1, 5, (6, 7), 8, {"fourth": [9]})]
 
 
-def test_a_default_is_the_handlers_own_when_it_runs(app: App) -> None:
+def test_defaults_are_applied_when_the_handler_runs(app: App) -> None:
     @app.job()
     def greet(name: str, greeting: str = "hello") -> str:
         return f"{greeting} {name}"
@@ -121,7 +121,7 @@ def test_a_default_is_the_handlers_own_when_it_runs(app: App) -> None:
     assert handle.result(timeout=5) == "hello ada"
 
 
-def test_the_message_names_the_place_and_not_the_value(app: App) -> None:
+def test_validation_error_names_the_field_and_not_the_value(app: App) -> None:
     @app.job()
     def pay(invoice: Invoice) -> None: ...
 
@@ -131,7 +131,7 @@ def test_the_message_names_the_place_and_not_the_value(app: App) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_annotations_nobody_can_check_check_nothing(app: App) -> None:
+def test_uncheckable_annotations_are_ignored(app: App) -> None:
     class Unknown: ...
 
     @app.job()
@@ -141,7 +141,7 @@ def test_annotations_nobody_can_check_check_nothing(app: App) -> None:
     assert handle.get().payload == {"value": 1, "other": [2]}
 
 
-def test_a_stored_payload_that_no_longer_fits_is_buried_at_once(app: App, new_app: Any) -> None:
+def test_stored_payload_that_no_longer_fits_is_dead_lettered_at_once(app: App, new_app: Any) -> None:
     old, new = app, new_app()
 
     @old.job("pay")
@@ -168,7 +168,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, app: App) -> App:
     return app
 
 
-def test_without_pydantic_arguments_are_bound_and_json(bare: App) -> None:
+def test_without_pydantic_arguments_are_bound_but_not_checked(bare: App) -> None:
     seen: list[Any] = []
 
     @bare.job()
@@ -187,11 +187,11 @@ def test_without_pydantic_arguments_are_bound_and_json(bare: App) -> None:
         loose.enqueue(Path("x"))
     assert caught.value.code == "payload_not_json"
     work_off(bare)
-    assert sorted(seen, key=str) == [("ada", "two"), ("ada", 2)]  # in threads, of which either may be first
+    assert sorted(seen, key=str) == [("ada", "two"), ("ada", 2)]  # they run in threads, in either order
     assert handle.result(timeout=5) == {"copies": 2}
 
 
-def test_without_pydantic_a_datetime_is_refused_by_name(bare: App) -> None:
+def test_without_pydantic_a_datetime_is_refused_with_its_path(bare: App) -> None:
     @bare.job()
     def at(when: datetime) -> None: ...
 

@@ -28,7 +28,7 @@ def app(new_app: NewApp, tmp_path: Path) -> App:
     return app
 
 
-async def test_subscriptions(app: App) -> None:
+async def test_subscription_calls(app: App) -> None:
     made = await app.subscriptions.aset("follow", "order.paid", "work", start="beginning")
     await app.asend_event("order.paid", {"order": 7})
     assert await app.subscriptions.abehind(made) == 1
@@ -45,7 +45,7 @@ async def test_subscriptions(app: App) -> None:
     await app.aclose()
 
 
-async def test_consumers(app: App) -> None:
+async def test_consumer_calls(app: App) -> None:
     sent = await app.asend_event("order.paid", {"order": 7})
     assert [event.id async for event in app.events.aread_sent("mirror")] == [sent.id]
     assert [consumer.name for consumer in await app.events.aconsumers()] == ["mirror"]
@@ -56,7 +56,7 @@ async def test_consumers(app: App) -> None:
     await app.aclose()
 
 
-async def test_audit(app: App, tmp_path: Path) -> None:
+async def test_audit_calls(app: App, tmp_path: Path) -> None:
     job = await app.aenqueue("work")
     assert await app.audit.aseal() > 0
     anchor = await app.audit.aanchor()
@@ -72,7 +72,7 @@ async def test_audit(app: App, tmp_path: Path) -> None:
     await app.aclose()
 
 
-async def test_bulk_operations(app: App) -> None:
+async def test_bulk_operation_calls(app: App) -> None:
     for _ in range(3):
         await app.aenqueue("fails")
     await app.atick()
@@ -84,7 +84,7 @@ async def test_bulk_operations(app: App) -> None:
     await app.aclose()
 
 
-async def test_retention_and_usage(app: App) -> None:
+async def test_retention_and_usage_calls(app: App) -> None:
     await app.aenqueue("work")
     await app.atick()
     assert await app.usage.acount() > 0
@@ -100,7 +100,7 @@ async def test_retention_and_usage(app: App) -> None:
     await app.aclose()
 
 
-async def test_tenants_and_executors(app: App) -> None:
+async def test_tenant_and_executor_calls(app: App) -> None:
     assert await app.tenants.aset_fair_queues(False) == []
     assert await app.tenants.aset_fair_queues(queue="mail") == await app.tenants.afair_queues() == ["mail"]
     assert await app.tenants.apins() == []
@@ -114,7 +114,7 @@ async def test_tenants_and_executors(app: App) -> None:
     await app.aclose()
 
 
-async def test_rules_limits_and_health(app: App) -> None:
+async def test_rule_limit_and_health_calls(app: App) -> None:
     await app.payload_rules.aset("work", max_bytes="1KB")
     assert (await app.payload_rules.aeffective("work")).max_bytes == 1024
     assert await app.payload_rules.acheck("work", {"a": "x" * 2_000}) is not None
@@ -128,7 +128,7 @@ async def test_rules_limits_and_health(app: App) -> None:
     await app.aclose()
 
 
-async def test_extending_a_workflow(app: App) -> None:
+async def test_workflow_extension_calls(app: App) -> None:
     plan = app.workflow("publish")
     plan.add("work", name="first")
     run = await plan.astart()

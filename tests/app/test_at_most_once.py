@@ -1,4 +1,4 @@
-"""Kinds that are begun at most once: whatever happens to a run, nobody begins it again but a person (SC-7)."""
+"""Kinds with `at_most_once`: no worker starts such a job a second time; only an operator can (SC-7)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def declare(app: App, runs: list[int], fails: bool = True) -> Any:
     return charge
 
 
-def test_a_failure_is_final(app: App) -> None:
+def test_failure_is_final(app: App) -> None:
     runs: list[int] = []
     handle = declare(app, runs).enqueue()
     work_off(app)
@@ -39,7 +39,7 @@ def test_a_failure_is_final(app: App) -> None:
     assert (job.state, job.max_attempts, job.max_crashes, runs) == (State.DEAD_LETTER, 1, 0, [1])
 
 
-def test_a_lost_worker_is_final(app: App) -> None:
+def test_lost_worker_is_final(app: App) -> None:
     runs: list[int] = []
     handle = declare(app, runs).enqueue()
     (lost,) = claim(app._store, open_lease(app._store, ttl=1.0))
@@ -53,76 +53,76 @@ def test_a_lost_worker_is_final(app: App) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by_name", [False, True])
-def test_a_tick_whose_time_is_up_does_not_hand_it_back(app: App, new_app: NewApp, by_name: bool) -> None:
-    elsewhere, runs = new_app(), []
+def test_tick_timeout_dead_letters_the_job(app: App, new_app: NewApp, by_name: bool) -> None:
+    worker_app, runs = new_app(), []
 
-    @elsewhere.job(at_most_once=True)
+    @worker_app.job(at_most_once=True)
     async def charge() -> None:
         runs.append(1)
         await asyncio.sleep(60)
 
     handle = app.enqueue("charge") if by_name else charge.enqueue()
-    while not (done := elsewhere.tick(timeout=0.3)).taken:
-        pass  # on a busy machine the time is up before it has looked
+    while not (done := worker_app.tick(timeout=0.3)).taken:
+        pass  # on a busy machine the timeout passes before the first claim
     assert (done.taken, done.dead, done.handed_back) == (1, 1, 0)
-    elsewhere.tick(timeout=0.3)
+    worker_app.tick(timeout=0.3)
     job = handle.get()
     assert (job.state, job.error_code, runs) == (State.DEAD_LETTER, "interrupted", [1])
 
 
 @pytest.mark.parametrize("by_name", [False, True])
-def test_a_worker_that_leaves_does_not_hand_it_back(app: App, new_app: NewApp, by_name: bool) -> None:
-    """Also where whoever enqueued it did not know what kind it is, and gave it the usual policy."""
-    elsewhere, begun, go_on = new_app(), threading.Event(), threading.Event()
+def test_stopping_worker_dead_letters_the_job(app: App, new_app: NewApp, by_name: bool) -> None:
+    """This holds even if the producer did not know the kind and stored the default policy."""
+    worker_app, started, release = new_app(), threading.Event(), threading.Event()
 
-    @elsewhere.job(at_most_once=True)
+    @worker_app.job(at_most_once=True)
     def charge() -> None:
-        begun.set()
-        go_on.wait(30)
+        started.set()
+        release.wait(30)
 
     try:
-        with working(elsewhere) as beside:
+        with working(worker_app) as background:
             handle = app.enqueue("charge") if by_name else charge.enqueue()
-            assert begun.wait(20)
-            beside.ask_to_stop(now=True)
-            until(lambda: not beside.alive, "the worker has left")
+            assert started.wait(20)
+            background.ask_to_stop(now=True)
+            until(lambda: not background.alive, "the worker has left")
     finally:
-        go_on.set()
+        release.set()
     job = handle.get()
     assert (job.state, job.error_code) == (State.DEAD_LETTER, "interrupted")
-    # A person may decide otherwise.
+    # An operator can redrive it.
     app.jobs.redrive(handle.id, reason="it did not go through")
     assert handle.state() is State.QUEUED
 
 
-def test_an_ordinary_job_is_handed_back(app: App, new_app: NewApp) -> None:
-    elsewhere, begun, go_on = new_app(), threading.Event(), threading.Event()
+def test_ordinary_job_is_handed_back_by_a_stopping_worker(app: App, new_app: NewApp) -> None:
+    worker_app, started, release = new_app(), threading.Event(), threading.Event()
 
-    @elsewhere.job()
+    @worker_app.job()
     def charge() -> None:
-        begun.set()
-        go_on.wait(30)
+        started.set()
+        release.wait(30)
 
     try:
-        with working(elsewhere) as beside:
+        with working(worker_app) as background:
             handle = app.enqueue("charge")
-            assert begun.wait(20)
-            beside.ask_to_stop(now=True)
-            until(lambda: not beside.alive, "the worker has left")
+            assert started.wait(20)
+            background.ask_to_stop(now=True)
+            until(lambda: not background.alive, "the worker has left")
     finally:
-        go_on.set()
+        release.set()
     assert handle.history()[-1].type in ("snooze", "due")
 
 
-def test_a_job_stored_with_another_policy_is_still_begun_once(app: App, new_app: NewApp) -> None:
+def test_job_stored_with_another_policy_still_starts_once(app: App, new_app: NewApp) -> None:
     runs: list[int] = []
-    elsewhere = new_app()
-    failing = elsewhere.enqueue("charge", retry=Retry(max_attempts=5))
+    worker_app = new_app()
+    failing = worker_app.enqueue("charge", retry=Retry(max_attempts=5))
     declare(app, runs)
     work_off(app)
     assert (failing.get().state, runs) == (State.DEAD_LETTER, [1])
 
-    lost = elsewhere.enqueue("charge", retry=Retry(max_attempts=5))
+    lost = worker_app.enqueue("charge", retry=Retry(max_attempts=5))
     claim(app._store, open_lease(app._store, ttl=1.0))
     forward(app._store, 2.0)
     app._session.run(app._session.store.leases.reap())
@@ -132,7 +132,7 @@ def test_a_job_stored_with_another_policy_is_still_begun_once(app: App, new_app:
     assert (job.state, job.error_code, runs) == (State.DEAD_LETTER, "interrupted", [1])
 
 
-def test_a_redrive_is_a_decision(app: App) -> None:
+def test_redrive_starts_the_job_again(app: App) -> None:
     runs: list[int] = []
     handle = declare(app, runs).enqueue()
     work_off(app)
@@ -141,7 +141,7 @@ def test_a_redrive_is_a_decision(app: App) -> None:
     assert runs == [1, 2]
 
 
-def test_it_takes_no_other_policy(app: App) -> None:
+def test_retry_policy_conflicts_with_at_most_once(app: App) -> None:
     charge = declare(app, [])
     with pytest.raises(InvalidSetting) as caught:
         app.job(at_most_once=True, retry=Retry())
@@ -152,8 +152,8 @@ def test_it_takes_no_other_policy(app: App) -> None:
         assert caught.value.code == "conflicting_options"
 
 
-def test_what_comes_in_while_a_worker_stops_is_not_begun(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last turn was on its way: begun now it would be interrupted at once, and never be run."""
+def test_job_claimed_while_the_worker_stops_is_not_started(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last exchange was in flight: started now, the job would be interrupted at once and never run."""
     runs: list[int] = []
     handle = declare(app, runs, fails=False).enqueue()
     usual = app._store.arun

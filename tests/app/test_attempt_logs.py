@@ -1,4 +1,4 @@
-"""``ctx.log`` and the output of programs: kept with the attempt, read from anywhere, gone with the job."""
+"""``ctx.log`` and program output: stored with the attempt, readable from any host, deleted with the job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CANARY = "canary-92817"
 ONCE = Retry(max_attempts=1)
 
 
-def kept(app: App) -> list[Any]:
+def stored_lines(app: App) -> list[Any]:
     with closing(open_by_hand(app._store.url)) as by_hand:
         return list(
             by_hand.execute("select job_id, attempt, n, lines, ref from attempt_log order by job_id, attempt, n")
@@ -39,7 +39,7 @@ def kept(app: App) -> list[Any]:
 
 
 @pytest.mark.req("SC-20", "SC-21", "SC-5")
-def test_what_a_handler_logs_is_kept_by_attempt_without_secrets(app: App) -> None:
+def test_handler_log_is_stored_per_attempt_without_secrets(app: App) -> None:
     @app.job(retry=Retry(max_attempts=2, backoff=fixed(0.01)))
     async def pay(ctx: holdfast.Context, token: str) -> None:
         ctx.log.info("attempt %s with %s", ctx.attempt, token)
@@ -55,14 +55,14 @@ def test_what_a_handler_logs_is_kept_by_attempt_without_secrets(app: App) -> Non
 
     handle = pay.enqueue("sesame-open-4711")
     with working(app):
-        until(lambda: handle.state().finished, "it has succeeded")
+        until(lambda: handle.state().finished, "the job has ended")
     first, second = handle.log(1), handle.log()
     assert (first.attempt, second.attempt, first.ended, first.more, first.ref) == (1, 2, True, False, None)
-    said = first.text.splitlines()
-    assert said[0].endswith("Z INFO    attempt 1 with [redacted]")
-    assert "two lines are one, and [31mno colours" in said[2]
-    assert said[3].endswith("ERROR   went wrong")
-    assert said[-1] == "ValueError: no [redacted]"
+    lines = first.text.splitlines()
+    assert lines[0].endswith("Z INFO    attempt 1 with [redacted]")
+    assert "two lines are one, and [31mno colours" in lines[2]
+    assert lines[3].endswith("ERROR   went wrong")
+    assert lines[-1] == "ValueError: no [redacted]"
     assert second.text.count("\n") == 3
     assert "sesame" not in first.text + second.text
     tried = app.jobs.attempts(handle.id)
@@ -71,7 +71,7 @@ def test_what_a_handler_logs_is_kept_by_attempt_without_secrets(app: App) -> Non
         ("succeeded", "database", {"token": "sesame-open-4711"}),
     ]
     assert app.jobs.log(handle.id, 1, offset=first.size - 5).text == "ted]\n"
-    assert app.jobs.log(handle.id, 1, tail=40).text == said[-1] + "\n"
+    assert app.jobs.log(handle.id, 1, tail=40).text == lines[-1] + "\n"
     for wrong in ({"attempt": 3}, {"attempt": 0}):
         with pytest.raises(NotFound, match="has no attempt"):
             handle.log(**wrong)
@@ -81,8 +81,8 @@ def test_what_a_handler_logs_is_kept_by_attempt_without_secrets(app: App) -> Non
 
 
 @pytest.mark.req("SC-21")
-def test_lines_are_seen_while_the_attempt_runs_and_by_its_threads(app: App) -> None:
-    go = threading.Event()
+def test_log_lines_of_threads_are_visible_while_the_attempt_runs(app: App) -> None:
+    release = threading.Event()
 
     @app.job()
     def work(ctx: holdfast.SyncContext) -> None:
@@ -91,7 +91,7 @@ def test_lines_are_seen_while_the_attempt_runs_and_by_its_threads(app: App) -> N
             each.start()
         for each in threads:
             each.join()
-        go.wait(30)
+        release.wait(30)
         ctx.log.info("done")
 
     handle = work.enqueue()
@@ -100,14 +100,14 @@ def test_lines_are_seen_while_the_attempt_runs_and_by_its_threads(app: App) -> N
         until(lambda: handle.log().text.count("from thread") == 8, "the lines are there before the end")
         seen = handle.log()
         assert not seen.ended
-        go.set()
-        until(lambda: handle.state() is State.SUCCEEDED, "it ends")
+        release.set()
+        until(lambda: handle.state() is State.SUCCEEDED, "the job succeeds")
     more = handle.log(offset=seen.next)
     assert (more.text.endswith("done\n"), more.text.count("\n"), more.ended) == (True, 1, True)
 
 
 @pytest.mark.req("SC-21", "SC-5")
-def test_a_log_is_cut_at_its_limit_and_says_so(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_is_truncated_at_its_limit_with_a_notice(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_JOB_LOG_LIMIT", "100KB")
 
     @app.job()
@@ -136,7 +136,7 @@ def test_a_log_is_cut_at_its_limit_and_says_so(app: App, monkeypatch: pytest.Mon
 
 
 @pytest.mark.req("SC-5", "SC-21")
-def test_lines_before_a_transaction_of_the_handler_commit_with_it(app: App) -> None:
+def test_lines_before_a_handler_transaction_commit_with_it(app: App) -> None:
     @app.job(retry=ONCE)
     def ends(ctx: holdfast.SyncContext, fail: bool) -> None:
         ctx.log.info("before")
@@ -160,7 +160,7 @@ def test_lines_before_a_transaction_of_the_handler_commit_with_it(app: App) -> N
 
 
 @pytest.mark.req("SC-21")
-def test_a_handler_that_logs_nothing_writes_nothing(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handler_without_log_lines_writes_no_log(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.worker import log_writer
 
     def unexpected(*_: object) -> None:
@@ -175,11 +175,11 @@ def test_a_handler_that_logs_nothing_writes_nothing(app: App, monkeypatch: pytes
 
     handle = quiet.enqueue()
     work_off(app)
-    assert (handle.result(), kept(app)) == (1, [])
+    assert (handle.result(), stored_lines(app)) == (1, [])
 
 
 @pytest.mark.req("SC-21")
-def test_a_database_that_refuses_the_lines_does_not_fail_the_handler(
+def test_log_write_failure_does_not_fail_the_handler(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object) -> Any:
@@ -200,7 +200,9 @@ def test_a_database_that_refuses_the_lines_does_not_fail_the_handler(
 
 
 @pytest.mark.req("DP-4", "DP-21", "SC-21")
-def test_lines_are_sealed_with_the_keys_and_sealed_anew(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_lines_are_encrypted_and_reencrypted_on_key_rotation(
+    new_app: NewApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old, new = f"old:{new_key()}", f"new:{new_key()}"
     monkeypatch.setenv("HOLDFAST_KEYS", old)
     app = new_app()
@@ -211,13 +213,13 @@ def test_lines_are_sealed_with_the_keys_and_sealed_anew(new_app: NewApp, monkeyp
 
     handle = heal.enqueue()
     work_off(app)
-    assert CANARY not in json.dumps(kept(app), default=str)
+    assert CANARY not in json.dumps(stored_lines(app), default=str)
     assert CANARY in handle.log().text
     monkeypatch.setenv("HOLDFAST_KEYS", f"{new},{old}")
     both = new_app()
     done = rotate(both._session, both._session.vault)
     assert (done.unread, done.passed) == (0, 0)
-    assert all('"key":"new"' in row[3] for row in kept(app))
+    assert all('"key":"new"' in row[3] for row in stored_lines(app))
     monkeypatch.setenv("HOLDFAST_KEYS", new)
     assert CANARY in new_app().jobs.log(handle.id).text
     with pytest.raises(Refused) as refused:
@@ -226,7 +228,7 @@ def test_lines_are_sealed_with_the_keys_and_sealed_anew(new_app: NewApp, monkeyp
 
 
 @pytest.mark.req("DP-21", "SC-21")
-def test_of_a_restricted_kind_nothing_is_kept_or_shown(new_app: NewApp, tmp_path: Path) -> None:
+def test_restricted_kind_stores_and_shows_no_log(new_app: NewApp, tmp_path: Path) -> None:
     app = new_app(artifacts=tmp_path / "store")
 
     @app.job(rules=PayloadPolicy(restricted=True))
@@ -240,7 +242,7 @@ def test_of_a_restricted_kind_nothing_is_kept_or_shown(new_app: NewApp, tmp_path
 
     handle, open_ = secret.enqueue(CANARY), later.enqueue()
     work_off(app)
-    assert [str(row[0]) for row in kept(app)] == [open_.id]
+    assert [str(row[0]) for row in stored_lines(app)] == [open_.id]
     app.payload_rules.set("later", restricted=True)
     for each in (handle, open_):
         with pytest.raises(Refused, match="restricted"):
@@ -259,7 +261,7 @@ PRINT = [
 
 @pytest.mark.req("SC-21", "DP-16", "SC-14")
 @pytest.mark.parametrize("stored", [True, False])
-def test_the_output_of_a_program_moves_to_the_store_and_goes_with_the_job(
+def test_program_output_moves_to_the_artifact_store_and_is_deleted_with_the_job(
     new_app: NewApp, tmp_path: Path, stored: bool
 ) -> None:
     logs, store = tmp_path / "logs", tmp_path / "store"
@@ -284,7 +286,7 @@ def test_the_output_of_a_program_moves_to_the_store_and_goes_with_the_job(
 
 @pytest.mark.req("SC-21", "SC-14")
 @pytest.mark.parametrize("stored", [True, False])
-def test_files_of_a_program_that_timed_out_are_kept(new_app: NewApp, tmp_path: Path, stored: bool) -> None:
+def test_files_of_a_timed_out_program_are_kept(new_app: NewApp, tmp_path: Path, stored: bool) -> None:
     (tmp_path / "logs").mkdir()
     app = new_app(artifacts=tmp_path / "store") if stored else new_app()
     write_and_hang = [*PRINT[:-1], f"{PRINT[-1]}; import time; time.sleep(600)"]
@@ -296,7 +298,7 @@ def test_files_of_a_program_that_timed_out_are_kept(new_app: NewApp, tmp_path: P
 
 
 @pytest.mark.req("SC-21", "SC-14")
-def test_what_is_on_another_host_says_where(app: App, tmp_path: Path) -> None:
+def test_log_on_another_host_is_refused_with_its_location(app: App, tmp_path: Path) -> None:
     @app.job()
     def work(ctx: holdfast.SyncContext) -> None:
         claim, session = ctx._run.claim, ctx._run.session
@@ -329,7 +331,7 @@ def test_what_is_on_another_host_says_where(app: App, tmp_path: Path) -> None:
 
 
 @pytest.mark.req("SC-21")
-def test_links_lead_nowhere_and_are_not_followed_when_deleting(tmp_path: Path) -> None:
+def test_symlinks_are_neither_read_nor_followed_on_delete(tmp_path: Path) -> None:
     job_id = "01a1e98c-d0a6-7197-a6d8-a7b247969602"
     own = tmp_path / job_id[:8] / job_id / "1"
     own.mkdir(parents=True)
@@ -358,7 +360,7 @@ def test_links_lead_nowhere_and_are_not_followed_when_deleting(tmp_path: Path) -
 
 
 @pytest.mark.req("SC-21")
-def test_pieces_never_cut_a_character() -> None:
+def test_log_pages_never_split_a_character() -> None:
     data = "aä€𝄞\n".encode() * 3
     for cut in range(len(data) + 1):
         after, text = piece_of(data[:cut], 0, at_end=False)

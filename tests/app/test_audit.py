@@ -1,4 +1,4 @@
-"""The audit trail as a program sees it: workers seal by themselves, and everybody can check."""
+"""The audit trail through the public API: workers seal events, and any reader can verify them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.req("HF-4", "CX-4")
 OFTEN = WorkerOptions(sweep_every=0.05, promote_every=0.05, poll=0.05)
 
 
-async def test_workers_seal_what_is_committed(app: App, new_app: NewApp) -> None:
-    """Two at once, and the chain is one. One that was told not to leaves it to the other."""
+async def test_concurrent_workers_seal_committed_events_in_one_chain(app: App, new_app: NewApp) -> None:
+    """Two workers seal at once; a third worker has sealing disabled."""
     other = new_app()
 
     for each in (app, other):
@@ -50,7 +50,7 @@ async def test_workers_seal_what_is_committed(app: App, new_app: NewApp) -> None
     assert block.version == release()
 
 
-def test_a_tick_seals_too(app: App) -> None:
+def test_tick_seals_events(app: App) -> None:
     @app.job()
     async def work() -> None: ...
 
@@ -61,8 +61,8 @@ def test_a_tick_seals_too(app: App) -> None:
     assert app.audit.verify().seals == 2
 
 
-async def test_a_backlog_is_sealed_in_shares(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One block a look at the least, no more than fits into the share of the time, and a rest after it."""
+async def test_backlog_is_sealed_within_a_time_share(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run seals at least one block, stops when its share of the time is used, and then pauses."""
     monkeypatch.setattr("holdfast.worker.maintenance.BLOCK", 2)
     monkeypatch.setattr("holdfast.worker.maintenance.SHARE", 1e-9)
 
@@ -79,7 +79,7 @@ async def test_a_backlog_is_sealed_in_shares(app: App, monkeypatch: pytest.Monke
     assert (app.audit.verify().events, app.audit.verify().seals) == (7, 4)
 
 
-def test_a_job_is_shown_with_its_seals(app: App, new_app: NewApp) -> None:
+def test_job_events_show_their_seals(app: App, new_app: NewApp) -> None:
     @app.job()
     async def work() -> None: ...
 
@@ -106,7 +106,7 @@ def test_a_job_is_shown_with_its_seals(app: App, new_app: NewApp) -> None:
     assert app.audit.verify(begin=2).events == 1
 
 
-def test_a_part_is_exported(app: App, tmp_path: Path) -> None:
+def test_export_writes_the_selected_part(app: App, tmp_path: Path) -> None:
     for number in range(3):
         app.enqueue("work", {"number": number})
         app.audit.seal()

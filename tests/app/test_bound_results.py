@@ -1,4 +1,4 @@
-"""Jobs of a workflow take results of others as their arguments, and a handler knows the time it was scheduled for."""
+"""Workflow jobs take results of other jobs as arguments; handlers can read their scheduled time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_results_are_passed_as_arguments(app: App) -> None:
     async def total(parts: list[int], first: list[int]) -> str:
         return f"{parts} after {first}"
 
-    assert double([1, 2]) == 6, "a function stays callable alone"
+    assert double([1, 2]) == 6, "the decorated function stays callable"
 
     def plan() -> tuple[Any, ...]:
         flow = app.workflow("publish")
@@ -49,7 +49,7 @@ def test_results_are_passed_as_arguments(app: App) -> None:
     assert [handle.result() for handle in run[doubled]] == [6, 10, 14]
     assert run[last].result() == run["last"].result() == "[6, 10, 14] after [7, 8]"
     with pytest.raises(NotFound, match="There are first"):
-        run["nobody"]
+        run["unknown"]
 
     outer = app.workflow("outer")
     inner, *_ = plan()
@@ -60,7 +60,7 @@ def test_results_are_passed_as_arguments(app: App) -> None:
     assert included["inner.last"].result() == "[6, 10, 14] after [7, 8]"
 
 
-def test_a_job_that_no_schedule_made_was_scheduled_for_no_time(app: App) -> None:
+def test_job_without_a_schedule_has_no_scheduled_time(app: App) -> None:
     @app.job()
     async def when(ctx: Context) -> bool:
         return await ctx.scheduled_at() is None

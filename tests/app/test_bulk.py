@@ -1,4 +1,4 @@
-"""Many jobs in one call: in parts on their way while the next are prepared, and still all or none."""
+"""`enqueue_many`: parts are sent while the next ones are prepared, and the batch is still all or nothing."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def double(app: App) -> Kind[..., Any]:
 
 
 def stored(app: App) -> list[int]:
-    """The numbers that were enqueued, in the order of their ids."""
-    found, before = [], None
+    """The enqueued numbers, in the order of the job ids."""
+    numbers, before = [], None
     while page := app.jobs.list(tenant="*", limit=100, before=before):
-        found += [job.payload["n"] for job in page]
+        numbers += [job.payload["n"] for job in page]
         before = page[-1].id
-    return found[::-1]
+    return numbers[::-1]
 
 
 @pytest.mark.parametrize("count", [0, 1, 19, 20, 21, 95])
-def test_handles_come_in_the_order_of_the_calls(app: App, double: Kind[..., Any], count: int) -> None:
+def test_handles_follow_the_order_of_the_calls(app: App, double: Kind[..., Any], count: int) -> None:
     handles = app.enqueue_many(double.prepare(n) for n in range(count))
     assert [handle.get().payload["n"] for handle in handles] == list(range(count))
     assert all(handle.created and handle.state() is State.QUEUED for handle in handles)
     assert stored(app) == list(range(count))
 
 
-def test_keys_tenants_and_plain_ones_mixed(app: App, double: Kind[..., Any]) -> None:
+def test_keys_tenants_and_plain_calls_can_be_mixed(app: App, double: Kind[..., Any]) -> None:
     first = double.using(key="k").enqueue(1)
 
     def calls() -> Iterator[Prepared[Any]]:
@@ -64,7 +64,7 @@ def test_keys_tenants_and_plain_ones_mixed(app: App, double: Kind[..., Any]) -> 
     assert [h.get().payload["n"] for n, h in enumerate(handles) if n != 25] == [n for n in range(60) if n != 25]
 
 
-def test_a_call_that_cannot_be_made_leaves_nothing_behind(app: App, double: Kind[..., Any]) -> None:
+def test_invalid_call_stores_no_job(app: App, double: Kind[..., Any]) -> None:
     def calls() -> Iterator[Prepared[Any]]:
         for n in range(70):
             yield double.prepare("no number" if n == 65 else n)
@@ -74,7 +74,7 @@ def test_a_call_that_cannot_be_made_leaves_nothing_behind(app: App, double: Kind
     assert stored(app) == []
 
 
-def test_a_part_that_is_refused_takes_the_others_with_it(app: App, double: Kind[..., Any]) -> None:
+def test_refused_part_rolls_back_the_whole_batch(app: App, double: Kind[..., Any]) -> None:
     seen = double.enqueue(-1)
 
     def calls() -> Iterator[Prepared[Any]]:

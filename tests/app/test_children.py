@@ -1,4 +1,4 @@
-"""Children and artifacts: what an attempt leaves behind besides its result (DP-10, SC-5)."""
+"""Children and artifacts: what an attempt produces besides its result (DP-10, SC-5)."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ def finish(app: App, *handles: Any) -> None:
 
 
 @pytest.mark.req("DP-10")
-@pytest.mark.parametrize("colour", ["sync", "async"])
-def test_a_spawned_job_is_a_child_and_is_there_once(app: App, colour: str) -> None:
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_spawn_with_a_key_creates_each_child_once(app: App, form: str) -> None:
     made: list[Any] = []
 
     @app.job()
     def leaf(page: int) -> int:
         return page
 
-    def sync(ctx: SyncContext) -> None:
+    def sync_parent(ctx: SyncContext) -> None:
         made.append([ctx.spawn(leaf, n, key=f"page-{n}", tags=("leaf",)) for n in range(3)])
         if ctx.attempt < 3:
             raise ConnectionError("half-way")
 
-    async def coloured(ctx: Context) -> None:
+    async def async_parent(ctx: Context) -> None:
         made.append([await ctx.spawn(leaf, n, key=f"page-{n}", tags=("leaf",)) for n in range(3)])
         if ctx.attempt < 3:
             raise ConnectionError("half-way")
 
-    app.job("parent", retry=AGAIN)(sync if colour == "sync" else coloured)
+    app.job("parent", retry=AGAIN)(sync_parent if form == "sync" else async_parent)
     workflow = app.enqueue("workflow", queue="parked").id
     parent = app.enqueue("parent", tenant="acme", correlation_id="c-1", workflow_id=workflow)
     finish(app, parent)
@@ -57,7 +57,7 @@ def test_a_spawned_job_is_a_child_and_is_there_once(app: App, colour: str) -> No
 
 
 @pytest.mark.req("DP-10")
-def test_the_key_of_a_child_is_its_parents_own(app: App) -> None:
+def test_child_key_is_scoped_to_its_parent(app: App) -> None:
     ids: list[str] = []
 
     @app.job()
@@ -69,7 +69,7 @@ def test_the_key_of_a_child_is_its_parents_own(app: App) -> None:
 
 
 @pytest.mark.req("DP-10")
-def test_a_child_elsewhere_has_no_parent(app: App) -> None:
+def test_child_of_another_tenant_has_no_parent(app: App) -> None:
     ids: list[str] = []
 
     @app.job()
@@ -96,8 +96,8 @@ def test_artifacts_belong_to_an_attempt(app: App) -> None:
 
     one, two = renders.enqueue(), arenders.enqueue()
     finish(app, one, two)
-    found = app._session.run(app._session.store.jobs.artifacts(one.id, one.tenant))
-    assert [(each.attempt, each.name, each.ref, each.meta) for each in found] == [
+    artifacts = app._session.run(app._session.store.jobs.artifacts(one.id, one.tenant))
+    assert [(each.attempt, each.name, each.ref, each.meta) for each in artifacts] == [
         (1, "report.pdf", "s3://bucket/1.pdf", {"pages": 3}),
         (2, "report.pdf", "s3://bucket/2.pdf", {"pages": 3}),
     ]
@@ -105,7 +105,7 @@ def test_artifacts_belong_to_an_attempt(app: App) -> None:
 
 
 @pytest.mark.req("CX-15", "DP-10")
-def test_the_facts_of_the_job_in_hand(app: App, new_app: NewApp) -> None:
+def test_context_exposes_the_facts_of_its_job(app: App, new_app: NewApp) -> None:
     seen: list[Any] = []
 
     @app.job(

@@ -1,4 +1,4 @@
-"""Command jobs (SC-14): programs with their exit code, log and artifacts, and nothing of them left behind."""
+"""Command jobs (SC-14): exit code, log and artifacts of programs, and no process left behind."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from holdfast import App, Backoff, Handle, Retry, State
 from holdfast.engine.job import Attempt
 from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.stores.host_files import host_name
-from tests.app.proc import marked, until_gone
+from tests.app.processes import marked, until_gone
 from tests.app.worker_process import worker_process
 from tests.support.waiting import until
 from tests.support.workers import work_off, working
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads processes through /proc")
 
 ONCE = Retry(max_attempts=1)
 SLEEPER = (
@@ -36,7 +36,7 @@ def attempt(app: App, handle: Handle[Any]) -> Attempt:
 
 
 def output(app: App, handle: Handle[Any]) -> str:
-    """What the program of the last attempt printed, wherever that is now."""
+    """The output of the last attempt's program, wherever it is stored."""
     return app.jobs.log(handle.id, tenant=handle.tenant).text
 
 
@@ -60,7 +60,7 @@ def logs(tmp_path: Path) -> Path:
 
 
 @pytest.mark.req("SC-14", "SC-5")
-def test_a_program_runs_and_its_log_and_exit_code_are_kept(app: App, logs: Path) -> None:
+def test_log_and_exit_code_of_a_program_are_recorded(app: App, logs: Path) -> None:
     code = "import sys; print('to stdout'); print('to stderr', file=sys.stderr)"
     handle = run(app, "says", python(code), log_dir=logs)
     assert handle.result() == {"exit_code": 0}
@@ -75,7 +75,7 @@ def test_a_program_runs_and_its_log_and_exit_code_are_kept(app: App, logs: Path)
     assert log.is_relative_to(logs)
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     assert stat.S_IMODE(log.parent.stat().st_mode) == 0o700
-    assert [path.name for path in log.parent.iterdir()] == ["output.log"], "payload and empty artifacts are gone"
+    assert [path.name for path in log.parent.iterdir()] == ["output.log"], "payload and empty artifacts are removed"
 
 
 @pytest.mark.req("SC-14")
@@ -92,7 +92,7 @@ def test_hostile_arguments_stay_single_and_reach_no_shell(app: App, logs: Path, 
 
 
 @pytest.mark.req("SC-14")
-def test_text_that_would_pass_for_an_option_is_refused(app: App, logs: Path) -> None:
+def test_text_that_looks_like_an_option_is_refused(app: App, logs: Path) -> None:
     code = "import json, sys; print(json.dumps(sys.argv[1:]))"
     open_to_it = app.command("guarded", python(code, "{name}"), log_dir=logs)
     operands = app.command("operands", python(code, "--", "{name}"), log_dir=logs)
@@ -104,7 +104,7 @@ def test_text_that_would_pass_for_an_option_is_refused(app: App, logs: Path) -> 
 
 
 @pytest.mark.req("SC-14")
-def test_a_function_can_make_the_command_line(app: App, logs: Path) -> None:
+def test_function_can_build_the_command_line(app: App, logs: Path) -> None:
     def resize(source: str, width: int = 200) -> list[str]:
         return [sys.executable, "-c", "import sys; print(sys.argv[1:])", source, f"{width}x"]
 
@@ -114,11 +114,11 @@ def test_a_function_can_make_the_command_line(app: App, logs: Path) -> None:
         kind.enqueue("a.png", width="wide")  # type: ignore[arg-type]
     work_off(app)
     assert output(app, handle) == "['a.png', '200x']\n"
-    assert handle.result() == {"exit_code": 0}, "and not what the function returns, which is a list"
+    assert handle.result() == {"exit_code": 0}, "not the list that the function returned"
 
 
 @pytest.mark.req("SC-14")
-def test_what_makes_no_sense_is_refused_when_it_is_declared(app: App) -> None:
+def test_invalid_command_declarations_are_refused(app: App) -> None:
     templates: list[Any] = [
         [],
         "rm -rf {x}",
@@ -144,7 +144,7 @@ def test_what_makes_no_sense_is_refused_when_it_is_declared(app: App) -> None:
 
 
 @pytest.mark.req("SC-14", "SC-5")
-def test_exit_codes_become_ends(app: App, logs: Path) -> None:
+def test_exit_codes_map_to_outcomes(app: App, logs: Path) -> None:
     code = (
         "import sys; print('reading', file=sys.stderr); status = int(sys.argv[1])\n"
         "sys.exit('it \\x1b[31mbroke' if status == 1 else status)"
@@ -167,7 +167,7 @@ def test_exit_codes_become_ends(app: App, logs: Path) -> None:
 
 
 @pytest.mark.req("SC-14")
-def test_a_program_killed_by_a_signal_has_failed(app: App, logs: Path) -> None:
+def test_program_killed_by_a_signal_fails(app: App, logs: Path) -> None:
     handle = run(app, "dies", python("import os; os.kill(os.getpid(), 11)"), log_dir=logs)
     job = handle.get()
     assert (job.state, job.error_code, job.crashes) == (State.DEAD_LETTER, "killed_by_signal", 0)
@@ -176,7 +176,7 @@ def test_a_program_killed_by_a_signal_has_failed(app: App, logs: Path) -> None:
 
 
 @pytest.mark.req("SC-14", "DP-22")
-def test_what_cannot_be_started_says_so(app: App, logs: Path, tmp_path: Path) -> None:
+def test_program_that_cannot_start_is_reported(app: App, logs: Path, tmp_path: Path) -> None:
     missing = run(app, "missing", ["no-such-program-here"], log_dir=logs)
     nowhere = run(app, "nowhere", ["true"], log_dir=logs, cwd=tmp_path / "nowhere")
     for handle in (missing, nowhere):
@@ -185,17 +185,19 @@ def test_what_cannot_be_started_says_so(app: App, logs: Path, tmp_path: Path) ->
 
 
 @pytest.mark.req("SC-14", "DP-22")
-def test_a_log_directory_that_cannot_be_used_says_so(app: App, tmp_path: Path) -> None:
+def test_unusable_log_directory_is_reported(app: App, tmp_path: Path) -> None:
     missing = run(app, "missing", ["true"], log_dir=tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
     no_folder = run(app, "file", ["true"], log_dir=tmp_path / "file")
     for handle in (missing, no_folder):
         assert handle.get().error_code == "log_dir_unusable"
-    assert not (tmp_path / "nowhere").exists(), "a directory that was named is not made"
+    assert not (tmp_path / "nowhere").exists(), "a configured directory is not created"
 
 
 @pytest.mark.req("SC-14")
-def test_without_a_log_directory_it_is_the_users_own(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_log_directory_is_in_the_users_state_folder(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("HOLDFAST_LOG_DIR", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     where = ["sh", "-c", "echo $HOLDFAST_PAYLOAD"]
@@ -208,24 +210,24 @@ def test_without_a_log_directory_it_is_the_users_own(app: App, tmp_path: Path, m
 
 
 @pytest.mark.req("SC-14")
-def test_a_log_is_cut_and_says_so(app: App, logs: Path) -> None:
+def test_output_beyond_the_log_limit_is_cut_with_a_notice(app: App, logs: Path) -> None:
     handle = run(
         app, "chatty", python("print('x' * 99, end=''); print('y' * 5_000_000)"), log_dir=logs, log_limit="1KB"
     )
-    assert handle.result() == {"exit_code": 0}, "it was not held up"
+    assert handle.result() == {"exit_code": 0}, "the program was not blocked"
     text = output(app, handle)
     assert text.startswith("x" * 99 + "y" * 925 + "\n[holdfast: the log was cut here, after 1,024 bytes]\n")
     assert text.endswith("[holdfast: 4,999,076 more bytes were not kept]\n")
 
 
 @pytest.mark.req("SC-14")
-def test_the_environment_is_small_and_tells_the_job(app: App, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_is_minimal_and_describes_the_job(app: App, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_THE_WORKER", "hunter2")
     monkeypatch.setenv("WANTED", "yes")
     code = "import json, os; print(json.dumps(dict(os.environ)))"
     handle = run(app, "env", python(code), log_dir=logs, env={"GIVEN": "1"}, inherit=["WANTED", "NOT_THERE"])
     seen = json.loads(output(app, handle))
-    seen.pop("LC_CTYPE", None)  # Python's own, in a program with no other locale
+    seen.pop("LC_CTYPE", None)  # set by Python in a program without a locale
     ours = {name: value for name, value in seen.items() if name.startswith("HOLDFAST_")}
     usual = {"PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"}
     assert seen.keys() - ours.keys() - usual == {"GIVEN", "WANTED"}
@@ -242,11 +244,11 @@ def test_the_environment_is_small_and_tells_the_job(app: App, logs: Path, monkey
 
 
 @pytest.mark.req("SC-14")
-def test_the_payload_is_in_a_file_and_on_stdin_if_asked(app: App, logs: Path, tmp_path: Path) -> None:
+def test_payload_is_in_a_file_and_optionally_on_stdin(app: App, logs: Path, tmp_path: Path) -> None:
     code = "import os, sys; print(open(os.environ['HOLDFAST_PAYLOAD']).read()); print(sys.stdin.read())"
     argv = python(code, "{text}")
-    told = run(app, "told", argv, {"text": "ü"}, log_dir=logs, stdin="payload", cwd=tmp_path)
-    assert output(app, told) == '{"text":"ü"}\n{"text":"ü"}\n'
+    piped = run(app, "piped", argv, {"text": "ü"}, log_dir=logs, stdin="payload", cwd=tmp_path)
+    assert output(app, piped) == '{"text":"ü"}\n{"text":"ü"}\n'
     alone = run(app, "alone", argv, {"text": "ü"}, log_dir=logs)
     assert output(app, alone) == '{"text":"ü"}\n\n'
 
@@ -261,7 +263,7 @@ def test_known_secrets_are_hidden_in_messages(app: App, logs: Path) -> None:
 
 @pytest.mark.req("SC-14", "SC-5")
 @pytest.mark.parametrize("status", [0, 1])
-def test_files_it_leaves_are_artifacts(app: App, logs: Path, status: int) -> None:
+def test_files_left_by_a_program_become_artifacts(app: App, logs: Path, status: int) -> None:
     code = (
         "import os, sys; from pathlib import Path; folder = Path(os.environ['HOLDFAST_ARTIFACTS'])\n"
         "(folder / 'a.bin').write_bytes(b'\\x00' * 70_000); (folder / 'sub').mkdir()\n"
@@ -269,12 +271,12 @@ def test_files_it_leaves_are_artifacts(app: App, logs: Path, status: int) -> Non
         f"(folder / 'link').symlink_to('/etc/passwd'); os.mkfifo(folder / 'pipe'); sys.exit({status})"
     )
     handle = run(app, "makes", python(code), log_dir=logs)
-    found = app._session.run(app._session.store.jobs.artifacts(handle.id, "default"))
-    assert [(each.name, each.attempt, each.meta["size"]) for each in found] == [
+    artifacts = app._session.run(app._session.store.jobs.artifacts(handle.id, "default"))
+    assert [(each.name, each.attempt, each.meta["size"]) for each in artifacts] == [
         ("a.bin", 1, 70_000),
         ("sub/b.txt", 1, 1),
     ]
-    for each in found:
+    for each in artifacts:
         content = app.jobs.artifact(handle.id, each.name)
         assert hashlib.sha256(content).hexdigest() == each.meta["sha256"]
     if status == 0:
@@ -283,7 +285,7 @@ def test_files_it_leaves_are_artifacts(app: App, logs: Path, status: int) -> Non
 
 @pytest.mark.slow
 @pytest.mark.req("SC-14", "CX-11")
-def test_a_timeout_kills_the_whole_group(app: App, logs: Path, tmp_path: Path) -> None:
+def test_timeout_kills_the_whole_process_group(app: App, logs: Path, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     deaf = "import signal; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True)"
     code = f"{SLEEPER} {deaf}; {MARK}; time.sleep(600)"
@@ -296,7 +298,7 @@ def test_a_timeout_kills_the_whole_group(app: App, logs: Path, tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.req("SC-14", "CX-11")
-def test_a_program_may_put_things_in_order_before_it_is_killed(app: App, logs: Path) -> None:
+def test_program_can_clean_up_before_it_is_killed(app: App, logs: Path) -> None:
     code = (
         "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(42)); print('ready', flush=True)\n"
         "try: time.sleep(600)\nfinally: print('put away')"
@@ -323,51 +325,51 @@ def test_cancelling_a_running_job_ends_its_program(app: App, logs: Path, tmp_pat
 
 
 @pytest.mark.req("SC-14", "SC-13", "CX-11")
-def test_a_stopping_worker_ends_its_programs(app: App, logs: Path, tmp_path: Path) -> None:
+def test_stopping_worker_ends_its_programs(app: App, logs: Path, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     code = f"{SLEEPER} {MARK}; time.sleep(600)"
     kind = app.command("sleeps", python(code, str(marks)), log_dir=logs)
-    with working(app, grace=0.0) as beside:
+    with working(app, grace=0.0) as background:
         handle = kind.enqueue()
         pids = marked(marks)
-        beside.ask_to_stop()
+        background.ask_to_stop()
     until_gone(*pids)
     assert handle.get().state in (State.RETRY_WAITING, State.QUEUED)  # due at once
     assert handle.get().retries == 0
 
 
 @pytest.mark.req("SC-14")
-def test_what_a_program_leaves_running_ends_with_its_attempt(app: App, logs: Path, tmp_path: Path) -> None:
+def test_processes_left_by_a_program_end_with_its_attempt(app: App, logs: Path, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     code = f"{SLEEPER} {MARK}"
     handle = run(app, "forgets", python(code, str(marks)), log_dir=logs)
-    assert handle.result() == {"exit_code": 0}, "though its output was still open"
+    assert handle.result() == {"exit_code": 0}, "even though its output was still open"
     until_gone(*marked(marks))
 
 
 @pytest.mark.slow
 @pytest.mark.req("SC-14", "CX-15", "SC-5", "SC-21")
-def test_a_killed_worker_takes_its_programs_along_and_leaves_the_logs(
+def test_killed_worker_takes_its_programs_along_and_keeps_their_logs(
     app: App, url: str, logs: Path, tmp_path: Path
 ) -> None:
     app._session.make_ready()
     sleeps = app.enqueue("sleeps", {"marks": str(tmp_path / "marks")})
-    talks = app.enqueue("talks", {})
-    with worker_process("tests.app.errands", url, tmp_path, HOLDFAST_LOG_DIR=str(logs)) as victim:
+    logging_job = app.enqueue("logs", {})
+    with worker_process("tests.app.killable_jobs", url, tmp_path, HOLDFAST_LOG_DIR=str(logs)) as victim:
         pids = marked(tmp_path / "marks")
-        until(lambda: "begun" in talks.log().text, "lines are written while it runs")
-        assert output(app, sleeps) == "begun\n", "and so is the output of a program"
+        until(lambda: "begun" in logging_job.log().text, "lines are written while it runs")
+        assert output(app, sleeps) == "begun\n", "program output is written while it runs"
         os.kill(victim.pid, signal.SIGKILL)
         victim.wait(timeout=10)
         until_gone(*pids)
     assert output(app, sleeps) == "begun\n"
-    assert output(app, talks).endswith("INFO    begun\n")
+    assert output(app, logging_job).endswith("INFO    begun\n")
     assert (attempt(app, sleeps).log or "").startswith(f"file://{host_name()}{logs}/")
 
 
 @pytest.mark.req("SC-14")
-def test_what_it_leaves_does_not_decide_how_it_ended(app: App, logs: Path) -> None:
-    """Two names that are the same once they are text, and a file that is gone when it is looked at."""
+def test_odd_artifact_names_do_not_change_the_outcome(app: App, logs: Path) -> None:
+    """Two names that become equal as text, and a file that disappears before it is read."""
     code = (
         "import os; os.chdir(os.environb[b'HOLDFAST_ARTIFACTS']);"
         "[open(name, 'w').close() for name in (b'\\xff', b'\\xfe', b'a' * 250 + b'1')]; os.makedirs(b'b' * 250);"
@@ -381,7 +383,7 @@ def test_what_it_leaves_does_not_decide_how_it_ended(app: App, logs: Path) -> No
 
 @pytest.mark.req("SC-14")
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGQUIT, signal.SIGTERM])
-def test_a_signal_to_its_own_group_is_the_programs(app: App, logs: Path, number: signal.Signals) -> None:
+def test_program_can_signal_its_own_process_group(app: App, logs: Path, number: signal.Signals) -> None:
     code = f"import os, signal; signal.signal({int(number)}, lambda *_: None); os.kill(0, {int(number)})"
     handle = run(app, "signals", python(code), log_dir=logs)
     assert (handle.state(), handle.result()) == (State.SUCCEEDED, {"exit_code": 0})

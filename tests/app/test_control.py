@@ -1,4 +1,4 @@
-"""What a handler says by raising: try again then, never again, not wanted any more, not yet."""
+"""Exceptions and calls that control a job: RetryLater, Reject, Cancel and snooze."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def last(handle: Handle[Any], event_type: str) -> dict[str, Any]:
 
 @pytest.mark.req("CX-9", "JF-5")
 @pytest.mark.parametrize("after", [90, "90s", timedelta(seconds=90)])
-def test_retry_after_waits_as_long_as_it_says(app: App, after: Any) -> None:
+def test_retry_later_waits_as_long_as_requested(app: App, after: Any) -> None:
     @app.job(retry=SLOW)
     def busy() -> None:
         raise RetryLater(after=after, message="the service is down")
@@ -45,7 +45,7 @@ def test_retry_after_waits_as_long_as_it_says(app: App, after: Any) -> None:
 
 
 @pytest.mark.req("CX-9", "JF-5", "DP-15")
-def test_retry_is_counted_like_any_failure_and_ends_at_the_limit(app: App) -> None:
+def test_retry_later_counts_as_a_failure_and_ends_at_the_limit(app: App) -> None:
     @app.job(retry=SLOW)
     async def busy() -> None:
         raise RetryLater(after=0)
@@ -58,7 +58,7 @@ def test_retry_is_counted_like_any_failure_and_ends_at_the_limit(app: App) -> No
 
 
 @pytest.mark.req("CX-9")
-def test_retry_may_bring_a_backoff_of_its_own_or_leave_it_to_the_job(app: App) -> None:
+def test_retry_later_can_set_a_backoff_or_use_the_job_policy(app: App) -> None:
     @app.job(retry=SLOW)
     def own() -> None:
         raise RetryLater(backoff=Backoff(base=7, jitter=False))
@@ -74,7 +74,7 @@ def test_retry_may_bring_a_backoff_of_its_own_or_leave_it_to_the_job(app: App) -
 
 
 @pytest.mark.req("DP-22")
-def test_what_caused_a_retry_is_told(app: App) -> None:
+def test_cause_of_a_retry_is_recorded(app: App) -> None:
     @app.job(retry=SLOW)
     def busy() -> None:
         try:
@@ -88,7 +88,7 @@ def test_what_caused_a_retry_is_told(app: App) -> None:
 
 
 @pytest.mark.req("DP-15", "DP-22")
-def test_reject_is_final_with_its_own_code(app: App) -> None:
+def test_reject_is_final_and_records_its_code(app: App) -> None:
     @app.job()
     def refuses() -> None:
         raise Reject("card_expired", "the card has expired")
@@ -120,7 +120,7 @@ def test_cancel_ends_the_job_as_cancelled(app: App, reason: str | None) -> None:
 
 
 @pytest.mark.req("CX-9", "SC-5")
-def test_snooze_is_no_failure_and_costs_no_retry(app: App) -> None:
+def test_snooze_is_not_a_failure_and_costs_no_retry(app: App) -> None:
     @app.job(retry=Retry(max_attempts=1))
     def waits(ctx: SyncContext) -> None:
         ctx.snooze("10m", "the file is not there yet")
@@ -135,7 +135,7 @@ def test_snooze_is_no_failure_and_costs_no_retry(app: App) -> None:
 
 @pytest.mark.slow
 @pytest.mark.req("SC-5")
-def test_a_job_that_is_put_off_for_ever_does_not_go_unseen(app: App, caplog: pytest.LogCaptureFixture) -> None:
+def test_endless_snoozing_is_logged(app: App, caplog: pytest.LogCaptureFixture) -> None:
     @app.job()
     def waits(ctx: SyncContext) -> None:
         ctx.snooze(3600, "not yet\nforged line")
@@ -145,9 +145,9 @@ def test_a_job_that_is_put_off_for_ever_does_not_go_unseen(app: App, caplog: pyt
         work_off(app)
         app.jobs.reschedule(handle.id)
     assert handle.get().attempt == 10
-    (told,) = [record.getMessage() for record in caplog.records if "snoozed again" in record.message]
-    assert handle.id in told
-    assert "attempt 10: not yet forged line" in told
+    (warning,) = [record.getMessage() for record in caplog.records if "snoozed again" in record.message]
+    assert handle.id in warning
+    assert "attempt 10: not yet forged line" in warning
 
 
 @pytest.mark.req("CX-9")
@@ -158,18 +158,16 @@ def test_a_job_that_is_put_off_for_ever_does_not_go_unseen(app: App, caplog: pyt
         (Retry(backoff=LATER, give_up_on=(ValueError,)), OSError("x"), State.RETRY_WAITING),
         (Retry(backoff=LATER, retry_on=(OSError,)), OSError("x"), State.RETRY_WAITING),
         (Retry(backoff=LATER, retry_on=(OSError,)), ValueError("x"), State.DEAD_LETTER),
-        (Retry(backoff=LATER, retry_on=(OSError,)), RetryLater(60), State.RETRY_WAITING),  # asked for in so many words
+        (Retry(backoff=LATER, retry_on=(OSError,)), RetryLater(60), State.RETRY_WAITING),  # an explicit request
     ],
 )
-def test_a_kind_tells_by_its_type_what_is_worth_another_try(
-    app: App, policy: Retry, error: Exception, state: State
-) -> None:
+def test_retry_policy_of_a_kind_selects_by_error_type(app: App, policy: Retry, error: Exception, state: State) -> None:
     @app.job(retry=policy)
     def fails() -> None:
         raise error
 
     assert end(app, fails).state is state
-    # A policy of its own for one job does not change what its kind knows.
+    # A policy for one job does not replace the error types of its kind.
     assert end(app, fails.using(retry=Retry(max_attempts=9, backoff=LATER))).state is state
 
 
@@ -177,7 +175,7 @@ def test_a_kind_tells_by_its_type_what_is_worth_another_try(
 @pytest.mark.parametrize(
     ("policy", "state"), [({"give_up_on": TimeoutError}, State.DEAD_LETTER), ({"backoff": LATER}, State.RETRY_WAITING)]
 )
-def test_a_timeout_is_a_timeout_error(app: App, policy: Any, state: State) -> None:
+def test_timeout_is_treated_as_a_timeout_error(app: App, policy: Any, state: State) -> None:
     @app.job(retry=Retry(**policy), timeout=0.05)
     async def sleeps() -> None:
         await asyncio.sleep(60)
@@ -187,7 +185,7 @@ def test_a_timeout_is_a_timeout_error(app: App, policy: Any, state: State) -> No
 
 
 @pytest.mark.req("JF-5")
-def test_what_a_handler_raises_is_no_policy(app: App) -> None:
+def test_control_exceptions_are_refused_as_a_policy(app: App) -> None:
     @app.job()
     def plain() -> None: ...
 
@@ -207,18 +205,18 @@ def test_what_a_handler_raises_is_no_policy(app: App) -> None:
 
 @pytest.mark.req("JF-7", "SC-19")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
-@pytest.mark.parametrize("colour", ["sync", "async"])
-def test_what_would_end_a_program_ends_only_the_handler(
-    app: App, error: type[BaseException], colour: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_base_exceptions_end_only_the_handler(
+    app: App, error: type[BaseException], form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def sync() -> None:
+    def sync_handler() -> None:
         raise error
 
-    async def coloured() -> None:
+    async def async_handler() -> None:
         raise error
 
     caplog.set_level(logging.CRITICAL)
-    app.job("odd", retry=Retry(max_attempts=1))(sync if colour == "sync" else coloured)
+    app.job("odd", retry=Retry(max_attempts=1))(sync_handler if form == "sync" else async_handler)
 
     @app.job()
     def fine() -> int:

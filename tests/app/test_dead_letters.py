@@ -1,4 +1,4 @@
-"""Dead letters and bulk operations as a program sees them."""
+"""Dead letters and bulk operations through the public API."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def broken_app(new_app: NewApp) -> App:
     return app
 
 
-def test_what_failed_for_one_reason_is_one_group_and_is_resolved_at_once(new_app: NewApp) -> None:
+def test_failures_with_one_cause_form_a_group_that_is_redriven_as_one(new_app: NewApp) -> None:
     app = broken_app(new_app)
     pays, ships = app.dead_letters.groups(order="count")
     assert (pays.kind, pays.open, pays.error_code) == ("pay", 5, "card_refused")
@@ -54,15 +54,15 @@ def test_what_failed_for_one_reason_is_one_group_and_is_resolved_at_once(new_app
     with working(app):
         over = app.operations.wait(started.id, timeout=20)
         assert (over.state, over.done) == ("done", 5)
-        until(lambda: app.dead_letters.group(pays.fingerprint).open == 5, "all of them to be dead again")
+        until(lambda: app.dead_letters.group(pays.fingerprint).open == 5, "all of them are dead letters again")
     assert app.dead_letters.group(pays.fingerprint).times == 10
-    gone = app.dead_letters.discard(reason="nobody wants them", kind="pay")
+    gone = app.dead_letters.discard(reason="not needed", kind="pay")
     assert app.operations.run(gone.id).done == 5
     assert app.dead_letters.groups() == [ships]
     assert [each.id for each in app.operations.list()] == [gone.id, started.id]
 
 
-def test_the_same_in_the_other_colour(new_app: NewApp) -> None:
+def test_async_forms_group_redrive_and_discard(new_app: NewApp) -> None:
     app = broken_app(new_app)
 
     async def resolve() -> None:
@@ -84,13 +84,13 @@ def test_the_same_in_the_other_colour(new_app: NewApp) -> None:
     asyncio.run(resolve())
 
 
-def test_redriven_with_another_payload_it_is_a_new_job(new_app: NewApp) -> None:
+def test_redrive_with_another_payload_creates_a_new_job(new_app: NewApp) -> None:
     app = broken_app(new_app)
     old = app.jobs.list(kind="pay")[0]
     with pytest.raises(InvalidArguments):
         app.dead_letters.redrive_as(old.id, {"amount": 1})
     new = app.dead_letters.redrive_as(old.id, {"order": 700}, reason="it was the number")
-    assert app.dead_letters.redrive_as(old.id, {"order": 800}) == new, "once is enough"
+    assert app.dead_letters.redrive_as(old.id, {"order": 800}) == new, "a second redrive returns the same job"
     work_off(app)
     assert app.jobs.get(new).state is State.SUCCEEDED
     assert app.jobs.get(old.id).state is State.CANCELLED
@@ -104,7 +104,7 @@ def test_redriven_with_another_payload_it_is_a_new_job(new_app: NewApp) -> None:
         app.dead_letters.redrive_as(app.jobs.list(kind="pay")[0].id, {"order": 1})
 
 
-def test_bad_input_is_refused_with_a_word_on_it(new_app: NewApp) -> None:
+def test_invalid_input_is_refused_with_its_code(new_app: NewApp) -> None:
     app = new_app()
     with pytest.raises(NotFound, match="group_not_found"):
         app.dead_letters.redrive("nothing")

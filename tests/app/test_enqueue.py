@@ -1,4 +1,4 @@
-"""Enqueueing from a program: what arrives, what is refused, and that a refusal stores nothing."""
+"""Enqueueing: what is stored, what is refused, and that a refusal stores nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOON = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 def declare(app: App) -> Kind[..., str]:
-    """Loosely typed, since most of this is about calls that a type checker would not let through."""
+    """Loosely typed: most of these tests make calls that a type checker rejects."""
 
     @app.job()
     def send(to: str, copies: int = 1) -> str:
@@ -32,7 +32,7 @@ def stored(app: App) -> list[Job]:
 
 
 @pytest.mark.req("HF-5", "DP-11")
-def test_a_job_arrives_as_it_was_sent(app: App) -> None:
+def test_job_is_stored_as_enqueued(app: App) -> None:
     handle = declare(app).enqueue("ada", copies=2)
     job = handle.get()
     assert (handle.created, handle.reason) == (True, None)
@@ -49,18 +49,18 @@ def test_a_job_arrives_as_it_was_sent(app: App) -> None:
 
 
 @pytest.mark.req("HF-5")
-async def test_and_from_async_code(app: App) -> None:
+async def test_async_job_is_stored_as_enqueued(app: App) -> None:
     handle = await declare(app).aenqueue("ada")
     assert (await handle.astate(), (await handle.aget()).payload) == (State.QUEUED, {"to": "ada"})
     assert [event.type for event in await handle.ahistory()] == ["enqueue"]
     assert [job.id for job in await app.jobs.alist()] == [handle.id]
-    found = await app.jobs.aget(handle.id)
-    assert found.id == handle.id
+    job = await app.jobs.aget(handle.id)
+    assert job.id == handle.id
     await app.aclose()
 
 
 @pytest.mark.req("HF-5")
-def test_by_name_also_what_is_handled_elsewhere(app: App) -> None:
+def test_enqueue_by_name_accepts_unknown_kinds(app: App) -> None:
     declare(app)
     known = app.enqueue("send", {"to": "ada"}, priority=3)
     other = app.enqueue("elsewhere", [1, 2])
@@ -71,7 +71,7 @@ def test_by_name_also_what_is_handled_elsewhere(app: App) -> None:
 
 
 @pytest.mark.req("CX-19", "CX-17", "DP-9", "DP-10", "CX-9")
-def test_every_option_is_kept(app: App) -> None:
+def test_every_option_is_stored(app: App) -> None:
     parent = app.enqueue("parent", correlation_id="c-0")
     workflow = app.enqueue("workflow").id
     policy = Retry(max_attempts=7, backoff=Backoff(base=2, jitter=False), max_crashes=1)
@@ -102,12 +102,12 @@ def test_every_option_is_kept(app: App) -> None:
     assert (job.workflow_id, job.external_ref, job.agent) == (workflow, "ext:7", "scribe")
     assert (job.max_attempts, job.max_crashes, job.enqueued_by) == (7, 1, "ada")
     assert job.backoff == policy.backoff.to_json()
-    assert [found.id for found in app.jobs.list(tag="a")] == [handle.id]
+    assert [job.id for job in app.jobs.list(tag="a")] == [handle.id]
 
 
 @pytest.mark.req("DP-9")
 @pytest.mark.parametrize("delay", [90, 90.0, "90s", "1m30s", timedelta(seconds=90)])
-def test_a_delay_counts_from_the_databases_present(app: App, delay: Any) -> None:
+def test_delay_counts_from_the_database_clock(app: App, delay: Any) -> None:
     before = app._session.run(app._session.store.clock.now())
     job = declare(app).using(delay=delay).enqueue("x").get()
     after = app._session.run(app._session.store.clock.now())
@@ -119,15 +119,15 @@ def test_a_delay_counts_from_the_databases_present(app: App, delay: Any) -> None
 @pytest.mark.parametrize(
     "value", ["\\u0000", "é😀\u2028", "\x01\x7f", 10**999, -0.0, 1e23, 5e-324, [[]], {"": None}, True]
 )
-def test_odd_values_come_back_to_the_letter(app: App, value: Any) -> None:
+def test_unusual_values_round_trip_exactly(app: App, value: Any) -> None:
     handle = app.enqueue("odd", {"value": value})
-    found = handle.get().payload["value"]
-    assert found == value
-    assert type(found) is type(value)
+    stored_value = handle.get().payload["value"]
+    assert stored_value == value
+    assert type(stored_value) is type(value)
 
 
 @pytest.mark.req("DP-5")
-def test_a_key_gives_the_first_job_back(app: App, new_app: NewApp) -> None:
+def test_idempotency_key_returns_the_first_job(app: App, new_app: NewApp) -> None:
     once = declare(app).using(key="r-1")
     first, again = once.enqueue("x"), once.enqueue("x")
     assert (again.id, again.created, again.reason) == (first.id, False, "duplicate_key")
@@ -141,7 +141,7 @@ def test_a_key_gives_the_first_job_back(app: App, new_app: NewApp) -> None:
 
 
 @pytest.mark.req("HK-2")
-def test_equal_content_is_one_job_while_it_is_active(app: App) -> None:
+def test_dedupe_returns_the_active_job_with_equal_content(app: App) -> None:
     skip, coalesce = (declare_named(app, name).using(dedupe=name) for name in ("skip", "coalesce"))
     for kind in (skip, coalesce):
         first, again, other = kind.enqueue("x"), kind.enqueue("x"), kind.enqueue("y")
@@ -159,7 +159,7 @@ def declare_named(app: App, name: str) -> Kind[[str], None]:
 
 
 @pytest.mark.req("DP-10")
-def test_a_parent_must_be_there(app: App) -> None:
+def test_parent_must_exist(app: App) -> None:
     with pytest.raises(NotFound) as caught:
         declare(app).using(parent="01a1de87-6b74-70b8-bbed-192362a7945f").enqueue("x")
     assert caught.value.code == "parent_not_found"
@@ -167,7 +167,7 @@ def test_a_parent_must_be_there(app: App) -> None:
 
 
 @pytest.mark.req("JF-1", "DP-10")
-def test_a_parent_of_another_tenant_is_not_there(app: App) -> None:
+def test_parent_must_belong_to_the_same_tenant(app: App) -> None:
     parent = app.enqueue("p", tenant="acme")
     with pytest.raises(NotFound):
         declare(app).using(parent=parent.id).enqueue("x")
@@ -175,7 +175,7 @@ def test_a_parent_of_another_tenant_is_not_there(app: App) -> None:
 
 
 @pytest.mark.req("DP-11")
-def test_who_and_where_from_are_never_blank(url: str, new_app: NewApp) -> None:
+def test_enqueued_by_and_source_are_never_blank(url: str, new_app: NewApp) -> None:
     app = new_app(name=None, enqueued_by=None)
     job = app.enqueue("x").get()
     assert job.enqueued_by.strip()
@@ -187,7 +187,7 @@ def test_who_and_where_from_are_never_blank(url: str, new_app: NewApp) -> None:
 
 
 @pytest.mark.req("SC-19", "DP-5")
-def test_many_are_answered_in_order_and_refusals_are_answers(app: App) -> None:
+def test_enqueue_many_answers_in_order_and_reports_refusals(app: App) -> None:
     send = declare(app)
     unknown = "01a1de87-6b74-70b8-bbed-192362a7945f"
     handles = app.enqueue_many(
@@ -219,7 +219,7 @@ def test_many_are_answered_in_order_and_refusals_are_answers(app: App) -> None:
 
 
 @pytest.mark.req("SC-19")
-def test_a_bad_call_among_many_stores_none(app: App) -> None:
+def test_enqueue_many_stores_nothing_if_one_call_is_invalid(app: App) -> None:
     send = declare(app)
     with pytest.raises(InvalidArguments):
         app.enqueue_many(send.prepare(*args) for args in (("a",), (), ("c",)))
@@ -228,7 +228,7 @@ def test_a_bad_call_among_many_stores_none(app: App) -> None:
 
 
 @pytest.mark.req("HF-5")
-async def test_many_from_async_code(app: App) -> None:
+async def test_async_enqueue_many_keeps_the_order(app: App) -> None:
     send = declare(app)
     handles = await app.aenqueue_many(send.prepare("x", n) for n in range(5))
     assert [(await handle.aget()).payload["copies"] for handle in handles] == list(range(5))
@@ -236,7 +236,7 @@ async def test_many_from_async_code(app: App) -> None:
 
 
 @pytest.mark.req("HF-5")
-def test_a_kind_is_declared_once(app: App) -> None:
+def test_kind_can_be_declared_only_once(app: App) -> None:
     kind = declare(app)
     with pytest.raises(InvalidSetting) as caught:
         declare(app)
@@ -246,7 +246,7 @@ def test_a_kind_is_declared_once(app: App) -> None:
 
 
 @pytest.mark.req("HF-5")
-def test_parentheses_are_for_options_only(app: App) -> None:
+def test_job_decorator_works_without_parentheses(app: App) -> None:
     @app.job
     def double(n: int) -> int:
         return 2 * n
@@ -266,7 +266,7 @@ def test_parentheses_are_for_options_only(app: App) -> None:
 
 
 @pytest.mark.req("HF-5")
-def test_options_of_a_job_are_checked_when_it_is_declared(app: App) -> None:
+def test_job_options_are_checked_at_declaration(app: App) -> None:
     with pytest.raises(InvalidSetting) as caught:
         app.job(colour="red", memory="1GB")  # type: ignore[call-overload]
     assert (caught.value.code, caught.value.message) == ("unknown_option", "unknown options: colour, memory")
@@ -279,7 +279,7 @@ def test_options_of_a_job_are_checked_when_it_is_declared(app: App) -> None:
 
 
 @pytest.mark.req("HF-5")
-def test_using_leaves_the_kind_itself_alone(app: App) -> None:
+def test_using_does_not_change_the_kind(app: App) -> None:
     send = declare(app)
     urgent = send.using(priority=9).using(queue="fast")
     assert (urgent.enqueue("x").get().priority, urgent.enqueue("x").get().queue) == (9, "fast")

@@ -1,4 +1,4 @@
-"""What cannot be enqueued: refused with its code, before anything is stored."""
+"""Invalid enqueue calls are refused with a code before anything is stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOON = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 def declare(app: App) -> Kind[..., str]:
-    """Loosely typed, since most of this is about calls that a type checker would not let through."""
+    """Loosely typed: most of these tests make calls that a type checker rejects."""
 
     @app.job()
     def send(to: str, copies: int = 1) -> str:
@@ -67,7 +67,7 @@ def stored(app: App) -> list[Job]:
         ({"colour": "red"}, "unknown_option"),
     ],
 )
-def test_a_bad_option_is_refused_with_its_code(app: App, options: dict[str, Any], code: str) -> None:
+def test_invalid_option_is_refused_with_its_code(app: App, options: dict[str, Any], code: str) -> None:
     send = declare(app)
     with pytest.raises(InvalidInput) as caught:
         send.using(**options).enqueue("x")
@@ -77,7 +77,7 @@ def test_a_bad_option_is_refused_with_its_code(app: App, options: dict[str, Any]
 
 @pytest.mark.req("HF-5", "SC-19")
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (((), {}), "missing a required argument: 'to'"),
         ((("x", 1, 2), {}), "too many positional arguments"),
@@ -87,10 +87,10 @@ def test_a_bad_option_is_refused_with_its_code(app: App, options: dict[str, Any]
         (((7,), {}), "to: "),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(app: App, arguments: Any, says: str) -> None:
+def test_arguments_that_do_not_fit_are_refused(app: App, arguments: Any, message: str) -> None:
     args, kwargs = arguments
     send = declare(app)
-    with pytest.raises(InvalidArguments, match=says) as caught:
+    with pytest.raises(InvalidArguments, match=message) as caught:
         send.enqueue(*args, **kwargs)
     assert caught.value.code == "invalid_arguments"
     assert stored(app) == []
@@ -122,13 +122,13 @@ HOSTILE = {
     "bytes": (b"x", "payload_not_json"),
     "a set": ({1}, "payload_not_json"),
     "an object": (object(), "payload_not_json"),
-    "a key that is no text": ({1: 2}, "payload_bad_key"),
+    "a key that is not text": ({1: 2}, "payload_bad_key"),
 }
 
 
 @pytest.mark.req("HF-5", "SC-19")
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_not_json_is_refused_and_stores_nothing(app: App, name: str) -> None:
+def test_payload_that_is_not_json_is_refused_and_stores_nothing(app: App, name: str) -> None:
     value, code = HOSTILE[name]
 
     @app.job()

@@ -1,4 +1,4 @@
-"""The ledger as an app's consumers read it: in order, from where they stopped, at least once (DP-12)."""
+"""Consumers read the ledger in order, from their stored position, at least once (DP-12)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def names(app: App, consumer: str, page: int = 100) -> list[str]:
     return [event.name for event in app.events.read(consumer, page=page)]
 
 
-def test_a_consumer_goes_on_where_it_stopped(app: App, new_app: NewApp) -> None:
+def test_consumer_continues_where_it_stopped(app: App, new_app: NewApp) -> None:
     @app.job()
     def quick() -> None: ...
 
@@ -32,21 +32,21 @@ def test_a_consumer_goes_on_where_it_stopped(app: App, new_app: NewApp) -> None:
     assert names(app, "audit") == ["job.enqueue", "job.take", "job.succeed"]
 
 
-def test_who_stops_in_the_middle_of_a_page_gets_it_again(app: App) -> None:
+def test_consumer_that_stops_inside_a_page_reads_it_again(app: App) -> None:
     ids = [app.enqueue("x").id for _ in range(5)]
     seen = [event.job_id for event in islice(app.events.read("billing", page=2), 3)]  # stops within the second page
     assert seen == ids[:3]
     assert [event.job_id for event in app.events.read("billing", page=2)] == ids[2:]
 
 
-def test_an_error_while_dealing_with_an_event_loses_nothing(app: App) -> None:
+def test_error_while_handling_an_event_loses_no_event(app: App) -> None:
     ids = [app.enqueue("x").id for _ in range(3)]
     with pytest.raises(ZeroDivisionError):
         deque(1 / 0 for _ in app.events.read("billing"))
     assert [event.job_id for event in app.events.read("billing")] == ids
 
 
-def test_two_that_read_as_one_consumer_are_told(app: App, new_app: NewApp) -> None:
+def test_concurrent_reads_of_one_consumer_conflict(app: App, new_app: NewApp) -> None:
     for _ in range(3):
         app.enqueue("x")
     one, two = app.events.read("billing"), new_app().events.read("billing")
@@ -58,14 +58,14 @@ def test_two_that_read_as_one_consumer_are_told(app: App, new_app: NewApp) -> No
 
 
 @pytest.mark.req("DP-12", "JF-1")
-def test_tenants_have_their_own_events_and_places(app: App, new_app: NewApp) -> None:
+def test_tenants_have_separate_events_and_positions(app: App, new_app: NewApp) -> None:
     acme = new_app(tenant="acme")
     mine, theirs = app.enqueue("x").id, acme.enqueue("x").id
     assert [event.job_id for event in app.events.read("billing")] == [mine]
     assert [event.job_id for event in acme.events.read("billing")] == [theirs]
 
 
-async def test_in_async_code(app: App) -> None:
+async def test_async_read_continues_where_it_stopped(app: App) -> None:
     ids = [(await app.aenqueue("x")).id for _ in range(5)]
     assert [event.job_id async for event in app.events.aread("billing", page=2)] == ids
     assert [event.job_id async for event in app.events.aread("billing", page=2)] == []

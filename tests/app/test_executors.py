@@ -1,4 +1,4 @@
-"""Who may execute: a list that the database keeps, and refuses by (DP-6); jobs that name their executor (DP-23)."""
+"""Executors: the database keeps the list of allowed labels (DP-6); jobs can name their executor (DP-23)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def code(raised: pytest.ExceptionInfo[HoldfastError]) -> str:
     return raised.value.code
 
 
-def test_the_list(app: App) -> None:
+def test_executors_are_added_listed_and_removed(app: App) -> None:
     app._store.migrate()
     assert app.executors.list() == []
     one = app.executors.set("gpu")
@@ -31,7 +31,7 @@ def test_the_list(app: App) -> None:
         ("gpu", "executor", "tester"),
         ("planner", "generator", "tester"),
     ]
-    assert app.executors.set("gpu") == one, "again changes nothing"
+    assert app.executors.set("gpu") == one, "setting it again changes nothing"
     assert app.executors.set("planner", "executor").role == "executor"
     app.executors.remove("planner")
     with pytest.raises(NotFound) as missing:
@@ -42,7 +42,7 @@ def test_the_list(app: App) -> None:
     assert code(bad) == "invalid_role"
 
 
-def test_who_is_not_on_it_cannot_open_a_lease_and_who_is_taken_off_takes_nothing_more(app: App) -> None:
+def test_unlisted_executor_cannot_open_a_lease_and_a_removed_one_cannot_claim(app: App) -> None:
     @app.job()
     def quick() -> None: ...
 
@@ -61,8 +61,8 @@ def test_who_is_not_on_it_cannot_open_a_lease_and_who_is_taken_off_takes_nothing
         with pytest.raises(Refused) as refused:
             take()
         assert code(refused) == "executor_refused"
-    turn = store.run(store.leases.exchange([decide_on(claimed)], request))
-    assert (turn.claims, turn.stale) == ([], []), "what it has ended is kept"
+    exchange = store.run(store.leases.exchange([decide_on(claimed)], request))
+    assert (exchange.claims, exchange.stale) == ([], []), "the settlement is recorded"
     assert handles[0].state() == "succeeded"
     with pytest.raises(Refused):
         work_off(app)
@@ -70,30 +70,30 @@ def test_who_is_not_on_it_cannot_open_a_lease_and_who_is_taken_off_takes_nothing
     assert [handle.state() for handle in handles] == ["succeeded"] * 3
 
 
-def test_a_worker_that_is_taken_off_the_list_ends_what_it_runs_and_leaves(app: App) -> None:
-    going = threading.Event()
+def test_removed_worker_finishes_its_job_and_exits(app: App) -> None:
+    release = threading.Event()
 
     @app.job()
     def hold() -> str:
-        going.wait(20)
+        release.wait(20)
         return "done"
 
     app._store.migrate()
     app.executors.set("gpu")
     handle = hold.enqueue()
-    with working(app, executor="gpu") as beside:
-        until(lambda: handle.state() == "in_progress", "it runs")
+    with working(app, executor="gpu") as background:
+        until(lambda: handle.state() == "in_progress", "the job runs")
         app.executors.set("other")
         app.executors.remove("gpu")
         hold.enqueue()
-        going.set()
+        release.set()
         assert handle.result(10) == "done"
-        until(lambda: not beside.alive, "it has left")
+        until(lambda: not background.alive, "the worker has exited")
     assert app.jobs.list()[0].state == "queued"
 
 
-def test_a_worker_removed_from_the_list_while_it_settles_gets_no_job_enqueued_later(app: App) -> None:
-    """The look at the list and the search for jobs are two statements: the second must not outlive the first."""
+def test_worker_removed_while_settling_claims_no_later_job(app: App) -> None:
+    """The list check and the job query are two statements: a removal between them must take effect."""
     if app._store.embedded:
         pytest.skip("SQLite has one writer at a time, so nothing happens between the two")
 
@@ -107,7 +107,7 @@ def test_a_worker_removed_from_the_list_while_it_settles_gets_no_job_enqueued_la
     request = ClaimRequest(lease=lease, queues=("default",), want=1)
     (claimed,) = store.run(store.leases.exchange([], request)).claims
 
-    def remove_while_the_turn_waits() -> Handle[None]:
+    def remove_while_the_exchange_waits() -> Handle[None]:
         hand = PostgresByHand(store.url)
         try:
             hand.begin()
@@ -115,7 +115,7 @@ def test_a_worker_removed_from_the_list_while_it_settles_gets_no_job_enqueued_la
             held.set()
             ((blocking,),) = hand.execute("select pg_backend_pid()")
             waiting = "select 1 from pg_locks where not granted and :pid = any (pg_blocking_pids(pid))"
-            until(lambda: hand.execute(waiting, {"pid": blocking}), "the turn waits for the row")
+            until(lambda: hand.execute(waiting, {"pid": blocking}), "the exchange waits for the row")
             app.executors.set("other")
             app.executors.remove("gpu")
             return quick.enqueue()
@@ -124,17 +124,17 @@ def test_a_worker_removed_from_the_list_while_it_settles_gets_no_job_enqueued_la
             hand.close()
 
     held = threading.Event()
-    with ThreadPoolExecutor(1) as beside:
-        removal = beside.submit(remove_while_the_turn_waits)
+    with ThreadPoolExecutor(1) as background:
+        removal = background.submit(remove_while_the_exchange_waits)
         assert held.wait(20)
-        turn = store.run(store.leases.exchange([decide_on(claimed)], request))
+        exchange = store.run(store.leases.exchange([decide_on(claimed)], request))
         later = removal.result(20)
-    assert (turn.claims, turn.stale) == ([], [])
+    assert (exchange.claims, exchange.stale) == ([], [])
     assert (first.state(), later.state()) == ("succeeded", "queued")
 
 
 @pytest.mark.req("DP-25")
-def test_the_kinds_of_an_app_are_registered_in_one_call_and_built_in_kinds_have_aliases(app: App) -> None:
+def test_kinds_are_registered_in_one_call_and_built_in_kinds_have_aliases(app: App) -> None:
     @app.job()
     def known() -> None:
         """Do what is known.
@@ -157,7 +157,7 @@ def test_the_kinds_of_an_app_are_registered_in_one_call_and_built_in_kinds_have_
 
 
 @pytest.mark.req("DP-23")
-def test_jobs_name_their_executor_wherever_they_name_their_queue(app: App) -> None:
+def test_executor_can_be_set_wherever_a_queue_can(app: App) -> None:
     @app.job(executor="gpu-1")
     def train(n: int = 0) -> None: ...
 
@@ -169,7 +169,7 @@ def test_jobs_name_their_executor_wherever_they_name_their_queue(app: App) -> No
     def follow(event: dict[str, object]) -> None: ...
 
     app._store.migrate()
-    work_off(app)  # writes down what is declared
+    work_off(app)  # stores the declarations
     app.templates.set("t", "plain", executor="gpu-1")
     app.schedules.add("s", "every 1h", kind="plain", executor="gpu-1")
     flow = app.workflow("w")

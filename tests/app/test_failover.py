@@ -1,4 +1,4 @@
-"""The server changes under its clients: it takes no writes for a while, it is away for long, it has odd settings."""
+"""The server changes under its clients: read-only for a while, unreachable for long, or with unusual settings."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ FAR = datetime.max.replace(tzinfo=UTC)
 
 
 def set_database(url: str, statement: str, *, and_disconnect: bool) -> None:
-    """Change a setting of the database, which only those who connect anew have."""
+    """Change a setting of the database; only new connections see it."""
     with psycopg.connect(url, autocommit=True, options="-c default_transaction_read_only=off") as connection:
         connection.execute(sql.SQL(statement).format(sql.Identifier(connection.info.dbname)))
         if and_disconnect:
             others = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
-            # With how long to wait for its end: else it is only told.
+            # With a timeout the call waits for the backend to exit; without one it only sends the signal.
             connection.execute(f"select pg_terminate_backend(pid, 20000) {others}")
 
 
 @pytest.mark.req("CX-15", "SC-11")
-def test_connections_to_a_server_that_took_no_writes_are_not_kept(postgres_url: str) -> None:
-    """As after a failover: what was connected to meanwhile was a standby, and a pool would stay with it for an hour."""
-    with closing(App(postgres_url)) as app, closing(App(postgres_url)) as elsewhere:
+def test_connections_to_a_read_only_server_are_replaced(postgres_url: str) -> None:
+    """As after a failover: connections opened meanwhile lead to a standby, and a pool would keep them for an hour."""
+    with closing(App(postgres_url)) as app, closing(App(postgres_url)) as worker_app:
 
-        @elsewhere.job()
+        @worker_app.job()
         async def add(a: int) -> int:
             return a + 1
 
-        with working(elsewhere, beat=0.3):
+        with working(worker_app, beat=0.3):
             assert app.enqueue("add", {"a": 1}).result(timeout=20) == 2
             set_database(postgres_url, "alter database {} set default_transaction_read_only = on", and_disconnect=True)
             with pytest.raises(StoreUnavailable) as refused:
@@ -53,32 +53,32 @@ def test_connections_to_a_server_that_took_no_writes_are_not_kept(postgres_url: 
 
 @pytest.mark.req("CX-15", "SC-11")
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_however_long_a_server_is_away_it_is_looked_for_again_and_again(
+def test_pool_keeps_reconnecting_however_long_the_server_is_unreachable(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pool's own pauses double: after an outage of four minutes it would sleep for four more."""
+    """The pool's own delays double: after an outage of four minutes it would sleep for four more."""
     monkeypatch.setattr(pools, "RECONNECT_AFTER", 0.1)
-    away = PostgresStore(f"postgresql://nobody@127.0.0.1:{free_port()}/none", answer_within=0.3)
-    asked = away.health.get("default")
+    unreachable = PostgresStore(f"postgresql://user@127.0.0.1:{free_port()}/none", answer_within=0.3)
+    request = unreachable.health.get("default")
 
-    async def look() -> None:
+    async def poll() -> None:
         async with asyncio.timeout(12):
-            while _failures(away) < 7:
+            while _failures(unreachable) < 7:
                 with pytest.raises(StoreUnavailable):
-                    await (away.arun(asked) if way == "async" else asyncio.to_thread(away.run, asked))
-        await away.aclose()
+                    await (unreachable.arun(request) if way == "async" else asyncio.to_thread(unreachable.run, request))
+        await unreachable.aclose()
 
-    asyncio.run(look())
+    asyncio.run(poll())
 
 
-def _failures(away: Any) -> int:
-    of_loops = [each._pool for lanes in away._pools._loop_pools.values() for each in lanes.values()]
-    there = [pool for pool in (away._pools._thread_pool, *of_loops) if pool is not None]
-    return sum(pool.get_stats().get("connections_errors", 0) for pool in there)
+def _failures(store: Any) -> int:
+    loop_pools = [each._pool for lanes in store._pools._loop_pools.values() for each in lanes.values()]
+    opened = [pool for pool in (store._pools._thread_pool, *loop_pools) if pool is not None]
+    return sum(pool.get_stats().get("connections_errors", 0) for pool in opened)
 
 
 @pytest.mark.req("CX-15", "DP-3")
-def test_a_time_that_python_cannot_hold_holds_up_no_worker(new_app: NewApp, url: str) -> None:
+def test_time_beyond_the_python_range_does_not_block_workers(new_app: NewApp, url: str) -> None:
     if url.startswith("postgresql"):
         set_database(url, "alter database {} set timezone = 'Asia/Tokyo'", and_disconnect=False)
     app = new_app()
@@ -98,13 +98,13 @@ def test_a_time_that_python_cannot_hold_holds_up_no_worker(new_app: NewApp, url:
 
 @pytest.mark.req("CX-15", "SC-19")
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_the_first_write_after_a_restart_is_no_victim_of_it(postgres_url: str, way: str) -> None:
-    """What an idle pool holds is dead by then. A cancel that is sent over it would fail, and nobody would know how."""
+def test_first_write_after_a_restart_succeeds(postgres_url: str, way: str) -> None:
+    """An idle pool holds dead connections by then: a cancel sent over one would fail with an unknown outcome."""
 
     async def cancel_all(app: App) -> None:
         handles = [await app.aenqueue("later") for _ in range(4)]
         for part in (handles[:2], handles[2:]):
-            # So that there are several connections, which are all dead then.
+            # Open several connections, which are all dead afterwards.
             if way == "async":
                 await asyncio.gather(*(handle.aget() for handle in handles))
             else:

@@ -1,4 +1,4 @@
-"""Files that Holdfast makes are their owner's alone, whatever the umask. Files that are there keep their mode."""
+"""New files are accessible only to their owner, whatever the umask. Existing files keep their mode."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def use(url: str) -> None:
         settle(store, claim(store, open_lease(store)))
 
 
-def test_a_database(tmp_path: Path) -> None:
+def test_new_database_is_private(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     with closing(open_store(url)) as held:
         held.migrate()
         put_one(held)
-        found = modes(tmp_path)
-        assert {"jobs.db", "jobs.db-wal", "jobs.db-shm"} <= found.keys()
-        assert set(found.values()) == {0o600}
+        mode_of = modes(tmp_path)
+        assert {"jobs.db", "jobs.db-wal", "jobs.db-shm"} <= mode_of.keys()
+        assert set(mode_of.values()) == {0o600}
         (finding,) = [each for each in held.diagnose() if each.name == "file mode"]
         assert finding.ok
 
 
-def test_a_database_that_a_group_uses(tmp_path: Path) -> None:
+def test_group_database_stays_shared_with_its_group(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     path.touch()
     path.chmod(0o660)
@@ -62,37 +62,37 @@ def test_a_database_that_a_group_uses(tmp_path: Path) -> None:
         assert "group" in finding.says
 
 
-def test_a_database_that_everybody_can_read_is_found_by_the_doctor(tmp_path: Path) -> None:
+def test_doctor_reports_a_world_readable_database(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     path.touch()
     path.chmod(0o644)
     with closing(open_store(f"sqlite:///{path}")) as held:
         held.migrate()
         (finding,) = [each for each in held.diagnose() if each.name == "file mode"]
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644, "its mode is its owner's business"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644, "the mode of an existing file is not changed"
     assert not finding.ok
     assert finding.fix is not None
     assert "chmod o=" in finding.fix
 
 
-def test_artifacts(tmp_path: Path) -> None:
+def test_new_artifacts_are_private(tmp_path: Path) -> None:
     Directory(tmp_path / "new" / "artifacts").put("acme/job/" + "a" * 64, b"secret")
-    found = modes(tmp_path)
-    assert {mode for path, mode in found.items() if not path.endswith("a" * 64)} == {0o700}
-    assert {mode for path, mode in found.items() if path.endswith("a" * 64)} == {0o600}
+    mode_of = modes(tmp_path)
+    assert {mode for path, mode in mode_of.items() if not path.endswith("a" * 64)} == {0o700}
+    assert {mode for path, mode in mode_of.items() if path.endswith("a" * 64)} == {0o600}
 
 
-def test_artifacts_of_a_group(tmp_path: Path) -> None:
+def test_artifacts_of_a_group_directory_stay_shared(tmp_path: Path) -> None:
     root = tmp_path / "shared"
     root.mkdir()
     root.chmod(0o770)
     Directory(root).put("acme/job/" + "a" * 64, b"for us")
-    found = modes(root)
-    assert {mode for path, mode in found.items() if not path.endswith("a" * 64)} == {0o770}
-    assert {mode for path, mode in found.items() if path.endswith("a" * 64)} == {0o660}
+    mode_of = modes(root)
+    assert {mode for path, mode in mode_of.items() if not path.endswith("a" * 64)} == {0o770}
+    assert {mode for path, mode in mode_of.items() if path.endswith("a" * 64)} == {0o660}
 
 
-def test_an_export_of_the_ledger(tmp_path: Path) -> None:
+def test_ledger_export_is_private(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     use(url)
     with closing(App(url)) as app:

@@ -1,4 +1,4 @@
-"""A handle: look, wait, fetch the result, cancel; in both colours."""
+"""Handles: read, wait, fetch the result, cancel; in sync and async form."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def declare(app: App) -> Kind[[int], int]:
     return double
 
 
-def test_the_result_is_what_the_handler_returned(app: App) -> None:
+def test_result_is_the_return_value_of_the_handler(app: App) -> None:
     handle = declare(app).enqueue(4)
     work_off(app)
     assert (handle.result(), handle.state(), handle.wait().state) == (8, State.SUCCEEDED, State.SUCCEEDED)
     assert [event.name for event in handle.history()] == ["job.enqueue", "job.take", "job.succeed"]
 
 
-def test_no_result_is_none(app: App) -> None:
+def test_handler_without_a_return_value_has_no_result(app: App) -> None:
     @app.job()
     def nothing() -> None: ...
 
@@ -49,11 +49,11 @@ def test_no_result_is_none(app: App) -> None:
     handle.result()
 
 
-def test_waiting_for_a_worker_elsewhere(app: App, new_app: NewApp) -> None:
-    elsewhere = new_app()
-    declare(elsewhere)
+def test_result_waits_for_a_worker_in_another_process(app: App, new_app: NewApp) -> None:
+    worker_app = new_app()
+    declare(worker_app)
     double = declare(app)
-    with working(elsewhere):
+    with working(worker_app):
         assert [handle.result(timeout=20) for handle in app.enqueue_many(map(double.prepare, range(5)))] == [
             0,
             2,
@@ -63,11 +63,11 @@ def test_waiting_for_a_worker_elsewhere(app: App, new_app: NewApp) -> None:
         ]
 
 
-async def test_waiting_in_async_code(app: App, new_app: NewApp) -> None:
-    elsewhere = new_app()
-    declare(elsewhere)
+async def test_async_result_waits_for_a_worker_in_another_process(app: App, new_app: NewApp) -> None:
+    worker_app = new_app()
+    declare(worker_app)
     double = declare(app)
-    with working(elsewhere):
+    with working(worker_app):
         assert await (await double.aenqueue(4)).aresult(timeout=20) == 8
         assert await double.enqueue(5) == 10
         assert (await (await double.aenqueue(6)).await_end("20s")).state is State.SUCCEEDED
@@ -76,7 +76,7 @@ async def test_waiting_in_async_code(app: App, new_app: NewApp) -> None:
     await app.aclose()
 
 
-def test_a_wait_that_is_too_short_says_so_and_leaves_the_job(app: App) -> None:
+def test_wait_timeout_raises_and_leaves_the_job(app: App) -> None:
     handle = declare(app).enqueue(4)
     for timeout in (0, 0.05, "50ms"):
         with pytest.raises(WaitTimeout) as caught:
@@ -87,7 +87,7 @@ def test_a_wait_that_is_too_short_says_so_and_leaves_the_job(app: App) -> None:
     assert handle.state() is State.QUEUED
 
 
-async def test_and_in_async_code(app: App) -> None:
+async def test_async_wait_timeout_and_cancel(app: App) -> None:
     handle = await declare(app).aenqueue(4)
     with pytest.raises(WaitTimeout):
         await handle.aresult(timeout=0.05)
@@ -99,7 +99,7 @@ async def test_and_in_async_code(app: App) -> None:
     await app.aclose()
 
 
-def test_a_job_that_did_not_succeed_has_no_result(app: App) -> None:
+def test_result_of_a_failed_job_raises(app: App) -> None:
     handle = declare(app).enqueue(-1)
     work_off(app)
     with pytest.raises(JobFailed) as caught:
@@ -109,7 +109,7 @@ def test_a_job_that_did_not_succeed_has_no_result(app: App) -> None:
     assert handle.wait().state is State.DEAD_LETTER
 
 
-def test_cancel_is_answered_or_refused(app: App) -> None:
+def test_cancel_returns_the_state_or_raises_a_conflict(app: App) -> None:
     handle = declare(app).enqueue(4)
     assert handle.cancel("wrong month").state is State.CANCELLED
     assert handle.history()[-1].meta == {"reason": "wrong month"}
@@ -120,39 +120,39 @@ def test_cancel_is_answered_or_refused(app: App) -> None:
     assert handle.get().attempt == 0
 
 
-def test_a_handle_of_another_tenant_finds_nothing(app: App) -> None:
+def test_handle_of_another_tenant_finds_nothing(app: App) -> None:
     handle = declare(app).enqueue(4)
     stranger: Handle[int] = Handle(handle.id, "acme", True, None, app._session, int)
-    for look in (stranger.get, stranger.state, stranger.cancel, lambda: stranger.wait(0)):
+    for call in (stranger.get, stranger.state, stranger.cancel, lambda: stranger.wait(0)):
         with pytest.raises(NotFound):
-            look()
+            call()
     assert stranger.history() == []
     with pytest.raises(NotFound):
         app.jobs.get(handle.id, tenant="acme")
 
 
-def test_a_running_job_that_is_cancelled_stays_cancelled(app: App, new_app: NewApp) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-    elsewhere = new_app()
+def test_cancelled_running_job_stays_cancelled(app: App, new_app: NewApp) -> None:
+    started, release = threading.Event(), threading.Event()
+    worker_app = new_app()
 
-    @elsewhere.job()
+    @worker_app.job()
     def slow() -> str:
-        begun.set()
-        assert go_on.wait(20)
+        started.set()
+        assert release.wait(20)
         return "done"
 
-    with working(elsewhere, **QUICK) as beside:
+    with working(worker_app, **QUICK) as background:
         handle = app.enqueue("slow")
-        assert begun.wait(20)
+        assert started.wait(20)
         handle.cancel("changed my mind")
-        go_on.set()
-        until(lambda: beside.worker and not beside.worker._slots.running, "the handler has ended")
+        release.set()
+        until(lambda: background.worker and not background.worker._slots.running, "the handler has ended")
     assert [event.type for event in handle.history()] == ["enqueue", "take", "cancel"]
     with pytest.raises(JobFailed):
         handle.result(timeout=5)
 
 
-def test_operators_answer_for_each_job(app: App) -> None:
+def test_operator_calls_answer_for_each_job(app: App) -> None:
     double = declare(app)
     dead, waiting = double.enqueue(-1), double.using(queue="other").enqueue(1)
     work_off(app)
@@ -166,7 +166,7 @@ def test_operators_answer_for_each_job(app: App) -> None:
 
 
 @pytest.mark.req("JF-5")
-def test_a_handle_is_rescheduled(app: App) -> None:
+def test_handle_reschedules_its_job(app: App) -> None:
     handle = declare(app).enqueue(-1)
     now = forward(app._store)
     assert handle.reschedule(delay="1h").state is State.QUEUED
@@ -195,7 +195,7 @@ async def areschedule(app: App, handle: Handle[int]) -> None:
 
 
 @pytest.mark.req("JF-5")
-def test_a_bad_time_is_refused(app: App) -> None:
+def test_invalid_times_are_refused(app: App) -> None:
     handle = declare(app).enqueue(1)
     bad: list[tuple[dict[str, Any], str]] = [
         ({"at": datetime(2030, 1, 1), "delay": 3}, "conflicting_options"),
@@ -210,18 +210,18 @@ def test_a_bad_time_is_refused(app: App) -> None:
 
 
 @pytest.mark.req("JF-6")
-def test_whoever_kept_an_id_has_a_handle_again(app: App) -> None:
+def test_handle_can_be_created_from_a_stored_id(app: App) -> None:
     @app.job()
     def born(name: str) -> datetime:
         return datetime(1815, 12, 10, tzinfo=UTC)
 
     id = born.enqueue("Ada").id
-    elsewhere = born.using(tenant="acme").enqueue("Bo").id
+    other_tenant = born.using(tenant="acme").enqueue("Bo").id
     work_off(app)
     assert born.handle(id).result(timeout=5) == datetime(1815, 12, 10, tzinfo=UTC)
     assert app.jobs.handle(id.upper()).result(timeout=5) == "1815-12-10T00:00:00Z"
-    assert app.jobs.handle(elsewhere, tenant="acme").state() == State.SUCCEEDED
-    for handle in (app.jobs.handle(elsewhere), app.jobs.handle(str(UUID(int=7)))):
+    assert app.jobs.handle(other_tenant, tenant="acme").state() == State.SUCCEEDED
+    for handle in (app.jobs.handle(other_tenant), app.jobs.handle(str(UUID(int=7)))):
         with pytest.raises(NotFound):
             handle.result(timeout=5)
     with pytest.raises(InvalidInput, match="not a job id"):
@@ -231,7 +231,7 @@ def test_whoever_kept_an_id_has_a_handle_again(app: App) -> None:
 def works(app: App) -> Kind[[], None]:
     @app.job(retry=Retry(max_attempts=1))
     def works(ctx: SyncContext) -> None:
-        ctx.checkpoint.save({"row": 7}, "place")
+        ctx.checkpoint.save({"row": 7}, "position")
         ctx.progress(0.5)
         ctx.artifact("report.csv", "s3://bucket/report.csv", {"rows": 7})
         assert ctx.step("count", lambda: 7) == 7
@@ -262,17 +262,17 @@ async def aread(handle: Handle[None]) -> dict[str, Any]:
     }
 
 
-def test_what_a_job_left_behind_is_read_through_its_handle(app: App) -> None:
+def test_job_details_are_read_through_its_handle(app: App) -> None:
     handle = works(app).using(source_ref="s3://bucket/in.csv").enqueue()
     work_off(app)
-    found = read(handle)
-    assert found.pop("why") == ["dead_letter"]
-    assert found == {
+    details = read(handle)
+    assert details.pop("why") == ["dead_letter"]
+    assert details == {
         "attempts": [(1, "ValueError")],
         "artifacts": [("report.csv", "s3://bucket/report.csv", {"rows": 7})],
         "references": "s3://bucket/in.csv",
         "steps": [(1, "count", 7)],
-        "checkpoints": {"place": {"row": 7}},
+        "checkpoints": {"position": {"row": 7}},
     }
 
     async def both() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -285,15 +285,15 @@ def test_what_a_job_left_behind_is_read_through_its_handle(app: App) -> None:
     assert one == other
 
 
-def test_a_handle_on_no_job_says_so_whatever_is_read(app: App) -> None:
+def test_every_read_of_an_unknown_job_raises_not_found(app: App) -> None:
     stranger: Handle[int] = Handle(declare(app).enqueue(4).id, "acme", True, None, app._session, int)
     reads = (stranger.attempts, stranger.artifacts, stranger.references, stranger.steps, stranger.checkpoints)
-    for look in (*reads, stranger.why, stranger.redrive):
+    for call in (*reads, stranger.why, stranger.redrive):
         with pytest.raises(NotFound):
-            look()
+            call()
 
 
-def test_a_dead_letter_is_redriven_through_its_handle(app: App) -> None:
+def test_dead_letter_is_redriven_through_its_handle(app: App) -> None:
     handle = works(app).enqueue()
     with pytest.raises(Conflict):
         handle.redrive()
@@ -302,7 +302,7 @@ def test_a_dead_letter_is_redriven_through_its_handle(app: App) -> None:
     assert handle.history()[-1].meta["reason"] == "mended"
     work_off(app)
     with pytest.raises(Conflict) as caught:
-        handle.redrive(from_step="nowhere")
+        handle.redrive(from_step="unknown")
     assert caught.value.code == "no_such_step"
     assert handle.redrive(from_step="count").state is State.QUEUED
     assert handle.steps() == []

@@ -1,4 +1,4 @@
-"""Handlers that hang in `asyncio.to_thread`, which has a handful of threads: the worker needs none of them."""
+"""Handlers that hang in `asyncio.to_thread`, which has few threads: the worker needs none of them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.support.workers import QUICK
 
 
 @pytest.mark.req("SC-13", "SC-14", "JF-4")
-def test_a_worker_leaves_though_handlers_hang_in_threads(app: App, tmp_path: Path) -> None:
-    """And runs programs until then, which need their directories made, and begins anew when it has lost its lease."""
+def test_worker_stops_although_handlers_hang_in_threads(app: App, tmp_path: Path) -> None:
+    """Until then it runs programs, whose directories must be created, and replaces a lost lease."""
     end = threading.Event()
     hogs = 2
 
@@ -28,20 +28,20 @@ def test_a_worker_leaves_though_handlers_hang_in_threads(app: App, tmp_path: Pat
 
     program = app.command("program", ["true"], log_dir=tmp_path)
 
-    async def scene() -> None:
+    async def scenario() -> None:
         try:
-            await act()
+            await run_worker()
         finally:
             end.set()  # the loop waits for its threads
 
-    async def act() -> None:
+    async def run_worker() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(hogs))
         worker = app.worker(WorkerOptions(**(QUICK | {"grace": 0.1})))
         serving = asyncio.create_task(worker.run())
 
         async def until(holds: Callable[[], bool]) -> None:
             async with asyncio.timeout(20):
-                while not holds():  # noqa: ASYNC110 - it is the database that changes
+                while not holds():  # noqa: ASYNC110 - the condition reads the database
                     await asyncio.sleep(0.02)
 
         held = [put_one(app._store, "hang") for _ in range(hogs)]
@@ -56,5 +56,5 @@ def test_a_worker_leaves_though_handlers_hang_in_threads(app: App, tmp_path: Pat
         if not app._store.embedded:
             await app.aclose()
 
-    asyncio.run(scene())
-    assert app._store.run(app._store.health.get("*")).lease_active <= 1, "all but the one that we took for lost"
+    asyncio.run(scenario())
+    assert app._store.run(app._store.health.get("*")).lease_active <= 1, "only the lease that was declared lost"

@@ -16,7 +16,7 @@ import holdfast
 from holdfast import App, Backoff, EndInfo, EnqueueInfo, Hooks, Retry, RunInfo, State
 from holdfast.errors import InvalidSetting
 from tests.app.conftest import NewApp
-from tests.app.proc import imported
+from tests.app.processes import imported
 from tests.support.stores import claim, open_lease
 from tests.support.workers import work_off
 
@@ -39,7 +39,7 @@ def note(seen: list[str], name: str) -> Hooks:
     return hooks
 
 
-def test_the_hooks_of_the_app_are_outermost_in_registration_order(app: App) -> None:
+def test_app_hooks_are_outermost_in_registration_order(app: App) -> None:
     seen: list[str] = []
     threads: set[int] = set()
 
@@ -86,7 +86,7 @@ def test_the_hooks_of_the_app_are_outermost_in_registration_order(app: App) -> N
 
 
 @pytest.mark.parametrize("form", ["sync", "async"])
-def test_a_hook_can_fail_an_attempt_and_cannot_hide_a_failure(app: App, form: str) -> None:
+def test_hook_can_fail_an_attempt_but_not_hide_a_failure(app: App, form: str) -> None:
     ran: list[str] = []
     hiding, closed = Hooks(), Hooks()
 
@@ -124,7 +124,7 @@ def test_a_hook_can_fail_an_attempt_and_cannot_hide_a_failure(app: App, form: st
     assert ran == ["seen"]
 
 
-def test_hooks_around_enqueue_can_change_refuse_and_see_the_answer(app: App) -> None:
+def test_enqueue_hooks_can_change_refuse_and_see_the_outcome(app: App) -> None:
     seen: list[tuple[int, bool | None]] = []
 
     @app.hooks.around_enqueue
@@ -159,7 +159,7 @@ def test_hooks_around_enqueue_can_change_refuse_and_see_the_answer(app: App) -> 
     assert len(app.jobs.list()) == 4
 
 
-async def test_async_enqueue_hooks_need_the_async_form(app: App) -> None:
+async def test_async_enqueue_hooks_require_the_async_form(app: App) -> None:
     order: list[str] = []
 
     @app.hooks.around_enqueue
@@ -180,36 +180,34 @@ async def test_async_enqueue_hooks_need_the_async_form(app: App) -> None:
 
 
 @pytest.mark.parametrize("runner", ["worker", "tick"])
-def test_the_ends_are_reported_after_they_were_recorded(
-    app: App, runner: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_end_hooks_run_after_the_end_is_recorded(app: App, runner: str, caplog: pytest.LogCaptureFixture) -> None:
     ends: list[tuple[str, str, int, str | None]] = []
     states: list[State] = []
 
-    def note_end(hook: str, end: EndInfo) -> None:
+    def record_end(hook: str, end: EndInfo) -> None:
         ends.append((hook, end.kind, end.attempt, end.error_code))
 
     @app.hooks.on_success
     def success(end: EndInfo) -> None:
-        note_end("success", end)
+        record_end("success", end)
         states.append(app.jobs.handle(end.job_id).get().state)
 
     @app.hooks.on_failure
     async def failure(end: EndInfo) -> None:
-        note_end(f"failure {end.outcome}", end)
+        record_end(f"failure {end.outcome}", end)
         assert "flaky" in (end.traceback or "")
         raise RuntimeError("a hook that fails")
 
     class Callable:
         async def __call__(self, end: EndInfo) -> None:
-            note_end("object", end)
+            record_end("object", end)
 
     dead = Hooks()
     dead.on_success(Callable())
 
     @dead.on_dead_letter
     async def tell(end: EndInfo) -> None:
-        note_end("dead", end)
+        record_end("dead", end)
         await app.aenqueue("apology")
 
     @app.job(hooks=[dead], retry=Retry(max_attempts=2, backoff=Backoff(base=0, jitter=False)))
@@ -236,12 +234,12 @@ def test_the_ends_are_reported_after_they_were_recorded(
         assert [job.kind for job in app.jobs.list(kind="apology")] == ["apology"], "in the tenant of the job"
 
 
-def test_a_dead_letter_after_a_lost_worker_is_reported_by_the_process_that_records_it(app: App) -> None:
-    told: list[str] = []
+def test_lost_worker_dead_letter_is_reported_by_the_recording_process(app: App) -> None:
+    reported: list[str] = []
 
     @app.hooks.on_dead_letter
     def tell(end: EndInfo) -> None:
-        told.append(f"{end.job_id} {end.error_code} {end.outcome}")
+        reported.append(f"{end.job_id} {end.error_code} {end.outcome}")
 
     @app.job(at_most_once=True)
     def fragile() -> None: ...
@@ -250,17 +248,17 @@ def test_a_dead_letter_after_a_lost_worker_is_reported_by_the_process_that_recor
     store = app._session.store
     lease = open_lease(store)
     assert [each.id for each in claim(store, lease)] == [handle.id]
-    store.run(store.leases.end(lease, "a crash, in a test", "*"))
+    store.run(store.leases.end(lease, "crashed in a test", "*"))
     app.tick()
     app.tick()
-    assert told == [f"{handle.id} worker_lost dead_letter"]
+    assert reported == [f"{handle.id} worker_lost dead_letter"]
 
 
 @pytest.mark.slow
-def test_in_a_child_process_run_hooks_are_there_and_end_hooks_here(
+def test_run_hooks_run_in_the_child_and_end_hooks_in_the_worker(
     url: str, new_app: NewApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module: ModuleType = imported("tests.app.hooked_labour", url, monkeypatch)
+    module: ModuleType = imported("tests.app.hooked_process_jobs", url, monkeypatch)
     app: holdfast.App = module.app
     try:
         handle = module.child.enqueue()

@@ -1,4 +1,4 @@
-"""Handlers that harm those beside them, if they can: ends that no store takes, exits in tasks of their own."""
+"""Handlers that could harm other jobs: results the store refuses, exits in their own tasks, open transactions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATIENT = Retry(max_attempts=3, backoff=Backoff(base=0.01))
 
 
 def refuse(url: str, value: str) -> None:
-    """Have the database refuse a result, as a rule of somebody's own would."""
+    """Make the database refuse a result, as a user's constraint would."""
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
             file.execute(
@@ -44,7 +44,7 @@ def refuse(url: str, value: str) -> None:
 
 
 class Broken(logging.Handler):
-    """From the first job on."""
+    """Fails from the first log line about a job on."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.getMessage().startswith("Job"):
@@ -52,7 +52,7 @@ class Broken(logging.Handler):
 
 
 @pytest.mark.req("CX-15")
-def test_a_log_that_fails_ends_no_job_otherwise(app: App, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_log_handler_does_not_change_job_outcomes(app: App, caplog: pytest.LogCaptureFixture) -> None:
     @app.job(retry=NO_RETRY)
     async def halve(number: int) -> float:
         return 1 / number
@@ -72,47 +72,47 @@ def test_a_log_that_fails_ends_no_job_otherwise(app: App, caplog: pytest.LogCapt
 
 
 @pytest.mark.req("CX-15")
-def test_an_attempt_that_breaks_down_in_our_own_hands_ends(
+def test_internal_error_dead_letters_only_its_job(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.job()
-    async def say(word: str) -> str:
+    async def echo(word: str) -> str:
         return word
 
-    handles = [say.enqueue(word) for word in ("one", "two")]
+    handles = [echo.enqueue(word) for word in ("one", "two")]
     usual = executor.execute
 
     async def broken(*args: Any) -> Outcome | Settled:
         outcome = await usual(*args)
         if "one" in args[1].payload:
-            raise KeyError("a mistake of ours")
+            raise KeyError("internal error")
         return outcome
 
     monkeypatch.setattr(slots, "execute", broken)
     work_off(app)
     assert [handle.get().state for handle in handles] == [State.DEAD_LETTER, State.SUCCEEDED]
     assert handles[0].get().error_code == "outcome_refused"
-    assert "a mistake of ours" in caplog.text
+    assert "internal error" in caplog.text
 
 
 @pytest.mark.req("CX-15", "SC-19")
 @pytest.mark.parametrize("by_tick", [False, True], ids=["worker", "tick"])
-def test_an_outcome_that_is_refused_does_not_take_others_with_it(app: App, url: str, by_tick: bool) -> None:
+def test_refused_outcome_does_not_affect_other_jobs(app: App, url: str, by_tick: bool) -> None:
     @app.job()
-    async def say(word: str) -> str:
+    async def echo(word: str) -> str:
         return word
 
-    handles = [say.enqueue(word) for word in ("one", "poison", "three")]
+    handles = [echo.enqueue(word) for word in ("one", "poison", "three")]
     refuse(url, "poison")
     if by_tick:
         app.tick()
     else:
         work_off(app)
     assert [handle.get().state for handle in handles] == [State.SUCCEEDED, State.DEAD_LETTER, State.SUCCEEDED]
-    buried = handles[1].get()
-    assert buried.error_code == "outcome_refused"
-    assert "succeeded" in (buried.error_message or "")
-    assert buried.attempt == 1
+    dead_letter = handles[1].get()
+    assert dead_letter.error_code == "outcome_refused"
+    assert "succeeded" in (dead_letter.error_message or "")
+    assert dead_letter.attempt == 1
 
 
 class Unspeakable(Exception):
@@ -121,7 +121,7 @@ class Unspeakable(Exception):
 
 
 @pytest.mark.req("CX-15", "DP-21")
-def test_an_end_that_nothing_can_be_made_of_is_a_failure(app: App) -> None:
+def test_unusable_outcome_is_a_failure(app: App) -> None:
     @app.job(retry=Retry(max_attempts=1))
     async def ends(ctx: Context, how: str) -> None:
         match how:
@@ -144,7 +144,7 @@ def test_an_end_that_nothing_can_be_made_of_is_a_failure(app: App) -> None:
 
 
 @pytest.mark.req("DP-21", "HF-3")
-def test_where_the_result_lies_is_kept_with_a_transaction(app: App) -> None:
+def test_result_reference_is_stored_with_a_transaction(app: App) -> None:
     @app.job()
     async def makes(ctx: Context) -> None:
         async with ctx.transaction(result={"rows": 3}):
@@ -152,14 +152,14 @@ def test_where_the_result_lies_is_kept_with_a_transaction(app: App) -> None:
 
     handle = makes.enqueue()
     work_off(app)
-    found = app._session.run(app._session.store.jobs.result(handle.id, handle.tenant))
-    assert found is not None
-    assert (found.value, found.ref) == ({"rows": 3}, "s3://reports/1.csv")
+    result = app._session.run(app._session.store.jobs.result(handle.id, handle.tenant))
+    assert result is not None
+    assert (result.value, result.ref) == ({"rows": 3}, "s3://reports/1.csv")
 
 
 @pytest.mark.req("CX-15", "SC-19")
 @pytest.mark.parametrize("by_tick", [False, True], ids=["worker", "tick"])
-def test_an_exit_in_a_task_of_the_handlers_own_is_not_the_workers(app: App, by_tick: bool) -> None:
+def test_exit_in_a_task_of_the_handler_does_not_end_the_worker(app: App, by_tick: bool) -> None:
     async def leave() -> None:
         sys.exit(3)
 
@@ -182,8 +182,8 @@ def test_an_exit_in_a_task_of_the_handlers_own_is_not_the_workers(app: App, by_t
 
 
 @pytest.mark.req("JF-5", "SC-19")
-def test_a_handler_that_cancels_its_own_task_has_failed(app: App) -> None:
-    """It was not the worker that stopped it: handed back, it would be begun again for ever, at no cost."""
+def test_handler_that_cancels_its_own_task_fails(app: App) -> None:
+    """The worker did not stop it: handed back, it would start again for ever at no cost."""
 
     @app.job(retry=Retry(max_attempts=1))
     async def gives_up() -> None:
@@ -200,26 +200,26 @@ def test_a_handler_that_cancels_its_own_task_has_failed(app: App) -> None:
 
 
 @pytest.mark.req("SC-13", "CX-15")
-async def test_a_worker_that_is_cancelled_hands_back_what_runs(app: App) -> None:
-    """As a web server does with its tasks when it ends, and asyncio on Ctrl-C."""
-    told: list[Any] = []
-    begun = asyncio.Event()
+async def test_cancelled_worker_hands_back_running_jobs(app: App) -> None:
+    """As a web server cancels its tasks when it ends, and asyncio on Ctrl-C."""
+    stop_reasons: list[Any] = []
+    started = asyncio.Event()
 
     @app.job(retry=PATIENT)
     async def slow(ctx: Context) -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(60)
         finally:
-            told.append(ctx.stop_reason)
+            stop_reasons.append(ctx.stop_reason)
 
     handle = await slow.aenqueue()
     running = asyncio.create_task(app.worker(WorkerOptions(**QUICK)).run())
-    await asyncio.wait_for(begun.wait(), 20)
+    await asyncio.wait_for(started.wait(), 20)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(running, 20)
-    assert told == ["worker_stopped"]
+    assert stop_reasons == ["worker_stopped"]
     events = await handle.ahistory()
     assert "worker_stopped" in [event.meta.get("reason") for event in events]
     job = await handle.aget()
@@ -229,9 +229,9 @@ async def test_a_worker_that_is_cancelled_hands_back_what_runs(app: App) -> None
 
 
 @pytest.mark.req("HF-3", "CX-15")
-def test_a_transaction_that_is_left_open_holds_up_nobody(app: App, url: str) -> None:
-    """The job is completed in it and not committed: whoever settles that job would wait for its row."""
-    kept: list[Any] = []
+def test_transaction_left_open_does_not_block_the_worker(app: App, url: str) -> None:
+    """The job is completed in it but not committed: settling that job would wait for its row."""
+    connections: list[Any] = []
 
     @app.job(retry=Retry(max_attempts=1))
     def leaves(ctx: SyncContext) -> None:
@@ -240,17 +240,17 @@ def test_a_transaction_that_is_left_open_holds_up_nobody(app: App, url: str) -> 
             mine.execute("BEGIN IMMEDIATE")
         else:
             mine = psycopg.connect(url)
-        kept.append(mine)  # a pool, or a global, would
+        connections.append(mine)  # as a pool or a global would keep it
         ctx.complete(connection=mine)
 
     handle = leaves.enqueue()
     work_off(app)
     assert (handle.get().state, handle.get().error_code) == (State.DEAD_LETTER, "not_committed")
-    kept[0].close()
+    connections[0].close()
 
 
 @pytest.mark.req("SC-14", "CX-15")
-def test_a_directory_for_logs_may_have_any_name(app: App, tmp_path: Path) -> None:
+def test_log_directory_may_have_any_name(app: App, tmp_path: Path) -> None:
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe"))
     odd.mkdir()
     handle = app.command("true", ["true"], log_dir=odd).enqueue()
@@ -259,8 +259,8 @@ def test_a_directory_for_logs_may_have_any_name(app: App, tmp_path: Path) -> Non
 
 
 @pytest.mark.req("CX-15", "SC-19")
-def test_a_turn_that_fails_half_way_loses_nothing(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was taken and not begun is under a lease that lives: nobody else would ever come for it."""
+def test_exchange_that_fails_half_way_loses_no_job(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claimed jobs that were not started are under a live lease: no other worker would ever take them."""
     usual, failures = Slots.start, [MemoryError(), MemoryError()]
 
     def start(slots: Slots, claims: Iterable[Claim]) -> None:
@@ -283,8 +283,8 @@ def test_a_turn_that_fails_half_way_loses_nothing(app: App, monkeypatch: pytest.
 
 
 @pytest.mark.req("JF-6", "CX-15")
-def test_an_async_handler_cannot_wait_for_a_job_by_blocking_the_loop(app: App) -> None:
-    """Its child would be run by that very loop."""
+def test_async_handler_cannot_block_the_loop_waiting_for_a_job(app: App) -> None:
+    """The same loop would have to run the child."""
 
     @app.job()
     async def child() -> str:

@@ -1,4 +1,4 @@
-"""``http.request`` (JF-8, JF-11): what jobs may reach, what becomes of answers, and where no secret is found."""
+"""``http.request`` (JF-8, JF-11): reachable targets, mapping of responses to outcomes, and secrecy of secrets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ONCE = Retry(max_attempts=1)
 
 @pytest.fixture
 def url(sqlite_url: str) -> str:
-    """The store does not matter here; the contract tests of the settings run on both."""
+    """The store does not matter here; the contract tests of the connector settings run on both."""
     return sqlite_url
 
 
@@ -50,15 +50,15 @@ def app(new_app: NewApp, web: Web) -> App:
     return made
 
 
-def ask(app: App, **payload: Any) -> Handle[Any]:
+def send_request(app: App, **payload: Any) -> Handle[Any]:
     handle = app.enqueue("http.request", payload, retry=ONCE)
     work_off(app)
     return handle
 
 
 def refused(app: App, **payload: Any) -> str:
-    """The code of a job that ended as a dead letter."""
-    handle = ask(app, **payload)
+    """The error code of a request that ended as a dead letter."""
+    handle = send_request(app, **payload)
     job = handle.get()
     assert job.state is State.DEAD_LETTER
     assert job.error_code is not None
@@ -66,34 +66,34 @@ def refused(app: App, **payload: Any) -> str:
 
 
 @pytest.mark.req("JF-8")
-def test_a_request_is_sent_and_its_answer_is_the_result(app: App, web: Web) -> None:
+def test_response_of_a_request_is_the_job_result(app: App, web: Web) -> None:
     web.says("/rates", 200, b'{"eur": 1.1}', {"content-type": "application/json", "etag": "v1", "set-cookie": "s=1"})
     web.says("/text", 201, "grüß".encode(), {"x-own": "kept"})
     web.says("/image", 200, b"\x89PNG\0\xff")
     web.says("/long", 200, b"x" * 100_000)
-    handle = ask(
+    handle = send_request(
         app, method="POST", url=f"{web.url}/rates?day=1", json={"day": 1}, headers={"X-Trace": "abc"}, timeout=5
     )
-    found = handle.result()
-    assert (found["status"], found["json"], found["size"]) == (200, {"eur": 1.1}, 12)
-    assert found["headers"] == {"content-type": "application/json", "etag": "v1"}
-    asked = web.asked[0]
-    assert (asked.method, asked.path, json.loads(asked.body)) == ("POST", "/rates?day=1", {"day": 1})
-    assert asked.headers["content-type"] == "application/json"
-    assert asked.headers["idempotency-key"] == f"default:http.request:{handle.id}"
-    assert asked.headers["x-trace"] == "abc"
-    text = ask(app, url=f"{web.url}/text", keep=["X-Own"]).result()
+    response = handle.result()
+    assert (response["status"], response["json"], response["size"]) == (200, {"eur": 1.1}, 12)
+    assert response["headers"] == {"content-type": "application/json", "etag": "v1"}
+    request = web.asked[0]
+    assert (request.method, request.path, json.loads(request.body)) == ("POST", "/rates?day=1", {"day": 1})
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["idempotency-key"] == f"default:http.request:{handle.id}"
+    assert request.headers["x-trace"] == "abc"
+    text = send_request(app, url=f"{web.url}/text", keep=["X-Own"]).result()
     assert (text["status"], text["body"], text["headers"]["x-own"]) == (201, "grüß", "kept")
-    assert "idempotency-key" not in web.asked[1].headers  # asking twice does no harm
+    assert "idempotency-key" not in web.asked[1].headers  # a GET can be repeated safely
     for path, body in (("/image", b"\x89PNG\0\xff"), ("/long", b"x" * 100_000)):
-        found = ask(app, url=web.url + path).result()
+        response = send_request(app, url=web.url + path).result()
         assert app.artifacts is not None
-        assert app.artifacts.get(found["artifact"], tenant="default") == body
-    assert ask(app, url=f"{web.url}/none", expect=[404]).result()["status"] == 404
+        assert app.artifacts.get(response["artifact"], tenant="default") == body
+    assert send_request(app, url=f"{web.url}/none", expect=[404]).result()["status"] == 404
 
 
 @pytest.mark.req("JF-8", "CX-8")
-def test_what_may_help_is_tried_again_and_the_rest_is_rejected(app: App, web: Web) -> None:
+def test_temporary_errors_are_retried_and_others_are_rejected(app: App, web: Web) -> None:
     answers = [(503, {"Retry-After": "0"}), (429, {"Retry-After": "0"}), (200, {})]
 
     def busy(page: Page) -> None:
@@ -106,7 +106,7 @@ def test_what_may_help_is_tried_again_and_the_rest_is_rejected(app: App, web: We
     for _ in range(3):
         work_off(app)
     assert handle.result()["body"] == "busy"
-    assert {asked.headers["idempotency-key"] for asked in web.asked} == {f"default:http.request:{handle.id}"}
+    assert {request.headers["idempotency-key"] for request in web.asked} == {f"default:http.request:{handle.id}"}
     web.says("/later", 503, b"", {"Retry-After": "7200", "Date": "Mon, 16 Nov 2026 08:00:00 GMT"})
     later = app.enqueue("http.request", {"url": f"{web.url}/later"}, retry=Retry(max_attempts=5))
     work_off(app)
@@ -125,10 +125,10 @@ def test_what_may_help_is_tried_again_and_the_rest_is_rejected(app: App, web: We
 
 @pytest.mark.slow
 @pytest.mark.req("JF-8", "JF-11")
-def test_what_the_guard_or_the_settings_refuse_is_refused_for_good(app: App, web: Web, new_app: NewApp) -> None:
+def test_requests_refused_by_policy_or_settings_are_not_retried(app: App, web: Web, new_app: NewApp) -> None:
     web.says("/big", 200, b"x" * 3_000)
-    assert refused(app, url="http://127.0.0.1:1/") == "egress_refused"  # a port that is not named
-    assert refused(app, url=f"http://localhost:{web.port}/") == "egress_refused"  # a host that is not named
+    assert refused(app, url="http://127.0.0.1:1/") == "egress_refused"  # this port is not allowed
+    assert refused(app, url=f"http://localhost:{web.port}/") == "egress_refused"  # this host is not allowed
     assert refused(app, url="http://169.254.169.254/latest/meta-data") == "egress_refused"
     assert refused(app, url=f"{web.url}/big", max_bytes=1_000) == "egress_too_large"
     app.connectors.set("http.request", max_bytes="2KB")
@@ -138,14 +138,14 @@ def test_what_the_guard_or_the_settings_refuse_is_refused_for_good(app: App, web
     app.connectors.remove("http.request")
     assert refused(app, url=f"{web.url}/big") == "connector_not_set"
     assert len(web.asked) == 2
-    closed = new_app()  # the usual policy: this machine is not reached, whatever a tenant has set
+    closed = new_app()  # the default policy refuses loopback, whatever a tenant has set
     closed.connectors.set("http.request", hosts=[f"127.0.0.1:{web.port}"])
     assert refused(closed, url=f"{web.url}/big") == "egress_refused"
     assert len(web.asked) == 2
 
 
 @pytest.mark.req("JF-8", "JF-11")
-def test_a_payload_with_a_secret_in_it_is_not_taken(app: App) -> None:
+def test_payload_with_a_secret_is_refused(app: App) -> None:
     for headers in (
         {"Authorization": "Bearer abc"},
         {"X-Api-Key": "12345678"},
@@ -170,10 +170,10 @@ def test_a_payload_with_a_secret_in_it_is_not_taken(app: App) -> None:
 
 @pytest.mark.slow
 @pytest.mark.req("JF-11")
-def test_secrets_come_by_name_and_leave_no_trace(
+def test_secrets_are_given_by_name_and_leave_no_trace(
     app: App, web: Web, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """The canary goes to the server in a header, comes back in every way it can, and is found nowhere afterwards."""
+    """The server receives the canary in a header and echoes it in every way it can; no trace of it is stored."""
     caplog.set_level(logging.DEBUG)
     echo = f"you said {CANARY}".encode()
     web.says("/echo", 200, echo, {"etag": CANARY})
@@ -187,13 +187,13 @@ def test_secrets_come_by_name_and_leave_no_trace(
         secrets=["RATES_TOKEN"],
     )
     own = {"headers": {"X-Token": {"secret": "RATES_TOKEN"}, "accept": "text/html"}}
-    handles = [ask(app, url=web.url + path, **own) for path in ("/echo", "/file", "/denied", "/down")]
-    handles.append(ask(app, url=f"{web.url}/away", redirects=3))
-    handles.append(ask(app, url=f"{web.url}:x/", **own))
+    handles = [send_request(app, url=web.url + path, **own) for path in ("/echo", "/file", "/denied", "/down")]
+    handles.append(send_request(app, url=f"{web.url}/away", redirects=3))
+    handles.append(send_request(app, url=f"{web.url}:x/", **own))
 
     @app.job(retry=ONCE)
     def careless() -> None:
-        logging.getLogger("shop").info("nothing of ours")
+        logging.getLogger("shop").info("unrelated")
         raise ValueError(f"could not use {CANARY}")
 
     handles.append(careless.enqueue())
@@ -217,7 +217,7 @@ def test_secrets_come_by_name_and_leave_no_trace(
 
 
 @pytest.mark.req("JF-11", "JF-1")
-def test_secrets_are_those_of_the_tenant_and_go_where_its_settings_say(
+def test_secrets_belong_to_a_tenant_and_need_its_permission(
     new_app: NewApp, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = new_app(egress=reaching(web), secrets=secrets)
@@ -235,13 +235,13 @@ def test_secrets_are_those_of_the_tenant_and_go_where_its_settings_say(
         missing = app.enqueue("http.request", {"url": web.url, "headers": {"X": {"secret": "NOT_THERE"}}}, retry=ONCE)
     work_off(app, tenant="*")
     assert ends["acme"].result()["body"] == "fine"
-    assert [asked.headers["x-token"] for asked in web.asked] == ["another-secret"]
+    assert [request.headers["x-token"] for request in web.asked] == ["another-secret"]
     codes = [each.get().error_code for each in (ends["other"], ends["none"], missing)]
     assert codes == ["secret_not_allowed", "connector_not_set", "secret_missing"]
 
 
 @pytest.mark.req("JF-11")
-def test_secrets_do_not_go_over_plain_http(new_app: NewApp, web: Web) -> None:
+def test_secrets_are_not_sent_over_plain_http(new_app: NewApp, web: Web) -> None:
     app = new_app(egress=reaching(web, plain_secrets=False), secrets=secrets)
     app.connectors.set("http.request", hosts=["127.0.0.1"], secrets=["RATES_TOKEN"])
     assert refused(app, url=web.url, headers={"X-Token": {"secret": "RATES_TOKEN"}}) == "egress_refused"
@@ -249,7 +249,7 @@ def test_secrets_do_not_go_over_plain_http(new_app: NewApp, web: Web) -> None:
 
 
 @pytest.mark.req("JF-11")
-def test_the_environment_gives_only_what_is_meant_for_connectors(
+def test_environment_provides_only_connector_secrets(
     new_app: NewApp, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_PASSWORD", "not-for-connectors")
@@ -263,11 +263,11 @@ def test_the_environment_gives_only_what_is_meant_for_connectors(
             for name in ("RATES_TOKEN", "DATABASE_PASSWORD"):
                 app.enqueue("http.request", {"url": web.url, "headers": {"X-Token": {"secret": name}}}, retry=ONCE)
     work_off(app, tenant="*")
-    assert sorted(asked.headers["x-token"] for asked in web.asked) == ["of-another-tenant", "of-the-default-tenant"]
+    assert sorted(request.headers["x-token"] for request in web.asked) == ["of-another-tenant", "of-the-default-tenant"]
 
 
 @pytest.mark.req("JF-8")
-def test_a_hook_gives_headers_and_a_provider_may_be_awaited(new_app: NewApp, web: Web) -> None:
+def test_headers_hook_and_async_secret_provider_are_used(new_app: NewApp, web: Web) -> None:
     async def vault(name: str, tenant: str) -> str | None:
         return f"{tenant}/{name}"
 
@@ -279,7 +279,7 @@ def test_a_hook_gives_headers_and_a_provider_may_be_awaited(new_app: NewApp, web
     app = new_app(egress=reaching(web), secrets=provider, outgoing_headers=headers)
     app.connectors.set("http.request", hosts=["127.0.0.1"], secrets=["RATES_TOKEN"])
     web.says("/", 200, b"fine")
-    handle = ask(app, url=web.url, headers={"X-Token": {"secret": "RATES_TOKEN"}})
+    handle = send_request(app, url=web.url, headers={"X-Token": {"secret": "RATES_TOKEN"}})
     assert handle.result()["body"] == "fine"
     assert web.asked[0].headers["traceparent"] == f"00-{handle.id.replace('-', '')}-0000000000000001-01"
     assert web.asked[0].headers["x-token"] == "default/RATES_TOKEN"

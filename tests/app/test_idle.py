@@ -1,4 +1,4 @@
-"""What an idle worker costs its database, and that it finds its maintenance work all the same."""
+"""The database load of an idle worker, and that the worker still finds its maintenance work."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def store(postgres_url: str) -> Iterator[PostgresStore]:
         yield opened
 
 
-def ask(store: PostgresStore, lease: str | None = None, tenant: str = "*") -> DueWork:
+def due_work(store: PostgresStore, lease: str | None = None, tenant: str = "*") -> DueWork:
     async def once() -> DueWork | None:
         try:
             return await store.due_work(lease, tenant)
@@ -54,27 +54,27 @@ def ask(store: PostgresStore, lease: str | None = None, tenant: str = "*") -> Du
     return due
 
 
-# -- what it costs ------------------------------------------------------------------------------------------------
+# -- load ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_an_idle_worker_makes_few_transactions_over_three_connections(
+def test_idle_worker_makes_few_transactions_over_three_connections(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted where they are begun: the server reports up to ten seconds late."""
+    """Transactions are counted where they begin: the server reports up to ten seconds late."""
     monkeypatch.setattr(pools, "KEPT_FOR", 0.3)
-    monkeypatch.setattr(pools, "MAX_IDLE", 0.3)  # what the start has opened is closed when nobody uses it
+    monkeypatch.setattr(pools, "MAX_IDLE", 0.3)  # connections from the start are closed when unused
     default = WorkerOptions()
     options = {name: getattr(default, name) for name in ("lease_ttl", "poll", "promote_every", "sweep_every")}
-    begun: list[float] = []
+    started: list[float] = []
     arun, run = PostgresStore.arun, PostgresStore.run
 
     async def counted(store: PostgresStore, flow: Flow[Any]) -> Any:
-        begun.append(time.monotonic())
+        started.append(time.monotonic())
         return await arun(store, flow)
 
     def counted_too(store: PostgresStore, flow: Flow[Any]) -> Any:
-        begun.append(time.monotonic())
+        started.append(time.monotonic())
         return run(store, flow)
 
     monkeypatch.setattr(PostgresStore, "arun", counted)
@@ -82,9 +82,9 @@ def test_an_idle_worker_makes_few_transactions_over_three_connections(
     with (
         psycopg.connect(postgres_url, autocommit=True) as connection,
         closing(App(postgres_url)) as app,
-        working(app, **options) as beside,
+        working(app, **options) as background,
     ):
-        worker = beside.worker
+        worker = background.worker
         assert worker is not None
 
         def connections() -> int:
@@ -92,17 +92,17 @@ def test_an_idle_worker_makes_few_transactions_over_three_connections(
             assert row is not None
             return int(row[0])
 
-        until(lambda: worker._poll_interval() == SAFETY_POLL, "it has done its first maintenance")
-        until(lambda: connections() == 3, "it rests")
+        until(lambda: worker._poll_interval() == SAFETY_POLL, "the worker has done its first maintenance")
+        until(lambda: connections() == 3, "the worker is idle")
         since = time.monotonic()
         time.sleep(MEASURED)
-        until(lambda: connections() <= 3, "so it still does")
+        until(lambda: connections() <= 3, "the worker is still idle")
         passed = time.monotonic() - since
-        rate = sum(since <= each <= since + passed for each in begun) / passed
+        rate = sum(since <= each <= since + passed for each in started) / passed
     assert rate <= 3.0
 
 
-# -- what it asks -------------------------------------------------------------------------------------------------
+# -- due work -----------------------------------------------------------------------------------------------------
 
 
 def _operation(store: PostgresStore) -> None:
@@ -110,7 +110,7 @@ def _operation(store: PostgresStore) -> None:
     store.run(store.operations.start(NewOperation(new_id(), "redrive", None, None, 10), wanted, "ada", TENANT))
 
 
-def _leftover(store: PostgresStore) -> None:
+def _orphaned_file(store: PostgresStore) -> None:
     job = new_id()
     with psycopg.connect(store.url, autocommit=True) as connection:
         connection.execute(
@@ -141,59 +141,59 @@ WORK: dict[str, Callable[[PostgresStore], object]] = {
     "operations": _operation,
     "seal": put_one,
     "retention": lambda store: keep(store, "1d"),
-    "leftovers": _leftover,
+    "leftovers": _orphaned_file,
     "callbacks": _callback,
 }
 
 
-def test_every_task_is_known() -> None:
+def test_every_maintenance_task_is_covered() -> None:
     assert set(WORK) == KNOWN
 
 
 @pytest.mark.parametrize("task", sorted(WORK))
-def test_work_is_found_when_it_is_due(store: PostgresStore, task: str) -> None:
-    store.run(store.retention.sweep())  # the first pruning of a new database
+def test_due_work_is_found(store: PostgresStore, task: str) -> None:
+    store.run(store.retention.sweep())  # a new database is pruned first
     while store.run(store.audit.seal("test")):
         pass
-    before = ask(store)
+    before = due_work(store)
     assert task not in before.tasks
     WORK[task](store)
     forward(store, 1e8 if task == "schedules" else 60.0)
-    assert task in ask(store).tasks
-    # A time that has not come is not due, and the next is known.
+    assert task in due_work(store).tasks
+    # A future time is not due, and the next due time is known.
     if task == "promote":
         put_one(store, delay=12.0)
         store.run(store.leases.promote())
-        due = ask(store)
+        due = due_work(store)
         assert "promote" not in due.tasks
         assert due.next_in == pytest.approx(12.0, abs=0.1)
 
 
-def test_the_worker_that_was_started_first_leads(store: PostgresStore) -> None:
+def test_worker_started_first_leads(store: PostgresStore) -> None:
     def worker(tenant: str = "*") -> str:
         opened = store.run(store.leases.open("worker", 30.0, tenant, "worker", (), (), 4))
         return opened.id
 
-    assert ask(store).leads, "without workers a service does"
+    assert due_work(store).leads, "without workers, the service leads"
     store.run(store.leases.open("over HTTP", 30.0, "*"))
-    assert ask(store).leads, "who only holds jobs does no maintenance"
+    assert due_work(store).leads, "a lease over HTTP does no maintenance"
     first, second, third = worker(), worker(), worker()
-    assert [ask(store, lease).leads for lease in (first, second, third, None)] == [True, False, False, False]
-    assert ask(store, worker("acme"), "acme").leads
+    assert [due_work(store, lease).leads for lease in (first, second, third, None)] == [True, False, False, False]
+    assert due_work(store, worker("acme"), "acme").leads
     store.run(store.leases.end(first, "closed", "*"))
-    assert [ask(store, lease).leads for lease in (second, third)] == [True, False]
+    assert [due_work(store, lease).leads for lease in (second, third)] == [True, False]
     forward(store, 31.0)
-    assert ask(store, third).leads, "the others have lapsed"
+    assert due_work(store, third).leads, "the other leases have lapsed"
 
 
-# -- how it is told of jobs ---------------------------------------------------------------------------------------
+# -- notifications ------------------------------------------------------------------------------------------------
 
 
-def test_it_polls_rarely_only_while_new_jobs_are_announced(postgres_url: str) -> None:
-    with closing(App(postgres_url)) as app, working(app) as beside:
-        worker = beside.worker
+def test_worker_polls_rarely_only_while_notifications_arrive(postgres_url: str) -> None:
+    with closing(App(postgres_url)) as app, working(app) as background:
+        worker = background.worker
         assert worker is not None
-        until(lambda: worker._poll_interval() == SAFETY_POLL, "it listens, and polls rarely")
+        until(lambda: worker._poll_interval() == SAFETY_POLL, "the worker listens and polls rarely")
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             connection.execute(f'alter database "{connection.info.dbname}" set holdfast.notify = off')
             connection.execute(
@@ -202,24 +202,24 @@ def test_it_polls_rarely_only_while_new_jobs_are_announced(postgres_url: str) ->
             )
         until(
             lambda: worker._poll_interval() == worker.options.poll,
-            "nothing is announced: it polls as often as it is told",
+            "without notifications it polls at the configured interval",
         )
 
 
 @pytest.mark.slow
-def test_a_poll_that_finds_jobs_is_followed_by_more(postgres_url: str) -> None:
-    """Announcements may be off for one producer only: then nothing but a poll tells of its jobs."""
+def test_poll_that_finds_jobs_shortens_the_interval(postgres_url: str) -> None:
+    """Notifications may be off for a single producer: then only a poll finds its jobs."""
     with closing(App(postgres_url)) as app:
 
         @app.job()
-        async def errand() -> None: ...
+        async def task() -> None: ...
 
-        with working(app) as beside:
-            worker = beside.worker
+        with working(app) as background:
+            worker = background.worker
             assert worker is not None
-            until(lambda: worker._poll_interval() == SAFETY_POLL, "it listens, and polls rarely")
+            until(lambda: worker._poll_interval() == SAFETY_POLL, "the worker listens and polls rarely")
             with psycopg.connect(postgres_url, autocommit=True) as connection:
                 connection.execute("set holdfast.notify = off")
-                connection.execute("select holdfast.enqueue('errand')")
-            until(lambda: worker.taken == 1, "the next poll finds it")
+                connection.execute("select holdfast.enqueue('task')")
+            until(lambda: worker.taken == 1, "the next poll finds the job")
             assert worker._poll_interval() == worker.options.poll

@@ -1,4 +1,4 @@
-"""`app.jobs`: what can be read of a job and done with it, in both forms."""
+"""`app.jobs`: reads and operator calls, in sync and async form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.errors import JobFailed, NotFound
 from tests.app.conftest import NewApp
 from tests.support.workers import work_off
 
-NOBODY = "01890000-0000-7000-8000-000000000000"
+UNKNOWN = "01890000-0000-7000-8000-000000000000"
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def app(new_app: NewApp, tmp_path: Path) -> App:
     @app.job(retry=Retry(max_attempts=1))
     async def work(ctx: Context, fail: bool = False) -> dict[str, int]:
         await ctx.step("count", lambda: 3)
-        await ctx.checkpoint.save({"row": 7}, "place")
+        await ctx.checkpoint.save({"row": 7}, "position")
         await ctx.checkpoint.save("half", "progress")
         if fail:
             raise ValueError("no")
@@ -32,7 +32,7 @@ def app(new_app: NewApp, tmp_path: Path) -> App:
 
 
 @pytest.mark.req("HF-5", "SC-5", "HF-6")
-def test_everything_about_a_job_can_be_read(app: App) -> None:
+def test_every_detail_of_a_job_can_be_read(app: App) -> None:
     handle = app.enqueue("work", source_ref="s3://in/a.csv")
     with pytest.raises(JobFailed):
         app.jobs.result(handle.id)
@@ -40,7 +40,7 @@ def test_everything_about_a_job_can_be_read(app: App) -> None:
     assert app.jobs.result(handle.id).value == {"rows": 3}
     assert [attempt.outcome for attempt in app.jobs.attempts(handle.id)] == ["succeeded"]
     assert [(step.name, step.value) for step in app.jobs.steps(handle.id)] == [("count", 3)]
-    assert app.jobs.checkpoints(handle.id)["place"] == {"row": 7}
+    assert app.jobs.checkpoints(handle.id)["position"] == {"row": 7}
     assert app.jobs.references(handle.id).source_ref == "s3://in/a.csv"
     assert app.jobs.artifacts(handle.id) == []
     assert app.jobs.history(handle.id) == handle.history()
@@ -50,7 +50,7 @@ def test_everything_about_a_job_can_be_read(app: App) -> None:
 
 
 @pytest.mark.req("HF-5", "SC-5", "HF-6")
-async def test_the_async_forms_answer_the_same(app: App) -> None:
+async def test_async_reads_return_the_same(app: App) -> None:
     handle = await app.aenqueue("work", source_ref="s3://in/a.csv")
     await app.atick()
     jobs = app.jobs
@@ -63,7 +63,7 @@ async def test_the_async_forms_answer_the_same(app: App) -> None:
 
 
 @pytest.mark.req("HF-5", "JF-5")
-async def test_operators_act_in_async_code(app: App) -> None:
+async def test_operator_calls_have_async_forms(app: App) -> None:
     dead, waiting, late = [(await app.aenqueue("work", {"fail": n == 0}, delay=n * 3600)).id for n in range(3)]
     await app.atick()
     assert (await app.jobs.areschedule(waiting, delay="2h"))[0].state is State.QUEUED
@@ -77,9 +77,9 @@ async def test_operators_act_in_async_code(app: App) -> None:
 
 @pytest.mark.req("DP-3")
 @pytest.mark.parametrize("name", ["result", "attempts", "steps", "checkpoints", "references", "artifacts", "chain"])
-def test_a_job_that_does_not_exist(app: App, name: str) -> None:
+def test_reads_of_an_unknown_job_raise_not_found(app: App, name: str) -> None:
     with pytest.raises(NotFound):
-        getattr(app.jobs, name)(NOBODY)
+        getattr(app.jobs, name)(UNKNOWN)
 
 
 @pytest.mark.req("DP-4")

@@ -1,4 +1,4 @@
-"""Worker processes killed with SIGKILL in the middle of their work: others finish it, nothing ends twice (CX-15)."""
+"""Worker processes killed with SIGKILL while they work: others finish their jobs, and no job ends twice (CX-15)."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from holdfast import App, Retry, State
 from tests.app.worker_process import worker_process
 from tests.support.waiting import until
 
-worker = partial(worker_process, "tests.app.victim", lease=1.0)
-rescuer = partial(worker, lease=30.0)  # it is not the one to lose anything, however busy the machine is
+worker = partial(worker_process, "tests.app.killable_jobs", lease=1.0)
+rescuer = partial(worker, lease=30.0)  # its own lease must not expire, however busy the machine is
 
 
-def begun(folder: Path) -> list[tuple[int, int, int]]:
-    """(pid, number, attempt) of every beginning, as the handlers themselves wrote it down."""
+def starts(folder: Path) -> list[tuple[int, int, int]]:
+    """(pid, number, attempt) of every start, as recorded by the handlers."""
     marks = folder / "begun"
     if not marks.exists():
         return []
-    found = []
+    rows = []
     for line in marks.read_text().splitlines():
         pid, number, attempt = line.split()
-        found.append((int(pid), int(number), int(attempt)))
-    return found
+        rows.append((int(pid), int(number), int(attempt)))
+    return rows
 
 
 @pytest.mark.req("CX-15", "SC-4", "DP-8", "CX-10")
-def test_a_killed_workers_jobs_are_finished_by_another(app: App, url: str, tmp_path: Path) -> None:
+def test_jobs_of_a_killed_worker_are_finished_by_another(app: App, url: str, tmp_path: Path) -> None:
     app._session.make_ready()
     held = [app.enqueue("hold", {"number": n}) for n in range(4)]
     with ExitStack() as stack:
         victim = stack.enter_context(worker(url, tmp_path))
-        until(lambda: len(begun(tmp_path)) == 4, "the first worker has its hands full")
+        until(lambda: len(starts(tmp_path)) == 4, "all slots of the first worker are in use")
         others = app.enqueue_many([app._prepare("quick", {"number": n}, {}) for n in range(20)])
         victim.kill()
         victim.wait(timeout=10)
         (tmp_path / "go").touch()
-        assert [handle.state() for handle in held] == [State.IN_PROGRESS] * 4  # nobody has noticed yet
+        assert [handle.state() for handle in held] == [State.IN_PROGRESS] * 4  # no worker has noticed yet
         stack.enter_context(rescuer(url, tmp_path))
         assert [handle.result(timeout=30) for handle in held] == [0, 1, 2, 3]
         assert [handle.result(timeout=30) for handle in others] == list(range(20))
@@ -50,7 +50,7 @@ def test_a_killed_workers_jobs_are_finished_by_another(app: App, url: str, tmp_p
         assert (job.state, job.attempt, job.crashes, job.retries) == (State.SUCCEEDED, 2, 1, 0)
         event_types = [event.type for event in handle.history()]
         assert event_types == ["enqueue", "take", "lapse", "retry", "due", "take", "succeed"]
-    marks = begun(tmp_path)
+    marks = starts(tmp_path)
     assert Counter(pid for pid, _, _ in marks)[victim.pid] == 4
     assert Counter(number for _, number, _ in marks) == Counter(dict.fromkeys(range(4), 2))
     assert all(handle.get().attempt == 1 for handle in others)
@@ -58,11 +58,11 @@ def test_a_killed_workers_jobs_are_finished_by_another(app: App, url: str, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.req("CX-15", "CX-10")
-def test_with_every_process_gone_nothing_is_lost(app: App, url: str, tmp_path: Path) -> None:
+def test_no_job_is_lost_when_every_worker_is_killed(app: App, url: str, tmp_path: Path) -> None:
     app._session.make_ready()
-    handles = [app.enqueue("hold", {"number": n}) for n in range(6)]  # more than one worker has slots for
+    handles = [app.enqueue("hold", {"number": n}) for n in range(6)]  # more than the slots of one worker
     with worker(url, tmp_path) as one, worker(url, tmp_path) as two:
-        until(lambda: len(begun(tmp_path)) == 6, "both workers have something in their hands")
+        until(lambda: len(starts(tmp_path)) == 6, "both workers run jobs")
         for process in (one, two):
             process.kill()
             process.wait(timeout=10)
@@ -75,7 +75,7 @@ def test_with_every_process_gone_nothing_is_lost(app: App, url: str, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.req("CX-10", "CX-15")
-def test_a_job_that_kills_its_worker_every_time_ends_in_the_dead_letters(app: App, url: str, tmp_path: Path) -> None:
+def test_job_that_kills_its_worker_every_time_is_dead_lettered(app: App, url: str, tmp_path: Path) -> None:
     app._session.make_ready()
     handle = app.enqueue("poison", retry=Retry(max_attempts=5, max_crashes=1))
     for attempt in (1, 2):

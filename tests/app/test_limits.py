@@ -1,4 +1,4 @@
-"""Limits and reservations as a program sees them."""
+"""Limits and reservations through the public API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.workers import working
 
 
 @pytest.mark.req("SC-16")
-def test_a_worker_keeps_to_a_limit(app: App) -> None:
+def test_worker_obeys_concurrency_limits(app: App) -> None:
     running, most = 0, 0
     lock, together = threading.Lock(), threading.Event()
 
@@ -29,7 +29,7 @@ def test_a_worker_keeps_to_a_limit(app: App) -> None:
             running, most = running + 1, max(most, running + 1)
             if running == 2:
                 together.set()
-        together.wait(20)  # the first until there is another
+        together.wait(20)  # the first job waits for a second one
         time.sleep(0.02)
         with lock:
             running -= 1
@@ -54,7 +54,7 @@ def test_a_worker_keeps_to_a_limit(app: App) -> None:
 
 
 @pytest.mark.req("SC-16")
-def test_a_rate_is_kept_by_a_worker_that_has_nothing_else_to_do(app: App) -> None:
+def test_idle_worker_obeys_a_rate_limit(app: App) -> None:
     @app.job()
     async def call() -> None: ...
 
@@ -67,13 +67,13 @@ def test_a_rate_is_kept_by_a_worker_that_has_nothing_else_to_do(app: App) -> Non
         assert time.monotonic() < began + 20
         app.run_worker(burst=True, promote_every=0.05, poll=0.05)
         time.sleep(0.02)
-    assert time.monotonic() - began >= 0.3, "two at once, then one in a tenth of a second"
+    assert time.monotonic() - began >= 0.3, "two at once, then one every tenth of a second"
 
 
 @pytest.mark.req("SC-16")
 @pytest.mark.parametrize("scope", ["kind", "queue"])
-def test_a_worker_wakes_when_a_rate_has_room_again(app: App, scope: str) -> None:
-    """It neither polls nor does maintenance while the test lasts: the claim says when the next job may start."""
+def test_worker_wakes_when_a_rate_limit_allows_the_next_job(app: App, scope: str) -> None:
+    """The worker neither polls nor does maintenance during the test: the claim returns when the next job may start."""
 
     @app.job(queue="calls")
     async def call() -> None: ...
@@ -88,7 +88,7 @@ def test_a_worker_wakes_when_a_rate_has_room_again(app: App, scope: str) -> None
 
 
 @pytest.mark.req("SC-16")
-def test_what_is_no_limit_is_refused(app: App) -> None:
+def test_invalid_limits_are_refused(app: App) -> None:
     def refused(code: str, **options: object) -> None:
         with pytest.raises(InvalidSetting, match=code):
             app.limits.set(**options)  # type: ignore[arg-type]
@@ -109,7 +109,7 @@ def test_what_is_no_limit_is_refused(app: App) -> None:
 
 
 @pytest.mark.req("SC-10")
-def test_reserving(app: App, new_app: NewApp) -> None:
+def test_reservation_blocks_other_claims_and_reservations(app: App, new_app: NewApp) -> None:
     app.enqueue("later")
     with app.reservations.hold(reason="by hand") as reserved:
         assert claim(app._store, open_lease(app._store)) == []
@@ -121,8 +121,8 @@ def test_reserving(app: App, new_app: NewApp) -> None:
         raise AssertionError("it runs")
     with app.reservations.hold(queue="default", wait=0, at_once=True):
         pass
-    found = app.reservations.list(ended=True)
-    assert sorted((each.state, each.ended_why) for each in found) == [
+    reservations = app.reservations.list(ended=True)
+    assert sorted((each.state, each.ended_why) for each in reservations) == [
         ("released", "left with Conflict"),
         ("released", "released"),
         ("released", "released"),
@@ -133,7 +133,7 @@ def test_reserving(app: App, new_app: NewApp) -> None:
 
 @pytest.mark.slow
 @pytest.mark.req("SC-10")
-def test_the_second_waits_and_one_that_is_taken_away_is_told(app: App, new_app: NewApp) -> None:
+def test_second_reservation_waits_and_a_released_one_is_lost(app: App, new_app: NewApp) -> None:
     order: list[str] = []
     other = new_app()
 
@@ -142,22 +142,21 @@ def test_the_second_waits_and_one_that_is_taken_away_is_told(app: App, new_app: 
             order.append("second")
 
     def expires(reservation: str) -> datetime:
-        found = app.reservations.get(reservation)
-        return found.expires_at
+        return app.reservations.get(reservation).expires_at
 
     with app.reservations.hold("gpu-0", ttl=5) as first:
         at_first = expires(first.id)
         waiting = threading.Thread(target=lambda: asyncio.run(second()))
         waiting.start()
-        until(lambda: len(app.reservations.list()) == 2, "somebody waits")
-        until(lambda: expires(first.id) > at_first, "it is kept alive")
+        until(lambda: len(app.reservations.list()) == 2, "the second reservation waits")
+        until(lambda: expires(first.id) > at_first, "the first reservation is renewed")
         order.append("first")
         assert not first.lost
     waiting.join(30)
     assert order == ["first", "second"]
     held = app.reservations.hold("gpu-0", ttl=5).__enter__()
     app.reservations.release(held.id, reason="it hangs")
-    until(lambda: held.lost, "it is told")
+    until(lambda: held.lost, "the holder is notified")
     with pytest.raises(Conflict, match="reservation_lost"):
         held.__exit__(None, None, None)
     with pytest.raises(NotFound, match="reservation_not_found"):

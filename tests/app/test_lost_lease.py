@@ -1,4 +1,4 @@
-"""A worker that has lost its lease: what it was running is abandoned, and nothing of it is recorded."""
+"""A worker that lost its lease abandons its running jobs, and nothing it does to them is recorded."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def sweep(app: App) -> Any:
 
 
 @pytest.mark.req("DP-7", "CX-15", "SC-19")
-def test_a_worker_whose_lease_was_ended_settles_nothing(app: App, new_app: NewApp) -> None:
-    elsewhere = new_app()
-    begun: list[int] = []
+def test_worker_with_an_ended_lease_settles_nothing(app: App, new_app: NewApp) -> None:
+    worker_app = new_app()
+    started: list[int] = []
     stopped, first_may_end = threading.Event(), threading.Event()
 
-    @elsewhere.job()
+    @worker_app.job()
     async def careful(ctx: Context) -> str:
-        begun.append(ctx.attempt)
+        started.append(ctx.attempt)
         try:
             if ctx.attempt == 1:
                 await asyncio.Event().wait()  # for ever
@@ -42,21 +42,21 @@ def test_a_worker_whose_lease_was_ended_settles_nothing(app: App, new_app: NewAp
             raise
         return f"attempt {ctx.attempt}"
 
-    @elsewhere.job()
+    @worker_app.job()
     def stubborn(ctx: SyncContext) -> str:
-        begun.append(ctx.attempt)
+        started.append(ctx.attempt)
         if ctx.attempt == 1:
             assert first_may_end.wait(20)  # a thread cannot be stopped
         return f"attempt {ctx.attempt}"
 
-    # It does not sweep itself: what happens to the jobs is the test's to say.
-    with working(elsewhere, beat=0.3, sweep_every=1000, concurrency=2) as beside:
+    # The worker does not sweep: the test decides what happens to the jobs.
+    with working(worker_app, beat=0.3, sweep_every=1000, concurrency=2) as background:
         handles = [app.enqueue("careful"), app.enqueue("stubborn")]
-        until(lambda: len(begun) == 2, "both are running")
-        lost = beside.lease
+        until(lambda: len(started) == 2, "both are running")
+        lost = background.lease
         end_lease(app, lost)
-        assert stopped.wait(20), "the handler was not told"
-        until(lambda: beside.lease != lost, "the worker has a new lease")
+        assert stopped.wait(20), "the handler was not interrupted"
+        until(lambda: background.lease != lost, "the worker has a new lease")
         first_may_end.set()
         until(lambda: sweep(app).crashed or all(h.get().crashes for h in handles), "the jobs were freed")
         assert [handle.result(timeout=20) for handle in handles] == ["attempt 2", "attempt 2"]
@@ -67,28 +67,28 @@ def test_a_worker_whose_lease_was_ended_settles_nothing(app: App, new_app: NewAp
 
 
 @pytest.mark.req("DP-7", "SC-19")
-def test_progress_of_a_job_that_is_somebody_elses_is_refused(app: App, new_app: NewApp) -> None:
-    elsewhere = new_app()
-    begun, freed = threading.Event(), threading.Event()
+def test_checkpoint_of_a_job_taken_by_another_worker_is_refused(app: App, new_app: NewApp) -> None:
+    worker_app = new_app()
+    started, freed = threading.Event(), threading.Event()
     refused: list[str] = []
 
-    @elsewhere.job()
+    @worker_app.job()
     def saves(ctx: SyncContext) -> None:
         if ctx.attempt > 1:
             return
         ctx.checkpoint.save("mine")
-        begun.set()
+        started.set()
         assert freed.wait(20)
         try:
             ctx.checkpoint.save("stale")
         except StaleLease as error:
             refused.append(error.code)
 
-    with working(elsewhere, lease_ttl=1000, sweep_every=1000, concurrency=2) as beside:
+    with working(worker_app, lease_ttl=1000, sweep_every=1000, concurrency=2) as background:
         handle = app.enqueue("saves")
-        assert begun.wait(20)
-        end_lease(app, beside.lease)
-        # By this sweep, or by the worker's first look, which may come late.
+        assert started.wait(20)
+        end_lease(app, background.lease)
+        # Freed by this sweep, or by the worker's first sweep, which may come late.
         until(lambda: sweep(app).crashed or handle.get().crashes, "the job was freed")
         freed.set()
         until(lambda: refused, "the handler was refused")
@@ -97,26 +97,26 @@ def test_progress_of_a_job_that_is_somebody_elses_is_refused(app: App, new_app: 
 
 
 @pytest.mark.req("DP-7", "SC-19")
-def test_a_result_that_comes_too_late_is_not_recorded(app: App, new_app: NewApp) -> None:
+def test_late_result_is_not_recorded(app: App, new_app: NewApp) -> None:
     """The heartbeat has not noticed yet (the lease is long): the settlement itself is refused."""
-    elsewhere = new_app()
-    begun, freed = threading.Event(), threading.Event()
+    worker_app = new_app()
+    started, freed = threading.Event(), threading.Event()
 
-    @elsewhere.job()
+    @worker_app.job()
     def late(ctx: SyncContext) -> str:
         if ctx.attempt == 1:
-            begun.set()
+            started.set()
             assert freed.wait(20)
         return f"attempt {ctx.attempt}"
 
-    with working(elsewhere, lease_ttl=1000, sweep_every=1000, concurrency=2) as beside:
+    with working(worker_app, lease_ttl=1000, sweep_every=1000, concurrency=2) as background:
         handle = app.enqueue("late")
-        assert begun.wait(20)
-        with closing(open_by_hand(app._store.url)) as by_hand:  # as if it had lapsed long ago, and been swept
+        assert started.wait(20)
+        with closing(open_by_hand(app._store.url)) as by_hand:  # as if it had lapsed long ago and been swept
             by_hand.execute(
-                "update lease set ended_at = until, ended_why = 'lapsed' where id = :id", {"id": beside.lease}
+                "update lease set ended_at = until, ended_why = 'lapsed' where id = :id", {"id": background.lease}
             )
-        # By this sweep, or by the worker's first look, which may come late.
+        # Freed by this sweep, or by the worker's first sweep, which may come late.
         until(lambda: sweep(app).crashed or handle.get().crashes, "the job was freed")
         freed.set()
         assert handle.result(timeout=20) == "attempt 2"

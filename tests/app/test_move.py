@@ -1,4 +1,4 @@
-"""Moving jobs from Python, and workers that find what was moved before the place behind which they look (SC-3)."""
+"""Moving jobs from Python; workers find jobs that were moved ahead of their claim position (SC-3)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.workers import work_off, working
 pytestmark = pytest.mark.req("SC-3")
 
 
-def test_places_by_app_and_by_handle(app: App) -> None:
+def test_jobs_are_moved_by_app_and_by_handle(app: App) -> None:
     ran: list[int] = []
 
     @app.job()
@@ -40,17 +40,17 @@ def test_places_by_app_and_by_handle(app: App) -> None:
     assert ran == [0, 3, 2, 1]
 
 
-def test_the_same_from_async_code(app: App) -> None:
+def test_async_move(app: App) -> None:
     a, b, c = (app.enqueue("elsewhere", {"n": n}) for n in range(3))
 
-    async def play() -> None:
+    async def move() -> None:
         assert not (await app.jobs.amove(c.id, before=a.id)).refused
         await a.amove(after=b.id)
         with pytest.raises(NotFound):
             await app._session.handle(_unknown(), "default", str).amove(first=True)
         await app._store.leave_loop()
 
-    asyncio.run(play())
+    asyncio.run(move())
     assert order_of(app._store) == [c.id, b.id, a.id]
 
 
@@ -58,7 +58,7 @@ def _unknown() -> Enqueued:
     return Enqueued(new_id(), True)
 
 
-def test_a_handle_raises_what_the_app_answers(app: App) -> None:
+def test_handle_raises_the_refusal_that_the_app_returns(app: App) -> None:
     here, there = app.enqueue("elsewhere"), app.enqueue("elsewhere", queue="mail")
     assert app.jobs.move(here.id, after=there.id).reason == "other_queue"
     with pytest.raises(Conflict, match="another queue") as refused:
@@ -74,64 +74,64 @@ def test_a_handle_raises_what_the_app_answers(app: App) -> None:
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-def test_a_worker_that_looks_behind_a_place_finds_what_was_moved_while_it_could_not_hear(new_app: NewApp) -> None:
-    """Whatever was said before it listened again it takes for said: any queue may have been changed."""
-    app, elsewhere = new_app(), new_app()
-    going_on = threading.Event()
+def test_worker_claims_moved_jobs_first_after_its_listener_reconnects(new_app: NewApp) -> None:
+    """After reconnecting it assumes that every queue may have been reordered."""
+    app, worker_app = new_app(), new_app()
+    release = threading.Event()
     ran: list[int] = []
 
-    @elsewhere.job()
+    @worker_app.job()
     def note(n: int) -> None:
         ran.append(n)
         if n == 0:
-            going_on.wait(60)
+            release.wait(60)
 
     handles = [app.enqueue("note", {"n": n}) for n in range(3)]
     listener = "select pid from pg_stat_activity where datname = current_database() and starts_with(query, 'listen ')"
     with (
-        working(elsewhere, concurrency=1, poll=120.0) as beside,
+        working(worker_app, concurrency=1, poll=120.0) as background,
         psycopg.connect(app._store.url, autocommit=True) as admin,
     ):
         until(lambda: ran == [0], "the first is running")
         before = until(lambda: admin.execute(listener).fetchall(), "the worker listens")[0][0]
-        assert beside.worker is not None
-        search = beside.worker._claim_order
-        search._skip_head_until = float("inf")  # as after a look that took very long
+        assert background.worker is not None
+        search = background.worker._claim_order
+        search._skip_head_until = float("inf")  # as after a very slow query
         search._reordered.clear()
         admin.execute("set holdfast.notify = off")
         admin.execute("set search_path = holdfast")
         admin.execute("select move(%s, 'first')", (handles[2].id,))
         admin.execute("select pg_terminate_backend(%s)", (before,))
         until(lambda: admin.execute(f"{listener} and pid <> %s", (before,)).fetchone(), "the worker listens again")
-        until(lambda: bool(search._reordered), "the worker takes every queue for changed")
-        going_on.set()
+        until(lambda: bool(search._reordered), "the worker treats every queue as reordered")
+        release.set()
         until(lambda: len(ran) == 3, "all have run")
     assert ran == [0, 2, 1]
 
 
-def test_a_worker_that_looks_behind_a_place_finds_what_was_moved_before_it(new_app: NewApp) -> None:
-    """It was told, or it would not look at the head for an hour."""
-    app, elsewhere = new_app(), new_app()
-    going_on = threading.Event()
+def test_worker_claims_jobs_moved_ahead_of_its_position_first(new_app: NewApp) -> None:
+    """It was notified; otherwise it would not query the head of the queue for an hour."""
+    app, worker_app = new_app(), new_app()
+    release = threading.Event()
     ran: list[int] = []
 
-    @elsewhere.job()
+    @worker_app.job()
     def note(n: int) -> None:
         ran.append(n)
         if n == 0:
-            going_on.wait(60)
+            release.wait(60)
 
     handles = [app.enqueue("note", {"n": n}) for n in range(6)]
-    with working(elsewhere, concurrency=1, poll=120.0) as beside:
+    with working(worker_app, concurrency=1, poll=120.0) as background:
         until(lambda: ran == [0], "the first is running")
-        assert beside.worker is not None
-        search = beside.worker._claim_order
-        search._skip_head_until = float("inf")  # as after a look that took very long
+        assert background.worker is not None
+        search = background.worker._claim_order
+        search._skip_head_until = float("inf")  # as after a very slow query
         handles[5].move(first=True)
         handles[4].move(priority=1)
-        if not app._store.embedded:  # an embedded store finds the head at no cost, and is not narrowed
+        if not app._store.embedded:  # an embedded store finds the head at no cost and always starts there
             assert search.start().after or search._reordered
-            until(lambda: bool(search._reordered), "the worker was told")
-        going_on.set()
+            until(lambda: bool(search._reordered), "the worker was notified")
+        release.set()
         until(lambda: len(ran) == 6, "all have run")
     assert ran == [0, 4, 5, 1, 2, 3]

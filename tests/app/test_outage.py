@@ -1,4 +1,4 @@
-"""The server goes away in the middle: the worker comes back by itself and settles what it has finished."""
+"""The server stops while jobs run: the worker recovers and settles what it finished."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.req("CX-15", "SC-19"), pytest.mark.slow]
 
 
 def state_of(url: str, job_id: str) -> Any:
-    """On a connection of its own, so that no pool of ours has to recover first."""
+    """Read with a separate connection, so that no pool of the app has to recover first."""
     try:
         with psycopg.connect(url, connect_timeout=2) as connection:
             connection.execute("select set_config('holdfast.tenant', '*', false)")
@@ -33,89 +33,90 @@ def state_of(url: str, job_id: str) -> Any:
         return None
 
 
-# A busy worker meets the outage with a claim or a duty; one without a free slot meets it with the settlement itself.
+# A busy worker meets the outage with a claim or maintenance; one without a free slot with the settlement itself.
 BUSY: dict[str, Any] = {"lease_ttl": 60.0, "sweep_every": 0.3}
 FULL: dict[str, Any] = {"lease_ttl": 60.0, "sweep_every": 1000.0, "promote_every": 1000.0, "concurrency": 1}
 
 
 @pytest.mark.parametrize("options", [BUSY, FULL], ids=["busy", "full"])
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-def test_a_restart_in_the_middle_of_a_job(
-    own_server: PostgresServer, own_url: str, mode: Any, options: dict[str, Any]
-) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-    with closing(App(own_url)) as app, closing(App(own_url)) as elsewhere:
+def test_restart_while_a_job_runs(own_server: PostgresServer, own_url: str, mode: Any, options: dict[str, Any]) -> None:
+    started, release = threading.Event(), threading.Event()
+    with closing(App(own_url)) as app, closing(App(own_url)) as worker_app:
 
-        @elsewhere.job()
+        @worker_app.job()
         def slow() -> str:
-            begun.set()
-            assert go_on.wait(60)
+            started.set()
+            assert release.wait(60)
             return "done"
 
         handle = app.enqueue("slow")
         waiting = app.enqueue("slow", queue="later")
-        with working(elsewhere, **options) as beside:
-            assert begun.wait(20)
+        with working(worker_app, **options) as background:
+            assert started.wait(20)
             own_server.restart(mode)
-            go_on.set()
-            until(lambda: state_of(own_url, handle.id) == ("succeeded", 1), "settled by itself", limit=60)
-            assert beside.alive
+            release.set()
+            until(lambda: state_of(own_url, handle.id) == ("succeeded", 1), "the result is settled", limit=60)
+            assert background.alive
         assert state_of(own_url, waiting.id) == ("queued", 0)
 
 
-def test_an_outage_while_a_job_ends(own_server: PostgresServer, own_url: str) -> None:
-    """The handler returns while there is no server: its result is kept until there is one again."""
-    begun, go_on, returned = threading.Event(), threading.Event(), threading.Event()
-    with closing(App(own_url)) as app, closing(App(own_url)) as elsewhere:
+def test_outage_while_a_job_ends(own_server: PostgresServer, own_url: str) -> None:
+    """The handler returns while the server is down: its result is kept until the server returns."""
+    started, release, returned = threading.Event(), threading.Event(), threading.Event()
+    with closing(App(own_url)) as app, closing(App(own_url)) as worker_app:
 
-        @elsewhere.job()
+        @worker_app.job()
         def slow() -> str:
-            begun.set()
-            assert go_on.wait(60)
+            started.set()
+            assert release.wait(60)
             returned.set()
             return "done"
 
         handle = app.enqueue("slow")
-        with working(elsewhere, **FULL):
-            assert begun.wait(20)
+        with working(worker_app, **FULL):
+            assert started.wait(20)
             own_server.stop("fast")
             try:
-                go_on.set()
+                release.set()
                 assert returned.wait(20)
                 with pytest.raises(StoreError), closing(open_store(own_url)) as opened:
                     opened.schema()
             finally:
                 own_server.start()
-            until(lambda: state_of(own_url, handle.id) == ("succeeded", 1), "settled by itself", limit=60)
+            until(lambda: state_of(own_url, handle.id) == ("succeeded", 1), "the result is settled", limit=60)
         assert handle.get().state is State.SUCCEEDED
         assert handle.result(timeout=30) == "done"
 
 
-def test_a_worker_that_is_asked_to_stop_does_not_wait_for_a_server_that_is_away(
+def test_stopping_worker_does_not_wait_for_an_unreachable_server(
     own_server: PostgresServer,
     own_url: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its duties would have waited one after another, for minutes, for connections that nobody gives them."""
+    """Its maintenance tasks would have waited for connections one after another, for minutes."""
     monkeypatch.setattr(shutdown, "LAST_WRITES", 0.5)
     monkeypatch.setattr(store, "CONNECT_WITHIN", 600.0)
-    begun = threading.Event()
-    with closing(App(own_url, answer_within=600.0)) as app, closing(App(own_url, answer_within=600.0)) as elsewhere:
+    started = threading.Event()
+    with closing(App(own_url, answer_within=600.0)) as app, closing(App(own_url, answer_within=600.0)) as worker_app:
 
-        @elsewhere.job()
+        @worker_app.job()
         async def slow() -> None:
-            begun.set()
+            started.set()
             await asyncio.sleep(60)
 
         app.enqueue("slow")
         options = {"lease_ttl": 60.0, "promote_every": 0.02, "concurrency": 1, "grace": 0.1}
-        with working(elsewhere, **options) as beside:
-            assert begun.wait(20)
+        with working(worker_app, **options) as background:
+            assert started.wait(20)
             own_server.stop("fast")
-            until(lambda: "Database unavailable" in caplog.text, "its duties have met the outage")
-            beside.ask_to_stop()
-            until(lambda: not beside.alive, "it has left", limit=25)
-        # A beat would keep the lease, and whatever was run under it, when the server is back.
-        until(lambda: "holdfast-heartbeat" not in {each.name for each in threading.enumerate()}, "its heart is still")
+            until(lambda: "Database unavailable" in caplog.text, "maintenance has met the outage")
+            background.ask_to_stop()
+            until(lambda: not background.alive, "the worker has exited", limit=25)
+        # A heartbeat would renew the lease, and the jobs under it, when the server returns.
+        until(
+            lambda: "holdfast-heartbeat" not in {each.name for each in threading.enumerate()},
+            "the heartbeat has stopped",
+        )
         own_server.start()

@@ -1,7 +1,7 @@
 """No message, log line or traceback repeats the password of a URL, whatever is wrong with the URL (M6).
 
-A corpus of URLs, each with the same password in it, times every entrance that takes a URL. Hosts are on this machine
-and refuse at once, so nothing here waits for a network.
+A corpus of URLs that contain one password is passed to everything that takes a URL. All hosts are on this machine
+and refuse at once, so no test waits for a network.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SCHEMES = ("postgresql", "postgres", "postgresql+psycopg", "mysql", "POSTGRESQL"
 
 
 def shapes(scheme: str) -> Iterator[str]:
-    """Well-formed, and wrong in every way that somebody has ever typed it."""
+    """Well-formed URLs and the usual typing mistakes."""
     yield f"{scheme}://u:{CANARY}@{HERE}/x"
     yield f"{scheme}://u:{CANARY}@{HERE}/x?connect_timeout=1"
     yield f"{scheme}://:{CANARY}@{HERE}/x"
@@ -90,7 +90,7 @@ def kit(url: str) -> None:
             pass
 
 
-ENTRANCES: dict[str, Callable[[str], object]] = {
+ENTRY_POINTS: dict[str, Callable[[str], object]] = {
     "open_store": database,
     "App": app,
     "kit": kit,
@@ -106,7 +106,7 @@ COMMANDS = (
 )
 
 
-# To make the commands anew takes longer than they do.
+# Building the commands takes longer than running them.
 get_command = functools.cache(typer.main.get_command)
 
 
@@ -115,31 +115,31 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("typer.testing._get_command", get_command)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "for tests")
-    monkeypatch.setenv("HOLDFAST_URL", "")  # some commands set it for their children: it is put back
+    monkeypatch.setenv("HOLDFAST_URL", "")  # some commands set it for their children: monkeypatch restores it
     monkeypatch.delenv("HOLDFAST_URL")
 
 
-@pytest.mark.parametrize("entrance", ENTRANCES)
-def test_no_entrance_repeats_it(entrance: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
+def test_no_entry_point_prints_the_password(entry_point: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     logging.getLogger("psycopg").setLevel(logging.DEBUG)
-    told = [
+    leaks = [
         url
         for url in CORPUS
-        if not (entrance in ("open_store", "App") and url.startswith("sqlite:///"))
-        and CANARY in said(entrance, url, caplog)
+        if not (entry_point in ("open_store", "App") and url.startswith("sqlite:///"))
+        and CANARY in output_of(entry_point, url, caplog)
     ]
-    assert told == []
+    assert leaks == []
 
 
-def said(entrance: str, url: str, caplog: pytest.LogCaptureFixture) -> str:
+def output_of(entry_point: str, url: str, caplog: pytest.LogCaptureFixture) -> str:
     caplog.clear()
     out = io.StringIO()
     with redirect_stdout(out), redirect_stderr(out):
         try:
-            ENTRANCES[entrance](url)
+            ENTRY_POINTS[entry_point](url)
         except Exception as error:
-            # As it is printed: with its causes and contexts. The lines of this test are no part of it.
+            # As it is printed, with causes and contexts, but without the source lines of this test.
             for each in traceback.TracebackException.from_exception(error, capture_locals=False).format():
                 out.write("\n".join(line for line in each.splitlines() if "url" not in line))
             out.write(repr(error))
@@ -155,11 +155,11 @@ def is_refused(url: str) -> bool:
     return False
 
 
-# The others are tried in vain for a while by most commands: those are above, and with `doctor` below.
+# Most commands retry the other URLs for a while: those are covered above, and with `doctor` below.
 REFUSED = [url for url in CORPUS if url.startswith(("postgresql", "mysql", "sqlite://u", ":")) and is_refused(url)]
 
 
-def test_a_server_that_cannot_be_reached(caplog: pytest.LogCaptureFixture) -> None:
+def test_doctor_does_not_print_the_password_of_an_unreachable_server(caplog: pytest.LogCaptureFixture) -> None:
     well_formed = [url for url in CORPUS if url.startswith("postgresql:") and url not in REFUSED and "\x00" not in url]
     assert len(well_formed) > 3
     for url in well_formed:
@@ -170,11 +170,11 @@ def test_a_server_that_cannot_be_reached(caplog: pytest.LogCaptureFixture) -> No
 
 @pytest.mark.parametrize("way", ["--url", "HOLDFAST_URL"])
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_no_command_repeats_it(
+def test_no_command_prints_the_password(
     command: tuple[str, ...], way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    told = []
+    leaks = []
     for url in REFUSED[:: 1 if command == ("doctor",) else 7]:
         caplog.clear()
         arguments = list(command)
@@ -186,5 +186,5 @@ def test_no_command_repeats_it(
         trace = "".join(traceback.format_exception(result.exception)) if result.exception else ""
         assert result.exit_code != 0, url
         if CANARY in result.output + trace + caplog.text:
-            told.append(url)
-    assert told == []
+            leaks.append(url)
+    assert leaks == []

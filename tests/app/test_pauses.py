@@ -1,4 +1,4 @@
-"""Pausing as a program sees it: workers that run notice it, and go on by themselves."""
+"""Pauses through the public API: running workers notice them and resume without a restart."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def start(app: App, **options: object) -> tuple[Worker, threading.Thread]:
     return worker, thread
 
 
-def test_a_worker_goes_on_as_soon_as_it_may(new_app: NewApp) -> None:
-    """It is asleep for much longer than this test may take, and is roused."""
+def test_worker_resumes_as_soon_as_a_pause_is_removed(new_app: NewApp) -> None:
+    """The worker sleeps much longer than this test may take and is notified."""
     app, operator = new_app(), new_app()
 
     @app.job()
@@ -52,13 +52,13 @@ def test_a_worker_goes_on_as_soon_as_it_may(new_app: NewApp) -> None:
         operator.pauses.remove(kind="quick")
         for each in (handles[0], late):
             assert each.result(timeout=30) is None
-        asyncio.run(_in_the_other_colour(new_app()))
+        asyncio.run(_async_forms(new_app()))
     finally:
         worker._loop.call_soon_threadsafe(worker.stop)  # type: ignore[union-attr]
         thread.join()
 
 
-async def _in_the_other_colour(app: App) -> None:
+async def _async_forms(app: App) -> None:
     await app.pauses.aset(tenant="acme", reason="unpaid", refuse_enqueue=True)
     with pytest.raises(Refused, match=r"everything of tenant acme was paused by tester at .*: unpaid"):
         await app.aenqueue("quick", tenant="acme")
@@ -68,7 +68,7 @@ async def _in_the_other_colour(app: App) -> None:
     await app.aclose()
 
 
-def test_no_claim_that_begins_after_the_pause_takes_anything(new_app: NewApp) -> None:
+def test_claim_that_starts_after_the_pause_takes_no_job(new_app: NewApp) -> None:
     app = new_app()
     app._session.make_ready()
     put(app._store, *(spec("pay") for _ in range(3000)))
@@ -86,16 +86,16 @@ def test_no_claim_that_begins_after_the_pause_takes_anything(new_app: NewApp) ->
             taken[number] += len(got)
             rounds[number] += later
             wrong.extend(each.id for each in got if later)
-            time.sleep(0.005)  # whoever pauses writes as well, and is one of three
+            time.sleep(0.005)  # the pausing call needs the write lock too
 
     threads = [threading.Thread(target=take, args=(number,)) for number in range(2)]
     for thread in threads:
         thread.start()
     try:
-        until(lambda: all(taken), "both have taken something")
+        until(lambda: all(taken), "both have claimed jobs")
         app.pauses.set(kind="pay", reason="now")
         over.set()
-        until(lambda: min(rounds) >= 3, "both have looked again")
+        until(lambda: min(rounds) >= 3, "both have claimed again")
     finally:
         stop.set()
         for thread in threads:
@@ -104,7 +104,7 @@ def test_no_claim_that_begins_after_the_pause_takes_anything(new_app: NewApp) ->
 
 
 @pytest.mark.req("SC-9")
-def test_schedules_rest_while_jobs_are_refused_and_follow_their_policy_afterwards(app: App) -> None:
+def test_schedules_skip_while_paused_and_follow_their_policy_afterwards(app: App) -> None:
     @app.job(queue="reports")
     def report() -> None: ...
 
@@ -125,7 +125,7 @@ def test_schedules_rest_while_jobs_are_refused_and_follow_their_policy_afterward
     assert [each[0] for each in told(app.schedules.history("once"))].count("missed") >= 2
 
 
-def test_a_disabled_agent_is_among_what_is_paused_and_is_resumed_alike(app: App) -> None:
+def test_disabled_agent_is_listed_as_a_pause_and_can_be_resumed(app: App) -> None:
     app.agents.set("bot")
     app.agents.disable("bot", reason="it loops")
     (pause,) = app.pauses.list()
@@ -139,8 +139,8 @@ def test_a_disabled_agent_is_among_what_is_paused_and_is_resumed_alike(app: App)
 
 
 @pytest.mark.req("DP-13")
-def test_what_events_make_waits_with_its_place(app: App) -> None:
-    """No event is passed over while the jobs that would be made of it are refused."""
+def test_subscription_keeps_its_position_while_its_kind_is_paused(app: App) -> None:
+    """No event is skipped while the jobs it would create are refused."""
 
     @app.on("job.succeeded", kind="first")
     @app.job()

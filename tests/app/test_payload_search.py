@@ -1,4 +1,4 @@
-"""Hostile searches, and indexes over keys of payloads, through ``app.jobs``."""
+"""Hostile searches and payload indexes through ``app.jobs``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Payloads as a program sees them: rules in the code, what is restricted, references, what is stored or sealed."""
+"""Payloads through the public API: declared rules, restricted kinds, references, stored and encrypted values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CANARY, KEY = "canary-7f3a9c", "kanari-55ab1c"
 
 
 def everything(app: App) -> str:
-    """All that the database holds of jobs, but for their payloads, results, and what handlers have kept themselves."""
+    """Everything the database holds about jobs except payloads, results and values that handlers saved."""
     by_hand = open_by_hand(app._store.url)
     try:
         tables = ("event", "job_state", "approval", "vote", "artifact", "content", "idempotency")
@@ -37,7 +37,7 @@ def everything(app: App) -> str:
 
 
 @pytest.mark.req("DP-4")
-def test_nothing_of_a_restricted_payload_is_said_anywhere(app: App, caplog: pytest.LogCaptureFixture) -> None:
+def test_restricted_payload_appears_nowhere(app: App, caplog: pytest.LogCaptureFixture) -> None:
     seen = []
 
     @app.job(retry=holdfast.Retry(max_attempts=1), rules=PayloadPolicy(restricted=True))
@@ -56,32 +56,32 @@ def test_nothing_of_a_restricted_payload_is_said_anywhere(app: App, caplog: pyte
     caplog.set_level(logging.DEBUG)
     done = heal.enqueue({"name": CANARY, "notes": [CANARY + "-2"]}, 5)
     failed = heal.enqueue({"name": CANARY, KEY: True}, 77_001_234)
-    asked = operate.enqueue(CANARY)
+    waiting = operate.enqueue(CANARY)
     app.run_worker(burst=True)
-    assert len(seen) == 2  # the handler has it all
+    assert len(seen) == 2  # the handler gets the payload
     assert seen[0][0]["name"] == CANARY
-    assert done.result(5) == CANARY  # and whoever asks for the result, too
-    assert asked.state() is State.WAITING_FOR_APPROVAL
+    assert done.result(5) == CANARY  # and the caller gets the result
+    assert waiting.state() is State.WAITING_FOR_APPROVAL
     assert failed.get().error_code == "ValueError"
     assert failed.get().error_message == WITHHELD
     (tried,) = app._session.run(app._session.store.jobs.attempts(failed.id, "default"))
-    assert f", in {heal.name}" in str(tried.traceback), "where it was is kept, and not what it said"
+    assert f", in {heal.name}" in str(tried.traceback), "the location is kept, not the message"
     assert "Traceback" not in str(tried.traceback)
-    said = [caplog.text, everything(app)]
-    for handle in (done, failed, asked):
-        found = app._session.run(story(app._session.store, handle.id, "default"))
-        assert found is not None
-        assert found.job.payload == HIDDEN
-        said += [repr(found), repr(app.jobs.why(handle.id)), repr(app.jobs.list()), repr(handle.history())]
-        said += [repr(handle.steps()), repr(handle.checkpoints()), repr(handle.attempts()), repr(handle.why())]
-    for text in said:
+    shown = [caplog.text, everything(app)]
+    for handle in (done, failed, waiting):
+        details = app._session.run(story(app._session.store, handle.id, "default"))
+        assert details is not None
+        assert details.job.payload == HIDDEN
+        shown += [repr(details), repr(app.jobs.why(handle.id)), repr(app.jobs.list()), repr(handle.history())]
+        shown += [repr(handle.steps()), repr(handle.checkpoints()), repr(handle.attempts()), repr(handle.why())]
+    for text in shown:
         assert CANARY not in text
         assert KEY not in text
         assert "77001234" not in text
 
 
 @pytest.mark.req("DP-4", "DP-16")
-def test_what_was_said_before_a_kind_was_restricted_is_hidden_and_definitions_are(app: App) -> None:
+def test_restricting_a_kind_hides_earlier_messages_and_definitions(app: App) -> None:
     @app.job(retry=holdfast.Retry(max_attempts=1))
     async def heal(ctx: holdfast.Context, patient: str) -> None:
         await ctx.step("look", lambda: patient)
@@ -91,20 +91,20 @@ def test_what_was_said_before_a_kind_was_restricted_is_hidden_and_definitions_ar
 
     failed = heal.enqueue(CANARY)
     app.run_worker(burst=True)
-    assert CANARY in str(failed.get().error_message), "nobody had said that it is restricted"
+    assert CANARY in str(failed.get().error_message), "the kind was not restricted yet"
     app.templates.set("usual", "heal", {"patient": CANARY})
     app.schedules.add("nightly", "0 3 * * *", kind="heal", payload={"patient": CANARY})
     app.payload_rules.set("heal", restricted=True)
-    found = app._session.run(story(app._session.store, failed.id, "default"))
+    details = app._session.run(story(app._session.store, failed.id, "default"))
     attempts = app._session.run(app._session.store.jobs.attempts(failed.id, "default"))
-    shown: list[object] = [found, attempts, failed.get(), failed.history(), app.jobs.list(), app.jobs.why(failed.id)]
+    shown: list[object] = [details, attempts, failed.get(), failed.history(), app.jobs.list(), app.jobs.why(failed.id)]
     shown += [app.templates.get("usual"), app.templates.list(), app.templates.versions("usual")]
     shown += [app.schedules.get("nightly"), app.schedules.list(), app.schedules.pause("nightly")]
     shown += [app.schedules.resume("nightly"), app.schedules.edit("nightly", missed="skip")]
     for each in shown:
         assert CANARY not in repr(each)
     hidden = app.templates.get("usual")
-    with pytest.raises(InvalidSetting, match="payload_reserved"):  # put back as it was shown
+    with pytest.raises(InvalidSetting, match="payload_reserved"):  # set again as shown
         app.templates.set("usual", "heal", hidden.payload)
     made = [app.templates.enqueue("usual").id, app.schedules.run("nightly")]
     with closing(open_by_hand(app._store.url)) as by_hand:
@@ -117,7 +117,7 @@ def _fails(patient: str) -> None:
 
 
 @pytest.mark.req("DP-4")
-def test_what_kinds_declare_is_judged_at_once_and_put_down_by_a_worker(new_app: NewApp) -> None:
+def test_declared_rules_apply_at_once_and_are_stored_by_a_worker(new_app: NewApp) -> None:
     app = new_app(name="shop")
 
     @app.job(rules=PayloadPolicy(signal_only=True, forbidden=["Iban"], max_bytes="1KB"))
@@ -131,29 +131,29 @@ def test_what_kinds_declare_is_judged_at_once_and_put_down_by_a_worker(new_app: 
     app.run_worker(burst=True)
     (rule,) = app.payload_rules.list()
     assert (rule.tenant, rule.kind, rule.declared_by, rule.forbidden) == (EVERY_TENANT, "pay", "shop", ("iban",))
-    # From then on it holds for everybody, in every tenant; another program's code says nothing against it.
+    # From then on the rule holds for every caller and tenant; another program without it changes nothing.
     other = new_app(name="other")
     other.run_worker(burst=True)
     with pytest.raises(Refused, match="payload_forbidden"):
         other.enqueue("pay", {"a": [{"IBAN": 1}]}, tenant="acme")
     assert "a forbidden key at $.iban:" in str(app.payload_rules.check("pay", {"iban": 1}))
     assert app.payload_rules.check("pay", {"amount": 1}) is None
-    # A release of the program without it takes it away.
+    # A release of the program without the rule removes it.
     new_app(name="shop").run_worker(burst=True)
     assert app.payload_rules.list() == []
 
 
 @pytest.mark.req("DP-4")
-def test_rules_are_managed_from_python(app: App) -> None:
+def test_payload_rules_are_managed_from_python(app: App) -> None:
     rules = app.payload_rules
     rules.set("import", restricted=True)
     rules.set(every_tenant=True, max_bytes=4096, store=False)
     assert rules.effective("import").restricted
     assert rules.effective("import").max_bytes == 4096
     assert not rules.effective("other").restricted
-    found = rules.get(every_tenant=True)
-    assert found is not None
-    assert (found.tenant, found.kind, found.store) == ("*", "*", False)
+    rule = rules.get(every_tenant=True)
+    assert rule is not None
+    assert (rule.tenant, rule.kind, rule.store) == ("*", "*", False)
     rules.remove("import")
     with pytest.raises(NotFound, match="rule_not_found"):
         rules.remove("import")
@@ -163,7 +163,7 @@ def test_rules_are_managed_from_python(app: App) -> None:
 
 
 @pytest.mark.req("DP-4", "DP-21")
-def test_references_go_with_a_job_and_a_result_may_lie_elsewhere(app: App) -> None:
+def test_references_are_stored_with_a_job_and_its_result(app: App) -> None:
     seen = {}
 
     @app.job()
@@ -177,18 +177,18 @@ def test_references_go_with_a_job_and_a_result_may_lie_elsewhere(app: App) -> No
     app.run_worker(burst=True)
     assert seen == {7: References("s3://in/1", None, "vault:9"), 8: References(target_ref="s3://out/2")}
     assert handle.result() == 7
-    found = app._session.run(story(app._session.store, handle.id, "default"))
-    assert found is not None
-    assert found.result is not None
-    assert (found.references.source_ref, found.result.ref) == ("s3://in/1", "s3://out/index")
+    details = app._session.run(story(app._session.store, handle.id, "default"))
+    assert details is not None
+    assert details.result is not None
+    assert (details.references.source_ref, details.result.ref) == ("s3://in/1", "s3://out/index")
     with pytest.raises(InvalidSetting, match="invalid_name"):
         index.using(source_ref=" ").enqueue(1)
 
 
 @pytest.mark.req("DP-21", "DP-4")
-def test_what_is_too_large_lies_in_the_artifact_store_and_comes_back_by_itself(new_app: NewApp, tmp_path: Path) -> None:
+def test_large_payload_is_stored_as_an_artifact_and_loaded_for_the_handler(new_app: NewApp, tmp_path: Path) -> None:
     app = new_app(artifacts=tmp_path / "artifacts")
-    large = "x" * 1_500_000  # more than a payload may have at all
+    large = "x" * 1_500_000  # more than the inline limit
 
     @app.job(
         retry=holdfast.Retry(max_attempts=1), rules=PayloadPolicy(store=True, max_bytes=1000, max_result_bytes=1000)
@@ -203,12 +203,12 @@ def test_what_is_too_large_lies_in_the_artifact_store_and_comes_back_by_itself(n
     small, big = shout.enqueue("hi"), shout.using(key="k").enqueue(large)
     again = shout.using(key="k").enqueue(large)
     assert (again.id, again.created, again.reason) == (big.id, False, "duplicate_key")
-    assert [each.name for each in (tmp_path / "artifacts" / "default").iterdir()] == [big.id]  # nobody else's is kept
+    assert [each.name for each in (tmp_path / "artifacts" / "default").iterdir()] == [big.id]  # and no other
     with pytest.raises(Conflict, match="idempotency_conflict"):
         shout.using(key="k").enqueue(large + "y")
     with pytest.raises(HoldfastError, match="payload_too_large"):
         whisper.enqueue(large)
-    # Where only the database has a rule, it is met there first.
+    # If only the database has a rule, the refusal comes from there.
     app.payload_rules.set("whisper", max_bytes=500, store=True)
     quiet = whisper.enqueue("Y" * 600)
     app.run_worker(burst=True)
@@ -219,7 +219,7 @@ def test_what_is_too_large_lies_in_the_artifact_store_and_comes_back_by_itself(n
     assert result is not None
     assert (result.value, str(result.ref)[:19]) == (None, "artifact://default/")
     assert len(json.dumps(big.get().payload)) < 300
-    # A blob that is gone or was changed: the job says so, and is not lost.
+    # A missing or changed object fails the job with a code, and the job is not lost.
     lost, changed = shout.enqueue("l" * 2000), shout.enqueue("c" * 2000)
     assert app.artifacts is not None
     app.artifacts.delete(lost.get().payload["$holdfast"]["stored"], tenant="default")
@@ -230,7 +230,7 @@ def test_what_is_too_large_lies_in_the_artifact_store_and_comes_back_by_itself(n
         (State.DEAD_LETTER, "artifact_missing"),
         (State.DEAD_LETTER, "artifact_changed"),
     ]
-    # An attempt's own artifacts go there as well.
+    # Artifacts of an attempt are stored there as well.
     refs = []
 
     @app.job()
@@ -245,7 +245,7 @@ def test_what_is_too_large_lies_in_the_artifact_store_and_comes_back_by_itself(n
 
 
 @pytest.mark.req("DP-4")
-def test_sealed_steps_and_checkpoints_are_opened_by_a_handle_that_has_the_key(
+def test_encrypted_steps_and_checkpoints_are_decrypted_with_the_key(
     new_app: NewApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_KEYS", f"old:{new_key()}")
@@ -266,14 +266,14 @@ def test_sealed_steps_and_checkpoints_are_opened_by_a_handle_that_has_the_key(
 
 
 @pytest.mark.req("DP-4")
-def test_payloads_and_results_are_sealed_and_opened_by_whoever_has_the_key(
+def test_payloads_and_results_are_encrypted_and_decrypted_with_the_key(
     new_app: NewApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = f"old:{new_key()}", f"new:{new_key()}"
     monkeypatch.setenv("HOLDFAST_KEYS", old)
     app = new_app(artifacts=tmp_path)
     retry = holdfast.Retry(max_attempts=2, backoff=fixed(0.01))
-    fails = [False, True]  # from the end
+    fails = [False, True]  # popped from the end
 
     @app.job(retry=retry, rules=PayloadPolicy(store=True, max_result_bytes=300, signal_only=True))
     def echo(text: str) -> str:
@@ -290,7 +290,7 @@ def test_payloads_and_results_are_sealed_and_opened_by_whoever_has_the_key(
 
     handles = [echo.enqueue(CANARY), echo.using(key="k").enqueue(CANARY * 100), twice.enqueue(CANARY)]
     assert echo.using(key="k").enqueue(CANARY * 100).reason == "duplicate_key"
-    with pytest.raises(Refused, match="payload_forbidden"):  # judged before it is sealed
+    with pytest.raises(Refused, match="payload_forbidden"):  # rules apply before encryption
         app.enqueue("note", {"facts": {"token": "t"}})
     waiting = echo.enqueue("later" + CANARY)
     by_hand = open_by_hand(app._store.url)
@@ -305,27 +305,25 @@ def test_payloads_and_results_are_sealed_and_opened_by_whoever_has_the_key(
     assert CANARY not in json.dumps(stored, default=str)
     assert all(CANARY.encode() not in each.read_bytes() for each in tmp_path.rglob("*") if each.is_file())
     assert waiting.result() == "later" + CANARY
-    # Without the key nobody reads it; the job is not lost.
+    # Without the key the payload cannot be read; the job is not lost.
     unread = echo.enqueue(CANARY)
     monkeypatch.setenv("HOLDFAST_KEYS", new)
     stranger = new_app(artifacts=tmp_path)
     stranger.job("echo", retry=holdfast.Retry(max_attempts=1))(echo.function)
     stranger.run_worker(burst=True)
     assert unread.get().error_code == "key_unknown"
-    # Given another payload, that is sealed for the job that is made of it.
-    until(lambda: _is_dead(stranger, unread.id), "nobody has the key")
+    # A replacement payload is encrypted for the job that redrive creates.
+    until(lambda: _is_dead(stranger, unread.id), "the job is dead without the key")
     again = app.dead_letters.redrive_as(unread.id, {"text": "another" + CANARY})
     with closing(open_by_hand(app._store.url)) as by_hand:
         assert CANARY not in json.dumps(by_hand.execute("select payload from job"), default=str)
     app.run_worker(burst=True)
     made = app.jobs.get(again)
-    assert made.state is State.SUCCEEDED, "it was opened"
+    assert made.state is State.SUCCEEDED, "the payload was decrypted"
 
 
 @pytest.mark.req("DP-4", "HF-6", "CX-8")
-def test_what_a_handler_keeps_on_its_way_is_sealed_and_found_again(
-    new_app: NewApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_and_checkpoints_are_encrypted_and_read_back(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_KEYS", f"old:{new_key()}")
     app = new_app()
     once = holdfast.Retry(max_attempts=2, backoff=fixed(0.01))
@@ -337,8 +335,8 @@ def test_what_a_handler_keeps_on_its_way_is_sealed_and_found_again(
 
     @app.job(retry=once)
     async def heal(ctx: holdfast.Context) -> list[Any]:
-        found = await ctx.step("look up", look_up, CANARY)
-        seen = [found, await ctx.checkpoint.load("row"), await ctx.checkpoint.load("none", 7)]
+        step = await ctx.step("look up", look_up, CANARY)
+        seen = [step, await ctx.checkpoint.load("row"), await ctx.checkpoint.load("none", 7)]
         if seen[1] is None:
             await ctx.checkpoint.save({"at": CANARY}, "row")
             raise ValueError("once more")
@@ -346,8 +344,8 @@ def test_what_a_handler_keeps_on_its_way_is_sealed_and_found_again(
 
     @app.job(retry=once)
     def heal_here(ctx: holdfast.SyncContext) -> list[Any]:
-        found = ctx.step("look up", look_up, CANARY)
-        seen = [found, ctx.checkpoint.load("row"), ctx.checkpoint.load("none", 7)]
+        step = ctx.step("look up", look_up, CANARY)
+        seen = [step, ctx.checkpoint.load("row"), ctx.checkpoint.load("none", 7)]
         if seen[1] is None:
             ctx.checkpoint.save({"at": CANARY}, "row")
             raise ValueError("once more")
@@ -362,18 +360,18 @@ def test_what_a_handler_keeps_on_its_way_is_sealed_and_found_again(
     app.run_worker(burst=True)
     assert posed.get().error_code == "payload_reserved"
     with closing(open_by_hand(app._store.url)) as by_hand:
-        kept = by_hand.execute("select value from step") + by_hand.execute("select value from checkpoint")
-        assert (len(kept), CANARY in json.dumps(kept, default=str)) == (4, False)
+        stored = by_hand.execute("select value from step") + by_hand.execute("select value from checkpoint")
+        assert (len(stored), CANARY in json.dumps(stored, default=str)) == (4, False)
     until(lambda: _is_over(app, handles[0].id) and _is_over(app, handles[1].id), "both have been tried again")
     assert [each.result() for each in handles] == [[{"found": CANARY}, {"at": CANARY}, 7]] * 2
     assert calls == [CANARY] * 2, "the step was remembered"
-    # Without the key nobody goes on from it, and the job is not lost.
+    # Without the key no attempt continues from the stored values, and the job is not lost.
     stuck = heal.enqueue()
-    until(lambda: _attempts(app, stuck.id) == 1, "it has been tried once")
+    until(lambda: _attempts(app, stuck.id) == 1, "the job has run once")
     monkeypatch.setenv("HOLDFAST_KEYS", f"new:{new_key()}")
     stranger = new_app()
     stranger.job("heal", retry=once)(heal.function)
-    until(lambda: _is_dead(stranger, stuck.id), "nobody has the key")
+    until(lambda: _is_dead(stranger, stuck.id), "the job is dead without the key")
     assert (stuck.get().error_code, len(calls)) == ("key_unknown", 3)
 
 
@@ -401,7 +399,7 @@ FORGED = {"$holdfast": {"stored": "artifact://x"}}
 
 
 @pytest.mark.req("DP-4")
-def test_a_payload_that_looks_sealed_is_refused(app: App) -> None:
+def test_payload_that_looks_encrypted_is_refused(app: App) -> None:
     with pytest.raises(HoldfastError, match="payload_reserved"):
         app.enqueue("any", FORGED)
     with pytest.raises(HoldfastError, match="payload_reserved"):
@@ -413,8 +411,8 @@ def test_a_payload_that_looks_sealed_is_refused(app: App) -> None:
 
 
 @pytest.mark.req("DP-4")
-def test_nobody_reads_what_is_anothers_by_a_result_that_looks_stored(app: App) -> None:
-    """What lies under a reference is shown to whoever may see the job."""
+def test_result_that_looks_like_a_stored_reference_is_refused(app: App) -> None:
+    """The object behind a reference is shown to everyone who may see the job."""
 
     @app.job()
     def echoes(value: dict[str, Any]) -> dict[str, Any]:
@@ -427,7 +425,7 @@ def test_nobody_reads_what_is_anothers_by_a_result_that_looks_stored(app: App) -
 
 
 @pytest.mark.req("DP-4")
-def test_a_schedule_that_a_rule_refuses_keeps_no_other_from_its_time(app: App) -> None:
+def test_refused_schedule_does_not_block_other_schedules(app: App) -> None:
     @app.job()
     def tell(**facts: Any) -> None: ...
 

@@ -1,4 +1,4 @@
-"""How far a job says it is: for people to see, about once a second, the last word always."""
+"""`ctx.progress`: shown to people, written about once a second, and the last report is always kept."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ from tests.unit.test_settlement import CLAIM
 pytestmark = pytest.mark.req("CX-8", "CX-15")
 
 
-def test_progress_is_seen_while_the_job_runs(app: App, new_app: NewApp) -> None:
-    elsewhere, go_on = new_app(), threading.Event()
+def test_progress_is_visible_while_the_job_runs(app: App, new_app: NewApp) -> None:
+    worker_app, release = new_app(), threading.Event()
 
-    @elsewhere.job()
+    @worker_app.job()
     def reads(ctx: SyncContext) -> None:
         ctx.progress(0.25, "page 1")
-        go_on.wait(30)
+        release.wait(30)
 
-    with working(elsewhere):
+    with working(worker_app):
         handle = app.enqueue("reads")
         try:
             until(lambda: handle.progress() == Progress(0.25, "page 1", 1), "the progress is there")
             assert handle.state() is State.IN_PROGRESS
         finally:
-            go_on.set()
+            release.set()
         handle.wait(timeout=20)
     assert handle.progress() == Progress(0.25, "page 1", 1)
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("form", ["sync", "async"])
 @pytest.mark.parametrize("end", ["returns", "raises"])
-def test_the_last_word_is_kept_however_it_ends(app: App, colour: str, end: str) -> None:
-    def sync(ctx: SyncContext) -> None:
+def test_last_report_is_kept_however_the_job_ends(app: App, form: str, end: str) -> None:
+    def sync_handler(ctx: SyncContext) -> None:
         for number in range(500):
             ctx.progress(number / 500)
         ctx.progress(1, "all read")
         if end == "raises":
             raise ValueError("after all")
 
-    async def coloured(ctx: Context) -> None:
+    async def async_handler(ctx: Context) -> None:
         for number in range(500):
             await ctx.progress(number / 500)
         await ctx.progress(1, "all read")
         if end == "raises":
             raise ValueError("after all")
 
-    app.job("reads", retry=Retry(max_attempts=1))(sync if colour == "sync" else coloured)
+    app.job("reads", retry=Retry(max_attempts=1))(sync_handler if form == "sync" else async_handler)
     handle = app.enqueue("reads")
     work_off(app)
     assert handle.get().state.finished
     assert handle.progress() == Progress(1.0, "all read", 1)
 
 
-def test_it_costs_the_hot_row_nothing_and_the_ledger_neither(app: App) -> None:
+def test_progress_writes_no_ledger_event(app: App) -> None:
     @app.job()
     def reads(ctx: SyncContext) -> None:
         ctx.progress(0.5)
@@ -74,7 +74,7 @@ def test_it_costs_the_hot_row_nothing_and_the_ledger_neither(app: App) -> None:
     assert [event.type for event in handle.history()] == ["enqueue", "take", "succeed"]
 
 
-async def test_at_most_one_is_written_at_a_time_and_the_latest_wins() -> None:
+async def test_writer_writes_one_report_at_a_time_and_keeps_the_latest() -> None:
     written: list[str] = []
 
     async def write(claim: Claim, report: str) -> bool:
@@ -91,43 +91,43 @@ async def test_at_most_one_is_written_at_a_time_and_the_latest_wins() -> None:
     assert len(written) < 12
 
 
-async def test_what_is_said_long_before_the_end_is_written_without_waiting_for_it() -> None:
+async def test_pending_report_is_written_before_the_job_ends() -> None:
     written: list[str] = []
-    there = asyncio.Event()
+    written_event = asyncio.Event()
 
     async def write(claim: Claim, report: str) -> bool:
         written.append(report)
         if report == "second":
-            there.set()
+            written_event.set()
         return True
 
     reporter = ProgressWriter(CLAIM, write, every=0.02)
     reporter("first")
-    reporter("second")  # the same second: it has to wait
-    await asyncio.wait_for(there.wait(), 10)
+    reporter("second")  # within the same interval: it has to wait
+    await asyncio.wait_for(written_event.wait(), 10)
     assert written[-1] == "second"
 
 
-async def test_an_outage_loses_nothing_but_time() -> None:
+async def test_report_is_written_after_an_outage() -> None:
     written: list[str] = []
-    there = asyncio.Event()
-    away = [StoreUnavailable("away"), StoreUnavailable("away")]
+    written_event = asyncio.Event()
+    errors = [StoreUnavailable("unreachable"), StoreUnavailable("unreachable")]
 
     async def write(claim: Claim, report: str) -> bool:
-        if away:
-            raise away.pop()
+        if errors:
+            raise errors.pop()
         written.append(report)
-        there.set()
+        written_event.set()
         return True
 
     reporter = ProgressWriter(CLAIM, write, every=0.01)
-    reporter("word")
-    await asyncio.wait_for(there.wait(), 10)
+    reporter("report")
+    await asyncio.wait_for(written_event.wait(), 10)
     await reporter.close()
-    assert written == ["word"]
+    assert written == ["report"]
 
 
-async def test_a_store_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_store_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.worker.writers.CLOSE_TIMEOUT", 0.05)
 
     async def write(claim: Claim, report: str) -> bool:
@@ -135,12 +135,12 @@ async def test_a_store_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.M
         return True
 
     reporter = ProgressWriter(CLAIM, write)
-    reporter("word")
+    reporter("report")
     await asyncio.wait_for(reporter.close(), 10)
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), "half", True])
-def test_a_fraction_that_is_none_is_refused(app: App, fraction: Any) -> None:
+def test_invalid_fractions_are_refused(app: App, fraction: Any) -> None:
     @app.job()
     def reads(ctx: SyncContext) -> None:
         ctx.progress(fraction)
@@ -150,21 +150,21 @@ def test_a_fraction_that_is_none_is_refused(app: App, fraction: Any) -> None:
     assert handle.get().error_code == "invalid_progress"
 
 
-def test_hostile_words_are_kept_as_far_as_they_can_be(app: App) -> None:
+def test_hostile_messages_are_stored_as_far_as_possible(app: App) -> None:
     @app.job()
     def reads(ctx: SyncContext) -> None:
         ctx.progress(message="a\x00b\ud800c" + "x" * 10_000)
 
     handle = reads.enqueue()
     work_off(app)
-    found = handle.progress()
-    assert found is not None
-    assert found.message is not None
-    assert len(found.message) <= 500
-    assert found.message[0] == "a"
+    progress = handle.progress()
+    assert progress is not None
+    assert progress.message is not None
+    assert len(progress.message) <= 500
+    assert progress.message[0] == "a"
 
 
-def test_its_name_is_reserved(app: App) -> None:
+def test_progress_checkpoint_name_is_reserved(app: App) -> None:
     @app.job(retry=Retry(max_attempts=1))
     def saves(ctx: SyncContext) -> None:
         ctx.checkpoint.save(1, RESERVED)

@@ -1,4 +1,4 @@
-"""A block that reserves can be recorded as a job with one attempt, which ends as the block does."""
+"""A reservation block can be recorded as a job with one attempt that ends as the block does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def recorded(app: App, job_id: str | None) -> tuple[Job, Attempt]:
 
 
 @pytest.mark.every_case
-def test_the_block_is_a_job_with_one_attempt(app: App) -> None:
+def test_block_is_recorded_as_a_job_with_one_attempt(app: App) -> None:
     @app.job
     def calibrate(**_: Any) -> None:
         raise AssertionError("no worker runs it")
@@ -36,11 +36,11 @@ def test_the_block_is_a_job_with_one_attempt(app: App) -> None:
         assert job.payload == {"reservation": held.id, "scope": "resource", "name": "printer"}
         assert (attempt.worker, attempt.outcome, attempt.ended_at) == ("tester", None, None)
         assert app.reservations.get(held.id).job_id == held.job_id
-        assert app.reservations.record(held.id, "calibrate") == held.job_id, "asked again, it is the same"
+        assert app.reservations.record(held.id, "calibrate") == held.job_id, "a second call returns the same job"
         seen = app.jobs.liveness(job.id)
         app.reservations.set(held.id, resource="printer")
         assert app.jobs.liveness(job.id).renewals == (seen.renewals or 0) + 1
-        assert app.workers.list() == [], "its holder is no worker"
+        assert app.workers.list() == [], "the holder is not a worker"
         work_off(app, queues=("default", "reservation"))
     job, attempt = recorded(app, held.job_id)
     assert (job.state, attempt.outcome, job.error_code) == (State.SUCCEEDED, "succeeded", None)
@@ -66,7 +66,7 @@ def test_the_block_is_a_job_with_one_attempt(app: App) -> None:
     assert app.audit.verify().ok
 
 
-def test_a_holder_that_is_gone_is_recorded_as_crashed(new_app: NewApp) -> None:
+def test_lost_holder_is_recorded_as_crashed(new_app: NewApp) -> None:
     app, other = new_app(), new_app()
     first, second = new_id(), new_id()
     app.reservations.set(first, resource="printer", ttl=30)
@@ -75,7 +75,7 @@ def test_a_holder_that_is_gone_is_recorded_as_crashed(new_app: NewApp) -> None:
     app.reservations.set(first, resource="printer", ttl=30)
     forward(app._store, 20)
     other.run_worker(burst=True)
-    assert app.jobs.get(job_id).state is State.IN_PROGRESS, "it is kept alive"
+    assert app.jobs.get(job_id).state is State.IN_PROGRESS, "the reservation is renewed"
     forward(app._store, 40)
     assert other.reservations.set(second, resource="printer").state == "active"
     job, attempt = recorded(other, job_id)
@@ -84,7 +84,7 @@ def test_a_holder_that_is_gone_is_recorded_as_crashed(new_app: NewApp) -> None:
         app.reservations.release(first, outcome="succeeded")
     assert recorded(app, job_id)[1].outcome == "crashed"
 
-    # Nobody else asks for it: maintenance finds it.
+    # No other holder requests the resource: maintenance finds the lost holder.
     job_id = other.reservations.record(second, "calibrate")
     forward(app._store, 100)
     app.run_worker(burst=True)
@@ -93,7 +93,7 @@ def test_a_holder_that_is_gone_is_recorded_as_crashed(new_app: NewApp) -> None:
     assert recorded(app, job_id)[0].state is State.FAILED
 
 
-def test_what_others_do_to_it_and_what_is_refused(app: App) -> None:
+def test_recorded_run_can_be_released_or_cancelled_and_bad_calls_are_refused(app: App) -> None:
     mine = new_id()
     for bad in ("", " ", "x" * 300, 7):
         with pytest.raises(InvalidInput):
@@ -103,7 +103,7 @@ def test_what_others_do_to_it_and_what_is_refused(app: App) -> None:
     app.reservations.set(mine, resource="printer")
     waiting = new_id()
     app.reservations.set(waiting, resource="printer")
-    with pytest.raises(NotFound):  # it is not its turn
+    with pytest.raises(NotFound):  # it is still waiting
         app.reservations.record(waiting, "calibrate")
     job_id = app.reservations.record(mine, "calibrate")
     for wrong in ({"outcome": "maybe"}, {"outcome": "succeeded", "error_code": "x"}, {"error_message": "x"}):
@@ -123,5 +123,5 @@ def test_what_others_do_to_it_and_what_is_refused(app: App) -> None:
     assert recorded(app, held.job_id)[0].state is State.CANCELLED
     app.payload_rules.set("scan", signal_only=True, forbidden=["reservation"])
     with pytest.raises(Refused, match="payload_forbidden"), app.reservations.hold("scanner", record="scan"):
-        raise AssertionError("what cannot be recorded is not begun")
+        raise AssertionError("a block that cannot be recorded is not entered")
     assert app.reservations.list() == [app.reservations.get(waiting)]

@@ -1,4 +1,4 @@
-"""Redriving a dead letter from a step: what came before is not done again, what came after is (HF-6, DP-15)."""
+"""Redriving a dead letter from a step: earlier steps are kept, later ones run again (HF-6, DP-15)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = ("charge", "page", "page", "ship")
 
 
 def failed(app: App, done: list[str]) -> Handle[Any]:
-    """A dead letter with four steps behind it; its last call succeeds from the second attempt on."""
+    """A dead letter with four completed steps; it succeeds from the second attempt on."""
 
     def note(name: str) -> str:
         done.append(name)
@@ -27,10 +27,10 @@ def failed(app: App, done: list[str]) -> Handle[Any]:
 
     @app.job("pay", retry=Retry(max_attempts=1))
     async def pay(ctx: Context) -> list[str]:
-        found = [await ctx.step(name, note, name) for name in NAMES]
+        values = [await ctx.step(name, note, name) for name in NAMES]
         if ctx.attempt == 1:
             raise ConnectionError("the last part fails")
-        return found
+        return values
 
     handle = pay.enqueue()
     work_off(app)
@@ -49,7 +49,7 @@ def failed(app: App, done: list[str]) -> Handle[Any]:
         (0, [*NAMES], "from step 0"),
     ],
 )
-def test_from_that_step_on_it_is_done_again(app: App, from_step: Any, again: list[str], reason: str | None) -> None:
+def test_steps_from_the_given_one_run_again(app: App, from_step: Any, again: list[str], reason: str | None) -> None:
     done: list[str] = []
     handle = failed(app, done)
     (verdict,) = app.jobs.redrive(
@@ -63,14 +63,14 @@ def test_from_that_step_on_it_is_done_again(app: App, from_step: Any, again: lis
     assert (handle.result(timeout=5), done) == ([*NAMES], again)
 
 
-def test_the_reason_given_is_kept_with_it(app: App) -> None:
+def test_given_reason_is_recorded(app: App) -> None:
     handle = failed(app, [])
     app.jobs.redrive(handle.id, from_step="charge", reason="wrong account")
     assert handle.history()[-1].meta["reason"] == "from step 1 (charge): wrong account"
 
 
 @pytest.mark.req("DP-3")
-def test_what_is_refused_changes_nothing(app: App, new_app: NewApp) -> None:
+def test_refused_redrive_changes_nothing(app: App, new_app: NewApp) -> None:
     done: list[str] = []
     handle = failed(app, done)
     waiting = app.enqueue("elsewhere")
@@ -93,8 +93,8 @@ def test_what_is_refused_changes_nothing(app: App, new_app: NewApp) -> None:
     assert handle.state() is State.DEAD_LETTER
 
 
-def test_rewinding_and_redriving_are_one(app: App) -> None:
-    """If the second cannot be, the first has not been."""
+def test_rewind_and_redrive_are_atomic(app: App) -> None:
+    """If the redrive fails, the steps are not rewound."""
     handle = failed(app, [])
     store = app._session.store
     with pytest.raises(InvalidInput):
@@ -102,12 +102,12 @@ def test_rewinding_and_redriving_are_one(app: App) -> None:
     assert len(app._session.run(store.steps.list(handle.id, "default"))) == len(NAMES)
 
 
-def test_a_decision_that_is_forgotten_is_asked_for_again(app: App) -> None:
+def test_rewound_approval_is_requested_again(app: App) -> None:
     @app.job("wipe", retry=Retry(max_attempts=1))
     async def wipe(ctx: Context) -> str:
         decision = await ctx.approval("wipe", summary="Wipe it?")
         if ctx.attempt < 3:
-            raise ConnectionError("away")
+            raise ConnectionError("unreachable")
         return decision.by or ""
 
     handle = wipe.enqueue()
@@ -127,7 +127,7 @@ def test_a_decision_that_is_forgotten_is_asked_for_again(app: App) -> None:
 
 
 @pytest.mark.req("DP-26")
-def test_redriven_for_later_no_worker_takes_it_before(app: App) -> None:
+def test_delayed_redrive_waits_for_its_time(app: App) -> None:
     done: list[str] = []
     handle = failed(app, done)
     with pytest.raises(InvalidSetting) as both:
@@ -139,7 +139,7 @@ def test_redriven_for_later_no_worker_takes_it_before(app: App) -> None:
     assert job.due_at is not None
     assert timedelta(hours=1.9) < job.due_at - datetime.now(UTC) < timedelta(hours=2.1)
     work_off(app)
-    assert handle.state() is State.QUEUED, "it waits for its time"
+    assert handle.state() is State.QUEUED, "the job is not due yet"
     assert [event.type for event in handle.history()][-2:] == ["redrive", "reschedule"]
     handle.reschedule()
     work_off(app)

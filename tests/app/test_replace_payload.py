@@ -1,4 +1,4 @@
-"""Replacing the payload of a waiting job: only where its kind allows it, recorded, and proven by the trail."""
+"""Replacing the payload of a waiting job: only where its kind allows it, recorded and proven by the audit trail."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def sending(app: App, ran: list[Any], **rules: Any) -> Any:
     @app.job(retry=holdfast.Retry(max_attempts=2, backoff=fixed(3600)), rules=PayloadPolicy(**rules))
     def send(to: str, times: int = 1) -> None:
         ran.append((to, times))
-        if to == "nobody":
+        if to == "unknown":
             raise ConnectionError("no such address")
 
-    work_off(app)  # a worker writes down what the code declares
+    work_off(app)  # a worker stores the declared rules
     return send
 
 
 @pytest.mark.every_case
 @pytest.mark.req("DP-26", "HF-4")
-def test_it_runs_with_the_new_one_and_the_trail_proves_it(app: App, ran: list[Any]) -> None:
+def test_job_runs_with_the_new_payload_and_the_trail_verifies(app: App, ran: list[Any]) -> None:
     send = sending(app, ran, replaceable=True)
-    sealed, fresh, failed = send.enqueue("a"), send.enqueue("b"), send.enqueue("nobody")
+    sealed, fresh, failed = send.enqueue("a"), send.enqueue("b"), send.enqueue("unknown")
     app.jobs.reschedule(sealed.id, fresh.id, delay=3600)
     work_off(app)
-    assert (failed.state(), ran) == (State.RETRY_WAITING, [("nobody", 1)])
+    assert (failed.state(), ran) == (State.RETRY_WAITING, [("unknown", 1)])
     app.audit.seal()
     verdict = app.jobs.replace_payload(sealed.id, {"to": "ada", "times": 2}, reason="wrong address")
     assert (verdict.refused, verdict.state) == (False, State.QUEUED)
@@ -57,14 +57,14 @@ def test_it_runs_with_the_new_one_and_the_trail_proves_it(app: App, ran: list[An
     assert app.jobs.replace_payload(failed.id, {"to": "eve"}, reason="typo").state is State.RETRY_WAITING
     app.jobs.replace_payload(failed.id, {"to": "bob"}, reason="another typo")
     (event,) = [each for each in sealed.history() if each.type == "replace"]
-    was, becomes = '{"to":"a"}', '{"to":"ada","times":2}'
+    old, new = '{"to":"a"}', '{"to":"ada","times":2}'
     assert sealed.get().payload == {"to": "ada", "times": 2}
     assert event.name == "job.replace"
     assert (event.actor, event.from_state, event.to_state) == ("tester", State.QUEUED, State.QUEUED)
     assert event.meta == {
-        "old": digest(sealed.id, was),
-        "new": digest(sealed.id, becomes),
-        "size": len(becomes),
+        "old": digest(sealed.id, old),
+        "new": digest(sealed.id, new),
+        "size": len(new),
         "reason": "wrong address",
         "times": 1,
     }
@@ -77,30 +77,30 @@ def test_it_runs_with_the_new_one_and_the_trail_proves_it(app: App, ran: list[An
     assert app.audit.verify().ok
     app.jobs.reschedule(sealed.id, fresh.id, failed.id)
     work_off(app)
-    assert sorted(ran) == [("ada", 3), ("b", 1), ("bob", 1), ("nobody", 1)]
+    assert sorted(ran) == [("ada", 3), ("b", 1), ("bob", 1), ("unknown", 1)]
     assert app.audit.verify().ok
 
 
 @pytest.mark.req("DP-26", "HF-4")
-def test_a_payload_that_was_changed_behind_the_ledger_is_found(app: App, ran: list[Any]) -> None:
+def test_payload_changed_without_a_ledger_event_is_detected(app: App, ran: list[Any]) -> None:
     send = sending(app, ran, replaceable=True)
     job = send.enqueue("a")
     app.audit.seal()
     with closing(open_by_hand(app._store.url)) as by_hand:
         app.jobs.replace_payload(job.id, {"to": "b"}, reason="typo")
         with pytest.raises(Exception, match="never change"):
-            by_hand.execute('update job set payload = \'{"to":"somebody else"}\'')
+            by_hand.execute('update job set payload = \'{"to":"eve"}\'')
         trigger = "judge_payload_update" if app._store.embedded else "judge_update"
         if app._store.embedded:
             by_hand.execute(f"drop trigger {trigger}")
         else:
             by_hand.execute(f"alter table job disable trigger {trigger}")
         by_hand.execute('update job set payload = \'{"to":"a"}\'')
-    (flaw,) = app.audit.verify().flaws  # it is what was sealed first, and not what the newest event says
+    (flaw,) = app.audit.verify().flaws  # the payload matches the first seal but not the newest event
     assert (flaw.kind, flaw.what) == ("edited", "payload")
 
 
-def test_refusals(app: App, ran: list[Any]) -> None:
+def test_invalid_replacements_are_refused(app: App, ran: list[Any]) -> None:
     send, replace = sending(app, ran, replaceable=True, forbidden=["iban"], signal_only=True), app.jobs.replace_payload
     job = send.enqueue("a")
     for payload, error, code in (
@@ -114,7 +114,7 @@ def test_refusals(app: App, ran: list[Any]) -> None:
     for reason in ("", "  ", None):
         with pytest.raises(InvalidInput, match="reason_required"):
             replace(job.id, {"to": "b"}, reason=reason)  # type: ignore[arg-type]
-    other = App(app._store.url, name="other")  # which does not know the kind
+    other = App(app._store.url, name="other")  # which does not declare the kind
     with closing(other):
         with pytest.raises(Refused, match="payload_forbidden"):
             other.jobs.replace_payload(job.id, {"iban": 1}, reason="typo")
@@ -146,15 +146,15 @@ def test_refusals(app: App, ran: list[Any]) -> None:
     ):
         with pytest.raises(Conflict, match=code):
             replace(handle.id, {"to": "b"}, reason="typo")
-    app.payload_rules.set("*", replaceable=False)  # one that objects is enough
+    app.payload_rules.set("*", replaceable=False)  # one rule that forbids it is enough
     later = send.enqueue("later")
     with pytest.raises(Conflict, match="not_replaceable"):
         replace(later.id, {"to": "b"}, reason="typo")
     assert not any(each.type == "replace" for each in later.history())
 
 
-def test_a_claim_has_either_the_old_or_is_in_time_for_the_new(new_app: NewApp, ran: list[Any]) -> None:
-    """Whoever replaces it first decides: the job runs with what the ledger says last before it was taken."""
+def test_claimed_job_has_the_payload_the_ledger_recorded_last(new_app: NewApp, ran: list[Any]) -> None:
+    """Replacement and claim race: the job runs with the payload of the last ledger event before the claim."""
     app, operator = new_app(), new_app()
     send = sending(app, ran, replaceable=True)
     jobs = [send.enqueue(f"old {n}") for n in range(20)]
@@ -180,7 +180,7 @@ def test_a_claim_has_either_the_old_or_is_in_time_for_the_new(new_app: NewApp, r
 
 
 @pytest.mark.req("DP-26", "DP-21")
-def test_stored_ones_are_stored_and_the_old_object_goes(new_app: NewApp, tmp_path: Path, ran: list[Any]) -> None:
+def test_replaced_object_is_deleted_and_the_new_one_is_stored(new_app: NewApp, tmp_path: Path, ran: list[Any]) -> None:
     app = new_app(artifacts=tmp_path / "artifacts")
     send = sending(app, ran, replaceable=True, store=True, max_bytes="1KB")
     job = send.enqueue("a" * 2_000)
@@ -200,7 +200,7 @@ def test_stored_ones_are_stored_and_the_old_object_goes(new_app: NewApp, tmp_pat
 
 @pytest.mark.every_case
 @pytest.mark.req("DP-26", "JF-20")
-def test_an_index_over_payloads_follows_a_replacement(app: App, ran: list[Any]) -> None:
+def test_payload_index_follows_a_replacement(app: App, ran: list[Any]) -> None:
     job = sending(app, ran, replaceable=True).using(delay=3600).enqueue("ada")
     app.jobs.add_payload_index("payload.to")
     app.jobs.replace_payload(job.id, {"to": "bob"}, reason="typo")

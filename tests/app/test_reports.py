@@ -1,4 +1,4 @@
-"""``report.generate`` (JF-10): rows as JSON, HTML and CSV, which nobody's text can turn into something else."""
+"""``report.generate`` (JF-10): rows as JSON, HTML and CSV that no cell text can break out of."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def url(sqlite_url: str) -> str:
 def made(app: App, **payload: Any) -> tuple[dict[str, Any], str]:
     handle: Handle[Any] = app.enqueue("report.generate", payload, retry=Retry(max_attempts=1))
     work_off(app)
-    found = handle.result()
+    result = handle.result()
     assert app.artifacts is not None
-    data = app.artifacts.get(found["artifact"], tenant="default")
-    assert (found["size"], found["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
-    return found, data.decode()
+    data = app.artifacts.get(result["artifact"], tenant="default")
+    assert (result["size"], result["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
+    return result, data.decode()
 
 
 class Cells(HTMLParser):
-    """What a browser would show in the cells, and every element there is."""
+    """The text of the cells as a browser would show it, and all element names."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -68,18 +68,18 @@ class Cells(HTMLParser):
 
 def test_rows_of_a_payload_become_json_html_and_csv(app: App) -> None:
     rows = [{"what": text, "n": number, "none": None} for number, text in enumerate(HOSTILE + FORMULAS)]
-    found, text = made(app, rows=rows, format="json")
+    result, text = made(app, rows=rows, format="json")
     assert json.loads(text) == rows
-    assert (found["rows"], found["name"], found["content_type"]) == (len(rows), "report.json", "application/json")
+    assert (result["rows"], result["name"], result["content_type"]) == (len(rows), "report.json", "application/json")
 
-    found, text = made(app, rows=rows, format="html", title="<b>Sales</b>", name="sales.html")
+    result, text = made(app, rows=rows, format="html", title="<b>Sales</b>", name="sales.html")
     page = Cells(text)
     assert page.tags <= {*("html", "head", "meta", "title", "style", "body", "h1", "table", "thead"), *TABLE}
     assert [_plain(cell) for cell in page.cells[::3]] == [_plain(text) for text in HOSTILE + FORMULAS]
     assert "&lt;b&gt;Sales&lt;/b&gt;" in text
     assert "default-src 'none'" in text
 
-    found, text = made(app, rows=rows, format="csv")
+    result, text = made(app, rows=rows, format="csv")
     table = list(csv.reader(io.StringIO(text, newline="")))
     assert table[0] == ["what", "n", "none"]
     assert [row[0] for row in table[1 : 1 + len(HOSTILE)]] == HOSTILE
@@ -87,7 +87,7 @@ def test_rows_of_a_payload_become_json_html_and_csv(app: App) -> None:
     assert [int(row[1]) for row in table[1:]] == list(range(len(rows)))
 
 
-def test_numbers_stay_numbers_and_the_rest_is_text() -> None:
+def test_numbers_stay_numbers_and_other_values_become_text() -> None:
     assert [csv_cell(value) for value in (-5, -1.5, True, None, "-5", [1, {"a": 2}], float("inf"))] == [
         *(-5, -1.5, "true", "", "'-5", '[1, {"a": 2}]', ""),
     ]
@@ -97,7 +97,7 @@ def test_numbers_stay_numbers_and_the_rest_is_text() -> None:
     assert json.loads("".join(document_parts("json", [], None, ""))) == []
 
 
-def test_a_source_yields_rows_and_is_given_arguments(app: App) -> None:
+def test_source_yields_rows_and_receives_arguments(app: App) -> None:
     @app.report("sales")
     def sales(ctx: holdfast.SyncContext, month: str, count: int = 2) -> Iterator[dict[str, Any]]:
         for number in range(count):
@@ -112,17 +112,17 @@ def test_a_source_yields_rows_and_is_given_arguments(app: App) -> None:
     def everything() -> list[dict[str, int]]:
         return [{"a": 1}]
 
-    found, text = made(app, source="sales", arguments={"month": "=11"}, columns=["tenant", "month"])
-    assert (found["name"], text) == ("sales.csv", '"tenant","month"\r\n"default","\'=11"\r\n"default","\'=11"\r\n')
-    found, text = made(app, source="people", format="json", columns=["id", "name"])
-    assert found["rows"] == 1_203
+    result, text = made(app, source="sales", arguments={"month": "=11"}, columns=["tenant", "month"])
+    assert (result["name"], text) == ("sales.csv", '"tenant","month"\r\n"default","\'=11"\r\n"default","\'=11"\r\n')
+    result, text = made(app, source="people", format="json", columns=["id", "name"])
+    assert result["rows"] == 1_203
     assert json.loads(text)[-1] == {"id": 1_202, "name": "person 1202"}
     assert made(app, source="all")[1] == '"a"\r\n1\r\n'
     with pytest.raises(InvalidSetting, match="duplicate_report"):
         app.report("sales")(sales)
 
 
-def test_what_makes_no_report_is_refused(app: App) -> None:
+def test_invalid_report_requests_are_refused(app: App) -> None:
     @app.report("sales")
     def sales(month: str) -> Iterator[list[int]]:
         yield [1]
@@ -144,7 +144,7 @@ def test_what_makes_no_report_is_refused(app: App) -> None:
     assert {each.get().state for each in ends} == {State.DEAD_LETTER}
 
 
-def test_a_report_belongs_to_its_tenant(app: App) -> None:
+def test_report_belongs_to_its_tenant(app: App) -> None:
     with app.tenant("acme"):
         handle: Handle[Any] = app.enqueue("report.generate", {"rows": [[1]]})
     work_off(app)
@@ -156,8 +156,8 @@ def test_a_report_belongs_to_its_tenant(app: App) -> None:
 
 
 @pytest.mark.slow
-def test_many_rows_need_no_more_memory_than_few(new_app: NewApp) -> None:
-    """Some 40 MB of report, of which never more than a piece is in memory."""
+def test_large_report_is_written_with_bounded_memory(new_app: NewApp) -> None:
+    """A report of about 40 MB of which only one piece is in memory at a time."""
     app = new_app()
 
     @app.report("long")
@@ -169,18 +169,18 @@ def test_many_rows_need_no_more_memory_than_few(new_app: NewApp) -> None:
     before = _peak()
     handle: Handle[Any] = app.enqueue("report.generate", {"source": "long"})
     work_off(app)
-    found = handle.result()
-    assert found["rows"] == 50_000
-    assert found["size"] > 40_000_000
+    result = handle.result()
+    assert result["rows"] == 50_000
+    assert result["size"] > 40_000_000
     assert _peak() - before < 20_000_000
 
 
 def _plain(text: str) -> str:
-    """A browser takes every line break for the same."""
+    """A browser treats every line break the same."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _peak() -> int:
-    """The most memory this process has ever had, in bytes."""
+    """The peak memory of this process, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,4 +1,4 @@
-"""The small facade for people who run their own loop (HK-4)."""
+"""`app.repository()`: the small interface for programs that run their own loop (HK-4)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def job_state(app: App, job_id: str) -> State:
     return job.state
 
 
-def test_a_loop_of_ones_own(app: App, repository: JobRepository) -> None:
+def test_claim_and_mark_without_a_worker(app: App, repository: JobRepository) -> None:
     ids = [repository.enqueue("resize", {"image": n}) for n in range(3)]
     works = repository.claim(10)
     assert [(work.id, work.kind, work.payload, work.attempt) for work in works] == [
@@ -40,19 +40,19 @@ def test_a_loop_of_ones_own(app: App, repository: JobRepository) -> None:
     result = app._session.run(app._session.store.jobs.result(ids[0], "default"))
     assert result is not None
     assert result.value == {"ok": True}
-    buried = app.jobs.get(ids[2])
-    assert (buried.error_code, buried.error_message) == ("missing", "no such image")
+    dead_letter = app.jobs.get(ids[2])
+    assert (dead_letter.error_code, dead_letter.error_message) == ("missing", "no such image")
     repository.close()
 
 
 @pytest.mark.req("DP-11")
-def test_jobs_say_who_and_where_from(app: App, repository: JobRepository) -> None:
+def test_jobs_record_enqueued_by_and_source(app: App, repository: JobRepository) -> None:
     job = app.jobs.get(repository.enqueue("x"))
     assert (job.enqueued_by, job.source_system, job.payload) == ("tester", "repository", {})
 
 
 @pytest.mark.req("CX-9", "JF-5")
-def test_a_failure_comes_back_by_the_jobs_policy(app: App, repository: JobRepository) -> None:
+def test_failure_is_retried_by_the_job_policy(app: App, repository: JobRepository) -> None:
     job_id = repository.enqueue("x")
     for attempt in range(1, 11):
         forward(app._store, 7_201)  # past the longest backoff
@@ -64,7 +64,7 @@ def test_a_failure_comes_back_by_the_jobs_policy(app: App, repository: JobReposi
 
 
 @pytest.mark.req("DP-5")
-def test_a_key_gives_the_first_job(repository: JobRepository) -> None:
+def test_key_returns_the_first_job(repository: JobRepository) -> None:
     first = repository.enqueue("x", {"n": 1}, key="k")
     assert repository.enqueue("x", {"n": 1}, key="k") == first
     with pytest.raises(Conflict) as caught:
@@ -73,7 +73,7 @@ def test_a_key_gives_the_first_job(repository: JobRepository) -> None:
 
 
 @pytest.mark.req("DP-9")
-def test_a_job_for_later(app: App, repository: JobRepository) -> None:
+def test_future_job_is_claimed_when_it_is_due(app: App, repository: JobRepository) -> None:
     now = forward(app._store)
     job_id = repository.enqueue("x", run_at=now + timedelta(minutes=5))
     assert repository.claim() == []
@@ -81,14 +81,14 @@ def test_a_job_for_later(app: App, repository: JobRepository) -> None:
     assert [work.id for work in repository.claim()] == [job_id]
 
 
-def test_queues_are_apart(app: App, repository: JobRepository) -> None:
+def test_claim_reads_only_its_queue(app: App, repository: JobRepository) -> None:
     handle = app.enqueue("x", queue="other")
     assert repository.claim() == []
     assert [work.id for work in repository.claim(queue="other")] == [handle.id]
 
 
 @pytest.mark.req("JF-1")
-def test_a_repository_keeps_to_its_tenant(app: App, new_app: NewApp, repository: JobRepository) -> None:
+def test_repository_sees_only_its_tenant(app: App, new_app: NewApp, repository: JobRepository) -> None:
     theirs = new_app(tenant="acme").enqueue("x")
     assert repository.claim() == []
     assert [work.id for work in new_app(tenant="acme").repository().claim()] == [theirs.id]
@@ -104,7 +104,7 @@ def test_a_repository_keeps_to_its_tenant(app: App, new_app: NewApp, repository:
         ("x", {"run_at": datetime(2100, 1, 1)}),
     ],
 )
-def test_bad_values_are_refused(app: App, repository: JobRepository, kind: str, options: dict[str, object]) -> None:
+def test_invalid_values_are_refused(app: App, repository: JobRepository, kind: str, options: dict[str, object]) -> None:
     with pytest.raises(InvalidSetting):
         repository.enqueue(kind, **options)  # type: ignore[arg-type]
     with pytest.raises(InvalidPayload):
@@ -112,7 +112,7 @@ def test_bad_values_are_refused(app: App, repository: JobRepository, kind: str, 
     assert app.jobs.list() == []
 
 
-def test_only_what_was_claimed_here_can_be_marked(app: App, new_app: NewApp, repository: JobRepository) -> None:
+def test_only_jobs_claimed_here_can_be_marked(app: App, new_app: NewApp, repository: JobRepository) -> None:
     job_id = repository.enqueue("x")
     for mark in (repository.mark_success, lambda each: repository.mark_failure(each, "no")):
         with pytest.raises(NotFound) as caught:
@@ -127,14 +127,14 @@ def test_only_what_was_claimed_here_can_be_marked(app: App, new_app: NewApp, rep
 
 
 @pytest.mark.req("DP-7", "DP-8")
-def test_a_loop_that_stood_still_has_lost_its_jobs_and_is_told(
+def test_expired_lease_loses_the_jobs_and_marking_them_fails(
     app: App, new_app: NewApp, repository: JobRepository
 ) -> None:
     job_id = repository.enqueue("x")
     (work,) = repository.claim()
     forward(app._store, 31)
     other = new_app().repository()
-    (taken,) = other.claim() or other.claim()  # freed by the first call, due at once, claimed by it or the next
+    (taken,) = other.claim() or other.claim()  # the first call frees it; this or the next call claims it
     assert (taken.id, taken.attempt) == (job_id, 2)
     with pytest.raises(StaleLease):
         repository.mark_success(work.id, "stale")
@@ -157,17 +157,15 @@ def test_every_call_renews_the_lease(app: App, repository: JobRepository) -> Non
 
 
 @pytest.mark.req("SC-19")
-def test_a_mark_that_failed_can_be_made_again(
-    app: App, repository: JobRepository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_mark_can_be_repeated(app: App, repository: JobRepository, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = repository.enqueue("x")
     (work,) = repository.claim()
 
-    def away(flow: Flow[object]) -> object:
+    def unreachable(flow: Flow[object]) -> object:
         raise StoreUnavailable("the database cannot be reached")
 
     with monkeypatch.context() as patch:
-        patch.setattr(app._store, "run", away)
+        patch.setattr(app._store, "run", unreachable)
         with pytest.raises(StoreUnavailable):
             repository.mark_success(work.id)
     assert job_state(app, job_id) is State.IN_PROGRESS
@@ -175,7 +173,7 @@ def test_a_mark_that_failed_can_be_made_again(
     assert job_state(app, job_id) is State.SUCCEEDED
 
 
-def test_closing_frees_what_is_left(app: App, new_app: NewApp, repository: JobRepository) -> None:
+def test_closing_frees_claimed_jobs(app: App, new_app: NewApp, repository: JobRepository) -> None:
     job_id = repository.enqueue("x")
     repository.claim()
     repository.close()

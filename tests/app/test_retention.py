@@ -1,4 +1,4 @@
-"""Retention and usage as a program sees them: declared with a kind, done by a worker, told by the app."""
+"""Retention and usage through the public API: declared with a kind, applied by a worker, reported by the app."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.support.workers import work_off, working
 
 @pytest.mark.slow
 @pytest.mark.req("DP-16", "HK-5")
-def test_a_worker_keeps_jobs_as_long_as_their_kind_says(new_app: NewApp) -> None:
-    """It puts the policy down, cleans and purges on the side, and what was used is still known."""
+def test_worker_purges_jobs_by_the_policy_of_their_kind(new_app: NewApp) -> None:
+    """It stores the declared policy, cleans and purges in the background, and usage is still counted."""
     app = new_app()
 
     @app.job(keep="1h", cost=2)
@@ -37,7 +37,7 @@ def test_a_worker_keeps_jobs_as_long_as_their_kind_says(new_app: NewApp) -> None
     assert [(each.tenant, each.kind, each.purge_after, each.declared) for each in app.retention.list(tenant="*")] == [
         ("*", "brief", 3600, True)
     ]
-    # The clock goes on: a purge that finds events not yet counted or sealed is tried again ten seconds later.
+    # The clock runs on: a purge that meets events not yet counted or sealed is retried ten seconds later.
     app._store.run(app._store.clock.set(timedelta(seconds=4000), None))
     with working(new_app(), queues=("idle",)):
         until(lambda: sum(each.id in ids for each in app.jobs.list()) <= 1, "all but the newest event's job is purged")
@@ -53,7 +53,7 @@ def test_a_worker_keeps_jobs_as_long_as_their_kind_says(new_app: NewApp) -> None
 
 
 @pytest.mark.req("HK-5")
-def test_every_end_of_an_attempt_says_what_it_cost(app: App) -> None:
+def test_cost_is_recorded_for_every_outcome_of_an_attempt(app: App) -> None:
     @app.job(retry=Retry(max_attempts=1))
     async def fails(ctx: Context) -> None:
         ctx.cost(1)
@@ -85,7 +85,7 @@ def test_every_end_of_an_attempt_says_what_it_cost(app: App) -> None:
 
 @pytest.mark.slow
 @pytest.mark.req("DP-16", "DP-12")
-def test_a_consumer_that_is_behind_is_reported(app: App, new_app: NewApp, caplog: pytest.LogCaptureFixture) -> None:
+def test_consumer_that_is_behind_is_reported(app: App, new_app: NewApp, caplog: pytest.LogCaptureFixture) -> None:
     @app.job()
     async def work() -> None: ...
 
@@ -96,16 +96,16 @@ def test_a_consumer_that_is_behind_is_reported(app: App, new_app: NewApp, caplog
     app.retention.set(purge_after="1h")
     forward(app._store, 4000)
     with caplog.at_level(logging.WARNING, "holdfast.worker"), working(new_app(), queues=("idle",)):
-        until(lambda: "consumer billing has not read" in caplog.text, "the worker says who is behind")
-    (found,) = [each for each in app.retention.preview() if each.action == "purge"]
-    assert (found.due, found.held_by) == (1, "consumer billing")
+        until(lambda: "consumer billing has not read" in caplog.text, "the worker names the consumer")
+    (preview,) = [each for each in app.retention.preview() if each.action == "purge"]
+    assert (preview.due, preview.held_by) == (1, "consumer billing")
     app.retention.remove()
     with pytest.raises(NotFound, match="retention_not_found"):
         app.retention.remove()
 
 
 @pytest.mark.req("DP-16")
-def test_run_does_it_here_and_now(app: App) -> None:
+def test_sweep_cleans_due_jobs_immediately(app: App) -> None:
     app._session.make_ready()
     handles = [app.enqueue("work") for _ in range(3)]
     app.jobs.cancel(*(handle.id for handle in handles))

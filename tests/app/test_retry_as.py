@@ -1,4 +1,4 @@
-"""`@app.job(retry_as="new_job")`: each retry is a job of its own, and whoever waits follows it (SC-6, SC-12)."""
+"""`@app.job(retry_as="new_job")`: each retry is a separate job, and waiting callers follow the chain (SC-6, SC-12)."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ pytestmark = pytest.mark.req("SC-6", "SC-12")
 AT_ONCE = Retry(max_attempts=3, backoff=Backoff(base=0.01, factor=1.0, cap=0.01))
 
 
-def test_whoever_waits_follows_the_chain(app: App) -> None:
-    begun: list[str] = []
+def test_waiting_for_a_result_follows_the_chain(app: App) -> None:
+    ids: list[str] = []
 
     @app.job(retry=AT_ONCE, retry_as="new_job")
     async def third_time_lucky(ctx: Context) -> int:
-        begun.append(ctx.job_id)
-        if len(begun) < 3:
-            raise ValueError(f"no {len(begun)}")
+        ids.append(ctx.job_id)
+        if len(ids) < 3:
+            raise ValueError(f"no {len(ids)}")
         return 7
 
     handle = third_time_lucky.using(key="once", tags=["x"]).enqueue()
     with working(app):
         assert handle.result(15) == 7
-    assert begun[0] == handle.id
-    assert len(set(begun)) == 3
-    for asked in begun:
-        assert [job.id for job in app.jobs.chain(asked)] == begun
+    assert ids[0] == handle.id
+    assert len(set(ids)) == 3
+    for job_id in ids:
+        assert [job.id for job in app.jobs.chain(job_id)] == ids
     assert [job.state for job in app.jobs.chain(handle.id)] == [State.FAILED, State.FAILED, State.SUCCEEDED]
     assert [job.tags for job in app.jobs.chain(handle.id)] == [("x",)] * 3
-    assert handle.state() is State.FAILED, "the job itself is what it is"
+    assert handle.state() is State.FAILED, "the state of the first job does not change"
     again = third_time_lucky.using(key="once").enqueue()
-    assert (again.created, again.id, again.result(5)) == (False, begun[-1], 7)
+    assert (again.created, again.id, again.result(5)) == (False, ids[-1], 7)
 
 
-async def test_the_same_awaited_and_in_vain(app: App) -> None:
+async def test_async_wait_follows_the_chain_to_the_dead_letter(app: App) -> None:
     @app.job(retry=AT_ONCE, retry_as="new_job")
     def never() -> None:
         raise ValueError("no")
@@ -54,7 +54,7 @@ async def test_the_same_awaited_and_in_vain(app: App) -> None:
         await app._store.leave_loop()
 
 
-def test_what_is_no_way_to_retry(app: App) -> None:
+def test_invalid_retry_as_options_are_refused(app: App) -> None:
     with pytest.raises(InvalidSetting) as refused:
         app.job(retry_as="new_job", at_most_once=True)
     assert refused.value.code == "conflicting_options"

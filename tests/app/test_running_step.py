@@ -1,4 +1,4 @@
-"""A step that runs is visible while it does, with its start time."""
+"""A running step is visible with its start time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.support.workers import working
 
 @pytest.mark.req("HF-6", "HF-2", "SC-20")
 @pytest.mark.parametrize("form", ["async", "sync"])
-def test_a_running_step_is_shown_until_it_is_over(app: App, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_running_step_is_visible_until_it_ends(app: App, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     monkeypatch.setattr(driver, "SEEN_AFTER", 0.05)
-    go_on = threading.Event()
+    release = threading.Event()
 
     async def slow() -> str:
-        await asyncio.to_thread(go_on.wait, 20)
+        await asyncio.to_thread(release.wait, 20)
         return "charged"
 
     def quick() -> int:
@@ -48,7 +48,7 @@ def test_a_running_step_is_shown_until_it_is_over(app: App, monkeypatch: pytest.
 
     with working(app):
         try:
-            until(lambda: running() == ["charge"], "the step to be seen")
+            until(lambda: running() == ["charge"], "the step is visible")
             (_, step) = app.jobs.steps(handle.id)
             assert (step.n, step.tries, step.ended_at) == (2, 1, None)
             assert abs((step.started_at - handle.get().started_at).total_seconds()) < 10  # type: ignore[operator]
@@ -60,7 +60,7 @@ def test_a_running_step_is_shown_until_it_is_over(app: App, monkeypatch: pytest.
             assert RUNNING not in seen.story.checkpoints
             assert app.jobs.checkpoints(handle.id) == {}
         finally:
-            go_on.set()
+            release.set()
         assert handle.result(timeout=20) == "charged"
     assert running() == []
     assert [step.over for step in app.jobs.steps(handle.id)] == [True, True]

@@ -1,4 +1,4 @@
-"""A schedule starts a workflow by itself: each time once, and the next one not before the last has ended."""
+"""A schedule starts a workflow: once per fire time, and with `overlap` not before the last one has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.req("SC-9", "DP-14")
 HOUR = timedelta(hours=1)
 
 
-def test_a_schedule_starts_a_workflow(app: App) -> None:
+def test_schedule_starts_a_workflow_once_per_fire(app: App) -> None:
     seen: list[tuple[str, datetime | None]] = []
     broken = [True]
 
@@ -47,7 +47,7 @@ def test_a_schedule_starts_a_workflow(app: App) -> None:
     assert at(app, MONDAY) == 1
     assert attend(app) == 0
     (job,) = made(app, "hourly")
-    work_off(app)  # it starts the workflow and fails
+    work_off(app)  # this attempt starts the workflow and then fails
     set_time(app, MONDAY + HOUR / 2)
     work_off(app)
     (workflow,) = app.workflows.list(kind="hourly")
@@ -57,7 +57,7 @@ def test_a_schedule_starts_a_workflow(app: App) -> None:
     assert [name for name, _ in seen].count("report") == 1
 
 
-def test_overlap_waits_for_the_workflow(app: App) -> None:
+def test_overlap_skip_waits_for_the_workflow_to_end(app: App) -> None:
     @app.job(queue="later")
     def work() -> None: ...
 
@@ -77,7 +77,7 @@ def test_overlap_waits_for_the_workflow(app: App) -> None:
     assert [run.status for run in app.schedules.history("hourly")] == ["fired", "skipped", "fired"]
 
 
-def test_definitions_are_kinds(app: App) -> None:
+def test_workflow_definitions_are_kinds(app: App) -> None:
     @app.job()
     def fetch(number: int) -> int:
         return number
@@ -99,8 +99,8 @@ def test_definitions_are_kinds(app: App) -> None:
 
 
 @pytest.mark.req("HF-7")
-def test_the_kit_drains_maps_and_callbacks(app: App) -> None:
-    said: list[object] = []
+def test_kit_drains_maps_and_callbacks(app: App) -> None:
+    results_seen: list[object] = []
 
     @app.job()
     def give() -> list[int]:
@@ -112,7 +112,7 @@ def test_the_kit_drains_maps_and_callbacks(app: App) -> None:
 
     @app.job()
     def tell(results: dict[str, object]) -> None:
-        said.append(results)
+        results_seen.append(results)
 
     @app.workflow
     def doubled(wf: WorkflowPlan) -> None:
@@ -122,4 +122,4 @@ def test_the_kit_drains_maps_and_callbacks(app: App) -> None:
     with Kit(app) as kit:
         doubled.enqueue()
         kit.drain()
-    assert said == [{"pages": [2, 4]}]
+    assert results_seen == [{"pages": [2, 4]}]

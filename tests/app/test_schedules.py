@@ -1,4 +1,4 @@
-"""Schedules in code: declared where the job is, reconciled when a worker starts, and reported when they are gone."""
+"""Schedules in code: declared with the job, synced when a worker starts, and reported when they disappear."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.req("SC-9")
 
 
-def test_declared_above_below_and_beside_a_job(app: App) -> None:
+def test_schedules_can_be_declared_above_below_and_beside_a_job(app: App) -> None:
     @app.schedule("0 9 * * MON-FRI", tz="Europe/Paris", missed="once", overlap="skip")
     @app.job()
     def above() -> None: ...
@@ -33,22 +33,22 @@ def test_declared_above_below_and_beside_a_job(app: App) -> None:
     app.templates.set("t", "below", {"day": "z"})
     app.schedule("@hourly", template="t")
     app.schedule("@hourly", template="missing")
-    assert app.schedules.list() == []  # declared, and not yet told
+    assert app.schedules.list() == []  # declared but not yet synced
 
     set_time(app, MONDAY)
     attend(app)
-    found = {each.name: each for each in app.schedules.list()}
-    assert sorted(found) == ["above", "also above", "first", "other", "second", "t"]
-    above_read = found["above"]
+    schedules = {each.name: each for each in app.schedules.list()}
+    assert sorted(schedules) == ["above", "also above", "first", "other", "second", "t"]
+    above_read = schedules["above"]
     assert (above_read.zone, above_read.overlap, above_read.declared_by) == ("Europe/Paris", "skip", "tests")
-    assert (found["first"].payload, found["second"].options) == ({"day": "x"}, {"queue": "fast"})
-    assert (found["t"].kind, found["t"].template) == ("below", "t")
+    assert (schedules["first"].payload, schedules["second"].options) == ({"day": "x"}, {"queue": "fast"})
+    assert (schedules["t"].kind, schedules["t"].template) == ("below", "t")
     at(app, MONDAY + timedelta(seconds=90))
     (job,) = made(app, "below")
     assert (job.payload, job.queue) == ({"day": "y"}, "fast")
 
 
-def test_mistakes_are_told_where_they_are_made(app: App) -> None:
+def test_invalid_declarations_are_refused(app: App) -> None:
     @app.job()
     def report(day: str) -> None: ...
 
@@ -78,7 +78,7 @@ def declared(new_app: NewApp, *timings: tuple[str, str]) -> App:
     return app
 
 
-def test_the_code_is_reconciled_when_a_process_starts(new_app: NewApp, caplog: pytest.LogCaptureFixture) -> None:
+def test_declarations_are_synced_when_a_process_starts(new_app: NewApp, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "holdfast.schedules")
     first = declared(new_app, ("a", "0 9 * * *"), ("b", "@daily"))
     set_time(first, MONDAY)
@@ -89,30 +89,30 @@ def test_the_code_is_reconciled_when_a_process_starts(new_app: NewApp, caplog: p
 
     same = declared(new_app, ("a", "0 9 * * *"), ("b", "@daily"))
     attend(same)
-    assert same.schedules.list() == before  # not twice, and what people changed stays
+    assert same.schedules.list() == before  # not stored twice, and operator changes stay
 
     newer = declared(new_app, ("a", "0 10 * * *"), ("c", "@hourly"))
     attend(newer)
-    found = {each.name: each for each in newer.schedules.list()}
-    assert (found["a"].timing, found["a"].missed) == ("0 10 * * *", "once")  # other code is the last word
-    assert found["a"].next_fire_at == MONDAY + timedelta(hours=2)
-    assert (found["b"].undeclared_at, found["b"].state) == (MONDAY, "paused")  # reported, not deleted
+    schedules = {each.name: each for each in newer.schedules.list()}
+    assert (schedules["a"].timing, schedules["a"].missed) == ("0 10 * * *", "once")  # changed code wins
+    assert schedules["a"].next_fire_at == MONDAY + timedelta(hours=2)
+    assert (schedules["b"].undeclared_at, schedules["b"].state) == (MONDAY, "paused")  # reported, not deleted
     assert "no longer declared by" in caplog.text
 
-    # Both go on side by side: each has had its say, and nothing goes back and forth.
+    # Old and new processes run side by side: each was synced once, and nothing alternates.
     for _ in range(3):
         for each in (first, newer, same):
             attend(each)
-    assert {each.name: each for each in newer.schedules.list()} == found
+    assert {each.name: each for each in newer.schedules.list()} == schedules
 
-    older = declared(new_app, ("a", "0 9 * * *"), ("b", "@daily"))  # a roll-back: the last to start is heard
+    older = declared(new_app, ("a", "0 9 * * *"), ("b", "@daily"))  # a rollback: the last process to start wins
     attend(older)
-    found = {each.name: each for each in older.schedules.list()}
-    assert (found["a"].timing, found["b"].undeclared_at, found["b"].state) == ("0 9 * * *", None, "paused")
-    assert found["c"].undeclared_at is not None
+    schedules = {each.name: each for each in older.schedules.list()}
+    assert (schedules["a"].timing, schedules["b"].undeclared_at, schedules["b"].state) == ("0 9 * * *", None, "paused")
+    assert schedules["c"].undeclared_at is not None
 
 
-def test_what_was_made_in_the_database_is_not_taken_over(new_app: NewApp, caplog: pytest.LogCaptureFixture) -> None:
+def test_schedule_created_in_the_database_is_not_taken_over(new_app: NewApp, caplog: pytest.LogCaptureFixture) -> None:
     app = declared(new_app, ("a", "0 9 * * *"))
     set_time(app, MONDAY)
     own = app.schedules.add("a", "@hourly", kind="report")
@@ -121,19 +121,19 @@ def test_what_was_made_in_the_database_is_not_taken_over(new_app: NewApp, caplog
     assert "another schedule has this name" in caplog.text
 
 
-def test_a_worker_fires_what_its_code_declares(app: App) -> None:
+def test_worker_fires_declared_schedules(app: App) -> None:
     @app.schedule("every 1s")
     @app.job()
     def beat() -> int:
         return 1
 
     app.run_worker(max_jobs=1, promote_every=0.05, poll=0.05)
-    until(lambda: app.jobs.list(kind="beat", state=State.SUCCEEDED), "it was fired and run")
+    until(lambda: app.jobs.list(kind="beat", state=State.SUCCEEDED), "the schedule has fired and its job has run")
     (fire, *_) = app.schedules.history("beat")[::-1]
     assert (fire.status, fire.actor) == ("fired", "scheduler")
 
 
-def test_the_kit_fires_them_when_its_clock_is_moved(app: App) -> None:
+def test_kit_fires_schedules_when_its_clock_moves(app: App) -> None:
     @app.schedule("0 9 * * *", tz="Europe/Paris")
     @app.job()
     def morning() -> str:
@@ -147,7 +147,7 @@ def test_the_kit_fires_them_when_its_clock_is_moved(app: App) -> None:
         assert len(app.jobs.list(kind="morning", state=State.SUCCEEDED)) == 1
 
 
-async def test_the_other_colour(app: App) -> None:
+async def test_async_forms_of_schedules_and_templates(app: App) -> None:
     @app.job()
     def report(day: str = "x") -> None: ...
 
@@ -172,7 +172,7 @@ async def test_the_other_colour(app: App) -> None:
     await app.templates.aremove("t")
 
 
-def test_history_in_pages(app: App) -> None:
+def test_history_is_paged(app: App) -> None:
     @app.schedule("* * * * *", missed="all")
     @app.job()
     def beat() -> None: ...

@@ -1,6 +1,6 @@
-"""A canary: secrets in arguments, environment, errors and words of handlers, looked for in every row and log line.
+"""Canary secrets in arguments, environment, errors and messages must appear in no row and no log line.
 
-The payload itself holds what the handler was given; that is what it is for. Nothing else may.
+The payload itself contains the handler's arguments; that is its purpose. Nothing else may contain them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ CANARIES = (GIVEN, ENVIRONMENT, REGISTERED, LATE, NAMED)
 
 @pytest.fixture
 def logged() -> Iterator[io.StringIO]:
-    """Everything that is logged, as the command line would print it, in both forms."""
+    """Everything that is logged, as the command line prints it, in both formats."""
     stream = io.StringIO()
     handlers = [logging.StreamHandler(stream) for _ in range(2)]
-    handlers.append(logging.StreamHandler(stream))  # and as anybody else might
+    handlers.append(logging.StreamHandler(stream))  # and with a plain formatter
     for handler, formatter in zip(handlers, (TextLines(), JsonLines(), logging.Formatter("%(message)s")), strict=True):
         handler.setFormatter(formatter)
         logging.getLogger().addHandler(handler)
@@ -92,7 +92,7 @@ def declare(app: App) -> dict[str, Any]:
 
 def rows(url: str) -> dict[str, str]:
     with closing(open_by_hand(url)) as by_hand:
-        return {table: repr(found) for table, found in by_hand.contents().items()}
+        return {table: repr(content) for table, content in by_hand.contents().items()}
 
 
 def test_no_canary_leaves_the_payload(
@@ -105,7 +105,7 @@ def test_no_canary_leaves_the_payload(
 
     @app.job()
     def learns() -> None:
-        app.redact(LATE)  # what a vault answered just now
+        app.redact(LATE)  # a value just read from a vault
 
     learns.enqueue()
     work_off(app)
@@ -113,13 +113,13 @@ def test_no_canary_leaves_the_payload(
     work_off(app)
     assert all(handle.get().attempt == 1 for handle in handles.values())
 
-    found = rows(url)
-    assert GIVEN in found["job"]  # the payload
+    tables = rows(url)
+    assert GIVEN in tables["job"]  # the payload
     for canary in CANARIES:
         assert canary not in logged.getvalue()
-        leaks = [table for table, text in found.items() if canary in text and (table, canary) != ("job", GIVEN)]
+        leaks = [table for table, text in tables.items() if canary in text and (table, canary) != ("job", GIVEN)]
         assert leaks == [], canary
-    # It is the secrets that are gone, not everything.
+    # Only the secrets are removed.
     job = handles["raises"].get()
     assert job.error_code == "ConnectionError"
     assert str(job.error_message).startswith("cannot log in with [redacted]: [redacted]")
@@ -129,21 +129,21 @@ def test_no_canary_leaves_the_payload(
     assert "with [redacted] and [redacted]" in logged.getvalue()
 
 
-def test_without_redaction_the_canary_would_be_found(
+def test_canary_is_found_without_redaction(
     new_app: NewApp, url: str, logged: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The search itself sees what it should: here nothing is hidden."""
+    """Proves that the search works: here nothing is redacted."""
     monkeypatch.setattr("holdfast.engine.redaction.Redactor.__call__", lambda self, text, limit=2000: text[:limit])
     app = new_app()
     handles = [kind.enqueue(password=GIVEN) for kind in declare(app).values()]
     work_off(app)
     assert handles
-    found = rows(url)
-    assert all(REGISTERED in found[table] for table in ("job_state", "event", "checkpoint"))
+    tables = rows(url)
+    assert all(REGISTERED in tables[table] for table in ("job_state", "event", "checkpoint"))
     assert REGISTERED in logged.getvalue()
 
 
-def test_names_of_ones_own(new_app: NewApp) -> None:
+def test_additional_secret_names_are_redacted(new_app: NewApp) -> None:
     app = new_app(secret_names=("pesel",))
 
     @app.job(retry=ONCE)
@@ -155,24 +155,24 @@ def test_names_of_ones_own(new_app: NewApp) -> None:
     assert handle.get().error_message == "who is [redacted]?"
 
 
-def test_a_loop_of_ones_own_is_redacted_as_well(app: App) -> None:
+def test_repository_errors_are_redacted(app: App) -> None:
     app.redact(REGISTERED)
     repository = app.repository()
     job_id = repository.enqueue("resize")
     repository.claim()
     repository.mark_failure(job_id, f"no luck with {REGISTERED}")
-    found = app.jobs.get(job_id)
-    assert found.error_message == "no luck with [redacted]"
+    job = app.jobs.get(job_id)
+    assert job.error_message == "no luck with [redacted]"
     repository.close()
 
 
-def test_a_secret_too_short_to_be_told_from_a_word_is_refused(app: App) -> None:
+def test_too_short_secret_is_refused(app: App) -> None:
     with pytest.raises(InvalidSetting) as caught:
         app.redact("abc")
     assert caught.value.code == "secret_too_short"
 
 
-def test_a_job_forges_no_log_line(app: App, logged: io.StringIO) -> None:
+def test_job_cannot_forge_log_lines(app: App, logged: io.StringIO) -> None:
     hostile = "one\r\n2030-01-01 error holdfast.worker: forged\x1b[2J\u2028two\u202e"
 
     @app.job("forge", retry=ONCE)
@@ -188,7 +188,7 @@ def test_a_job_forges_no_log_line(app: App, logged: io.StringIO) -> None:
     assert "\x1b" not in text
 
 
-def test_a_log_line_names_its_job(app: App, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_line_names_its_job(app: App, caplog: pytest.LogCaptureFixture) -> None:
     @app.job()
     def says(ctx: SyncContext, n: int) -> None:
         ctx.log.info("number %d", n, extra={"page": 7})

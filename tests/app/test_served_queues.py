@@ -1,4 +1,4 @@
-"""A worker serves every queue that its app declares, and a queue that nobody serves is visible."""
+"""A worker serves every queue that its app declares, and unserved queues are reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.workers import work_off
 
 
 @pytest.mark.req("JF-7", "HF-2", "DP-19")
-def test_a_worker_serves_every_declared_queue_unless_told_otherwise(app: App, caplog: pytest.LogCaptureFixture) -> None:
+def test_worker_serves_every_declared_queue_unless_restricted(app: App, caplog: pytest.LogCaptureFixture) -> None:
     @app.job(queue="mail")
     def send() -> str:
         return "sent"

@@ -1,5 +1,5 @@
-"""What a job may not reach, it does not reach: jobs that anybody who may enqueue could write, run by a worker against a
-receiver on this machine that counts whoever gets through. (The sender alone is tested in `tests/egress`.)"""
+"""Jobs cannot reach forbidden targets: a worker runs jobs that any producer could write against a receiver on this
+machine that counts requests. (`tests/egress` tests the sender alone.)"""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ def loopback(web: Web) -> list[str]:
 
 
 class Names:
-    """A resolver that tells the guard another address each time it is asked."""
+    """A resolver that returns a different address for each query."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
-        self._answers, self.asked = list(answers), 0
+        self._answers, self.queries = list(answers), 0
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        self.asked += 1
-        return self._answers[min(self.asked, len(self._answers)) - 1] if host.endswith(".example") else [host]
+        self.queries += 1
+        return self._answers[min(self.queries, len(self._answers)) - 1] if host.endswith(".example") else [host]
 
 
 def egress(web: Web, **more: Any) -> EgressPolicy:
-    """As it is by default, but for the port, so that nothing but the address keeps anybody out."""
+    """The default policy plus the receiver's port, so that only the address can be refused."""
     usual: dict[str, Any] = {"ports": (80, 443, web.port), "total": 20.0}
     return EgressPolicy(**(usual | more))
 
 
 def requested(app: App, *urls: str, **more: Any) -> list[tuple[str, str | None]]:
-    """How the jobs ended that ask for these."""
+    """The outcomes of jobs that request these URLs."""
     handles = [app.enqueue("http.request", {"url": url, **more}, retry=ONCE) for url in urls]
     work_off(app)
     return [(handle.state(), handle.get().error_code) for handle in handles]
@@ -73,7 +73,7 @@ def delivered(app: App, *urls: str) -> list[tuple[str, str | None]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("send", [requested, delivered])
-def test_no_job_reaches_this_machine_or_what_tells_its_credentials(
+def test_no_job_reaches_loopback_or_metadata_addresses(
     sqlite_url: str, web: Web, send: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_SECRET_OPS_HOOK", webhooks.new_secret())
@@ -82,7 +82,7 @@ def test_no_job_reaches_this_machine_or_what_tells_its_credentials(
         urls = [*loopback(web), *METADATA]
         ends = send(app, *urls)
         assert [url for url, end in zip(urls, ends, strict=True) if end[0] is not State.DEAD_LETTER] == []
-        # What no resolver here takes for an address is not there; all else is refused for what it is.
+        # Spellings that the local resolver does not accept are unreachable; all others are refused.
         assert {code for _, code in ends} <= {"egress_refused", "egress_unreachable"}, ends
         assert ends[0][1] == ends[-1][1] == "egress_refused"
         assert all("canary" not in str(job.error_message) for job in app.jobs.list(limit=100))
@@ -91,10 +91,8 @@ def test_no_job_reaches_this_machine_or_what_tells_its_credentials(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("send", [requested, delivered])
-def test_a_name_that_changes_its_mind_leads_nowhere(
-    sqlite_url: str, web: Web, send: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rebinding: the address that was judged is the one that is connected to, and one bad address spoils a name."""
+def test_rebound_name_is_refused(sqlite_url: str, web: Web, send: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DNS rebinding: the checked address is the one connected to, and one bad address refuses the name."""
     monkeypatch.setenv("HOLDFAST_SECRET_OPS_HOOK", webhooks.new_secret())
     for answers in ([["127.0.0.1"]], [[PUBLIC, "127.0.0.1"]], [["::ffff:127.0.0.1"]], [["169.254.169.254"]]):
         names = Names(*answers)
@@ -104,11 +102,11 @@ def test_a_name_that_changes_its_mind_leads_nowhere(
             assert end == (State.DEAD_LETTER, "egress_refused"), answers
             if send is delivered:
                 app.webhooks.remove("hook0")
-        assert names.asked == 1
+        assert names.queries == 1
     assert web.asked == []
 
 
-def test_a_redirect_leads_no_further_than_the_job_itself_might_go(sqlite_url: str, web: Web) -> None:
+def test_redirect_cannot_lead_to_a_forbidden_target(sqlite_url: str, web: Web) -> None:
     with closing(App(sqlite_url, egress=egress(web, allow=("127.0.0.1/32",)))) as app:
         app.connectors.set("http.request")
         other = f"http://127.0.0.2:{web.port}/secret"
@@ -117,16 +115,16 @@ def test_a_redirect_leads_no_further_than_the_job_itself_might_go(sqlite_url: st
             web.says(f"/go{number}", 302, headers={"location": target})
         urls = [f"{web.url}/go{number}" for number in range(len(targets))]
         assert requested(app, *urls, redirects=5) == [(State.DEAD_LETTER, "egress_refused")] * len(targets)
-        assert sorted(asked.path for asked in web.asked) == [f"/go{number}" for number in range(len(targets))]
+        assert sorted(request.path for request in web.asked) == [f"/go{number}" for number in range(len(targets))]
         web.asked.clear()
-        # The control: the first of the two addresses is open, and what is there is read.
+        # Control: the first of the two addresses is allowed, and its content is read.
         assert requested(app, f"{web.url}/secret") == [(State.SUCCEEDED, None)]
 
 
-def test_a_webhook_follows_no_redirect_at_all(sqlite_url: str, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_webhook_follows_no_redirect(sqlite_url: str, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_SECRET_OPS_HOOK", webhooks.new_secret())
     web.says("/go", 302, headers={"location": f"{web.url}/secret"})
     with closing(App(sqlite_url, egress=egress(web, allow=("127.0.0.1/32",)))) as app:
         ((state, _),) = delivered(app, f"{web.url}/go")
         assert state is State.DEAD_LETTER
-    assert {asked.path for asked in web.asked} == {"/go"}
+    assert {request.path for request in web.asked} == {"/go"}

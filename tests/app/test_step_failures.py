@@ -1,4 +1,4 @@
-"""What a step raises or returns, however odd: it comes back in a later attempt as it was, and the job ends (HF-6)."""
+"""Unusual errors and results of steps: a later attempt sees them unchanged, and the job ends (HF-6)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.req("HF-6", "CX-8")
 
 
 class Declined(Exception):
-    """Needs more to be made than what it says."""
+    """Its constructor needs more than its message."""
 
     def __init__(self, bank: str, amount: int) -> None:
         super().__init__(bank, amount)
@@ -34,13 +34,13 @@ class Declined(Exception):
 
 class Mute(Exception):
     def __str__(self) -> str:
-        raise ValueError("no words")
+        raise ValueError("no message")
 
 
 ERRORS = {
-    "plain": (ConnectionError("away"), ConnectionError, "away"),
-    "one that needs more": (Declined("ACME", 7), Declined, "ACME declined 7"),
-    "one that cannot be printed": (Mute(), Mute, ""),
+    "plain": (ConnectionError("unreachable"), ConnectionError, "unreachable"),
+    "extra constructor arguments": (Declined("ACME", 7), Declined, "ACME declined 7"),
+    "unprintable": (Mute(), Mute, ""),
     "a key": (KeyError("k"), KeyError, "'k'"),
     "of the system": (OSError(2, "no such file"), FileNotFoundError, "[Errno 2] no such file"),
     "of text": (
@@ -48,13 +48,13 @@ ERRORS = {
         UnicodeDecodeError,
         "'utf-8' codec can't decode byte 0xff in position 0: bad byte",
     ),
-    "one of ours": (NotFound("no such job"), NotFound, "no such job [not_found] Check the id and the tenant."),
+    "holdfast error": (NotFound("no such job"), NotFound, "no such job [not_found] Check the id and the tenant."),
 }
 
 
-@pytest.mark.parametrize(("error", "kind", "words"), ERRORS.values(), ids=ERRORS.keys())
-def test_an_error_comes_back_of_its_type_and_with_its_words(
-    app: App, error: Exception, kind: type[Exception], words: str
+@pytest.mark.parametrize(("error", "kind", "message"), ERRORS.values(), ids=ERRORS.keys())
+def test_step_error_keeps_its_type_and_message_in_later_attempts(
+    app: App, error: Exception, kind: type[Exception], message: str
 ) -> None:
     seen: list[tuple[type[Exception], str]] = []
 
@@ -66,14 +66,14 @@ def test_an_error_comes_back_of_its_type_and_with_its_words(
         try:
             await ctx.step("fails", fails)
         except kind as caught:
-            seen.append((kind, _words(caught)))
+            seen.append((kind, _message(caught)))
             await ctx.step("note", lambda: None)
             raise
 
     handle = tries.enqueue()
     with working(app):
-        until(lambda: handle.state() is State.DEAD_LETTER, "its tries are over")
-    assert seen == [(kind, words)] * 2
+        until(lambda: handle.state() is State.DEAD_LETTER, "its attempts are used up")
+    assert seen == [(kind, message)] * 2
     job = handle.get()
     assert job.error_code == (
         "not_found"
@@ -84,7 +84,7 @@ def test_an_error_comes_back_of_its_type_and_with_its_words(
     )
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     try:
         return str(error)
     except ValueError:
@@ -92,8 +92,8 @@ def _words(error: Exception) -> str:
 
 
 @pytest.mark.req("CX-11")
-async def test_an_error_that_was_not_made_as_it_should_be_still_ends_its_job() -> None:
-    """One of ours without its code: whatever it is, nothing gets past `execute`, or its slot is taken for good."""
+async def test_error_without_a_code_still_ends_its_job() -> None:
+    """A HoldfastError created without its code: nothing may escape `execute`, or its slot is taken for good."""
 
     async def call(claim: Any, stop: Stop) -> None:
         raise NotFound.__new__(NotFound)
@@ -103,33 +103,33 @@ async def test_an_error_that_was_not_made_as_it_should_be_still_ends_its_job() -
 
 
 @pytest.mark.slow
-def test_a_failure_after_a_pause_stays_one_when_the_handler_pauses_again(app: App) -> None:
-    """Its row is there already, and still open: what is written with the next pause closes it."""
+def test_step_failure_after_a_pause_is_final_when_the_handler_pauses_again(app: App) -> None:
+    """Its row exists and is still open: the write of the next pause closes it."""
     tries: list[int] = []
     later = Retry(max_attempts=2, backoff=Backoff(base=1.01, factor=1.0, jitter=False))
 
     def fails() -> None:
         tries.append(len(tries) + 1)
-        raise ConnectionError("away")
+        raise ConnectionError("unreachable")
 
     @app.job()
-    async def asks(ctx: Context) -> str:
+    async def runs(ctx: Context) -> str:
         try:
             await ctx.step_options(retry=later).step("fails", fails)
         except ConnectionError:
             await ctx.sleep("10ms")
         return "gave up"
 
-    handle = asks.enqueue()
+    handle = runs.enqueue()
     with working(app):
         assert handle.result(timeout=20) == "gave up"
     assert tries == [1, 2]
     (failed, _) = steps_of(app, handle.id)
-    assert (failed.over, failed.tries, failed.error and failed.error["message"]) == (True, 2, "away")
+    assert (failed.over, failed.tries, failed.error and failed.error["message"]) == (True, 2, "unreachable")
 
 
-def test_what_was_returned_and_cannot_be_kept_is_not_tried_again(app: App) -> None:
-    """It was done, and the next try would return the same."""
+def test_step_whose_result_cannot_be_stored_is_not_retried(app: App) -> None:
+    """The work was done, and a retry would return the same."""
     done: list[str] = []
 
     def charge() -> object:
@@ -146,7 +146,7 @@ def test_what_was_returned_and_cannot_be_kept_is_not_tried_again(app: App) -> No
 
 
 @pytest.mark.parametrize("limit", [None, 5.0])
-def test_a_function_that_returns_a_coroutine_is_awaited(app: App, limit: float | None) -> None:
+def test_function_that_returns_a_coroutine_is_awaited(app: App, limit: float | None) -> None:
     async def fetch(page: int) -> int:
         return page * 2
 
@@ -169,8 +169,8 @@ def test_a_function_that_returns_a_coroutine_is_awaited(app: App, limit: float |
     assert [handle.result(timeout=5) for handle in handles] == [[14, 16], [14, 16]]
 
 
-def test_what_a_step_holds_goes_with_its_attempt(app: App) -> None:
-    """Steps are often closures, and what they close over may be large."""
+def test_step_functions_are_released_with_their_attempt(app: App) -> None:
+    """Steps are often closures, and the values they hold may be large."""
 
     class Large:
         def shrink(self) -> int:

@@ -1,4 +1,4 @@
-"""Waiting for events: whatever rouses a job meanwhile, what came for it is not slept through (HF-6)."""
+"""Waiting for events: no event is missed, whatever else wakes the job (HF-6)."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from tests.support.workers import work_off, working
 pytestmark = pytest.mark.req("HF-6")
 
 
-def test_an_event_that_comes_while_its_job_is_on_the_way_to_it(app: App, new_app: NewApp) -> None:
-    """Somebody has put the job back into its queue, and it has read what it has behind it: the wait is still open
-    there. Then the event comes, and finds nobody asleep that it could wake."""
-    elsewhere, begun, go_on = new_app(), threading.Event(), threading.Event()
+def test_event_sent_while_its_job_resumes_is_received(app: App, new_app: NewApp) -> None:
+    """An operator requeued the job, and the attempt has read its steps, where the wait is still open. The event arrives
+    then and finds no sleeping job to wake."""
+    worker_app, started, release = new_app(), threading.Event(), threading.Event()
 
-    @elsewhere.job("waits")
+    @worker_app.job("waits")
     async def waits(ctx: Context) -> int:
         await ctx.step("first", lambda: 1)
         if ctx.attempt == 2:
-            begun.set()
-            await asyncio.to_thread(go_on.wait, 20)
+            started.set()
+            await asyncio.to_thread(release.wait, 20)
         number: int = (await ctx.wait_for_event("number")).data["n"]
         return number
 
-    with working(elsewhere):
+    with working(worker_app):
         handle = app.enqueue("waits")
-        until(lambda: handle.state() is State.RETRY_WAITING, "it waits")
+        until(lambda: handle.state() is State.RETRY_WAITING, "the job waits")
         app.jobs.reschedule(handle.id)
-        assert begun.wait(20)
+        assert started.wait(20)
         assert app.send_event("number", {"n": 7}).woke == 0
-        go_on.set()
+        release.set()
         assert handle.result(timeout=20) == 7
 
 
-def test_a_job_that_was_roused_for_nothing_waits_on(app: App) -> None:
+def test_job_woken_without_an_event_keeps_waiting(app: App) -> None:
     @app.job()
     async def waits(ctx: Context) -> int:
         number: int = (await ctx.wait_for_event("number", timeout="1h")).data["n"]
@@ -60,8 +60,8 @@ def test_a_job_that_was_roused_for_nothing_waits_on(app: App) -> None:
     assert handle.result(timeout=5) == 7
 
 
-def test_what_is_waited_for_is_what_the_code_says_now(app: App, new_app: NewApp) -> None:
-    """The wait has its place, and may ask for something else than it did."""
+def test_wait_uses_the_criteria_of_the_current_code(app: App, new_app: NewApp) -> None:
+    """The wait keeps its position, but its criteria may change between attempts."""
     newer = new_app()
     for each, number in ((app, 1), (newer, 2)):
 
@@ -80,8 +80,8 @@ def test_what_is_waited_for_is_what_the_code_says_now(app: App, new_app: NewApp)
 
 
 @pytest.mark.slow
-def test_many_waits_of_one_job(app: App) -> None:
-    """Each takes the event that comes next, and none of them twice."""
+def test_repeated_waits_receive_each_event_once(app: App) -> None:
+    """Each wait takes the next event, and no event is taken twice."""
 
     @app.job()
     async def adds(ctx: Context) -> list[int]:
@@ -95,8 +95,8 @@ def test_many_waits_of_one_job(app: App) -> None:
 
 
 @pytest.mark.req("CX-5")
-def test_a_job_that_was_denied_is_not_run(app: App) -> None:
-    """An approval before the handler has no handler that could go on with a denial."""
+def test_denied_job_is_not_run(app: App) -> None:
+    """An approval before the handler has no handler that could continue after a denial."""
     with pytest.raises(InvalidSetting) as refused:
         app.job("pays", requires_approval={"on_deny": "resume"})
     assert refused.value.code == "invalid_approval"
@@ -106,7 +106,7 @@ def test_a_job_that_was_denied_is_not_run(app: App) -> None:
     def pays() -> None:
         ran.append(1)
 
-    # As a release that let it pass has asked.
+    # As an older release, which accepted the option, declared it.
     app._declare(pays, "pays", Options(), None, approval={"on_deny": "resume"})
     handle = app.enqueue("pays")
     work_off(app)

@@ -1,4 +1,4 @@
-"""Durable steps: each is done once, whatever becomes of the attempt (HF-6, CX-8)."""
+"""Durable steps: each one runs once, whatever happens to the attempt (HF-6, CX-8)."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def steps_of(app: App, job_id: str) -> list[Step]:
     return app._session.run(app._session.store.steps.list(job_id, "default"))
 
 
-def told(app: App, job_id: str) -> list[tuple[int, str, str, Any]]:
+def step_rows(app: App, job_id: str) -> list[tuple[int, str, str, Any]]:
     return [(step.n, step.kind, step.name, step.value) for step in steps_of(app, job_id)]
 
 
-def test_a_step_that_is_done_is_not_done_again(app: App) -> None:
+def test_completed_step_is_not_repeated(app: App) -> None:
     calls: list[str] = []
 
     def charge(amount: int) -> dict[str, int]:
@@ -69,10 +69,10 @@ def test_a_step_that_is_done_is_not_done_again(app: App) -> None:
     with working(app):
         assert handle.result(timeout=20) == "parcel for 7"
     assert calls == ["top", "charge", "ship", "top", "top"]
-    assert told(app, handle.id) == [(1, "step", "charge", {"charged": 7}), (2, "step", "ship", "parcel for 7")]
+    assert step_rows(app, handle.id) == [(1, "step", "charge", {"charged": 7}), (2, "step", "ship", "parcel for 7")]
 
 
-def test_the_same_in_a_handler_that_is_no_coroutine(app: App) -> None:
+def test_completed_step_is_not_repeated_in_a_sync_handler(app: App) -> None:
     calls: list[str] = []
 
     def charge(amount: int) -> int:
@@ -97,12 +97,12 @@ def test_the_same_in_a_handler_that_is_no_coroutine(app: App) -> None:
     assert calls == ["charge", "ship"]
 
 
-def test_a_sleep_holds_nothing_and_goes_on_in_a_new_attempt(app: App) -> None:
-    begun: list[int] = []
+def test_sleep_frees_the_worker_and_continues_in_a_new_attempt(app: App) -> None:
+    started: list[int] = []
 
     @app.job()
     async def naps(ctx: Context) -> str:
-        begun.append(ctx.attempt)
+        started.append(ctx.attempt)
         await ctx.step("first", lambda: 1)
         await ctx.sleep("1h")
         await ctx.sleep_until(datetime.now(UTC) - timedelta(hours=1))
@@ -111,7 +111,7 @@ def test_a_sleep_holds_nothing_and_goes_on_in_a_new_attempt(app: App) -> None:
     handle = naps.enqueue()
     work_off(app)
     job = handle.get()
-    assert (job.state, begun) == (State.RETRY_WAITING, [1])
+    assert (job.state, started) == (State.RETRY_WAITING, [1])
     assert (job.retries, job.crashes) == (0, 0)
     app._session.run(app._session.store.clock.set(timedelta(hours=2), None))
     with working(app):
@@ -121,7 +121,7 @@ def test_a_sleep_holds_nothing_and_goes_on_in_a_new_attempt(app: App) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_event_is_had_whether_it_comes_before_the_wait_or_after(app: App, when: str) -> None:
+def test_event_is_received_whether_sent_before_or_after_the_wait(app: App, when: str) -> None:
     @app.job()
     async def waits(ctx: Context, invoice: int) -> list[Any]:
         event = await ctx.wait_for_event("payment.settled", match={"invoice": invoice}, timeout="1h")
@@ -142,7 +142,7 @@ def test_an_event_is_had_whether_it_comes_before_the_wait_or_after(app: App, whe
     assert handle.result(timeout=20) == ["payment.settled", 12, "tester"]
 
 
-def test_an_event_that_does_not_come_is_told_and_stays_so(app: App, new_app: NewApp) -> None:
+def test_event_timeout_is_raised_and_remembered(app: App, new_app: NewApp) -> None:
     seen: list[str] = []
 
     @app.job()
@@ -151,7 +151,7 @@ def test_an_event_that_does_not_come_is_told_and_stays_so(app: App, new_app: New
             await ctx.wait_for_event("never", timeout="50ms")
         except EventTimeout:
             seen.append("late")
-        await ctx.wait_for_event("go on")
+        await ctx.wait_for_event("continue")
         return "done"
 
     handle = waits.enqueue()
@@ -159,12 +159,12 @@ def test_an_event_that_does_not_come_is_told_and_stays_so(app: App, new_app: New
         while len(steps_of(app, handle.id)) < 2 or handle.state() is not State.RETRY_WAITING:
             asyncio.run(asyncio.sleep(0.01))
         app.send_event("never")  # too late
-        app.send_event("go on", job=handle.id)
+        app.send_event("continue", job=handle.id)
         assert handle.result(timeout=20) == "done"
     assert seen == ["late", "late"]
 
 
-def test_each_event_is_had_once_by_a_job(app: App) -> None:
+def test_job_receives_each_event_once(app: App) -> None:
     @app.job()
     async def reads(ctx: Context) -> list[int]:
         return [(await ctx.wait_for_event("number")).data["n"] for _ in range(3)]
@@ -179,13 +179,13 @@ def test_each_event_is_had_once_by_a_job(app: App) -> None:
     assert handle.result(timeout=5) == [1, 2, 3]
 
 
-def test_steps_at_once_are_all_remembered_before_the_first_error_is_raised(app: App) -> None:
+def test_gathered_steps_are_all_recorded_before_the_first_error_is_raised(app: App) -> None:
     calls: list[str] = []
 
     async def fetch(page: str) -> str:
         calls.append(page)
         if page == "b" and calls.count("b") == 1:
-            raise ConnectionError("b is away")
+            raise ConnectionError("b is unreachable")
         await asyncio.sleep(0)
         return page.upper()
 
@@ -199,7 +199,7 @@ def test_steps_at_once_are_all_remembered_before_the_first_error_is_raised(app: 
     assert sorted(calls) == ["a", "b", "b", "c"]
 
 
-def test_steps_at_once_in_threads(app: App) -> None:
+def test_gathered_steps_in_a_sync_handler(app: App) -> None:
     @app.job()
     def pages(ctx: SyncContext) -> list[str]:
         return ctx.gather(*(ctx.submit(f"page {page}", str.upper, page) for page in "abc"))
@@ -210,7 +210,7 @@ def test_steps_at_once_in_threads(app: App) -> None:
 
 
 @pytest.mark.slow
-def test_a_step_is_tried_again_by_its_own_policy_and_costs_the_job_nothing(app: App) -> None:
+def test_step_is_retried_by_its_own_policy_at_no_cost_to_the_job(app: App) -> None:
     tries: list[int] = []
 
     def flaky() -> str:
@@ -220,7 +220,7 @@ def test_a_step_is_tried_again_by_its_own_policy_and_costs_the_job_nothing(app: 
         return "there"
 
     @app.job(retry=Retry(max_attempts=1))
-    async def asks(ctx: Context) -> str:
+    async def runs(ctx: Context) -> str:
         slow = Retry(max_attempts=2, backoff=Backoff(base=1.1, factor=1.0, jitter=False))
         quick = Retry(max_attempts=3, backoff=AT_ONCE)
         try:
@@ -229,15 +229,15 @@ def test_a_step_is_tried_again_by_its_own_policy_and_costs_the_job_nothing(app: 
             return await ctx.step_options(retry=quick).step("quick", flaky)
         return "too early"
 
-    handle = asks.enqueue()
+    handle = runs.enqueue()
     with working(app):
         assert handle.result(timeout=20) == "there"
-    found = steps_of(app, handle.id)
-    assert [(step.name, step.tries, step.error is None) for step in found] == [("slow", 2, False), ("quick", 2, True)]
+    steps = steps_of(app, handle.id)
+    assert [(step.name, step.tries, step.error is None) for step in steps] == [("slow", 2, False), ("quick", 2, True)]
     assert handle.get().retries == 0
 
 
-def test_a_failure_that_was_caught_stays_one_in_every_later_attempt(app: App) -> None:
+def test_caught_step_failure_is_replayed_in_later_attempts(app: App) -> None:
     class Declined(Exception):
         pass
 
@@ -268,7 +268,7 @@ def test_a_failure_that_was_caught_stays_one_in_every_later_attempt(app: App) ->
     assert calls == ["charge", "no money", "refund", "no money"]
 
 
-def test_a_step_has_a_time_limit_of_its_own(app: App) -> None:
+def test_step_has_its_own_timeout(app: App) -> None:
     async def hangs() -> None:
         await asyncio.sleep(60)
 
@@ -286,7 +286,7 @@ def test_a_step_has_a_time_limit_of_its_own(app: App) -> None:
 
 
 @pytest.mark.parametrize("change", ["name", "kind"])
-def test_changed_code_is_told_and_nothing_is_done(app: App, new_app: NewApp, change: str) -> None:
+def test_changed_steps_are_reported_and_nothing_runs(app: App, new_app: NewApp, change: str) -> None:
     done: list[str] = []
 
     @app.job("pay")
@@ -313,7 +313,7 @@ def test_changed_code_is_told_and_nothing_is_done(app: App, new_app: NewApp, cha
     assert done == ["old charge"]
 
 
-def test_patched_keeps_jobs_that_are_under_way_on_the_old_path(app: App, new_app: NewApp) -> None:
+def test_patched_keeps_running_jobs_on_the_old_path(app: App, new_app: NewApp) -> None:
     @app.job("pay")
     async def pay(ctx: Context) -> str:
         await ctx.step("charge", lambda: 1)
@@ -339,10 +339,10 @@ def test_patched_keeps_jobs_that_are_under_way_on_the_old_path(app: App, new_app
     app.send_event("go")
     work_off(newer)
     assert (under_way.result(timeout=5), fresh.result(timeout=5)) == ("old", "new")
-    assert [name for _, _, name, _ in told(app, fresh.id)] == ["reserve first", "reserve", "charge", "go"]
+    assert [name for _, _, name, _ in step_rows(app, fresh.id)] == ["reserve first", "reserve", "charge", "go"]
 
 
-def test_what_a_step_returns_is_what_a_later_attempt_sees(app: App) -> None:
+def test_later_attempt_sees_the_value_a_step_returned(app: App) -> None:
     moment = datetime(2027, 1, 31, tzinfo=UTC)
 
     def issue() -> Receipt:
@@ -363,7 +363,7 @@ def test_what_a_step_returns_is_what_a_later_attempt_sees(app: App) -> None:
     assert seen == [Receipt(7, moment), Receipt(7, moment)]
 
 
-def test_a_step_has_a_key_for_the_outside_world(app: App) -> None:
+def test_step_key_is_stable_across_attempts(app: App) -> None:
     keys: list[str] = []
 
     def charge() -> None:
@@ -393,43 +393,43 @@ def test_a_step_has_a_key_for_the_outside_world(app: App) -> None:
         ("ok", "not a function", "not_callable"),
     ],
 )
-def test_what_makes_no_sense_is_refused(app: App, name: Any, function: Any, code: str) -> None:
+def test_invalid_step_calls_are_refused(app: App, name: Any, function: Any, code: str) -> None:
     @app.job(retry=Retry(max_attempts=1))
-    async def asks(ctx: Context) -> None:
+    async def runs(ctx: Context) -> None:
         await ctx.step(name, function)
 
-    handle = asks.enqueue()
+    handle = runs.enqueue()
     work_off(app)
     assert (handle.state(), handle.get().error_code) == (State.DEAD_LETTER, code)
 
 
 @pytest.mark.parametrize("value", [object(), float("nan"), "\x00"])
-def test_a_result_that_cannot_be_kept_fails_the_step(app: App, value: object) -> None:
+def test_result_that_cannot_be_stored_fails_the_step(app: App, value: object) -> None:
     @app.job(retry=Retry(max_attempts=1))
-    async def asks(ctx: Context) -> None:
+    async def runs(ctx: Context) -> None:
         await ctx.step("bad", lambda: value)
 
-    handle = asks.enqueue()
+    handle = runs.enqueue()
     work_off(app)
     assert handle.state() is State.DEAD_LETTER
     assert (handle.get().error_code or "").startswith("payload_")
-    assert told(app, handle.id) == []
+    assert step_rows(app, handle.id) == []
 
 
-def test_a_step_makes_no_durable_calls(app: App) -> None:
+def test_step_cannot_make_durable_calls(app: App) -> None:
     @app.job(retry=Retry(max_attempts=1))
-    async def asks(ctx: Context) -> None:
+    async def runs(ctx: Context) -> None:
         async def inner() -> None:
             await ctx.sleep("1h")
 
         await ctx.step("outer", inner)
 
-    handle = asks.enqueue()
+    handle = runs.enqueue()
     work_off(app)
     assert handle.get().error_code == "nested_step"
 
 
-def test_raising_control_in_a_step_is_the_handlers_own_word(app: App) -> None:
+def test_control_exception_in_a_step_ends_the_job(app: App) -> None:
     def refuses() -> None:
         raise Reject("no_such_card", "there is no such card")
 
@@ -442,7 +442,7 @@ def test_raising_control_in_a_step_is_the_handlers_own_word(app: App) -> None:
     assert (handle.state(), handle.get().error_code) == (State.DEAD_LETTER, "no_such_card")
 
 
-def test_a_task_group_that_waits_is_a_handler_that_waits(app: App) -> None:
+def test_task_group_that_waits_suspends_the_handler(app: App) -> None:
     @app.job()
     async def waits(ctx: Context) -> str:
         async with asyncio.TaskGroup() as group:

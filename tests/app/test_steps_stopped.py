@@ -1,5 +1,5 @@
-"""A handler that is stopped in the middle of its steps: what was done stays done, nothing more is begun, and nobody
-hangs (HF-6, CX-11)."""
+"""A handler that is stopped while its steps run: completed steps are kept, no further step starts, and nothing hangs
+(HF-6, CX-11)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from holdfast import App, Backoff, Context, Retry, State, Stopped, SyncContext
 from holdfast.errors import StaleLease
 from holdfast.stores.flow import Flow
-from tests.app.away import Away
 from tests.app.conftest import NewApp
-from tests.app.test_steps import AGAIN, told
+from tests.app.outages import Outage
+from tests.app.test_steps import AGAIN, step_rows
 from tests.support.operations import name_of
 from tests.support.waiting import until
 from tests.support.workers import work_off, working
@@ -24,25 +24,25 @@ pytestmark = pytest.mark.req("HF-6", "CX-11")
 
 
 class Held:
-    """Keeps a worker's writes of steps from the store until it is told to let them go."""
+    """Delays a worker's step writes until the test releases them."""
 
     def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
         self._arun = app._store.arun
-        self.asked, self.go = threading.Event(), threading.Event()
+        self.reached, self.release = threading.Event(), threading.Event()
         monkeypatch.setattr(app._store, "arun", self.arun)
 
     async def arun(self, flow: Flow[Any]) -> Any:
         if name_of(flow)[0] == "steps.save":
-            self.asked.set()
-            await asyncio.to_thread(self.go.wait, 20)
+            self.reached.set()
+            await asyncio.to_thread(self.release.wait, 20)
         return await self._arun(flow)
 
 
-def cleans_up(app: App, begun: threading.Event, **options: Any) -> None:
-    """A kind whose first attempt never gets past its first step, and has another in a `finally`."""
+def declare_cleanup(app: App, started: threading.Event, **options: Any) -> None:
+    """Declare a kind whose first attempt hangs in its first step and has another step in a `finally`."""
 
     async def lingers(seconds: float) -> None:
-        begun.set()
+        started.set()
         await asyncio.sleep(seconds)
 
     @app.job("cleans_up", **options)
@@ -55,86 +55,84 @@ def cleans_up(app: App, begun: threading.Event, **options: Any) -> None:
         return "done"
 
 
-def test_a_worker_that_leaves_has_no_cleaning_up_remembered(app: App, new_app: NewApp) -> None:
-    """It would stand in the place of what the next attempt does there, which then would not know its own steps."""
-    elsewhere, begun = new_app(), threading.Event()
-    cleans_up(elsewhere, begun)
-    with working(elsewhere, grace=0.0) as beside:
+def test_step_in_a_finally_is_not_recorded_when_the_worker_stops(app: App, new_app: NewApp) -> None:
+    """It would take the position of a step of the next attempt, which then would not match its recorded steps."""
+    worker_app, started = new_app(), threading.Event()
+    declare_cleanup(worker_app, started)
+    with working(worker_app, grace=0.0) as background:
         handle = app.enqueue("cleans_up")
-        assert begun.wait(20)
-        beside.ask_to_stop()
-    assert told(app, handle.id) == []
-    work_off(elsewhere)
-    with working(elsewhere):
+        assert started.wait(20)
+        background.ask_to_stop()
+    assert step_rows(app, handle.id) == []
+    work_off(worker_app)
+    with working(worker_app):
         assert handle.result(timeout=20) == "done"
-    assert [name for _, _, name, _ in told(app, handle.id)] == ["slow", "work", "clean up"]
+    assert [name for _, _, name, _ in step_rows(app, handle.id)] == ["slow", "work", "clean up"]
 
 
-def test_nor_has_a_handler_whose_time_is_up(app: App) -> None:
-    begun = threading.Event()
-    cleans_up(app, begun, retry=AGAIN, timeout=1)
+def test_step_in_a_finally_is_not_recorded_after_a_timeout(app: App) -> None:
+    started = threading.Event()
+    declare_cleanup(app, started, retry=AGAIN, timeout=1)
     handle = app.enqueue("cleans_up")
     with working(app):
         assert handle.result(timeout=20) == "done"
     assert handle.get().retries == 1
 
 
-def test_a_step_that_is_done_is_written_before_its_job_is_handed_back(
+def test_completed_step_is_written_before_its_job_is_handed_back(
     app: App, new_app: NewApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = new_app()
+    worker_app = new_app()
     calls: list[str] = []
 
-    @elsewhere.job("pays")
+    @worker_app.job("pays")
     async def pays(ctx: Context) -> str:
         await ctx.step("charge", calls.append, "charged")
         return "paid"
 
-    held = Held(elsewhere, monkeypatch)
-    with working(elsewhere, grace=0.0) as beside:
+    held = Held(worker_app, monkeypatch)
+    with working(worker_app, grace=0.0) as background:
         handle = app.enqueue("pays")
-        assert held.asked.wait(20)
-        beside.ask_to_stop()
-        until(lambda: beside.worker is not None and beside.worker._stopping, "it leaves")
-        held.go.set()
-    assert [name for _, _, name, _ in told(app, handle.id)] == ["charge"]
-    with working(elsewhere):
+        assert held.reached.wait(20)
+        background.ask_to_stop()
+        until(lambda: background.worker is not None and background.worker._stopping, "the worker stops")
+        held.release.set()
+    assert [name for _, _, name, _ in step_rows(app, handle.id)] == ["charge"]
+    with working(worker_app):
         assert handle.result(timeout=20) == "paid"
     assert calls == ["charged"]
 
 
-def test_a_time_limit_that_ends_while_a_step_is_written_ends_the_attempt(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The store is away for longer than the handler has: it does not wait for it for ever."""
+def test_timeout_during_a_step_write_ends_the_attempt(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is unreachable for longer than the timeout: the handler does not wait for ever."""
 
     @app.job(timeout=0.2, retry=Retry(max_attempts=1))
     async def pays(ctx: Context) -> None:
         await ctx.step("charge", lambda: 1)
 
-    away = Away(app, monkeypatch)
-    away.left["steps.save"] = 1_000_000
+    outage = Outage(app, monkeypatch)
+    outage.failing["steps.save"] = 1_000_000
     handle = pays.enqueue()
     with working(app):
-        until(lambda: handle.state() is State.DEAD_LETTER, "it is over")
+        until(lambda: handle.state() is State.DEAD_LETTER, "the job has ended")
         assert handle.get().error_code == "timeout"
-        away.left["steps.save"] = 0
+        outage.failing["steps.save"] = 0
 
 
 @pytest.mark.parametrize("why", ["timeout", "cancelled"])
-def test_a_thread_that_cannot_be_stopped_begins_no_further_step(app: App, new_app: NewApp, why: str) -> None:
-    elsewhere = new_app()
+def test_unstoppable_thread_starts_no_further_step(app: App, new_app: NewApp, why: str) -> None:
+    worker_app = new_app()
     seen: list[Any] = []
     contexts: list[SyncContext] = []
-    go_on, ended = threading.Event(), threading.Event()
+    resume, ended = threading.Event(), threading.Event()
 
     def work(number: int) -> None:
         if number:
             seen.append(number)
         else:
-            go_on.wait(20)
+            resume.wait(20)
 
-    @elsewhere.job("loops", timeout=1 if why == "timeout" else None)
+    @worker_app.job("loops", timeout=1 if why == "timeout" else None)
     def loops(ctx: SyncContext) -> None:
         contexts.append(ctx)
         try:
@@ -148,21 +146,21 @@ def test_a_thread_that_cannot_be_stopped_begins_no_further_step(app: App, new_ap
         finally:
             ended.set()
 
-    with working(elsewhere):
+    with working(worker_app):
         handle = app.enqueue("loops", retry=Retry(max_attempts=1))
-        until(lambda: contexts, "it has begun")
+        until(lambda: contexts, "the handler has started")
         if why == "cancelled":
             handle.cancel()
-        until(lambda: handle.state() in (State.DEAD_LETTER, State.CANCELLED), "its job is over")
-        until(lambda: contexts[0].cancelled, "it is told")
-        go_on.set()
+        until(lambda: handle.state() in (State.DEAD_LETTER, State.CANCELLED), "its job has ended")
+        until(lambda: contexts[0].cancelled, "the handler is notified")
+        resume.set()
         assert ended.wait(20)
     assert seen == [StaleLease, why]
-    assert told(app, handle.id) == []
+    assert step_rows(app, handle.id) == []
 
 
-def test_nor_does_it_try_one_again(app: App) -> None:
-    late: list[bool] = []  # at each try, whether it was to stop by then
+def test_unstoppable_thread_does_not_retry_a_step(app: App) -> None:
+    late: list[bool] = []  # at each try: whether it had to stop by then
     ended = threading.Event()
     contexts: list[SyncContext] = []
     slow = Retry(max_attempts=10, backoff=Backoff(base=0.9, factor=1.0, jitter=False))
@@ -172,31 +170,31 @@ def test_nor_does_it_try_one_again(app: App) -> None:
         raise ConnectionError("not yet")
 
     @app.job(timeout=0.3, retry=Retry(max_attempts=1))
-    def asks(ctx: SyncContext) -> None:
+    def runs(ctx: SyncContext) -> None:
         contexts.append(ctx)
         try:
             ctx.step_options(retry=slow).step("flaky", flaky)
         except Stopped:
             ended.set()
 
-    handle = asks.enqueue()
+    handle = runs.enqueue()
     with working(app):
         assert ended.wait(20)
-        until(lambda: handle.state() is State.DEAD_LETTER, "its job is over")
+        until(lambda: handle.state() is State.DEAD_LETTER, "its job has ended")
     assert not any(late)
 
 
-def test_a_thread_whose_worker_is_gone_ends(app: App, new_app: NewApp) -> None:
-    """There is no loop any more that could answer it."""
-    elsewhere = new_app()
+def test_thread_ends_after_its_worker_is_gone(app: App, new_app: NewApp) -> None:
+    """No event loop is left to serve its call."""
+    worker_app = new_app()
     seen: list[BaseException] = []
-    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    started, resume, ended = threading.Event(), threading.Event(), threading.Event()
 
     def slow() -> None:
-        begun.set()
-        go_on.wait(20)
+        started.set()
+        resume.wait(20)
 
-    @elsewhere.job("lingers")
+    @worker_app.job("lingers")
     def lingers(ctx: SyncContext) -> None:
         try:
             ctx.step("slow", slow)
@@ -205,23 +203,23 @@ def test_a_thread_whose_worker_is_gone_ends(app: App, new_app: NewApp) -> None:
         finally:
             ended.set()
 
-    with working(elsewhere, grace=0.0) as beside:
+    with working(worker_app, grace=0.0) as background:
         handle = app.enqueue("lingers")
-        assert begun.wait(20)
-        beside.ask_to_stop()
-    go_on.set()
+        assert started.wait(20)
+        background.ask_to_stop()
+    resume.set()
     assert ended.wait(20)
     assert [type(error) for error in seen] == [Stopped]
-    assert handle.state() in (State.RETRY_WAITING, State.QUEUED), "handed back, and perhaps due already"
+    assert handle.state() in (State.RETRY_WAITING, State.QUEUED), "handed back, perhaps due already"
 
 
-def test_nor_does_one_that_waits_for_a_store_that_is_away(
+def test_thread_waiting_for_an_unreachable_store_ends_with_its_worker(
     app: App, new_app: NewApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere, ended = new_app(), threading.Event()
+    worker_app, ended = new_app(), threading.Event()
     seen: list[BaseException] = []
 
-    @elsewhere.job("lingers")
+    @worker_app.job("lingers")
     def lingers(ctx: SyncContext) -> None:
         try:
             ctx.step("quick", lambda: 1)
@@ -230,50 +228,50 @@ def test_nor_does_one_that_waits_for_a_store_that_is_away(
         finally:
             ended.set()
 
-    away = Away(elsewhere, monkeypatch)
-    away.left["steps.save"] = 1_000_000
-    with working(elsewhere, grace=0.0) as beside:
+    outage = Outage(worker_app, monkeypatch)
+    outage.failing["steps.save"] = 1_000_000
+    with working(worker_app, grace=0.0) as background:
         app.enqueue("lingers")
-        until(lambda: away.met["steps.save"] > 0, "it waits")
-        beside.ask_to_stop()
+        until(lambda: outage.hits["steps.save"] > 0, "the step write has failed")
+        background.ask_to_stop()
     assert ended.wait(20)
     assert [type(error) for error in seen] == [Stopped]
 
 
-@pytest.mark.parametrize("url", ["postgres"], indirect=True)  # the other has no pool that belongs to a loop
-def test_a_thread_that_outlives_its_worker_does_not_keep_the_loop(
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)  # SQLite has no pool per event loop
+def test_thread_that_outlives_its_worker_does_not_keep_the_loop_open(
     app: App, new_app: NewApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its step was to be written when the worker left. What asks a pool of connections that has just been closed opens
-    it again, and nobody closes it then: the process would never end."""
-    elsewhere = new_app()
+    """Its step was about to be written when the worker stopped. A request to a pool that was just closed opens it
+    again, and nothing closes it then: the process would never end."""
+    worker_app = new_app()
 
-    @elsewhere.job("lingers")
+    @worker_app.job("lingers")
     def lingers(ctx: SyncContext) -> None:
         ctx.step("quick", lambda: 1)
 
-    held = Held(elsewhere, monkeypatch)
-    leave = elsewhere._store.leave_loop
+    held = Held(worker_app, monkeypatch)
+    leave = worker_app._store.leave_loop
 
     async def leave_loop() -> None:
         await leave()
-        held.go.set()
-        loops = elsewhere._store._pools._loop_pools  # type: ignore[attr-defined]
-        for _ in range(30):  # as long as a busy machine may take over it, or until there is another pool
+        held.release.set()
+        loops = worker_app._store._pools._loop_pools  # type: ignore[attr-defined]
+        for _ in range(30):  # long enough for a busy machine, or until another pool exists
             await asyncio.sleep(0.01 if not loops else 0)
 
-    monkeypatch.setattr(elsewhere._store, "leave_loop", leave_loop)
-    with working(elsewhere, grace=0.0) as beside:
+    monkeypatch.setattr(worker_app._store, "leave_loop", leave_loop)
+    with working(worker_app, grace=0.0) as background:
         app.enqueue("lingers")
-        assert held.asked.wait(20)
-        beside.ask_to_stop()
+        assert held.reached.wait(20)
+        background.ask_to_stop()
 
 
-# -- cancelled -------------------------------------------------------------------------------------------------
+# -- cancellation ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["asleep", "waiting", "asking"])
-def test_a_job_that_waits_can_be_cancelled(app: App, where: str) -> None:
+@pytest.mark.parametrize("where", ["asleep", "waiting", "approval"])
+def test_waiting_job_can_be_cancelled(app: App, where: str) -> None:
     seen: list[str] = []
 
     @app.job()
@@ -284,8 +282,8 @@ def test_a_job_that_waits_can_be_cancelled(app: App, where: str) -> None:
         elif where == "waiting":
             await ctx.wait_for_event("go")
         else:
-            await ctx.approval("go", summary="Go on")
-        seen.append("went on")
+            await ctx.approval("go", summary="Continue")
+        seen.append("continued")
 
     handle = waits.enqueue()
     work_off(app)
@@ -298,27 +296,27 @@ def test_a_job_that_waits_can_be_cancelled(app: App, where: str) -> None:
     assert [event.type for event in handle.history()][-1] == "cancel"
 
 
-def test_a_job_cancelled_inside_a_step_comes_no_further(app: App, new_app: NewApp) -> None:
-    elsewhere, begun = new_app(), threading.Event()
+def test_job_cancelled_inside_a_step_runs_no_further_step(app: App, new_app: NewApp) -> None:
+    worker_app, started = new_app(), threading.Event()
     seen: list[str] = []
 
     async def lingers() -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(60)
         finally:
             seen.append("interrupted")
 
-    @elsewhere.job("pays")
+    @worker_app.job("pays")
     async def pays(ctx: Context) -> None:
         try:
             await ctx.step("charge", lingers)
         except BaseException:
             await ctx.step("instead", seen.append, "instead")
 
-    with working(elsewhere):
+    with working(worker_app):
         handle = app.enqueue("pays")
-        assert begun.wait(20)
+        assert started.wait(20)
         handle.cancel()
-        until(lambda: seen, "it is interrupted")
-    assert (handle.state(), seen, told(app, handle.id)) == (State.CANCELLED, ["interrupted"], [])
+        until(lambda: seen, "the step is interrupted")
+    assert (handle.state(), seen, step_rows(app, handle.id)) == (State.CANCELLED, ["interrupted"], [])

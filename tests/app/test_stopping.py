@@ -1,5 +1,5 @@
-"""Being told to stop: a function in a thread looks, async code is interrupted, and a thread that does neither
-takes nobody's place."""
+"""Stopping handlers: a thread polls its context, async code is interrupted, and a thread that ignores it takes no
+slot."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONCE = Retry(max_attempts=1)
 
 
 @pytest.mark.req("CX-11")
-def test_a_thread_learns_that_its_time_is_up(app: App) -> None:
+def test_thread_is_notified_of_its_timeout(app: App) -> None:
     seen: list[Any] = []
     done = threading.Event()
 
@@ -51,23 +51,23 @@ def test_a_thread_learns_that_its_time_is_up(app: App) -> None:
 
 
 @pytest.mark.req("CX-11")
-def test_a_thread_learns_that_its_job_was_cancelled(app: App, new_app: NewApp) -> None:
-    elsewhere, begun = new_app(), threading.Event()
+def test_thread_is_notified_that_its_job_was_cancelled(app: App, new_app: NewApp) -> None:
+    worker_app, started = new_app(), threading.Event()
     seen: list[Any] = []
 
-    @elsewhere.job()
+    @worker_app.job()
     def loops(ctx: SyncContext) -> None:
         seen.append((ctx.cancelled, ctx.stop_reason))
-        begun.set()
+        started.set()
         ctx._run.stop.wait(60)
         seen.append((ctx.cancelled, ctx.stop_reason))
         with pytest.raises(StaleLease):
             ctx.checkpoint.save("too late")
         seen.append("refused")
 
-    with working(elsewhere):
+    with working(worker_app):
         handle = app.enqueue("loops")
-        assert begun.wait(20)
+        assert started.wait(20)
         handle.cancel("changed my mind")
         until(lambda: len(seen) == 3, "the thread has seen it")
     assert seen == [(False, None), (True, "cancelled"), "refused"]
@@ -75,31 +75,31 @@ def test_a_thread_learns_that_its_job_was_cancelled(app: App, new_app: NewApp) -
 
 
 @pytest.mark.req("CX-11", "DP-9")
-def test_a_thread_learns_that_its_worker_leaves(app: App, new_app: NewApp) -> None:
-    elsewhere, begun, seen = new_app(), threading.Event(), []
+def test_thread_is_notified_that_its_worker_stops(app: App, new_app: NewApp) -> None:
+    worker_app, started, seen = new_app(), threading.Event(), []
 
-    @elsewhere.job()
+    @worker_app.job()
     def loops(ctx: SyncContext) -> None:
-        begun.set()
+        started.set()
         ctx._run.stop.wait(60)
         seen.append(ctx.stop_reason)
 
-    with working(elsewhere) as beside:
+    with working(worker_app) as background:
         handle = app.enqueue("loops")
-        assert begun.wait(20)
-        beside.ask_to_stop(now=True)
+        assert started.wait(20)
+        background.ask_to_stop(now=True)
     until(lambda: seen, "the thread has seen it")
     assert seen == ["worker_stopped"]
     assert next(event.meta for event in handle.history() if event.type == "snooze")["reason"] == "worker_stopped"
 
 
 @pytest.mark.req("CX-11")
-async def test_whoever_cancels_says_why() -> None:
+async def test_stop_reason_is_passed_to_the_handler() -> None:
     seen: list[Any] = []
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     async def call(claim: Any, stop: Stop) -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -107,7 +107,7 @@ async def test_whoever_cancels_says_why() -> None:
 
     stop = Stop()
     task = asyncio.create_task(execute(Handler("k", call), CLAIM, stop))
-    await begun.wait()
+    await started.wait()
     stop.set("cancelled")
     task.cancel("cancelled")
     with pytest.raises(asyncio.CancelledError):
@@ -116,7 +116,7 @@ async def test_whoever_cancels_says_why() -> None:
 
 
 @pytest.mark.req("CX-11")
-async def test_async_code_can_ask_why_it_is_interrupted() -> None:
+async def test_async_handler_can_read_why_it_is_interrupted() -> None:
     seen: list[Any] = []
 
     async def call(claim: Any, stop: Stop) -> None:
@@ -132,13 +132,13 @@ async def test_async_code_can_ask_why_it_is_interrupted() -> None:
 
 
 @pytest.mark.req("CX-11", "JF-7")
-def test_a_stuck_thread_takes_nobodys_slot(app: App, caplog: pytest.LogCaptureFixture) -> None:
-    """In a pool of one thread, the first of these would have been the last job ever run."""
-    go_on = threading.Event()
+def test_stuck_thread_takes_no_slot(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """In a pool of one thread, the first of these jobs would have been the last one ever run."""
+    release = threading.Event()
 
     @app.job(retry=ONCE, timeout=0.05)
     def stuck() -> None:
-        go_on.wait(60)
+        release.wait(60)
 
     @app.job()
     def fine() -> int:
@@ -149,39 +149,41 @@ def test_a_stuck_thread_takes_nobodys_slot(app: App, caplog: pytest.LogCaptureFi
     began = time.monotonic()
     work_off(app, concurrency=1)
     assert time.monotonic() - began < 20
-    go_on.set()
+    release.set()
     assert [handle.get().error_code for handle in blocked] == ["timeout"] * 3
     assert [handle.result(timeout=5) for handle in later] == [3, 3, 3]
 
 
 @pytest.mark.req("CX-11")
-def test_a_stuck_thread_is_named(app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stuck_thread_is_named_in_the_log(
+    app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.worker.threads.Threads.__init__.__kwdefaults__", {"idle_for": 1.0, "patience": 0.01})
-    go_on, told = threading.Event(), threading.Event()
+    release, logged = threading.Event(), threading.Event()
 
-    class Listening(logging.Handler):
+    class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if "kind stuck" in record.getMessage():
-                told.set()
+                logged.set()
 
     @app.job(retry=ONCE, timeout=0.05)
     def stuck() -> None:
-        go_on.wait(60)
+        release.wait(60)
 
     @app.job()
     async def waits() -> None:
-        await asyncio.to_thread(told.wait, 20)
+        await asyncio.to_thread(logged.wait, 20)
 
-    listening = Listening()
-    logging.getLogger("holdfast.worker").addHandler(listening)
+    listener = Listener()
+    logging.getLogger("holdfast.worker").addHandler(listener)
     try:
         stuck.enqueue()
         waits.enqueue()
         work_off(app)
     finally:
-        go_on.set()
-        logging.getLogger("holdfast.worker").removeHandler(listening)
-    assert told.is_set()
+        release.set()
+        logging.getLogger("holdfast.worker").removeHandler(listener)
+    assert logged.is_set()
 
 
 @pytest.mark.req("CX-15", "DP-9")
@@ -189,7 +191,7 @@ def test_a_stuck_thread_is_named(app: App, caplog: pytest.LogCaptureFixture, mon
     ("timeout", "deadline", "least", "most"),
     [(None, None, None, None), (60, None, 50, 60), (None, 600, 500, 600), (60, 600, 50, 60), (600, 30, 20, 30)],
 )
-def test_a_handler_knows_how_long_it_has(
+def test_handler_knows_its_remaining_time(
     app: App, timeout: float | None, deadline: float | None, least: float | None, most: float
 ) -> None:
     seen: list[float | None] = []

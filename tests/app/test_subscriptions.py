@@ -1,4 +1,4 @@
-"""`app.on`, `app.subscriptions`, `app.events.consumers()`: events that make jobs, in a program (DP-12, DP-13)."""
+"""`app.on`, `app.subscriptions`, `app.events.consumers()`: events that create jobs (DP-12, DP-13)."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tests.support.workers import work_off, working
 pytestmark = pytest.mark.req("DP-13", "DP-12")
 
 
-def look(app: App) -> int:
-    """What a worker does beside its jobs."""
-    return asyncio.run(_look(app))
+def feed_subscriptions(app: App) -> int:
+    """Run the subscription task of a worker once."""
+    return asyncio.run(_afeed(app))
 
 
-async def _look(app: App) -> int:
+async def _afeed(app: App) -> int:
     try:
         return await feed(app._store, tenant="*")
     finally:
         await app._store.leave_loop()
 
 
-def test_a_declared_one_is_put_down_by_a_worker_and_follows_what_happens(app: App, new_app: NewApp) -> None:
+def test_declared_subscription_is_stored_by_a_worker_and_creates_jobs(app: App, new_app: NewApp) -> None:
     seen: list[dict[str, Any]] = []
 
     @app.on("job.succeeded", kind="import_*")
@@ -50,10 +50,10 @@ def test_a_declared_one_is_put_down_by_a_worker_and_follows_what_happens(app: Ap
 
     app.send_event("order.paid", {"country": "fr", "order": 7})
     with working(app, queues=("default", "late")):
-        until(lambda: len(app.subscriptions.list()) == 2, "it was put down")
+        until(lambda: len(app.subscriptions.list()) == 2, "the subscriptions are stored")
         job = import_rows.enqueue()
         job.wait(10)
-        until(lambda: len(seen) == 2, "both followed")
+        until(lambda: len(seen) == 2, "both jobs have run")
     assert {"order": 7} in seen
     (event,) = [each for each in seen if "job_id" in each]
     assert (event["job_id"], event["name"]) == (job.id, "job.succeed")
@@ -62,32 +62,32 @@ def test_a_declared_one_is_put_down_by_a_worker_and_follows_what_happens(app: Ap
     one = app.subscriptions.get("follow on job.succeed")
     assert one is not None
     assert (one.declared, one.kind, one.made) == (True, "import_*", 1)
-    (told,) = [each for each in app.events.read_sent("reader") if each.name == "order.shipped"]
-    assert told.cause_id == app.jobs.list(kind="ship")[0].id, "what a handler tells names its job"
+    (event_sent,) = [each for each in app.events.read_sent("reader") if each.name == "order.shipped"]
+    assert event_sent.cause_id == app.jobs.list(kind="ship")[0].id, "an event sent by a handler names its job"
     assert list(app.events.read_sent("reader")) == []
     other = new_app()
-    other.job("follow")(lambda event: None)  # a program that declares nothing leaves what is there
+    other.job("follow")(lambda event: None)  # a program without declarations removes none
     work_off(other)
     assert len(other.subscriptions.list()) == 2
 
 
-def test_create_pause_resume_look_delete(app: App) -> None:
+def test_subscription_is_created_paused_resumed_and_removed(app: App) -> None:
     app._store.migrate()
     one = app.subscriptions.set("audit", "job.*", "note", of_kind="pay", queue="audit", priority=2, max_depth=1)
     assert app.subscriptions.get("audit") == one
     assert app.subscriptions.list() == [one]
     app.enqueue("pay")
     assert app.subscriptions.behind(one) == 1
-    assert look(app) == 1
+    assert feed_subscriptions(app) == 1
     (made,) = app.jobs.list(kind="note")
     assert (made.queue, made.priority) == ("audit", 2)
     (delivery,) = app.subscriptions.deliveries(app.subscriptions.list()[0])
     assert (delivery.job_id, delivery.refusal) == (made.id, None)
     assert app.subscriptions.pause("audit", reason="too many").paused_reason == "too many"
     app.enqueue("pay")
-    assert look(app) == 0
+    assert feed_subscriptions(app) == 0
     assert app.subscriptions.resume("audit", skip=True).paused_at is None
-    assert look(app) == 0
+    assert feed_subscriptions(app) == 0
     app.subscriptions.remove("audit")
     for missing in (app.subscriptions.remove, app.subscriptions.pause, app.subscriptions.resume):
         with pytest.raises(NotFound) as refused:
@@ -95,8 +95,8 @@ def test_create_pause_resume_look_delete(app: App) -> None:
         assert refused.value.code == "subscription_not_found"
 
 
-def test_a_burst_runs_what_was_told_before_it_began(app: App) -> None:
-    """However quickly it finds that there is nothing to take: its duties have looked before it ends."""
+def test_burst_runs_jobs_of_events_sent_before_it_started(app: App) -> None:
+    """However fast it finds no job to claim, its maintenance runs once before it ends."""
     seen: list[dict[str, Any]] = []
 
     @app.job()
@@ -110,28 +110,28 @@ def test_a_burst_runs_what_was_told_before_it_began(app: App) -> None:
     assert [event["data"] for event in seen] == [{"order": 7}]
 
 
-def test_one_that_fails_says_so_and_holds_up_no_other(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_subscription_reports_its_error_and_blocks_no_other(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     app._store.migrate()
     app.subscriptions.set("a bad one", "job.enqueue", "bad", of_kind="pay")
     app.subscriptions.set("good", "job.enqueue", "good", of_kind="pay")
     app.enqueue("pay")
-    whole = type(app._store.subscriptions)._create_jobs  # type: ignore[attr-defined]
+    original = type(app._store.subscriptions)._create_jobs  # type: ignore[attr-defined]
 
     def broken(self: Any, whose: Subscription, wanted: Any) -> Steps[Any]:
         if whose.job_kind == "bad":
             raise ZeroDivisionError("it cannot be made")
-        return (yield from whole(self, whose, wanted))
+        return (yield from original(self, whose, wanted))
 
     with monkeypatch.context() as patch:
         patch.setattr(type(app._store.subscriptions), "_create_jobs", broken)
-        assert look(app) == 1
+        assert feed_subscriptions(app) == 1
     bad, good = app.subscriptions.list()
     assert (bad.failure, good.failure, good.made) == ("it cannot be made", None, 1)
-    assert look(app) == 1, "it is tried again, and what it missed is made"
+    assert feed_subscriptions(app) == 1, "it is retried, and the missed job is created"
     assert app.subscriptions.list()[0].failure is None
 
 
-def test_a_tick_feeds_them_too(app: App) -> None:
+def test_tick_feeds_subscriptions(app: App) -> None:
     @app.on("job.succeeded", kind="first", start="beginning")
     @app.job()
     def second(event: dict[str, Any]) -> None: ...
@@ -145,9 +145,9 @@ def test_a_tick_feeds_them_too(app: App) -> None:
     assert app.jobs.list(kind="second")[0].state is State.SUCCEEDED
 
 
-def test_consumers(app: App) -> None:
+def test_consumers_are_listed_reset_and_removed(app: App) -> None:
     app.enqueue("x")
-    app.send_event("told", {})
+    app.send_event("news.sent", {})
     assert len(list(app.events.read("billing"))) == len(list(app.events.read_sent("news"))) == 1
     app.enqueue("x")
     behind = {each.name: (each.of, each.behind) for each in app.events.consumers()}
@@ -166,23 +166,23 @@ def test_consumers(app: App) -> None:
         assert refused.value.code == "consumer_not_found"
 
 
-def test_what_cannot_be_declared(app: App) -> None:
+def test_invalid_subscriptions_are_refused(app: App) -> None:
     @app.job()
-    def deaf() -> None: ...
+    def without_event() -> None: ...
 
     @app.job()
-    def hears(event: dict[str, Any]) -> None: ...
+    def with_event(event: dict[str, Any]) -> None: ...
 
     def code(pattern: str, kind: Any, **wanted: Any) -> str:
         with pytest.raises(HoldfastError) as refused:
             app.on(pattern, **wanted)(kind)
         return refused.value.code
 
-    assert code("job.succeeded", deaf) == "invalid_subscription"
+    assert code("job.succeeded", without_event) == "invalid_subscription"
     assert code("job.succeeded", len) == "invalid_subscription"
-    assert code("job.sucess", hears) == "invalid_pattern"
-    app.on("job.succeeded", payload={})(deaf)
-    app.on("job.failed")(hears)
-    assert code("job.fail", hears) == "duplicate_subscription"
+    assert code("job.sucess", with_event) == "invalid_pattern"
+    app.on("job.succeeded", payload={})(without_event)
+    app.on("job.failed")(with_event)
+    assert code("job.fail", with_event) == "duplicate_subscription"
     with pytest.raises(InvalidSetting):
         app.subscriptions.set("x", "job.*", "y", nonsense=1)  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""Tenants as a program sees them: whom a call is for, what a tenant is held to, and why a job waits for its turn."""
+"""Tenants through the public API: the tenant of a call, quotas, and why a job waits for other tenants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.workers import work_off
 
 
 @pytest.mark.req("JF-1")
-def test_a_block_is_for_one_tenant_and_ends_where_it_ends(app: App, new_app: NewApp) -> None:
+def test_tenant_block_applies_until_it_ends(app: App, new_app: NewApp) -> None:
     other = new_app()
 
     @app.job()
@@ -29,7 +29,7 @@ def test_a_block_is_for_one_tenant_and_ends_where_it_ends(app: App, new_app: New
         made = app.templates.enqueue("t")
         app.enqueue("elsewhere", {})
         assert [job.tenant for job in app.jobs.list()] == ["acme"] * 3
-        assert other.jobs.list() == [], "another app works for its own"
+        assert other.jobs.list() == [], "another app keeps its own tenant"
         with app.tenant("umbrella"):
             with pytest.raises(NotFound):
                 app.jobs.get(mine.id)
@@ -41,7 +41,7 @@ def test_a_block_is_for_one_tenant_and_ends_where_it_ends(app: App, new_app: New
         assert (mine.tenant, made.tenant) == ("acme", "acme")
     with pytest.raises(NotFound):
         app.jobs.get(mine.id)
-    assert mine.state() is State.QUEUED, "a handle knows whose it is"
+    assert mine.state() is State.QUEUED, "a handle keeps its tenant"
     assert app._session.tenant == "default"
     for wrong in ("*", "", " x"):
         with pytest.raises(InvalidSetting), app.tenant(wrong):
@@ -49,7 +49,7 @@ def test_a_block_is_for_one_tenant_and_ends_where_it_ends(app: App, new_app: New
 
 
 @pytest.mark.req("JF-1")
-def test_it_is_of_one_task_and_of_one_thread(app: App) -> None:
+def test_tenant_block_belongs_to_one_task_and_one_thread(app: App) -> None:
     seen: dict[str, list[str]] = {}
 
     async def within(name: str) -> None:
@@ -59,12 +59,12 @@ def test_it_is_of_one_task_and_of_one_thread(app: App) -> None:
                 seen.setdefault(name, []).append(app._session.tenant)
                 await asyncio.to_thread(lambda: seen[name].append(app._session.tenant))
 
-    async def together() -> None:
+    async def gather() -> None:
         with app.tenant("outer"):
             await asyncio.gather(within("a"), within("b"), within("c"))
             assert app._session.tenant == "outer"
 
-    asyncio.run(together())
+    asyncio.run(gather())
     assert seen == {name: [name] * 10 for name in "abc"}
     begin = threading.Barrier(2)
 
@@ -77,11 +77,11 @@ def test_it_is_of_one_task_and_of_one_thread(app: App) -> None:
 
     with ThreadPoolExecutor(2) as pool, app.tenant("outer"):
         assert list(pool.map(in_a_pool, ["a", "b"])) == ["a", "b"]
-        assert set(pool.map(in_a_pool, [None] * 4)) == {"default"}, "nothing stays with a thread of a pool"
+        assert set(pool.map(in_a_pool, [None] * 4)) == {"default"}, "pool threads keep no tenant"
 
 
 @pytest.mark.req("JF-1")
-def test_in_a_handler_it_is_the_tenant_of_the_job(app: App) -> None:
+def test_handler_runs_with_the_tenant_of_its_job(app: App) -> None:
     seen: list[tuple[str, str]] = []
 
     @app.job()
@@ -102,7 +102,7 @@ def test_in_a_handler_it_is_the_tenant_of_the_job(app: App) -> None:
         with app.tenant(name):
             look.enqueue()
             look_in_a_thread.enqueue()
-    with app.tenant("around"):  # the worker, whose handlers it is nothing to
+    with app.tenant("around"):  # the block around the worker does not affect its handlers
         work_off(app)
     assert {(job.state, job.error_message) for job in app.jobs.list(tenant="*", kind="look")} == {
         (State.SUCCEEDED, None)
@@ -112,7 +112,7 @@ def test_in_a_handler_it_is_the_tenant_of_the_job(app: App) -> None:
 
 
 @pytest.mark.req("JF-12")
-def test_what_a_tenant_is_held_to(app: App) -> None:
+def test_tenant_quotas_are_enforced(app: App) -> None:
     @app.job()
     async def note() -> None: ...
 
@@ -134,7 +134,7 @@ def test_what_a_tenant_is_held_to(app: App) -> None:
     assert not app.tenants.get("acme").registered
     for missing in (app.tenants.get, app.tenants.remove):
         with pytest.raises(NotFound, match="tenant_not_found"):
-            missing("nobody")
+            missing("unknown")
     for wrong in ({"weight": 0}, {"max_pending": -1}, {"burst": 3}, {"rate": "often"}, {"max_pending": True}):
         with pytest.raises(InvalidSetting):
             app.tenants.set("acme", **wrong)
@@ -143,7 +143,7 @@ def test_what_a_tenant_is_held_to(app: App) -> None:
 
 
 @pytest.mark.req("JF-12", "HF-2")
-def test_why_says_that_a_job_waits_for_its_tenants_turn(app: App) -> None:
+def test_why_reports_that_a_job_waits_for_other_tenants(app: App) -> None:
     for _ in range(3):
         app.enqueue("note", {}, tenant="big")
     with app.tenant("small"):

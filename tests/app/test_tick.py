@@ -1,4 +1,4 @@
-"""The tick: at most N jobs, here and now, with a summary (HK-1)."""
+"""`app.tick()`: run at most N jobs in this process and return a summary (HK-1)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 from holdfast import App, HoldfastError, State
 from holdfast.worker.options import TickSummary
 from tests.app.conftest import NewApp
-from tests.app.shop import stocked
+from tests.app.tick_jobs import declare_jobs
 from tests.support.waiting import until
 
 
 @pytest.fixture
 def shop(app: App) -> App:
-    return stocked(app)
+    return declare_jobs(app)
 
 
 @pytest.mark.req("HK-1", "JF-7")
-def test_it_runs_at_most_so_many_and_says_what_happened(shop: App) -> None:
+def test_tick_runs_at_most_limit_jobs_and_returns_a_summary(shop: App) -> None:
     handles = [shop.enqueue("add", {"a": n}) for n in range(3)]
     handles += [shop.enqueue("blocking", {"number": n}) for n in range(2)]
     first = shop.tick(limit=4)
@@ -36,7 +36,7 @@ def test_it_runs_at_most_so_many_and_says_what_happened(shop: App) -> None:
 
 
 @pytest.mark.req("HK-1")
-def test_more_is_not_said_of_what_cannot_be_run_now(shop: App) -> None:
+def test_more_ignores_jobs_that_cannot_run_now(shop: App) -> None:
     shop.enqueue("add", {"a": 1})
     shop.enqueue("add", {"a": 2}, delay=600)
     shop.enqueue("handled_elsewhere")
@@ -49,33 +49,33 @@ def test_more_is_not_said_of_what_cannot_be_run_now(shop: App) -> None:
 
 
 @pytest.mark.req("HK-1", "JF-5")
-def test_a_failure_is_tried_again_by_a_later_tick_and_then_buried(shop: App) -> None:
+def test_failure_is_retried_by_a_later_tick_and_then_dead_lettered(shop: App) -> None:
     handle = shop.enqueue("fails")
     done = shop.tick()
     assert (done.taken, done.retried, done.dead) == (1, 1, 0)
     later: list[TickSummary] = []
 
-    def tried_again() -> bool:
+    def retried() -> bool:
         later.append(shop.tick())
         return later[-1].taken == 1
 
-    until(tried_again, "the retry is due, and the tick makes it so")
+    until(retried, "a tick has promoted and run the retry")
     done = later[-1]
     assert (done.taken, done.retried, done.dead) == (1, 0, 1)
     assert handle.state() is State.DEAD_LETTER
 
 
 @pytest.mark.req("HK-1", "DP-9")
-def test_it_does_the_duties_first(shop: App) -> None:
+def test_tick_runs_maintenance_first(shop: App) -> None:
     late = shop.enqueue("add", {"a": 1}, deadline=datetime.now(UTC) - timedelta(seconds=1))
     due = shop.enqueue("add", {"a": 2}, delay="1ms")
-    until(lambda: shop.tick().taken == 1, "what is due is run")
+    until(lambda: shop.tick().taken == 1, "the due job has run")
     assert due.state() is State.SUCCEEDED
     assert late.state() is State.FAILED
 
 
 @pytest.mark.req("HK-1")
-def test_concurrency_is_a_limit(app: App) -> None:
+def test_concurrency_limits_parallel_jobs(app: App) -> None:
     running, most = 0, 0
 
     @app.job()
@@ -93,7 +93,7 @@ def test_concurrency_is_a_limit(app: App) -> None:
 
 
 @pytest.mark.req("HK-1")
-async def test_inside_a_running_loop_it_says_what_to_call(shop: App) -> None:
+async def test_tick_in_a_running_loop_names_atick(shop: App) -> None:
     shop.enqueue("add", {"a": 1})
     with pytest.raises(HoldfastError, match="atick") as caught:
         shop.tick()
@@ -104,7 +104,7 @@ async def test_inside_a_running_loop_it_says_what_to_call(shop: App) -> None:
 
 @pytest.mark.slow
 @pytest.mark.req("HK-1", "JF-3")
-def test_many_at_once_run_each_job_once(shop: App, new_app: NewApp) -> None:
+def test_concurrent_ticks_run_each_job_once(shop: App, new_app: NewApp) -> None:
     handles = [shop.enqueue("add", {"a": n}) for n in range(60)]
     apps = [new_app() for _ in range(4)]
     for each in apps:
@@ -138,6 +138,6 @@ def test_many_at_once_run_each_job_once(shop: App, new_app: NewApp) -> None:
         {"executor": " "},
     ],
 )
-def test_options_that_make_no_sense(shop: App, options: dict[str, object]) -> None:
+def test_invalid_options_are_refused(shop: App, options: dict[str, object]) -> None:
     with pytest.raises(HoldfastError):
         shop.tick(**options)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Jobs that a tick loses while they run: cancelled, taken away with the lease, left behind when it is killed (HK-1)."""
+"""Jobs that a tick loses while they run: cancelled, lost with the lease, or orphaned when it is killed (HK-1)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast import App, State
 from holdfast.features.assembly import Store
 from holdfast.worker.maintenance import MaintenanceTask
 from tests.app.conftest import NewApp
-from tests.app.shop import stocked
+from tests.app.tick_jobs import declare_jobs
 from tests.app.worker_process import process
 from tests.faults.picture import take_picture
 from tests.support.direct_sql import open_by_hand
@@ -22,100 +22,100 @@ from tests.support.waiting import until
 
 @pytest.fixture
 def shop(app: App) -> App:
-    return stocked(app)
+    return declare_jobs(app)
 
 
 @pytest.mark.req("HK-1", "CX-11")
-def test_a_job_cancelled_while_it_ran_is_said_to_be(app: App, new_app: NewApp) -> None:
-    begun, go = threading.Event(), threading.Event()
+def test_job_cancelled_while_running_is_counted_as_cancelled(app: App, new_app: NewApp) -> None:
+    started, release = threading.Event(), threading.Event()
 
     @app.job()
     def holds() -> None:
-        begun.set()
-        go.wait(20)
+        started.set()
+        release.wait(20)
 
     handle = app.enqueue("holds")
-    elsewhere = new_app()
+    operator = new_app()
 
     def cancel() -> None:
-        begun.wait(20)
-        elsewhere.jobs.cancel(handle.id)
-        go.set()
+        started.wait(20)
+        operator.jobs.cancel(handle.id)
+        release.set()
 
-    beside = threading.Thread(target=cancel)
-    beside.start()
+    background = threading.Thread(target=cancel)
+    background.start()
     done = app.tick()
-    beside.join()
+    background.join()
     assert (done.taken, done.succeeded, done.cancelled, done.lost) == (1, 0, 1, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.req("HK-1", "CX-11")
-def test_a_job_that_is_cancelled_is_stopped_and_not_waited_for(shop: App, new_app: NewApp) -> None:
-    handle, elsewhere = shop.enqueue("nap", {"seconds": 600}), new_app()
+def test_cancelled_job_is_stopped_and_not_waited_for(shop: App, new_app: NewApp) -> None:
+    handle, operator = shop.enqueue("nap", {"seconds": 600}), new_app()
 
     def cancel() -> None:
-        until(lambda: handle.state() is State.IN_PROGRESS, "it is running")
-        elsewhere.jobs.cancel(handle.id)
+        until(lambda: handle.state() is State.IN_PROGRESS, "the job is running")
+        operator.jobs.cancel(handle.id)
 
-    beside = threading.Thread(target=cancel)
-    beside.start()
+    background = threading.Thread(target=cancel)
+    background.start()
     done = shop.tick()
-    beside.join()
+    background.join()
     assert (done.taken, done.cancelled, done.lost) == (1, 1, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.req("HK-1", "DP-7")
-def test_a_lease_that_was_lost_abandons_what_runs(shop: App, new_app: NewApp) -> None:
-    begun = threading.Event()
+def test_lost_lease_abandons_running_jobs(shop: App, new_app: NewApp) -> None:
+    started = threading.Event()
 
     @shop.job()
     async def waits() -> None:
-        begun.set()
+        started.set()
         await asyncio.sleep(600)
 
     handle = shop.enqueue("waits")
     other = new_app()
 
     def end_the_lease() -> None:
-        assert begun.wait(20)
-        found = other._session.run(other._session.store.jobs.attempts(handle.id, handle.tenant))[-1]
-        assert found.worker.startswith("tick ")
+        assert started.wait(20)
+        attempt = other._session.run(other._session.store.jobs.attempts(handle.id, handle.tenant))[-1]
+        assert attempt.worker.startswith("tick ")
         lease = other._session.run(other._session.store.health.get("*"))
         assert lease.lease_active == 1
-        take_away(other)
+        end_open_lease(other)
 
-    beside = threading.Thread(target=end_the_lease)
-    beside.start()
+    background = threading.Thread(target=end_the_lease)
+    background.start()
     done = shop.tick(lease=3)
-    beside.join()
+    background.join()
     assert (done.taken, done.lost, done.handed_back, done.ok) == (1, 1, 0, False)
     assert (handle.get().state, handle.get().crashes) == (State.IN_PROGRESS, 0)
     assert Counter(event.type for event in handle.history())["snooze"] == 0
 
 
-def take_away(app: App) -> None:
-    """End every lease, as an operator with a SQL shell would."""
+def end_open_lease(app: App) -> None:
+    """End the open lease, as an operator with a SQL shell would."""
     by_hand = open_by_hand(app._store.url)
     (row,) = by_hand.execute("select id from lease where ended_at is null")
     by_hand.close()
     assert app._session.run(app._session.store.leases.end(str(row[0]), "taken away", "*"))
 
 
-def kept_until(url: str) -> float:
-    """The end of the one lease that is open."""
+def lease_end(url: str) -> float:
+    """The end of the open lease."""
     (lease,) = [each for each in take_picture(url).leases.values() if each.ended is None]
     return lease.until
 
 
 @pytest.mark.slow
 @pytest.mark.req("HK-1", "JF-4")
-def test_a_job_may_take_longer_than_the_lease(shop: App, new_app: NewApp, url: str) -> None:
-    other, begun, longer = stocked(new_app()), threading.Event(), threading.Event()
+def test_lease_is_renewed_while_a_long_job_runs(shop: App, new_app: NewApp, url: str) -> None:
+    other, started, longer = declare_jobs(new_app()), threading.Event(), threading.Event()
 
     def lingers() -> None:
-        begun.set()
+        started.set()
         assert longer.wait(60)
 
     for each in (shop, other):
@@ -123,40 +123,40 @@ def test_a_job_may_take_longer_than_the_lease(shop: App, new_app: NewApp, url: s
 
     def sweep() -> None:
         try:
-            assert begun.wait(20)
-            first = kept_until(url)
-            while kept_until(url) < first + 2.0:  # for longer than it was to last
+            assert started.wait(20)
+            first = lease_end(url)
+            while lease_end(url) < first + 2.0:  # longer than the lease was meant to last
                 other.tick()  # it would take the job if the lease had lapsed
                 longer.wait(0.05)
         finally:
             longer.set()
 
     handle = shop.enqueue("lingers")
-    beside = threading.Thread(target=sweep)
-    beside.start()
+    background = threading.Thread(target=sweep)
+    background.start()
     done = shop.tick(lease=2)
-    beside.join(30)
+    background.join(30)
     assert (done.succeeded, done.lost) == (1, 0)
     assert handle.get().crashes == 0
 
 
 KILLED = """
-from tests.app.victim import app
+from tests.app.killable_jobs import app
 app.tick(lease=1.0)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.req("HK-1", "CX-15", "DP-8")
-def test_killed_half_way_its_jobs_are_recovered_by_the_next(shop: App, url: str, tmp_path: Path) -> None:
+def test_jobs_of_a_killed_tick_are_recovered_by_the_next(shop: App, url: str, tmp_path: Path) -> None:
     shop._session.make_ready()
     handles = [shop.enqueue("hold", {"number": n}) for n in range(2)]
     with process(KILLED, url=url, folder=tmp_path) as victim:
-        begun = tmp_path / "begun"
-        until(lambda: begun.exists() and len(begun.read_text().splitlines()) == 2, "both are running")
+        started = tmp_path / "begun"
+        until(lambda: started.exists() and len(started.read_text().splitlines()) == 2, "both are running")
         victim.kill()
         victim.wait(timeout=10)
-    assert shop.tick().taken == 0  # still under the dead one's lease
+    assert shop.tick().taken == 0  # still under the lease of the killed tick
 
     @shop.job()
     def hold(number: int) -> int:
@@ -168,13 +168,13 @@ def test_killed_half_way_its_jobs_are_recovered_by_the_next(shop: App, url: str,
         ids.extend(shop.tick().ids)
         return len(ids) == 2
 
-    until(recovered, "the lease has lapsed and the next tick has taken them up")
+    until(recovered, "the lease has lapsed and the next tick has run the jobs")
     assert [handle.result() for handle in handles] == [0, 1]
     assert {handle.get().crashes for handle in handles} == {1}
 
 
 @pytest.mark.req("HK-1", "SC-19")
-def test_a_duty_that_fails_keeps_no_job_from_being_run(shop: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_maintenance_does_not_block_jobs(shop: App, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fails(store: Store) -> int:
         raise ValueError("one bad row")
 

@@ -1,4 +1,4 @@
-"""A handler's writes and its job's success, committed together or not at all (HF-3)."""
+"""A handler's writes and the success of its job commit together or not at all (HF-3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast import App, Context, Retry, State, SyncContext
 from holdfast.errors import Conflict, HoldfastError, InvalidPayload, StaleLease
 from holdfast.steps.handler_run import HandlerRun
 from holdfast.steps.transaction import Stage
-from tests.app.in_hand import in_hand, lose, state_of
+from tests.app.claimed_job import claimed_job, lose, state_of
 from tests.app.notes import notes, prepare_notes
 from tests.support.workers import work_off
 
@@ -37,8 +37,8 @@ def table(app: App, url: str) -> None:
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
     with caplog.at_level(logging.WARNING, "holdfast"):
-        # Without what is said of the role that the tests connect with, by the libraries that we use, and by a listener
-        # that another test of this process left behind, whose database is gone.
+        # Ignores messages about the role that the tests use, from libraries, and from a listener that another test of
+        # this process left behind and whose database is gone.
         yield lambda: "\n".join(
             each.message
             for each in caplog.records
@@ -54,8 +54,8 @@ class Receipt:
     paid: bool
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
-def test_the_writes_and_the_success_are_one(app: App, url: str, colour: str, log: Callable[[], str]) -> None:
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_writes_and_success_commit_together(app: App, url: str, form: str, log: Callable[[], str]) -> None:
     @app.job("sync")
     def pay(ctx: SyncContext, number: int) -> Receipt:
         with (block := ctx.transaction()) as connection:
@@ -73,7 +73,7 @@ def test_the_writes_and_the_success_are_one(app: App, url: str, colour: str, log
         assert await ctx._run.session.arun(ctx._run.session.store.jobs.get(ctx.job_id, "default")) is not None
         return Receipt(0, False)
 
-    kind = {"sync": pay, "async": apay}[colour]
+    kind = {"sync": pay, "async": apay}[form]
     handle = kind.enqueue(7)
     work_off(app)
     assert (handle.result(timeout=5), notes(url)) == (Receipt(7, True), ["mine"])
@@ -81,13 +81,13 @@ def test_the_writes_and_the_success_are_one(app: App, url: str, colour: str, log
     assert log() == ""
 
 
-async def done(answer: Any) -> Any:
-    """The async connection of one store, and the only one of the other."""
-    return await answer if hasattr(answer, "__await__") else answer
+async def done(result: Any) -> Any:
+    """Await the result of an async connection; SQLite has only a sync one."""
+    return await result if hasattr(result, "__await__") else result
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
-def test_an_error_in_the_block_takes_everything_back(app: App, url: str, colour: str) -> None:
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_error_in_the_block_rolls_everything_back(app: App, url: str, form: str) -> None:
     @app.job("sync", retry=Retry(max_attempts=1))
     def pay(ctx: SyncContext) -> None:
         with ctx.transaction() as connection:
@@ -100,14 +100,14 @@ def test_an_error_in_the_block_takes_everything_back(app: App, url: str, colour:
             await done(connection.execute(WRITE))
             raise ArithmeticError("no money")
 
-    handle = {"sync": pay, "async": apay}[colour].enqueue()
+    handle = {"sync": pay, "async": apay}[form].enqueue()
     work_off(app)
     assert (handle.get().state, handle.get().error_code, notes(url)) == (State.DEAD_LETTER, "ArithmeticError", [])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("colour", ["sync", "async"])
-def test_an_error_after_the_block_changes_nothing(app: App, url: str, colour: str, log: Callable[[], str]) -> None:
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_error_after_the_block_changes_nothing(app: App, url: str, form: str, log: Callable[[], str]) -> None:
     @app.job("sync")
     def pay(ctx: SyncContext) -> None:
         with ctx.transaction(result="paid") as connection:
@@ -120,7 +120,7 @@ def test_an_error_after_the_block_changes_nothing(app: App, url: str, colour: st
             await done(connection.execute(WRITE))
         await asyncio.sleep(30)
 
-    handle = {"sync": pay, "async": apay}[colour].enqueue()
+    handle = {"sync": pay, "async": apay}[form].enqueue()
     work_off(app)
     assert (handle.get().state, handle.get().attempt, notes(url)) == (State.SUCCEEDED, 1, ["mine"])
     assert [event.type for event in handle.history()] == ["enqueue", "take", "succeed"]
@@ -129,8 +129,8 @@ def test_an_error_after_the_block_changes_nothing(app: App, url: str, colour: st
 
 
 @pytest.mark.req("DP-7")
-def test_a_job_that_is_no_longer_ours_takes_the_writes_with_it(app: App, url: str) -> None:
-    ctx = in_hand(app)
+def test_stale_job_rolls_the_writes_back(app: App, url: str) -> None:
+    ctx = claimed_job(app)
     lose(app, ctx)
     with pytest.raises(StaleLease), ctx.transaction() as connection:
         connection.execute(WRITE)
@@ -138,8 +138,8 @@ def test_a_job_that_is_no_longer_ours_takes_the_writes_with_it(app: App, url: st
 
 
 @pytest.mark.req("DP-7")
-async def test_and_in_async_code(app: App, url: str) -> None:
-    ctx = Context(in_hand(app)._run)
+async def test_stale_job_rolls_the_writes_back_in_async_code(app: App, url: str) -> None:
+    ctx = Context(claimed_job(app)._run)
     lose(app, ctx)
     with pytest.raises(StaleLease):
         async with ctx.transaction() as connection:
@@ -149,9 +149,9 @@ async def test_and_in_async_code(app: App, url: str) -> None:
 
 
 @pytest.mark.req("DP-7")
-def test_the_attempt_counts_not_only_the_lease(app: App, url: str) -> None:
-    """Taken, lost to the clock and taken again by the same worker: the first attempt is stale all the same."""
-    ctx = in_hand(app)
+def test_completion_checks_the_attempt_and_not_only_the_lease(app: App, url: str) -> None:
+    """Claimed, lapsed and claimed again by the same worker: the first attempt is still stale."""
+    ctx = claimed_job(app)
     run = ctx._run
     earlier = SyncContext(HandlerRun(replace(run.claim, attempt=ctx.attempt - 1), run.session, run.logger))
     with pytest.raises(StaleLease), earlier.transaction() as connection:
@@ -159,8 +159,8 @@ def test_the_attempt_counts_not_only_the_lease(app: App, url: str) -> None:
     assert (notes(url), state_of(app, ctx)) == ([], State.IN_PROGRESS)
 
 
-def test_one_completion_an_attempt(app: App, url: str) -> None:
-    ctx = in_hand(app)
+def test_attempt_completes_only_once(app: App, url: str) -> None:
+    ctx = claimed_job(app)
 
     def give_up() -> None:
         with ctx.transaction() as connection:
@@ -172,7 +172,7 @@ def test_one_completion_an_attempt(app: App, url: str) -> None:
 
     with pytest.raises(ArithmeticError):
         give_up()
-    with ctx.transaction() as connection:  # one that was rolled back did not complete anything
+    with ctx.transaction() as connection:  # the rolled-back block completed nothing
         connection.execute(WRITE)
     for again in (lambda: ctx.transaction().__enter__(), lambda: ctx.complete(connection=None)):
         with pytest.raises(Conflict) as caught:
@@ -181,29 +181,29 @@ def test_one_completion_an_attempt(app: App, url: str) -> None:
     assert (notes(url), state_of(app, ctx)) == (["mine"], State.SUCCEEDED)
 
 
-def test_the_end_of_the_transaction_is_not_the_handlers(app: App, url: str) -> None:
-    ctx = in_hand(app)
+def test_handler_cannot_end_the_transaction_itself(app: App, url: str) -> None:
+    ctx = claimed_job(app)
     with ctx.transaction() as connection:
         connection.execute(WRITE)
         for end in (connection.commit, connection.rollback):
             with pytest.raises((sqlite3.ProgrammingError, psycopg.ProgrammingError)):
                 end()
     assert (notes(url), state_of(app, ctx)) == (["mine"], State.SUCCEEDED)
-    ctx = in_hand(app)
+    ctx = claimed_job(app)
     with pytest.raises(HoldfastError) as caught, ctx.transaction() as connection:
         connection.execute("ROLLBACK")  # by force
     assert caught.value.code == "transaction_ended"
     assert state_of(app, ctx) == State.IN_PROGRESS
 
 
-def test_a_result_that_cannot_be_stored_is_refused_inside_the_block(app: App, url: str) -> None:
-    ctx = in_hand(app)
+def test_result_that_cannot_be_stored_is_refused_inside_the_block(app: App, url: str) -> None:
+    ctx = claimed_job(app)
     with pytest.raises(InvalidPayload), (block := ctx.transaction()):
         block.result(float("nan"))
     assert state_of(app, ctx) == State.IN_PROGRESS
 
 
-def test_new_jobs_can_be_part_of_it(app: App, url: str) -> None:
+def test_jobs_can_be_enqueued_in_the_transaction(app: App, url: str) -> None:
     @app.job()
     def follow(n: int) -> None: ...
 
@@ -212,7 +212,7 @@ def test_new_jobs_can_be_part_of_it(app: App, url: str) -> None:
         with ctx.transaction() as connection:
             if app._store.embedded:
                 with pytest.raises(HoldfastError) as caught:
-                    follow.enqueue(0)  # would wait for the lock that this very block holds
+                    follow.enqueue(0)  # would wait for the lock that this block holds
                 assert caught.value.code == "connection_required"
             follow.using(connection=connection).enqueue(ctx.attempt)
             if ctx.attempt == 1:
@@ -228,8 +228,8 @@ def test_new_jobs_can_be_part_of_it(app: App, url: str) -> None:
     assert [(job.kind, job.payload) for job in children] == [("follow", {"n": 2})]
 
 
-def test_the_connection_has_nothing_of_ours(app: App, url: str) -> None:
-    ctx = in_hand(app)
+def test_handler_connection_has_default_settings(app: App, url: str) -> None:
+    ctx = claimed_job(app)
     with ctx.transaction() as connection:
         if app._store.embedded:
             assert isinstance(connection, sqlite3.Connection)
@@ -246,11 +246,11 @@ def test_the_connection_has_nothing_of_ours(app: App, url: str) -> None:
     assert state_of(app, ctx) == State.SUCCEEDED
 
 
-def test_a_database_in_memory_lends_its_only_connection() -> None:
+def test_in_memory_database_lends_its_only_connection() -> None:
     with closing(App("sqlite:///:memory:", name="tests", enqueued_by="tester")) as app:
         app._session.make_ready()
         for _ in range(2):
-            ctx = in_hand(app)
+            ctx = claimed_job(app)
             with ctx.transaction(result=1) as connection:
                 connection.row_factory = sqlite3.Row
                 connection.execute("create table if not exists note (says text)")

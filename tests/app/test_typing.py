@@ -1,4 +1,4 @@
-"""A wrong argument is a type error before it is a run-time error (HF-5): mypy reads small programs."""
+"""A wrong argument is a type error before it is a runtime error (HF-5): mypy checks small programs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ sync_ctx: SyncContext
 
 """
 
-RIGHT = [
+CORRECT = [
     'send.enqueue("a")',
     'send.enqueue("a", 2)',
     'send.enqueue(to="a", copies=2)',
@@ -139,42 +139,42 @@ WRONG = {
 
 @pytest.fixture(scope="module")
 def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
-    """What mypy says of each line, one program for all: a start of mypy takes seconds."""
+    """The findings of mypy by line, in one program for all: starting mypy takes seconds."""
     program = tmp_path_factory.mktemp("typing") / "program.py"
     program.write_text(
-        HEAD + "".join(f"async def f{n}() -> None:\n    {line}\n" for n, line in enumerate((*RIGHT, *WRONG))),
+        HEAD + "".join(f"async def f{n}() -> None:\n    {line}\n" for n, line in enumerate((*CORRECT, *WRONG))),
         encoding="utf-8",
     )
     arguments = [
         *("--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(program.parent / "cache")),
         *("--no-error-summary", "--hide-error-context", "--show-error-codes", str(program)),
     ]
-    said, trouble, _ = api.run(arguments)
-    assert not trouble
-    found: dict[int, str] = {}
-    for line in said.splitlines():
+    output, errors, _ = api.run(arguments)
+    assert not errors
+    findings: dict[int, str] = {}
+    for line in output.splitlines():
         name, number, rest = line.split(":", 2)
         assert Path(name).name == program.name, line
         if "error:" in rest:
-            found[int(number)] = found.get(int(number), "") + rest
-    return found
+            findings[int(number)] = findings.get(int(number), "") + rest
+    return findings
 
 
 def _number(line: str) -> int:
-    return len(HEAD.splitlines()) + 2 + 2 * [*RIGHT, *WRONG].index(line)
+    return len(HEAD.splitlines()) + 2 + 2 * [*CORRECT, *WRONG].index(line)
 
 
-@pytest.mark.parametrize("line", RIGHT)
-def test_a_right_call_passes(findings: dict[int, str], line: str) -> None:
+@pytest.mark.parametrize("line", CORRECT)
+def test_correct_call_type_checks(findings: dict[int, str], line: str) -> None:
     assert _number(line) not in findings
 
 
 @pytest.mark.parametrize("line", WRONG)
-def test_a_wrong_call_is_a_type_error(findings: dict[int, str], line: str) -> None:
-    said = findings.get(_number(line))
-    assert said is not None, "mypy has nothing against it"
-    assert WRONG[line] in said
+def test_wrong_call_is_a_type_error(findings: dict[int, str], line: str) -> None:
+    finding = findings.get(_number(line))
+    assert finding is not None, "mypy accepts it"
+    assert WRONG[line] in finding
 
 
-def test_the_declarations_themselves_pass(findings: dict[int, str]) -> None:
+def test_declarations_type_check(findings: dict[int, str]) -> None:
     assert [number for number in findings if number <= len(HEAD.splitlines())] == []

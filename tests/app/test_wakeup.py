@@ -1,4 +1,4 @@
-"""Pick-up without polling, running jobs that are told of their end, and what a worker does with several queues."""
+"""Claims without polling, interruption of cancelled jobs, and the order of several queues."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from tests.app.conftest import NewApp
 from tests.support.waiting import until
 from tests.support.workers import work_off, working
 
-# Nothing in these tests can come about by polling in time.
+# Polling is too slow to make any of these tests pass.
 NEVER = 120.0
 
 
 @pytest.mark.req("JF-7", "JF-6")
-def test_a_job_is_picked_up_and_awaited_without_polling(app: App, new_app: NewApp) -> None:
-    elsewhere = new_app()
+def test_job_is_claimed_and_awaited_without_polling(app: App, new_app: NewApp) -> None:
+    worker_app = new_app()
 
-    @elsewhere.job()
+    @worker_app.job()
     async def double(n: int) -> int:
         return 2 * n
 
-    with working(elsewhere, poll=NEVER) as beside:
-        until(lambda: beside.worker and beside.worker._asleep, "the worker is idle")
+    with working(worker_app, poll=NEVER) as background:
+        until(lambda: background.worker and background.worker._asleep, "the worker is idle")
         for n in range(5):
             assert app.enqueue("double", {"n": n}).result(timeout=30) == 2 * n
 
 
 @pytest.mark.req("JF-6")
-async def test_a_result_is_awaited_without_polling(app: App, new_app: NewApp) -> None:
-    elsewhere = new_app()
+async def test_async_result_is_awaited_without_polling(app: App, new_app: NewApp) -> None:
+    worker_app = new_app()
 
-    @elsewhere.job()
+    @worker_app.job()
     async def double(n: int) -> int:
         return 2 * n
 
-    with working(elsewhere, poll=NEVER):
+    with working(worker_app, poll=NEVER):
         handles = [await app.aenqueue("double", {"n": n}) for n in range(10)]
         results = await asyncio.gather(*(handle.aresult(timeout=30) for handle in handles))
         assert results == [2 * n for n in range(10)]
@@ -47,68 +47,68 @@ async def test_a_result_is_awaited_without_polling(app: App, new_app: NewApp) ->
 
 
 @pytest.mark.req("JF-7")
-def test_without_notifications_it_polls(app: App, new_app: NewApp) -> None:
-    elsewhere = new_app()
+def test_worker_polls_without_notifications(app: App, new_app: NewApp) -> None:
+    worker_app = new_app()
 
-    @elsewhere.job()
+    @worker_app.job()
     async def double(n: int) -> int:
         return 2 * n
 
-    with working(elsewhere, notify=False, poll=0.05):
+    with working(worker_app, notify=False, poll=0.05):
         assert app.enqueue("double", {"n": 4}).result(timeout=30) == 8
 
 
 @pytest.mark.req("CX-11")
-def test_a_running_job_that_is_cancelled_is_told_and_its_slot_is_free(app: App, new_app: NewApp) -> None:
-    elsewhere = new_app()
-    begun, told = threading.Event(), threading.Event()
+def test_cancelled_running_job_is_interrupted_and_its_slot_freed(app: App, new_app: NewApp) -> None:
+    worker_app = new_app()
+    started, interrupted = threading.Event(), threading.Event()
 
-    @elsewhere.job()
+    @worker_app.job()
     async def patient() -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(NEVER)
         except asyncio.CancelledError:
-            told.set()
+            interrupted.set()
             raise
 
-    @elsewhere.job()
+    @worker_app.job()
     async def quick() -> str:
         return "done"
 
-    with working(elsewhere, concurrency=1, poll=NEVER):
+    with working(worker_app, concurrency=1, poll=NEVER):
         job = app.enqueue("patient")
-        assert begun.wait(30)
+        assert started.wait(30)
         next_one = app.enqueue("quick")
         job.cancel("changed my mind")
-        assert told.wait(30), "the handler was not told"
+        assert interrupted.wait(30), "the handler was not interrupted"
         assert next_one.result(timeout=30) == "done"
     assert job.state() is State.CANCELLED
     assert [event.type for event in job.history()] == ["enqueue", "take", "cancel"]
 
 
 @pytest.mark.req("CX-11")
-def test_a_cancel_that_nobody_announces_is_noticed_all_the_same(app: App, new_app: NewApp) -> None:
-    elsewhere = new_app()
-    begun, told = threading.Event(), threading.Event()
+def test_cancel_without_a_notification_is_noticed(app: App, new_app: NewApp) -> None:
+    worker_app = new_app()
+    started, interrupted = threading.Event(), threading.Event()
 
-    @elsewhere.job()
+    @worker_app.job()
     async def patient() -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(NEVER)
         finally:
-            told.set()
+            interrupted.set()
 
-    with working(elsewhere, notify=False, recall_every=0.1):
+    with working(worker_app, notify=False, recall_every=0.1):
         job = app.enqueue("patient")
-        assert begun.wait(30)
+        assert started.wait(30)
         job.cancel()
-        assert told.wait(30), "the handler was not told"
+        assert interrupted.wait(30), "the handler was not interrupted"
 
 
 @pytest.mark.req("SC-2")
-def test_queues_are_served_in_the_order_of_the_list(app: App) -> None:
+def test_queues_are_served_in_list_order(app: App) -> None:
     order: list[int] = []
 
     @app.job()
@@ -122,7 +122,7 @@ def test_queues_are_served_in_the_order_of_the_list(app: App) -> None:
 
 
 @pytest.mark.req("SC-2")
-def test_weights_share_out_the_turns() -> None:
+def test_weights_distribute_the_first_queue() -> None:
     search = ClaimOrder(("mail", "reports", "rest"), {"mail": 8, "reports": 1})
     first = [search.queues()[0] for _ in range(10_000)]
     assert all(sorted(search.queues()) == ["mail", "reports", "rest"] for _ in range(10))

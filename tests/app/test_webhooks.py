@@ -1,4 +1,4 @@
-"""Webhooks to a receiver that is there (JF-9, SC-15): every notice arrives signed, and its answers are heeded."""
+"""Webhooks to a working receiver (JF-9, SC-15): every event arrives signed, and its responses take effect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.errors import Conflict, InvalidSetting, NotFound
 from holdfast.features.webhooks.model import DELIVER
 from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp
-from tests.app.test_killed_worker import begun, worker
+from tests.app.test_killed_worker import starts, worker
 from tests.support.direct_sql import open_by_hand
 from tests.support.http_server import Page, Web, running
 from tests.support.waiting import until
@@ -57,27 +57,27 @@ def one(sqlite_url: str, web: Web) -> Iterator[App]:
 
 
 def received(web: Web, secret: str, path: str = "/ops") -> list[tuple[str, dict[str, Any]]]:
-    """Id and body of each message, every one of them checked as a receiver would."""
-    found = [webhooks.verify(asked.headers, asked.body, secret) for asked in web.asked if asked.path == path]
-    return [(each.id, each.json()) for each in found]
+    """Id and body of each message, each verified as a receiver would."""
+    messages = [webhooks.verify(each.headers, each.body, secret) for each in web.asked if each.path == path]
+    return [(each.id, each.json()) for each in messages]
 
 
-def at_work(app: App, condition: Callable[[], bool], what: str) -> None:
-    """Work off what there is, again and again, until it has come about."""
+def work_until(app: App, condition: Callable[[], bool], what: str) -> None:
+    """Run the waiting jobs repeatedly until the condition holds."""
 
-    def look() -> bool:
+    def done() -> bool:
         work_off(app)
         return condition()
 
-    until(look, what)
+    until(done, what)
 
 
 def script(web: Web, path: str, *answers: tuple[Any, ...]) -> None:
-    """These answers one after the other, the last one for ever."""
+    """Serve these responses in order and repeat the last one."""
     left = list(answers)
 
-    def page(asked: Page) -> None:
-        asked.answer(*(left.pop(0) if len(left) > 1 else left[0]))
+    def page(request: Page) -> None:
+        request.answer(*(left.pop(0) if len(left) > 1 else left[0]))
 
     web.pages[path] = page
 
@@ -91,9 +91,11 @@ def dump(url: str) -> str:
         return "\n".join(str(by_hand.execute(f"select * from {table}")) for table in by_hand.tables())
 
 
-def test_every_notice_reaches_the_receiver(new_app: NewApp, url: str, tmp_path: Path, web: Web, secret: str) -> None:
-    """A worker is killed with a job in its hands, a job fails, asks and ends well, a schedule misses its times, another
-    webhook is gone: each is told once, signed, and without what is restricted or secret."""
+def test_every_event_type_reaches_the_receiver(
+    new_app: NewApp, url: str, tmp_path: Path, web: Web, secret: str
+) -> None:
+    """A worker is killed while it runs a job; a job fails, another requests an approval, another succeeds; a schedule
+    misses fires; another webhook is gone. Each event is sent once, signed, without restricted or secret values."""
     app = new_app(egress=loopback(web))
 
     @app.job(retry=Retry(max_attempts=1), rules=PayloadPolicy(restricted=True))
@@ -101,7 +103,7 @@ def test_every_notice_reaches_the_receiver(new_app: NewApp, url: str, tmp_path: 
         raise ValueError(f"card {card} was declined")
 
     @app.job()
-    async def asks(ctx: Context) -> None:
+    async def requests(ctx: Context) -> None:
         await ctx.approval("pay", summary="Pay 1,200")
 
     @app.job()
@@ -115,32 +117,33 @@ def test_every_notice_reaches_the_receiver(new_app: NewApp, url: str, tmp_path: 
     app.schedules.add("hourly", "@hourly", kind="hold", payload={"number": 1}, missed="skip")
     held = app.enqueue("hold", {"number": 7})
     with worker(url, tmp_path) as victim:
-        until(lambda: begun(tmp_path), "the first worker has begun")
+        until(lambda: starts(tmp_path), "the first worker has started the job")
         victim.kill()
         victim.wait(timeout=10)
-    app._store.run(app._store.clock.set(timedelta(days=1), None))  # its lease is over, and a day of times is missed
-    failed, asking = fails.enqueue(CARD), asks.enqueue()
+    app._store.run(app._store.clock.set(timedelta(days=1), None))  # the lease has expired, and a day of fires is missed
+    failed, waiting = fails.enqueue(CARD), requests.enqueue()
     app.webhooks.test("gone")
     with working(app):
-        until(lambda: {body["type"] for _, body in received(web, secret)} >= WANTED, "each notice has come")
+        until(lambda: {body["type"] for _, body in received(web, secret)} >= WANTED, "each event has arrived")
         held.result(timeout=30)
-        until(lambda: app.jobs.list(kind=DELIVER, state=State.QUEUED) == [], "all that was made was sent")
+        until(lambda: app.jobs.list(kind=DELIVER, state=State.QUEUED) == [], "all deliveries were sent")
     messages = received(web, secret)
     about = {(body["type"], body["data"].get("job_id")): body for _, body in messages}
     assert about["job.crashed", held.id]["data"]["meta"]["error_code"] == "worker_lost"
     assert about["job.succeeded", held.id]["data"]["kind"] == "hold"
     assert about["job.dead_letter", failed.id]["data"]["to_state"] == "dead_letter"
     assert about["job.failed", failed.id]["data"]["meta"]["error_code"] == "ValueError"
-    approval = about["job.approval_needed", asking.id]["data"]["meta"]["approval_id"]
-    assert app.approvals.get(approval).approval.job_id == asking.id
+    approval = about["job.approval_needed", waiting.id]["data"]["meta"]["approval_id"]
+    assert app.approvals.get(approval).approval.job_id == waiting.id
     (missed,) = [body for _, body in messages if body["type"] == "schedule.missed"]
     assert (missed["data"]["data"]["schedule"], missed["data"]["data"]["count"] > 20) == ("hourly", True)
     (disabled,) = [body for _, body in messages if body["type"] == "webhook.disabled"]
     assert disabled["data"]["data"]["webhook"] == "gone"
     assert not app.webhooks.get("gone").enabled
     assert max(Counter(id for id, _ in messages).values()) == 1
-    assert {body["data"].get("kind") for _, body in messages} <= {"fails", "asks", "hold", None}  # none of its own
-    sent = "\n".join(asked.body.decode() + str(asked.headers) for asked in web.asked)
+    # No message is about its own deliveries.
+    assert {body["data"].get("kind") for _, body in messages} <= {"fails", "requests", "hold", None}
+    sent = "\n".join(request.body.decode() + str(request.headers) for request in web.asked)
     assert CARD not in sent
     assert secret.removeprefix("whsec_") not in sent + dump(url)
     log = app.webhooks.deliveries("ops", limit=200)
@@ -148,13 +151,13 @@ def test_every_notice_reaches_the_receiver(new_app: NewApp, url: str, tmp_path: 
     assert {(each.status, each.error_code, each.excerpt) for each in log} == {(200, None, "fine")}
 
 
-def test_a_message_is_the_same_each_time_and_can_be_sent_again(one: App, web: Web, secret: str) -> None:
+def test_message_is_identical_on_retry_and_can_be_resent(one: App, web: Web, secret: str) -> None:
     script(web, "/ops", (500, b"down"), (503, b"", {"retry-after": "0"}), (200, b"\x1b[31mgot " + secret.encode()))
     one.webhooks.add("ops", f"{web.url}/ops", secrets="OPS_HOOK", wants=["order.paid"], retry=AT_ONCE)
     with pytest.raises(Conflict, match="already"):
         one.webhooks.add("ops", web.url, secrets="X")
     one.send_event("order.paid", {"order": 7})
-    at_work(one, lambda: len(web.asked) == 3, "it was accepted")
+    work_until(one, lambda: len(web.asked) == 3, "the message was accepted")
     (first, second, third) = received(web, secret)
     assert first == second == third
     assert (third[1]["type"], third[1]["data"]["data"]) == ("order.paid", {"order": 7})
@@ -176,12 +179,12 @@ def test_a_message_is_the_same_each_time_and_can_be_sent_again(one: App, web: We
         one.webhooks.resend("ops", "msg_unknown")
 
 
-def test_whoever_may_enqueue_signs_nothing_that_would_be_taken_for_ours(one: App, web: Web, secret: str) -> None:
-    """A receiver believes what was signed: that a job was approved, or that a schedule was missed."""
+def test_producer_cannot_sign_messages_that_look_like_system_events(one: App, web: Web, secret: str) -> None:
+    """A receiver trusts signed messages, for example that a job was approved or a schedule missed."""
     one.webhooks.add("ops", web.url, secrets="OPS_HOOK", wants=["job.*", "order.*"])
-    told = {"name": "job.approve", "job_id": "x", "to_state": "queued"}
+    event = {"name": "job.approve", "job_id": "x", "to_state": "queued"}
     forged: list[dict[str, Any]] = [
-        {"event": told},
+        {"event": event},
         {"event": {"name": "order.paid", "data": {}}},
         {"type": "job.approved", "data": {}},
         {"type": "schedule.missed"},
@@ -198,8 +201,8 @@ def test_whoever_may_enqueue_signs_nothing_that_would_be_taken_for_ours(one: App
 
 
 @pytest.mark.slow
-def test_what_the_receiver_says_is_heeded(one: App, web: Web, secret: str) -> None:
-    """Retry-After, a redirect, a refusal, 410; the rest of what an answer can mean is in the unit tests."""
+def test_response_of_the_receiver_takes_effect(one: App, web: Web, secret: str) -> None:
+    """Retry-After, a redirect, a refusal and 410; unit tests cover the other responses."""
     web.says("/later", 429, headers={"retry-after": "7200"})
     web.says("/moved", 302, headers={"location": f"{web.url}/elsewhere"})
     web.says("/no", 404, b"no such tenant")
@@ -208,14 +211,14 @@ def test_what_the_receiver_says_is_heeded(one: App, web: Web, secret: str) -> No
     for name in ("later", "moved", "no", "gone"):
         one.webhooks.add(name, f"{web.url}/{name}", secrets="OPS_HOOK", wants="none.such", retry=AT_ONCE)
         jobs[name] = one.webhooks.test(name)
-    at_work(one, lambda: len(one.jobs.list(state=State.DEAD_LETTER)) == 3, "the refusals were given up")
+    work_until(one, lambda: len(one.jobs.list(state=State.DEAD_LETTER)) == 3, "the refusals were given up")
     later, moved, no, gone = (jobs_by_id(one)[id] for id in jobs.values())
-    asked = Counter(each.path for each in web.asked)
+    requests = Counter(each.path for each in web.asked)
     assert later.state is State.RETRY_WAITING
     assert later.due_at is not None
     assert timedelta(minutes=115) < later.due_at - later.created_at < timedelta(minutes=125)
-    assert (moved.error_code, moved.attempt, asked["/elsewhere"]) == ("webhook_refused", 5, 0)
-    assert (no.error_code, no.attempt, asked["/no"]) == ("webhook_refused", 5, 5)
+    assert (moved.error_code, moved.attempt, requests["/elsewhere"]) == ("webhook_refused", 5, 0)
+    assert (no.error_code, no.attempt, requests["/no"]) == ("webhook_refused", 5, 5)
     assert (gone.state, gone.error_code, gone.attempt) == (State.DEAD_LETTER, "webhook_gone", 1)
     disabled = one.webhooks.get("gone")
     assert disabled.disabled_reason == "the receiver responded that it is gone (410)"
@@ -224,7 +227,7 @@ def test_what_the_receiver_says_is_heeded(one: App, web: Web, secret: str) -> No
     waiting = one.enqueue(DELIVER, {"webhook": "no", "type": "order.paid"})
     one.webhooks.remove("no")
     work_off(one)
-    assert Counter(each.path for each in web.asked)["/gone"] == 1  # nothing more was sent there
+    assert Counter(each.path for each in web.asked)["/gone"] == 1  # no further request was sent there
     assert waiting.state() is State.CANCELLED
     (dead,) = one.jobs.list(state=State.DEAD_LETTER, limit=1)
     assert dead.error_code == "webhook_disabled"
@@ -235,7 +238,7 @@ def test_what_the_receiver_says_is_heeded(one: App, web: Web, secret: str) -> No
     assert received(web, secret, "/gone")[-1][1]["type"] == "order.paid"
 
 
-def test_secrets_are_found_by_name_and_changed_without_a_gap(
+def test_secrets_are_resolved_by_name_and_rotated_without_a_gap(
     one: App, web: Web, secret: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     web.says("/ops")
@@ -247,12 +250,12 @@ def test_secrets_are_found_by_name_and_changed_without_a_gap(
     failed = one.jobs.get(job)
     assert failed is not None
     assert (web.asked, failed.error_code) == ([], "secret_missing")
-    monkeypatch.setenv("OPS_HOOK_2", new)  # not meant for webhooks
-    monkeypatch.setenv("HOLDFAST_SECRET_acme__OPS_HOOK_2", new)  # another tenant's
+    monkeypatch.setenv("OPS_HOOK_2", new)  # not a webhook secret
+    monkeypatch.setenv("HOLDFAST_SECRET_acme__OPS_HOOK_2", new)  # another tenant's secret
     work_off(one)
     assert web.asked == []
     monkeypatch.setenv("HOLDFAST_SECRET_OPS_HOOK_2", new)
-    at_work(one, lambda: web.asked != [], "with its secret it is sent")
+    work_until(one, lambda: web.asked != [], "the message is sent once the secret exists")
     for known in (secret, new):
         assert len(received(web, known)) == 1
     assert one.webhooks.rotate_secret("ops", "OPS_HOOK_2", keep=0).secrets == ("OPS_HOOK_2",)
@@ -262,15 +265,15 @@ def test_secrets_are_found_by_name_and_changed_without_a_gap(
     assert new.removeprefix("whsec_") not in dump(one._store.url)
 
 
-def test_no_webhook_leads_to_what_is_ours(one: App, web: Web, secret: str) -> None:
-    """Nothing is allowed: the guard refuses loopback, and the log says so and not where it leads."""
+def test_webhook_cannot_reach_loopback(one: App, web: Web, secret: str) -> None:
+    """Nothing is allowed: the guard refuses loopback, and the delivery log says so without the address."""
     one._outbound.policy = EgressPolicy(ports=(web.port,))
     one.webhooks.add("ops", f"{web.url}/ops?token=7", secrets="OPS_HOOK", retry=Retry(max_attempts=1))
     job = one.webhooks.test("ops")
     work_off(one)
-    found = one.jobs.get(job)
-    assert found is not None
-    assert (found.state, found.error_code, web.asked) == (State.DEAD_LETTER, "egress_refused", [])
-    (noted,) = one.webhooks.deliveries("ops")
-    assert (noted.status, noted.error_code) == (None, "egress_refused")
+    delivery = one.jobs.get(job)
+    assert delivery is not None
+    assert (delivery.state, delivery.error_code, web.asked) == (State.DEAD_LETTER, "egress_refused", [])
+    (logged,) = one.webhooks.deliveries("ops")
+    assert (logged.status, logged.error_code) == (None, "egress_refused")
     assert "token" not in json.dumps(one.webhooks.get("ops").described(), default=str)

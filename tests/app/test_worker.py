@@ -1,4 +1,4 @@
-"""The worker: what it takes, what becomes of it, and how it stops."""
+"""The worker: which jobs it claims, their outcomes, and how it stops."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def attempts(app: App, handle: Handle[Any]) -> list[Attempt]:
 
 
 @pytest.mark.req("JF-7", "SC-4")
-def test_async_and_sync_handlers_run_side_by_side(app: App, new_app: NewApp) -> None:
-    elsewhere = new_app()
+def test_async_and_sync_handlers_run_concurrently(app: App, new_app: NewApp) -> None:
+    worker_app = new_app()
     meeting = threading.Barrier(3)
 
-    @elsewhere.job()
+    @worker_app.job()
     async def awaits() -> str:
         await asyncio.to_thread(meeting.wait, 20)
         return threading.current_thread().name
 
-    @elsewhere.job()
+    @worker_app.job()
     def blocks() -> str:
         meeting.wait(20)
         return threading.current_thread().name
 
-    with working(elsewhere):
+    with working(worker_app):
         handles = [app.enqueue("awaits"), app.enqueue("blocks")]
         meeting.wait(20)  # both are running now
         names = [handle.result(timeout=20) for handle in handles]
@@ -50,7 +50,7 @@ def test_async_and_sync_handlers_run_side_by_side(app: App, new_app: NewApp) -> 
 
 
 @pytest.mark.req("JF-7", "SC-4", "CX-1")
-def test_a_burst_runs_what_a_lost_worker_left(app: App) -> None:
+def test_burst_runs_the_jobs_of_a_lost_worker(app: App) -> None:
     @app.job()
     def work() -> str:
         return "done"
@@ -59,20 +59,20 @@ def test_a_burst_runs_what_a_lost_worker_left(app: App) -> None:
     store = app._store
     lease = open_lease(store)
     assert len(claim(store, lease, 2)) == 2
-    store.run(store.leases.end(lease, "a crash, in a test", "*"))
+    store.run(store.leases.end(lease, "crashed in a test", "*"))
     work_off(app, promote_every=1000.0, sweep_every=1000.0)  # each maintenance task runs once
     assert [handle.result(timeout=1) for handle in handles] == ["done"] * 3
 
 
 @pytest.mark.req("CX-9", "JF-5", "SC-5", "DP-22")
-def test_a_failure_is_tried_again_after_its_backoff_and_then_buried(app: App, new_app: NewApp) -> None:
-    elsewhere = new_app()
+def test_failure_is_retried_after_its_backoff_and_then_dead_lettered(app: App, new_app: NewApp) -> None:
+    worker_app = new_app()
 
-    @elsewhere.job("flaky")
+    @worker_app.job("flaky")
     def fails() -> None:
         raise ConnectionError("the line is busy")
 
-    with working(elsewhere):
+    with working(worker_app):
         handle = app.enqueue("flaky", retry=AGAIN)
         job = handle.wait(timeout=20)
     assert (job.state, job.attempt, job.retries) == (State.DEAD_LETTER, 3, 2)
@@ -92,18 +92,18 @@ def test_a_failure_is_tried_again_after_its_backoff_and_then_buried(app: App, ne
 
 
 @pytest.mark.req("CX-9", "JF-5")
-def test_success_after_failures_leaves_no_error(app: App, new_app: NewApp) -> None:
-    elsewhere = new_app()
+def test_success_after_failures_clears_the_error(app: App, new_app: NewApp) -> None:
+    worker_app = new_app()
     calls: list[int] = []
 
-    @elsewhere.job()
+    @worker_app.job()
     async def flaky() -> int:
         calls.append(1)
         if len(calls) < 3:
             raise ValueError("not yet")
         return len(calls)
 
-    with working(elsewhere):
+    with working(worker_app):
         handle = app.enqueue("flaky", retry=AGAIN)
         assert handle.result(timeout=20) == 3
     job = handle.get()
@@ -111,12 +111,12 @@ def test_success_after_failures_leaves_no_error(app: App, new_app: NewApp) -> No
 
 
 @pytest.mark.req("DP-22", "SC-5")
-def test_a_timeout_ends_the_attempt(app: App, new_app: NewApp) -> None:
-    elsewhere = new_app()
+def test_timeout_ends_the_attempt(app: App, new_app: NewApp) -> None:
+    worker_app = new_app()
     ended: list[str] = []
     release = threading.Event()
 
-    @elsewhere.job(timeout=0.1)
+    @worker_app.job(timeout=0.1)
     async def sleeps() -> None:
         try:
             await asyncio.sleep(60)
@@ -124,11 +124,11 @@ def test_a_timeout_ends_the_attempt(app: App, new_app: NewApp) -> None:
             ended.append("cancelled")
             raise
 
-    @elsewhere.job(timeout="100ms")
+    @worker_app.job(timeout="100ms")
     def blocks() -> None:
-        release.wait(20)  # a thread cannot be stopped: it goes on, and its job has failed
+        release.wait(20)  # a thread cannot be stopped: it continues although its job has failed
 
-    with working(elsewhere):
+    with working(worker_app):
         handles = [app.enqueue(kind, retry=ONCE) for kind in ("sleeps", "blocks")]
         jobs = [handle.wait(timeout=20) for handle in handles]
         release.set()
@@ -138,7 +138,7 @@ def test_a_timeout_ends_the_attempt(app: App, new_app: NewApp) -> None:
 
 
 @pytest.mark.req("JF-7")
-def test_kinds_nobody_here_knows_are_left_in_the_queue(app: App) -> None:
+def test_unknown_kinds_stay_in_the_queue(app: App) -> None:
     @app.job()
     def known() -> int:
         return 1
@@ -150,7 +150,7 @@ def test_kinds_nobody_here_knows_are_left_in_the_queue(app: App) -> None:
 
 
 @pytest.mark.req("DP-9")
-def test_queues_priorities_and_deadlines(app: App) -> None:
+def test_queues_priorities_and_deadlines_are_respected(app: App) -> None:
     order: list[str] = []
 
     @app.job()
@@ -170,7 +170,7 @@ def test_queues_priorities_and_deadlines(app: App) -> None:
 
 
 @pytest.mark.req("JF-1")
-def test_a_worker_for_one_tenant_leaves_the_others_alone(app: App) -> None:
+def test_worker_for_one_tenant_skips_other_tenants(app: App) -> None:
     @app.job()
     def quick() -> None: ...
 
@@ -182,12 +182,12 @@ def test_a_worker_for_one_tenant_leaves_the_others_alone(app: App) -> None:
 
 
 @pytest.mark.req("SC-4")
-def test_no_more_than_it_has_slots_for(app: App, new_app: NewApp) -> None:
-    elsewhere = new_app()
+def test_worker_runs_no_more_jobs_than_slots(app: App, new_app: NewApp) -> None:
+    worker_app = new_app()
     lock, running, most = threading.Lock(), 0, 0
     full = threading.Event()
 
-    @elsewhere.job()
+    @worker_app.job()
     def busy() -> None:
         nonlocal running, most
         with lock:
@@ -195,13 +195,13 @@ def test_no_more_than_it_has_slots_for(app: App, new_app: NewApp) -> None:
             most = max(most, running)
             if running == 3:
                 full.set()
-        full.wait(20)  # the first of them until all slots are taken
+        full.wait(20)  # the first jobs wait until all slots are in use
         time.sleep(0.002)
         with lock:
             running -= 1
 
     handles = app.enqueue_many([app._prepare("busy", None, {}) for _ in range(60)])
-    with working(elsewhere, concurrency=3):
+    with working(worker_app, concurrency=3):
         for handle in handles:
             handle.wait(timeout=30)
     assert most == 3
@@ -219,56 +219,56 @@ def test_max_jobs_ends_the_worker(app: App) -> None:
 
 
 @pytest.mark.req("SC-13", "CX-15")
-def test_a_worker_that_is_told_to_stop_lets_its_jobs_end(app: App, new_app: NewApp) -> None:
-    elsewhere = new_app()
-    begun, go_on = threading.Event(), threading.Event()
+def test_stopping_worker_lets_its_jobs_finish(app: App, new_app: NewApp) -> None:
+    worker_app = new_app()
+    started, release = threading.Event(), threading.Event()
 
-    @elsewhere.job()
+    @worker_app.job()
     def slow() -> str:
-        begun.set()
-        assert go_on.wait(20)
+        started.set()
+        assert release.wait(20)
         return "done"
 
-    with working(elsewhere) as beside:
+    with working(worker_app) as background:
         handle = app.enqueue("slow")
-        assert begun.wait(20)
-        beside.ask_to_stop()
+        assert started.wait(20)
+        background.ask_to_stop()
         until(
-            # A turn that was under way when it was told may still bring something.
-            lambda: beside.worker and beside.worker._grace.begun and not beside.worker._exchanges,
-            "the worker waits for what is running, and takes no more",
+            # An exchange that was in flight may still return jobs.
+            lambda: background.worker and background.worker._grace.begun and not background.worker._exchanges,
+            "the worker waits for its running job and claims no more",
         )
         waiting = app.enqueue("slow")
-        go_on.set()
-        until(lambda: not beside.alive, "the worker has ended")
+        release.set()
+        until(lambda: not background.alive, "the worker has ended")
     assert (handle.result(timeout=5), waiting.state()) == ("done", State.QUEUED)
     assert app.health.get().lease_active == 0
 
 
 @pytest.mark.req("SC-13", "CX-15")
-def test_what_does_not_end_in_time_is_handed_back_at_no_cost(app: App, new_app: NewApp) -> None:
-    elsewhere = new_app()
-    begun = threading.Event()
+def test_job_that_outlasts_the_grace_period_is_handed_back_at_no_cost(app: App, new_app: NewApp) -> None:
+    worker_app = new_app()
+    started = threading.Event()
 
-    @elsewhere.job()
+    @worker_app.job()
     async def slow() -> None:
-        begun.set()
+        started.set()
         await asyncio.sleep(60)
 
-    with working(elsewhere, grace=0.1) as beside:
+    with working(worker_app, grace=0.1) as background:
         handle = app.enqueue("slow", retry=ONCE)
-        assert begun.wait(20)
-        beside.ask_to_stop()
-        until(lambda: not beside.alive, "the worker has ended")
+        assert started.wait(20)
+        background.ask_to_stop()
+        until(lambda: not background.alive, "the worker has ended")
     job = handle.get()
-    assert job.state in (State.RETRY_WAITING, State.QUEUED)  # the worker's promoter may have been quicker than its end
+    assert job.state in (State.RETRY_WAITING, State.QUEUED)  # the worker may have promoted it before it ended
     assert (job.retries, job.crashes) == (0, 0)
     (handed_back,) = [event for event in handle.history() if event.type == "snooze"]
     assert handed_back.meta["reason"] == "worker_stopped"
 
 
 @pytest.mark.req("DP-22")
-def test_a_failure_is_logged_with_its_job(app: App, caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_is_logged_with_its_job(app: App, caplog: pytest.LogCaptureFixture) -> None:
     @app.job(retry=ONCE)
     def fails() -> None:
         raise ValueError("no")

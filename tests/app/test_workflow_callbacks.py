@@ -1,4 +1,4 @@
-"""Workflows whose jobs are known only at run time, and jobs that are run when a workflow or a job of it has ended."""
+"""Workflows that create jobs at run time, and callbacks when a workflow or one of its jobs has ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.workers import work_off
 pytestmark = pytest.mark.req("DP-14", "SC-17")
 
 
-def test_a_map_over_a_result(app: App) -> None:
+def test_map_creates_one_job_per_item_of_a_result(app: App) -> None:
     runs: list[int] = []
 
     @app.job()
@@ -56,7 +56,7 @@ def test_a_map_over_a_result(app: App) -> None:
     graph = app.workflows.graph(run.id)
     (first,) = [node for node in graph.nodes if node.name == "rendered.1"]
     job = app.jobs.get(first.job_id)
-    assert (job.queue, job.priority, job.max_attempts) == ("heavy", 3, 2), "they have the options of the plan"
+    assert (job.queue, job.priority, job.max_attempts) == ("heavy", 3, 2), "mapped jobs have the options of the plan"
     assert graph.parts()["rendered"] == "succeeded"
     assert not plan(3, "one")[0].start().created, "the same plan under the same key is the same workflow"
 
@@ -72,7 +72,7 @@ def test_a_map_over_a_result(app: App) -> None:
     assert included["inner.bound"].result() == "b: ['page 0', 'page 1']"
 
 
-def test_what_a_map_refuses(app: App) -> None:
+def test_invalid_map_items_are_refused(app: App) -> None:
     @app.job()
     def give(value: Any) -> Any:
         return value
@@ -100,7 +100,7 @@ def test_what_a_map_refuses(app: App) -> None:
     assert run[last].state() == "queued", "held back behind the failure"
 
 
-def test_a_member_that_fails_is_resumed(app: App) -> None:
+def test_failed_map_member_can_be_resumed(app: App) -> None:
     broken = {2}
 
     @app.job()
@@ -129,8 +129,8 @@ def test_a_member_that_fails_is_resumed(app: App) -> None:
     assert run[last].result() == 12
 
 
-def test_callbacks(app: App) -> None:
-    said: list[Any] = []
+def test_callbacks_fire_once_on_success_or_failure(app: App) -> None:
+    calls_seen: list[Any] = []
     healthy: list[bool] = []
 
     @app.job(retry=Retry(max_attempts=1))
@@ -141,15 +141,15 @@ def test_callbacks(app: App) -> None:
 
     @app.job()
     def tell(what: Any, channel: str) -> None:
-        said.append((channel, what))
+        calls_seen.append((channel, what))
 
     @app.job()
     def alert(failure: WorkflowFailure, channel: str = "ops") -> None:
-        said.append((channel, failure))
+        calls_seen.append((channel, failure))
 
     @app.job()
     def ping() -> None:
-        said.append("ping")
+        calls_seen.append("ping")
 
     def plan(number: int) -> Any:
         flow = app.workflow("publish")
@@ -164,21 +164,21 @@ def test_callbacks(app: App) -> None:
         return flow
 
     def work() -> None:
-        said.clear()
+        calls_seen.clear()
         work_off(app)
         work_off(app)
 
     run = plan(5).start()
     work()
     assert run.status() == "succeeded"
-    assert sorted(said, key=str) == [("flow", {"last": 7, "other": 8}), ("step", 5), "ping"]
+    assert sorted(calls_seen, key=str) == [("flow", {"last": 7, "other": 8}), ("step", 5), "ping"]
     work()
-    assert said == []
+    assert calls_seen == []
 
     run = plan(-5).start()
     work()
     failure = WorkflowFailure(run.id, "publish", "fetch", run["fetch"].id, "ValueError", "no such page")
-    assert sorted(said, key=str) == [("ops", failure), ("step failed", failure)]
+    assert sorted(calls_seen, key=str) == [("ops", failure), ("step failed", failure)]
     records = app.workflows.graph(run.id).callbacks
     assert [(each.fires, each.step_id is None, each.fired_at is not None) for each in records] == [
         *(("success", False, False), ("failure", False, True)),
@@ -188,19 +188,19 @@ def test_callbacks(app: App) -> None:
     app.workflows.resume(run.id)
     work()
     assert run.status() == "succeeded"
-    assert sorted(said, key=str) == [("flow", {"last": 7, "other": 8}), ("step", 5), "ping"], "each fires once"
+    assert sorted(calls_seen, key=str) == [("flow", {"last": 7, "other": 8}), ("step", 5), "ping"], "each fires once"
 
     cancelled = plan(5)
     calls = cancelled.callbacks
     run = cancelled.start()
     app.workflows.cancel(run.id)
     work()
-    assert said == []
+    assert calls_seen == []
     with pytest.raises(NotFound):
         app.jobs.get(run[calls[0]].id)
 
 
-def test_what_is_refused_of_callbacks_and_runs(app: App) -> None:
+def test_invalid_callbacks_and_lookups_are_refused(app: App) -> None:
     @app.job()
     def fetch(number: int) -> int:
         return number
@@ -224,7 +224,7 @@ def test_what_is_refused_of_callbacks_and_runs(app: App) -> None:
         run[3]  # type: ignore[call-overload]
 
 
-def test_a_job_after_a_sequence_gets_all_results(app: App) -> None:
+def test_job_after_a_sequence_gets_all_results(app: App) -> None:
     @app.job()
     def give(number: int) -> int:
         return number

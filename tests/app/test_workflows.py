@@ -1,4 +1,4 @@
-"""Workflows as a program plans, starts and follows them (DP-14, SC-17, DP-10)."""
+"""Planning, starting and following workflows (DP-14, SC-17, DP-10)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.req("DP-14")
 
 
 class Press:
-    """A few kinds, and what they did."""
+    """A few kinds and a record of what they did."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -58,7 +58,7 @@ def names(app: App, run: WorkflowRun) -> dict[str, str]:
     return {node.label: node.standing for node in app.workflows.graph(run.id).nodes}
 
 
-def test_results_flow_from_parents_to_children_by_name_and_by_kind(app: App, press: Press) -> None:
+def test_results_flow_to_later_jobs_by_name_and_by_kind(app: App, press: Press) -> None:
     wf = app.workflow("publish", key="monday")
     pages = [wf.add(press.fetch, n) for n in (1, 2, 3)]
     book = wf.add(press.render.prepare("book"), after=pages, name="book")
@@ -85,7 +85,7 @@ def test_results_flow_from_parents_to_children_by_name_and_by_kind(app: App, pre
 
 
 @pytest.mark.req("SC-17")
-def test_groups_sequences_and_workflows_within(app: App, press: Press) -> None:
+def test_groups_sequences_and_included_workflows_run_in_order(app: App, press: Press) -> None:
     inner = app.workflow("images")
     first = inner.add(press.fetch, 1)
     inner.add(press.render, "thumb", after=first)
@@ -116,7 +116,7 @@ def test_groups_sequences_and_workflows_within(app: App, press: Press) -> None:
 
 @pytest.mark.slow
 @pytest.mark.req("SC-17")
-def test_what_a_failure_does_is_said_by_edge_group_or_workflow(app: App, press: Press) -> None:
+def test_failure_policy_applies_by_edge_group_or_workflow(app: App, press: Press) -> None:
     press.broken = {"fetch 1", "render a"}
     wf = app.workflow("mixed")
     bad = wf.add(press.fetch, 1, name="bad")
@@ -158,7 +158,7 @@ def test_what_a_failure_does_is_said_by_edge_group_or_workflow(app: App, press: 
     assert run.status() is WorkflowStatus.CANCELLED
 
 
-def test_handlers_and_programs_add_jobs_while_it_runs(app: App, press: Press) -> None:
+def test_jobs_can_be_added_to_a_running_workflow(app: App, press: Press) -> None:
     @app.job(retry=ONCE)
     def split(ctx: SyncContext, count: int) -> int:
         more = ctx.workflow()
@@ -190,7 +190,7 @@ def test_handlers_and_programs_add_jobs_while_it_runs(app: App, press: Press) ->
 
 
 @pytest.mark.req("DP-10")
-def test_a_workflow_started_by_a_job_is_its_child(app: App, press: Press) -> None:
+def test_workflow_started_by_a_job_is_its_child(app: App, press: Press) -> None:
     runs: list[WorkflowRun] = []
 
     @app.job()
@@ -216,11 +216,11 @@ async def _followed(app: App, run: WorkflowRun) -> Any:
 
 
 @pytest.mark.req("JF-10")
-def test_a_workflow_is_started_in_a_transaction_of_the_callers(app: App, press: Press) -> None:
+def test_workflow_can_start_in_the_callers_transaction(app: App, press: Press) -> None:
     app._store.migrate()
     started: list[WorkflowRun] = []
 
-    def in_vain() -> None:
+    def start_and_fail() -> None:
         with app._store.transaction() as connection:
             wf = app.workflow("tx", connection=connection)
             wf.add(press.fetch, 1)
@@ -228,7 +228,7 @@ def test_a_workflow_is_started_in_a_transaction_of_the_callers(app: App, press: 
             raise RuntimeError("never mind")
 
     with pytest.raises(RuntimeError):
-        in_vain()
+        start_and_fail()
     with pytest.raises(NotFound):
         app.workflows.get(started[0].id)
     with app._store.transaction() as connection:
@@ -240,7 +240,7 @@ def test_a_workflow_is_started_in_a_transaction_of_the_callers(app: App, press: 
     assert started[1].wait(timeout=5).succeeded == 2
 
 
-def test_what_makes_no_sense_is_refused_when_it_is_planned(app: App, press: Press) -> None:
+def test_invalid_plans_are_refused(app: App, press: Press) -> None:
     wf = app.workflow("odd")
     a = wf.add(press.fetch, 1, name="a")
     b = wf.add(press.fetch, 2, name="b", after=a)
@@ -263,7 +263,7 @@ def test_what_makes_no_sense_is_refused_when_it_is_planned(app: App, press: Pres
         ("invalid_name", lambda: wf.group("a.b")),
         ("invalid_after", lambda: wf.add(press.fetch, 1, after=7)),
         ("invalid_mode", lambda: wf.group("m", mode="sideways")),  # type: ignore[arg-type]
-        ("unknown_parent", lambda: _with_parent(app, press, "nobody").start()),
+        ("unknown_parent", lambda: _with_parent(app, press, "unknown").start()),
         ("invalid_arguments", lambda: wf.add(press.fetch, "x", "y")),
         ("no_workflow", lambda: _outside(app)),
         ("workflow_not_found", lambda: app.workflows.graph("0198b9c6-0000-7000-8000-000000000000")),
@@ -317,7 +317,7 @@ def _outside(app: App) -> None:
     raise raised[0]
 
 
-def test_the_result_of_a_parent_that_failed_is_not_made_up(app: App, press: Press) -> None:
+def test_result_of_a_failed_parent_raises(app: App, press: Press) -> None:
     seen: dict[str, Any] = {}
 
     @app.job()

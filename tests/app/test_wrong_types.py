@@ -1,6 +1,6 @@
-"""Whatever is passed to a public function, what it raises is one of our errors, with a code (docs/reference/errors.md).
+"""Public functions raise a HoldfastError with a code for any argument (docs/reference/errors.md).
 
-The functions are found by looking at what is public, so that one that is added later is tried as well.
+The functions are discovered, so that new ones are covered too.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from holdfast import App, HoldfastError, webhooks
 pytestmark = pytest.mark.req("DP-3", "JF-5")
 
 WRONG: tuple[Any, ...] = (1, None, object(), [1], [None], {"a": 1}, b"x", 1.5)
-# What runs, waits, declares or opens something: not a call with data.
-APART = {"close", "aclose", "run_worker", "worker", "tick", "job", "command", "report", "redact", "on"}
-APART |= {"schedule", "wait", "result", "repository", "hold", "transaction"}
-APART |= {"check_options", "firm"}  # of a kind, for the parts of the app that enqueue
+# Functions that run, wait, declare or open something are not calls with data.
+EXCLUDED = {"close", "aclose", "run_worker", "worker", "tick", "job", "command", "report", "redact", "on"}
+EXCLUDED |= {"schedule", "wait", "result", "repository", "hold", "transaction"}
+EXCLUDED |= {"check_options", "firm"}  # of a kind, used by other parts of the app
 
 
 @pytest.fixture
@@ -34,15 +34,15 @@ def app() -> Iterator[App]:
 
 
 def subjects(app: App) -> Iterator[tuple[str, Any]]:
-    """Everything that a program gets hold of."""
+    """Everything a program can call."""
     yield "webhooks", webhooks
     yield "app", app
     yield "handle", app.enqueue("work", {"n": 1})
     yield "kind", app._kinds["work"].kind
     for name in public(app):
-        found = getattr(app, name, None)
-        if type(found).__module__.startswith("holdfast.features"):
-            yield f"app.{name}", found
+        value = getattr(app, name, None)
+        if type(value).__module__.startswith("holdfast.features"):
+            yield f"app.{name}", value
 
 
 def public(one: Any) -> list[str]:
@@ -50,7 +50,7 @@ def public(one: Any) -> list[str]:
 
 
 def calls(function: Any, wrong: Any, job_id: str) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-    """With something wrong for all that must be given, then for each that may be."""
+    """Wrong values for all required parameters, then for each optional one."""
     parameters = list(inspect.signature(function).parameters.values())
     needed = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
     positional = [p for p in needed if p.kind is not p.KEYWORD_ONLY]
@@ -62,7 +62,7 @@ def calls(function: Any, wrong: Any, job_id: str) -> Iterator[tuple[list[Any], d
             yield fine, {**dict.fromkeys(named, "x"), each.name: wrong}
 
 
-def test_what_is_wrong_is_said_by_an_error_of_ours(app: App) -> None:
+def test_wrong_arguments_raise_a_holdfast_error(app: App) -> None:
     tried = 0
     surprises: list[str] = []
     job_id = app.enqueue("work").id
@@ -70,7 +70,7 @@ def test_what_is_wrong_is_said_by_an_error_of_ours(app: App) -> None:
         for name in public(one):
             function = getattr(one, name)
             twin = name.startswith("a") and hasattr(one, name[1:])
-            if name in APART or twin or not callable(function) or inspect.isclass(function):
+            if name in EXCLUDED or twin or not callable(function) or inspect.isclass(function):
                 continue
             for wrong in WRONG:
                 for args, kwargs in calls(function, wrong, job_id):
@@ -89,7 +89,7 @@ def test_what_is_wrong_is_said_by_an_error_of_ours(app: App) -> None:
     assert tried > 1_000
 
 
-def test_the_two_of_the_review(app: App) -> None:
+def test_enqueue_many_and_verify_reject_wrong_types(app: App) -> None:
     with pytest.raises(HoldfastError, match="prepared calls") as refused:
         app.enqueue_many([1])  # type: ignore[arg-type]
     assert refused.value.code == "invalid_input"

@@ -1,4 +1,4 @@
-"""Workers as processes of their own, with small values everywhere, and other programs; all ended by their pid."""
+"""Worker processes with short intervals, and other programs; all are ended by their pid."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.forkserver import Warm
 from tests.support.worker_processes import ROOT, environment
 
-# Lease and sweep of a second or two: recovery within the sum of both, and some for a busy machine.
+# A lease and a sweep of a second or two: recovery within their sum, plus some time for a busy machine.
 WORKER = """
 import asyncio, importlib, signal, sys
 from holdfast.worker.worker import WorkerOptions
@@ -30,8 +30,8 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def said(folder: Path) -> str:
-    """What the processes printed."""
+def log_of(folder: Path) -> str:
+    """The output of the processes."""
     return (folder / "log").read_text(errors="replace")
 
 
@@ -39,7 +39,7 @@ def said(folder: Path) -> str:
 def process(
     program: str, *arguments: str, url: str, folder: Path, extra: dict[str, str] | None = None
 ) -> Iterator[Warm]:
-    """A program in Python; asked to leave at the end, and killed if it does not."""
+    """Run a Python program; terminate it at the end, and kill it if it does not exit."""
     (folder / "log").touch()
     started = Warm(arguments, cwd=ROOT, env=environment(url, folder, extra), log=folder / "log", program=program)
     try:
@@ -58,6 +58,6 @@ def process(
 def worker_process(
     module: str, url: str, folder: Path, *, lease: float = 2.0, concurrency: int = 4, **extra: str
 ) -> Iterator[Warm]:
-    """A worker for the ``app`` of a module, with what else it finds in its environment."""
+    """Run a worker for the ``app`` of a module with additional environment variables."""
     with process(WORKER, module, str(lease), str(concurrency), url=url, folder=folder, extra=extra) as started:
         yield started

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from holdfast import App
-from tests.app.notes import by_hand
+from tests.app.notes import connect
 from tests.support.caller_connections import path_of, sqlalchemy_url
 from tests.support.django_setup import make_default
 
@@ -46,7 +46,7 @@ def blocks() -> list[Any]:
 def app(request: pytest.FixtureRequest, store: str) -> Iterator[App]:
     with closing(App(request.getfixturevalue(f"{store}_url"), name="guide", enqueued_by="tester")) as app:
         app._session.make_ready()
-        with by_hand(app._store.url) as connection:
+        with connect(app._store.url) as connection:
             connection.execute("create table orders (id integer)")
         yield app
 
@@ -69,7 +69,7 @@ def test_a_block_enqueues_and_writes(app: App, store: str, block: str) -> None:
     result = eval(compile(block, "guide", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
     if inspect.iscoroutine(result):
         asyncio.run(result)
-    with by_hand(url) as connection:
+    with connect(url) as connection:
         orders = [row[0] for row in connection.execute("select id from orders order by id").fetchall()]
     assert orders
     assert orders == sorted(job.payload["order"] for job in app.jobs.list())

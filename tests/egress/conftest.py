@@ -1,4 +1,4 @@
-"""A real server on loopback, and policies that let it be reached, which by default it cannot be."""
+"""A real server on loopback, and policies that allow it (the default policy does not)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def web() -> Iterator[Web]:
 
 @pytest.fixture
 def open_to(web: Web) -> Policy:
-    """A policy that allows this one server, and all of a test's own wishes."""
+    """A policy that allows this server, plus the settings of a test."""
 
-    def policy(**wishes: Any) -> EgressPolicy:
-        usual: dict[str, Any] = {"allow": ("127.0.0.1/32",), "ports": (web.port,)}
-        return EgressPolicy(**(usual | wishes))
+    def policy(**settings: Any) -> EgressPolicy:
+        defaults: dict[str, Any] = {"allow": ("127.0.0.1/32",), "ports": (web.port,)}
+        return EgressPolicy(**(defaults | settings))
 
     return policy

@@ -1,4 +1,4 @@
-"""The table of addresses: what is special is refused in every coat it can wear (rules 2 and 3)."""
+"""The address table: special addresses are refused in every notation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.outgoing.policy import Target
 
 pytestmark = pytest.mark.req("JF-8")
 
-# The last group are those that some release of Python calls global.
+# The last group contains addresses that some Python releases call global.
 _REFUSED = """
     0.0.0.0 0.1.2.3 10.0.0.1 10.255.255.255 100.64.0.1 100.127.255.255 127.0.0.1 127.255.255.254 168.63.129.16
     169.254.169.254 172.16.0.1 172.31.255.255 192.0.0.1 192.0.0.170 192.0.2.1 192.31.196.1 192.52.193.1 192.88.99.1
@@ -31,19 +31,19 @@ _REFUSED = """
     2606:4700::5efe:10.0.0.1 2606:4700::200:5efe:127.0.0.1
     nonsense 127.0.0.1.5 127.1
 """
-_REACHED = """
+_ALLOWED = """
     1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.1 100.63.255.255 100.128.0.1 126.255.255.255 128.0.0.1 172.15.255.255
     172.32.0.1 192.0.1.1 192.167.255.255 198.17.255.255 198.20.0.1 223.255.255.255 2606:4700::1111 2001:4860:4860::8888
     2001:200::1 2a00:1450::1 ::ffff:8.8.8.8 64:ff9b::8.8.8.8
 """
 
 
-def test_what_is_special_is_refused_and_the_rest_is_not() -> None:
+def test_special_addresses_are_refused_and_others_allowed() -> None:
     assert [address for address in _REFUSED.split() if refusal(address) is None] == []
-    assert [(address, refusal(address)) for address in _REACHED.split() if refusal(address) is not None] == []
+    assert [(address, refusal(address)) for address in _ALLOWED.split() if refusal(address) is not None] == []
 
 
-def test_an_allowed_network_opens_itself_and_nothing_besides() -> None:
+def test_allowed_network_opens_only_itself() -> None:
     here = [ip_network("127.0.0.1/32")]
     assert refusal("127.0.0.1", here) is None
     assert refusal("::ffff:127.0.0.1", here) is None
@@ -55,13 +55,13 @@ def test_an_allowed_network_opens_itself_and_nothing_besides() -> None:
     assert refusal("64:ff9b::8.8.8.8", here, [ip_network("8.8.0.0/16")]) is not None
 
 
-def test_a_url_is_read_once_and_what_is_doubtful_is_refused() -> None:
+def test_url_is_parsed_once_and_ambiguous_urls_are_refused() -> None:
     assert Target.of("https://Example.COM./a b".replace(" ", "%20")) == Target("https", "example.com", 443, "/a%20b")
     assert Target.of("http://[2606:4700:0:0::1111]:8080?x=ü#part").authority == "[2606:4700::1111]:8080"
     assert Target.of("http://bücher.example/").host == "xn--bcher-kva.example"
-    assert Target.of("http://１２７。０。０。１/").host == "127.0.0.1"  # and is judged as that
-    assert Target.of("http://0x7f.1/").host == "0x7f.1"  # what it is, the resolver says
-    doubtful = [
+    assert Target.of("http://１２７。０。０。１/").host == "127.0.0.1"  # and is checked as that address
+    assert Target.of("http://0x7f.1/").host == "0x7f.1"  # the resolver interprets it
+    ambiguous = [
         *(
             "",
             "ftp://example.com/",
@@ -78,15 +78,15 @@ def test_a_url_is_read_once_and_what_is_doubtful_is_refused() -> None:
         *("http://" + "a" * 64 + ".example/", "http://example.com/" + "a" * 9_000, "http://-ü-.example/\u2028"),
         *("http://exam\x00ple.com/", "gopher://127.0.0.1:70/", "http://example.com../"),
     ]
-    for url in doubtful:
+    for url in ambiguous:
         with pytest.raises(EgressRefused):
             Target.of(url)
-    for nothing in (None, 7, b"http://example.com/"):
+    for value in (None, 7, b"http://example.com/"):
         with pytest.raises(EgressRefused):
-            Target.of(nothing)
+            Target.of(value)
 
 
-def test_hosts_ports_and_schemes_are_lists() -> None:
+def test_hosts_ports_and_schemes_are_allow_lists() -> None:
     policy = EgressPolicy(schemes=("https",), hosts=("api.example.com", "*.partner.example"))
     policy.check(Target.of("https://API.example.com/x"))
     policy.check(Target.of("https://eu.partner.example:443/"))
@@ -104,7 +104,7 @@ def test_hosts_ports_and_schemes_are_lists() -> None:
     EgressPolicy(own_hosts=("[2606:4700::1]:81",)).check(Target.of("http://[2606:4700::1]:81/"))
 
 
-def test_a_policy_and_a_request_that_make_no_sense_are_refused() -> None:
+def test_invalid_policies_and_requests_are_refused() -> None:
     for wrong in (
         *({"schemes": ("ftp",)}, {"ports": (0,)}, {"total": 0}, {"read": 10_000}, {"max_bytes": 0}, {"redirects": 99}),
         *({"allow": ("10.0.0.0/99",)}, {"deny": ("10.0.0.1/8",)}, {"allow": "10.0.0.0/8"}),
@@ -127,7 +127,7 @@ def test_a_policy_and_a_request_that_make_no_sense_are_refused() -> None:
     assert "hunter22" not in repr(EgressPolicy(proxy="http://u:hunter22@proxy:3128"))
 
 
-def test_the_package_needs_no_extra_until_something_is_sent() -> None:
+def test_extra_is_required_only_for_sending() -> None:
     script = (
         "import sys; sys.modules['httpcore2'] = sys.modules['httpx2'] = sys.modules['idna'] = None;"
         "import asyncio, holdfast; from holdfast.outgoing import *;"
@@ -137,7 +137,7 @@ def test_the_package_needs_no_extra_until_something_is_sent() -> None:
     assert "[missing_extra] pip install 'holdfast[http]'" in done.stderr.splitlines()[-1]
 
 
-def test_the_environment_may_open_networks_and_name_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_can_allow_networks_and_set_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_EGRESS_ALLOW", "10.0.0.0/8, 127.0.0.1/32")
     monkeypatch.setenv("HOLDFAST_EGRESS_PROXY", "http://egress.example:3128")
     with closing(App("sqlite:///:memory:")) as app:

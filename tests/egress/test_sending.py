@@ -1,4 +1,4 @@
-"""The way out, against real servers: what is judged is what is connected to, and nothing takes more than its share."""
+"""Sending to real servers: the checked address is the one connected to, and every limit holds."""
 
 from __future__ import annotations
 
@@ -18,27 +18,32 @@ pytestmark = pytest.mark.req("JF-8")
 
 
 class Names:
-    """A resolver that answers from a list, the next answer each time it is asked."""
+    """A resolver that returns the next entry of a list for each query."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)
-        self.asked: list[str] = []
+        self.queries: list[str] = []
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        self.asked.append(host)
+        self.queries.append(host)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
-async def test_a_request_goes_out_and_its_answer_comes_back(web: Web, open_to: Policy) -> None:
+async def test_request_is_sent_and_its_response_returned(web: Web, open_to: Policy) -> None:
     web.says("/x", 201, b"made", {"X-Kind": "a", "content-type": "text/plain"})
     request = Outgoing("POST", f"{web.url}/x?a=ü", {"X-Own": "1", "User-Agent": "tests"}, b"body")
-    answer = await send(request, open_to())
-    assert (answer.status, answer.body, answer.header("x-KIND"), answer.address) == (201, b"made", "a", "127.0.0.1")
-    assert answer.elapsed > 0
-    asked = web.asked[0]
-    assert (asked.method, asked.path, asked.body) == ("POST", "/x?a=%C3%BC", b"body")
-    assert asked.headers["host"] == f"127.0.0.1:{web.port}"
-    assert (asked.headers["x-own"], asked.headers["user-agent"]) == ("1", "tests")
+    response = await send(request, open_to())
+    assert (response.status, response.body, response.header("x-KIND"), response.address) == (
+        201,
+        b"made",
+        "a",
+        "127.0.0.1",
+    )
+    assert response.elapsed > 0
+    received = web.asked[0]
+    assert (received.method, received.path, received.body) == ("POST", "/x?a=%C3%BC", b"body")
+    assert received.headers["host"] == f"127.0.0.1:{web.port}"
+    assert (received.headers["x-own"], received.headers["user-agent"]) == ("1", "tests")
     assert (await send(Outgoing("HEAD", f"{web.url}/x"), open_to())).body == b""
     assert (await send(Outgoing("GET", f"{web.url}/none"), open_to())).status == 404
 
@@ -48,24 +53,24 @@ async def test_a_request_goes_out_and_its_answer_comes_back(web: Web, open_to: P
     ["127.0.0.1", "localhost", "localhost.", "2130706433", "0x7f.1", "0x7f000001", "0177.0.0.1", "127.1", "0",
      "[::1]", "[::ffff:127.0.0.1]", "[::]", "127。0。0。1"],
 )  # fmt: skip
-async def test_this_machine_is_not_reached_by_any_of_its_names(web: Web, host: str) -> None:
-    with pytest.raises((EgressRefused, EgressUnreachable)) as caught:  # some forms are no name to some resolvers
+async def test_loopback_cannot_be_reached_by_any_name(web: Web, host: str) -> None:
+    with pytest.raises((EgressRefused, EgressUnreachable)) as caught:  # some resolvers reject some forms
         await send(Outgoing("GET", f"http://{host}:{web.port}/"), EgressPolicy(ports=(web.port,)))
     assert caught.value.code in ("egress_refused", "egress_unreachable")
     assert web.asked == []
 
 
-async def test_a_name_that_changes_its_mind_is_resolved_once(web: Web) -> None:
-    """The first answer is fine, the second is this machine: nobody asks for the second."""
+async def test_name_is_resolved_only_once(web: Web) -> None:
+    """The first answer is allowed, the second would be loopback: the name is not resolved again."""
     names = Names(["192.0.2.1"], ["127.0.0.1"])
     policy = EgressPolicy(ports=(web.port,), allow=("192.0.2.1/32",), resolver=names, connect=0.3)
     with pytest.raises((EgressTimeout, EgressUnreachable)):
         await send(Outgoing("GET", f"http://rebound.example:{web.port}/"), policy)
-    assert names.asked == ["rebound.example"]
+    assert names.queries == ["rebound.example"]
     assert web.asked == []
 
 
-async def test_one_bad_answer_among_good_ones_is_enough(web: Web) -> None:
+async def test_one_forbidden_address_refuses_the_name(web: Web) -> None:
     for answers in (["8.8.8.8", "127.0.0.1"], ["127.0.0.1", "8.8.8.8"], ["2606:4700::1111", "::ffff:10.0.0.1"]):
         with pytest.raises(EgressRefused, match="may not be reached"):
             await send(
@@ -80,49 +85,47 @@ async def test_one_bad_answer_among_good_ones_is_enough(web: Web) -> None:
     assert web.asked == []
 
 
-async def test_the_name_stays_in_the_request_and_the_next_address_is_tried(web: Web, open_to: Policy) -> None:
+async def test_host_header_keeps_the_name_and_the_next_address_is_tried(web: Web, open_to: Policy) -> None:
     web.says("/", 200, b"here")
-    names = Names(["127.0.0.2", "127.0.0.1"])  # nobody listens at the first
-    answer = await send(
+    names = Names(["127.0.0.2", "127.0.0.1"])  # nothing listens on the first address
+    response = await send(
         Outgoing("GET", f"http://named.example:{web.port}/"), open_to(allow=("127.0.0.0/8",), resolver=names)
     )
-    assert (answer.body, answer.address) == (b"here", "127.0.0.1")
+    assert (response.body, response.address) == (b"here", "127.0.0.1")
     assert web.asked[0].headers["host"] == f"named.example:{web.port}"
 
 
-async def test_proxies_of_the_environment_are_not_used(
-    web: Web, open_to: Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    web.says("/", 200, b"straight")
+async def test_environment_proxies_are_ignored(web: Web, open_to: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    web.says("/", 200, b"direct")
     with running() as proxy:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HTTPS_PROXY"):
             monkeypatch.setenv(name, proxy.url)
-        assert (await send(Outgoing("GET", web.url), open_to())).body == b"straight"
+        assert (await send(Outgoing("GET", web.url), open_to())).body == b"direct"
         assert proxy.asked == []
 
 
-async def test_a_proxy_of_the_operator_is_a_second_layer(web: Web, open_to: Policy) -> None:
-    """The guard judges first, as ever; then the proxy is given the name, to judge by itself."""
+async def test_configured_proxy_is_a_second_layer(web: Web, open_to: Policy) -> None:
+    """The guard checks first, as always; the proxy gets the name and checks it again."""
     with running() as proxy:
-        place = f"http://named.example:{web.port}/x"
-        proxy.says(place, 200, b"by the proxy")
-        url = f"http://someone:pass@127.0.0.1:{proxy.port}"
-        answer = await send(Outgoing("GET", place), open_to(proxy=url, resolver=Names(["127.0.0.1"])))
-        assert answer.body == b"by the proxy"
+        target = f"http://named.example:{web.port}/x"
+        proxy.says(target, 200, b"by the proxy")
+        url = f"http://user:pass@127.0.0.1:{proxy.port}"
+        response = await send(Outgoing("GET", target), open_to(proxy=url, resolver=Names(["127.0.0.1"])))
+        assert response.body == b"by the proxy"
         assert proxy.asked[0].headers["proxy-authorization"].startswith("Basic ")
         with pytest.raises(EgressRefused):
-            await send(Outgoing("GET", place), open_to(proxy=url, resolver=Names(["10.0.0.1"])))
+            await send(Outgoing("GET", target), open_to(proxy=url, resolver=Names(["10.0.0.1"])))
         proxy.says(f"named.example:{web.port}", 403)
         with pytest.raises(EgressUnreachable, match="the proxy refused"):
             await send(
-                Outgoing("GET", place.replace("http:", "https:")),
+                Outgoing("GET", target.replace("http:", "https:")),
                 open_to(proxy=url, resolver=Names(["127.0.0.1"])),
             )
         assert len(proxy.asked) == 2
     assert web.asked == []
 
 
-async def test_redirects_are_answers_unless_they_are_asked_for(web: Web, open_to: Policy) -> None:
+async def test_redirects_are_returned_unless_enabled(web: Web, open_to: Policy) -> None:
     web.says("/a", 302, b"", {"location": "/b"})
     web.says("/b", 200, b"there")
     web.says("/round", 302, b"", {"location": "/round"})
@@ -141,10 +144,10 @@ async def test_redirects_are_answers_unless_they_are_asked_for(web: Web, open_to
     before = len(web.asked)
     with pytest.raises(EgressRefused, match="is not among the hosts"):
         await send(Outgoing("GET", f"http://named.example:{web.port}/other"), listed)
-    assert (names.asked, len(web.asked) - before) == (["named.example"], 1)
+    assert (names.queries, len(web.asked) - before) == (["named.example"], 1)
 
 
-async def test_credentials_do_not_follow_a_redirect_elsewhere(web: Web, open_to: Policy) -> None:
+async def test_credentials_do_not_follow_a_redirect_to_another_origin(web: Web, open_to: Policy) -> None:
     with running() as other:
         other.says("/", 200, b"elsewhere")
         web.says("/", 302, b"", {"location": f"http://127.0.0.1:{other.port}/"})
@@ -158,13 +161,13 @@ async def test_credentials_do_not_follow_a_redirect_elsewhere(web: Web, open_to:
         assert not {"authorization", "x-api-key", "cookie"} & other.asked[0].headers.keys()
         assert (await send(Outgoing("POST", f"{web.url}/same", headers, b"body"), policy)).body == b"end"
         assert (web.asked[-1].method, web.asked[-1].body) == ("GET", b"")
-        assert web.asked[-1].headers["x-api-key"] == "y"  # the same origin
+        assert web.asked[-1].headers["x-api-key"] == "y"  # same origin
         with pytest.raises(EgressRefused, match="body to another origin"):
             await send(Outgoing("POST", f"{web.url}/keeps", headers, b"body"), policy)
         assert len(other.asked) == 1
 
 
-async def test_too_much_is_refused_or_cut(web: Web, open_to: Policy) -> None:
+async def test_large_responses_are_refused_or_cut(web: Web, open_to: Policy) -> None:
     def endless(page: Page) -> None:
         page.send_response(200)
         page.end_headers()
@@ -187,7 +190,7 @@ async def test_too_much_is_refused_or_cut(web: Web, open_to: Policy) -> None:
         await send(Outgoing("GET", f"{web.url}/header"), open_to())
 
 
-async def test_what_is_packed_is_counted_unpacked(web: Web, open_to: Policy) -> None:
+async def test_size_limit_applies_to_decompressed_data(web: Web, open_to: Policy) -> None:
     bomb = gzip.compress(bytes(60_000_000))
     assert len(bomb) < 100_000
     web.says("/bomb", 200, bomb, {"content-encoding": "gzip"})
@@ -201,7 +204,7 @@ async def test_what_is_packed_is_counted_unpacked(web: Web, open_to: Policy) -> 
     try:
         with pytest.raises(EgressTooLarge):
             await send(Outgoing("GET", f"{web.url}/bomb"), open_to(max_bytes=1_000_000))
-        assert tracemalloc.get_traced_memory()[1] < 10_000_000  # its 60 MB were never there
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000  # the 60 MB were never in memory
     finally:
         tracemalloc.stop()
     cut = await send(Outgoing("GET", f"{web.url}/bomb"), open_to(max_bytes=100_000, cut=True))
@@ -214,7 +217,7 @@ async def test_what_is_packed_is_counted_unpacked(web: Web, open_to: Policy) -> 
             await send(Outgoing("GET", f"{web.url}{path}"), open_to())
 
 
-async def test_what_is_slow_or_broken_ends(web: Web, open_to: Policy) -> None:
+async def test_slow_or_broken_responses_end(web: Web, open_to: Policy) -> None:
     def silent(page: Page) -> None:
         web.over.wait(30)
 

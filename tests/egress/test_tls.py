@@ -1,4 +1,4 @@
-"""TLS is checked against the name in the URL, whatever address is connected to."""
+"""TLS certificates are checked against the name in the URL, whatever address is connected to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.req("JF-8")
 
 
 def certificate(folder: Path, name: str) -> Path:
-    """A certificate for one name, with its key, that vouches for itself."""
+    """A self-signed certificate for one name, with its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), datetime.now(UTC)
     made = (
@@ -48,18 +48,18 @@ async def here(host: str, port: int) -> Sequence[str]:
     return ["127.0.0.1"]
 
 
-async def test_the_name_is_kept_and_checked_though_the_address_is_ours_to_choose(tmp_path: Path) -> None:
+async def test_certificate_is_checked_against_the_name_in_the_url(tmp_path: Path) -> None:
     path = certificate(tmp_path, "named.example")
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(path)
-    named: list[str | None] = []
-    serving.sni_callback = lambda _, name, __: named.append(name)
+    sni_names: list[str | None] = []
+    serving.sni_callback = lambda _, name, __: sni_names.append(name)
     trusting = ssl.create_default_context(cafile=str(path))
     with running(serving) as web:
         web.says("/", 200, b"secure")
         policy = EgressPolicy(allow=("127.0.0.1/32",), ports=(web.port,), resolver=here, tls=trusting)
-        answer = await send(Outgoing("GET", f"https://named.example:{web.port}/"), policy)
-        assert (answer.body, answer.address, named) == (b"secure", "127.0.0.1", ["named.example"])
+        response = await send(Outgoing("GET", f"https://named.example:{web.port}/"), policy)
+        assert (response.body, response.address, sni_names) == (b"secure", "127.0.0.1", ["named.example"])
         with pytest.raises(EgressUnreachable, match="TLS failed"):
             await send(Outgoing("GET", f"https://other.example:{web.port}/"), policy)
         unknown = EgressPolicy(allow=("127.0.0.1/32",), ports=(web.port,), resolver=here)

@@ -163,7 +163,7 @@ READS |= {"tenants.list", "tenants.fair_queues", "tenants.next_share", "tenants.
 NOT_A_WORKERS |= {
     "retention.orphans",
     "retention.forget_orphans",
-}  # of one with an artifact store: tests/app/test_leftovers.py
+}  # of one with an artifact store: tests/app/test_orphaned_files.py
 NOT_A_WORKERS |= {
     "leases.request_stop",
     "dead_letters.note",

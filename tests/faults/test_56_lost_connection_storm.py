@@ -17,7 +17,7 @@ import pytest
 from holdfast import App, State
 from holdfast.stores.outage import FIRST_PAUSE, LONGEST_PAUSE, pause_after
 from holdfast.worker import recovery
-from tests.app.away import Away
+from tests.app.outages import Outage
 from tests.faults.checker import check
 from tests.support.postgres_server import PostgresServer
 from tests.support.waiting import until
@@ -59,16 +59,16 @@ def test_one_lost_exchange_is_repeated_without_a_pause(
     url: str, pauses: list[tuple[int, float]], monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     with closing(App(url)) as app:
-        away = Away(app, monkeypatch)
+        outage = Outage(app, monkeypatch)
 
         @app.job()
         async def errand(number: int) -> None: ...
 
-        (away.left if lost == "the question" else away.deaf)["leases.exchange"] = 1
+        (outage.failing if lost == "the question" else outage.unanswered)["leases.exchange"] = 1
         ids = [errand.enqueue(number).id for number in range(5)]
         with working(app):
             until(lambda: len(app.jobs.list(state=State.SUCCEEDED)) == 5, "all are done")
-        assert away.met["leases.exchange"] == 1
+        assert outage.hits["leases.exchange"] == 1
     assert pauses == [(1, 0.0)]
     check(url, ids)
 
@@ -77,18 +77,18 @@ def test_failures_in_a_row_are_followed_by_longer_and_longer_pauses(
     url: str, pauses: list[tuple[int, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(App(url)) as app:
-        away = Away(app, monkeypatch)
+        outage = Outage(app, monkeypatch)
 
         @app.job()
         async def errand() -> None: ...
 
-        away.left["leases.exchange"] = 3  # with two exchanges at a time, between two and three rounds
-        away.left["leases.holdings"] = 2
+        outage.failing["leases.exchange"] = 3  # with two exchanges at a time, between two and three rounds
+        outage.failing["leases.holdings"] = 2
         errand.enqueue()
         with working(app):
             until(lambda: app.jobs.list(state=State.SUCCEEDED), "it is done")
             before = list(pauses)
-            away.left["leases.exchange"] = 1
+            outage.failing["leases.exchange"] = 1
             errand.enqueue()
             until(lambda: len(app.jobs.list(state=State.SUCCEEDED)) == 2, "so is the next")
     assert [failures for failures, _ in before] == list(range(1, len(before) + 1))

@@ -1,4 +1,4 @@
-"""The hooks for structlog and Sentry, against their current releases."""
+"""The hooks for structlog and Sentry, with their current releases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def app(sqlite_url: str) -> Iterator[App]:
         yield app
 
 
-def test_log_lines_of_a_handler_name_its_job(app: App) -> None:
+def test_structlog_context_names_the_job(app: App) -> None:
     seen: list[dict[str, Any]] = []
     app.hooks.include(log_context())
 
@@ -48,7 +48,7 @@ def test_log_lines_of_a_handler_name_its_job(app: App) -> None:
     }
 
 
-class Kept(Transport):
+class MemoryTransport(Transport):
     def __init__(self) -> None:
         super().__init__()
         self.events: list[dict[str, Any]] = []
@@ -58,8 +58,8 @@ class Kept(Transport):
         self.events.append(event)
 
 
-def test_failures_are_reported_with_their_job(app: App) -> None:
-    kept = Kept()
+def test_sentry_events_name_the_job(app: App) -> None:
+    transport = MemoryTransport()
     app.hooks.include(sentry_context())
 
     @app.job(retry=Retry(max_attempts=1))
@@ -67,11 +67,11 @@ def test_failures_are_reported_with_their_job(app: App) -> None:
         raise ValueError("no")
 
     with sentry_sdk.isolation_scope() as scope:
-        client = sentry_sdk.Client("http://key@127.0.0.1/1", transport=kept, default_integrations=False)
+        client = sentry_sdk.Client("http://key@127.0.0.1/1", transport=transport, default_integrations=False)
         scope.set_client(client)
         handle = fails.enqueue()
         work_off(app)
         client.close()
-    (event,) = kept.events
+    (event,) = transport.events
     assert event["exception"]["values"][0]["type"] == "ValueError"
     assert (event["tags"]["job_id"], event["transaction"]) == (handle.id, "fails")

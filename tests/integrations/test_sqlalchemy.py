@@ -1,4 +1,4 @@
-"""SQLAlchemy, SQLModel and Alembic, against their current releases."""
+"""SQLAlchemy, SQLModel and Alembic, with their current releases."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_mistakes_are_named(app: App, engine: Engine) -> None:
             App(url)  # type: ignore[arg-type]
 
 
-def test_a_job_exists_if_the_session_commits(app: App, engine: Engine) -> None:
+def test_job_exists_if_the_session_commits(app: App, engine: Engine) -> None:
     @app.job
     def receipt(order: int) -> int:
         return order
@@ -79,7 +79,7 @@ def test_a_job_exists_if_the_session_commits(app: App, engine: Engine) -> None:
     assert handle.result() == 7
 
 
-async def test_a_job_exists_if_the_async_session_commits(app: App, engine: Engine, sqlite_url: str) -> None:
+async def test_job_exists_if_the_async_session_commits(app: App, engine: Engine, sqlite_url: str) -> None:
     @app.job
     async def receipt(order: int) -> int:
         return order
@@ -98,7 +98,7 @@ async def test_a_job_exists_if_the_async_session_commits(app: App, engine: Engin
     assert await handle == 2
 
 
-def test_every_attempt_has_a_session_that_commits_or_rolls_back(app: App, engine: Engine, sqlite_url: str) -> None:
+def test_attempt_session_commits_or_rolls_back(app: App, engine: Engine, sqlite_url: str) -> None:
     sessions = AttemptSession(sessionmaker(engine))
     aengine = create_async_engine(sqlite_url.replace("sqlite:", "sqlite+aiosqlite:"))
     asessions = AttemptSession(async_sessionmaker(aengine))
@@ -189,7 +189,7 @@ def downgrade():
 
 
 @pytest.mark.parametrize("driver", ["sqlite", "psycopg", "psycopg2", "asyncpg"])
-def test_alembic_creates_the_tables_in_a_migration_and_leaves_them_alone(
+def test_alembic_migration_creates_the_tables_and_autogenerate_ignores_them(
     request: pytest.FixtureRequest, tmp_path: Path, driver: str
 ) -> None:
     url = request.getfixturevalue("new_sqlite_url" if driver == "sqlite" else "empty_postgres_url")
@@ -204,18 +204,18 @@ def test_alembic_creates_the_tables_in_a_migration_and_leaves_them_alone(
         assert connection.scalar(text("select count(*) from orders")) == 1
         assert connection.scalar(text("select version_num from alembic_version")) == "a1"
     engine.dispose()
-    command.check(config)  # autogenerate finds nothing to do, and would not drop our tables
+    command.check(config)  # autogenerate finds nothing to do and would not drop Holdfast's tables
 
 
-def test_the_names_of_our_tables_are_complete(engine: Engine) -> None:
-    """Autogenerate would drop a table of ours that is missing here."""
+def test_table_list_is_complete(engine: Engine) -> None:
+    """Autogenerate would drop a Holdfast table that is missing here."""
     with engine.connect() as connection:
         names = set(inspect(connection).get_table_names())
     assert {"job", "job_state", "event"} < sqlite_tables() < names
     assert names - sqlite_tables() == {"orders", "item"}
 
 
-def test_the_operation_needs_a_database(tmp_path: Path, new_sqlite_url: str) -> None:
+def test_offline_migration_is_refused(tmp_path: Path, new_sqlite_url: str) -> None:
     with pytest.raises(HoldfastError) as refused:
         command.upgrade(_project(tmp_path, new_sqlite_url), "head", sql=True)
     assert refused.value.code == "offline_migration"

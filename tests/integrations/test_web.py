@@ -1,5 +1,5 @@
-"""Starlette, FastAPI, Litestar and Flask: the same four things in each. Enqueue in a request, run the job in the
-process, serve API and dashboard behind the application's own authentication, stop in good order."""
+"""Starlette, FastAPI, Litestar and Flask: enqueue in a request, run the job in the process, serve the API and the
+dashboard behind the application's authentication, and shut down cleanly."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def app(sqlite_url: str) -> Iterator[App]:
         yield app
 
 
-def known(user: str | None) -> Identity | None:
+def operator_identity(user: str | None) -> Identity | None:
     return None if user is None else identity(user, "operator")
 
 
 def check(client: Any, app: App) -> None:
-    """What every integration must do; ``client`` is that of a running application with a worker."""
+    """The requirements for every integration; ``client`` belongs to a running application with a worker."""
     made = client.post("/add").json()
     until(lambda: app.jobs.handle(made["id"]).get().state.finished, "the job was run in this process")
     assert app.jobs.result(made["id"]).value == 3
@@ -73,10 +73,10 @@ def check(client: Any, app: App) -> None:
     assert app.jobs.list()[0].enqueued_by == "ada"
     foreign = client.post("/jobs/api/v1/jobs", headers=ADA | {"sec-fetch-site": "cross-site"}, json=job)
     assert foreign.status_code == 403
-    until(lambda: app.jobs.list()[0].state.finished, "the second one was run")
+    until(lambda: app.jobs.list()[0].state.finished, "the second job was run")
 
 
-def test_starlette(app: App) -> None:
+def test_starlette_enqueues_runs_and_serves(app: App) -> None:
     events: list[str] = []
 
     @asynccontextmanager
@@ -92,7 +92,7 @@ def test_starlette(app: App) -> None:
 
     hosted = starlette.Holdfast(app, worker=QUICK, lifespan=own)
     site = Starlette(routes=[Route("/add", add, methods=["POST"])], lifespan=hosted.lifespan)
-    hosted.mount(site, "/jobs", authenticate=lambda request: known(request.headers.get("x-user")))
+    hosted.mount(site, "/jobs", authenticate=lambda request: operator_identity(request.headers.get("x-user")))
     with TestClient(site) as client:
         check(client, app)
         assert events == ["own start"]
@@ -112,7 +112,7 @@ def operator(name: Annotated[str, Depends(user)]) -> Identity:
     return identity(name, "operator")
 
 
-def test_fastapi(app: App) -> None:
+def test_fastapi_enqueues_runs_and_serves(app: App) -> None:
     hosted = fastapi.Holdfast(app, worker=QUICK)
     site = FastAPI(lifespan=hosted.lifespan)
     hosted.mount(site, "/jobs", identity=operator)
@@ -160,23 +160,23 @@ def test_fastapi_enqueues_in_the_session_of_the_request(app: App, sqlite_url: st
         assert [job.id for job in app.jobs.list()] == [made]
 
 
-def test_litestar(app: App) -> None:
-    async def who(request: LitestarRequest[Any, Any, Any]) -> Identity | None:
-        return known(request.headers.get("x-user"))
+def test_litestar_enqueues_runs_and_serves(app: App) -> None:
+    async def authenticate(request: LitestarRequest[Any, Any, Any]) -> Identity | None:
+        return operator_identity(request.headers.get("x-user"))
 
     @litestar_post("/add")
     async def add(jobs: litestar.JobsDep) -> dict[str, str]:
         return {"id": (await jobs.aenqueue("add", {"a": 1, "b": 2})).id}
 
-    plugin = litestar.HoldfastPlugin(app, worker=QUICK, path="/jobs", authenticate=who)
+    plugin = litestar.HoldfastPlugin(app, worker=QUICK, path="/jobs", authenticate=authenticate)
     with LitestarClient(Litestar([add], plugins=[plugin], logging_config=None)) as client:
         check(client, app)
     with pytest.raises(InvalidSetting):
         litestar.HoldfastPlugin(app, path="/jobs")
 
 
-class Answered:
-    """A response of Flask's client in the words of the others."""
+class FlaskResponse:
+    """A Flask response with the attributes of the other clients."""
 
     def __init__(self, response: Any) -> None:
         self.status_code, self.text = response.status_code, response.text
@@ -187,17 +187,17 @@ class FlaskClient:
     def __init__(self, site: flask.Flask) -> None:
         self._client = site.test_client()
 
-    def get(self, path: str, **options: Any) -> Answered:
-        return Answered(self._client.get(path, **options))
+    def get(self, path: str, **options: Any) -> FlaskResponse:
+        return FlaskResponse(self._client.get(path, **options))
 
-    def post(self, path: str, **options: Any) -> Answered:
-        return Answered(self._client.post(path, **options))
+    def post(self, path: str, **options: Any) -> FlaskResponse:
+        return FlaskResponse(self._client.post(path, **options))
 
 
-def test_flask(app: App) -> None:
+def test_flask_enqueues_runs_and_serves(app: App) -> None:
     site = flask.Flask("shop")
     hosted = flask_integration.Holdfast(app, site)
-    hosted.mount(site, "/jobs", identity=lambda: known(flask.request.headers.get("x-user")))
+    hosted.mount(site, "/jobs", identity=lambda: operator_identity(flask.request.headers.get("x-user")))
 
     @site.post("/add")
     def add() -> dict[str, str]:
@@ -207,8 +207,8 @@ def test_flask(app: App) -> None:
     with working:
         check(FlaskClient(site), app)
     handle = app.enqueue("add", {"a": 4, "b": 4})
-    told = site.test_cli_runner().invoke(args=["holdfast", "worker", "--burst", "--queue", "default"])
-    assert (told.exit_code, handle.result()) == (0, 8)
+    result = site.test_cli_runner().invoke(args=["holdfast", "worker", "--burst", "--queue", "default"])
+    assert (result.exit_code, handle.result()) == (0, 8)
     with flask.Flask("other").app_context(), pytest.raises(InvalidSetting):
         flask_integration.current_jobs.enqueue("add")
 
@@ -239,14 +239,14 @@ def test_mistakes_in_mounting_name_the_right_value(app: App) -> None:
         client.get("/jobs/")
 
 
-async def test_live_pages_end_when_the_process_is_told_to_stop(app: App) -> None:
-    """Otherwise a server would wait for them, and never end the lifespan."""
-    told: list[int] = []
+async def test_live_pages_end_when_the_process_is_stopped(app: App) -> None:
+    """Otherwise a server would wait for them and never end the lifespan."""
+    signals: list[int] = []
     hosted = Hosted(app)
     service = hosted.service(by_scope)
 
     def handler(number: int, frame: object) -> None:
-        told.append(number)
+        signals.append(number)
 
     before = signal.signal(signal.SIGTERM, handler)
     try:
@@ -257,4 +257,4 @@ async def test_live_pages_end_when_the_process_is_told_to_stop(app: App) -> None
         assert signal.getsignal(signal.SIGTERM) is handler
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert told == [signal.SIGTERM]
+    assert signals == [signal.SIGTERM]

@@ -1,4 +1,4 @@
-"""The kit on both stores; after each test the ledger of every job is replayed and compared with the job."""
+"""The kit on both stores. After every test, the ledger of every job is replayed and compared with the job."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.support.ledger import check_ledger
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest) -> str | None:
-    """What the kit is given: no URL, for a temporary SQLite file, or that of a PostgreSQL database."""
-    found: str | None = request.getfixturevalue("postgres_url") if request.param == "postgres" else None
-    return found
+def kit_url(request: pytest.FixtureRequest) -> str | None:
+    """The URL for the kit: None for a temporary SQLite file, or a PostgreSQL database."""
+    url: str | None = request.getfixturevalue("postgres_url") if request.param == "postgres" else None
+    return url
 
 
 @pytest.fixture
-def kit(place: str | None) -> Iterator[Kit]:
-    with Kit(shop.app, place, timeout=60) as kit:
+def kit(kit_url: str | None) -> Iterator[Kit]:
+    with Kit(shop.app, kit_url, timeout=60) as kit:
         yield kit
         check_ledger(shop.app._store)

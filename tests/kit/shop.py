@@ -1,4 +1,4 @@
-"""The program under test: its own database cannot be opened, so that whatever reaches for it fails."""
+"""The program under test. Its own database cannot be opened, so any access to it fails."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def send_receipt(to: str, order: int) -> str:
 
 @app.job()
 async def place_order(order: int, to: str = "ada@example.com") -> None:
-    """One job that makes two: one at once in another queue, one for tomorrow."""
+    """Enqueue two jobs: one in another queue, one for tomorrow."""
     await send_receipt.aenqueue(to, order)
     remind.using(delay="1d", tags=["later"], key=f"order-{order}").enqueue(order)
 
@@ -71,12 +71,12 @@ def refuse() -> None:
 
 
 @app.job()
-async def ask_again() -> None:
+async def retry_later() -> None:
     raise RetryLater(after="10m", message="the bank is busy")
 
 
 @app.job()
-def put_off(ctx: SyncContext, seconds: float) -> int:
+def snooze(ctx: SyncContext, seconds: float) -> int:
     if ctx.attempt == 1:
         ctx.snooze(seconds, "the file is not there yet")
     return ctx.attempt
@@ -88,7 +88,7 @@ def for_ever() -> None:
 
 
 @app.job()
-def leave() -> None:
+def exits() -> None:
     raise SystemExit(3)
 
 
@@ -113,14 +113,14 @@ async def wait_for_receipt(order: int) -> str:
 
 
 @app.job(process=True)
-def elsewhere(order: int) -> dict[str, Any]:
-    """In a process of its own, which imports this module anew: there, too, the app must be on the kit's database."""
+def in_child(order: int) -> dict[str, Any]:
+    """Run in a child process, which imports this module again: the app must use the kit's database there too."""
     handle = send_receipt.enqueue("eve@example.com", order)
     return {"pid": os.getpid(), "receipt": handle.id, "url": app._store.url}
 
 
 def _plain(order: int) -> str:
-    """Its name here is the function's own, from which nothing leads to the app."""
+    """The job is declared separately, so that nothing leads from this function to the app."""
     return app.enqueue("send_receipt", {"to": "plain@example.com", "order": order}).id
 
 
@@ -128,7 +128,7 @@ plainly = app.job("plainly", process=True)(_plain)
 
 
 @app.job(process=True)
-def fails_elsewhere(ctx: SyncContext, how: str) -> None:
+def fails_in_child(ctx: SyncContext, how: str) -> None:
     if how == "snooze":
         ctx.snooze(60, "not yet")
     raise CardDeclined(7)

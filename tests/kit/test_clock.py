@@ -1,4 +1,4 @@
-"""The clock of the private database: it stands still until it is moved."""
+"""The clock of the private database: it stands still until the test moves it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.req("HF-7")
 ODD_DAY = datetime(2024, 2, 29, 12, tzinfo=UTC)
 
 
-def test_what_is_due_by_then_runs(kit: Kit) -> None:
+def test_travel_makes_delayed_jobs_due(kit: Kit) -> None:
     soon = shop.send_receipt.using(delay="1h").enqueue("ada@example.com", 1)
     kit.travel("59m")
     assert kit.drain().attempts == 0
@@ -25,7 +25,7 @@ def test_what_is_due_by_then_runs(kit: Kit) -> None:
     assert [job.id for job in kit.drain().jobs] == [soon.id]
 
 
-def test_it_stands_still_and_the_store_with_it(kit: Kit) -> None:
+def test_clock_stands_still_for_kit_and_store(kit: Kit) -> None:
     before = kit.now()
     assert abs(before - datetime.now(UTC)) < timedelta(minutes=1)
     time.sleep(0.002)
@@ -36,8 +36,8 @@ def test_it_stands_still_and_the_store_with_it(kit: Kit) -> None:
     assert job.created_at == job.started_at == job.finished_at == before
 
 
-def test_an_hour_from_now_is_an_hour_away_by_the_programs_clock_too(kit: Kit) -> None:
-    """The program's own clock has gone on since the kit was opened."""
+def test_run_at_from_the_program_clock_is_due_after_travelling(kit: Kit) -> None:
+    """The program's clock has run on since the kit was opened."""
     time.sleep(0.05)
     shop.send_receipt.using(run_at=datetime.now(UTC) + timedelta(hours=1)).enqueue("ada@example.com", 1)
     assert kit.drain().attempts == 0
@@ -50,9 +50,9 @@ def test_an_hour_from_now_is_an_hour_away_by_the_programs_clock_too(kit: Kit) ->
     assert kit.drain().attempts == 1
 
 
-def test_a_time_of_the_tests_own_is_exact(kit: Kit) -> None:
+def test_travel_to_sets_an_exact_time(kit: Kit) -> None:
     assert kit.travel_to(ODD_DAY) == ODD_DAY
-    shop.put_off.enqueue(60)
+    shop.snooze.enqueue(60)
     (job,) = kit.drain().jobs
     assert job.due_at == ODD_DAY + timedelta(seconds=60)
     time.sleep(0.002)
@@ -62,7 +62,7 @@ def test_a_time_of_the_tests_own_is_exact(kit: Kit) -> None:
     assert kit.now() == ODD_DAY + timedelta(days=1)
 
 
-def test_it_can_be_set_for_a_while(kit: Kit) -> None:
+def test_frozen_restores_the_clock(kit: Kit) -> None:
     before = kit.now()
     with kit.frozen(at=ODD_DAY):
         with kit.frozen():
@@ -74,18 +74,18 @@ def test_it_can_be_set_for_a_while(kit: Kit) -> None:
     assert kit.now() == before
     store = shop.app._store
     assert store.run(store.clock.now()) == before
-    assert kit.drain().attempts == 1, "which is long ago"
-    assert kit.travel("1h") > before + timedelta(hours=1), "it catches up again"
+    assert kit.drain().attempts == 1, "the job was due long ago"
+    assert kit.travel("1h") > before + timedelta(hours=1), "the clock follows real time again"
 
 
-def test_the_machines_clock_is_left_alone(kit: Kit) -> None:
+def test_system_clock_is_not_changed(kit: Kit) -> None:
     before = datetime.now(UTC), time.monotonic()
     kit.travel("10d")
     assert datetime.now(UTC) - before[0] < timedelta(minutes=1)
     assert time.monotonic() - before[1] < 60
 
 
-def test_moments_have_a_zone_and_time_does_not_go_back_by_spans(kit: Kit) -> None:
+def test_travel_rejects_naive_times_and_negative_durations(kit: Kit) -> None:
     with pytest.raises(InvalidSetting, match="time zone"):
         kit.travel_to(datetime(2024, 1, 1))
     with pytest.raises(InvalidSetting, match="time zone"):
@@ -94,12 +94,12 @@ def test_moments_have_a_zone_and_time_does_not_go_back_by_spans(kit: Kit) -> Non
         kit.travel("-1h")
 
 
-def test_the_next_kit_begins_in_the_present(place: str | None) -> None:
-    with Kit(shop.app, place) as kit:
+def test_next_kit_starts_at_the_current_time(kit_url: str | None) -> None:
+    with Kit(shop.app, kit_url) as kit:
         kit.travel("10d")
         shop.send_receipt.using(delay="1d").enqueue("ada@example.com", 1)
         assert kit.drain().attempts == 0
-    with Kit(shop.app, place) as kit:
+    with Kit(shop.app, kit_url) as kit:
         assert abs(kit.now() - datetime.now(UTC)) < timedelta(minutes=1)
         shop.send_receipt.using(delay="1d").enqueue("ada@example.com", 1)
         assert kit.drain().attempts == 0

@@ -1,4 +1,4 @@
-"""`drain`: what is due runs, and what comes of it, on the real state machine, until nothing is due."""
+"""`drain` runs due jobs and the jobs they create, on the real state machine, until none is due."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.workers import working
 pytestmark = pytest.mark.req("HF-7")
 
 
-def test_it_runs_what_is_due_and_what_comes_of_it(kit: Kit) -> None:
+def test_drain_runs_due_jobs_and_the_jobs_they_create(kit: Kit) -> None:
     first = shop.place_order.enqueue(7)
     report = kit.drain()
     assert [job.kind for job in report.jobs] == ["place_order", "send_receipt"]
@@ -29,7 +29,7 @@ def test_it_runs_what_is_due_and_what_comes_of_it(kit: Kit) -> None:
     (receipt,) = kit.enqueued(shop.send_receipt)
     assert (receipt.parent_id, receipt.queue) == (first.id, "mail")
     (reminder,) = kit.enqueued(shop.remind)
-    assert reminder.state is State.QUEUED, "tomorrow has not come"
+    assert reminder.state is State.QUEUED, "the reminder is not due yet"
 
 
 def test_a_failure_is_logged_once(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
@@ -39,7 +39,7 @@ def test_a_failure_is_logged_once(kit: Kit, caplog: pytest.LogCaptureFixture) ->
     assert failure.name == "holdfast.worker"
 
 
-async def test_the_same_in_async_code(kit: Kit) -> None:
+async def test_adrain_runs_due_jobs_and_the_jobs_they_create(kit: Kit) -> None:
     handle = await shop.place_order.aenqueue(7)
     report = await kit.adrain()
     assert report.states == {"succeeded": 2}
@@ -47,15 +47,15 @@ async def test_the_same_in_async_code(kit: Kit) -> None:
     assert (await kit.adrain()).attempts == 0
 
 
-async def test_the_sync_colour_refuses_to_block_a_loop(kit: Kit) -> None:
+async def test_sync_form_refuses_to_block_a_running_loop(kit: Kit) -> None:
     with pytest.raises(InvalidSetting, match=r"await kit\.adrain") as refused:
         kit.drain()
     assert refused.value.code == "running_loop"
     with pytest.raises(InvalidSetting, match=r"await kit\.arun"):
-        kit.run(shop.put_off, 0)
+        kit.run(shop.snooze, 0)
 
 
-def test_jobs_run_one_after_another_in_their_order(kit: Kit) -> None:
+def test_jobs_run_one_at_a_time_in_queue_order(kit: Kit) -> None:
     orders = [3, 1, 2]
     for order in orders:
         shop.send_receipt.enqueue("ada@example.com", order)
@@ -64,7 +64,7 @@ def test_jobs_run_one_after_another_in_their_order(kit: Kit) -> None:
 
 
 @pytest.mark.slow
-def test_only_some_queues(kit: Kit) -> None:
+def test_drain_can_be_limited_to_queues(kit: Kit) -> None:
     shop.place_order.enqueue(1)
     shop.send_receipt.enqueue("ada@example.com", 1)
     assert [job.kind for job in kit.drain(["mail"]).jobs] == ["send_receipt"]
@@ -73,7 +73,7 @@ def test_only_some_queues(kit: Kit) -> None:
     assert kit.drain().attempts == 1
 
 
-def test_jobs_of_other_programs_are_left(kit: Kit) -> None:
+def test_jobs_of_other_programs_are_not_run(kit: Kit) -> None:
     shop.app.enqueue("of.another.program", {"x": 1})
     assert kit.drain().attempts == 0
     (job,) = kit.enqueued()
@@ -84,7 +84,7 @@ def test_jobs_of_other_programs_are_left(kit: Kit) -> None:
 
 
 @pytest.mark.slow
-def test_a_failure_is_not_hidden_by_the_tries_that_are_left(kit: Kit) -> None:
+def test_failure_is_reported_even_if_retries_remain(kit: Kit) -> None:
     shop.send_receipt.enqueue("ada@example.com", 1)
     shop.charge.enqueue(7)
     shop.charge.enqueue(8)
@@ -94,17 +94,17 @@ def test_a_failure_is_not_hidden_by_the_tries_that_are_left(kit: Kit) -> None:
     assert isinstance(failed.value.__cause__, shop.CardDeclined)
     assert [failure.job.payload["order"] for failure in failed.value.failures] == [7, 8]
     assert failed.value.report.states == {"succeeded": 1, "retry_waiting": 2}
-    said = str(failed.value)
-    assert "2 jobs failed" in said
-    assert "drain(check=False)" in said
-    assert "is retry_waiting after 1 attempt: tests.kit.shop.CardDeclined: order 7 was declined" in said
-    second = said.partition("order 8 was declined")[2]
-    assert 'shop.py", line' in second, "the traceback of one that is not chained"
-    assert "testing/drain.py" not in second, "no frames of the machinery"
+    message = str(failed.value)
+    assert "2 jobs failed" in message
+    assert "drain(check=False)" in message
+    assert "is retry_waiting after 1 attempt: tests.kit.shop.CardDeclined: order 7 was declined" in message
+    second = message.partition("order 8 was declined")[2]
+    assert 'shop.py", line' in second, "the traceback of the failure that is not the cause"
+    assert "testing/drain.py" not in second, "no frames of the kit"
 
 
 @pytest.mark.slow
-def test_failures_that_are_expected(kit: Kit) -> None:
+def test_expected_failures_are_returned_in_the_report(kit: Kit) -> None:
     shop.charge.enqueue(7)
     report = kit.drain(check=False)
     (failure,) = report.failures
@@ -117,7 +117,7 @@ def test_failures_that_are_expected(kit: Kit) -> None:
 
 
 @pytest.mark.slow
-def test_a_retry_waits_as_long_as_its_policy_says_without_chance(kit: Kit) -> None:
+def test_retry_waits_exactly_as_long_as_its_policy(kit: Kit) -> None:
     shop.charge.enqueue(7)
     with kit.frozen():
         (job,) = kit.drain(check=False).jobs
@@ -129,24 +129,24 @@ def test_a_retry_waits_as_long_as_its_policy_says_without_chance(kit: Kit) -> No
 
 
 @pytest.mark.slow
-def test_a_failure_that_is_made_good_is_none(kit: Kit) -> None:
+def test_failure_followed_by_success_is_not_reported(kit: Kit) -> None:
     handle = shop.second_time_lucky.enqueue()
     report = kit.drain()
     assert (report.attempts, report.states) == (2, {"succeeded": 1})
     assert handle.result() == 2
 
 
-def test_dead_letters_are_failures_and_what_a_handler_asks_for_is_none(kit: Kit) -> None:
+def test_dead_letters_are_failures_but_requested_retries_are_not(kit: Kit) -> None:
     shop.refuse.enqueue()
     with pytest.raises(JobsFailed, match="dead_letter after 1 attempt: not_today: come back tomorrow"):
         kit.drain()
-    shop.ask_again.enqueue()
-    shop.put_off.enqueue(60)
+    shop.retry_later.enqueue()
+    shop.snooze.enqueue(60)
     assert kit.drain().states == {"retry_waiting": 2}
 
 
-def test_a_job_that_puts_itself_off_runs_when_the_clock_has_moved(kit: Kit) -> None:
-    handle = shop.put_off.enqueue(60)
+def test_snoozed_job_runs_when_the_clock_has_moved(kit: Kit) -> None:
+    handle = shop.snooze.enqueue(60)
     assert kit.drain().states == {"retry_waiting": 1}
     assert kit.drain().attempts == 0
     kit.travel("1m")
@@ -155,9 +155,9 @@ def test_a_job_that_puts_itself_off_runs_when_the_clock_has_moved(kit: Kit) -> N
 
 
 @pytest.mark.slow
-def test_nothing_becomes_due_because_a_drain_is_slow(kit: Kit) -> None:
-    """The job comes back after a millisecond, of which there are many meanwhile."""
-    shop.put_off.enqueue(0.001)
+def test_slow_drain_makes_no_further_job_due(kit: Kit) -> None:
+    """The snooze lasts one millisecond; the drain takes much longer."""
+    shop.snooze.enqueue(0.001)
     shop.hang.enqueue(0.05)
     assert kit.drain().attempts == 2
     assert kit.drain().attempts == 0
@@ -165,42 +165,42 @@ def test_nothing_becomes_due_because_a_drain_is_slow(kit: Kit) -> None:
     assert kit.drain().attempts == 1
 
 
-def test_a_job_that_would_go_on_for_ever_is_an_error(kit: Kit) -> None:
+def test_endless_job_raises_never_idle(kit: Kit) -> None:
     shop.for_ever.enqueue()
     with pytest.raises(NeverIdle, match=r"after 5 attempts; they were for_ever \(6\)") as never:
         kit.drain(limit=5)
     assert never.value.code == "never_idle"
 
 
-def test_the_limit_may_be_reached(kit: Kit) -> None:
+def test_reaching_the_limit_exactly_is_no_error(kit: Kit) -> None:
     for order in range(3):
         shop.send_receipt.enqueue("ada@example.com", order)
     assert kit.drain(limit=3).attempts == 3
 
 
-def test_a_deadline_passes_with_the_clock(kit: Kit) -> None:
-    handle = shop.put_off.using(deadline=datetime.now(UTC) + timedelta(hours=1), delay="2h").enqueue(0)
+def test_deadline_passes_with_the_clock(kit: Kit) -> None:
+    handle = shop.snooze.using(deadline=datetime.now(UTC) + timedelta(hours=1), delay="2h").enqueue(0)
     kit.travel("2h")
     assert kit.drain().attempts == 0
     assert (handle.get().state, handle.get().error_code) == (State.FAILED, "deadline_passed")
 
 
-# --- limits of time, and others at work ---
+# --- timeouts and concurrent work ---
 
 
 @pytest.mark.slow
-def test_jobs_that_wait_for_others_need_room(place: str | None) -> None:
-    with Kit(shop.app, place, timeout=2) as kit:
+def test_job_waiting_for_another_job_needs_concurrency(kit_url: str | None) -> None:
+    with Kit(shop.app, kit_url, timeout=2) as kit:
         handle = shop.wait_for_receipt.enqueue(7)
         with pytest.raises(WaitTimeout, match=r"not done after 2 s; released: wait_for_receipt.*concurrency"):
             kit.drain()
-    with Kit(shop.app, place, timeout=60) as kit:
+    with Kit(shop.app, kit_url, timeout=60) as kit:
         handle = shop.wait_for_receipt.enqueue(7)
         assert kit.drain(concurrency=2).states == {"succeeded": 2}
         assert handle.result() == "receipt 7 for bob@example.com"
 
 
-async def test_a_drain_that_is_cancelled_hands_back(kit: Kit) -> None:
+async def test_cancelled_drain_hands_its_jobs_back(kit: Kit) -> None:
     handle = await shop.hang.aenqueue()
     drain = asyncio.create_task(kit.adrain())
     await asyncio.to_thread(until, lambda: handle.state() is State.IN_PROGRESS, "the job runs")
@@ -211,8 +211,8 @@ async def test_a_drain_that_is_cancelled_hands_back(kit: Kit) -> None:
 
 
 @pytest.mark.slow
-async def test_a_test_may_travel_while_a_job_runs(kit: Kit) -> None:
-    """Its lease has not run out then: the third job is taken under it while the second still runs."""
+async def test_clock_can_move_while_a_job_runs(kit: Kit) -> None:
+    """The lease does not expire: the third job is claimed under it while the second still runs."""
     handles = [await shop.hang.aenqueue(seconds) for seconds in (0.4, 1.2, 0.0)]
     drain = asyncio.create_task(kit.adrain(concurrency=2))
     await asyncio.to_thread(until, lambda: handles[1].state() is not State.QUEUED, "the job runs")
@@ -223,7 +223,7 @@ async def test_a_test_may_travel_while_a_job_runs(kit: Kit) -> None:
 
 
 @pytest.mark.slow
-def test_threads_do_not_pile_up(kit: Kit) -> None:
+def test_drain_leaves_no_threads(kit: Kit) -> None:
     before = set(threading.enumerate())
     for order in range(5):
         shop.send_receipt.enqueue("ada@example.com", order)
@@ -236,13 +236,13 @@ def test_threads_do_not_pile_up(kit: Kit) -> None:
     )
 
 
-def test_errors_of_the_kit_are_errors_of_holdfast() -> None:
+def test_kit_errors_are_holdfast_errors() -> None:
     assert issubclass(JobsFailed, HoldfastError)
     assert issubclass(NeverIdle, HoldfastError)
 
 
 @pytest.mark.req("DP-14")
-def test_a_workflow_is_drained_to_its_end(kit: Kit) -> None:
+def test_workflow_is_drained_to_its_end(kit: Kit) -> None:
     wf = shop.app.workflow("small")
     first = wf.add(shop.send_receipt, "ada", 7)
     second = wf.add(shop.send_receipt, "ada", 8, after=first)

@@ -1,4 +1,4 @@
-"""What was enqueued: found by kind, arguments and options; and messages that show what there is instead."""
+"""`enqueued` and its assertions: matching by kind, arguments and options, and messages that show the actual jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def jobs(kit: Kit) -> Kit:
     return kit
 
 
-def test_all_of_them_the_oldest_first(jobs: Kit) -> None:
+def test_enqueued_lists_jobs_oldest_first(jobs: Kit) -> None:
     assert [job.kind for job in jobs.enqueued()] == ["send_receipt"] * 3 + ["bill"]
     assert [job.payload["order"] for job in jobs.enqueued(shop.send_receipt)] == [1, 2, 3]
     assert len(jobs.enqueued("send_receipt")) == 3
@@ -44,7 +44,7 @@ def test_all_of_them_the_oldest_first(jobs: Kit) -> None:
         {"to": "2@example.com", "payload": {"order": pytest.approx(2.0)}},
     ],
 )
-def test_by_arguments_those_that_are_named(jobs: Kit, match: dict[str, Any]) -> None:
+def test_jobs_match_by_the_named_arguments(jobs: Kit, match: dict[str, Any]) -> None:
     (job,) = jobs.assert_enqueued(shop.send_receipt, times=1, **match)
     assert job.payload["order"] == 2
 
@@ -67,7 +67,7 @@ def test_by_arguments_those_that_are_named(jobs: Kit, match: dict[str, Any]) -> 
         {"payload": {"queue": "an argument", "tags": ["x"]}, "queue": "slow"},
     ],
 )
-def test_by_options_and_by_values_as_the_handler_has_them(jobs: Kit, match: dict[str, Any]) -> None:
+def test_jobs_match_by_options_and_typed_values(jobs: Kit, match: dict[str, Any]) -> None:
     jobs.assert_enqueued(shop.bill, times=1, **match)
 
 
@@ -90,14 +90,14 @@ def test_by_options_and_by_values_as_the_handler_has_them(jobs: Kit, match: dict
         {"payload": {"queue": "slow"}},
     ],
 )
-def test_what_does_not_match(jobs: Kit, match: dict[str, Any]) -> None:
+def test_different_values_do_not_match(jobs: Kit, match: dict[str, Any]) -> None:
     assert jobs.enqueued(shop.bill, **match) == []
     jobs.assert_not_enqueued(shop.bill, **match)
     with pytest.raises(AssertionError, match="no bill with"):
         jobs.assert_enqueued(shop.bill, **match)
 
 
-def test_delays_and_parents(kit: Kit) -> None:
+def test_jobs_match_by_delay_and_parent(kit: Kit) -> None:
     order = shop.place_order.enqueue(7)
     kit.drain()
     kit.assert_enqueued(shop.remind, delay="1d", parent=order, tags="later", key="order-7", times=1)
@@ -105,13 +105,13 @@ def test_delays_and_parents(kit: Kit) -> None:
     kit.assert_not_enqueued(shop.remind, delay="2d")
 
 
-def test_every_tenant_counts(kit: Kit) -> None:
+def test_jobs_of_every_tenant_are_included(kit: Kit) -> None:
     shop.send_receipt.using(tenant="acme").enqueue("ada@example.com", 1)
     kit.assert_enqueued(shop.send_receipt, tenant="acme")
     assert kit.drain().attempts == 1
 
 
-def test_the_message_says_what_was_enqueued_instead(jobs: Kit) -> None:
+def test_message_shows_the_enqueued_jobs_and_differences(jobs: Kit) -> None:
     with pytest.raises(AssertionError) as missing:
         jobs.assert_enqueued(shop.send_receipt, to="1@example.com", order=2, queue="default")
     assert str(missing.value) == (
@@ -131,7 +131,7 @@ def test_the_message_says_what_was_enqueued_instead(jobs: Kit) -> None:
     assert "key=bill-7: queued" in str(missing.value)
 
 
-def test_the_message_when_there_are_too_many(jobs: Kit) -> None:
+def test_message_for_too_many_jobs(jobs: Kit) -> None:
     with pytest.raises(AssertionError, match=r"^send_receipt was enqueued 3 times, not 2; enqueued jobs:"):
         jobs.assert_enqueued(shop.send_receipt, times=2)
     with pytest.raises(AssertionError) as unwanted:
@@ -142,27 +142,27 @@ def test_the_message_when_there_are_too_many(jobs: Kit) -> None:
     )
 
 
-def test_the_message_when_there_is_nothing(kit: Kit) -> None:
+def test_message_for_no_jobs(kit: Kit) -> None:
     kit.assert_not_enqueued()
     kit.assert_enqueued(shop.bill, times=0)
     with pytest.raises(AssertionError, match=r"^no job was enqueued; there are no jobs$"):
         kit.assert_enqueued()
 
 
-def test_long_values_are_cut(kit: Kit) -> None:
+def test_long_values_are_cut_in_messages(kit: Kit) -> None:
     shop.send_receipt.enqueue("x" * 5_000, 1)
     with pytest.raises(AssertionError) as missing:
         kit.assert_enqueued(shop.send_receipt, to="y")
     assert len(str(missing.value)) < 1_000
 
 
-def test_a_payload_to_match_is_a_mapping(kit: Kit) -> None:
+def test_payload_match_must_be_a_mapping(kit: Kit) -> None:
     with pytest.raises(InvalidSetting, match="mapping") as refused:
         kit.enqueued(payload=[1])
     assert refused.value.code == "invalid_match"
 
 
-def test_many_pages_of_jobs(kit: Kit) -> None:
+def test_all_pages_of_jobs_are_read(kit: Kit) -> None:
     shop.app.enqueue_many(shop.send_receipt.prepare("ada@example.com", order) for order in range(1_100))
     assert [job.payload["order"] for job in kit.enqueued()] == list(range(1_100))
     kit.assert_enqueued(times=1_100)

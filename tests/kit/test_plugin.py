@@ -1,4 +1,4 @@
-"""The pytest plugin, in runs of pytest of its own on a small project: fixtures, settings, parallel processes."""
+"""The pytest plugin, in separate pytest runs on a small project: fixtures, settings, parallel processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.shop import OWN_URL
-from tests.kit.test_place import schemas
+from tests.kit.test_database import schemas
 
 pytestmark = [pytest.mark.req("HF-7"), pytest.mark.slow]
 
@@ -74,7 +74,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(project: Path) -> Run:
     def run(*options: str) -> subprocess.CompletedProcess[str]:
-        # With what pytest loads by itself and nothing of this run.
+        # With the plugins pytest loads by default and without the settings of this run.
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "HOLDFAST_"))
         }
@@ -88,13 +88,13 @@ def run(project: Path) -> Run:
 
 
 def outcome(done: subprocess.CompletedProcess[str]) -> str:
-    found = re.search(r"=+ ([^=]*) in [\d.]+s[^\n]*\Z", done.stdout.rstrip())
-    assert found, done.stdout + done.stderr
-    return found.group(1)
+    summary = re.search(r"=+ ([^=]*) in [\d.]+s[^\n]*\Z", done.stdout.rstrip())
+    assert summary, done.stdout + done.stderr
+    return summary.group(1)
 
 
 @pytest.mark.slow
-def test_a_project_that_only_names_its_app(run: Run) -> None:
+def test_project_needs_only_the_app_setting(run: Run) -> None:
     done = run()
     assert outcome(done) == "7 passed", done.stdout
     assert "on sqlite:///" in done.stdout
@@ -102,29 +102,29 @@ def test_a_project_that_only_names_its_app(run: Run) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["option", "setting", "fixture"])
-def test_the_same_tests_on_postgres(run: Run, project: Path, postgres_url: str, way: str) -> None:
+def test_same_tests_run_on_postgres(run: Run, project: Path, postgres_url: str, way: str) -> None:
     options = ["--holdfast-url", postgres_url] if way == "option" else []
     if way == "setting":
         (project / "pytest.ini").write_text(f"{SETTINGS}holdfast_url = {postgres_url}\n")
     if way == "fixture":
         fixture = "import pytest\n@pytest.fixture(scope='session')\ndef holdfast_url(): return {!r}\n"
         (project / "conftest.py").write_text(fixture.format(postgres_url))
-    # All of them once; that a URL is heard, however it is told, one of them shows.
+    # The option runs all tests; for the other two ways one test shows that the URL is used.
     done = run(*options) if way == "option" else run("-k", "test_where")
     assert outcome(done) == ("7 passed" if way == "option" else "1 passed, 6 deselected"), done.stdout
     assert f"on {postgres_url}" in done.stdout
-    assert schemas(postgres_url) == {"holdfast"}, "each has cleaned up behind itself"
+    assert schemas(postgres_url) == {"holdfast"}, "each test removed its schema"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_two_processes_do_not_meet(run: Run, request: pytest.FixtureRequest, store: str) -> None:
-    place = ["--holdfast-url", request.getfixturevalue("postgres_url")] if store == "postgres" else []
-    done = run("-n", "2", *place)
+def test_parallel_processes_do_not_interfere(run: Run, request: pytest.FixtureRequest, store: str) -> None:
+    url_option = ["--holdfast-url", request.getfixturevalue("postgres_url")] if store == "postgres" else []
+    done = run("-n", "2", *url_option)
     assert outcome(done) == "7 passed", done.stdout
 
 
-def test_a_fixture_instead_of_the_setting(run: Run, project: Path) -> None:
+def test_app_can_come_from_a_fixture(run: Run, project: Path) -> None:
     (project / "pytest.ini").write_text(BARE)
     (project / "conftest.py").write_text(
         "import pytest\n@pytest.fixture\ndef holdfast_app():\n    from shop.jobs import app\n    return app\n"
@@ -133,20 +133,20 @@ def test_a_fixture_instead_of_the_setting(run: Run, project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "says"),
+    ("setting", "message"),
     [
         ("", "set holdfast_app = shop.jobs:app in the settings of pytest"),
         ("holdfast_app = shop.jobs:nothing", "It has these apps: app."),
     ],
 )
-def test_an_app_that_cannot_be_found(run: Run, project: Path, setting: str, says: str) -> None:
+def test_missing_app_is_reported(run: Run, project: Path, setting: str, message: str) -> None:
     (project / "pytest.ini").write_text(f"{BARE}{setting}\n")
     done = run("-k", "test_where")
     assert "1 error" in outcome(done)
-    assert says in done.stdout
+    assert message in done.stdout
 
 
-def test_a_failed_assertion_points_at_the_test(run: Run, project: Path) -> None:
+def test_failed_assertion_points_at_the_test(run: Run, project: Path) -> None:
     (project / "test_shop.py").write_text(
         "from shop.jobs import add\n"
         "def test_it(holdfast_kit):\n"
@@ -163,19 +163,19 @@ def test_a_failed_assertion_points_at_the_test(run: Run, project: Path) -> None:
 UNUSED = """
 import sys
 
-def test_nothing_of_holdfast():
+def test_holdfast_is_not_imported():
     assert not [name for name in sys.modules if name == "holdfast" or name.startswith("holdfast.")]
     assert "_holdfast_pytest" in sys.modules
 """
 
 
-def test_a_run_that_does_not_use_it_imports_nothing_of_holdfast(run: Run, project: Path) -> None:
+def test_plugin_imports_nothing_until_it_is_used(run: Run, project: Path) -> None:
     (project / "test_shop.py").write_text(UNUSED)
     (project / "pytest.ini").write_text(f"{BARE}addopts = --strict-config --strict-markers\n")
     assert outcome(run()) == "1 passed"
 
 
-def test_its_help_says_what_there_is(run: Run) -> None:
+def test_help_lists_the_options(run: Run) -> None:
     done = run("--help")
-    for word in ("--holdfast-url", "holdfast_url", "holdfast_app"):
-        assert word in done.stdout
+    for option in ("--holdfast-url", "holdfast_url", "holdfast_app"):
+        assert option in done.stdout

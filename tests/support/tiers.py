@@ -33,10 +33,10 @@ TESTS = Path(__file__).parents[1]
 ONE_STORE = {"api", "app", "cli", "dashboard", "demo", "docs", "faults", "http", "kit", "telemetry"}
 # Except in these tests of workers, leases, transactions and outages, where the stores differ most.
 BOTH_STORES = {
-    *("app/test_commit_ack_cut.py", "app/test_failover.py", "app/test_hanging_threads.py", "app/test_killed_worker.py"),
+    *("app/test_lost_responses.py", "app/test_failover.py", "app/test_hanging_threads.py", "app/test_killed_worker.py"),
     *("app/test_lost_lease.py", "app/test_outage.py", "app/test_pool_size.py", "app/test_stopping.py"),
-    *("app/test_store_away.py", "app/test_tick_losses.py", "app/test_transactions_completion.py"),
-    *("app/test_transactions_going_on.py", "app/test_transactions_killed.py", "app/test_wakeup.py"),
+    *("app/test_store_outage.py", "app/test_tick_losses.py", "app/test_transactions_completion.py"),
+    *("app/test_transactions_continue.py", "app/test_transactions_killed.py", "app/test_wakeup.py"),
     "app/test_worker.py",
     *("faults/test_01_tx_enqueue.py", "faults/test_09_zombie_every_operation.py", "faults/test_10_sweep_vs_settle.py"),
     *("faults/test_12_deadlock_mix.py", "faults/test_25_clock_jump.py", "faults/test_30_payload_fuzz.py"),

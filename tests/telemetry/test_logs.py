@@ -1,4 +1,4 @@
-"""JSON log lines (JF-13, rule 30): the fields, nobody's secrets, one line each, whoever logs."""
+"""JSON log lines (JF-13): their fields, redaction, and one line per record, whatever logs it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ CANARY, GIVEN, VAULT = "canary-environment-7f3a", "canary-given-91bc", "canary-v
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    """What ``configure_logging`` makes of everything that is logged."""
+    """The output of ``configure_logging`` for all log records."""
     root, jobs = logging.getLogger(), logging.getLogger("holdfast.jobs")
     before = root.level, jobs.level
-    found = io.StringIO()
-    configure_logging(level="debug", stream=found)
-    yield found
+    output = io.StringIO()
+    configure_logging(level="debug", stream=output)
+    yield output
     root.handlers[:] = [each for each in root.handlers if each.get_name() != HANDLER]
     root.setLevel(before[0])
     jobs.setLevel(before[1])
@@ -44,7 +44,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_the_lines_of_a_job_have_the_fields_and_no_canary(
+def test_job_log_lines_have_their_fields_and_no_canary(
     new_app: NewApp, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SMTP_PASSWORD", CANARY)
@@ -77,8 +77,8 @@ def test_the_lines_of_a_job_have_the_fields_and_no_canary(
     assert "canary" not in text
     assert "\x1b" not in text
     assert "\\u202e" not in text
-    told = lines(stream)  # each is one line, and JSON
-    about = [line for line in told if line.get("job") == job.id]
+    all_lines = lines(stream)  # each one is a single line of JSON
+    about = [line for line in all_lines if line.get("job") == job.id]
     assert len(about) == 5
     for line in about:
         assert line["worker"].startswith("worker ")
@@ -105,7 +105,7 @@ def test_the_lines_of_a_job_have_the_fields_and_no_canary(
     assert "in sends" in about[3]["traceback"]
     ended = about[4]
     assert (ended["logger"], ended["outcome"], ended["duration"] > 0) == ("holdfast.jobs", "succeeded", True)
-    (failed,) = [line for line in told if line.get("job") == bad.id]
+    (failed,) = [line for line in all_lines if line.get("job") == bad.id]
     assert (failed["level"], failed["error"], failed["outcome"]) == ("warning", "ConnectionError", "failed")
     assert failed["duration"] > 0
     assert failed["trace_id"] == bad.id.replace("-", "")
@@ -173,14 +173,14 @@ def test_a_tick_logs_a_failure_once(app: App, stream: io.StringIO) -> None:
     assert len([line for line in lines(stream) if "no answer" in line["message"]]) == 1
 
 
-def test_without_redaction_the_canary_would_be_found(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search itself sees what it should: here nothing is hidden."""
+def test_canary_is_found_without_redaction(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that the search works: here nothing is redacted."""
     monkeypatch.setattr("holdfast.engine.redaction.Redactor.__call__", lambda self, text, limit=2000: text[:limit])
     logging.getLogger("any").warning("password=canary-1")
     assert "canary-1" in stream.getvalue()
 
 
-def test_it_works_in_a_set_up_of_your_own_and_leaves_your_handlers_alone() -> None:
+def test_configure_logging_keeps_existing_handlers() -> None:
     own, again, stream = logging.NullHandler(), io.StringIO(), io.StringIO()
     root = logging.getLogger()
     level = root.level
@@ -206,16 +206,14 @@ def test_it_works_in_a_set_up_of_your_own_and_leaves_your_handlers_alone() -> No
     record = logging.makeLogRecord(
         {"name": "x", "msg": "m", "level_": 1, "message_": 2, "inf": float("inf"), "odd\nname": "v" * 9_000}
     )
-    told = json.loads(made.format(record))
+    fields = json.loads(made.format(record))
     unfit = json.loads(made.format(logging.makeLogRecord({"msg": "%d is no number", "args": ("x",)})))
     assert unfit["message"].startswith("%d is no number (its arguments do not fit")
-    assert (told["inf"], told["odd name"][:3], len(told["odd name"])) == ("inf", "vvv", 2_000)
+    assert (fields["inf"], fields["odd name"][:3], len(fields["odd name"])) == ("inf", "vvv", 2_000)
 
 
 @pytest.mark.slow
-async def test_the_service_has_a_line_a_request_with_route_actor_and_trace(
-    sqlite_url: str, stream: io.StringIO
-) -> None:
+async def test_service_logs_each_request_with_route_actor_and_trace(sqlite_url: str, stream: io.StringIO) -> None:
     app = App(sqlite_url, name="tests")
     app._session.make_ready()
     known = Identity("ada", "acme", scopes_of(["viewer"]))
@@ -230,13 +228,13 @@ async def test_the_service_has_a_line_a_request_with_route_actor_and_trace(
         await client.get("/canary-path/%0aforged", headers=ours)
         await client.get("/livez")
     await app.aclose()
-    told = [line for line in lines(stream) if line["logger"] == "holdfast.http"]  # the client has a logger as well
-    assert "canary" not in json.dumps(told)
-    assert [(line["message"], line.get("actor"), line.get("tenant")) for line in told] == [
+    requests = [line for line in lines(stream) if line["logger"] == "holdfast.http"]  # the client logs too
+    assert "canary" not in json.dumps(requests)
+    assert [(line["message"], line.get("actor"), line.get("tenant")) for line in requests] == [
         ("GET /metrics 200", "ada", "acme"),
         ("GET unmatched 401", None, None),
         ("GET unmatched 404", "ada", "acme"),
         ("GET /livez 200", None, None),
     ]
-    assert [line.get("trace_id") for line in told] == [PARENT[3:35], None, PARENT[3:35], None]
-    assert all(line["duration"] > 0 for line in told)
+    assert [line.get("trace_id") for line in requests] == [PARENT[3:35], None, PARENT[3:35], None]
+    assert all(line["duration"] > 0 for line in requests)

@@ -1,4 +1,4 @@
-"""/metrics for Prometheus (JF-15): what it serves, to whom, at what cost; and that deploy/ asks for nothing else."""
+"""/metrics for Prometheus (JF-15): its content, access and cost, and that deploy/ uses only existing metrics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TYPES = {"gauge", "histogram", "counter"}
 
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> prometheus.ProcessMetrics:
-    """Metrics of a process that has just begun."""
+    """Metrics of a process that has just started."""
     monkeypatch.setattr(observers, "watchers", [])
     monkeypatch.setattr(prometheus, "_process", None)
     return prometheus.process_metrics()
@@ -49,20 +49,20 @@ def client_for(app: App, tenant: str, role: str = "viewer") -> httpx2.AsyncClien
 
 
 def read(text: str) -> dict[tuple[str, ...], float]:
-    """Every sample by its name and the values of its labels, in the order of their names."""
-    found = {}
+    """All samples by name and label values, ordered by label name."""
+    samples = {}
     for family in text_string_to_metric_families(text):
         assert family.documentation, family.name
         assert family.type in TYPES, family.name
         assert re.fullmatch(r"holdfast_[a-z_]+", family.name)
         for sample in family.samples:
             key = (sample.name, *(value for _, value in sorted(sample.labels.items())))
-            assert key not in found, key
-            found[key] = sample.value
-    return found
+            assert key not in samples, key
+            samples[key] = sample.value
+    return samples
 
 
-async def test_it_serves_what_there_is_to_those_who_may(new_app: NewApp, process: prometheus.ProcessMetrics) -> None:
+async def test_metrics_are_served_by_tenant_and_scope(new_app: NewApp, process: prometheus.ProcessMetrics) -> None:
     app = new_app()
 
     @app.job()
@@ -79,31 +79,34 @@ async def test_it_serves_what_there_is_to_those_who_may(new_app: NewApp, process
     await app.aenqueue("fine", queue="theirs", tenant="acme")
 
     async with client_for(app, "*") as http:
-        answer = await http.get("/metrics")
-        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
-        found = read(answer.text)
+        response = await http.get("/metrics")
+        assert (response.status_code, response.headers["content-type"]) == (
+            200,
+            "text/plain; version=0.0.4; charset=utf-8",
+        )
+        samples = read(response.text)
         again = read((await http.get("/metrics")).text)
-    assert found["holdfast_up",] == 1
-    assert found["holdfast_jobs", "theirs", "queued"] == 1
-    assert found["holdfast_jobs", HOSTILE.replace("\n", " "), "queued"] == 1
-    assert found["holdfast_queue_oldest_seconds", "theirs"] >= 0
-    assert (found["holdfast_dead_letters_open",], found["holdfast_workers",]) == (1, 0)
-    assert found["holdfast_health_reason", "dead_letters"] == 1
-    assert {key[1] for key in found if key[0] == "holdfast_health_reason"} == set(CODES)
-    assert found["holdfast_jobs_finished_total", "fine", "succeeded"] == 1
-    assert found["holdfast_jobs_finished_total", "fails", "failed"] == 1
-    assert found["holdfast_jobs_enqueued_total", "fine"] == 3
-    assert found["holdfast_job_run_seconds_count", "fine"] == 1
-    assert found["holdfast_job_wait_seconds_count", "default"] == 2
-    assert again["holdfast_http_request_seconds_count", "GET", "/metrics", "200"] == 1  # the first one
-    assert again["holdfast_pulse_seconds",] == found["holdfast_pulse_seconds",], "it was looked twice"
+    assert samples["holdfast_up",] == 1
+    assert samples["holdfast_jobs", "theirs", "queued"] == 1
+    assert samples["holdfast_jobs", HOSTILE.replace("\n", " "), "queued"] == 1
+    assert samples["holdfast_queue_oldest_seconds", "theirs"] >= 0
+    assert (samples["holdfast_dead_letters_open",], samples["holdfast_workers",]) == (1, 0)
+    assert samples["holdfast_health_reason", "dead_letters"] == 1
+    assert {key[1] for key in samples if key[0] == "holdfast_health_reason"} == set(CODES)
+    assert samples["holdfast_jobs_finished_total", "fine", "succeeded"] == 1
+    assert samples["holdfast_jobs_finished_total", "fails", "failed"] == 1
+    assert samples["holdfast_jobs_enqueued_total", "fine"] == 3
+    assert samples["holdfast_job_run_seconds_count", "fine"] == 1
+    assert samples["holdfast_job_wait_seconds_count", "default"] == 2
+    assert again["holdfast_http_request_seconds_count", "GET", "/metrics", "200"] == 1  # the first request
+    assert again["holdfast_pulse_seconds",] == samples["holdfast_pulse_seconds",], "the statistics were queried twice"
 
     async with client_for(app, "acme") as http:
         text = (await http.get("/metrics")).text
         theirs = read(text)
     assert [key[1] for key in theirs if key[0] == "holdfast_jobs"] == ["theirs"] * 4
     assert theirs["holdfast_dead_letters_open",] == 0
-    assert "fails" not in text  # what this process did for others
+    assert "fails" not in text  # work of this process for other tenants
     async with client_for(app, "*", "executor") as http:
         refused = await http.get("/metrics")
     assert (refused.status_code, refused.json()["code"]) == (403, "missing_scope")
@@ -111,10 +114,10 @@ async def test_it_serves_what_there_is_to_those_who_may(new_app: NewApp, process
 
 
 @pytest.mark.slow
-async def test_without_the_database_it_says_so_and_without_the_extra_as_well(
+async def test_metrics_report_a_missing_database_and_a_missing_extra(
     process: prometheus.ProcessMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = App("postgresql://nobody@127.0.0.1:1/none", name="tests", answer_within=1)
+    app = App("postgresql://user@127.0.0.1:1/none", name="tests", answer_within=1)
     async with client_for(app, "*") as http:
         assert read((await http.get("/metrics")).text)["holdfast_up",] == 0
         for name in [each for each in sys.modules if each.startswith(("prometheus_client", "holdfast.telemetry.prom"))]:
@@ -126,13 +129,13 @@ async def test_without_the_database_it_says_so_and_without_the_extra_as_well(
     await app.aclose()
 
 
-def test_values_of_labels_are_bounded(app: App, process: prometheus.ProcessMetrics) -> None:
+def test_label_values_are_bounded(app: App, process: prometheus.ProcessMetrics) -> None:
     app.enqueue_many([app._prepare(f"kind-{number}", None, {}) for number in range(150)])
-    found = [
+    samples = [
         key for key in read(generate_latest(process.registry).decode()) if key[0] == "holdfast_jobs_enqueued_total"
     ]
-    assert len(found) == prometheus.MOST + 1
-    assert ("holdfast_jobs_enqueued_total", "other") in found
+    assert len(samples) == prometheus.MOST + 1
+    assert ("holdfast_jobs_enqueued_total", "other") in samples
     assert prometheus.Bounded()("a\u202eb\n") == "ab "
 
 
@@ -140,7 +143,7 @@ def served(text: str) -> set[str]:
     return {name for family in text_string_to_metric_families(text) for name in {s.name for s in family.samples}}
 
 
-async def test_deploy_asks_only_for_what_is_served(sqlite_url: str, process: prometheus.ProcessMetrics) -> None:
+async def test_deploy_uses_only_served_metrics(sqlite_url: str, process: prometheus.ProcessMetrics) -> None:
     app = App(sqlite_url, name="tests")
 
     @app.job()
@@ -151,18 +154,18 @@ async def test_deploy_asks_only_for_what_is_served(sqlite_url: str, process: pro
     await app.aenqueue("other")
     async with client_for(app, "*") as http:
         await http.get("/metrics")
-        there = served((await http.get("/metrics")).text)
+        names = served((await http.get("/metrics")).text)
     await app.aclose()
     dashboard: dict[str, Any] = json.loads((ROOT / "deploy/grafana/dashboard.json").read_text())
     alerts = (ROOT / "deploy/prometheus/alerts.yml").read_text()
     keda = (ROOT / "deploy/kubernetes/scaledobject.yaml").read_text()
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
     expressions = [line for line in alerts.splitlines() if " expr: " in line]
     assert len(expressions) == 13
-    for text in (*asked, *expressions, keda):
+    for text in (*queries, *expressions, keda):
         for name in re.findall(r"\bholdfast_[a-z_]+", text):
-            assert name in there, f"{name} in {text}"
+            assert name in names, f"{name} in {text}"
     for codes in re.findall(r'code=~?"([a-z_|]+)"', alerts):
         assert set(codes.split("|")) <= set(CODES)
     runbooks = (ROOT / "docs/runbooks.md").read_text()
@@ -174,7 +177,7 @@ async def test_deploy_asks_only_for_what_is_served(sqlite_url: str, process: pro
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_a_worker_serves_what_it_did_on_loopback(sqlite_url: str, tmp_path: Path) -> None:
+def test_worker_serves_its_metrics_on_loopback(sqlite_url: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(
         "import holdfast\napp = holdfast.App()\n@app.job()\ndef add(a: int) -> int:\n    return a + 1\n"
     )
@@ -183,19 +186,19 @@ def test_a_worker_serves_what_it_did_on_loopback(sqlite_url: str, tmp_path: Path
     arguments = ["worker", "shop:app", "--metrics-port", "0", "--log-format", "json"]
     with started(arguments, cwd=tmp_path, url=sqlite_url) as process:
         assert process.stderr is not None
-        told = iter(process.stderr.readline, "")
-        where = next(json.loads(line)["message"] for line in told if "metrics of this process" in line).split()[-1]
+        lines = iter(process.stderr.readline, "")
+        where = next(json.loads(line)["message"] for line in lines if "metrics of this process" in line).split()[-1]
         assert where.startswith("http://127.0.0.1:")
         assert handle.result(timeout=30) == 2
         line: dict[str, Any] = next(
-            json.loads(text) for text in told if text.startswith("{") and json.loads(text).get("job") == handle.id
+            json.loads(text) for text in lines if text.startswith("{") and json.loads(text).get("job") == handle.id
         )
 
         def scraped() -> dict[tuple[str, ...], float]:
-            with urllib.request.urlopen(where) as answer:
-                return read(answer.read().decode())
+            with urllib.request.urlopen(where) as response:
+                return read(response.read().decode())
 
-        until(lambda: ("holdfast_jobs_finished_total", "add", "succeeded") in scraped(), "it was counted")
+        until(lambda: ("holdfast_jobs_finished_total", "add", "succeeded") in scraped(), "the job was counted")
         assert scraped()["holdfast_jobs_running",] == 0
     assert (line["kind"], line["outcome"]) == ("add", "succeeded")
     assert line["message"].startswith(f"Job {handle.id} (add) succeeded in ")
@@ -203,7 +206,7 @@ def test_a_worker_serves_what_it_did_on_loopback(sqlite_url: str, tmp_path: Path
     app.close()
 
 
-def test_claims_of_long_ago_and_of_other_clocks_are_counted_too(process: prometheus.ProcessMetrics, app: App) -> None:
+def test_claims_with_odd_times_are_counted(process: prometheus.ProcessMetrics, app: App) -> None:
     @app.job()
     def fine(ctx: SyncContext) -> None:
         claims.append(ctx._run.claim)
@@ -215,13 +218,13 @@ def test_claims_of_long_ago_and_of_other_clocks_are_counted_too(process: prometh
     later.created_at = later.created_at.replace(year=later.created_at.year + 1)
     running = process.run(later)
     running.over(later, None, -1.0)
-    found = read(generate_latest(process.registry).decode())
-    assert found["holdfast_jobs_finished_total", "fine", "stopped"] == 1
-    assert found["holdfast_job_wait_seconds_count", "default"] == 2
+    samples = read(generate_latest(process.registry).decode())
+    assert samples["holdfast_jobs_finished_total", "fine", "stopped"] == 1
+    assert samples["holdfast_job_wait_seconds_count", "default"] == 2
 
 
 @pytest.mark.req("ARCH")
-def test_the_service_starts_without_the_extra() -> None:
+def test_service_starts_without_the_extra() -> None:
     program = (
         "import sys; sys.modules['prometheus_client'] = None; from holdfast.server.app import make_service; print('ok')"
     )

@@ -1,4 +1,4 @@
-"""OpenTelemetry (JF-15): spans and metrics by the conventions for messaging, and nothing at all without an SDK."""
+"""OpenTelemetry (JF-15): spans and metrics follow the messaging conventions; without an SDK nothing is recorded."""
 
 from __future__ import annotations
 
@@ -44,32 +44,32 @@ class Recorded:
 
     def points(self) -> dict[str, list[Any]]:
         data: Any = self.reader.get_metrics_data()
-        found: dict[str, list[Any]] = {}
+        points: dict[str, list[Any]] = {}
         for resource in data.resource_metrics:
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
-                    found[metric.name] = list(metric.data.data_points)
-        return found
+                    points[metric.name] = list(metric.data.data_points)
+        return points
 
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
-    """As if the program had set up an SDK. The API takes one a process, so it is put in its place here."""
-    found = Recorded()
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: found.tracers)
-    monkeypatch.setattr(metrics, "get_meter_provider", lambda: found.meters)
-    monkeypatch.setattr(trace, "get_tracer", found.tracers.get_tracer)
-    monkeypatch.setattr(metrics, "get_meter", found.meters.get_meter)
-    yield found
-    found.meters.shutdown()
-    found.tracers.shutdown()
+    """As if the program had set up an SDK. The API accepts one per process, so it is patched here."""
+    recorder = Recorded()
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: recorder.tracers)
+    monkeypatch.setattr(metrics, "get_meter_provider", lambda: recorder.meters)
+    monkeypatch.setattr(trace, "get_tracer", recorder.tracers.get_tracer)
+    monkeypatch.setattr(metrics, "get_meter", recorder.meters.get_meter)
+    yield recorder
+    recorder.meters.shutdown()
+    recorder.tracers.shutdown()
 
 
-def of(span: ReadableSpan) -> dict[str, Any]:
+def attributes(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-def test_spans_go_from_the_enqueue_to_the_attempt_to_its_child_and_metrics_count_them(
+def test_spans_link_enqueue_attempt_and_child_and_metrics_count_them(
     app: App, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers: list[dict[str, str]] = []
@@ -90,15 +90,15 @@ def test_spans_go_from_the_enqueue_to_the_attempt_to_its_child_and_metrics_count
 
     with recorded.tracers.get_tracer("web").start_as_current_span("GET /orders") as request:
         job = parent.enqueue()
-    with trace_from(PARENT):  # no span, but a header
+    with trace_from(PARENT):  # a header without a span
         bad = fails.enqueue(password=CANARY)
     app.enqueue_many(child.prepare() for _ in range(3))
     work_off(app, queues=("mail",))
 
     sent, batch = recorded.named("send mail"), None
-    mine = next(span for span in sent if of(span).get("messaging.message.id") == job.id)
+    mine = next(span for span in sent if attributes(span).get("messaging.message.id") == job.id)
     assert (mine.kind, mine.parent and mine.parent.span_id) == (SpanKind.PRODUCER, request.get_span_context().span_id)
-    assert of(mine) == {
+    assert attributes(mine) == {
         "messaging.system": "holdfast",
         "messaging.operation.name": "send",
         "messaging.operation.type": "send",
@@ -107,27 +107,27 @@ def test_spans_go_from_the_enqueue_to_the_attempt_to_its_child_and_metrics_count
         "holdfast.job.kind": "parent",
         "holdfast.tenant": "default",
     }
-    batch = next(span for span in sent if "messaging.batch.message_count" in of(span))
-    assert of(batch)["messaging.batch.message_count"] == 3
-    ran = {of(span)["messaging.message.id"]: span for span in recorded.named("process mail")}
+    batch = next(span for span in sent if "messaging.batch.message_count" in attributes(span))
+    assert attributes(batch)["messaging.batch.message_count"] == 3
+    ran = {attributes(span)["messaging.message.id"]: span for span in recorded.named("process mail")}
     run = ran[job.id]
     assert mine.context is not None
     assert run.context is not None
     assert (run.kind, run.parent and run.parent.span_id) == (SpanKind.CONSUMER, mine.context.span_id)
     assert run.context.trace_id == request.get_span_context().trace_id
-    assert (of(run)["holdfast.job.attempt"], of(run)["holdfast.job.outcome"]) == (1, "succeeded")
-    # In the handler, and in whatever it calls, the attempt is what is current.
+    assert (attributes(run)["holdfast.job.attempt"], attributes(run)["holdfast.job.outcome"]) == (1, "succeeded")
+    # The attempt's span is current in the handler and in everything it calls.
     inside = f"00-{run.context.trace_id:032x}-{run.context.span_id:016x}-01"
     assert [each for each in headers if each == {"traceparent": inside}] == [{"traceparent": inside}] * 2
     spawned = next(span for span in sent if span.parent is not None and span.parent.span_id == run.context.span_id)
-    assert of(spawned)["holdfast.job.kind"] == "child"
+    assert attributes(spawned)["holdfast.job.kind"] == "child"
     assert len([span for span in ran.values() if span.context and span.context.trace_id == run.context.trace_id]) == 2
 
     failed = ran[bad.id]
     assert failed.context is not None
     assert f"{failed.context.trace_id:032x}" == PARENT[3:35]
     assert failed.status.status_code is StatusCode.ERROR
-    assert of(failed)["error.type"] == "no_good"
+    assert attributes(failed)["error.type"] == "no_good"
     (event,) = failed.events
     assert dict(event.attributes or {})["exception.message"] == "cannot log in with [redacted]"
     assert CANARY not in repr([span.to_json() for span in recorded.spans.get_finished_spans()])
@@ -141,7 +141,7 @@ def test_spans_go_from_the_enqueue_to_the_attempt_to_its_child_and_metrics_count
     assert error.attributes["error.type"] == "no_good"
 
 
-async def test_the_service_observes_its_queues(new_app: NewApp, recorded: Recorded) -> None:
+async def test_service_observes_its_queues(new_app: NewApp, recorded: Recorded) -> None:
     app = new_app()
     app._session.make_ready()
     await app.aenqueue("unknown", queue="mail")
@@ -157,7 +157,7 @@ async def test_the_service_observes_its_queues(new_app: NewApp, recorded: Record
     assert age.value >= 0
 
 
-def test_a_watcher_that_fails_is_no_reason_for_a_job_to(
+def test_failing_watcher_does_not_fail_a_job(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
@@ -181,7 +181,7 @@ def test_a_watcher_that_fails_is_no_reason_for_a_job_to(
 
 
 @pytest.mark.slow
-def test_without_an_sdk_nothing_is_made() -> None:
+def test_nothing_is_recorded_without_an_sdk() -> None:
     assert otel.watcher() is None
     assert not otel.measures()
     text = (

@@ -1,4 +1,4 @@
-"""W3C trace context: from enqueue to the handler, its children, its retries and whom it calls (JF-13)."""
+"""W3C trace context: from enqueue to the handler, its children, its retries and the services it calls (JF-13)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATE = "congo=t61rcWkgMzE,rojo=00f067aa0ba902b7"
 OTHER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 
 
-class Noting(logging.Handler):
+class RecordingHandler(logging.Handler):
     def __init__(self, lines: list[logging.LogRecord]) -> None:
         super().__init__()
         self._lines = lines
@@ -33,14 +33,14 @@ class Noting(logging.Handler):
         self._lines.append(record)
 
 
-def test_what_is_well_formed_is_read_and_the_rest_is_none() -> None:
+def test_only_well_formed_trace_headers_are_parsed() -> None:
     trace = Trace.parse(PARENT, STATE)
     assert trace == Trace(ID, "00f067aa0ba902b7", 1, STATE)
     assert trace.traceparent == PARENT
     assert trace.sampled
     assert Trace.of_tags(("a", *trace.tags(), "b")) == trace
     assert Trace.of_tags(("a", "trace:nonsense")) is None
-    later = Trace.parse(f"cc-{ID}-00f067aa0ba902b7-09-what-the-future-is-like")  # a version that is not known yet
+    later = Trace.parse(f"cc-{ID}-00f067aa0ba902b7-09-what-the-future-is-like")  # an unknown version
     assert later == Trace(ID, "00f067aa0ba902b7", 1)
     wrong = [
         *("", "00", PARENT.upper(), PARENT[:-1], PARENT + "-more", PARENT + "x", "ff" + PARENT[2:], "0" * 55),
@@ -49,12 +49,12 @@ def test_what_is_well_formed_is_read_and_the_rest_is_none() -> None:
     ]
     assert [text for text in wrong if Trace.parse(text) is not None] == []
     for state in ("", "a\nb", "x" * 513, "é=1", None, 7):
-        found = Trace.parse(PARENT, state)
-        assert found is not None
-        assert found.state is None
+        trace = Trace.parse(PARENT, state)
+        assert trace is not None
+        assert trace.state is None
 
 
-def test_it_flows_from_enqueue_to_everything_that_comes_of_a_job(app: App, new_app: NewApp) -> None:
+def test_trace_flows_from_enqueue_to_every_descendant(app: App, new_app: NewApp) -> None:
     seen: dict[str, list[Any]] = {}
     lines: list[logging.LogRecord] = []
 
@@ -68,8 +68,8 @@ def test_it_flows_from_enqueue_to_everything_that_comes_of_a_job(app: App, new_a
         note(ctx)
         ctx.spawn(child)
         child.enqueue()
-        child.using(trace=OTHER).enqueue()  # somebody else's doing
-        child.using(trace="nonsense").enqueue()  # is not looked at
+        child.using(trace=OTHER).enqueue()  # an explicit other trace
+        child.using(trace="nonsense").enqueue()  # is ignored
         app.templates.set("made", "child", {})
         app.templates.enqueue("made")
         flow = app.workflow("flow")
@@ -100,28 +100,28 @@ def test_it_flows_from_enqueue_to_everything_that_comes_of_a_job(app: App, new_a
     def plain(ctx: SyncContext) -> None:
         note(ctx)
 
-    handler = Noting(lines)
+    handler = RecordingHandler(lines)
     logging.getLogger("holdfast.job").addHandler(handler)
-    elsewhere = new_app()
+    producer = new_app()
     with working(app):
-        until(lambda: len(app.subscriptions.list()) == 1, "it follows")
+        until(lambda: len(app.subscriptions.list()) == 1, "the subscription is stored")
         with trace_from(PARENT, STATE) as trace:
             assert current_trace() == trace
             job, retried = (
-                elsewhere.enqueue("parent", tags=["mine"]),
-                elsewhere.enqueue(
+                producer.enqueue("parent", tags=["mine"]),
+                producer.enqueue(
                     "again", retry=Retry(max_attempts=2, backoff=Backoff(base=0.0, jitter=False)), retry_as="new_job"
                 ),
             )
         assert current_trace() is None
-        untraced = elsewhere.enqueue("plain")
+        untraced = producer.enqueue("plain")
         untraced.wait(20)
         job.wait(20)
-        until(lambda: sum(map(len, seen.values())) == 12, "all of it ran")
+        until(lambda: sum(map(len, seen.values())) == 12, "all jobs have run")
     logging.getLogger("holdfast.job").removeHandler(handler)
 
     own = (PARENT, {"traceparent": PARENT, "tracestate": STATE}, ())
-    assert seen["parent"] == [(*own[:2], ("mine",))]  # nobody's tags have changed
+    assert seen["parent"] == [(*own[:2], ("mine",))]  # tags are unchanged
     assert sorted(seen["child"], key=str) == sorted([own, own, own, own, (OTHER, {"traceparent": OTHER}, ())], key=str)
     assert seen["node"] == [own, own]
     assert seen["again"] == [own, own]
@@ -130,14 +130,14 @@ def test_it_flows_from_enqueue_to_everything_that_comes_of_a_job(app: App, new_a
     assert seen["plain"] == [(own_trace.traceparent, own_trace.headers(), ())]
     assert {record.__dict__.get("trace_id") for record in lines} == {ID, OTHER[3:35], own_trace.trace_id}
     assert job.get().trace == trace
-    # It is a tag that nobody looks for, so it has no place in the index of tags.
+    # Trace tags are not indexed, because no one searches for them.
     (stored,) = [tag for tag in job.get().tags if is_trace_tag(tag) and tag.startswith("trace:")]
     assert app.jobs.list(tag=stored) == []
-    assert [found.id for found in app.jobs.list(tag="mine")] == [job.id]
+    assert [each.id for each in app.jobs.list(tag="mine")] == [job.id]
     assert retried.get().retry_as == "new_job"
 
 
-def test_a_batch_under_one_trace_is_one_trip_and_the_next_has_its_own(app: App) -> None:
+def test_batches_keep_their_own_trace(app: App) -> None:
     @app.job()
     def one(number: int) -> None: ...
 
@@ -156,7 +156,7 @@ def test_a_batch_under_one_trace_is_one_trip_and_the_next_has_its_own(app: App) 
 
 
 @pytest.mark.slow
-def test_nothing_of_it_is_imported_before_it_is_wanted() -> None:
+def test_optional_libraries_are_not_imported_early() -> None:
     text = (
         "import sys, holdfast;"
         "heavy = {'opentelemetry', 'prometheus_client', 'fastapi', 'starlette', 'httpx2', 'jinja2'};"
@@ -167,7 +167,7 @@ def test_nothing_of_it_is_imported_before_it_is_wanted() -> None:
 
 
 @pytest.mark.req("JF-19")
-def test_a_job_without_a_producers_trace_has_one_from_its_id(app: App) -> None:
+def test_job_without_a_producer_trace_derives_one_from_its_id(app: App) -> None:
     """The trace id is the same for the job, its log lines, its children and the services its handler calls."""
     seen: dict[str, Any] = {}
 
@@ -188,4 +188,4 @@ def test_a_job_without_a_producers_trace_has_one_from_its_id(app: App) -> None:
     assert seen["context"] == trace
     assert seen["headers"] == {"traceparent": trace.traceparent}
     assert seen["child"] == trace
-    assert current_trace() is None, "it ends with the handler"
+    assert current_trace() is None, "the trace ends with the handler"

@@ -1,4 +1,4 @@
-"""Connections of the caller's own, of every library that is known, to a database with jobs and notes."""
+"""Connections of the caller, from every supported library, to a database with jobs and notes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tests.app.notes import prepare_notes
 from tests.support.caller_connections import ON_POSTGRES, ON_SQLITE, Borrower
 from tests.support.ledger import check_ledger
 
-EVERYBODY = [("postgres", make) for make in ON_POSTGRES] + [("sqlite", make) for make in ON_SQLITE]
+BORROWERS = [("postgres", make) for make in ON_POSTGRES] + [("sqlite", make) for make in ON_SQLITE]
 
 
 def _named(case: object) -> str:
     return case if isinstance(case, str) else getattr(case, "__name__", "")
 
 
-@pytest.fixture(params=EVERYBODY, ids=lambda case: "-".join(map(_named, case)))
+@pytest.fixture(params=BORROWERS, ids=lambda case: "-".join(map(_named, case)))
 def case(request: pytest.FixtureRequest) -> tuple[str, Callable[[str], Borrower]]:
-    found: tuple[str, Callable[[str], Borrower]] = request.param
-    return found
+    value: tuple[str, Callable[[str], Borrower]] = request.param
+    return value
 
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, case: tuple[str, Any]) -> str:
-    found: str = request.getfixturevalue(f"{case[0]}_url")
-    return found
+    value: str = request.getfixturevalue(f"{case[0]}_url")
+    return value
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast import App, Context, Retry, State, SyncContext
 from holdfast.errors import Conflict, StaleLease
-from tests.app.borrowed.conftest import EVERYBODY
-from tests.app.in_hand import in_hand, lose, state_of
+from tests.app.borrowed.conftest import BORROWERS
+from tests.app.claimed_job import claimed_job, lose, state_of
 from tests.app.notes import notes
 from tests.support.caller_connections import AsyncBorrower, Borrower
 from tests.support.workers import work_off
@@ -29,19 +29,19 @@ def complete(ctx: SyncContext, borrower: Borrower, result: Any = None) -> None:
 
 
 def concluded(ctx: SyncContext) -> bool:
-    """As the worker asks, on a loop of its own."""
+    """The worker's check, on a separate event loop."""
 
-    async def ask() -> bool:
+    async def check() -> bool:
         try:
             return await ctx._run.ending.concluded()
         finally:
             await ctx._run.session.store.leave_loop()
 
-    return asyncio.run(ask())
+    return asyncio.run(check())
 
 
-def test_the_success_is_there_after_commit_and_not_before(app: App, url: str, borrower: Borrower) -> None:
-    ctx = in_hand(app)
+def test_success_is_visible_after_commit_and_not_before(app: App, url: str, borrower: Borrower) -> None:
+    ctx = claimed_job(app)
     borrower.begin()
     borrower.execute("insert into note values ('mine')")
     complete(ctx, borrower, {"n": 7})
@@ -52,22 +52,22 @@ def test_the_success_is_there_after_commit_and_not_before(app: App, url: str, bo
 
 
 @pytest.mark.slow
-def test_a_rollback_takes_the_success_back(app: App, url: str, borrower: Borrower) -> None:
-    ctx = in_hand(app)
+def test_rollback_undoes_the_success(app: App, url: str, borrower: Borrower) -> None:
+    ctx = claimed_job(app)
     borrower.begin()
     complete(ctx, borrower)
     borrower.execute("insert into note values ('mine')")
     borrower.rollback()
     assert (state_of(app, ctx), concluded(ctx), notes(url)) == (State.IN_PROGRESS, False, [])
     borrower.begin()
-    complete(ctx, borrower)  # and it can be tried again
+    complete(ctx, borrower)  # and it can be repeated
     borrower.commit()
     assert (state_of(app, ctx), concluded(ctx)) == (State.SUCCEEDED, True)
 
 
 @pytest.mark.req("DP-7")
-def test_a_stale_completion_is_told_and_leaves_the_transaction_usable(app: App, url: str, borrower: Borrower) -> None:
-    ctx = in_hand(app)
+def test_stale_completion_raises_and_leaves_the_transaction_usable(app: App, url: str, borrower: Borrower) -> None:
+    ctx = claimed_job(app)
     lose(app, ctx)
     borrower.begin()
     borrower.execute("insert into note values ('one')")
@@ -78,8 +78,8 @@ def test_a_stale_completion_is_told_and_leaves_the_transaction_usable(app: App, 
     assert (state_of(app, ctx), notes(url)) == (State.RETRY_WAITING, ["one", "two"])
 
 
-def test_twice_in_one_transaction_is_told(app: App, borrower: Borrower) -> None:
-    ctx = in_hand(app)
+def test_second_completion_in_one_transaction_raises(app: App, borrower: Borrower) -> None:
+    ctx = claimed_job(app)
     borrower.begin()
     complete(ctx, borrower)
     with pytest.raises(Conflict) as caught:
@@ -91,8 +91,8 @@ def test_twice_in_one_transaction_is_told(app: App, borrower: Borrower) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", ["commit", "commit and raise", "rollback", "rollback and raise"])
-@pytest.mark.parametrize("case", [EVERYBODY[0], EVERYBODY[5]], ids=["psycopg", "sqlalchemy"])
-def test_the_worker_learns_what_became_of_it(app: App, url: str, case: Any, ends: str) -> None:
+@pytest.mark.parametrize("case", [BORROWERS[0], BORROWERS[5]], ids=["psycopg", "sqlalchemy"])
+def test_worker_records_how_the_transaction_ended(app: App, url: str, case: Any, ends: str) -> None:
     @app.job(retry=Retry(max_attempts=1))
     def pay(ctx: SyncContext) -> str:
         with closing(case[1](url)) as borrower:
@@ -115,25 +115,25 @@ def test_the_worker_learns_what_became_of_it(app: App, url: str, case: Any, ends
 
 
 @pytest.mark.req("JF-2")
-@pytest.mark.parametrize("case", [EVERYBODY[0]], ids=["psycopg"])
-def test_tenant_and_actor_are_put_back(app: App, url: str, case: Any) -> None:
-    ctx = in_hand(app)
+@pytest.mark.parametrize("case", [BORROWERS[0]], ids=["psycopg"])
+def test_tenant_and_actor_are_restored(app: App, url: str, case: Any) -> None:
+    ctx = claimed_job(app)
     with psycopg.connect(url) as connection:
         connection.execute(
             "select set_config('holdfast.tenant', 'mine', true), set_config('holdfast.actor', 'me', true)"
         )
         ctx.complete(connection=connection)
-        found = connection.execute("select current_setting('holdfast.tenant'), current_setting('holdfast.actor')")
-        assert found.fetchone() == ("mine", "me")
+        settings = connection.execute("select current_setting('holdfast.tenant'), current_setting('holdfast.actor')")
+        assert settings.fetchone() == ("mine", "me")
     assert [event.actor for event in app._session.run(app._session.store.jobs.history(ctx.job_id, "default"))][
         -1
     ] == "worker-1"
 
 
-@pytest.mark.parametrize("case", [EVERYBODY[0]], ids=["psycopg"])
-def test_the_sweeper_leaves_a_job_alone_whose_completion_is_under_way(app: App, url: str, case: Any) -> None:
-    """Lapsed, but completed in a transaction that is still open: whoever commits first decides, and it is one."""
-    ctx = in_hand(app)
+@pytest.mark.parametrize("case", [BORROWERS[0]], ids=["psycopg"])
+def test_sweep_does_not_free_a_job_with_an_uncommitted_completion(app: App, url: str, case: Any) -> None:
+    """The lease lapsed, but an open transaction completed the job: the first to commit decides, and only one wins."""
+    ctx = claimed_job(app)
     with psycopg.connect(url) as connection:
         ctx.complete(connection=connection)
         app._store.run(app._store.leases.end(ctx._run.claim.lease, "gone", "*"))

@@ -1,4 +1,4 @@
-"""Enqueue on a connection of the caller's own: the job exists exactly if the transaction there commits (HF-3)."""
+"""Enqueueing on the caller's connection: the job exists exactly if that transaction commits (HF-3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import App, Kind, State
 from holdfast.errors import Conflict, HoldfastError, NotFound
-from tests.app.notes import by_hand, notes
+from tests.app.notes import connect, notes
 from tests.support.caller_connections import Borrower, Psycopg, Sqlite
 
 pytestmark = [pytest.mark.req("HF-3"), pytest.mark.sample(1)]
@@ -25,7 +25,7 @@ def send(app: App) -> Kind[[str], str]:
 
 
 @pytest.mark.sample(20)  # every library
-def test_both_are_there_after_commit_and_not_before(
+def test_job_and_write_are_visible_after_commit_and_not_before(
     app: App, url: str, borrower: Borrower, send: Kind[[str], str]
 ) -> None:
     borrower.begin()
@@ -39,21 +39,21 @@ def test_both_are_there_after_commit_and_not_before(
     assert handle.result(timeout=10) == "sent to ada"
 
 
-def test_neither_is_there_after_rollback(app: App, url: str, borrower: Borrower, send: Kind[[str], str]) -> None:
+def test_job_and_write_are_gone_after_rollback(app: App, url: str, borrower: Borrower, send: Kind[[str], str]) -> None:
     borrower.begin()
-    handle = borrower.enqueue(send, "ada")  # first of all, so that it is ours that opens the transaction
+    handle = borrower.enqueue(send, "ada")  # first, so that enqueue opens the transaction
     borrower.execute("insert into note values ('mine')")
     borrower.rollback()
     assert (app.jobs.list(), notes(url)) == ([], [])
     with pytest.raises(NotFound):
         handle.get()
     borrower.begin()
-    borrower.execute("insert into note values ('later')")  # the connection is as good as before
+    borrower.execute("insert into note values ('later')")  # the connection is still usable
     borrower.commit()
     assert notes(url) == ["later"]
 
 
-def test_a_savepoint_takes_the_job_with_it(app: App, url: str, borrower: Borrower, send: Kind[[str], str]) -> None:
+def test_savepoint_rollback_removes_the_job(app: App, url: str, borrower: Borrower, send: Kind[[str], str]) -> None:
     borrower.begin()
     borrower.execute("insert into note values ('kept')")
     kept = borrower.enqueue(send, "kept")
@@ -67,9 +67,7 @@ def test_a_savepoint_takes_the_job_with_it(app: App, url: str, borrower: Borrowe
     assert notes(url) == ["kept"]
 
 
-def test_a_refusal_leaves_the_transaction_usable(
-    app: App, url: str, borrower: Borrower, send: Kind[[str], str]
-) -> None:
+def test_refusal_leaves_the_transaction_usable(app: App, url: str, borrower: Borrower, send: Kind[[str], str]) -> None:
     send.using(key="k").enqueue("before")
     borrower.begin()
     borrower.execute("insert into note values ('one')")
@@ -85,11 +83,11 @@ def test_a_refusal_leaves_the_transaction_usable(
     assert (notes(url), len(app.jobs.list())) == (["one", "two"], 1)
 
 
-def test_an_error_of_ours_leaves_the_transaction_usable(
+def test_database_error_leaves_the_transaction_usable(
     app: App, url: str, borrower: Borrower, send: Kind[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = send.enqueue("first")
-    monkeypatch.setattr("holdfast.kind.new_id", lambda: first.id)  # the database refuses a second job of this id
+    monkeypatch.setattr("holdfast.kind.new_id", lambda: first.id)  # the database refuses a second job with this id
     borrower.begin()
     borrower.execute("insert into note values ('one')")
     with pytest.raises(HoldfastError) as caught:
@@ -99,11 +97,11 @@ def test_an_error_of_ours_leaves_the_transaction_usable(
     borrower.commit()
     assert (notes(url), [job.id for job in app.jobs.list()]) == (["one", "two"], [first.id])
     if url.startswith("sqlite"):
-        with by_hand(url) as connection:  # what the operation had begun to write went as well
+        with connect(url) as connection:  # the partial writes of the operation are gone too
             assert connection.execute("select actor, now, floor from clock").fetchall() == [(None, None, None)]
 
 
-def test_an_error_of_the_programs_own_takes_the_job_with_it(
+def test_error_of_the_program_rolls_the_job_back(
     app: App, url: str, borrower: Borrower, send: Kind[[str], str]
 ) -> None:
     borrower.begin()
@@ -115,7 +113,9 @@ def test_an_error_of_the_programs_own_takes_the_job_with_it(
     assert (notes(url), app.jobs.list()) == ([], [])
 
 
-def test_many_and_by_name(app: App, url: str, borrower: Borrower, send: Kind[[str], str]) -> None:
+def test_enqueue_many_and_enqueue_by_name_join_the_transaction(
+    app: App, url: str, borrower: Borrower, send: Kind[[str], str]
+) -> None:
     borrower.begin()
     calls = [send.prepare("a"), send.using(key="k").prepare("b"), send.using(key="k").prepare("b")]
     calls += [
@@ -137,7 +137,7 @@ def test_many_and_by_name(app: App, url: str, borrower: Borrower, send: Kind[[st
     assert named.get().payload == {"n": ["%s", "?", ":p1", "$1", "é'\"\\"]}
 
 
-def test_the_options_of_a_job_are_kept(app: App, borrower: Borrower, send: Kind[[str], str]) -> None:
+def test_job_options_are_stored(app: App, borrower: Borrower, send: Kind[[str], str]) -> None:
     borrower.begin()
     handle = borrower.enqueue(
         send, "ada", delay="1h", queue="mail", priority=3, tags=["a", "b"], correlation_id="c-1", enqueued_by="eve"
@@ -158,7 +158,7 @@ def test_calls_for_two_connections_cannot_be_enqueued_together(
         with pytest.raises(HoldfastError) as caught:
             app.enqueue_many([prepared, send.using(connection=other.connection).prepare("b")])
         assert caught.value.code == "conflicting_options"
-        app.enqueue_many([prepared, send.prepare("b")])  # all go where one of them has to
+        app.enqueue_many([prepared, send.prepare("b")])  # one bound call decides the connection for all
         assert app.jobs.list() == []
         one.commit()
         assert len(app.jobs.list()) == 2

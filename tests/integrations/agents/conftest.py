@@ -1,4 +1,4 @@
-"""An app on SQLite; ``both_apps`` on each store. What is done outside is noted in a list."""
+"""``app`` runs on SQLite, ``each_app`` on each store; ``calls`` records side effects."""
 
 from __future__ import annotations
 

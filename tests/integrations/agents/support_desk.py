@@ -1,6 +1,6 @@
-"""A support agent on Pydantic AI's function model. It looks up two orders at once, asks for a refund, and reports.
+"""A support agent on Pydantic AI's function model. It looks up two orders at once, requests a refund and reports.
 
-``note`` is told of each model request and each tool call that is really made.
+``note`` is called for each model request and each tool call that is really made.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from holdfast.integrations.pydantic_ai import HoldfastAgent
 Note = Callable[[str], object]
 
 
-def said(messages: list[ModelMessage]) -> str:
-    """What the model was told last."""
+def last_tool_results(messages: list[ModelMessage]) -> str:
+    """The tool results in the last message to the model."""
     last = messages[-1]
     assert isinstance(last, ModelRequest)
     return "; ".join(str(part.content) for part in last.parts if isinstance(part, ToolReturnPart))
@@ -38,7 +38,7 @@ def support_agent(note: Note, **refund: Any) -> Agent[None, str]:
                 )
             case 3:
                 return ModelResponse(parts=[ToolCallPart("refund", {"order": 7, "amount": 50}, tool_call_id="call-c")])
-        return ModelResponse(parts=[TextPart(said(messages))])
+        return ModelResponse(parts=[TextPart(last_tool_results(messages))])
 
     agent = Agent(FunctionModel(model), name="support", output_type=str)
 

@@ -1,4 +1,4 @@
-"""A run that is killed anywhere ends the same, and repeats no call that was recorded."""
+"""A run that is killed at any point ends the same and repeats no recorded call."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.integrations.agents.killing import kill_everywhere
+from tests.integrations.agents.killed_runs import kill_everywhere
 from tests.support.forkserver import start_call
 
 pytestmark = pytest.mark.req("HF-9")
 
 COST = 219.0  # tokens, as the function model counts them
 ONCE = Counter(["model 1", "lookup 7", "lookup 8", "model 3", "refund 7 20", "model 5"])
-# What a step notes when it is really made.
+# The call that a step records when it really runs.
 NOTES = {"lookup call-a": "lookup 7", "lookup call-b": "lookup 8", "refund call-c": "refund 7 20"}
 
 
@@ -52,13 +52,11 @@ def unrecorded(points: list[str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_run_killed_between_two_parallel_tools_repeats_nothing_that_was_recorded(
-    sqlite_url: str, tmp_path: Path
-) -> None:
+def test_run_killed_between_parallel_tools_repeats_no_recorded_call(sqlite_url: str, tmp_path: Path) -> None:
     (life,) = lives(sqlite_url, tmp_path, [9])
     check(life)
     assert life["killed"].startswith("saved lookup")
-    assert life["cost"] == COST  # what the killed worker had recorded is charged, and once
+    assert life["cost"] == COST  # the calls that the killed worker recorded are charged once
 
 
 @pytest.mark.slow
@@ -66,7 +64,7 @@ def test_a_run_killed_between_two_parallel_tools_repeats_nothing_that_was_record
 @pytest.mark.turns(4)  # one framework on one store with each seed
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 @pytest.mark.parametrize("framework", ["pydantic", "openai"])
-def test_a_run_killed_at_every_step_boundary_in_turn_ends_the_same(
+def test_run_killed_at_every_step_boundary_ends_the_same(
     request: pytest.FixtureRequest, tmp_path: Path, framework: str, store: str
 ) -> None:
     every = lives(request.getfixturevalue(f"{store}_url"), tmp_path, range(1, 60), framework)

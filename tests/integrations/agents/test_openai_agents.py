@@ -1,4 +1,4 @@
-"""Agents of the OpenAI Agents SDK as jobs, on its own scripted model."""
+"""OpenAI Agents SDK agents as jobs, on the SDK's scripted model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def scripted(*steps: Any) -> ScriptedModel:
 
 @pytest.fixture
 def refunds(calls: list[str]) -> Agent[None]:
-    """An agent that looks up two orders at once, and hands over to one that refunds."""
+    """An agent that looks up two orders at once and hands off to one that refunds."""
 
     @function_tool
     async def lookup(order: int) -> str:
@@ -78,7 +78,7 @@ def test_options_of_the_agent_are_listed_and_other_agents_refused(app: App) -> N
 
 
 @pytest.mark.every_case
-def test_a_run_waits_without_a_worker_and_makes_each_call_once(
+def test_run_waits_without_a_worker_and_makes_each_call_once(
     each_app: App, refunds: Agent[None], calls: list[str]
 ) -> None:
     app = each_app
@@ -106,7 +106,7 @@ def test_a_run_waits_without_a_worker_and_makes_each_call_once(
     assert any(item.get("output") == "refunded 20" for item in desk.messages(handle.id))
 
 
-def test_a_denial_is_told_to_the_model_and_a_failed_request_is_tried_again(app: App, calls: list[str]) -> None:
+def test_model_gets_a_denial_and_failed_requests_are_retried(app: App, calls: list[str]) -> None:
     @function_tool(needs_approval=True)
     def pay() -> str:
         calls.append("pay")
@@ -119,11 +119,11 @@ def test_a_denial_is_told_to_the_model_and_a_failed_request_is_tried_again(app: 
     app.approvals.deny(app.approvals.list()[0].id, by="ada", comment="not today")
     work_off(app)
     assert (handle.result(timeout=1), calls) == ("a pity", [])
-    told = [item.get("output") for item in agent.messages(handle.id)]
-    assert "The tool call was denied by ada: not today" in told
+    outputs = [item.get("output") for item in agent.messages(handle.id)]
+    assert "The tool call was denied by ada: not today" in outputs
 
 
-def test_a_run_stops_at_its_budget_and_its_context_is_made_in_the_worker(app: App, calls: list[str]) -> None:
+def test_run_stops_at_its_budget_and_builds_its_context_in_the_worker(app: App, calls: list[str]) -> None:
     @function_tool
     def again() -> str:
         calls.append("again")
@@ -146,7 +146,7 @@ def test_a_run_stops_at_its_budget_and_its_context_is_made_in_the_worker(app: Ap
     assert asyncio.run(Runner.run(outside, "Hello", run_config=QUIET)).final_output == "plain"
 
 
-def test_what_cannot_be_durable_is_refused_with_a_fix(app: App) -> None:
+def test_agent_that_cannot_be_durable_is_refused_with_a_fix(app: App) -> None:
     def code_of(agent: Agent[Any], **settings: Any) -> str:
         with pytest.raises(InvalidInput) as caught:
             HoldfastAgent(agent, app, **settings)
@@ -182,7 +182,7 @@ def test_options_of_a_tool_that_no_agent_has_are_refused(app: App, refunds: Agen
     HoldfastAgent(by_handoff, app, tools={"refund": approval})
 
 
-def test_a_stream_in_a_job_is_refused_and_names_what_to_use(app: App) -> None:
+def test_stream_in_a_job_is_refused_with_an_alternative(app: App) -> None:
     durable = HoldfastAgent(Agent("clerk", model=scripted([assistant_message("hello")])), app, run_config=QUIET)
 
     @app.job(retry=AT_ONCE)

@@ -1,4 +1,4 @@
-"""Pydantic AI agents as jobs: steps, approvals, costs, retries, and what is refused."""
+"""Pydantic AI agents as jobs: steps, approvals, costs, retries and refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from holdfast.errors import InvalidInput, InvalidPayload
 from holdfast.integrations.pydantic_ai import TOOL_RESULT, HoldfastAgent, HoldfastDurability, dollars, tokens
 from holdfast.stores.vault import new_key
 from tests.integrations.agents.conftest import later
-from tests.integrations.agents.support_desk import said, support
+from tests.integrations.agents.support_desk import last_tool_results, support
 from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("HF-9")
@@ -42,11 +42,13 @@ def answering(text: str) -> FunctionModel:
 
 
 def calling(tool: str, **arguments: Any) -> FunctionModel:
-    """A model that calls one tool, and then says what it returned."""
+    """A model that calls one tool and then repeats its result."""
 
     def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         first = len(messages) == 1
-        return ModelResponse(parts=[ToolCallPart(tool, arguments) if first else TextPart(said(messages) or "hello")])
+        return ModelResponse(
+            parts=[ToolCallPart(tool, arguments) if first else TextPart(last_tool_results(messages) or "hello")]
+        )
 
     return FunctionModel(model)
 
@@ -67,7 +69,7 @@ def test_options_of_the_agent_are_listed_and_other_agents_refused(app: App) -> N
 
 
 @pytest.mark.every_case
-def test_a_run_waits_without_a_worker_and_continues_with_edited_arguments(each_app: App, calls: list[str]) -> None:
+def test_run_waits_without_a_worker_and_continues_with_edited_arguments(each_app: App, calls: list[str]) -> None:
     app, agent = each_app, support(each_app, calls.append)
     handle = agent.using(tags=["desk"]).enqueue("Refund order 7")
     work_off(app)
@@ -119,7 +121,7 @@ def decided(app: App, agent: HoldfastAgent[None, str], *people: str, deny: bool 
     return handle
 
 
-def test_an_approval_that_is_denied_or_expires_is_told_to_the_model(app: App, calls: list[str]) -> None:
+def test_model_gets_denied_and_expired_approvals(app: App, calls: list[str]) -> None:
     agent = support(app, calls.append, approval={"expires_in": "2d"})
     denied = decided(app, agent, "ada", deny=True)
     work_off(app)
@@ -134,13 +136,13 @@ def test_an_approval_that_is_denied_or_expires_is_told_to_the_model(app: App, ca
     assert [line for line in calls if line.startswith("refund")] == ["refund 7 50"]
 
 
-def test_a_tool_names_its_approvers_and_quorum_in_its_metadata(app: App, calls: list[str]) -> None:
+def test_tool_metadata_sets_approvers_and_quorum(app: App, calls: list[str]) -> None:
     two = {"approvers": ["ada", "bob"], "quorum": 2, "on_deny": "fail"}
     agent = support(app, calls.append, refund={"metadata": {"holdfast": {"approval": two, "timeout": 5}}})
     handle = decided(app, agent, "ada")
     work_off(app)
     (approval,) = app.approvals.list()
-    assert (approval.missing, approval.form) == (1, None)  # nobody edits what another has approved
+    assert (approval.missing, approval.form) == (1, None)  # no one can edit what another person approved
     assert code_or_state(app, approval.id) == "not_an_approver"
     app.approvals.approve(approval.id, by="bob")
     work_off(app)
@@ -156,7 +158,7 @@ def code_or_state(app: App, approval_id: str) -> str:
     return str(caught.value.code)  # type: ignore[attr-defined]
 
 
-def test_a_run_stops_at_its_budget_and_continues_when_it_is_raised(app: App, calls: list[str]) -> None:
+def test_run_stops_at_its_budget_and_continues_when_it_is_raised(app: App, calls: list[str]) -> None:
     agent = support(app, calls.append, budget=100)
     handle = agent.enqueue("Refund order 7")
     work_off(app)
@@ -182,12 +184,14 @@ def test_a_run_stops_at_its_budget_and_continues_when_it_is_raised(app: App, cal
     assert other.get().error_code == "agent_budget_exceeded"
 
 
-def test_requests_and_tools_are_tried_again_on_their_own(app: App, calls: list[str]) -> None:
+def test_requests_and_tools_are_retried_by_their_own_policy(app: App, calls: list[str]) -> None:
     def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         calls.append(f"model {len(messages)}")
         if len(calls) < 3:
             raise ModelHTTPError(503, "flaky")
-        return ModelResponse(parts=[ToolCallPart("shaky", {}) if len(messages) == 1 else TextPart(said(messages))])
+        return ModelResponse(
+            parts=[ToolCallPart("shaky", {}) if len(messages) == 1 else TextPart(last_tool_results(messages))]
+        )
 
     def shaky() -> str:
         calls.append("shaky")
@@ -200,16 +204,16 @@ def test_requests_and_tools_are_tried_again_on_their_own(app: App, calls: list[s
     work_off(app)
     work_off(app)
     assert handle.result(timeout=1) == "sold"
-    # The tool has no retry of its own: the job was tried again, and did not repeat the recorded request.
+    # The tool has no retry policy: the job was retried and did not repeat the recorded request.
     assert calls == ["model 1", "model 1", "model 1", "shaky", "shaky", "model 3"]
     assert handle.get().retries == 1
 
 
-def test_a_retry_that_comes_later_suspends_the_job_while_other_tools_finish(app: App, calls: list[str]) -> None:
+def test_delayed_tool_retry_suspends_the_job_while_other_tools_finish(app: App, calls: list[str]) -> None:
     def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         if len(messages) == 1:
             return ModelResponse(parts=[ToolCallPart("shaky", {}), ToolCallPart("steady", {})])
-        return ModelResponse(parts=[TextPart(said(messages))])
+        return ModelResponse(parts=[TextPart(last_tool_results(messages))])
 
     def shaky() -> str:
         calls.append("shaky")
@@ -278,7 +282,7 @@ def test_dependencies_and_output_are_typed(app: App) -> None:
         made.enqueue("Who?", deps={"level": 3})
 
 
-def test_an_external_tool_is_answered_by_an_event(app: App) -> None:
+def test_event_answers_an_external_tool(app: App) -> None:
     shipping = ExternalToolset([ToolDefinition(name="ship", parameters_json_schema={"type": "object"})], id="shipping")
     agent = HoldfastAgent(Agent(calling("ship"), name="shop", toolsets=[shipping]), app, external_timeout="2d")
     handle, late = agent.enqueue("Ship it"), agent.enqueue("Ship that")
@@ -292,7 +296,7 @@ def test_an_external_tool_is_answered_by_an_event(app: App) -> None:
     assert late.get().state is State.SUCCEEDED
 
 
-def test_the_capability_works_in_a_handler_of_your_own(app: App, calls: list[str]) -> None:
+def test_capability_works_in_your_own_handler(app: App, calls: list[str]) -> None:
     def ask() -> str:
         calls.append("ask")
         return "blue"
@@ -322,7 +326,7 @@ def test_the_capability_works_in_a_handler_of_your_own(app: App, calls: list[str
     assert HoldfastAgent(agent, app).kind.name == "colour"
 
 
-def test_what_cannot_be_durable_is_refused_with_a_fix(app: App) -> None:
+def test_agent_that_cannot_be_durable_is_refused_with_a_fix(app: App) -> None:
     def named(name: str | None, **settings: Any) -> Agent[Any, Any]:
         return Agent(answering("yes"), name=name, **settings)
 
@@ -359,7 +363,7 @@ def test_misspelled_settings_of_calls_and_tools_are_refused(app: App) -> None:
     HoldfastAgent(with_tool({"holdfast": approval, "sensitive": True}), app)
 
 
-def test_a_tool_whose_output_is_not_json_becomes_a_dead_letter(app: App, calls: list[str]) -> None:
+def test_tool_output_that_is_not_json_dead_letters_the_run(app: App, calls: list[str]) -> None:
     def opens() -> object:
         calls.append("opens")
         return socket
@@ -388,7 +392,7 @@ def test_a_tool_whose_output_is_not_json_becomes_a_dead_letter(app: App, calls: 
 
 
 @pytest.mark.req("HF-9", "DP-4")
-def test_what_an_agent_says_is_sealed_with_the_steps(
+def test_agent_messages_are_encrypted_with_the_steps(
     sqlite_url: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_KEYS", f"first:{new_key()}")
@@ -405,15 +409,15 @@ def test_what_an_agent_says_is_sealed_with_the_steps(
         assert "refunded" not in repr((stranger.steps(), stranger.checkpoints()))
 
 
-def test_prices(app: App) -> None:
+def test_prices_are_in_tokens_or_dollars(app: App) -> None:
     known = ModelResponse(parts=[], model_name="gpt-4o", provider_name="openai")
     known.usage.input_tokens, known.usage.output_tokens = 1_000_000, 10
     assert tokens(known) == 1_000_010
     assert dollars(known) > 1
-    assert dollars(ModelResponse(parts=[], model_name="nobody-knows-it")) == 0
+    assert dollars(ModelResponse(parts=[], model_name="unknown-model")) == 0
 
 
-def test_events_are_streamed_to_a_handler_and_not_again_for_what_is_recorded(each_app: App) -> None:
+def test_stream_events_reach_a_handler_and_recorded_ones_are_not_repeated(each_app: App) -> None:
     app, seen = each_app, list[str]()
     agent = Agent(TestModel(custom_output_text="shipped"), name="clerk")
     fails = [True]
@@ -427,7 +431,7 @@ def test_events_are_streamed_to_a_handler_and_not_again_for_what_is_recorded(eac
             seen.append(event.event_kind)
             if event.event_kind == "function_tool_result" and fails.pop():
                 fails.append(False)
-                raise ConnectionError("the listener is away")
+                raise ConnectionError("the listener is unreachable")
 
     durable = HoldfastAgent(agent, app, event_stream_handler=publish, retry=AT_ONCE)
     handle = durable.enqueue("Where is order 7?")
@@ -445,7 +449,7 @@ def test_events_are_streamed_to_a_handler_and_not_again_for_what_is_recorded(eac
     assert code_of(make) == "conflicting_options"
 
 
-def test_a_stream_in_a_handler_is_made_from_the_record(each_app: App) -> None:
+def test_stream_in_a_handler_is_replayed_from_the_record(each_app: App) -> None:
     app, texts = each_app, list[str]()
     agent = Agent(TestModel(custom_output_text="shipped"), name="clerk", capabilities=[HoldfastDurability()])
 

@@ -1,4 +1,4 @@
-"""Django's default connection on a database of the test's own."""
+"""Django's default connection on the database of a test."""
 
 from __future__ import annotations
 

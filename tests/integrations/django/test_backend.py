@@ -1,4 +1,4 @@
-"""``HoldfastBackend``: Django's tasks and native jobs on Django's connection, and what workers make of them."""
+"""``HoldfastBackend``: Django tasks and native jobs on Django's connection, run by workers."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from tests.support.django_setup import make_default
 pytestmark = pytest.mark.req("HF-8")
 
 
-class Heard(list[Any]):
-    """What Django's signals said, in order."""
+class SignalRecorder(list[Any]):
+    """The signals Django sent, in order."""
 
-    def __enter__(self) -> Heard:
+    def __enter__(self) -> SignalRecorder:
         self._signals = {"enqueued": task_enqueued, "started": task_started, "finished": task_finished}
         self._receivers = []
         for name, signal in self._signals.items():
 
-            def hear(sender: Any, task_result: Any, name: str = name, **_: Any) -> None:
+            def record(sender: Any, task_result: Any, name: str = name, **_: Any) -> None:
                 self.append((name, task_result.id, str(task_result.status)))
 
-            signal.connect(hear)
-            self._receivers.append((signal, hear))
+            signal.connect(record)
+            self._receivers.append((signal, record))
         return self
 
     def __exit__(self, *_: object) -> None:
-        for signal, hear in self._receivers:
-            signal.disconnect(hear)
+        for signal, record in self._receivers:
+            signal.disconnect(record)
 
 
 def load() -> None:
@@ -53,7 +53,7 @@ def load() -> None:
     load()
 
 
-def test_a_task_is_part_of_the_transaction(database: str) -> None:
+def test_task_is_part_of_the_transaction(database: str) -> None:
     with transaction.atomic():
         lost = ship.enqueue(1)
         assert ship.get_result(lost.id) == lost, "the transaction sees its own jobs"
@@ -70,15 +70,17 @@ def test_a_task_is_part_of_the_transaction(database: str) -> None:
     assert (kept.status, kept.args, kept.kwargs) == (TaskResultStatus.READY, [order.pk], {"carrier": "bike"})
 
 
-def test_a_worker_runs_tasks_and_native_jobs(database: str) -> None:
+def test_worker_runs_tasks_and_native_jobs(database: str) -> None:
     order = Order.objects.create(email="a@b.c")
-    with Heard() as heard:
+    with SignalRecorder() as signals:
         shipped = ship.enqueue(order.pk)
         later = ship.using(run_after=timezone.now() + timedelta(days=1)).enqueue(order.pk)
         counted = count.enqueue()
         packed, audited = pack.enqueue(order.pk), audit.enqueue()
         load()
-        assert app.tick(20, queues=("default", "slow")).succeeded == 5, "with the task that the native job enqueued"
+        assert app.tick(20, queues=("default", "slow")).succeeded == 5, (
+            "including the task that the native job enqueued"
+        )
     shipped.refresh()
     assert (shipped.status, shipped.return_value) == (TaskResultStatus.SUCCESSFUL, ["a@b.c", "post"])
     assert shipped.enqueued_at <= shipped.started_at <= shipped.finished_at
@@ -90,7 +92,7 @@ def test_a_worker_runs_tasks_and_native_jobs(database: str) -> None:
     assert counted.return_value == 1
     assert (counted.task.queue_name, counted.task.priority) == ("slow", -5)
     assert (packed.result(), audited.result()) == ("a@b.c", 1)
-    assert [what for what in heard if what[1] == shipped.id] == [
+    assert [signal for signal in signals if signal[1] == shipped.id] == [
         ("enqueued", shipped.id, "READY"),
         ("started", shipped.id, "RUNNING"),
         ("finished", shipped.id, "SUCCESSFUL"),
@@ -98,8 +100,8 @@ def test_a_worker_runs_tasks_and_native_jobs(database: str) -> None:
     assert [used.connection for used in seen] == [None] * 3, "connections of handlers are closed after the attempt"
 
 
-def test_a_failure_is_retried_and_then_final(file: str) -> None:
-    with Heard() as heard:
+def test_failure_is_retried_and_then_final(file: str) -> None:
+    with SignalRecorder() as signals:
         result = fail.enqueue()
         load()
         assert app.tick(1).retried == 1
@@ -111,12 +113,12 @@ def test_a_failure_is_retried_and_then_final(file: str) -> None:
     assert [error.exception_class for error in result.errors] == [LookupError] * 2
     assert result.errors[-1].traceback.endswith("LookupError: no such order\n")
     assert seen == [1, 2]
-    assert [what[0] for what in heard] == ["enqueued", "started", "started", "finished"]
+    assert [signal[0] for signal in signals] == ["enqueued", "started", "started", "finished"]
     with pytest.raises(ValueError, match="Task failed"):
         _ = result.return_value
 
 
-async def test_the_async_forms(database: str) -> None:
+async def test_async_forms_enqueue_and_read(database: str) -> None:
     result = await count.aenqueue()
     assert await count.aget_result(result.id) == result
     native = await pack.aenqueue(1)
@@ -124,7 +126,7 @@ async def test_the_async_forms(database: str) -> None:
     await app._store.leave_loop()
 
 
-def test_a_key_stands_for_one_job(file: str) -> None:
+def test_key_identifies_one_job(file: str) -> None:
     first = ship.using(key="order-1", tags=("a",)).enqueue(1)
     again = ship.using(key="order-1", tags=("a",)).enqueue(1)
     assert again.id == first.id
@@ -132,7 +134,7 @@ def test_a_key_stands_for_one_job(file: str) -> None:
     assert len(app.jobs.list()) == 1
 
 
-def test_what_is_refused(file: str) -> None:
+def test_model_instances_and_invalid_options_are_refused(file: str) -> None:
     order = Order.objects.create(email="a@b.c")
     calls: list[Any] = [
         lambda: ship.enqueue(order),
@@ -175,7 +177,7 @@ def test_first_guesses(file: str) -> None:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_without_tables_it_says_what_to_do(store: str, request: pytest.FixtureRequest) -> None:
+def test_missing_tables_error_names_the_migrate_command(store: str, request: pytest.FixtureRequest) -> None:
     make_default(request.getfixturevalue("new_sqlite_url" if store == "sqlite" else "empty_postgres_url"))
     try:
         with pytest.raises(SchemaMismatch) as missing:

@@ -1,4 +1,4 @@
-"""The example project, by its own commands, each in a process of its own as a user would run it."""
+"""The example project, run with its own commands, each in its own process as a user would."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ print(client.cookies["sessionid"].value)
 
 
 class Project:
-    """Runs the project's commands, each in a process of its own."""
+    """Runs the project's commands, each in its own process."""
 
     def __init__(self, folder: Path) -> None:
         self.environment = os.environ | {
@@ -54,7 +54,7 @@ class Project:
         return done.stdout
 
 
-def test_the_example_project(tmp_path: Path) -> None:
+def test_example_project_runs(tmp_path: Path) -> None:
     run = Project(tmp_path).run
     run("manage.py", "migrate", "--verbosity", "0")
     run("manage.py", "makemigrations", "--check", "--dry-run")
@@ -68,7 +68,7 @@ def test_the_example_project(tmp_path: Path) -> None:
 
 
 def test_live_updates_under_asgi(tmp_path: Path) -> None:
-    """A page of the dashboard hears of a change, and its open stream does not keep the server from stopping."""
+    """A dashboard page gets a change event, and its open stream does not keep the server from stopping."""
     project = Project(tmp_path)
     project.run("manage.py", "migrate", "--verbosity", "0")
     session = project.run("-c", LOGIN).strip()

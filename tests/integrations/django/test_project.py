@@ -33,7 +33,7 @@ pytestmark = pytest.mark.req("HF-8")
 
 @pytest.fixture(scope="module")
 def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file as ``manage.py migrate`` leaves it, to be copied."""
+    """A database as ``manage.py migrate`` leaves it, to be copied."""
     path = tmp_path_factory.mktemp("migrated") / "jobs.db"
     make_default(f"sqlite:///{path}")
     call_command("migrate", verbosity=0, run_syncdb=True)
@@ -52,8 +52,8 @@ def project(migrated: Path, new_sqlite_url: str) -> Iterator[str]:
     app.session.store.close()
 
 
-def codes(found: Any) -> list[str]:
-    return [message.id for message in found]
+def codes(messages: Any) -> list[str]:
+    return [message.id for message in messages]
 
 
 def test_migrate_creates_the_tables_and_the_permissions(project: str) -> None:
@@ -67,7 +67,7 @@ def test_migrate_creates_the_tables_and_the_permissions(project: str) -> None:
 
 
 @pytest.mark.slow
-def test_migrate_creates_the_schema_of_a_server(empty_postgres_url: str) -> None:
+def test_migrate_creates_the_postgres_schema(empty_postgres_url: str) -> None:
     make_default(empty_postgres_url)
     try:
         app.session.follow()
@@ -79,7 +79,7 @@ def test_migrate_creates_the_schema_of_a_server(empty_postgres_url: str) -> None
         app.session.store.close()
 
 
-def test_system_checks(file: str) -> None:
+def test_system_checks_report_misconfiguration(file: str) -> None:
     assert codes(checks.check_settings()) == []
     with override_settings(HOLDFAST={"DATABSE": "other"}):
         assert codes(checks.check_settings()) == ["holdfast.E003"]
@@ -105,7 +105,9 @@ def test_system_checks(file: str) -> None:
         ),
     ],
 )
-def test_the_url_of_a_server(given: dict[str, Any], url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_postgres_url_is_built_from_the_django_settings(
+    given: dict[str, Any], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Wrapper:
         vendor, settings_dict = "postgresql", given
 
@@ -113,7 +115,7 @@ def test_the_url_of_a_server(given: dict[str, Any], url: str, monkeypatch: pytes
     assert url_of("shop") == f"postgresql://{url}"
 
 
-def test_the_command_uses_djangos_database(
+def test_management_command_uses_the_django_database(
     file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_URL", file)
@@ -159,7 +161,7 @@ def test_a_worker_prints_each_line_of_django_once(
     assert capsys.readouterr().err.count("Task id=7") == 1
 
 
-def test_the_dashboard_asks_django_who_may(project: str) -> None:
+def test_dashboard_uses_django_permissions(project: str) -> None:
     job = ship.enqueue(1)
     client = Client()
 
@@ -189,7 +191,7 @@ def test_the_dashboard_asks_django_who_may(project: str) -> None:
     assert (last.to_state, last.actor) == ("cancelled", "operator")
 
 
-def test_the_admin_lists(project: str) -> None:
+def test_admin_lists_jobs(project: str) -> None:
     ship.enqueue(1)
     client = Client()
     client.force_login(User.objects.create_superuser("root"))
@@ -237,7 +239,7 @@ class StepsCommitted(StepTests, TransactionTestCase):
 
 
 class InTransaction(HoldfastMixin, TestCase):
-    def test_jobs_see_what_the_test_wrote(self) -> None:
+    def test_jobs_see_rows_of_the_test(self) -> None:
         order = Order.objects.create(email="a@b.c")
         pack.enqueue(order.pk)
         self.assert_enqueued(pack, order.pk)
@@ -246,13 +248,13 @@ class InTransaction(HoldfastMixin, TestCase):
         with self.assertRaisesMessage(AssertionError, "was not enqueued with"):
             self.assert_enqueued(pack, 77)
         summary = self.run_jobs()
-        assert summary.succeeded == 2, "with the task that it enqueued"
+        assert summary.succeeded == 2, "including the task that it enqueued"
         order.refresh_from_db()
         assert order.state == "shipped"
         [job] = self.enqueued(ship)
         assert ship.get_result(job.id).return_value == ["a@b.c", "post"]
 
-    def test_a_failure_fails_the_test(self) -> None:
+    def test_failed_job_fails_the_test(self) -> None:
         ship.enqueue(77)
         with self.assertRaisesMessage(AssertionError, "DoesNotExist"):
             self.run_jobs()
@@ -261,12 +263,12 @@ class InTransaction(HoldfastMixin, TestCase):
 class Committing(HoldfastMixin, TransactionTestCase):
     available_apps = ("tests.integrations.django.shop",)
 
-    def test_one(self) -> None:
+    def test_first_test_sees_no_jobs(self) -> None:
         assert self.enqueued() == []
         ship.enqueue(1)
 
-    def test_two(self) -> None:
-        self.test_one()
+    def test_second_test_sees_no_jobs(self) -> None:
+        self.test_first_test_sees_no_jobs()
 
 
 def run_cases(*cases: tuple[type[unittest.TestCase], int]) -> None:
@@ -276,9 +278,9 @@ def run_cases(*cases: tuple[type[unittest.TestCase], int]) -> None:
         assert (outcome.testsRun, outcome.failures, outcome.errors) == (tests, [], [])
 
 
-def test_the_test_helpers(database: str) -> None:
+def test_test_case_mixin_works_in_both_test_case_types(database: str) -> None:
     run_cases((InTransaction, 2), (Committing, 2))
-    assert len(app.jobs.list()) == 2, "those of TestCase were rolled back"
+    assert len(app.jobs.list()) == 2, "the jobs of TestCase were rolled back"
     assert seen, "handlers ran in this process"
 
 

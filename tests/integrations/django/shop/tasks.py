@@ -1,4 +1,4 @@
-"""What workers of the tests run. ``seen`` tells what happened in this process."""
+"""Tasks and jobs of the tests. ``seen`` records what happened in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""People and crashes in a test: approve, deny, decisions, and a worker that is lost at a chosen point."""
+"""Approvals and crashes in a kit: approve, deny, decisions, and a worker that is lost at a chosen point."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.ledger import check_ledger
 
 pytestmark = pytest.mark.req("HF-7", "HF-6", "CX-7")
 
-app = App("postgresql://nobody@127.0.0.1:1/nowhere")
+app = App("postgresql://user@127.0.0.1:1/none")
 done: list[str] = []
 
 
@@ -49,15 +49,15 @@ def pay_in_a_thread(ctx: SyncContext, amount: int) -> str:
 
 
 @pytest.fixture
-def kit(place: str | None) -> Iterator[Kit]:
+def kit(kit_url: str | None) -> Iterator[Kit]:
     done.clear()
-    with Kit(app, place, timeout=60) as kit:
+    with Kit(app, kit_url, timeout=60) as kit:
         yield kit
         check_ledger(app._store)
 
 
 @pytest.mark.slow
-def test_the_way_of_a_payment(kit: Kit) -> None:
+def test_payment_is_approved_and_resumes(kit: Kit) -> None:
     handle = pay.enqueue(5000)
     kit.drain()
     assert [approval.summary for approval in kit.approvals()] == ["Pay 5000"]
@@ -75,7 +75,7 @@ def test_the_way_of_a_payment(kit: Kit) -> None:
     ]
 
 
-def test_one_word_at_a_time(kit: Kit) -> None:
+def test_votes_can_be_cast_one_at_a_time(kit: Kit) -> None:
     pay.enqueue(5000)
     kit.drain()
     assert kit.approve("big-payment", by="eve") == "open"
@@ -86,7 +86,7 @@ def test_one_word_at_a_time(kit: Kit) -> None:
 
 
 @pytest.mark.slow
-def test_what_nobody_asked_for(kit: Kit) -> None:
+def test_missing_and_ambiguous_approvals_are_refused(kit: Kit) -> None:
     with pytest.raises(HoldfastError, match="open approvals: none") as caught:
         kit.approve("big-payment")
     assert caught.value.code == "not_found"
@@ -99,7 +99,7 @@ def test_what_nobody_asked_for(kit: Kit) -> None:
     assert kit.approve(approval.id) == "approved"
 
 
-def test_a_job_that_is_run_and_waits_says_for_what(kit: Kit) -> None:
+def test_run_reports_what_a_waiting_job_waits_for(kit: Kit) -> None:
     with pytest.raises(JobWaits, match="waiting_for_approval"):
         kit.run(pay, 5000)
     with pytest.raises(JobWaits, match="retry_waiting"):
@@ -109,7 +109,7 @@ def test_a_job_that_is_run_and_waits_says_for_what(kit: Kit) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after", "saved"])
 @pytest.mark.parametrize("kind", [pay, pay_in_a_thread], ids=["async", "thread"])
-def test_a_worker_lost_at_a_step_does_it_again_only_if_it_was_not_saved(kit: Kit, kind: Any, when: Any) -> None:
+def test_step_repeats_after_a_crash_only_if_it_was_not_saved(kit: Kit, kind: Any, when: Any) -> None:
     kit.crash_at("charge", when)
     handle = kind.enqueue(7)
     kit.drain()
@@ -124,7 +124,7 @@ def test_a_worker_lost_at_a_step_does_it_again_only_if_it_was_not_saved(kit: Kit
     assert "lapse" in [event.type for event in kit.history(handle)]
 
 
-def test_lost_again_and_again(kit: Kit) -> None:
+def test_repeated_crashes_at_one_step(kit: Kit) -> None:
     for when in ("before", "after", "saved"):
         kit.crash_at("charge", when)
     with pytest.raises(JobWaits):
@@ -132,7 +132,7 @@ def test_lost_again_and_again(kit: Kit) -> None:
     assert done == ["charge 7", "charge 7"]
 
 
-def test_lost_before_it_asks_and_before_it_sleeps(kit: Kit) -> None:
+def test_crash_before_an_approval_and_before_a_sleep(kit: Kit) -> None:
     kit.crash_at("big-payment", "before")
     kit.crash_at("sleep", "before")
     handle = pay.enqueue(5000)
@@ -146,7 +146,7 @@ def test_lost_before_it_asks_and_before_it_sleeps(kit: Kit) -> None:
     assert handle.get().crashes == 2
 
 
-def test_too_many_lost_workers_bury_the_job(kit: Kit) -> None:
+def test_too_many_crashes_dead_letter_the_job(kit: Kit) -> None:
     for _ in range(4):
         kit.crash_at("charge", "before")
     handle = pay.enqueue(7)
@@ -155,12 +155,12 @@ def test_too_many_lost_workers_bury_the_job(kit: Kit) -> None:
     assert handle.get().error_code == "worker_lost"
 
 
-def test_a_crash_that_never_came_about_fails_the_test(place: str | None) -> None:
-    kit = Kit(app, place)
+def test_crash_that_was_never_reached_fails_the_test(kit_url: str | None) -> None:
+    kit = Kit(app, kit_url)
     kit.__enter__()
     kit.crash_at("no such step")
     kit.drain()
     with pytest.raises(AssertionError, match="never reached: after 'no such step'"):
         kit.__exit__(None, None, None)
-    with Kit(app, place) as kit, pytest.raises(HoldfastError):
+    with Kit(app, kit_url) as kit, pytest.raises(HoldfastError):
         kit.crash_at("charge", "sometimes")  # type: ignore[arg-type]

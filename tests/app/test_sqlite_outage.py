@@ -1,5 +1,5 @@
-"""A SQLite file that cannot be used for a moment, or that another process is at: who can wait does, and holds up
-nobody."""
+"""A SQLite file that is unusable for a moment or locked by another process: callers that can wait do so and block no
+other work."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ on_a_bad_disk = pytest.mark.skipif(not REACHABLE, reason="SQLite's system calls 
 
 @on_a_bad_disk
 @pytest.mark.parametrize("fate", ["broken", "handles"])
-def test_a_worker_waits_for_a_file_that_cannot_be_read_yet(sqlite_url: str, fate: str, tmp_path: Path) -> None:
-    """As for a server that is just being restarted."""
+def test_worker_waits_for_a_file_that_cannot_be_read_yet(sqlite_url: str, fate: str, tmp_path: Path) -> None:
+    """As for a server that is being restarted."""
     with closing(App(sqlite_url)) as outside:
         handle = outside.enqueue("quick")
     with watching(sqlite_url, tmp_path) as watch, closing(App(sqlite_url)) as app:
@@ -35,8 +35,8 @@ def test_a_worker_waits_for_a_file_that_cannot_be_read_yet(sqlite_url: str, fate
         assert app.jobs.handle(handle.id).result(timeout=1) == "done"
 
 
-def test_a_loop_goes_on_while_the_tables_are_waited_for(new_sqlite_url: str) -> None:
-    """Who has the lock is waited for beside the loop: here it is the loop itself that lets it go."""
+def test_event_loop_runs_while_the_migration_waits_for_a_lock(new_sqlite_url: str) -> None:
+    """The wait happens outside the loop: here the loop itself releases the lock."""
 
     async def enqueue(app: App) -> bool:
         with closing(sqlite3.connect(path_of(new_sqlite_url), isolation_level=None)) as other:
@@ -55,10 +55,10 @@ def test_a_loop_goes_on_while_the_tables_are_waited_for(new_sqlite_url: str) -> 
 
 
 @on_a_bad_disk
-def test_a_job_that_cannot_be_written_leaves_no_transaction_open(sqlite_url: str) -> None:
-    """Where none was open the savepoint is the transaction, and to release it is to commit it: on a full disk it would
-    have stayed, with the write lock."""
-    with closing(App(sqlite_url)) as app, closing(own(sqlite_url, isolation_level=None)) as connection:
+def test_failed_enqueue_leaves_no_transaction_open(sqlite_url: str) -> None:
+    """Without an open transaction the savepoint is the transaction, and releasing it commits: on a full disk it would
+    have stayed open, holding the write lock."""
+    with closing(App(sqlite_url)) as app, closing(connect(sqlite_url, isolation_level=None)) as connection:
         app.enqueue("x", connection=connection)
         deny("full")
         try:
@@ -72,12 +72,12 @@ def test_a_job_that_cannot_be_written_leaves_no_transaction_open(sqlite_url: str
         assert len(app.jobs.list()) == 2
 
 
-def test_what_is_begun_for_the_job_can_be_written(sqlite_url: str) -> None:
-    """To look at the tables first would be to see the file as it was, and to be refused if somebody wrote since."""
+def test_transaction_opened_for_the_job_can_write(sqlite_url: str) -> None:
+    """Reading the tables first would take a snapshot, and the write would fail if another process wrote since."""
     with closing(App(sqlite_url)) as app, watching(sqlite_url) as watch:
         app.jobs.list()
         for number in range(1, 12):
-            with closing(App(sqlite_url)) as newcomer, closing(own(sqlite_url, factory=Counted)) as connection:
+            with closing(App(sqlite_url)) as newcomer, closing(connect(sqlite_url, factory=Counted)) as connection:
                 watch.expect((number, "written"), 0.0)
                 newcomer.enqueue("x", connection=connection)
                 connection.commit()
@@ -85,13 +85,13 @@ def test_what_is_begun_for_the_job_can_be_written(sqlite_url: str) -> None:
         assert len(app.jobs.list()) == 11
 
 
-def test_a_transaction_that_was_begun_by_hand_can_be_written(sqlite_url: str) -> None:
+def test_transaction_begun_by_the_caller_can_write(sqlite_url: str) -> None:
     with closing(App(sqlite_url)) as app, watching(sqlite_url) as watch:
         app.jobs.list()
         for number in range(2, 12):
             with (
                 closing(App(sqlite_url)) as newcomer,
-                closing(own(sqlite_url, factory=Counted, isolation_level=None)) as connection,
+                closing(connect(sqlite_url, factory=Counted, isolation_level=None)) as connection,
             ):
                 watch.expect((number, "written"), 0.0)
                 connection.execute("begin")
@@ -102,9 +102,9 @@ def test_a_transaction_that_was_begun_by_hand_can_be_written(sqlite_url: str) ->
 
 
 @on_a_bad_disk
-def test_a_job_that_was_marked_is_not_said_to_be_lost(sqlite_url: str) -> None:
-    """The lease is renewed after it, and that can be done another time: whoever was told of an error would mark it
-    again, and be told that it is not his."""
+def test_marked_job_is_not_reported_lost_when_the_lease_renewal_fails(sqlite_url: str) -> None:
+    """The lease is renewed after the mark, and that can be retried later: a caller that got an error would mark the job
+    again and be refused."""
     with closing(App(sqlite_url)) as app, watching(sqlite_url) as watch, closing(app.repository()) as repository:
         first, second = (app.enqueue("x") for _ in range(2))
         (work,) = repository.claim()
@@ -116,7 +116,7 @@ def test_a_job_that_was_marked_is_not_said_to_be_lost(sqlite_url: str) -> None:
         repository.mark_success(work.id)
 
 
-def own(url: str, **settings: Any) -> sqlite3.Connection:
+def connect(url: str, **settings: Any) -> sqlite3.Connection:
     """A program's own connection."""
     connection: sqlite3.Connection = sqlite3.connect(path_of(url), timeout=30, **settings)
     return connection

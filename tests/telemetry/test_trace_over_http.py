@@ -1,4 +1,4 @@
-"""A trace that comes with a request goes to the job that the request enqueues (JF-13)."""
+"""The trace of a request is passed to the job it enqueues (JF-13)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 @pytest.mark.req("JF-13")
-async def test_the_header_of_a_request_is_the_trace_of_its_job(sqlite_url: str) -> None:
+async def test_trace_header_of_a_request_is_the_trace_of_its_job(sqlite_url: str) -> None:
     app = App(sqlite_url, name="tests")
     app._session.make_ready()
     service = make_service(app, authenticate=at_this_machine(app), dashboard=False)

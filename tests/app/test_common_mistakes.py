@@ -1,4 +1,4 @@
-"""What is easily got wrong about steps and approvals is told, or does no harm (HF-6, CX-5)."""
+"""Common mistakes with steps and approvals are reported or do no harm (HF-6, CX-5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ONCE = Retry(max_attempts=1)
 
 
 @pytest.mark.parametrize("way", ["async", "thread"])
-def test_a_handler_that_catches_everything_waits_for_the_decision_all_the_same(app: App, way: str) -> None:
+def test_handler_that_catches_everything_still_waits_for_the_approval(app: App, way: str) -> None:
     done: list[str] = []
 
     def charge() -> str:
@@ -54,7 +54,7 @@ def test_a_handler_that_catches_everything_waits_for_the_decision_all_the_same(a
 
 
 @pytest.mark.req("HF-3")
-def test_nor_can_it_complete_its_job_in_a_transaction(app: App) -> None:
+def test_handler_that_catches_a_wait_cannot_complete_its_job(app: App) -> None:
     @app.job()
     def pay(ctx: SyncContext) -> None:
         try:
@@ -69,7 +69,7 @@ def test_nor_can_it_complete_its_job_in_a_transaction(app: App) -> None:
 
 
 @pytest.mark.parametrize("way", ["async", "thread"])
-def test_nor_has_it_ended_when_it_returns_at_once(app: App, way: str) -> None:
+def test_handler_that_returns_after_catching_a_wait_still_waits(app: App, way: str) -> None:
     if way == "async":
 
         @app.job("naps")
@@ -97,9 +97,9 @@ def test_nor_has_it_ended_when_it_returns_at_once(app: App, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["async", "thread"])
-def test_an_error_among_calls_at_once_is_told_before_what_waits(app: App, way: str) -> None:
+def test_gather_raises_an_error_before_it_waits(app: App, way: str) -> None:
     def fails() -> None:
-        raise ConnectionError("away")
+        raise ConnectionError("unreachable")
 
     if way == "async":
 
@@ -126,7 +126,7 @@ def test_an_error_among_calls_at_once_is_told_before_what_waits(app: App, way: s
     assert handle.result(timeout=5) == "done"
 
 
-def test_an_event_that_nobody_can_send_is_not_waited_for(app: App) -> None:
+def test_waiting_for_an_event_with_an_invalid_name_fails(app: App) -> None:
     name = "x" * 101
     with pytest.raises(InvalidSetting, match="at most 100"):
         app.send_event(name)
@@ -140,15 +140,15 @@ def test_an_event_that_nobody_can_send_is_not_waited_for(app: App) -> None:
     assert (handle.state(), handle.get().error_code) == (State.DEAD_LETTER, "invalid_name")
 
 
-def test_a_step_does_not_return_a_handle(app: App) -> None:
+def test_step_cannot_return_a_handle(app: App) -> None:
     @app.job()
     def other() -> None: ...
 
     @app.job(retry=ONCE)
-    async def asks(ctx: Context) -> None:
+    async def runs(ctx: Context) -> None:
         await ctx.step("other", other.enqueue)
 
-    handle = asks.enqueue()
+    handle = runs.enqueue()
     work_off(app)
     job = handle.get()
     assert (job.error_code, job.error_message) == (
@@ -157,7 +157,7 @@ def test_a_step_does_not_return_a_handle(app: App) -> None:
     )
 
 
-def test_calls_at_once_in_a_thread_are_made_with_later(app: App) -> None:
+def test_sync_gather_of_results_names_submit(app: App) -> None:
     @app.job(retry=ONCE)
     def pages(ctx: SyncContext) -> list[Any]:
         return ctx.gather(ctx.step("a", str, 1), ctx.step("b", str, 2))  # type: ignore[arg-type]
@@ -169,7 +169,7 @@ def test_calls_at_once_in_a_thread_are_made_with_later(app: App) -> None:
     assert "ctx.submit" in (job.error_message or "")
 
 
-def test_a_notifier_that_could_not_be_called_is_refused_when_it_is_declared(app: App) -> None:
+def test_notifier_with_a_wrong_signature_is_refused_at_declaration(app: App) -> None:
     with pytest.raises(InvalidSetting) as caught:
 
         @app.approval_notifier()
@@ -185,8 +185,8 @@ def test_a_notifier_that_could_not_be_called_is_refused_when_it_is_declared(app:
 
 
 @pytest.mark.req("CX-14")
-def test_jobs_are_listed_by_the_word_for_a_state_and_what_is_no_such_thing_is_told(app: App) -> None:
-    """`app.jobs.list(state="dead_letter")` stands in the guides."""
+def test_jobs_are_listed_by_state_name_and_invalid_filters_are_refused(app: App) -> None:
+    """The guides use `app.jobs.list(state="dead_letter")`."""
     handle = app.enqueue("pay")
     assert [job.id for job in app.jobs.list(state="queued")] == [handle.id]
     assert app.jobs.list(state="dead_letter", limit=20) == []

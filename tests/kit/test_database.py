@@ -1,4 +1,4 @@
-"""The private database: nothing of it before or after, nothing in the app's own, nothing changed by importing."""
+"""The private database of a kit: created and removed with it, without any effect on the app's own database."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.req("HF-7")
 
 
-def test_the_apps_own_database_is_put_back(place: str | None) -> None:
+def test_app_database_is_restored(kit_url: str | None) -> None:
     own = shop.app._store
-    with Kit(shop.app, place) as kit:
+    with Kit(shop.app, kit_url) as kit:
         assert shop.app._store is not own
         assert kit.url == shop.app._store.url != shop.OWN_URL
         assert shop.app.jobs.get(shop.send_receipt.enqueue("ada@example.com", 1).id) is not None
@@ -35,22 +35,22 @@ def test_the_apps_own_database_is_put_back(place: str | None) -> None:
         shop.send_receipt.enqueue("ada@example.com", 1)
 
 
-def test_it_is_put_back_after_an_error_too(place: str | None) -> None:
-    with pytest.raises(ZeroDivisionError), Kit(shop.app, place):
+def test_app_database_is_restored_after_an_error(kit_url: str | None) -> None:
+    with pytest.raises(ZeroDivisionError), Kit(shop.app, kit_url):
         raise ZeroDivisionError
     assert shop.app._store.url == shop.OWN_URL
 
 
 @pytest.mark.slow
-def test_the_next_test_sees_nothing_of_this_one(place: str | None) -> None:
+def test_tests_do_not_see_each_others_jobs(kit_url: str | None) -> None:
     for _ in range(2):
-        with Kit(shop.app, place) as kit:
+        with Kit(shop.app, kit_url) as kit:
             kit.assert_not_enqueued()
             shop.send_receipt.using(key="once").enqueue("ada@example.com", 1)
             assert kit.drain().states == {"succeeded": 1}
 
 
-def test_a_file_is_gone_afterwards() -> None:
+def test_sqlite_file_is_removed() -> None:
     with Kit(shop.app) as kit:
         path = Path(database_path(kit.url))
         shop.send_receipt.enqueue("ada@example.com", 1)
@@ -58,7 +58,7 @@ def test_a_file_is_gone_afterwards() -> None:
     assert not path.parent.exists()
 
 
-def test_a_database_in_memory_does_where_no_process_is_started() -> None:
+def test_in_memory_database_works_without_child_processes() -> None:
     with closing(App(shop.OWN_URL, name="small")) as app:
 
         @app.job()
@@ -76,7 +76,7 @@ def schemas(url: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_schema_is_gone_afterwards_and_its_neighbour_untouched(postgres_url: str) -> None:
+def test_postgres_schema_is_removed_and_others_are_untouched(postgres_url: str) -> None:
     with Kit(shop.app, postgres_url) as kit:
         kit.travel("1d")
         shop.send_receipt.enqueue("ada@example.com", 1)
@@ -92,7 +92,7 @@ def test_a_schema_is_gone_afterwards_and_its_neighbour_untouched(postgres_url: s
 
 @pytest.mark.slow
 def test_no_connection_outlives_its_kit(postgres_url: str) -> None:
-    """Nor does one belong to the loop of a test, which is closed before the kit is."""
+    """This includes connections of a test's event loop, which is closed before the kit."""
 
     async def use(kit: Kit) -> None:
         handle = await shop.send_receipt.aenqueue("ada@example.com", 1)
@@ -104,13 +104,13 @@ def test_no_connection_outlives_its_kit(postgres_url: str) -> None:
         loop.run_until_complete(use(kit))
         loop.close()
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        asking = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
-        until(lambda: connection.execute(asking).fetchone() == (0,), "nobody else is connected", 10.0)
+        query = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        until(lambda: connection.execute(query).fetchone() == (0,), "no other connection is open", 10.0)
 
 
 @pytest.mark.slow
-def test_an_app_on_the_very_database_the_kit_uses(postgres_url: str) -> None:
-    """The URL is the same; only the schema tells them apart."""
+def test_kit_can_use_the_database_of_the_app(postgres_url: str) -> None:
+    """The URL is the same; only the schema differs."""
     with closing(App(postgres_url, name="same")) as app:
 
         @app.job()
@@ -125,7 +125,7 @@ def test_an_app_on_the_very_database_the_kit_uses(postgres_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_transaction_left_open_is_an_error_and_no_hang(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_transaction_is_an_error_and_does_not_hang(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.testing.private_schema.DROP_TIMEOUT", "200ms")
     kit = Kit(shop.app, postgres_url)
     with psycopg.connect(postgres_url) as connection:
@@ -135,9 +135,9 @@ def test_a_transaction_left_open_is_an_error_and_no_hang(postgres_url: str, monk
 
 
 @pytest.mark.slow
-def test_jobs_in_a_transaction_of_the_test(kit: Kit, place: str | None) -> None:
-    """A connection to the kit's database, as a program would have one to its own."""
-    connection = sqlite3.connect(database_path(kit.url)) if place is None else psycopg.connect(kit.url)
+def test_jobs_can_be_enqueued_in_a_transaction_of_the_test(kit: Kit, kit_url: str | None) -> None:
+    """A connection to the kit's database, as a program has one to its own."""
+    connection = sqlite3.connect(database_path(kit.url)) if kit_url is None else psycopg.connect(kit.url)
     with closing(connection):
         shop.send_receipt.using(connection=connection).enqueue("ada@example.com", 1)
         assert kit.enqueued() == []
@@ -146,23 +146,23 @@ def test_jobs_in_a_transaction_of_the_test(kit: Kit, place: str | None) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_worker_finds_it_too(kit: Kit) -> None:
+def test_real_worker_runs_jobs_of_the_kit(kit: Kit) -> None:
     handle = shop.send_receipt.enqueue("ada@example.com", 1)
     shop.app.run_worker(burst=True, queues=("mail",))
     assert handle.state() is State.SUCCEEDED
 
 
-def test_one_kit_an_app(kit: Kit) -> None:
+def test_app_can_have_only_one_kit(kit: Kit) -> None:
     with pytest.raises(Conflict, match="already belongs to a kit") as refused, Kit(shop.app):
         pass
     assert refused.value.code == "kit_open"
     shop.send_receipt.enqueue("ada@example.com", 1)
-    assert kit.drain().attempts == 1, "the first one is as it was"
+    assert kit.drain().attempts == 1, "the first kit still works"
 
 
 @pytest.mark.slow
-def test_two_apps_two_kits(kit: Kit, place: str | None) -> None:
-    with closing(App(shop.OWN_URL, name="other")) as other, Kit(other, place) as second:
+def test_two_apps_can_have_one_kit_each(kit: Kit, kit_url: str | None) -> None:
+    with closing(App(shop.OWN_URL, name="other")) as other, Kit(other, kit_url) as second:
 
         @other.job()
         def send_receipt(to: str, order: int) -> str:
@@ -174,8 +174,8 @@ def test_two_apps_two_kits(kit: Kit, place: str | None) -> None:
 
 
 @pytest.mark.slow
-def test_a_kit_is_used_inside_its_block(place: str | None) -> None:
-    kit = Kit(shop.app, place)
+def test_kit_can_only_be_used_inside_its_block(kit_url: str | None) -> None:
+    kit = Kit(shop.app, kit_url)
     with kit:
         kit.drain()
     for use in (
@@ -193,15 +193,20 @@ def test_a_kit_is_used_inside_its_block(place: str | None) -> None:
         kit.assert_not_enqueued()
 
 
-def test_a_server_that_is_not_there() -> None:
-    with pytest.raises(StoreUnavailable) as away, Kit(shop.app, f"postgresql://nobody@127.0.0.1:{free_port()}/none"):
+def test_unreachable_server_is_reported_once() -> None:
+    with (
+        pytest.raises(StoreUnavailable) as unreachable,
+        Kit(shop.app, f"postgresql://user@127.0.0.1:{free_port()}/none"),
+    ):
         pass
-    assert away.value.__context__ is away.value.__cause__, "one error, not a second one from cleaning up"
+    assert unreachable.value.__context__ is unreachable.value.__cause__, (
+        "one error, without a second one from the cleanup"
+    )
     assert shop.app._store.url == shop.OWN_URL
 
 
 @pytest.mark.parametrize("url", ["sqlite:///jobs.db", "sqlite:////tmp/jobs.db", "mysql://x", "jobs.db", ""])
-def test_other_places_are_refused(url: str) -> None:
+def test_urls_that_are_not_private_are_refused(url: str) -> None:
     with pytest.raises(InvalidSetting, match="private") as refused, Kit(shop.app, url):
         pass
     assert refused.value.code == "not_private"
@@ -211,7 +216,7 @@ def test_other_places_are_refused(url: str) -> None:
 UNCHANGED = """
 import asyncio, datetime, logging, os, signal, sys, threading, time, warnings
 
-def world():
+def global_state():
     signals = [signal.getsignal(number) for number in signal.valid_signals()]
     return (
         dict(os.environ), os.getcwd(), signals, sys.excepthook, threading.excepthook, threading.active_count(),
@@ -220,16 +225,16 @@ def world():
     )
 
 import holdfast, holdfast.stores.sqlite.store
-before, app = world(), dict(vars(holdfast.App))
+before, app = global_state(), dict(vars(holdfast.App))
 import holdfast.testing
-assert world() == before
+assert global_state() == before
 assert dict(vars(holdfast.App)) == app
 assert "pytest" not in sys.modules
 """
 
 
 @pytest.mark.slow
-def test_importing_it_changes_nothing() -> None:
+def test_import_has_no_side_effects() -> None:
     command = [sys.executable, "-c", UNCHANGED]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

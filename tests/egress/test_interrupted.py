@@ -1,7 +1,7 @@
-"""The connection is lost at every byte of the request and of the answer, or says what nobody should say.
+"""The connection is lost at every byte of the request and of the response, or the response is malformed.
 
-Whoever only wants to know how it was taken (``cut``, as webhooks do) knows it when the head of the answer is there:
-what is wrong with the rest of it does not unsay the status, else a message that was taken is sent again and again.
+Callers that only need the status (``cut``, as webhooks do) have it when the head of the response has arrived. Errors
+in the rest do not invalidate the status; otherwise an accepted message would be sent again and again.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ async def post(receiver: Receiver, *, cut: bool, total: float = 10.0, timeout: f
 
 @pytest.mark.parametrize("end", ["closed", "reset"])
 @pytest.mark.parametrize("cut", [True, False])
-async def test_an_answer_cut_at_every_byte(receiver: Receiver, end: End, cut: bool) -> None:
+async def test_response_cut_at_every_byte(receiver: Receiver, end: End, cut: bool) -> None:
     whole = HEAD + BODY
     for size in range(len(whole) + 1):
         receiver.turn = (None, whole[:size], end)
         if size < len(HEAD) or (not cut and size < len(whole)):
             with pytest.raises(EgressError) as caught:
                 await post(receiver, cut=cut)
-            if size < len(HEAD):  # a reset can outrun what was said before it
+            if size < len(HEAD):  # a reset can overtake the bytes sent before it
                 assert isinstance(caught.value, EgressUnreachable), (size, caught.value)
             continue
         try:
-            answer = await post(receiver, cut=cut)
+            response = await post(receiver, cut=cut)
         except EgressUnreachable:
-            assert end == "reset", size  # it has outrun the head
+            assert end == "reset", size  # the reset has overtaken the head
             continue
-        assert (answer.status, answer.truncated) == (200, size < len(whole)), size
-        assert BODY.startswith(answer.body)
+        assert (response.status, response.truncated) == (200, size < len(whole)), size
+        assert BODY.startswith(response.body)
         if end == "closed":
-            assert answer.body == whole[len(HEAD) : size]
+            assert response.body == whole[len(HEAD) : size]
 
 
-async def test_a_request_cut_at_every_byte(receiver: Receiver) -> None:
+async def test_request_cut_at_every_byte(receiver: Receiver) -> None:
     receiver.turn = (None, HEAD + BODY, "closed")
     await post(receiver, cut=True)
     whole = len(receiver.asked[0])
@@ -84,21 +84,21 @@ async def test_a_request_cut_at_every_byte(receiver: Receiver) -> None:
     ],
     ids=["other_coding", "twice", "lie", "half", "bomb", "chunk", "no_chunk", "trailers", "length", "long", "headers"],
 )
-async def test_what_is_wrong_behind_the_status_does_not_unsay_it(receiver: Receiver, rest: bytes) -> None:
+async def test_error_after_the_status_does_not_invalidate_it(receiver: Receiver, rest: bytes) -> None:
     receiver.turn = (None, b"HTTP/1.1 204 Fine\r\n" + rest, "closed")
     assert (await post(receiver, cut=True)).status == 204
     receiver.turn = (None, b"HTTP/1.1 200 Fine\r\n" + rest, "closed")
-    answer = await post(receiver, cut=True)
-    assert (answer.status, len(answer.body) <= 1_000) == (200, True)
+    response = await post(receiver, cut=True)
+    assert (response.status, len(response.body) <= 1_000) == (200, True)
     with pytest.raises(EgressError):
         await post(receiver, cut=False)
 
 
-async def test_a_body_that_does_not_end_is_not_waited_for(receiver: Receiver) -> None:
-    """The time for the whole is over before it ends: what has come is taken, and it was said how it was taken."""
+async def test_endless_body_is_not_waited_for(receiver: Receiver) -> None:
+    """The total timeout passes before the body ends: the bytes that arrived are kept, and the status is known."""
     receiver.turn = (None, HEAD + b"abc", "open")
-    answer = await post(receiver, cut=True, total=0.5)
-    assert (answer.status, answer.body, answer.truncated) == (200, b"abc", True)
+    response = await post(receiver, cut=True, total=0.5)
+    assert (response.status, response.body, response.truncated) == (200, b"abc", True)
     with pytest.raises(EgressTimeout):
         await post(receiver, cut=False, total=0.5)
     receiver.turn = (None, HEAD[:-2], "open")
@@ -107,7 +107,7 @@ async def test_a_body_that_does_not_end_is_not_waited_for(receiver: Receiver) ->
 
 
 @pytest.mark.parametrize(
-    "says",
+    "response",
     [
         b"HTTP/1.1 099 No\r\n\r\n",
         b"HTTP/1.1 101 Other\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
@@ -124,15 +124,15 @@ async def test_a_body_that_does_not_end_is_not_waited_for(receiver: Receiver) ->
         b"SSH-2.0-OpenSSH\r\n",
     ],
 )
-async def test_what_is_no_answer_is_an_error_of_ours(receiver: Receiver, says: bytes) -> None:
-    receiver.turn = (None, says, "closed")
+async def test_malformed_response_raises_an_egress_error(receiver: Receiver, response: bytes) -> None:
+    receiver.turn = (None, response, "closed")
     for cut in (True, False):
         with pytest.raises(EgressError):
             await post(receiver, cut=cut)
 
 
 @pytest.mark.parametrize("status", [200, 299, 304, 599, 600, 999])
-async def test_any_status_that_can_be_read_is_told(receiver: Receiver, status: int) -> None:
+async def test_every_valid_status_is_returned(receiver: Receiver, status: int) -> None:
     early = b"HTTP/1.1 103 Early\r\nlink: </x>\r\n\r\n"
     receiver.turn = (None, early + b"HTTP/1.1 %d \r\n\r\n" % status, "closed")
     assert (await post(receiver, cut=True)).status == status

@@ -1,7 +1,7 @@
-"""Deliveries that are cut off (JF-9): whatever is lost on the way there, on the way back or between the answer and its
-note, a message that was taken is not sent again without need, and one that was not is sent again under the same id.
+"""Interrupted deliveries (JF-9): whatever is lost in the request, in the response or before the delivery is logged,
+an accepted message is not sent again without need, and any other is sent again under the same id.
 
-At every byte of the request and of the answer: tests/egress/test_cut.py.
+tests/egress/test_interrupted.py cuts the request and the response at every byte.
 """
 
 from __future__ import annotations
@@ -56,62 +56,61 @@ def app(new_app: NewApp, receiver: Receiver) -> App:
 
 
 def got(receiver: Receiver, secret: str) -> list[tuple[str, bytes]]:
-    """Id and body of each message, every one of them checked as a receiver would."""
-    found = []
-    for asked in receiver.asked:
-        head, _, body = asked.partition(b"\r\n\r\n")
+    """Id and body of each message, each verified as a receiver would."""
+    messages = []
+    for request in receiver.asked:
+        head, _, body = request.partition(b"\r\n\r\n")
         headers = dict(re.findall(r"(?m)^([^:\s]+): (.*?)\r?$", head.decode()))
         message = webhooks.verify(headers, body, secret)
-        found.append((message.id, message.body))
-    return found
+        messages.append((message.id, message.body))
+    return messages
 
 
-def one(app: App, id: str) -> Job:
-    found = app.jobs.get(id)
-    return found
+def job_of(app: App, id: str) -> Job:
+    return app.jobs.get(id)
 
 
-def at_work(app: App, condition: Callable[[], bool], what: str) -> None:
-    """Work off what there is, again and again, until it has come about."""
+def work_until(app: App, condition: Callable[[], bool], what: str) -> None:
+    """Run the waiting jobs repeatedly until the condition holds."""
 
-    def look() -> bool:
+    def done() -> bool:
         work_off(app)
         return condition()
 
-    until(look, what)
+    until(done, what)
 
 
 def delivered(app: App, id: str) -> None:
     """Work until the job has ended, retries included."""
-    at_work(app, lambda: one(app, id).state in FINISHED, "the delivery has ended")
+    work_until(app, lambda: job_of(app, id).state in FINISHED, "the delivery has ended")
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_what_was_taken_is_sent_once_whatever_is_wrong_with_the_rest(app: App, receiver: Receiver) -> None:
-    """Cut off, packed as nobody asked, dripping for ever, and with more headers than are read."""
-    turns: list[Turn] = [
+def test_accepted_message_is_sent_once_despite_a_broken_response(app: App, receiver: Receiver) -> None:
+    """The response is cut off, uses an unrequested encoding, never ends, or has more headers than are read."""
+    responses: list[Turn] = [
         (None, b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nfi", "closed"),
         (None, b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\n\r\nfine", "closed"),
         (None, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nfi\r\n", "open"),
         (None, b"HTTP/1.1 200 OK\r\n" + b"X-Long: %s\r\n" % (b"y" * 900) * 50 + b"\r\nfine", "closed"),
     ]
-    left = turns.copy()
-    receiver.turn = lambda asked: left.pop()
-    jobs = [app.webhooks.test("ops") for _ in turns]
+    left = responses.copy()
+    receiver.turn = lambda request: left.pop()
+    jobs = [app.webhooks.test("ops") for _ in responses]
     work_off(app)
-    assert {one(app, job).state for job in jobs} == {State.SUCCEEDED}
-    assert len(receiver.asked) == len(turns)
+    assert {job_of(app, job).state for job in jobs} == {State.SUCCEEDED}
+    assert len(receiver.asked) == len(responses)
     assert {(each.status, each.error_code) for each in app.webhooks.deliveries("ops")} == {(200, None)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_taken_and_not_said_it_comes_again_under_its_id(app: App, receiver: Receiver, secret: str) -> None:
+def test_unacknowledged_message_is_sent_again_under_its_id(app: App, receiver: Receiver, secret: str) -> None:
     ends: list[Turn] = [(None, b"", "reset"), (None, b"", "closed"), (None, b"HTTP/1.1 200 OK\r\n", "open")]
     ends += [(None, b"nonsense\r\n\r\n", "closed"), (None, BUSY + b"\r\n", "closed"), (None, FINE, "closed")]
-    receiver.turn = lambda asked: ends.pop(0)
+    receiver.turn = lambda request: ends.pop(0)
     app.send_event("order.paid", {"order": 7})
-    at_work(app, lambda: bool(app.jobs.list(state=State.SUCCEEDED)), "it was taken")
+    work_until(app, lambda: bool(app.jobs.list(state=State.SUCCEEDED)), "the message was accepted")
     messages = got(receiver, secret)
     assert (len(messages), len(set(messages))) == (6, 1)
     codes = [each.error_code for each in reversed(app.webhooks.deliveries("ops"))]
@@ -120,13 +119,11 @@ def test_taken_and_not_said_it_comes_again_under_its_id(app: App, receiver: Rece
 
 
 @pytest.mark.parametrize("fate", ["request", "answer"])
-def test_a_note_that_is_lost_changes_nothing_of_what_was_said(
-    postgres_url: str, receiver: Receiver, fate: Fate
-) -> None:
-    """The database is away between the answer and its line in the log: what was taken is not sent again, and who asked
-    for time is given it."""
+def test_lost_delivery_log_entry_does_not_change_the_outcome(postgres_url: str, receiver: Receiver, fate: Fate) -> None:
+    """The database is unreachable between the response and its log entry: an accepted message is not sent again, and a
+    requested delay is respected."""
     late = b"HTTP/1.1 503 Busy\r\nRetry-After: 7200\r\nContent-Length: 0\r\n\r\n"
-    receiver.turn = lambda asked: (None, late if b"busy" in asked else FINE, "closed")
+    receiver.turn = lambda request: (None, late if b"busy" in request else FINE, "closed")
     with (
         closing(App(postgres_url, enqueued_by="tester")) as outside,
         Proxy(postgres_url) as proxy,
@@ -142,24 +139,24 @@ def test_a_note_that_is_lost_changes_nothing_of_what_was_said(
             until(lambda: {taken.state(), busy.state()} <= ended, "both attempts have ended")
         assert (proxy.cuts, len(receiver.asked)) == (2, 2)
         assert taken.state() is State.SUCCEEDED
-        late_one = one(outside, busy.id)
+        late_one = job_of(outside, busy.id)
         assert (late_one.state, late_one.error_code) == (State.RETRY_WAITING, "webhook_failed")
         assert late_one.due_at is not None
         assert late_one.due_at - late_one.created_at > timedelta(minutes=110)
 
 
-def test_gone_is_said_of_the_address_that_was_asked(new_app: NewApp, receiver: Receiver) -> None:
-    """While the message is under way the webhook is given another address, or is another one of the same name: that is
-    not disabled by what the old one says, and the message goes there."""
+def test_gone_disables_only_the_address_that_answered(new_app: NewApp, receiver: Receiver) -> None:
+    """While the message is in flight the webhook gets another address or is replaced under the same name: the 410 of
+    the old address does not disable it, and the message goes to the new one."""
     with receiving() as other:
         app = new_app(egress=loopback(receiver, other))
         other.turn = (None, FINE, "closed")
 
-        def moved(asked: bytes) -> Turn:
+        def moved(request: bytes) -> Turn:
             app.webhooks.set("ops", url=f"{other.url}/new")
             return None, b"HTTP/1.1 410 Gone\r\n\r\n", "closed"
 
-        def replaced(asked: bytes) -> Turn:
+        def replaced(request: bytes) -> Turn:
             app.webhooks.remove("ops")
             app.webhooks.add("ops", f"{other.url}/new", secrets="HOOK")
             return None, b"HTTP/1.1 410 Gone\r\n\r\n", "closed"
@@ -170,32 +167,32 @@ def test_gone_is_said_of_the_address_that_was_asked(new_app: NewApp, receiver: R
             job = app.webhooks.test("ops")
             delivered(app, job)
             assert app.webhooks.get("ops").enabled, meanwhile.__name__
-            assert (one(app, job).state, len(other.asked)) == (State.SUCCEEDED, number)
+            assert (job_of(app, job).state, len(other.asked)) == (State.SUCCEEDED, number)
             app.webhooks.remove("ops")
 
 
-def test_what_is_done_to_an_webhook_while_a_message_is_under_way(app: App, receiver: Receiver, secret: str) -> None:
-    """Disabled: what was taken is delivered, what was not is a dead letter to be redriven. Removed: cancelled. Sent
-    again: both go out, under one id."""
-    says: list[bytes] = []
+def test_webhook_changes_while_a_message_is_in_flight(app: App, receiver: Receiver, secret: str) -> None:
+    """Disabled: an accepted message is delivered, any other becomes a dead letter. Removed: cancelled. Resent: both are
+    sent under one id."""
+    responses: list[bytes] = []
 
-    def disabled(asked: bytes) -> Turn:
-        app.webhooks.disable("ops", reason="it is moved")
-        return None, says.pop(0), "closed"
+    def disabled(request: bytes) -> Turn:
+        app.webhooks.disable("ops", reason="moving")
+        return None, responses.pop(0), "closed"
 
-    def sent(answer: bytes) -> Job:
-        says.append(answer)
+    def sent(response: bytes) -> Job:
+        responses.append(response)
         job = app.enqueue(DELIVER, {"webhook": "ops", "type": "order.paid"}, retry=AT_ONCE)
         delivered(app, job.id)
         app.webhooks.enable("ops")
-        return one(app, job.id)
+        return job_of(app, job.id)
 
     receiver.turn = disabled
     assert sent(FINE).state is State.SUCCEEDED
     job = sent(BUSY + b"\r\n")
     assert (job.state, job.error_code) == (State.DEAD_LETTER, "webhook_disabled")
 
-    def resent(asked: bytes) -> Turn:
+    def resent(request: bytes) -> Turn:
         receiver.turn = (None, FINE, "closed")
         (last,) = app.webhooks.deliveries("ops", limit=1)
         app.webhooks.resend("ops", last.message)
@@ -205,10 +202,10 @@ def test_what_is_done_to_an_webhook_while_a_message_is_under_way(app: App, recei
     app.jobs.redrive(job.id)
     receiver.turn = resent
     delivered(app, job.id)
-    at_work(app, lambda: len(receiver.asked) == before + 2, "it was sent again")
+    work_until(app, lambda: len(receiver.asked) == before + 2, "the message was sent again")
     assert len({id for id, _ in got(receiver, secret)[before - 1 :]}) == 1
 
-    def removed(asked: bytes) -> Turn:
+    def removed(request: bytes) -> Turn:
         app.webhooks.remove("ops")
         return None, BUSY + b"\r\n", "closed"
 
@@ -220,13 +217,13 @@ def test_what_is_done_to_an_webhook_while_a_message_is_under_way(app: App, recei
 
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_refusal_after_an_outage_is_counted_from_the_first_refusal(app: App, receiver: Receiver) -> None:
-    """Its route is back a little later than its server: what was tried before that is no refusal."""
-    says = [BUSY + b"\r\n"] * MAX_REFUSALS + [b"HTTP/1.1 404 No\r\n\r\n"] * (MAX_REFUSALS - 1) + [FINE]
-    receiver.turn = lambda asked: (None, says.pop(0), "closed")
+def test_refusals_after_an_outage_are_counted_from_the_first_refusal(app: App, receiver: Receiver) -> None:
+    """The route returns a little later than the server: failed attempts before that are no refusals."""
+    responses = [BUSY + b"\r\n"] * MAX_REFUSALS + [b"HTTP/1.1 404 No\r\n\r\n"] * (MAX_REFUSALS - 1) + [FINE]
+    receiver.turn = lambda request: (None, responses.pop(0), "closed")
     job = app.webhooks.test("ops")
     delivered(app, job)
-    assert (one(app, job).state, one(app, job).attempt) == (State.SUCCEEDED, 2 * MAX_REFUSALS)
+    assert (job_of(app, job).state, job_of(app, job).attempt) == (State.SUCCEEDED, 2 * MAX_REFUSALS)
 
 
 FORMS = {
@@ -250,17 +247,17 @@ FORMS = {
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_retry_after_in_each_form_never_makes_it_sooner(app: App, receiver: Receiver) -> None:
-    """Eleven tries are meant for a day: a receiver that asks for no time at all while it is down must not use them up.
-    And those who were told the same do not come back at the same moment."""
+def test_retry_after_never_shortens_the_delay(app: App, receiver: Receiver) -> None:
+    """Eleven attempts are meant to last a day: a receiver that requests no delay while it is down must not use them up.
+    Deliveries with the same requested delay are retried at different moments."""
     forms = list(FORMS)
 
-    def says(asked: bytes) -> Turn:
-        number = int(re.findall(rb'"form":\s*(\d+)', asked)[0])
+    def respond(request: bytes) -> Turn:
+        number = int(re.findall(rb'"form":\s*(\d+)', request)[0])
         when = b"Date: Sun, 15 Nov 2026 12:00:00 GMT\r\nRetry-After: " + forms[number]
         return None, BUSY + when + b"\r\n\r\n", "closed"
 
-    receiver.turn = says
+    receiver.turn = respond
     for number in range(len(forms)):
         app.enqueue(DELIVER, {"webhook": "ops", "type": "order.paid", "data": {"form": number}}, retry=SLOW)
     work_off(app)
@@ -274,5 +271,5 @@ def test_retry_after_in_each_form_never_makes_it_sooner(app: App, receiver: Rece
         waits[forms[job.payload["data"]["form"]]] = (job.due_at - retry.at).total_seconds()
     late = {form: wait - max(FORMS[form], 40) for form, wait in waits.items()}
     assert {form: wait for form, wait in late.items() if not -1 <= wait <= 62} == {}
-    assert {round(late[form]) for form, asked in FORMS.items() if asked < 40} == {0}
-    assert len({late[form] for form, asked in FORMS.items() if asked == 7200}) > 1
+    assert {round(late[form]) for form, delay in FORMS.items() if delay < 40} == {0}
+    assert len({late[form] for form, delay in FORMS.items() if delay == 7200}) > 1

@@ -1,4 +1,4 @@
-"""A job in hand, without a worker around it: to be completed, or lost."""
+"""A claimed job without a worker, to be completed or lost."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from holdfast.stores.session import Session
 from tests.support.stores import claim, open_lease
 
 
-def in_hand(app: App) -> SyncContext:
-    """A job that was just begun; ``Context(ctx._run)`` is its async form."""
+def claimed_job(app: App) -> SyncContext:
+    """Claim a new job and return its context; ``Context(ctx._run)`` is its async form."""
     handle = app.enqueue("by_hand")
-    taken = claim(app._store, open_lease(app._store))[0]
-    assert taken.id == handle.id
+    claimed = claim(app._store, open_lease(app._store))[0]
+    assert claimed.id == handle.id
     client = Session(app._store, tenant="*", name="tests", actor="tester")
-    return SyncContext(HandlerRun(taken, client, logging.getLogger("holdfast.job.by_hand")))
+    return SyncContext(HandlerRun(claimed, client, logging.getLogger("holdfast.job.by_hand")))
 
 
 def lose(app: App, ctx: AnyContext) -> None:
-    """Its lease ends, and the job is taken from it."""
+    """End the lease and free the job."""
     app._store.run(app._store.leases.end(ctx._run.claim.lease, "gone", "*"))
     app._store.run(app._store.leases.reap())
 

@@ -1,4 +1,4 @@
-"""How a worker begins: with the jobs that are there. What it does besides comes when it rests, or soon."""
+"""Worker start: waiting jobs run first; maintenance starts when the worker is idle, or soon after."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tests.support.workers import work_off, working
 pytestmark = pytest.mark.req("JF-7")
 
 
-class Day:
-    """What has happened, in order: jobs that ran, and looks of a duty."""
+class Timeline:
+    """The order of events: jobs that ran and runs of a maintenance task."""
 
     def __init__(self, app: App, jobs: int, *, restless: bool = False) -> None:
-        """``restless``: each job is followed by another until somebody has looked, or there were a thousand."""
+        """``restless``: each job enqueues another until maintenance has run, or a thousand jobs have."""
         self.seen: list[str] = []
 
         @app.job(name="day")
         async def day(number: int) -> None:
             if restless and len(self.seen) < 1_000 and "look" not in self.seen:
-                day.enqueue(number + jobs)  # which does not wait: a worker whose jobs do rests meanwhile
+                day.enqueue(number + jobs)  # does not block: a worker whose jobs wait counts as idle
             self.seen.append("job")
 
         app.enqueue_many(day.prepare(number) for number in range(jobs))
@@ -44,38 +44,38 @@ class Day:
         return self.seen
 
 
-def test_it_begins_with_the_jobs_that_are_there(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_starts_with_the_waiting_jobs(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "BACKGROUND_DELAY", 600.0)
-    assert Day(app, 20).work() == ["job"] * 20 + ["look"]
+    assert Timeline(app, 20).work() == ["job"] * 20 + ["look"]
 
 
-def test_what_it_does_besides_is_soon_also_if_it_never_rests(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_starts_soon_on_a_worker_that_is_never_idle(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "BACKGROUND_DELAY", 0.0)
-    seen = Day(app, 20, restless=True).work()
+    seen = Timeline(app, 20, restless=True).work()
     assert (seen.count("look"), seen[-1]) == (1, "job")
 
 
-def test_what_came_in_before_it_listened_is_not_missed(
+def test_job_enqueued_before_the_worker_listens_is_not_missed(
     app: App, new_app: NewApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = new_app()
-    elsewhere._session.make_ready()
-    said: queue.Queue[str] = queue.Queue()
+    worker_app = new_app()
+    worker_app._session.make_ready()
+    notifications: queue.Queue[str] = queue.Queue()
     handles: list[Handle[object]] = []
-    listen = elsewhere._store.listen
+    listen = worker_app._store.listen
 
-    @elsewhere.job()
+    @worker_app.job()
     async def early() -> None: ...
 
-    def too_late(heard: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
+    def too_late(notified: Callable[[str], None], names: Names | None = None) -> Callable[[], None]:
         handles.append(app.enqueue("early"))
-        said.get(timeout=20)  # the hint has gone by
-        return listen(heard, names)
+        notifications.get(timeout=20)  # the notification has passed
+        return listen(notified, names)
 
-    hush = listen(said.put)
-    said.get(timeout=20)  # from now on everything is told
-    monkeypatch.setattr(elsewhere._store, "listen", too_late)
-    with working(elsewhere, poll=600.0, promote_every=600.0, sweep_every=600.0):
-        until(lambda: len(handles) == 1, "it listens")
+    stop_listening = listen(notifications.put)
+    notifications.get(timeout=20)  # from here on every notification arrives
+    monkeypatch.setattr(worker_app._store, "listen", too_late)
+    with working(worker_app, poll=600.0, promote_every=600.0, sweep_every=600.0):
+        until(lambda: len(handles) == 1, "the worker listens")
         handles[0].result(timeout=20)
-    hush()
+    stop_listening()

@@ -1,4 +1,4 @@
-"""Handlers in child processes, with hooks. ``test_hooks.py`` imports it with HOLDFAST_URL set."""
+"""Handlers in child processes with hooks; ``test_hooks.py`` imports this with HOLDFAST_URL set."""
 
 from __future__ import annotations
 

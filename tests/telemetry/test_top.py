@@ -1,4 +1,4 @@
-"""The pulse: how the work stands queue by queue, at a bounded cost; and ``holdfast top``, which shows it (JF-15)."""
+"""Statistics by queue, at a bounded cost, and ``holdfast top``, which shows them (JF-15)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOSTILE = "evil\x1b[2J\n[red]x\u202e"
 NOW = datetime(2027, 1, 31, 12, tzinfo=UTC)
 
 
-def pulse(app: App, tenant: str = "default") -> Pulse:
+def statistics(app: App, tenant: str = "default") -> Pulse:
     return app._session.run(app._session.store.health.statistics(tenant))
 
 
@@ -49,31 +49,31 @@ def declare(app: App) -> None:
         raise ConnectionError("busy")
 
     @app.job()
-    def asks(ctx: SyncContext) -> None:
+    def requests_approval(ctx: SyncContext) -> None:
         ctx.approval("go", summary=HOSTILE)
 
 
-def test_a_failure_is_told_as_it_was_also_of_a_job_that_has_succeeded_since(app: App) -> None:
+def test_failures_are_listed_as_recorded_even_after_success(app: App) -> None:
     @app.job(retry=Retry(max_attempts=3, backoff=Backoff(base=0, jitter=False)))
-    def mends(ctx: SyncContext) -> None:
+    def recovers(ctx: SyncContext) -> None:
         if ctx.attempt < 3:
             raise (ConnectionError("busy") if ctx.attempt == 1 else KeyError("gone"))
 
-    job = mends.enqueue()
+    job = recovers.enqueue()
     for _ in range(3):
         work_off(app)
         forward(app._store, 60)
     assert job.state() == "succeeded"
-    told = [(each.attempt, each.error_code) for each in pulse(app).failures]
-    assert told == [(2, "KeyError"), (1, "ConnectionError")]
+    failures = [(each.attempt, each.error_code) for each in statistics(app).failures]
+    assert failures == [(2, "KeyError"), (1, "ConnectionError")]
 
 
-def test_it_counts_what_there_is_queue_by_queue_and_tenant_by_tenant(app: App, new_app: NewApp) -> None:
+def test_statistics_count_by_queue_and_tenant(app: App, new_app: NewApp) -> None:
     declare(app)
-    assert pulse(app).queues == pulse(app, "*").queues == ()
+    assert statistics(app).queues == statistics(app, "*").queues == ()
     app.enqueue("fine")
     app.enqueue("fails")
-    app.enqueue("asks")
+    app.enqueue("requests_approval")
     work_off(app)
     for number in range(3):
         app.enqueue("fine", queue="mail", priority=number)
@@ -81,42 +81,42 @@ def test_it_counts_what_there_is_queue_by_queue_and_tenant_by_tenant(app: App, n
     app.enqueue("fine", queue="other", tenant="acme")
     app.schedule("@hourly", kind="fine")
 
-    for found in (pulse(app), pulse(app, "*")):
-        mail = next(each for each in found.queues if each.queue == "mail")
+    for stats in (statistics(app), statistics(app, "*")):
+        mail = next(each for each in stats.queues if each.queue == "mail")
         assert (mail.waiting, mail.scheduled, mail.retrying, mail.running) == (3, 1, 0, 0)
         assert mail.oldest_age_s is not None
         assert 0 <= mail.oldest_age_s < 60
-        assert (found.dead_letters, found.approvals_open, found.workers, found.schedules_late) == (1, 1, (), 0)
-        assert found.rates.ended == {"succeeded": 1, "failed": 1}
-        assert found.rates.buried == 1
-        assert [(each.kind, each.error_code) for each in found.failures] == [("fails", "ConnectionError")]
-        assert not found.capped
-    assert {each.queue for each in pulse(app, "*").queues} == {"mail", "other"}
-    assert {each.queue for each in pulse(app).queues} == {"mail"}
-    assert {each.queue for each in pulse(app, "acme").queues} == {"other"}
-    assert pulse(app, "acme").rates.enqueued == 1
-    assert (pulse(app, "acme").dead_letters, pulse(app, "nobody").queues) == (0, ())
+        assert (stats.dead_letters, stats.approvals_open, stats.workers, stats.schedules_late) == (1, 1, (), 0)
+        assert stats.rates.ended == {"succeeded": 1, "failed": 1}
+        assert stats.rates.buried == 1
+        assert [(each.kind, each.error_code) for each in stats.failures] == [("fails", "ConnectionError")]
+        assert not stats.capped
+    assert {each.queue for each in statistics(app, "*").queues} == {"mail", "other"}
+    assert {each.queue for each in statistics(app).queues} == {"mail"}
+    assert {each.queue for each in statistics(app, "acme").queues} == {"other"}
+    assert statistics(app, "acme").rates.enqueued == 1
+    assert (statistics(app, "acme").dead_letters, statistics(app, "unknown").queues) == (0, ())
 
-    elsewhere = new_app()
+    worker_app = new_app()
 
-    @elsewhere.job()
+    @worker_app.job()
     async def holds(ctx: Context) -> None:
         await asyncio.to_thread(over.wait, 20)
 
     over = threading.Event()
-    with working(elsewhere, queues=("held",), concurrency=3) as beside:
+    with working(worker_app, queues=("held",), concurrency=3) as beside:
         app.enqueue("holds", queue="held")
-        until(lambda: any(each.running == 1 for each in pulse(app, "*").queues), "it runs")
-        (worker,) = pulse(app).workers
+        until(lambda: any(each.running == 1 for each in statistics(app, "*").queues), "the job runs")
+        (worker,) = statistics(app).workers
         assert (worker.busy, worker.slots, worker.queues, worker.label) == (1, 3, ("held",), "worker")
         assert beside.worker is not None
         assert worker.holder == beside.worker.name
         over.set()
 
 
-def test_rates_are_of_the_last_minute_or_as_far_back_as_was_read() -> None:
-    happened = [("succeed", NOW - timedelta(seconds=age)) for age in (1, 2, 59, 61, 600)]
-    rates = rates_of(happened, NOW, whole=True)
+def test_rates_cover_the_last_minute_or_the_events_that_were_read() -> None:
+    events = [("succeed", NOW - timedelta(seconds=age)) for age in (1, 2, 59, 61, 600)]
+    rates = rates_of(events, NOW, whole=True)
     assert (rates.seconds, rates.ended) == (WINDOW, {"succeeded": 3})
     busy = [("enqueue", NOW - timedelta(milliseconds=number)) for number in range(LATELY)]
     rates = rates_of(busy, NOW, whole=False)
@@ -130,11 +130,11 @@ def shown(app: App, width: int, height: int = 40) -> str:
     return screen.export_text()
 
 
-def test_top_shows_it_in_any_width_and_nobodys_text_is_believed(
+def test_top_fits_any_width_and_escapes_text(
     app: App, url: str, bare: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declare(app)
-    app.enqueue("asks")
+    app.enqueue("requests_approval")
     app.enqueue("fails")
     work_off(app)
     app.enqueue("fine", queue="mail")
@@ -163,7 +163,7 @@ def test_top_shows_it_in_any_width_and_nobodys_text_is_believed(
     assert (wrong.exit_code, error_of(wrong)["code"]) == (2, "invalid_duration")
 
 
-def test_keys_end_it_and_hold_it() -> None:
+def test_keys_pause_and_quit() -> None:
     def typed(text: str) -> tuple[bool, bool]:
         keys = _Keys()
         keys.take(text)
@@ -175,7 +175,7 @@ def test_keys_end_it_and_hold_it() -> None:
 
 
 @pytest.mark.slow
-def test_on_a_terminal_it_lives_until_q(sqlite_url: str) -> None:
+def test_top_runs_on_a_terminal_until_q(sqlite_url: str) -> None:
     with closing(open_store(sqlite_url)) as store:
         store.migrate()
     ours, theirs = pty.openpty()
@@ -198,9 +198,9 @@ def test_on_a_terminal_it_lives_until_q(sqlite_url: str) -> None:
                 seen += os.read(ours, 65536) if ready else b""
             return len(re.findall(rb"holdfast top", seen)) >= 2
 
-        until(read, "it drew twice")
+        until(read, "the screen was drawn twice")
         os.write(ours, b"p")
-        until(lambda: read() and b"PAUSED" in seen, "it shows that it is paused")
+        until(lambda: read() and b"PAUSED" in seen, "the screen shows PAUSED")
         os.write(ours, b"q")
         end = time.monotonic() + 20
         while process.poll() is None and time.monotonic() < end:

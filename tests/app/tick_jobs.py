@@ -1,4 +1,4 @@
-"""An app with a few kinds of jobs, for the tests of the tick."""
+"""A few kinds of jobs for the tests of the tick."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast import App, Backoff, Retry
 AT_ONCE = Retry(max_attempts=2, backoff=Backoff(base=0.001, factor=1, cap=0.001, jitter=False))
 
 
-def stocked(app: App) -> App:
+def declare_jobs(app: App) -> App:
     @app.job()
     async def add(a: int, b: int = 1) -> int:
         return a + b

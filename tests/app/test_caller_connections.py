@@ -1,4 +1,4 @@
-"""A guest's manners on a connection of the caller's own: nothing of it is changed; a bad one is refused in words."""
+"""Enqueueing on the caller's connection changes none of its settings, and unusable connections are refused."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ def send_of(app: App) -> Kind[[str], str]:
 def setting(connection: psycopg.Connection[Any], name: str) -> str | None:
     row = connection.execute("select current_setting(%s, true)", (name,)).fetchone()
     assert row is not None
-    found: str | None = row[0]
-    return found
+    value: str | None = row[0]
+    return value
 
 
-# --- PostgreSQL: what a transaction is bound to ---
+# --- PostgreSQL: transaction settings ---
 
 
 @pytest.mark.req("JF-1", "JF-2")
 @pytest.mark.parametrize("key", [None, "k-1"])
-def test_the_tenant_and_the_actor_of_the_transaction_are_put_back(postgres: App, key: str | None) -> None:
+def test_tenant_and_actor_of_the_transaction_are_restored(postgres: App, key: str | None) -> None:
     options: Any = {"tenant": "acme"} | ({"key": key} if key else {})
     with psycopg.connect(postgres._store.url) as connection:
         connection.execute(
             "select set_config('holdfast.tenant', 'mine', true), set_config('holdfast.actor', 'me', true)"
         )
-        for _ in range(8):  # psycopg prepares what is run often, and a prepared statement is planned differently
+        for _ in range(8):  # psycopg prepares frequent statements, which are then planned differently
             send = postgres._kinds["send"].kind if "send" in postgres._kinds else send_of(postgres)
             send.using(connection=connection, **options).enqueue("x")
             assert setting(connection, "holdfast.tenant") == "mine"
@@ -74,8 +74,8 @@ def test_the_tenant_and_the_actor_of_the_transaction_are_put_back(postgres: App,
 
 
 @pytest.mark.req("JF-1", "JF-2")
-def test_the_rest_of_the_transaction_sees_no_more_than_before(postgres: App) -> None:
-    """A transaction that was bound to nobody does not become a tenant's by enqueuing for one."""
+def test_enqueue_does_not_widen_what_the_transaction_can_see(postgres: App) -> None:
+    """A transaction without a tenant does not get one by enqueueing for it."""
     postgres.enqueue("theirs", tenant="acme")
     with psycopg.connect(postgres._store.url) as connection:
         postgres.enqueue("x", tenant="acme", connection=connection)
@@ -85,7 +85,7 @@ def test_the_rest_of_the_transaction_sees_no_more_than_before(postgres: App) -> 
         assert setting(connection, "holdfast.tenant") == "other"
 
 
-def test_nothing_of_a_psycopg_connection_is_changed(postgres: App) -> None:
+def test_psycopg_connection_settings_are_unchanged(postgres: App) -> None:
     with psycopg.connect(postgres._store.url, row_factory=dict_row, cursor_factory=psycopg.RawCursor) as connection:
         connection.execute("create schema shop")
         connection.execute("set search_path = shop, public")
@@ -100,7 +100,7 @@ def test_nothing_of_a_psycopg_connection_is_changed(postgres: App) -> None:
     assert handle.get().payload == {"n": 1}
 
 
-async def test_codecs_of_an_asyncpg_connection_are_left_alone(postgres: App) -> None:
+async def test_asyncpg_codecs_are_unchanged(postgres: App) -> None:
     import json
 
     connection = await asyncpg.connect(postgres._store.url)
@@ -113,7 +113,7 @@ async def test_codecs_of_an_asyncpg_connection_are_left_alone(postgres: App) -> 
     assert (handle.get().payload, handle.created) == ({"n": [1]}, True)
 
 
-def test_in_autocommit_the_job_is_there_at_once(postgres: App) -> None:
+def test_autocommit_connection_enqueues_immediately(postgres: App) -> None:
     with psycopg.connect(postgres._store.url, autocommit=True) as connection:
         handle = postgres.enqueue("x", connection=connection)
         assert handle.get().kind == "x"
@@ -126,7 +126,7 @@ def test_in_autocommit_the_job_is_there_at_once(postgres: App) -> None:
     assert {job.kind for job in postgres.jobs.list()} == {"x", "z"}
 
 
-def test_a_sqlalchemy_connection_that_streams_its_results(postgres: App) -> None:
+def test_sqlalchemy_connection_with_streamed_results_works(postgres: App) -> None:
     engine = sa.create_engine(sqlalchemy_url(postgres._store.url, "psycopg"), poolclass=NullPool)
     with engine.connect().execution_options(stream_results=True, max_row_buffer=1) as connection:
         postgres.enqueue("x", connection=connection)
@@ -134,17 +134,17 @@ def test_a_sqlalchemy_connection_that_streams_its_results(postgres: App) -> None
     assert len(postgres.jobs.list()) == 1
 
 
-def test_a_transaction_that_has_failed_already_is_told_so(postgres: App) -> None:
+def test_aborted_transaction_is_reported(postgres: App) -> None:
     with psycopg.connect(postgres._store.url) as connection:
         with pytest.raises(psycopg.errors.UndefinedTable):
-            connection.execute("select 1 from nowhere")
+            connection.execute("select 1 from missing")
         with pytest.raises(HoldfastError) as caught:
             postgres.enqueue("x", connection=connection)
         assert caught.value.code == "transaction_aborted"
 
 
-def test_a_deadlock_stays_what_the_driver_raised(postgres: App) -> None:
-    """Whoever runs the whole transaction again looks for the driver's own error."""
+def test_serialization_failure_is_raised_as_the_driver_error(postgres: App) -> None:
+    """Callers that retry the whole transaction expect the driver's exception."""
     with psycopg.connect(postgres._store.url, autocommit=True) as connection:
         connection.execute("create table note (n integer)")
     with psycopg.connect(postgres._store.url) as one:
@@ -161,7 +161,7 @@ def test_a_deadlock_stays_what_the_driver_raised(postgres: App) -> None:
     assert postgres.jobs.list() == []
 
 
-def test_a_database_without_our_tables(postgres: App, empty_postgres_url: str) -> None:
+def test_postgres_database_without_the_schema_is_reported(postgres: App, empty_postgres_url: str) -> None:
     with psycopg.connect(empty_postgres_url) as connection:
         connection.execute("create table note (says text)")
         with pytest.raises(SchemaMismatch) as caught:
@@ -170,10 +170,10 @@ def test_a_database_without_our_tables(postgres: App, empty_postgres_url: str) -
         connection.execute("insert into note values ('still usable')")
 
 
-# --- SQLite: which file, which mode ---
+# --- SQLite: file and mode ---
 
 
-def test_nothing_of_a_sqlite_connection_is_changed(sqlite: App) -> None:
+def test_sqlite_connection_settings_are_unchanged(sqlite: App) -> None:
     with closing(sqlite3.connect(path_of(sqlite._store.url))) as connection:
         connection.row_factory, connection.text_factory = as_dict, bytes
         before = (connection.isolation_level, connection.row_factory, connection.text_factory, pragmas(connection))
@@ -200,7 +200,7 @@ def pragmas(connection: sqlite3.Connection) -> list[Any]:
 
 
 @pytest.mark.parametrize("level", ["", "DEFERRED", "IMMEDIATE", "EXCLUSIVE"])
-def test_in_legacy_mode_ours_opens_the_transaction_as_an_insert_would(sqlite: App, level: Any) -> None:
+def test_legacy_mode_opens_the_transaction_as_an_insert_would(sqlite: App, level: Any) -> None:
     with closing(sqlite3.connect(path_of(sqlite._store.url), isolation_level=level)) as connection:
         sqlite.enqueue("x", connection=connection)
         assert connection.in_transaction
@@ -214,7 +214,7 @@ def test_in_legacy_mode_ours_opens_the_transaction_as_an_insert_would(sqlite: Ap
         connection.commit()
 
 
-def test_with_no_transaction_the_statements_are_all_done_or_none(sqlite: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enqueue_without_a_transaction_is_atomic(sqlite: App, monkeypatch: pytest.MonkeyPatch) -> None:
     first = sqlite.enqueue("x")
     with closing(sqlite3.connect(path_of(sqlite._store.url), isolation_level=None)) as connection:
         handle = sqlite.enqueue("x", connection=connection)
@@ -224,10 +224,10 @@ def test_with_no_transaction_the_statements_are_all_done_or_none(sqlite: App, mo
             sqlite.enqueue("x", key="k", connection=connection)
         assert not connection.in_transaction
         monkeypatch.undo()
-        assert sqlite.enqueue("x", key="k", connection=connection).created  # the key was not kept for nobody
+        assert sqlite.enqueue("x", key="k", connection=connection).created  # the failed call did not keep the key
 
 
-def test_a_locked_file_is_told_in_our_words(sqlite: App) -> None:
+def test_locked_file_is_reported_with_its_code(sqlite: App) -> None:
     path = path_of(sqlite._store.url)
     with (
         closing(sqlite3.connect(path, isolation_level=None)) as writer,
@@ -244,7 +244,7 @@ def test_a_locked_file_is_told_in_our_words(sqlite: App) -> None:
     assert len(sqlite.jobs.list()) == 1
 
 
-def test_another_file_is_refused(sqlite: App, tmp_path: Path) -> None:
+def test_connection_to_another_file_is_refused(sqlite: App, tmp_path: Path) -> None:
     for other in (str(tmp_path / "other.db"), ":memory:"):
         with closing(sqlite3.connect(other)) as connection:
             connection.execute("create table note (says text)")
@@ -254,13 +254,13 @@ def test_another_file_is_refused(sqlite: App, tmp_path: Path) -> None:
             assert not connection.in_transaction
     link = tmp_path / "link.db"
     link.symlink_to(path_of(sqlite._store.url))
-    with closing(sqlite3.connect(link)) as connection:  # another name for the same file is the same file
+    with closing(sqlite3.connect(link)) as connection:  # a symlink to the same file is accepted
         sqlite.enqueue("x", connection=connection)
         connection.commit()
     assert len(sqlite.jobs.list()) == 1
 
 
-def test_a_database_of_another_kind_is_refused(sqlite: App, postgres: App) -> None:
+def test_connection_to_another_database_type_is_refused(sqlite: App, postgres: App) -> None:
     with closing(sqlite3.connect(path_of(sqlite._store.url))) as file, psycopg.connect(postgres._store.url) as server:
         for app, connection in ((sqlite, server), (postgres, file)):
             with pytest.raises(InvalidSetting) as caught:
@@ -268,8 +268,8 @@ def test_a_database_of_another_kind_is_refused(sqlite: App, postgres: App) -> No
             assert caught.value.code == "other_database"
 
 
-def test_a_file_without_our_tables(new_sqlite_url: str) -> None:
-    """Outside of a transaction they are made, as on every first use; inside it would have to wait for itself."""
+def test_sqlite_file_without_the_schema_is_reported_inside_a_transaction(new_sqlite_url: str) -> None:
+    """Outside a transaction the first use creates the tables; inside one it would have to wait for itself."""
     with closing(App(new_sqlite_url)) as app, closing(sqlite3.connect(path_of(new_sqlite_url))) as connection:
         connection.execute("create table note (says text)")
         connection.execute("insert into note values ('mine')")
@@ -283,18 +283,18 @@ def test_a_file_without_our_tables(new_sqlite_url: str) -> None:
         assert len(app.jobs.list()) == 1
 
 
-# --- what cannot be used ---
+# --- unusable connections ---
 
 
 @pytest.mark.parametrize("given", [object(), "postgresql://localhost/x", 7])
-def test_what_is_no_connection_is_refused_with_the_list_of_what_is(sqlite: App, given: object) -> None:
+def test_unsupported_connection_is_refused_with_the_supported_list(sqlite: App, given: object) -> None:
     with pytest.raises(InvalidSetting) as caught:
         sqlite.enqueue("x", connection=given)
     assert caught.value.code == "unsupported_connection"
     assert "asyncpg" in str(caught.value)
 
 
-def test_the_wrong_colour_is_refused(sqlite: App, postgres: App) -> None:
+def test_sync_and_async_connections_cannot_be_mixed(sqlite: App, postgres: App) -> None:
     async def with_sync(app: App, connection: object) -> None:
         await app.aenqueue("x", connection=connection)
 

@@ -1,7 +1,7 @@
-"""What the processes of `test_transactions_killed.py` run, and where they kill themselves.
+"""The jobs of `test_transactions_killed.py`, which kill their own process at a given point.
 
-`HOLDFAST_TEST_CRASH` names the place: in the block, when the job is settled and not yet committed, or right after the
-commit. They do it in the first attempt of a job only.
+`HOLDFAST_TEST_CRASH` selects the point: inside the block, after settling but before the commit, or right after the
+commit. Only the first attempt of a job does it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from holdfast.steps.transaction import Ending
 
 CRASH = os.environ.get("HOLDFAST_TEST_CRASH", "")
 
-app = App(name="victim", enqueued_by="tester")
+app = App(name="killable", enqueued_by="tester")
 
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_at(place: str, ctx: Context | SyncContext) -> None:
-    if place == CRASH and ctx.attempt == 1:
+def die_at(point: str, ctx: Context | SyncContext) -> None:
+    if point == CRASH and ctx.attempt == 1:
         die()
 
 
@@ -40,9 +40,9 @@ def pay(ctx: SyncContext, number: int) -> int:
 @app.job(retry=Retry(max_attempts=5, max_crashes=100))
 async def apay(ctx: Context, number: int) -> int:
     async with (block := ctx.transaction()) as connection:
-        answer = connection.execute(f"insert into note values ('{number}')")
-        if hasattr(answer, "__await__"):
-            await answer
+        result = connection.execute(f"insert into note values ('{number}')")
+        if hasattr(result, "__await__"):
+            await result
         block.result(number)
         die_at("in the block", ctx)
     die_at("after commit", ctx)

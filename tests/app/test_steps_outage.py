@@ -1,4 +1,4 @@
-"""A store that is away while steps are written, read or waited for: it is waited for, and nothing is done twice."""
+"""The store is unreachable while steps are written, read or awaited: workers wait, and no step runs twice."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from holdfast.errors import StaleLease, StoreUnavailable
 from holdfast.stores.flow import Flow
 from holdfast.worker import executor
 from holdfast.worker.writers import StepWriter
-from tests.app.away import Away
-from tests.app.test_steps import steps_of, told
+from tests.app.outages import Outage
+from tests.app.test_steps import step_rows, steps_of
 from tests.support.operations import name_of
 from tests.support.stores import claim, open_lease, put_one, settle, work
 from tests.support.waiting import until
@@ -27,7 +27,7 @@ ONCE = Retry(max_attempts=1)
 
 
 class Kinds:
-    """The same job in both colours, and what it did outside."""
+    """The same job in sync and async form, and its recorded side effects."""
 
     def __init__(self, app: App) -> None:
         self.done: list[str] = []
@@ -52,31 +52,31 @@ class Kinds:
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
 @pytest.mark.parametrize("operation", ["steps.save", "steps.list"])
-@pytest.mark.parametrize("how", ["away", "deaf"])
-def test_it_is_waited_for_and_costs_no_attempt(
+@pytest.mark.parametrize("how", ["failing", "unanswered"])
+def test_outage_of_step_operations_costs_no_attempt(
     app: App, monkeypatch: pytest.MonkeyPatch, kind: str, operation: str, how: str
 ) -> None:
-    kinds, away = Kinds(app), Away(app, monkeypatch)
-    (away.left if how == "away" else away.deaf)[operation] = 2
+    kinds, outage = Kinds(app), Outage(app, monkeypatch)
+    (outage.failing if how == "failing" else outage.unanswered)[operation] = 2
     handle = app.enqueue(kind)
     with working(app):
         assert handle.result(timeout=20) == ["first", "second"]
     job = handle.get()
     assert (kinds.done, job.attempt, job.retries, job.crashes) == (["first", "second"], 2, 0, 0)
-    assert away.met[operation] == 2
+    assert outage.hits[operation] == 2
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-def test_a_wait_whose_settlement_got_no_answer_is_waited_for_once(
+def test_wait_whose_settlement_was_not_answered_is_waited_for_once(
     app: App, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    kinds, away = Kinds(app), Away(app, monkeypatch)
+    kinds, outage = Kinds(app), Outage(app, monkeypatch)
     handle = app.enqueue(kind)
     with working(app):
-        away.deaf["leases.exchange"] = 3
+        outage.unanswered["leases.exchange"] = 3
         assert handle.result(timeout=20) == ["first", "second"]
     assert kinds.done == ["first", "second"]
-    assert [(name, kind) for _, kind, name, _ in told(app, handle.id)] == [
+    assert [(name, kind) for _, kind, name, _ in step_rows(app, handle.id)] == [
         ("first", "step"),
         ("sleep", "sleep"),
         ("second", "step"),
@@ -84,15 +84,15 @@ def test_a_wait_whose_settlement_got_no_answer_is_waited_for_once(
 
 
 @pytest.mark.req("CX-10", "JF-5")
-def test_a_handler_that_meets_a_lost_database_uses_up_no_attempt(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kind that is begun at most once is not begun again."""
+def test_handler_that_meets_an_outage_uses_no_attempt(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kind that starts at most once is not started again."""
     monkeypatch.setattr(executor, "AFTER_OUTAGE", (0.0, 0.0))
-    begun: list[int] = []
+    started: list[int] = []
 
     @app.job(retry=ONCE)
     async def orders(ctx: Context) -> str:
-        begun.append(ctx.attempt)
-        if len(begun) == 1:
+        started.append(ctx.attempt)
+        if len(started) == 1:
             raise StoreUnavailable("connection lost")
         return "done"
 
@@ -103,9 +103,9 @@ def test_a_handler_that_meets_a_lost_database_uses_up_no_attempt(app: App, monke
     handle, once = orders.enqueue(), pays.enqueue()
     with working(app):
         assert handle.result(timeout=20) == "done"
-        until(lambda: once.get().state.finished, "the payment to fail")
+        until(lambda: once.get().state.finished, "the payment has failed")
     job = handle.get()
-    assert (begun, job.retries, job.crashes) == ([1, 2], 0, 0)
+    assert (started, job.retries, job.crashes) == ([1, 2], 0, 0)
     (snooze,) = [event for event in app.jobs.history(handle.id) if event.type == "snooze"]
     assert "database was lost" in snooze.meta["reason"]
     assert (once.get().state, once.get().attempt) == (State.DEAD_LETTER, 1)
@@ -115,15 +115,15 @@ def entry(n: int, value: str = "1") -> StepEntry:
     return StepEntry(n, f"step {n}", "step", value)
 
 
-async def all_of_them(app: App, *saves: Any) -> list[Any]:
+async def save_all(app: App, *saves: Any) -> list[Any]:
     try:
         return await asyncio.gather(*saves, return_exceptions=True)
     finally:
         await app.aclose()
 
 
-def test_an_attempt_that_is_over_does_not_speak_for_the_next_one(app: App) -> None:
-    """A thread that could not be stopped writes of the attempt before, in the same moment and under the same lease."""
+def test_write_of_an_ended_attempt_is_refused(app: App) -> None:
+    """A thread that could not be stopped writes for the previous attempt at the same moment under the same lease."""
     policy = Retry(max_attempts=5, backoff=Backoff(base=0.0, cap=0.0, jitter=False))
     app._session.make_ready()
     put_one(app._store, retry=policy)
@@ -134,24 +134,24 @@ def test_an_attempt_that_is_over_does_not_speak_for_the_next_one(app: App) -> No
     (second,) = claim(app._store, lease)
     recorder = StepWriter(app._store, "*")
     old, new = recorder.save(first, [entry(1, '"old"')]), recorder.save(second, [entry(1, '"new"'), entry(2)])
-    stale, kept = asyncio.run(all_of_them(app, old, new))
+    stale, refused = asyncio.run(save_all(app, old, new))
     assert [answer.fate for answer in stale] == ["stale"]
-    assert kept == []
+    assert refused == []
     assert [(step.n, step.value, step.attempt) for step in steps_of(app, second.id)] == [(1, "new", 2), (2, 1, 2)]
 
 
-def test_a_lease_that_nobody_knows_is_told_to_all_who_wrote_under_it(app: App) -> None:
+def test_unknown_lease_is_reported_to_every_writer(app: App) -> None:
     app._session.make_ready()
     for _ in range(3):
         put_one(app._store)
     lease = open_lease(app._store, tenant="default")
     claims = claim(app._store, lease, 3, tenant="default")
     recorder = StepWriter(app._store, "another")
-    answers = asyncio.run(all_of_them(app, *(recorder.save(each, [entry(1)]) for each in claims)))
+    answers = asyncio.run(save_all(app, *(recorder.save(each, [entry(1)]) for each in claims)))
     assert [type(answer) for answer in answers] == [StaleLease] * 3
 
 
-def test_large_results_are_not_written_all_at_once(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_results_are_not_written_in_one_batch(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     run = app._store.arun
 
@@ -166,8 +166,8 @@ def test_large_results_are_not_written_all_at_once(app: App, monkeypatch: pytest
 
     @app.job()
     async def large(ctx: Context) -> int:
-        found = await ctx.gather(*(ctx.step(f"page {n}", lambda: "x" * 1_000_000) for n in range(20)))
-        return sum(map(len, found))
+        pages = await ctx.gather(*(ctx.step(f"page {n}", lambda: "x" * 1_000_000) for n in range(20)))
+        return sum(map(len, pages))
 
     handle = large.enqueue()
     work_off(app)
@@ -176,8 +176,8 @@ def test_large_results_are_not_written_all_at_once(app: App, monkeypatch: pytest
     assert sum(sizes) > 20_000_000
 
 
-def test_an_attempt_can_be_ended_while_another_is_written_for_it(app: App) -> None:
-    """Two workers, one of them too late: what it has done is not taken for the other's."""
+def test_write_of_a_lost_attempt_does_not_count_for_the_next_worker(app: App) -> None:
+    """Two workers, one of them too late: its steps do not count for the other's attempt."""
     app._session.make_ready()
     put_one(app._store)
     lease = open_lease(app._store)
@@ -185,7 +185,7 @@ def test_an_attempt_can_be_ended_while_another_is_written_for_it(app: App) -> No
     app._store.run(app._store.leases.end(lease, "gone", "*"))
     app._store.run(app._store.leases.reap())
     app._store.run(app._store.leases.promote())
-    (answer,) = asyncio.run(all_of_them(app, StepWriter(app._store, "*").save(late, [entry(1)])))
+    (answer,) = asyncio.run(save_all(app, StepWriter(app._store, "*").save(late, [entry(1)])))
     assert [each.fate for each in answer] == ["stale"]
     assert steps_of(app, late.id) == []
     assert [each.id for each in work(app._store)] == [late.id]

@@ -1,4 +1,4 @@
-"""In a kit: events make jobs as soon as they are drained, and a retry that is a job of its own makes the first good."""
+"""Events in a kit: their jobs are drained with them, and a successful retry job resolves the first failure."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def app() -> Iterator[App]:
         yield app
 
 
-def test_what_an_event_makes_is_drained_with_it(app: App) -> None:
+def test_jobs_created_by_events_are_drained(app: App) -> None:
     @app.on("order.paid", payload={"order": "$.data.order"})
     @app.job()
     def pack(order: int) -> None: ...
 
-    tries: list[int] = []
+    attempts: list[int] = []
 
     @app.on("job.succeeded", kind="pack")
     @app.job(queue="labels", retry=Retry(backoff=Backoff(base=0, cap=0)), retry_as="new_job")
     def label(event: dict[str, Any]) -> str:
-        tries.append(1)
-        if len(tries) == 1:
+        attempts.append(1)
+        if len(attempts) == 1:
             raise ValueError("jammed")
         return str(event["job_id"])
 

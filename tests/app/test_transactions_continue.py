@@ -1,4 +1,4 @@
-"""A handler that has committed its own transaction goes on: its job is not held, and was not taken away (HF-3)."""
+"""A handler continues after it committed its own transaction: its job is no longer claimed but was not lost (HF-3)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from holdfast import App, Context, State
-from tests.app.away import Away
 from tests.app.conftest import NewApp
+from tests.app.outages import Outage
 from tests.support.waiting import until
 from tests.support.workers import working
 
@@ -19,33 +19,33 @@ pytestmark = pytest.mark.req("HF-3", "CX-11")
 
 @dataclass
 class Marks:
-    """How far the handlers have come."""
+    """The progress of the handlers."""
 
     committed: threading.Event = field(default_factory=threading.Event)
-    go_on: threading.Event = field(default_factory=threading.Event)
-    went_on: threading.Event = field(default_factory=threading.Event)
+    release: threading.Event = field(default_factory=threading.Event)
+    continued: threading.Event = field(default_factory=threading.Event)
     waits: threading.Event = field(default_factory=threading.Event)
     stopped: threading.Event = field(default_factory=threading.Event)
 
 
 @pytest.fixture
-def elsewhere(new_app: NewApp) -> App:
+def worker_app(new_app: NewApp) -> App:
     return new_app()
 
 
 @pytest.fixture
-def marks(elsewhere: App) -> Marks:
+def marks(worker_app: App) -> Marks:
     marks = Marks()
 
-    @elsewhere.job()
+    @worker_app.job()
     async def pay(ctx: Context) -> None:
         async with ctx.transaction(result="paid"):
             pass
         marks.committed.set()
-        if await asyncio.to_thread(marks.go_on.wait, 30):
-            marks.went_on.set()
+        if await asyncio.to_thread(marks.release.wait, 30):
+            marks.continued.set()
 
-    @elsewhere.job()
+    @worker_app.job()
     async def wait() -> None:
         marks.waits.set()
         try:
@@ -53,38 +53,42 @@ def marks(elsewhere: App) -> Marks:
         finally:
             marks.stopped.set()
 
-    @elsewhere.job()
+    @worker_app.job()
     def quick() -> None: ...
 
     return marks
 
 
-def test_when_a_turn_has_failed(app: App, elsewhere: App, marks: Marks, monkeypatch: pytest.MonkeyPatch) -> None:
-    away = Away(elsewhere, monkeypatch)
-    with working(elsewhere):
+def test_committed_handler_continues_after_a_failed_exchange(
+    app: App, worker_app: App, marks: Marks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage = Outage(worker_app, monkeypatch)
+    with working(worker_app):
         handle = app.enqueue("pay")
         assert marks.committed.wait(20)
-        away.left["leases.exchange"] = 1
-        until(lambda: away.met["leases.exchange"] == 1, "a turn has failed")
-        app.enqueue("quick").result(timeout=20)  # recorded by a turn that began after the worker had compared
-        marks.go_on.set()
-        assert marks.went_on.wait(20), "the handler was stopped"
+        outage.failing["leases.exchange"] = 1
+        until(lambda: outage.hits["leases.exchange"] == 1, "an exchange has failed")
+        app.enqueue("quick").result(timeout=20)  # by an exchange that began after the worker compared its jobs
+        marks.release.set()
+        assert marks.continued.wait(20), "the handler was stopped"
     assert (handle.result(timeout=20), handle.get().attempt) == ("paid", 1)
 
 
-def test_when_the_worker_stops_what_was_cancelled(app: App, elsewhere: App, marks: Marks) -> None:
-    with working(elsewhere):
+def test_committed_handler_continues_while_a_worker_stops_cancelled_jobs(
+    app: App, worker_app: App, marks: Marks
+) -> None:
+    with working(worker_app):
         handle, other = app.enqueue("pay"), app.enqueue("wait")
         assert marks.committed.wait(20)
         assert marks.waits.wait(20)
         app.jobs.cancel(other.id)
         assert marks.stopped.wait(20)
-        marks.go_on.set()
-        assert marks.went_on.wait(20), "the handler was stopped"
+        marks.release.set()
+        assert marks.continued.wait(20), "the handler was stopped"
     assert (handle.result(timeout=20), other.state()) == ("paid", State.CANCELLED)
 
 
-def test_when_the_tick_stops_what_was_cancelled(app: App, elsewhere: App, marks: Marks) -> None:
+def test_committed_handler_continues_while_a_tick_stops_cancelled_jobs(app: App, worker_app: App, marks: Marks) -> None:
     handle, other = app.enqueue("pay"), app.enqueue("wait")
 
     def cancel() -> None:
@@ -92,12 +96,12 @@ def test_when_the_tick_stops_what_was_cancelled(app: App, elsewhere: App, marks:
         assert marks.waits.wait(20)
         app.jobs.cancel(other.id)
         assert marks.stopped.wait(20)
-        marks.go_on.set()
+        marks.release.set()
 
-    beside = threading.Thread(target=cancel)
-    beside.start()
-    done = elsewhere.tick()
-    beside.join()
-    assert marks.went_on.is_set(), "the handler was stopped"
+    background = threading.Thread(target=cancel)
+    background.start()
+    done = worker_app.tick()
+    background.join()
+    assert marks.continued.is_set(), "the handler was stopped"
     assert (done.taken, done.succeeded, done.cancelled, done.lost) == (2, 1, 1, 0)
     assert handle.result(timeout=20) == "paid"

@@ -1,6 +1,6 @@
-"""What the worker of the process tests runs: handlers that hang, swell, crash and leave things behind.
+"""Handlers of the process tests: they hang, use memory, crash and leave processes behind.
 
-The database is the one `HOLDFAST_URL` names when this is imported: by the test, and again by every child.
+The database is that of `HOLDFAST_URL` at import: in the test, and again in every child.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 
 from holdfast import App, Backoff, Cancel, Context, Process, Reject, Retry, RetryLater, SyncContext, outgoing_headers
 
-app = App(os.environ.get("HOLDFAST_URL", "sqlite:///:memory:"), name="labour", enqueued_by="tester")
+app = App(os.environ.get("HOLDFAST_URL", "sqlite:///:memory:"), name="process_jobs", enqueued_by="tester")
 
 BROKEN_IMPORT = "HOLDFAST_TEST_BROKEN"
 if os.environ.get(BROKEN_IMPORT) == str(os.getppid()):  # only in a child of the test
-    raise ImportError("this module does not like children")
+    raise ImportError("this module cannot be imported in a child")
 
 
 @app.job(process=True)
@@ -77,7 +77,7 @@ def leaves(code: int) -> None:
 
 @app.job(process=True, timeout=1.5)
 def hangs(marks: str) -> None:
-    """With a child of its own, which does not listen to anybody."""
+    """Hang with a child that ignores SIGTERM."""
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     started = subprocess.Popen([sys.executable, "-c", code])
     Path(marks).write_text(f"{os.getpid()} {started.pid}")
@@ -91,7 +91,7 @@ def waits(marks: str) -> None:
 
 @app.job(process=True)
 def holds_the_interpreter(marks: str) -> None:
-    """A regular expression that will not end in our time, and does not let go of the interpreter."""
+    """Run a regular expression that practically never ends and does not release the interpreter."""
     started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     Path(marks).write_text(f"{os.getpid()} {started.pid}")
     re.fullmatch(r"(a+)+b", "a" * 64)
@@ -130,25 +130,25 @@ def nice() -> int:
 
 
 @app.job(process=True, retry=Retry(max_attempts=5, give_up_on=(LookupError,)))
-def says(what: str) -> None:
-    """Ends its attempt as it is told to."""
+def raises_control(what: str) -> None:
+    """End the attempt in the given way."""
     match what:
         case "retry":
             raise RetryLater(after=3600, message="not yet")
-        case "retry by its own rule":
+        case "retry with its own backoff":
             raise RetryLater(backoff=Backoff(base=7200.0, cap=7200.0, jitter=False))
         case "reject":
             raise Reject("bad_invoice", "there is no such invoice")
         case "cancel":
-            raise Cancel("nobody wants it")
+            raise Cancel("not wanted")
         case "give up":
             raise LookupError("it will never be there")
-        case "tell":
-            raise RuntimeError("the answer is canary-of-the-worker")
+        case "leak":
+            raise RuntimeError("the secret is canary-of-the-worker")
 
 
 @app.job(process=True)
-async def puts_off(ctx: Context) -> None:
+async def snoozes(ctx: Context) -> None:
     await ctx.spawn(in_here, key="one")
     ctx.snooze("2h", "later is better")
 
@@ -162,7 +162,7 @@ def completes(ctx: SyncContext) -> None:
 
 @app.job(process=True)
 async def forks(number: int) -> int:
-    """And both go on, as with a library that forks and does not say so."""
+    """Fork, and let both processes continue, as with a library that forks silently."""
     os.fork()
     await asyncio.sleep(0.02)
     return number
@@ -170,7 +170,7 @@ async def forks(number: int) -> int:
 
 @app.job()
 def leaves_a_copy(marks: str) -> None:
-    """Of the worker itself, as with a pool of processes that nobody has shut."""
+    """Fork the worker itself, as with a process pool that was never closed."""
     copy = os.fork()
     if copy == 0:
         time.sleep(600)

@@ -1,4 +1,4 @@
-"""A store that cannot be used for a while: each operation as often as a test says."""
+"""A store whose operations fail as often as a test requests."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from holdfast.stores.flow import Flow
 from tests.support.operations import name_of
 
 
-class Away:
-    """Puts itself between a worker and its store, and fails the named operations for as many times as it is told.
+class Outage:
+    """Fails operations of an app's store: those in ``failing`` before they run, those in ``unanswered`` afterwards.
 
-    Those in ``deaf`` are done, and the answer is lost.
+    Both map an operation name to the number of failures left; ``hits`` counts the failures so far.
     """
 
     def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.left: Counter[str] = Counter()
-        self.deaf: Counter[str] = Counter()
-        self.met: Counter[str] = Counter()
+        self.failing: Counter[str] = Counter()
+        self.unanswered: Counter[str] = Counter()
+        self.hits: Counter[str] = Counter()
         self._arun, self._run = app._store.arun, app._store.run
         monkeypatch.setattr(app._store, "arun", self.arun)
         monkeypatch.setattr(app._store, "run", self.run)
 
     def _refuse(self, flow: Flow[Any]) -> None:
         name, _ = name_of(flow)
-        if self.left[name] > 0:
-            self.left[name] -= 1
-            self.met[name] += 1
+        if self.failing[name] > 0:
+            self.failing[name] -= 1
+            self.hits[name] += 1
             raise StoreUnavailable("the database cannot be reached")
 
     async def arun(self, flow: Flow[Any]) -> Any:
         self._refuse(flow)
-        answer = await self._arun(flow)
+        response = await self._arun(flow)
         name, _ = name_of(flow)
-        if self.deaf[name] > 0:
-            self.deaf[name] -= 1
-            self.met[name] += 1
-            raise StoreUnavailable("the answer was lost")
-        return answer
+        if self.unanswered[name] > 0:
+            self.unanswered[name] -= 1
+            self.hits[name] += 1
+            raise StoreUnavailable("the response was lost")
+        return response
 
     def run(self, flow: Flow[Any]) -> Any:
         self._refuse(flow)

@@ -1,4 +1,4 @@
-"""What jobs had in the artifact store goes with them, whoever dies; what a job still names never does (DP-16)."""
+"""Objects in the artifact store are deleted with their jobs, even after crashes; referenced ones never are (DP-16)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.req("DP-16", "DP-21")
-def test_payload_result_and_artifacts_go_after_the_job_is_cleaned(new_app: NewApp, folder: Path) -> None:
+def test_payload_result_and_artifacts_are_deleted_with_a_cleaned_job(new_app: NewApp, folder: Path) -> None:
     app = new_app(artifacts=folder)
     report = storing(app)
     gone, stays = report.enqueue(LARGE), report.using(tenant="acme").enqueue(LARGE)
@@ -49,20 +49,20 @@ def test_payload_result_and_artifacts_go_after_the_job_is_cleaned(new_app: NewAp
     assert blobs(folder) == 6
     app.retention.set(clean_after="1h")
     forward(app._store, 4000)
-    elsewhere = new_app(artifacts=folder / "other")  # what is not there is left to whoever has it
-    assert elsewhere.retention.sweep(tenant="*")["delete"] == 0
+    other_store = new_app(artifacts=folder / "other")  # it leaves objects that are not in its store alone
+    assert other_store.retention.sweep(tenant="*")["delete"] == 0
     forward(app._store, 2000)
-    (told,) = [each for each in app.retention.preview(tenant="*") if each.action == "delete"]
-    assert (told.due, told.capped, blobs(folder)) == (3, False, 6)
+    (preview,) = [each for each in app.retention.preview(tenant="*") if each.action == "delete"]
+    assert (preview.due, preview.capped, blobs(folder)) == (3, False, 6)
     with working(new_app(artifacts=folder), queues=("idle",)):
-        until(lambda: blobs(folder) == 3, "a worker deletes them")
+        until(lambda: blobs(folder) == 3, "a worker deletes the objects")
     assert not any(each.action == "delete" for each in app.retention.preview(tenant="*"))
     assert app.jobs.get(gone.id).state is State.CLEANED
     assert stays.result() == LARGE
 
 
 class Failing(Directory):
-    """Dies in the middle of deleting, once."""
+    """Fails once in the middle of deleting."""
 
     broken = True
 
@@ -74,19 +74,19 @@ class Failing(Directory):
 
 
 @pytest.mark.req("DP-16", "DP-21")
-async def test_who_dies_while_deleting_leaves_it_to_the_next(app: App, folder: Path) -> None:
+async def test_interrupted_deletion_is_completed_by_the_next_run(app: App, folder: Path) -> None:
     own = App(app._store.url, name="tests", artifacts=folder)
     storing(own).enqueue(LARGE)
     await own.atick()
     own.retention.set(clean_after="1h")
     forward(app._store, 4000)
-    app.retention.sweep()  # which knows no artifact store, or another one
+    app.retention.sweep()  # this app uses another artifact store
     forward(app._store, 700)
     Failing.broken = True
     with pytest.raises(StoreUnavailable):
         await clear(app._store, artifacts=Artifacts(Failing(folder)), tenant="*")
-    assert blobs(folder) == 2, "one is gone, and it is not written down"
-    assert await app._session.arun(app._session.store.retention.orphans(10, "*")) == [], "not at once"
+    assert blobs(folder) == 2, "one object is deleted, but that is not recorded"
+    assert await app._session.arun(app._session.store.retention.orphans(10, "*")) == [], "not retried at once"
     forward(app._store, 4000 + 601)
     await clear(app._store, artifacts=Artifacts(Failing(folder)), tenant="*")
     assert blobs(folder) == 0
@@ -94,8 +94,10 @@ async def test_who_dies_while_deleting_leaves_it_to_the_next(app: App, folder: P
 
 
 @pytest.mark.req("DP-16", "DP-21", "SC-6")
-def test_what_a_retry_still_names_stays(new_app: NewApp, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a job of its own with the payload of the first: neither another key nor cleaning takes that away."""
+def test_object_that_a_retry_still_references_is_kept(
+    new_app: NewApp, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The retry is a separate job with the payload of the first: neither key rotation nor cleaning may delete it."""
     pytest.importorskip("cryptography")
     old = f"old:{new_key()}"
     monkeypatch.setenv("HOLDFAST_KEYS", old)
@@ -112,25 +114,25 @@ def test_what_a_retry_still_names_stays(new_app: NewApp, folder: Path, monkeypat
             raise ValueError("not yet")
         return len(text)
 
-    turning, first = echo.enqueue(LARGE), echo.enqueue(LARGE)
-    until(lambda: all(_is_dead(app, each.id) for each in (turning, first)), "both are dead")
+    rotated, first = echo.enqueue(LARGE), echo.enqueue(LARGE)
+    until(lambda: all(_is_dead(app, each.id) for each in (rotated, first)), "both are dead")
     assert blobs(folder) == 2
     app.retention.set(clean_after="1s", state="failed")
     forward(app._store, 60)
     assert app.retention.sweep()["clean"] == 2
     assert blobs(folder) == 2, "their retries are dead letters that may be redriven"
     monkeypatch.setenv("HOLDFAST_KEYS", f"new:{new_key()},{old}")
-    turned = new_app(artifacts=folder)
-    turned.job("echo", rules=PayloadPolicy(store=True))(echo.function)
-    assert rotate(turned._session, turned._session.vault).resealed == 2
+    rotated_app = new_app(artifacts=folder)
+    rotated_app.job("echo", rules=PayloadPolicy(store=True))(echo.function)
+    assert rotate(rotated_app._session, rotated_app._session.vault).resealed == 2
     forward(app._store, 1000)
-    turned.retention.sweep()
-    assert blobs(folder) == 2, "each has its own now, and the old ones are gone"
+    rotated_app.retention.sweep()
+    assert blobs(folder) == 2, "each has its own object, and the old ones are deleted"
     broken = False
-    for each in (turning, first):
-        turned.jobs.redrive(turned.jobs.chain(each.id)[-1].id)
-    work_off(turned)
-    assert {turned.jobs.chain(each.id)[-1].state for each in (turning, first)} == {State.SUCCEEDED}
+    for each in (rotated, first):
+        rotated_app.jobs.redrive(rotated_app.jobs.chain(each.id)[-1].id)
+    work_off(rotated_app)
+    assert {rotated_app.jobs.chain(each.id)[-1].state for each in (rotated, first)} == {State.SUCCEEDED}
 
 
 def _is_dead(app: App, job_id: str) -> bool:
@@ -139,21 +141,21 @@ def _is_dead(app: App, job_id: str) -> bool:
 
 
 @pytest.mark.req("DP-16", "DP-21")
-def test_what_no_job_ever_named_is_found_when_it_is_a_week_old(new_app: NewApp, folder: Path) -> None:
+def test_object_that_no_job_references_is_removed_after_a_week(new_app: NewApp, folder: Path) -> None:
     app = new_app(artifacts=folder)
     handle = storing(app).enqueue(LARGE)
     work_off(app)
     assert app.artifacts is not None
     lost = app.artifacts.put(b"lost", tenant="default", job_id=new_id())
     others = app.artifacts.put(b"lost", tenant="acme", job_id=new_id())
-    (folder / "notes.txt").write_text("not ours")
-    assert app.retention.remove_orphans() == 0, "somebody may be about to enqueue it"
+    (folder / "notes.txt").write_text("not an artifact")
+    assert app.retention.remove_orphans() == 0, "a producer may be about to enqueue it"
     forward(app._store, 8 * 86_400)
     assert app.retention.remove_orphans() == 1
-    assert app.retention.remove_orphans() == 0, "found once"
+    assert app.retention.remove_orphans() == 0, "already found"
     assert app.retention.sweep()["delete"] == 1
     assert not app.artifacts.exists(lost, tenant="default")
-    assert app.artifacts.exists(others, tenant="acme"), "another tenant's is not this one's to find"
+    assert app.artifacts.exists(others, tenant="acme"), "objects of other tenants are not considered"
     assert handle.result() == LARGE
     assert app.retention.remove_orphans(tenant="*") == 1
     assert (folder / "notes.txt").exists()

@@ -1,4 +1,4 @@
-"""Whatever a handler raises or returns: its job ends with a code that can be stored, and the worker goes on."""
+"""Whatever a handler raises or returns, its job ends with a storable error code and the worker continues."""
 
 from __future__ import annotations
 
@@ -68,26 +68,26 @@ def group() -> None:
 
 
 def timeout_of_its_own() -> None:
-    raise TimeoutError("somebody else's")
+    raise TimeoutError("raised by the handler")
 
 
 ENDS: dict[str, tuple[Any, str]] = {
     "SystemExit": (exits, "SystemExit"),
     "SystemExit in async code": (aexits, "SystemExit"),
-    "BaseException": (base, "tests.app.test_handler_ends.Base"),
-    "an error that cannot be printed": (strange, "tests.app.test_handler_ends.Strange"),
+    "BaseException": (base, "tests.app.test_handler_outcomes.Base"),
+    "an error that cannot be printed": (strange, "tests.app.test_handler_outcomes.Strange"),
     "recursion": (recurses, "RecursionError"),
     "a group": (group, "ExceptionGroup"),
     "StopIteration out of a thread": (stop_iteration, "RuntimeError"),
     "its own CancelledError": (cancelled, "asyncio.exceptions.CancelledError"),
     "a task it awaited was cancelled": (awaits_something_cancelled, "asyncio.exceptions.CancelledError"),
-    "a TimeoutError of its own": (timeout_of_its_own, "TimeoutError"),
+    "its own TimeoutError": (timeout_of_its_own, "TimeoutError"),
 }
 
 
 @pytest.mark.req("DP-22", "SC-19")
 @pytest.mark.parametrize("name", ENDS)
-def test_whatever_a_handler_raises_ends_its_job_and_not_the_worker(app: App, name: str) -> None:
+def test_handler_exception_ends_its_job_and_not_the_worker(app: App, name: str) -> None:
     handler, code = ENDS[name]
     app.job("odd", retry=ONCE)(handler)
 
@@ -117,7 +117,7 @@ HOSTILE = {
 
 @pytest.mark.req("DP-22")
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_messages_are_kept_as_far_as_they_can_be(app: App, name: str) -> None:
+def test_hostile_error_messages_are_stored_as_far_as_possible(app: App, name: str) -> None:
     text = HOSTILE[name]
 
     @app.job(retry=ONCE)
@@ -151,8 +151,8 @@ def test_hostile_messages_are_kept_as_far_as_they_can_be(app: App, name: str) ->
         ({1: 2}, "payload_bad_key"),
     ],
 )
-def test_a_result_that_cannot_be_stored_is_buried_at_once(app: App, value: Any, code: str) -> None:
-    """The work was done; to do it again would not help, and might do harm."""
+def test_result_that_cannot_be_stored_dead_letters_the_job_at_once(app: App, value: Any, code: str) -> None:
+    """The work was done; repeating it would not help and might do harm."""
     calls: list[int] = []
 
     @app.job()

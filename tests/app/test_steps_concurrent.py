@@ -1,5 +1,5 @@
-"""Steps that run at once, however the handler has them run: what is under way ends, and is remembered, before the
-attempt does; and many of them cost no more than each by itself (HF-6)."""
+"""Concurrent steps, started in any way: running steps end and are recorded before the attempt ends, and many of
+them cost no more than each one alone (HF-6)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import App, Backoff, Context, Retry, State, SyncContext
 from holdfast.worker.shutdown import Suspended
-from tests.app.test_steps import AGAIN, AT_ONCE, told
+from tests.app.test_steps import AGAIN, AT_ONCE, step_rows
 from tests.support.waiting import until
 from tests.support.workers import work_off, working
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.req("HF-6", "CX-8")
 
 
 class Slow:
-    """A step that takes its time, in a thread, and counts how often it was begun and how many are at it."""
+    """A slow step in a thread that counts its starts and its concurrent runs."""
 
     def __init__(self, takes: float = 0.2) -> None:
         self._takes = takes
@@ -61,13 +61,13 @@ Way = Callable[..., Awaitable[None]]
 
 
 @WAYS
-@pytest.mark.parametrize("order", ["the wait first", "the step first"])
-def test_a_step_beside_a_wait_is_done_once(app: App, way: Way, order: str) -> None:
+@pytest.mark.parametrize("order", ["wait first", "step first"])
+def test_step_beside_a_wait_runs_once(app: App, way: Way, order: str) -> None:
     slow = Slow()
 
     @app.job()
     async def both(ctx: Context) -> int:
-        if order == "the wait first":
+        if order == "wait first":
             await way(ctx, ctx.sleep("10ms"), ctx.step("slow", slow))
         else:
             await way(ctx, ctx.step("slow", slow), ctx.sleep("10ms"))
@@ -77,30 +77,30 @@ def test_a_step_beside_a_wait_is_done_once(app: App, way: Way, order: str) -> No
     with working(app):
         assert handle.result(timeout=20) == 2
     assert slow.begun == 1
-    assert {(name, value) for _, _, name, value in told(app, handle.id)} == {("slow", "done"), ("sleep", None)}
+    assert {(name, value) for _, _, name, value in step_rows(app, handle.id)} == {("slow", "done"), ("sleep", None)}
 
 
 @WAYS
-def test_those_that_come_after_it_are_done_too_before_the_handler_waits(app: App, way: Way) -> None:
+def test_steps_started_after_a_wait_run_before_the_handler_suspends(app: App, way: Way) -> None:
     done: list[int] = []
 
     @app.job()
     async def both(ctx: Context) -> list[int]:
-        async def one_by_one() -> None:
+        async def in_sequence() -> None:
             for number in range(3):
                 await ctx.step(f"number {number}", done.append, number)
             done.append(-ctx.attempt)
 
-        await way(ctx, ctx.sleep("10ms"), one_by_one())
+        await way(ctx, ctx.sleep("10ms"), in_sequence())
         return done
 
     handle = both.enqueue()
     with working(app):
-        # All three in the first attempt, and in the second nothing but the code between them.
+        # The first attempt runs all three steps; the second runs only the code between them.
         assert handle.result(timeout=20) == [0, 1, 2, -1, -2]
 
 
-def test_what_was_begun_and_not_waited_for_is_remembered_when_the_handler_returns(app: App) -> None:
+def test_step_that_was_not_awaited_is_recorded_when_the_handler_returns(app: App) -> None:
     slow, tasks = Slow(), []
 
     @app.job()
@@ -112,11 +112,11 @@ def test_what_was_begun_and_not_waited_for_is_remembered_when_the_handler_return
     handle = leaves.enqueue()
     work_off(app)
     assert handle.result(timeout=5) == "gone"
-    assert [(name, value) for _, _, name, value in told(app, handle.id)] == [("slow", "done")]
+    assert [(name, value) for _, _, name, value in step_rows(app, handle.id)] == [("slow", "done")]
 
 
 @pytest.mark.parametrize("ends", ["waits", "returns"])
-def test_what_is_begun_after_the_handler_has_ended_is_not_done(app: App, ends: str) -> None:
+def test_step_started_after_the_handler_ended_does_not_run(app: App, ends: str) -> None:
     done: list[int] = []
     tasks: list[asyncio.Task[None]] = []
 
@@ -144,11 +144,11 @@ def test_what_is_begun_after_the_handler_has_ended_is_not_done(app: App, ends: s
     assert done == ([2] if ends == "waits" else [])
 
 
-def test_nor_is_it_done_again_when_the_handler_fails(app: App) -> None:
+def test_running_step_is_not_repeated_when_the_handler_fails(app: App) -> None:
     slow = Slow()
 
     async def fails() -> None:
-        raise ConnectionError("at once")
+        raise ConnectionError("immediately")
 
     @app.job(retry=AGAIN)
     async def both(ctx: Context) -> int:
@@ -164,7 +164,7 @@ def test_nor_is_it_done_again_when_the_handler_fails(app: App) -> None:
 
 
 @pytest.mark.slow
-def test_a_step_that_waits_for_its_next_try_lets_the_others_through(app: App) -> None:
+def test_step_waiting_for_its_retry_does_not_block_other_steps(app: App) -> None:
     slow = Slow()
     tries: list[int] = []
     later = Retry(max_attempts=2, backoff=Backoff(base=1.1, factor=1.0, jitter=False))
@@ -185,7 +185,7 @@ def test_a_step_that_waits_for_its_next_try_lets_the_others_through(app: App) ->
     assert (slow.begun, handle.get().retries) == (1, 0)
 
 
-def test_a_handler_that_catches_the_group_of_its_waits_waits_all_the_same(app: App) -> None:
+def test_handler_that_catches_the_group_of_its_waits_still_waits(app: App) -> None:
     @app.job()
     async def naps(ctx: Context) -> str:
         try:
@@ -201,9 +201,9 @@ def test_a_handler_that_catches_the_group_of_its_waits_waits_all_the_same(app: A
         assert handle.result(timeout=20) == "rested"
 
 
-def test_a_failure_and_a_wait_at_once_is_a_failure_that_can_be_caught(app: App) -> None:
+def test_failure_beside_a_wait_can_be_caught(app: App) -> None:
     async def fails() -> None:
-        raise ConnectionError("at once")
+        raise ConnectionError("immediately")
 
     @app.job()
     async def both(ctx: Context) -> str:
@@ -219,9 +219,9 @@ def test_a_failure_and_a_wait_at_once_is_a_failure_that_can_be_caught(app: App) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["one by one", "at once", "in threads"])
+@pytest.mark.parametrize("way", ["in sequence", "gathered", "in threads"])
 def test_a_thousand_steps(app: App, way: str) -> None:
-    """Each is written once and read once: the second thousand must not cost more than the first."""
+    """Each step is written once and read once: the second thousand must not cost more than the first."""
     calls: list[int] = []
 
     def note(number: int) -> int:
@@ -241,7 +241,7 @@ def test_a_thousand_steps(app: App, way: str) -> None:
         @app.job("many", retry=AGAIN)
         async def many(ctx: Context) -> int:
             steps = (ctx.step(f"step {n}", note, n) for n in range(1000))
-            total = sum(await ctx.gather(*steps) if way == "at once" else [await step for step in steps])
+            total = sum(await ctx.gather(*steps) if way == "gathered" else [await step for step in steps])
             if ctx.attempt == 1:
                 raise ConnectionError("at the end")
             return total
@@ -250,31 +250,31 @@ def test_a_thousand_steps(app: App, way: str) -> None:
     with working(app):
         expected = sum(range(200 if way == "in threads" else 1000))
         assert handle.result(timeout=100) == expected
-    assert sum(calls) == expected, "each was done once"
+    assert sum(calls) == expected, "each step ran once"
 
 
 @pytest.mark.slow
-def test_many_jobs_at_once_each_with_their_own_steps(app: App) -> None:
-    """Their steps are written together; each is told of its own."""
+def test_concurrent_jobs_keep_their_own_steps(app: App) -> None:
+    """Steps of different jobs are written together; each job gets its own results."""
 
     @app.job(retry=Retry(max_attempts=3, backoff=AT_ONCE))
     async def counts(ctx: Context, start: int) -> list[int]:
-        found = [await ctx.step(f"step {n}", operator.add, start, n) for n in range(5)]
+        values = [await ctx.step(f"step {n}", operator.add, start, n) for n in range(5)]
         if ctx.attempt == 1:
             raise ConnectionError("again")
-        return found
+        return values
 
     handles = [counts.enqueue(100 * number) for number in range(40)]
     with working(app, concurrency=40):
         for number, handle in enumerate(handles):
             assert handle.result(timeout=60) == [100 * number + n for n in range(5)]
-    until(lambda: all(handle.state() is State.SUCCEEDED for handle in handles), "all of them")
+    until(lambda: all(handle.state() is State.SUCCEEDED for handle in handles), "all jobs have succeeded")
 
 
-def test_unordered_steps_are_found_by_name_in_any_order(app: App) -> None:
-    """Two branches with two calls each: the second attempt reaches them the other way round."""
+def test_unordered_steps_are_matched_by_name_in_any_order(app: App) -> None:
+    """Two branches with two calls each: the second attempt reaches them in reverse order."""
     ran: list[str] = []
-    turns: dict[int, list[str]] = {1: ["left", "right"], 2: ["right", "left"]}
+    orders: dict[int, list[str]] = {1: ["left", "right"], 2: ["right", "left"]}
 
     @app.job(retry=Retry(max_attempts=2, backoff=Backoff(base=0.0, jitter=False)))
     async def branches(ctx: Context) -> list[str]:
@@ -282,7 +282,7 @@ def test_unordered_steps_are_found_by_name_in_any_order(app: App) -> None:
 
         async def branch(side: str) -> str:
             first = await steps.step(side, note, f"{side} 1")
-            second = await steps.step(side, note, f"{side} 2")  # the same name again: another step
+            second = await steps.step(side, note, f"{side} 2")  # the same name again is another step
             return f"{first}, {second}"
 
         async def note(what: str) -> str:
@@ -291,9 +291,9 @@ def test_unordered_steps_are_found_by_name_in_any_order(app: App) -> None:
                 raise ConnectionError("once")
             return what
 
-        order = turns[ctx.attempt]
-        answers = dict(zip(order, await ctx.gather(*map(branch, order)), strict=True))
-        return [answers["left"], answers["right"], await ctx.step("end", note, "end")]
+        order = orders[ctx.attempt]
+        results = dict(zip(order, await ctx.gather(*map(branch, order)), strict=True))
+        return [results["left"], results["right"], await ctx.step("end", note, "end")]
 
     handle = branches.enqueue()
     work_off(app)

@@ -1,4 +1,4 @@
-"""Looking at processes by their ids, and the fresh import of a module whose app names its database on import."""
+"""Queries about processes by id, and a fresh import of a module whose app reads its database URL at import."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.waiting import until
 
 
 def running(pid: int) -> bool:
-    """A zombie has ended: who should have waited for it may be gone."""
+    """Whether a process runs. A zombie has ended: its parent may be gone."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -26,24 +26,24 @@ def until_gone(*pids: int) -> None:
 
 
 def marked(path: Path, count: int = 2) -> list[int]:
-    """The process ids a handler has written down, once it has."""
-    return until(lambda: found if len(found := _pids(path)) == count else [], f"{path.name} has been written")
+    """Wait until a handler has written its process ids, and return them."""
+    return until(lambda: pids if len(pids := _pids(path)) == count else [], f"{path.name} has been written")
 
 
 def _pids(path: Path) -> list[int]:
-    return [int(word) for word in path.read_text().split()] if path.exists() else []
+    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
 
 
 def children_of(pid: int) -> list[int]:
-    found = []
+    children = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue
         if int(fields[1]) == pid and fields[0] not in ("Z", "X"):
-            found.append(int(path.parent.name))
-    return found
+            children.append(int(path.parent.name))
+    return children
 
 
 def imported(name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:

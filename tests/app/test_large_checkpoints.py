@@ -1,4 +1,4 @@
-"""Checkpoints and steps above the inline limit: in the artifact store, read back as they were, gone in time."""
+"""Checkpoints and steps above the inline limit: stored in the artifact store, read back unchanged, deleted in time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def blobs(folder: Path) -> list[Path]:
 
 
 def in_database(app: App) -> int:
-    """How much of the values lies in the database itself, in characters."""
+    """The number of characters of these values that are stored in the database."""
     with closing(open_by_hand(app._store.url)) as by_hand:
         rows = by_hand.execute("select value from checkpoint union all select value from step where value is not null")
         return sum(len(str(row[0])) for row in rows)
@@ -58,7 +58,7 @@ def saving(app: App, calls: list[str]) -> Any:
 
 
 @pytest.mark.every_case
-def test_they_are_read_back_by_later_attempts_and_by_programs(new_app: NewApp, folder: Path) -> None:
+def test_large_values_are_read_back_by_later_attempts_and_callers(new_app: NewApp, folder: Path) -> None:
     app, calls = new_app(artifacts=folder), list[str]()
     handle = saving(app, calls).enqueue()
     for _ in range(3):
@@ -66,25 +66,25 @@ def test_they_are_read_back_by_later_attempts_and_by_programs(new_app: NewApp, f
     assert handle.result() == 3 * len(LARGE)
     assert calls == ["fetch"], "the step was read from the artifact store"
     assert in_database(app) < 2_000
-    kept = [LARGE] * 3
-    assert app.jobs.checkpoints(handle.id) == handle.checkpoints() == {"pages": kept}
+    expected = [LARGE] * 3
+    assert app.jobs.checkpoints(handle.id) == handle.checkpoints() == {"pages": expected}
     assert app.jobs.steps(handle.id)[0].value == handle.steps()[0].value == [LARGE]
-    assert app.jobs.checkpoints(handle.id, tenant="*") == {"pages": kept}
+    assert app.jobs.checkpoints(handle.id, tenant="*") == {"pages": expected}
 
-    # What was saved anew is deleted, what is named stays; cleaning takes the rest.
+    # Replaced objects are deleted, referenced ones stay; cleaning deletes the rest.
     assert len(blobs(folder)) >= 2
     app.retention.sweep()
     assert len(blobs(folder)) == 2
-    assert handle.checkpoints() == {"pages": kept}
+    assert handle.checkpoints() == {"pages": expected}
     app.retention.set(clean_after="1h")
     forward(app._store, 4000)
     app.retention.sweep()
     assert blobs(folder) == []
 
 
-def test_a_missing_or_changed_object_is_reported(new_app: NewApp, folder: Path) -> None:
+def test_missing_or_changed_object_is_reported(new_app: NewApp, folder: Path) -> None:
     app = new_app(artifacts=folder)
-    met: list[HoldfastError] = []
+    errors: list[HoldfastError] = []
 
     @app.job(retry=Retry(max_attempts=3, backoff=fixed(0)))
     def crawl(ctx: SyncContext) -> None:
@@ -92,7 +92,7 @@ def test_a_missing_or_changed_object_is_reported(new_app: NewApp, folder: Path) 
             if ctx.checkpoint.load("pages") is None:
                 ctx.checkpoint.save(LARGE, "pages")
         except HoldfastError as error:
-            met.append(error)
+            errors.append(error)
         if ctx.attempt < 3:
             raise ConnectionError("cut off")
 
@@ -108,21 +108,21 @@ def test_a_missing_or_changed_object_is_reported(new_app: NewApp, folder: Path) 
     with pytest.raises(NotFound, match="artifact_missing"):
         app.jobs.checkpoints(handle.id)
     app.tick(1)
-    assert [error.code for error in met] == ["artifact_changed", "artifact_missing"]
-    elsewhere = without_artifacts(new_app())
+    assert [error.code for error in errors] == ["artifact_changed", "artifact_missing"]
+    no_artifacts = without_artifacts(new_app())
     with pytest.raises(InvalidSetting, match="no_artifact_store"):
-        elsewhere.jobs.checkpoints(handle.id)
+        no_artifacts.jobs.checkpoints(handle.id)
     blob.write_bytes(data)
     assert handle.checkpoints() == {"pages": LARGE}
 
 
 def without_artifacts(app: App) -> App:
-    app._session.vault = EMPTY  # an embedded database has a folder of its own otherwise
+    app._session.vault = EMPTY  # an embedded database has a folder by default
     return app
 
 
 @pytest.mark.every_case
-def test_without_an_artifact_store_the_handler_decides(new_app: NewApp) -> None:
+def test_handler_can_catch_a_missing_artifact_store(new_app: NewApp) -> None:
     app, codes = without_artifacts(new_app()), list[str]()
 
     @app.job(retry=AGAIN)
@@ -147,11 +147,13 @@ def test_without_an_artifact_store_the_handler_decides(new_app: NewApp) -> None:
     job = failed.get()
     assert job.error_code == "no_artifact_store"
     assert "1,048,576 bytes" in str(job.error_message)
-    assert job.state is State.RETRY_WAITING, "it is retried as any failure is"
+    assert job.state is State.RETRY_WAITING, "it is retried like any other failure"
 
 
 @pytest.mark.req("CX-8", "DP-21")
-def test_sealed_ones_are_sealed_where_they_lie(new_app: NewApp, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_values_are_encrypted_in_the_artifact_store(
+    new_app: NewApp, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("cryptography")
     old, new = f"old:{new_key()}", f"new:{new_key()}"
     monkeypatch.setenv("HOLDFAST_KEYS", old)
@@ -162,21 +164,21 @@ def test_sealed_ones_are_sealed_where_they_lie(new_app: NewApp, folder: Path, mo
     assert not any(b"canary" in blob.read_bytes() for blob in blobs(folder))
     assert handle.checkpoints()["pages"][0] == LARGE
     monkeypatch.setenv("HOLDFAST_KEYS", f"{new},{old}")
-    turned = new_app(artifacts=folder)
-    rotated = rotate(turned._session, turned._session.vault)
+    rotated_app = new_app(artifacts=folder)
+    rotated = rotate(rotated_app._session, rotated_app._session.vault)
     assert (rotated.unread, rotated.passed) == (0, 0)
     monkeypatch.setenv("HOLDFAST_KEYS", new)
-    turned = new_app(artifacts=folder)
-    assert turned.jobs.checkpoints(handle.id)["pages"][0] == LARGE
-    assert turned.jobs.steps(handle.id)[0].value == [LARGE]
-    assert len(blobs(folder)) == 2, "those under the old key are gone"
+    rotated_app = new_app(artifacts=folder)
+    assert rotated_app.jobs.checkpoints(handle.id)["pages"][0] == LARGE
+    assert rotated_app.jobs.steps(handle.id)[0].value == [LARGE]
+    assert len(blobs(folder)) == 2, "the objects under the old key are deleted"
     monkeypatch.setenv("HOLDFAST_KEYS", old)
     with pytest.raises(Refused, match="key_unknown"):
         new_app(artifacts=folder).jobs.checkpoints(handle.id)
 
 
 @pytest.mark.req("CX-8", "DP-21")
-def test_a_crash_before_it_is_recorded_leaves_nothing_for_long(new_app: NewApp, folder: Path) -> None:
+def test_upload_without_a_record_is_deleted_later(new_app: NewApp, folder: Path) -> None:
     app = new_app(artifacts=folder)
     store, vault = app._store, app._session.vault
 
@@ -187,9 +189,9 @@ def test_a_crash_before_it_is_recorded_leaves_nothing_for_long(new_app: NewApp, 
         assert part.ref is not None
         fence = (claim.id, claim.lease, claim.attempt)
         assert run(store.steps.note_upload(*fence, part.ref, "*"))
-        assert run(store.steps.note_upload(*fence, part.ref, "*")), "a lost answer is asked for again"
+        assert run(store.steps.note_upload(*fence, part.ref, "*")), "a repeated call succeeds, as after a lost response"
         assert not run(store.steps.note_upload(claim.id, claim.lease, claim.attempt + 1, part.ref, "*"))
-        with pytest.raises(HoldfastError):  # it is not an object of this job
+        with pytest.raises(HoldfastError):  # the object belongs to another job
             run(store.steps.note_upload(*fence, part.ref.replace(claim.id, "0" * 8 + claim.id[8:]), "*"))
         vault.upload(part, tenant="default", job_id=claim.id)
         ctx.checkpoint.save(LARGE, "saved")
@@ -199,7 +201,7 @@ def test_a_crash_before_it_is_recorded_leaves_nothing_for_long(new_app: NewApp, 
     assert handle.state() is State.SUCCEEDED, handle.get().error_message
     assert len(blobs(folder)) == 2
     app.retention.sweep()
-    assert len(blobs(folder)) == 2, "its worker may be about to record it"
+    assert len(blobs(folder)) == 2, "the worker may be about to record it"
     forward(store, 90_000)
     app.retention.sweep()
     assert len(blobs(folder)) == 1

@@ -1,4 +1,4 @@
-"""Fault 6: the server has committed, and its answer is lost. Ids are made by the client, so it finds out."""
+"""Fault 6: the server committed and its response is lost. Clients create the ids, so a retry finds the job."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OPTIONS: list[dict[str, Any]] = [{}, {"key": "k"}, {"dedupe": "skip"}, {"key": "
 
 @pytest.mark.parametrize("fate", ["answer", "request"])
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "+".join(options) or "plain")
-def test_an_enqueue_whose_answer_is_lost_is_one_job(app: App, proxy: Proxy, options: Any, fate: Fate) -> None:
+def test_enqueue_with_a_lost_response_creates_one_job(app: App, proxy: Proxy, options: Any, fate: Fate) -> None:
     proxy.cut(ENQUEUE, fate, times=2)
     handle = app.enqueue("x", {"n": 1}, **options)
     assert (handle.created, handle.reason, proxy.cuts) == (True, None, 1 if fate == "answer" else 2)
@@ -56,7 +56,7 @@ def test_an_enqueue_whose_answer_is_lost_is_one_job(app: App, proxy: Proxy, opti
         assert app.enqueue("x", {"n": 1}, **options).id == handle.id
 
 
-async def test_and_in_async_code(app: App, proxy: Proxy) -> None:
+async def test_async_enqueue_with_a_lost_response_creates_one_job(app: App, proxy: Proxy) -> None:
     proxy.cut(ENQUEUE)
     handle = await app.aenqueue("x", {"n": 1})
     assert (handle.created, proxy.cuts) == (True, 1)
@@ -64,7 +64,7 @@ async def test_and_in_async_code(app: App, proxy: Proxy) -> None:
     await app.aclose()
 
 
-def test_a_batch_gets_the_answers_it_would_have_had(app: App, proxy: Proxy) -> None:
+def test_batch_with_a_lost_response_returns_the_original_answers(app: App, proxy: Proxy) -> None:
     @app.job()
     def send(to: str) -> None: ...
 
@@ -87,25 +87,27 @@ def test_a_batch_gets_the_answers_it_would_have_had(app: App, proxy: Proxy) -> N
 
 
 @pytest.mark.parametrize("options", OPTIONS[:2], ids=["plain", "key"])
-def test_a_first_try_that_is_still_on_its_way(app: App, proxy: Proxy, postgres_url: str, options: Any) -> None:
-    """Cut off while the server is still at it: the second try meets the first, and knows it for its own."""
-    found: list[Handle[Any]] = []
+def test_retry_recognises_a_first_attempt_that_is_still_running(
+    app: App, proxy: Proxy, postgres_url: str, options: Any
+) -> None:
+    """The connection is cut while the server still works: the retry meets the first attempt and recognises it."""
+    handles: list[Handle[Any]] = []
     app.jobs.list()  # the pool has a connection
     with psycopg.connect(postgres_url) as blocker, psycopg.connect(postgres_url, autocommit=True) as watcher:
         waiting = "select count(*) from pg_locks where not granted"
         blocker.execute("lock table holdfast.event in share mode")
-        caller = threading.Thread(target=lambda: found.append(app.enqueue("x", {"n": 1}, **options)))
+        caller = threading.Thread(target=lambda: handles.append(app.enqueue("x", {"n": 1}, **options)))
         caller.start()
-        until(lambda: watcher.execute(waiting).fetchone() == (1,), "the first try waits for the lock")
+        until(lambda: watcher.execute(waiting).fetchone() == (1,), "the first attempt waits for the lock")
         proxy.cut_all()
-        until(lambda: watcher.execute(waiting).fetchone() == (2,), "the second try waits for the first")
+        until(lambda: watcher.execute(waiting).fetchone() == (2,), "the retry waits for the first attempt")
         blocker.rollback()
     caller.join(30)
-    assert [handle.created for handle in found] == [True]
-    assert [job.id for job in app.jobs.list()] == [found[0].id]
+    assert [handle.created for handle in handles] == [True]
+    assert [job.id for job in app.jobs.list()] == [handles[0].id]
 
 
-def test_a_pool_full_of_dead_connections_is_gone_through(app: App, proxy: Proxy) -> None:
+def test_enqueue_survives_a_pool_of_dead_connections(app: App, proxy: Proxy) -> None:
     pool = app._store._pools.thread_pool()  # type: ignore[attr-defined]
     with ExitStack() as stack:
         for _ in range(8):
@@ -114,7 +116,7 @@ def test_a_pool_full_of_dead_connections_is_gone_through(app: App, proxy: Proxy)
     assert app.enqueue("x").created
 
 
-def test_and_by_whoever_only_looks(app: App, proxy: Proxy) -> None:
+def test_read_survives_a_pool_of_dead_connections(app: App, proxy: Proxy) -> None:
     pool = app._store._pools.thread_pool()  # type: ignore[attr-defined]
     with ExitStack() as stack:
         for _ in range(8):
@@ -123,7 +125,7 @@ def test_and_by_whoever_only_looks(app: App, proxy: Proxy) -> None:
     assert app.jobs.list() == []
 
 
-async def test_and_so_in_async_code(app: App, proxy: Proxy) -> None:
+async def test_async_read_survives_a_pool_of_dead_connections(app: App, proxy: Proxy) -> None:
     connections = await app._store._pools.loop_pool()  # type: ignore[attr-defined]
     taken = [await connections.take(10.0) for _ in range(8)]
     for connection in taken:
@@ -135,7 +137,7 @@ async def test_and_so_in_async_code(app: App, proxy: Proxy) -> None:
         await app.aclose()
 
 
-def test_what_cannot_be_repeated_is_not(app: App, proxy: Proxy) -> None:
+def test_cancel_with_a_lost_response_is_not_repeated(app: App, proxy: Proxy) -> None:
     handle = app.enqueue("x")
     proxy.cut(b"cancel_many")
     with pytest.raises(StoreUnavailable):
@@ -145,7 +147,7 @@ def test_what_cannot_be_repeated_is_not(app: App, proxy: Proxy) -> None:
 
 @pytest.mark.parametrize("fate", ["answer", "request"])
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_settlement_whose_answer_is_lost_counts_once(
+def test_settlement_with_a_lost_response_counts_once(
     app: App, proxy: Proxy, fails: bool, fate: Fate, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.job(retry=Retry(backoff=Backoff(base=60, jitter=False)))
@@ -155,7 +157,7 @@ def test_a_settlement_whose_answer_is_lost_counts_once(
         return n
 
     handles = app.enqueue_many(work.prepare(n) for n in range(5))
-    # A turn that brings settlements: each word with its length before it.
+    # An exchange that carries settlements: each status is preceded by its length.
     proxy.cut(b"\0\0\0\x05retry" if fails else b"\0\0\0\x09succeeded", fate)
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         work_off(app)
@@ -169,8 +171,8 @@ def test_a_settlement_whose_answer_is_lost_counts_once(
 
 
 @pytest.mark.parametrize("fate", ["answer", "request"])
-def test_settlements_by_hand_count_as_well(app: App, proxy: Proxy, fate: Fate) -> None:
-    """All that our first try ended is ours; what was taken from us in between is stale, now as before."""
+def test_direct_settlements_with_a_lost_response_count_once(app: App, proxy: Proxy, fate: Fate) -> None:
+    """Everything the first attempt settled counts; a job that was cancelled in between is stale, as before."""
     store = app._store
     lease = open_lease(store)
     handles = [app.enqueue("x") for _ in range(4)]
@@ -185,9 +187,9 @@ def test_settlements_by_hand_count_as_well(app: App, proxy: Proxy, fate: Fate) -
     assert ends == ["succeed", "fail", "snooze", "cancel"]
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
-def test_a_block_whose_commit_is_not_answered(
-    app: App, proxy: Proxy, postgres_url: str, colour: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_transaction_with_a_lost_commit_response_counts_once(
+    app: App, proxy: Proxy, postgres_url: str, form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     prepare_notes(postgres_url)
 
@@ -203,7 +205,7 @@ def test_a_block_whose_commit_is_not_answered(
             await connection.execute("insert into note values ('mine')")
             proxy.cut(b"COMMIT", after=b"insert into note")
 
-    handle = app.enqueue(colour)
+    handle = app.enqueue(form)
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         work_off(app)
     assert (handle.result(timeout=5), handle.get().attempt, notes(postgres_url)) == ("paid", 1, ["mine"])
@@ -213,7 +215,7 @@ def test_a_block_whose_commit_is_not_answered(
 @pytest.mark.req("CX-7")
 @pytest.mark.parametrize("fate", ["answer", "request"])
 @pytest.mark.parametrize("way", ["id", "token"])
-def test_a_decision_whose_answer_is_lost_is_one_word(app: App, proxy: Proxy, way: str, fate: Fate) -> None:
+def test_approval_decision_with_a_lost_response_counts_once(app: App, proxy: Proxy, way: str, fate: Fate) -> None:
     @app.job("pay")
     async def pay(ctx: Context) -> str:
         return (await ctx.approval("pay", summary="Pay?")).by or ""
@@ -221,13 +223,13 @@ def test_a_decision_whose_answer_is_lost_is_one_word(app: App, proxy: Proxy, way
     handle = pay.enqueue()
     work_off(app)
     (approval,) = app.approvals.list()
-    word = approval.id if way == "id" else app.approvals.issue_token(approval.id, person="ada")
+    reference = approval.id if way == "id" else app.approvals.issue_token(approval.id, person="ada")
     proxy.cut(b"COMMIT", fate)
-    assert app.approvals.approve(word, by="ada") == "approved"
+    assert app.approvals.approve(reference, by="ada") == "approved"
     assert proxy.cuts == 1
     assert [vote.person for vote in app.approvals.get(approval.id).votes] == ["ada"]
     with pytest.raises(Refused) as second:
-        app.approvals.approve(word, by="ada")
+        app.approvals.approve(reference, by="ada")
     assert second.value.code == "already_decided"
     work_off(app)
     assert handle.result(timeout=5) == "ada"

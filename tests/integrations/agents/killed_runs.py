@@ -1,7 +1,7 @@
-"""Runs the support agent in processes that are killed with SIGKILL, at one point of its life after another.
+"""Runs the support agent in processes that are killed with SIGKILL at each point in turn.
 
-``kill_everywhere`` runs in a process of its own: it imports everything once and forks a worker for each attempt. A
-point is what ``Durable.reach`` tells: before a call, after it, and when it is recorded.
+``kill_everywhere`` runs in a separate process: it imports everything once and forks a worker for each attempt. The
+points are those of ``Durable.reach``: before a call, after it, and when it is recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.workers import serve
 
 
 def append(path: Path, line: str) -> int:
-    """Write a line and return how many there are; a later SIGKILL does not take it back."""
+    """Write a line and return the number of lines; a later SIGKILL does not undo it."""
     with path.open("a") as file:
         file.write(line + "\n")
     return len(path.read_text().splitlines())
@@ -45,21 +45,21 @@ def declare(app: App, folder: Path, framework: str) -> None:
 
 
 def work(url: str, folder: Path, kill_at: int, framework: str) -> None:
-    """A worker until it has nothing to do, or until this process is killed at point number ``kill_at``."""
+    """Run a worker until no job is left, or until this process is killed at point number ``kill_at``."""
 
     async def reach(self: Durable, when: str, name: str) -> None:
         if append(folder / "points", f"{when} {name}") == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
     Durable.reach = reach  # type: ignore[method-assign]
-    with closing(App(url, name="victim")) as app:
+    with closing(App(url, name="killable")) as app:
         declare(app, folder, framework)
         asyncio.run(serve(app, burst=True))
 
 
 def live(url: str, folder: Path, kill_at: int, framework: str, hours: list[int]) -> dict[str, Any]:
-    """The whole life of one run, with one kill: what was called, how it ended. ``hours`` counts how far the clock of
-    the database has been moved."""
+    """Run one job to its end with one kill; return its calls and its outcome. ``hours`` counts how far the database
+    clock has been moved."""
     folder.mkdir()
     with closing(App(url, name="desk")) as app:
         payload = {"input" if framework == "openai" else "prompt": "Refund order 7"}
