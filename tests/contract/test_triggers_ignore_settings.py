@@ -8,8 +8,9 @@ before.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,7 +18,8 @@ import pytest
 from holdfast.features import FEATURES
 from holdfast.features.assembly import open_store
 from holdfast.stores.postgres.migrations import CODE_FILES
-from tests.contract.test_attacks import _populate
+from tests.attacks import ATTACKS
+from tests.contract.test_attacks import _populate, _used
 from tests.support.direct_sql import PostgresByHand
 
 pytestmark = pytest.mark.req("CX-3", "CX-4", "JF-2", "HF-4")
@@ -125,3 +127,44 @@ def test_no_setting_weakens_a_refusal(owned_postgres_url: str) -> None:
                             let_through.append(f"{before}: {text}")
         assert not let_through
         assert refused > 150
+
+
+def hiding(statement: str) -> Iterator[str]:
+    """The statement, changed so that it sets another tenant once its rows are found, or once they are written."""
+    change = "set_config('holdfast.tenant', 'nobody', true)"
+    yield f"{statement} {'and' if ' where ' in statement else 'where'} {change} = 'nobody'"
+    yield f"{statement} returning {change}"
+
+
+@pytest.mark.slow
+def test_no_attack_succeeds_by_hiding_rows_from_its_judge(owned_postgres_url: str) -> None:
+    """The test above changes all rows of a table at once, so the refusal of any row is enough for it. Here each
+    statement changes the rows of one attack, whose own judge has to refuse it."""
+    with closing(open_store(owned_postgres_url)) as store, closing(PostgresByHand(owned_postgres_url)) as owner:
+        names, untouched = _populate(store, owner), owner.picture()
+        tried, let_through = 0, list[str]()
+        for attack in ATTACKS.values():
+            if not attack.postgres or not re.match("(update|delete) ", attack.postgres[-1]):
+                continue
+            *before, last = attack.postgres
+            for changed in hiding(last):
+                if _succeeds(owner, (*before, changed), names, untouched):
+                    let_through.append(changed)
+                tried += 1
+        assert let_through == []
+        assert tried > 300
+
+
+def _succeeds(owner: PostgresByHand, statements: Sequence[str], names: dict[str, Any], untouched: object) -> bool:
+    owner.begin()
+    try:
+        refused = any(owner.refusal(statement, _used(names, statement)) is not None for statement in statements)
+        if refused:
+            return False
+        owner.execute("set constraints all immediate")
+        owner.execute("select set_config('holdfast.tenant', '*', true)")
+        return owner.picture() != untouched
+    except psycopg.Error:
+        return False
+    finally:
+        owner.rollback()

@@ -130,5 +130,6 @@ def test_no_other_row_stops_anything(app: App, spoiler: Spoiler, caplog: pytest.
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         work_off(app, lease_ttl=60.0)
     assert {app.jobs.handle(job_id).state() for job_id in good} == {State.SUCCEEDED}
-    said = [record.getMessage()[:200] for record in caplog.records if record.getMessage().startswith("duty")]
-    assert said == [], "\n".join(said)
+    # A subscription whose own row is bad fails alone and is logged by name. No maintenance task may fail as a whole.
+    logged = [record.getMessage()[:200] for record in caplog.records]
+    assert [line for line in logged if line.startswith("Maintenance")] == []
