@@ -29,7 +29,7 @@ from holdfast.server.sessions import tokens_of
 from tests.api.conftest import HERE, client_of
 from tests.api.test_approvals import asked
 from tests.api.test_matrix import ENDLESS, filled
-from tests.unit.test_parsing import HOSTILE
+from tests.unit.test_json_body import HOSTILE
 
 pytestmark = [pytest.mark.req("JF-14"), pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
 

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.app import App
-from holdfast.engine.names import check_options
+from holdfast.engine.hints import check_options
 from holdfast.errors import InvalidSetting
 from holdfast.features.tokens.model import Role, scopes_of
 from holdfast.stores.flow import in_thread
