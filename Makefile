@@ -59,9 +59,10 @@ test-servers: test-postgres-16 test-postgres-debian ## Run the tests that a Post
 
 .PHONY: test-postgres-16 test-postgres-debian
 test-postgres-16 test-postgres-debian: test-postgres-%: $(READY)
-	$(BIN)/$(PYTEST) --tier fast --postgres $* $(ON_ANOTHER_SERVER) $(ARGS)
+	$(BIN)/$(PYTEST) --tier fast --one-in 2 --postgres $* $(ON_ANOTHER_SERVER) $(ARGS)
 
 # What can differ between servers: the SQL, its migrations and plans, and workers at work.
+# Half of these tests, another half with another seed: both servers run in about a minute.
 ON_ANOTHER_SERVER := tests/contract tests/migration tests/app/test_worker.py tests/faults/test_52_jit.py -k postgres
 
 # Django 6 needs Python 3.12; the environment of the other tests has Django 5.2.

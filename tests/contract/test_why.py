@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -127,7 +128,8 @@ def test_reasons_of_claimed_jobs(store: Store) -> None:
     assert "overdue" not in cause.says
     forward(store, 20)
     late = only(store, running, "running")
-    assert "20 s ago, and the next one is overdue; without another one the job is taken over after" in late.says
+    overdue = r"2\d s ago, and the next one is overdue; without another one the job is taken over after"
+    assert re.search(overdue, late.says)  # the database's clock runs on
     assert "worker-7 has claimed it and not started it" in only(store, waiting, "leased").says
     forward(store, 40)
     for job_id, then in ((running, "taken up again"), (waiting, "queued again")):

@@ -288,7 +288,7 @@ CASES: list[tuple[str, Point]] = [
 
 
 @pytest.mark.sample(8)
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
 def test_gone(played: dict[object, Future[None]], case: tuple[str, Point]) -> None:
     played[case].result(timeout=100)

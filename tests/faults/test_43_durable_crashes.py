@@ -233,7 +233,7 @@ PLAYED = [
 
 
 @pytest.mark.sample(6)
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("case", PLAYED, ids=str)
 def test_killed(played: dict[Case, Future[None]], case: Case) -> None:
     played[case].result(timeout=100)

@@ -52,7 +52,7 @@ EVERY_TIME = {
 }
 
 CASES = 2
-TURNS = 3
+TURNS = 4
 FIXED_SEED = 20_261_116
 
 SEED = pytest.StashKey[int]()
@@ -65,13 +65,14 @@ _STORE = re.compile(r"sqlite|postgres")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tier", choices=("fast", "rest", "all", "soak"), default="fast", help="which tests to run")
+    parser.addoption("--one-in", type=int, default=1, help="run one in so many of the chosen tests, by the seed")
     parser.addoption("--seed", type=int, help="seed of the tests that choose at random (default: fixed in --tier fast)")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     seed = config.getoption("--seed")
-    if seed is None and config.getoption("--tier") == "fast":
+    if seed is None and config.getoption("--tier") == "fast" and config.getoption("--one-in") == 1:
         seed = FIXED_SEED
     given = getattr(config, "workerinput", {}).get("seed")  # the processes of one run share the seed
     config.stash[SEED] = given or seed or random.SystemRandom().randrange(1, 1 << 32)
@@ -106,6 +107,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         "all": [item for item in items if item not in soak and item not in waits] if not named else items,
         "soak": [item for item in items if item in soak],
     }[tier]
+    if (one_in := config.getoption("--one-in")) > 1:
+        chosen = [item for item in chosen if not (zlib.crc32(item.nodeid.encode()) + seed) % one_in]
     fast = [item for item in items if item not in soak and item not in later]
     config.stash[FAST] = frozenset(item.nodeid for item in fast)
     config.stash[ROWS] = frozenset(row for item in fast for mark in item.iter_markers("req") for row in mark.args)

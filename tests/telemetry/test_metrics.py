@@ -230,3 +230,9 @@ def test_service_starts_without_the_extra() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("ok\n", "")
+
+
+def test_every_documented_health_code_is_exported() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "health.md").read_text("utf-8")
+    documented = re.findall(r"^\| `(\w+)` \| (?:warn|critical|advice)", page, re.MULTILINE)
+    assert sorted(documented) == sorted(CODES)

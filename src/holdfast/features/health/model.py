@@ -34,7 +34,7 @@ CODES: Final = (
         "limits_hold_many",
     ),
     *("approvals_overdue", "schedules_late", "consumers_behind", "weak_durability", "old_transaction", "wal_large"),
-    *("disk_full", "clock_skew", "role_too_powerful"),
+    *("disk_full", "clock_skew", "role_too_powerful", "ledger_unsealed", "retention_held"),
 )
 """The codes that ``/metrics`` exports."""
 
