@@ -12,7 +12,7 @@ A test leaves the fast tier by the mark `slow`, or because it repeats another:
 - Of the cases of a test on a store, the fast tier runs two, spread evenly, and one in the folders of `ONE_STORE`.
   `sample(n)` runs n cases, `every_case` all of them.
 - In the folders of `ONE_STORE` the code under test does not depend on the store: PostgreSQL repeats SQLite. Most of
-  these repetitions rotate in `all`, as do the groups of benchmarks: the seed selects a third of them.
+  these repetitions rotate in `all`, as do the groups of benchmarks: the seed selects a quarter of them.
 - The cases of a test with the mark `turns(n)` rotate as well: each runs with one of n seeds. There are hundreds.
 
 The other tiers have a random seed, which the run prints; `--seed N` repeats a run.
