@@ -176,6 +176,12 @@ def test_a_kind_is_accepted_where_its_name_is_expected(app: App) -> None:
     job = app.enqueue(fetch, {"page": 1})
     assert [found.id for found in app.jobs.list(kind=fetch)] == [job.id]
     assert app.schedules.add("often", "every 1h", kind=fetch, payload={"page": 1}).kind == "fetch"
+    assert [schedule.name for schedule in app.schedules.list(kind=fetch)] == ["often"]
+    assert app.retention.set(kind=fetch, purge_after="1d").kind == "fetch"
+    app.retention.remove(kind=fetch)
+    assert [usage.enqueued for usage in app.usage.list(kind=fetch)] == [1]
+    assert app.agents.list(kind=fetch) == []
+    app.on("job.succeeded", kind=fetch)(app.job("index")(lambda event: None))
 
 
 @pytest.mark.req("SC-16", "DP-22")

@@ -288,6 +288,8 @@ def test_what_is_added_by_mistake_is_named(app: App, press: Press) -> None:
         ("unknown_parent", "'fetch' belongs", lambda: wf.add(press.publish, after=theirs)),
         ("unknown_parent", "'fetch' belongs", lambda: mine.wait_for(theirs)),
         ("unknown_parent", "group 'two' belongs to workflow 'two'", lambda: wf.add(press.publish, after=other)),
+        ("invalid_call", "map expects a kind, got str", lambda: wf.map("fetch", [1])),  # type: ignore[call-overload]
+        ("invalid_call", "is a job", lambda: app.workflow(press.fetch)),
         ("empty_workflow", "workflow 'none' has no jobs", app.workflow("none").start),
     ]
     for code, text, call in mistakes:

@@ -171,6 +171,12 @@ class Enqueuing(StoreNamespace):
         The options of the decorator are ``name``, ``on_failure`` and those of ``job``.
         """
         kind = options.pop("kind", kind)
+        if isinstance(kind, Kind):
+            raise InvalidSetting(
+                f"{kind.name} is a job, not the name of a workflow",
+                code="invalid_call",
+                fix=f'Add it to a workflow: wf = app.workflow("name"); wf.add({kind.name}, …).',
+            )
         if callable(kind):
             return self._define(kind, None, {})
         if kind is None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from typing import Final, NamedTuple, Protocol, TypedDict
+from typing import Any, Final, NamedTuple, Protocol, TypedDict
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.payload import DEFAULT_LIMIT, JsonValue, canonical, decode
@@ -36,7 +36,7 @@ class NamedKind(Protocol):
     def parameters(self) -> tuple[str, ...]: ...
 
 
-def kind_name(value: object) -> object:
+def kind_name(value: Any) -> Any:
     """The name of a ``Kind``; anything else unchanged."""
     return value.name if hasattr(value, "parameters") and hasattr(value, "name") else value
 

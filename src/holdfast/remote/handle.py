@@ -8,9 +8,9 @@ import uuid
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from holdfast.engine.hints import check_options
+from holdfast.engine.hints import check_options, no_attribute
 from holdfast.engine.job import Dedupe, Event, Job, Verdict
 from holdfast.engine.names import check_name
 from holdfast.engine.operation import awaited, operation
@@ -160,6 +160,11 @@ class JobHandle(RemoteNamespace):
 
     def __repr__(self) -> str:
         return f"JobHandle(id={self.id!r}, created={self.created!r}, reason={self.reason!r})"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("Handle", self, name)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JobHandle) and self.id == other.id

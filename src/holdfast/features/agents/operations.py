@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from holdfast.engine.names import Paging, check_name
+from holdfast.engine.names import NamedKind, Paging, check_name, kind_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.settlement import storable
 from holdfast.errors import Conflict, InvalidInput, InvalidSetting, NotFound
@@ -41,10 +41,10 @@ class Agents(StoreNamespace):
 
     @operation
     def list(
-        self, *, kind: str | None = None, disabled: bool | None = None, **page: Unpack[Paging]
+        self, *, kind: str | NamedKind | None = None, disabled: bool | None = None, **page: Unpack[Paging]
     ) -> Program[_Agents]:
         """Agents by id: all, those for one kind, the disabled or the enabled ones."""
-        return (yield from run(self._store.agents.list(self._tenant, kind, disabled, **page)))
+        return (yield from run(self._store.agents.list(self._tenant, kind_name(kind), disabled, **page)))
 
     alist = awaited(list)
 

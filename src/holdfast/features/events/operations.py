@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, TypeVar, Unpack, cast
 
 from holdfast.engine.job import EVERY_TENANT, Event
-from holdfast.engine.names import check_name, page_size
+from holdfast.engine.names import NamedKind, check_name, kind_name, page_size
 from holdfast.engine.operation import Emit, Items, Program, awaited, awaited_stream, operation, stream
 from holdfast.engine.retry import Retry
 from holdfast.engine.settlement import storable
@@ -153,7 +153,7 @@ class Subscriptions(StoreNamespace):
 class Following(JobOptions, total=False):
     """The options of ``app.on``. Options of jobs default to those of their kind."""
 
-    kind: str
+    kind: str | NamedKind
     match: dict[str, Any]
     name: str
     start: Start
@@ -203,7 +203,7 @@ class Declarations:
                 options.get("name") or f"{kind.name} on {check_pattern(pattern)}"[:100],
                 pattern,
                 kind.name,
-                kind=options.get("kind"),
+                kind=kind_name(options.get("kind")),
                 match=options.get("match"),
                 start=options.get("start", "now"),
                 max_depth=options.get("max_depth", DEFAULT_DEPTH),

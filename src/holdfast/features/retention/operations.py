@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Collection
 from datetime import date, datetime
 
-from holdfast.engine.names import page_size
+from holdfast.engine.names import NamedKind, kind_name, page_size
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.units import Duration
 from holdfast.errors import InvalidSetting, NotFound
@@ -47,7 +47,7 @@ class RetentionPolicies(StoreNamespace):
     def set(
         self,
         *,
-        kind: str | None = None,
+        kind: str | NamedKind | None = None,
         state: str | None = None,
         clean_after: Duration | None = None,
         purge_after: Duration | None = None,
@@ -66,9 +66,11 @@ class RetentionPolicies(StoreNamespace):
     aset = awaited(set)
 
     @operation
-    def remove(self, *, kind: str | None = None, state: str | None = None, tenant: str | None = None) -> Program[None]:
+    def remove(
+        self, *, kind: str | NamedKind | None = None, state: str | None = None, tenant: str | None = None
+    ) -> Program[None]:
         """Remove a policy. The next wider one applies; without one, jobs are kept for ever."""
-        name, end, scope = kind or ANY, check_state(state), tenant or self._tenant
+        name, end, scope = kind_name(kind) or ANY, check_state(state), tenant or self._tenant
         if not (yield from run(self._store.retention.remove(name, end, self._actor, scope))):
             raise NotFound(
                 f"no retention policy for kind {name}, state {end} in tenant {scope}", code="retention_not_found"
@@ -157,7 +159,7 @@ class UsageReport(StoreNamespace):
         by: By | Collection[By] = ("kind", "day"),
         since: Day | None = None,
         until: Day | None = None,
-        kind: str | None = None,
+        kind: str | NamedKind | None = None,
         tenant: str | None = None,
         count: bool = True,
     ) -> Program[_Usages]:
@@ -172,7 +174,7 @@ class UsageReport(StoreNamespace):
         first, last = check_day(since, now), check_day(until, now)
         if count:
             yield from self._count()
-        return (yield from run(self._store.usage.list(groups, tenant or self._tenant, first, last, kind)))
+        return (yield from run(self._store.usage.list(groups, tenant or self._tenant, first, last, kind_name(kind))))
 
     alist = awaited(list)
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from holdfast.engine.job import JobSpec
-from holdfast.engine.names import Paging, check_name
+from holdfast.engine.names import NamedKind, Paging, check_name, kind_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.errors import Conflict, InvalidSetting, NotFound, Refused
 from holdfast.features.payloads.model import PayloadRule, shown_payload
@@ -105,9 +105,11 @@ class Schedules(StoreNamespace):
     aget = awaited(get)
 
     @operation
-    def list(self, *, state: str | None = None, kind: str | None = None, **page: Unpack[Paging]) -> Program[_Schedules]:
+    def list(
+        self, *, state: str | None = None, kind: str | NamedKind | None = None, **page: Unpack[Paging]
+    ) -> Program[_Schedules]:
         """Schedules by name."""
-        return (yield from run(self._listed(state, kind, page)))
+        return (yield from run(self._listed(state, kind_name(kind), page)))
 
     alist = awaited(list)
 
@@ -240,8 +242,7 @@ class Schedules(StoreNamespace):
         self, name: str, timing: str | float | timedelta, definition: Mapping[str, Any]
     ) -> Steps[tuple[ScheduleDraft, Template | None]]:
         template = yield from self._template(definition.get("template"))
-        kind = definition.get("kind")
-        kind = getattr(kind, "name", kind)  # a declared kind, or its name
+        kind = kind_name(definition.get("kind"))
         if (kind is None) == (template is None):
             raise InvalidSetting(
                 "a schedule needs a kind or a template",

@@ -215,6 +215,12 @@ class Part:
         The items may be a planned job whose result is a list, or a group: then the jobs are added when that has ended,
         at most ``max_items``. In both cases ``pages`` as an argument is the list of their results, in order.
         """
+        if not hasattr(kind, "parameters"):
+            raise InvalidSetting(
+                f"map expects a kind, got {type(kind).__name__}",
+                code="invalid_call",
+                fix="Pass the kind itself and the items: wf.map(render, range(10)).",
+            )
         label = name or self.plan.free(f"map-{kind.name}".replace(".", "-"))
         if isinstance(items, Planned | Part):
             return self._map_result(kind, items, label, after, on_failure, max_items)
