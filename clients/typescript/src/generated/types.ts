@@ -258,7 +258,7 @@ export interface ApproveInput {
   data?: unknown | undefined;
 }
 
-/** A file an attempt made: its name and where it is. */
+/** A file that an attempt created: its name and its location. */
 export interface Artifact {
   job_id: string;
   attempt: number;
@@ -276,7 +276,7 @@ export const decodeArtifact: Decoder<Artifact> = record<Artifact>(() => ({
   at: time,
 }));
 
-/** One execution of a job, read from the ledger: start, end, outcome. A time of a schedule that was skipped has one with the number 0. `log` is `database`, or the reference of a program's output; None when nothing was logged. */
+/** One execution of a job, read from the ledger: start, end, outcome. A skipped time of a schedule has an attempt with the number 0. `log` is `database`, or the reference of a program's output; None if nothing was logged. */
 export interface Attempt {
   job_id: string;
   tenant: string;
@@ -546,7 +546,7 @@ export interface CountJobsInput {
   until?: string | null | undefined;
 }
 
-/** How many jobs there are in each state. A count of `most` means so many or more; `of_newest` says that no more than so many of the newest were looked at. */
+/** The number of jobs in each state. A count of `most` means that many or more. `of_newest` is the number of newest jobs that were counted, None for all. */
 export interface Counted {
   counts: Record<string, number>;
   most: number;
@@ -989,6 +989,9 @@ export interface Health {
   behind: string[];
   unsealed_age_s: number | null;
   retention_held: string[];
+  due: number;
+  oldest_due_age_s: number | null;
+  expired_lease_age_s: number | null;
   capped: boolean;
 }
 export const decodeHealth: Decoder<Health> = record<Health>(() => ({
@@ -1014,6 +1017,9 @@ export const decodeHealth: Decoder<Health> = record<Health>(() => ({
   behind: missing(list(text), () => ([])),
   unsealed_age_s: missing(nullable(number), () => (null)),
   retention_held: missing(list(text), () => ([])),
+  due: missing(number, () => (0)),
+  oldest_due_age_s: missing(nullable(number), () => (null)),
+  expired_lease_age_s: missing(nullable(number), () => (null)),
   capped: missing(flag, () => (false)),
 }));
 
@@ -1365,7 +1371,7 @@ export interface ListWorkflowsInput {
   limit?: number | undefined;
 }
 
-/** The trace of what the newest attempt writes without an event: renewals of its lease and reports of progress. `renewals` and `renewed_at` are those of the whole lease, which a worker renews for all its jobs at once. They are None before the first claim, and of a worker that was declared lost. */
+/** Signs of life of the newest attempt that are not events: renewals of its lease and reports of progress. `renewals` and `renewed_at` are those of the whole lease, which a worker renews for all its jobs at once. They are None before the first claim, and for a worker that was declared lost. */
 export interface Liveness {
   job_id: string;
   attempt: number;
@@ -1829,7 +1835,7 @@ export const decodeRedrivenAs: Decoder<RedrivenAs> = record<RedrivenAs>(() => ({
   redriven_as: text,
 }));
 
-/** Where what a job is about lies: what it reads, what it writes, and its payload if that is elsewhere. */
+/** URIs of the data of a job: its input, its output, and its payload if that is stored elsewhere. */
 export interface References {
   source_ref: string | null;
   target_ref: string | null;
@@ -2756,7 +2762,7 @@ export interface TickInput {
   timeout?: number | undefined;
 }
 
-/** What a tick did; `ids` are the jobs it took, in the order in which it took them. `paused` wait for a time, an event or people, `retried` will be tried again later, `dead` are dead letters now, `crashed` lost a process of their own and are either, `handed_back` ran out of time, `cancelled` were cancelled while they ran, `lost` went to somebody else. `more`: call again at once, there is work. `ok`: none of its jobs is dead, failed, crashed or lost. */
+/** What a tick did. `ids` are the jobs it claimed, in order. `paused` jobs wait for a time, an event or an approval; `retried` jobs will be retried later; `dead` jobs are dead letters; `crashed` jobs lost their child process, and are retried or dead letters; `handed_back` jobs ran out of time; `cancelled` jobs were cancelled while they ran; `lost` jobs were claimed by another worker. `more`: there is more work, call again at once. `ok`: none of its jobs is dead, failed, crashed or lost. */
 export interface TickSummary {
   taken: number;
   ids: string[];
@@ -2840,7 +2846,7 @@ export const decodeUsage: Decoder<Usage> = record<Usage>(() => ({
   cost: number,
 }));
 
-/** What an operator's action did to one job; a refusal is an answer (DP-3). */
+/** What an operator's action did to one job. A refusal is a result, not an error. */
 export interface Verdict {
   id: string;
   state: State | null;
