@@ -331,7 +331,7 @@ async def test_traced(new_sqlite_url: str) -> None:
     assert told[2] == (
         "4bf92f35 ship: calling the shipper with 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     )
-    assert [line.split()[-1] for line in (told[1], told[3])] == ["succeeded", "succeeded"]
+    assert all(" succeeded in " in line for line in (told[1], told[3]))
 
 
 @pytest.mark.req("HF-13")

@@ -231,10 +231,11 @@ def _check_tools(agent: Agent[Any], tools: Mapping[str, ToolOptions]) -> None:
     while agents:
         current = agents.pop()
         names |= {tool.name for tool in current.tools if isinstance(tool, FunctionTool)}
-        for target in current.handoffs:
-            if isinstance(target, Handoff):
+        for handoff in current.handoffs:
+            target: Any = handoff
+            if isinstance(handoff, Handoff):
                 # Private, and only for this check: without the agent, its tools are not known before the handoff.
-                reference = getattr(target, "_agent_ref", None)
+                reference = getattr(handoff, "_agent_ref", None)
                 target = None if reference is None else reference()
                 if not isinstance(target, Agent):
                     return

@@ -14,7 +14,7 @@ from pydantic_ai import Agent as PydanticAgent
 
 from holdfast import App, Backoff, Context, Retry, State
 from holdfast.errors import InvalidInput
-from holdfast.integrations.openai_agents import HoldfastAgent
+from holdfast.integrations.openai_agents import HoldfastAgent, ToolOptions
 from tests.integrations.agents.conftest import later
 from tests.support.workers import work_off
 
@@ -168,7 +168,7 @@ def test_options_of_a_tool_that_no_agent_has_are_refused(app: App, refunds: Agen
         assert caught.value.code == "unknown_option"
         return caught.value
 
-    approval = {"approval": {"approvers": ["ada"]}}
+    approval: ToolOptions = {"approval": {"approvers": ["ada"]}}
     error = refusal(refunds, tools={"refnd": approval})
     assert error.message == "tools has options for refnd, and agent 'desk' has no such tool"
     assert error.fix == "Its function tools, and those of its handoffs, are lookup, refund."

@@ -359,7 +359,7 @@ def test_misspelled_settings_of_calls_and_tools_are_refused(app: App) -> None:
     wrong: Any = {"aprovers": ["ada"]}
     assert code_of(lambda: HoldfastAgent(with_tool({"holdfast": {"approval": wrong}}), app)) == "unknown_option"
     assert code_of(lambda: HoldfastAgent(with_tool({}), app, approval=wrong)) == "unknown_option"
-    assert code_of(lambda: HoldfastAgent(with_tool({}), app, model={"timout": 3})) == "unknown_option"  # type: ignore[typeddict-unknown-key]
+    assert code_of(lambda: HoldfastAgent(with_tool({}), app, model=wrong)) == "unknown_option"
     HoldfastAgent(with_tool({"holdfast": approval, "sensitive": True}), app)
 
 

@@ -989,6 +989,9 @@ export interface Health {
   behind: string[];
   unsealed_age_s: number | null;
   retention_held: string[];
+  due: number;
+  oldest_due_age_s: number | null;
+  expired_lease_age_s: number | null;
   capped: boolean;
 }
 export const decodeHealth: Decoder<Health> = record<Health>(() => ({
@@ -1014,6 +1017,9 @@ export const decodeHealth: Decoder<Health> = record<Health>(() => ({
   behind: missing(list(text), () => ([])),
   unsealed_age_s: missing(nullable(number), () => (null)),
   retention_held: missing(list(text), () => ([])),
+  due: missing(number, () => (0)),
+  oldest_due_age_s: missing(nullable(number), () => (null)),
+  expired_lease_age_s: missing(nullable(number), () => (null)),
   capped: missing(flag, () => (false)),
 }));
 
