@@ -78,7 +78,7 @@ export interface AddNodeInput {
   executor?: string | null | undefined;
   limit_key?: string | null | undefined;
   resources?: string[] | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   retry_as?: "new_job" | null | undefined;
   source_ref?: string | null | undefined;
   target_ref?: string | null | undefined;
@@ -97,7 +97,7 @@ export interface AddWebhookInput {
   /** Queue for the deliveries. */
   queue?: string | null | undefined;
   priority?: number | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   name: string;
   /** URL to post messages to. */
   url: string;
@@ -258,7 +258,7 @@ export interface ApproveInput {
   data?: unknown | undefined;
 }
 
-/** A file an attempt made: its name and where it is. */
+/** A file that an attempt created: its name and its location. */
 export interface Artifact {
   job_id: string;
   attempt: number;
@@ -276,7 +276,7 @@ export const decodeArtifact: Decoder<Artifact> = record<Artifact>(() => ({
   at: time,
 }));
 
-/** One execution of a job, read from the ledger: start, end, outcome. A time of a schedule that was skipped has one with the number 0. `log` is `database`, or the reference of a program's output; None when nothing was logged. */
+/** One execution of a job, read from the ledger: start, end, outcome. A skipped time of a schedule has an attempt with the number 0. `log` is `database`, or the reference of a program's output; None if nothing was logged. */
 export interface Attempt {
   job_id: string;
   tenant: string;
@@ -379,7 +379,7 @@ export interface ChangeWebhookInput {
   /** Queue for the deliveries. */
   queue?: string | null | undefined;
   priority?: number | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   url?: string | null | undefined;
   secrets?: string[] | null | undefined;
   wants?: string[] | null | undefined;
@@ -546,7 +546,7 @@ export interface CountJobsInput {
   until?: string | null | undefined;
 }
 
-/** How many jobs there are in each state. A count of `most` means so many or more; `of_newest` says that no more than so many of the newest were looked at. */
+/** The number of jobs in each state. A count of `most` means that many or more. `of_newest` is the number of newest jobs that were counted, None for all. */
 export interface Counted {
   counts: Record<string, number>;
   most: number;
@@ -564,7 +564,7 @@ export interface CreateScheduleInput {
   tags?: string[] | null | undefined;
   agent?: string | null | undefined;
   executor?: string | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   deadline?: number | string | null | undefined;
   correlation_id?: string | null | undefined;
   external_ref?: string | null | undefined;
@@ -594,7 +594,7 @@ export interface CreateSubscriptionInput {
   tags?: string[] | null | undefined;
   agent?: string | null | undefined;
   executor?: string | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   retry_as?: "new_job" | null | undefined;
   delay?: number | string | null | undefined;
   payload?: Record<string, unknown> | null | undefined;
@@ -727,7 +727,7 @@ export interface EditScheduleInput {
   tags?: string[] | null | undefined;
   agent?: string | null | undefined;
   executor?: string | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   deadline?: number | string | null | undefined;
   correlation_id?: string | null | undefined;
   external_ref?: string | null | undefined;
@@ -788,7 +788,7 @@ export interface EnqueueInput {
   executor?: string | null | undefined;
   limit_key?: string | null | undefined;
   resources?: string[] | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   retry_as?: "new_job" | null | undefined;
   source_ref?: string | null | undefined;
   target_ref?: string | null | undefined;
@@ -817,7 +817,7 @@ export interface EnqueueJobInput {
   executor?: string | null | undefined;
   limit_key?: string | null | undefined;
   resources?: string[] | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   retry_as?: "new_job" | null | undefined;
   source_ref?: string | null | undefined;
   target_ref?: string | null | undefined;
@@ -850,7 +850,7 @@ export interface EnqueueTemplateInput {
   executor?: string | null | undefined;
   limit_key?: string | null | undefined;
   resources?: string[] | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   retry_as?: "new_job" | null | undefined;
   source_ref?: string | null | undefined;
   target_ref?: string | null | undefined;
@@ -1365,7 +1365,7 @@ export interface ListWorkflowsInput {
   limit?: number | undefined;
 }
 
-/** The trace of what the newest attempt writes without an event: renewals of its lease and reports of progress. `renewals` and `renewed_at` are those of the whole lease, which a worker renews for all its jobs at once. They are None before the first claim, and of a worker that was declared lost. */
+/** Signs of life of the newest attempt that are not events: renewals of its lease and reports of progress. `renewals` and `renewed_at` are those of the whole lease, which a worker renews for all its jobs at once. They are None before the first claim, and for a worker that was declared lost. */
 export interface Liveness {
   job_id: string;
   attempt: number;
@@ -1708,7 +1708,7 @@ export interface PutTemplateInput {
   tags?: string[] | null | undefined;
   agent?: string | null | undefined;
   executor?: string | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   deadline?: number | string | null | undefined;
   correlation_id?: string | null | undefined;
   external_ref?: string | null | undefined;
@@ -1829,7 +1829,7 @@ export const decodeRedrivenAs: Decoder<RedrivenAs> = record<RedrivenAs>(() => ({
   redriven_as: text,
 }));
 
-/** Where what a job is about lies: what it reads, what it writes, and its payload if that is elsewhere. */
+/** URIs of the data of a job: its input, its output, and its payload if that is stored elsewhere. */
 export interface References {
   source_ref: string | null;
   target_ref: string | null;
@@ -1845,7 +1845,7 @@ export const decodeReferences: Decoder<References> = record<References>(() => ({
 export interface RegisterAgentInput {
   name?: string | null | undefined;
   kind?: string | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   max_payload?: number | string | null | undefined;
   max_wait?: number | string | null | undefined;
   requires_approval?: boolean | undefined;
@@ -2109,7 +2109,7 @@ export const decodeRetention: Decoder<Retention> = record<Retention>(() => ({
 export interface RetryPolicyInput {
   max_attempts?: number | undefined;
   max_crashes?: number | undefined;
-  backoff?: "exponential" | "gentle" | "hourly_cap" | BackoffRuleInput | undefined;
+  backoff?: "patient" | "exponential" | "gentle" | "hourly_cap" | BackoffRuleInput | undefined;
 }
 
 export type Role = "viewer" | "producer" | "operator" | "approver" | "executor" | "admin" | (string & {});
@@ -2756,7 +2756,7 @@ export interface TickInput {
   timeout?: number | undefined;
 }
 
-/** What a tick did; `ids` are the jobs it took, in the order in which it took them. `paused` wait for a time, an event or people, `retried` will be tried again later, `dead` are dead letters now, `crashed` lost a process of their own and are either, `handed_back` ran out of time, `cancelled` were cancelled while they ran, `lost` went to somebody else. `more`: call again at once, there is work. `ok`: none of its jobs is dead, failed, crashed or lost. */
+/** What a tick did. `ids` are the jobs it claimed, in order. `paused` jobs wait for a time, an event or an approval; `retried` jobs will be retried later; `dead` jobs are dead letters; `crashed` jobs lost their child process, and are retried or dead letters; `handed_back` jobs ran out of time; `cancelled` jobs were cancelled while they ran; `lost` jobs were claimed by another worker. `more`: there is more work, call again at once. `ok`: none of its jobs is dead, failed, crashed or lost. */
 export interface TickSummary {
   taken: number;
   ids: string[];
@@ -2840,7 +2840,7 @@ export const decodeUsage: Decoder<Usage> = record<Usage>(() => ({
   cost: number,
 }));
 
-/** What an operator's action did to one job; a refusal is an answer (DP-3). */
+/** What an operator's action did to one job. A refusal is a result, not an error. */
 export interface Verdict {
   id: string;
   state: State | null;
