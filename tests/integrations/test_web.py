@@ -228,7 +228,7 @@ def test_the_worker_of_flask_prints_what_a_worker_prints(app: App, monkeypatch: 
 
 def test_mistakes_in_mounting_name_the_right_value(app: App) -> None:
     with pytest.raises(InvalidSetting, match="Did you mean concurrency") as unknown:
-        starlette.Holdfast(app, worker={"concurency": 4})  # type: ignore[typeddict-unknown-key]
+        starlette.Holdfast(app, worker={"concurency": 4})  # type: ignore[arg-type]
     assert unknown.value.code == "unknown_option"
     with pytest.raises(InvalidSetting) as without_roles:
         identity("ada")

@@ -78,7 +78,7 @@ export interface AddNodeInput {
   executor?: string | null | undefined;
   limit_key?: string | null | undefined;
   resources?: string[] | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   retry_as?: "new_job" | null | undefined;
   source_ref?: string | null | undefined;
   target_ref?: string | null | undefined;
@@ -97,7 +97,7 @@ export interface AddWebhookInput {
   /** Queue for the deliveries. */
   queue?: string | null | undefined;
   priority?: number | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   name: string;
   /** URL to post messages to. */
   url: string;
@@ -379,7 +379,7 @@ export interface ChangeWebhookInput {
   /** Queue for the deliveries. */
   queue?: string | null | undefined;
   priority?: number | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   url?: string | null | undefined;
   secrets?: string[] | null | undefined;
   wants?: string[] | null | undefined;
@@ -564,7 +564,7 @@ export interface CreateScheduleInput {
   tags?: string[] | null | undefined;
   agent?: string | null | undefined;
   executor?: string | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   deadline?: number | string | null | undefined;
   correlation_id?: string | null | undefined;
   external_ref?: string | null | undefined;
@@ -594,7 +594,7 @@ export interface CreateSubscriptionInput {
   tags?: string[] | null | undefined;
   agent?: string | null | undefined;
   executor?: string | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   retry_as?: "new_job" | null | undefined;
   delay?: number | string | null | undefined;
   payload?: Record<string, unknown> | null | undefined;
@@ -727,7 +727,7 @@ export interface EditScheduleInput {
   tags?: string[] | null | undefined;
   agent?: string | null | undefined;
   executor?: string | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   deadline?: number | string | null | undefined;
   correlation_id?: string | null | undefined;
   external_ref?: string | null | undefined;
@@ -788,7 +788,7 @@ export interface EnqueueInput {
   executor?: string | null | undefined;
   limit_key?: string | null | undefined;
   resources?: string[] | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   retry_as?: "new_job" | null | undefined;
   source_ref?: string | null | undefined;
   target_ref?: string | null | undefined;
@@ -817,7 +817,7 @@ export interface EnqueueJobInput {
   executor?: string | null | undefined;
   limit_key?: string | null | undefined;
   resources?: string[] | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   retry_as?: "new_job" | null | undefined;
   source_ref?: string | null | undefined;
   target_ref?: string | null | undefined;
@@ -850,7 +850,7 @@ export interface EnqueueTemplateInput {
   executor?: string | null | undefined;
   limit_key?: string | null | undefined;
   resources?: string[] | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   retry_as?: "new_job" | null | undefined;
   source_ref?: string | null | undefined;
   target_ref?: string | null | undefined;
@@ -1714,7 +1714,7 @@ export interface PutTemplateInput {
   tags?: string[] | null | undefined;
   agent?: string | null | undefined;
   executor?: string | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   deadline?: number | string | null | undefined;
   correlation_id?: string | null | undefined;
   external_ref?: string | null | undefined;
@@ -1851,7 +1851,7 @@ export const decodeReferences: Decoder<References> = record<References>(() => ({
 export interface RegisterAgentInput {
   name?: string | null | undefined;
   kind?: string | null | undefined;
-  retry?: "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
   max_payload?: number | string | null | undefined;
   max_wait?: number | string | null | undefined;
   requires_approval?: boolean | undefined;
@@ -2115,7 +2115,7 @@ export const decodeRetention: Decoder<Retention> = record<Retention>(() => ({
 export interface RetryPolicyInput {
   max_attempts?: number | undefined;
   max_crashes?: number | undefined;
-  backoff?: "exponential" | "gentle" | "hourly_cap" | BackoffRuleInput | undefined;
+  backoff?: "patient" | "exponential" | "gentle" | "hourly_cap" | BackoffRuleInput | undefined;
 }
 
 export type Role = "viewer" | "producer" | "operator" | "approver" | "executor" | "admin" | (string & {});

@@ -106,7 +106,7 @@ def translate(error: Exception) -> Exception:
         return error
     state = getattr(error, "sqlstate", None) or ""
     message = str(error).strip().split("\n")[0]
-    refused = refusal(state, message, error.diag.message_hint if isinstance(error, psycopg.Error) else None)
+    refused = refusal(state, message, error.diag.message_hint)
     if refused is not None:
         return refused
     if isinstance(error, psycopg.DataError):  # raised by the driver itself: a character that text cannot contain
