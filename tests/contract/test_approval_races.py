@@ -30,7 +30,7 @@ pytestmark = pytest.mark.req("HF-6", "CX-7", "SC-19")
 ROUNDS = 200
 
 
-def in_step(*sides: Sequence[Callable[[], object]]) -> list[list[Any]]:
+def run_in_step(*sides: Sequence[Callable[[], object]]) -> list[list[Any]]:
     """Run each side in its own thread; all first calls start together, then all second calls, and so on."""
     barrier = threading.Barrier(len(sides))
 
@@ -85,7 +85,7 @@ def test_no_wake_up_is_lost(store: Store, others: list[Store], operation: str) -
             else apply(others[0], lease, *ended)
         )
 
-    _, sent = in_step(
+    _, sent = run_in_step(
         [partial(wait, each, n) for n, each in enumerate(held)],
         [partial(send, others[1], f"paid-{n}", {"n": n}) for n in range(ROUNDS)],
     )
@@ -108,7 +108,7 @@ def test_no_wake_up_of_a_batch_is_lost(store: Store, others: list[Store]) -> Non
     def send_all(one: Store, *names: str) -> object:
         return [send(one, name) for name in names]
 
-    in_step(
+    run_in_step(
         [partial(wait, others[0], batch) for batch in batches[:4]],
         [partial(wait, others[1], batch[::-1]) for batch in batches[4:]],
         [partial(send_all, others[2], "e0", "e1", "e2")] * 4,
@@ -127,7 +127,7 @@ def test_no_wake_up_of_a_batch_is_lost(store: Store, others: list[Store]) -> Non
 def test_concurrent_sends_with_one_key_make_one_event(store: Store, others: list[Store]) -> None:
     held = started(store, 20)
     apply(store, held[0].lease, *(waits(each, f"paid-{n}") for n, each in enumerate(held)))
-    sides = in_step(*([partial(send, one, f"paid-{n}", {}, key="k") for n in range(20)] for one in others))
+    sides = run_in_step(*([partial(send, one, f"paid-{n}", {}, key="k") for n in range(20)] for one in others))
     for answers in zip(*sides, strict=True):
         assert len({each.id for each in answers}) == 1
         assert sorted((each.created, each.woke) for each in answers) == [(False, 0)] * 3 + [(True, 1)]
@@ -137,7 +137,7 @@ def test_step_save_during_a_cancel_is_stored_or_refused(store: Store, others: li
     """While the job is being cancelled: a step is stored exactly if the save was acknowledged."""
     held = started(store, 60)
     ids = [each.id for each in held]
-    saved, _ = in_step(
+    saved, _ = run_in_step(
         [partial(save, others[0], each, done(1)) for each in held],
         [partial(others[1].run, others[1].jobs.operate("cancel", [job], None, "ada", "default")) for job in ids],
     )
@@ -169,7 +169,7 @@ def test_one_of_many_concurrent_decisions_counts(store: Store, others: list[Stor
         attend(one)
         one.run(one.leases.expire())
 
-    yes, no, stop, *_ = in_step(
+    yes, no, stop, *_ = run_in_step(
         [partial(approve, others[0], ids[each.id], "ada") for each in held],
         [partial(say_no, others[1], ids[each.id], "bob") for each in held],
         [partial(cancel, others[2], each.id) for each in held],
@@ -204,7 +204,9 @@ def test_concurrent_votes_reach_the_quorum_once(store: Store, others: list[Store
     held = started(store, 25)
     ids = [new_id() for _ in held]
     apply(store, held[0].lease, *(asks(each, approval, quorum=3) for each, approval in zip(held, ids, strict=True)))
-    sides = in_step(*([partial(approve, one, approval, f"p{n}") for approval in ids] for n, one in enumerate(others)))
+    sides = run_in_step(
+        *([partial(approve, one, approval, f"p{n}") for approval in ids] for n, one in enumerate(others))
+    )
     for approval, answers in zip(ids, zip(*sides, strict=True), strict=True):
         assert sorted(str(each.reason) for each in answers) == ["None"] * 3 + ["already_decided"]
         assert sorted(each.state for each in answers if not each.refused) == ["approved", "open", "open"]
@@ -223,7 +225,7 @@ def test_concurrent_uses_of_a_token_count_once(store: Store, others: list[Store]
     def use(one: Store, approval: str, person: str) -> Answer:
         return say(one, approval, ballot(person, token_hash=f"h {approval}"))
 
-    sides = in_step(*([partial(use, one, approval, f"p{n}") for approval in ids] for n, one in enumerate(others)))
+    sides = run_in_step(*([partial(use, one, approval, f"p{n}") for approval in ids] for n, one in enumerate(others)))
     for approval, answers in zip(ids, zip(*sides, strict=True), strict=True):
         assert sorted(str(each.reason) for each in answers) == ["None"] + ["token_used"] * 3
         assert len(votes(store, approval)) == 1

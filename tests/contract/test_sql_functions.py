@@ -23,7 +23,7 @@ from tests.support.stores import forward, history, job, new_id, open_lease
 
 pytestmark = pytest.mark.req("DP-2", "DP-3", "DP-20")
 
-Answer = dict[str, Any]
+Row = dict[str, Any]
 
 
 class Shell:
@@ -33,19 +33,19 @@ class Shell:
         self.store = store
         self.connection = psycopg.connect(url, autocommit=True, row_factory=dict_row)
 
-    def ask(self, sql: str, *params: object) -> Answer:
+    def fetch(self, sql: str, *params: object) -> Row:
         answer = self.connection.execute(sql, params).fetchone()
         assert answer is not None
         return answer
 
     def enqueue(self, *params: object) -> str:
         marks = ", ".join(["%s"] * len(params))
-        answer = self.ask(f"select * from holdfast.enqueue('send_receipt'{', ' if params else ''}{marks})", *params)
+        answer = self.fetch(f"select * from holdfast.enqueue('send_receipt'{', ' if params else ''}{marks})", *params)
         assert (answer["created"], answer["refused"]) == (True, False)
         return str(answer["id"])
 
-    def claim(self) -> Answer:
-        return self.ask("select * from holdfast.claim('default', 'my-worker')")
+    def claim(self) -> Row:
+        return self.fetch("select * from holdfast.claim('default', 'my-worker')")
 
 
 @pytest.fixture(params=["administrator", "superuser"])
@@ -68,7 +68,7 @@ def _shell(url: str, store: Store) -> Iterator[Shell]:
 
 
 def test_readme_example(shell: Shell) -> None:
-    queued = shell.ask("""select * from holdfast.enqueue('send_receipt', '{"to": "a@b.c"}')""")
+    queued = shell.fetch("""select * from holdfast.enqueue('send_receipt', '{"to": "a@b.c"}')""")
     assert queued == {
         "id": queued["id"],
         "state": "queued",
@@ -80,7 +80,7 @@ def test_readme_example(shell: Shell) -> None:
     claimed = shell.claim()
     assert (claimed["id"], claimed["attempt"], claimed["kind"]) == (queued["id"], 1, "send_receipt")
     assert (claimed["payload"], claimed["refused"]) == ({"to": "a@b.c"}, False)
-    done = shell.ask("select * from holdfast.succeed(%s, %s, '[1, 2]')", claimed["id"], claimed["lease"])
+    done = shell.fetch("select * from holdfast.succeed(%s, %s, '[1, 2]')", claimed["id"], claimed["lease"])
     assert done == {"id": queued["id"], "state": "succeeded", "refused": False, "reason": None}
     stored = job(shell.store, str(queued["id"]))
     assert (stored.tenant, stored.source_system) == ("default", "sql")
@@ -93,19 +93,19 @@ def test_readme_example(shell: Shell) -> None:
 
 @pytest.mark.req("DP-5", "DP-10")
 def test_refused_enqueue_returns_a_reason(shell: Shell) -> None:
-    first = shell.ask("select * from holdfast.enqueue('k', '{\"a\": 1}', key => 'x')")
-    again = shell.ask("select * from holdfast.enqueue('k', '{\"a\":1}', key => 'x')")
+    first = shell.fetch("select * from holdfast.enqueue('k', '{\"a\": 1}', key => 'x')")
+    again = shell.fetch("select * from holdfast.enqueue('k', '{\"a\":1}', key => 'x')")
     assert (again["id"], again["created"], again["refused"]) == (first["id"], False, False)
     assert again["reason"] == "duplicate_key"
-    other = shell.ask("select * from holdfast.enqueue('k', '{\"a\": 2}', key => 'x')")
+    other = shell.fetch("select * from holdfast.enqueue('k', '{\"a\": 2}', key => 'x')")
     assert (other["id"], other["refused"], other["reason"]) == (first["id"], True, "idempotency_conflict")
-    orphan = shell.ask("select * from holdfast.enqueue('k', parent_id => %s)", new_id())
+    orphan = shell.fetch("select * from holdfast.enqueue('k', parent_id => %s)", new_id())
     assert (orphan["id"], orphan["refused"], orphan["reason"]) == (None, True, "parent_not_found")
 
 
 def test_enqueue_accepts_every_option(shell: Shell) -> None:
     parent = shell.enqueue()
-    answer = shell.ask(
+    answer = shell.fetch(
         "select * from holdfast.enqueue('k', '[1]', queue => 'q', priority => 7, run_at => '2031-01-02Z',"
         " deadline_at => '2032-01-02Z', tags => array['x', 'y'], parent_id => %s, external_ref => 'ext',"
         " agent => 'a', max_attempts => 2, backoff => '{\"base\": 5}', enqueued_by => 'ada',"
@@ -124,7 +124,7 @@ def test_empty_claim_returns_a_reason_and_no_lease(shell: Shell) -> None:
     answer = shell.claim()
     assert (answer["id"], answer["refused"], answer["reason"]) == (None, True, "nothing_to_do")
     shell.enqueue()
-    wrong = shell.ask("select * from holdfast.claim('default', 'w', kinds => array['other'])")
+    wrong = shell.fetch("select * from holdfast.claim('default', 'w', kinds => array['other'])")
     assert wrong["reason"] == "nothing_to_do"
     assert shell.store.run(shell.store.health.get("default")).lease_active == 0
 
@@ -132,29 +132,29 @@ def test_empty_claim_returns_a_reason_and_no_lease(shell: Shell) -> None:
 @pytest.mark.req("CX-9", "DP-22")
 def test_fail_retries_by_the_jobs_policy_until_dead_letter(shell: Shell) -> None:
     forward(shell.store)
-    job_id = shell.ask(
+    job_id = shell.fetch(
         "select * from holdfast.enqueue('k', max_attempts => 3, backoff => %s)",
         json.dumps({"base": 10, "factor": 3, "jitter": False}),
     )["id"]
     for retry, seconds in ((1, 10), (2, 30)):
         claimed = shell.claim()
-        failed = shell.ask("select * from holdfast.fail(%s, %s, 'oops', 'no luck')", job_id, claimed["lease"])
+        failed = shell.fetch("select * from holdfast.fail(%s, %s, 'oops', 'no luck')", job_id, claimed["lease"])
         assert (failed["state"], failed["refused"]) == ("retry_waiting", False)
         stored = job(shell.store, str(job_id))
         now = shell.store.run(shell.store.clock.now())
         assert stored.due_at is not None
         assert (stored.retries, (stored.due_at - now).total_seconds()) == (retry, seconds)
         forward(shell.store, seconds)
-        assert shell.ask("select holdfast.promote_due() as n")["n"] == 1
+        assert shell.fetch("select holdfast.promote_due() as n")["n"] == 1
     claimed = shell.claim()
-    buried = shell.ask("select * from holdfast.fail(%s, %s, 'oops', 'no luck')", job_id, claimed["lease"])
+    buried = shell.fetch("select * from holdfast.fail(%s, %s, 'oops', 'no luck')", job_id, claimed["lease"])
     assert (buried["state"], buried["refused"]) == ("dead_letter", False)
 
 
 @pytest.mark.req("CX-9")
 @pytest.mark.parametrize("policy", ["[]", '"x"'])
 def test_backoff_must_be_an_object(shell: Shell, policy: str) -> None:
-    answer = shell.ask("select * from holdfast.enqueue('k', backoff => %s)", policy)
+    answer = shell.fetch("select * from holdfast.enqueue('k', backoff => %s)", policy)
     assert (answer["refused"], answer["reason"]) == (True, "broken_invariant")
     assert "backoff_object" in answer["detail"]
 
@@ -162,16 +162,16 @@ def test_backoff_must_be_an_object(shell: Shell, policy: str) -> None:
 @pytest.mark.req("CX-9")
 @pytest.mark.parametrize("policy", ['{"factor": 0}', '{"base": "x"}', '{"base": 1e300, "cap": 1e300}'])
 def test_invalid_backoff_does_not_prevent_a_failure(shell: Shell, policy: str) -> None:
-    job_id = shell.ask("select * from holdfast.enqueue('k', backoff => %s)", policy)["id"]
+    job_id = shell.fetch("select * from holdfast.enqueue('k', backoff => %s)", policy)["id"]
     claimed = shell.claim()
-    failed = shell.ask("select * from holdfast.fail(%s, %s, 'oops', 'no luck')", job_id, claimed["lease"])
+    failed = shell.fetch("select * from holdfast.fail(%s, %s, 'oops', 'no luck')", job_id, claimed["lease"])
     assert (failed["state"], failed["refused"]) == ("retry_waiting", False)
 
 
 def test_permanent_failure_becomes_a_dead_letter_at_once(shell: Shell) -> None:
     shell.enqueue()
     claimed = shell.claim()
-    answer = shell.ask(
+    answer = shell.fetch(
         "select * from holdfast.fail(%s, %s, 'bad_input', 'no such user', permanent => true)",
         *(claimed["id"], claimed["lease"]),
     )
@@ -184,31 +184,31 @@ def test_every_operation_refuses_a_stale_or_foreign_lease(shell: Shell) -> None:
     shell.enqueue()
     claimed = shell.claim()
     job_id, lease = claimed["id"], claimed["lease"]
-    saved = shell.ask("select * from holdfast.progress(%s, %s, '{\"page\": 3}')", job_id, lease)
+    saved = shell.fetch("select * from holdfast.progress(%s, %s, '{\"page\": 3}')", job_id, lease)
     assert (saved["refused"], saved["reason"]) == (False, None)
     assert shell.store.run(shell.store.jobs.checkpoints(str(job_id), "default")) == {"progress": {"page": 3}}
-    assert shell.ask("select * from holdfast.renew(%s, '1 min')", lease)["refused"] is False
+    assert shell.fetch("select * from holdfast.renew(%s, '1 min')", lease)["refused"] is False
     other = open_lease(shell.store, tenant="default")
 
     def refusals(token: object) -> list[tuple[bool, str]]:
         calls = ("succeed(%s, %s)", "fail(%s, %s, 'c', 'm')", "progress(%s, %s, '1')", "release(%s, %s)")
-        answers = [shell.ask(f"select * from holdfast.{call}", job_id, token) for call in calls]
+        answers = [shell.fetch(f"select * from holdfast.{call}", job_id, token) for call in calls]
         return [(answer["refused"], answer["reason"]) for answer in answers]
 
     for token in (other, new_id(), None):
         assert refusals(token) == [(True, "stale_lease")] * 4
-    assert shell.ask("select * from holdfast.succeed(%s, %s)", job_id, lease)["refused"] is False
+    assert shell.fetch("select * from holdfast.succeed(%s, %s)", job_id, lease)["refused"] is False
     assert refusals(lease) == [(True, "stale_lease")] * 4
-    assert shell.ask("select * from holdfast.renew(%s)", lease)["reason"] == "stale_lease"
-    missing = shell.ask("select * from holdfast.succeed(%s, %s)", new_id(), lease)
+    assert shell.fetch("select * from holdfast.renew(%s)", lease)["reason"] == "stale_lease"
+    missing = shell.fetch("select * from holdfast.succeed(%s, %s)", new_id(), lease)
     assert (missing["state"], missing["refused"], missing["reason"]) == (None, True, "not_found")
 
 
 def test_leased_job_can_be_released(shell: Shell) -> None:
     job_id = shell.enqueue()
-    lease = shell.ask("select * from holdfast.open_lease('w')")["lease"]
-    shell.ask("select * from holdfast.claim_many(%s, array['default'], 1, begin => false)", lease)
-    assert shell.ask("select * from holdfast.release(%s, %s)", job_id, lease)["refused"] is False
+    lease = shell.fetch("select * from holdfast.open_lease('w')")["lease"]
+    shell.fetch("select * from holdfast.claim_many(%s, array['default'], 1, begin => false)", lease)
+    assert shell.fetch("select * from holdfast.release(%s, %s)", job_id, lease)["refused"] is False
     assert job(shell.store, job_id).state == State.QUEUED
 
 
@@ -217,12 +217,12 @@ def test_operator_functions(shell: Shell) -> None:
     job_id = shell.enqueue()
 
     def operate(call: str, *params: object) -> tuple[str | None, bool, str | None]:
-        answer = shell.ask(f"select * from holdfast.{call}", *params)
+        answer = shell.fetch(f"select * from holdfast.{call}", *params)
         return answer["state"], answer["refused"], answer["refusal"]
 
     assert operate("redrive(%s)", job_id) == ("queued", True, "not_dead")
     claimed = shell.claim()
-    shell.ask("select * from holdfast.fail(%s, %s, 'c', 'm', true)", job_id, claimed["lease"])
+    shell.fetch("select * from holdfast.fail(%s, %s, 'c', 'm', true)", job_id, claimed["lease"])
     assert operate("discard(%s, ' ')", job_id) == (None, True, "reason_required")
     assert operate("reschedule(%s)", job_id) == ("dead_letter", True, "not_waiting")
     assert operate("redrive(%s, 'try again', 'ada', max_attempts => 7)", job_id) == ("queued", False, None)
@@ -248,11 +248,11 @@ def test_operator_functions(shell: Shell) -> None:
 
 def test_read_functions(shell: Shell) -> None:
     first, second = shell.enqueue(), shell.enqueue()
-    assert str(shell.ask("select * from holdfast.get_job(%s)", first)["id"]) == first
-    assert str(shell.ask("select * from holdfast.list_jobs(want => 1)")["id"]) == second
-    assert str(shell.ask("select * from holdfast.list_jobs('queued', 'send_receipt', %s)", second)["id"]) == first
-    assert shell.ask("select * from holdfast.history(%s)", first)["type"] == "enqueue"
-    health = shell.ask("select holdfast.health() as h")["h"]
+    assert str(shell.fetch("select * from holdfast.get_job(%s)", first)["id"]) == first
+    assert str(shell.fetch("select * from holdfast.list_jobs(want => 1)")["id"]) == second
+    assert str(shell.fetch("select * from holdfast.list_jobs('queued', 'send_receipt', %s)", second)["id"]) == first
+    assert shell.fetch("select * from holdfast.history(%s)", first)["type"] == "enqueue"
+    health = shell.fetch("select holdfast.health() as h")["h"]
     assert (health["backlog"], health["in_progress"], health["lease_active"]) == (2, 0, 0)
     assert set(health) >= {"dead_letter_open", "oldest_queued_age_s"}
     assert (health["approvals_open"], health["oldest_approval_age_s"]) == (0, None)
@@ -276,49 +276,49 @@ REFUSED = {
 @pytest.mark.parametrize("reason", REFUSED)
 def test_refused_enqueue_leaves_the_callers_transaction_usable(shell: Shell, reason: str) -> None:
     prepare, arguments = REFUSED[reason]
-    shell.ask(prepare)
+    shell.fetch(prepare)
     call = f"select * from holdfast.enqueue('k'{', ' if arguments else ''}{arguments}"
     with shell.connection.transaction():
-        refused = shell.ask(call + ")")
+        refused = shell.fetch(call + ")")
         assert (refused["id"], refused["created"], refused["refused"], refused["reason"]) == (None, False, True, reason)
         assert refused["detail"]
-        kept = shell.ask("select * from holdfast.enqueue('other', queue => 'free', for_tenant => 'elsewhere')")
+        kept = shell.fetch("select * from holdfast.enqueue('other', queue => 'free', for_tenant => 'elsewhere')")
         assert kept["created"], "the transaction is still usable"
     assert job(shell.store, str(kept["id"]), tenant="elsewhere").state is State.QUEUED
     with pytest.raises(psycopg.Error) as raised:
-        shell.ask(call + ", strict => true)")
+        shell.fetch(call + ", strict => true)")
     assert raised.value.sqlstate
-    assert shell.ask("select holdfast.refusal_reason(%s) as reason", raised.value.sqlstate)["reason"] == reason
+    assert shell.fetch("select holdfast.refusal_reason(%s) as reason", raised.value.sqlstate)["reason"] == reason
 
 
 def test_sql_reasons_are_the_codes_of_python(shell: Shell) -> None:
     for state, (_, code) in OURS.items():
-        result = shell.ask("select holdfast.refusal_reason(%s) as reason", state)["reason"]
+        result = shell.fetch("select holdfast.refusal_reason(%s) as reason", state)["reason"]
         assert result in (code, None), state
 
 
 @pytest.mark.req("DP-6")
 def test_claim_is_refused_for_unregistered_executors(shell: Shell) -> None:
-    shell.ask("select holdfast.add_executor('reports')")
+    shell.fetch("select holdfast.add_executor('reports')")
     shell.enqueue()
     refused = shell.claim()
     assert (refused["refused"], refused["reason"], refused["id"]) == (True, "executor_refused", None)
-    taken = shell.ask("select * from holdfast.claim('default', 'my-worker', executor => 'reports')")
+    taken = shell.fetch("select * from holdfast.claim('default', 'my-worker', executor => 'reports')")
     assert (taken["refused"], taken["attempt"]) == (False, 1)
-    ended = shell.ask("select * from holdfast.succeed(%s, %s)", taken["id"], taken["lease"])
+    ended = shell.fetch("select * from holdfast.succeed(%s, %s)", taken["id"], taken["lease"])
     assert (ended["state"], ended["refused"]) == ("succeeded", False)
-    left = shell.ask("select count(*) from holdfast.list_jobs('in_progress')")
+    left = shell.fetch("select count(*) from holdfast.list_jobs('in_progress')")
     assert left["count"] == 0
 
 
 @pytest.mark.req("DP-24")
 def test_list_jobs_filters_and_references(shell: Shell) -> None:
-    made = shell.ask(
+    made = shell.fetch(
         "select * from holdfast.enqueue('report', queue => 'slow', tags => array['monthly'], correlation_id => 'c-1',"
         " causation_id => 'event-7', source_ref => 's3://in', target_ref => 's3://out', payload_ref => 's3://body')"
     )
     shell.enqueue()
-    row = shell.ask("select * from holdfast.get_job(%s)", made["id"])
+    row = shell.fetch("select * from holdfast.get_job(%s)", made["id"])
     assert (row["source_ref"], row["target_ref"], row["payload_ref"]) == ("s3://in", "s3://out", "s3://body")
     assert row["causation_id"] == "event-7"
     for only in (
@@ -333,15 +333,15 @@ def test_list_jobs_filters_and_references(shell: Shell) -> None:
 
 @pytest.mark.req("DP-23", "DP-24")
 def test_claim_returns_jobs_of_its_executor_only(shell: Shell) -> None:
-    made = shell.ask("select * from holdfast.enqueue('train', executor => 'gpu-1')")
-    assert shell.ask("select * from holdfast.get_job(%s)", made["id"])["executor"] == "gpu-1"
+    made = shell.fetch("select * from holdfast.enqueue('train', executor => 'gpu-1')")
+    assert shell.fetch("select * from holdfast.get_job(%s)", made["id"])["executor"] == "gpu-1"
     (listed,) = shell.connection.execute("select * from holdfast.list_jobs(for_executor => 'gpu-1')").fetchall()
     assert listed["id"] == made["id"]
     assert shell.claim()["reason"] == "nothing_to_do"
-    taken = shell.ask("select * from holdfast.claim('default', 'me', executor => 'gpu-1')")
+    taken = shell.fetch("select * from holdfast.claim('default', 'me', executor => 'gpu-1')")
     assert (taken["id"], taken["refused"]) == (made["id"], False)
     for blank in ("", "*", "x" * 101):
-        answer = shell.ask("select * from holdfast.enqueue('train', executor => %s)", blank)
+        answer = shell.fetch("select * from holdfast.enqueue('train', executor => %s)", blank)
         assert (answer["refused"], answer["reason"]) == (True, "broken_invariant")
 
 
@@ -349,9 +349,9 @@ def test_claim_returns_jobs_of_its_executor_only(shell: Shell) -> None:
 def test_redrive_accepts_a_delay(shell: Shell) -> None:
     job_id = shell.enqueue()
     taken = shell.claim()
-    shell.ask("select * from holdfast.fail(%s, %s, 'broken', 'it is', permanent => true)", job_id, taken["lease"])
-    answer = shell.ask("select * from holdfast.redrive(%s, 'later', delay => '2 hours')", job_id)
+    shell.fetch("select * from holdfast.fail(%s, %s, 'broken', 'it is', permanent => true)", job_id, taken["lease"])
+    answer = shell.fetch("select * from holdfast.redrive(%s, 'later', delay => '2 hours')", job_id)
     assert (answer["state"], answer["refused"]) == ("queued", False)
-    row = shell.ask("select due_at - now() as wait from holdfast.get_job(%s)", job_id)
+    row = shell.fetch("select due_at - now() as wait from holdfast.get_job(%s)", job_id)
     assert 7000 < row["wait"].total_seconds() <= 7200
     assert shell.claim()["reason"] == "nothing_to_do"
