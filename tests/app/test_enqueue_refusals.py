@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from holdfast import App
-from holdfast.engine.job import Job
 from holdfast.errors import InvalidArguments, InvalidInput, InvalidPayload
-from holdfast.kind import Kind
-
-SOON = datetime(2100, 1, 1, tzinfo=UTC)
-
-
-def declare(app: App) -> Kind[..., str]:
-    """Loosely typed: most of these tests make calls that a type checker rejects."""
-
-    @app.job()
-    def send(to: str, copies: int = 1) -> str:
-        return f"{to} x{copies}"
-
-    return send
-
-
-def stored(app: App) -> list[Job]:
-    return app.jobs.list(tenant="*", limit=1000)
+from tests.app.test_enqueue import SOON, declare, stored
 
 
 @pytest.mark.req("HF-5", "SC-19")

@@ -220,7 +220,7 @@ def test_failure_beside_a_wait_can_be_caught(app: App) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["in sequence", "gathered", "in threads"])
-def test_a_thousand_steps(app: App, way: str) -> None:
+def test_thousand_steps_run_once_each(app: App, way: str) -> None:
     """Each step is written once and read once: the second thousand must not cost more than the first."""
     calls: list[int] = []
 
