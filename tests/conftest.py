@@ -1,6 +1,6 @@
-"""Fixtures for every test: real databases, each test its own. No server starts before a test asks for one.
+"""Fixtures for every test: each test has its own real database. A server starts when the first test needs it.
 
-Which tests run, and with which seed, is decided in tests/support/tiers.py.
+tests/support/tiers.py decides which tests run, and with which seed.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ pytest_plugins = ["tests.support.tiers"]
 
 FOR_TESTS = {"HOLDFAST_SCREENSHOTS", "HOLDFAST_TEST_SQL_COVERAGE"}
 
-# A run started in the background may have inherited "ignore" for Ctrl-C, and would hand it on to every process that
-# the tests start and interrupt.
+# A run started in the background may have inherited "ignore" for Ctrl-C, which every process that the tests start and
+# interrupt would inherit too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# On a busy machine any example may stand still for a moment: none is judged by how long it takes. Nor is a seed judged
-# by how many of its examples are too large or left out.
+# On a busy machine any example may pause, so examples have no deadline. Nor does a seed fail because many of its
+# examples are too large or filtered out.
 settings.register_profile(
     "untimed",
     parent=settings.default,
@@ -46,19 +46,19 @@ settings.register_profile(
 )
 settings.load_profile("untimed")
 
-# Hypothesis also tries constants that it finds in the modules of the project that are imported so far. Then the same
-# seed makes other examples in another order of tests, and reading the modules takes seconds in each process.
+# Hypothesis also tries constants of the project modules that are imported so far. Then a seed would give other examples
+# in another order of tests, and reading the modules takes seconds in each process.
 providers._get_local_constants = lambda: providers._local_constants
 
-# A setting of whoever runs the tests is none of the tests.
+# Settings of the developer must not reach the tests.
 for _name in [name for name in os.environ if name.startswith("HOLDFAST_") and name not in FOR_TESTS]:
     del os.environ[_name]
 
-# SQLite files in memory, if there is room: all is synchronised as ever, only faster. `--basetemp` goes first.
+# Keep SQLite files in memory if there is space: they are synchronised as usual, but faster. `--basetemp` overrides it.
 if has_room(MEMORY):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
-# Files go to the processes in this order: those that take long first, or the last of them would be waited for alone.
+# Slow folders go to the processes first, otherwise the run would wait for the last of them.
 FIRST = (
     *("model", "plans", "faults", "cli", "docs", "demo", "bench", "kit", "browser", "migration", "app"),
     *("http", "api", "telemetry", "dashboard", "egress"),
@@ -71,13 +71,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="18",
         metavar="SERVER",
         help="the PostgreSQL to test on: 16 or 18 (from a wheel), 'debian' (the newest that the system's packages have"
-        " installed, with JIT), a folder with the programs of a server, or the URL of a server that runs",
+        " installed, with JIT), a folder with the programs of a server, or the URL of a running server",
     )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """The thousands of tests that are collected stay to the end: looking for garbage in them gains nothing."""
+    """The collected tests stay until the end: garbage collection among them gains nothing."""
     gc.disable()
     try:
         return (yield)
@@ -88,17 +88,17 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    places = {name: place for place, name in enumerate(FIRST)}
-    items.sort(key=lambda item: places.get(item.path.relative_to(TESTS).parts[0], len(FIRST)))
+    ranks = {name: rank for rank, name in enumerate(FIRST)}
+    items.sort(key=lambda item: ranks.get(item.path.relative_to(TESTS).parts[0], len(FIRST)))
 
 
 @pytest.fixture(autouse=True)
 def _settings_stay() -> Iterator[None]:
-    """A test that leaves a setting or a log handler behind would change a later one, in some orders of files."""
+    """Fail a test that leaves a setting behind, and restore the root logger: a later test would depend on the order."""
     before, root = _holdfast_settings(), logging.getLogger()
     level, handlers = root.level, set(root.handlers)
     yield
-    root.setLevel(level)  # frameworks set up the root logger, and leave it so
+    root.setLevel(level)  # frameworks configure the root logger
     for handler in set(root.handlers) - handlers:
         if not type(handler).__module__.startswith("_pytest"):
             root.removeHandler(handler)
@@ -116,7 +116,7 @@ def _holdfast_settings() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that was migrated once, to be copied: no test opens it."""
+    """A migrated file to be copied; no test opens it."""
     path = tmp_path_factory.mktemp("template") / "jobs.db"
     with closing(open_store(f"sqlite:///{path}")) as store:
         store.migrate()
@@ -132,22 +132,22 @@ def sqlite_url(tmp_path: Path, sqlite_template: Path) -> str:
 
 @pytest.fixture
 def new_sqlite_url(tmp_path: Path) -> str:
-    """A SQLite file that does not exist yet, for tests of beginnings."""
+    """A SQLite file that does not exist yet."""
     return f"sqlite:///{tmp_path}/jobs.db"
 
 
 @contextmanager
 def running(choice: str) -> Iterator[PostgresServer]:
-    """The server that `--postgres` names, started for this process alone.
+    """The server that `--postgres` names, started for this process.
 
-    Not one server for all processes of a run: a transaction that one test holds open would hide events from the
+    Processes of a run do not share a server: a transaction that one test holds open would hide events from the
     consumers of every other test, and roles belong to the whole server.
     """
     programs = None
     if choice == "debian":
         programs = debian_bin()
         if programs is None:
-            pytest.skip("no PostgreSQL server of the system's packages is installed")
+            pytest.skip("no PostgreSQL server from the system's packages is installed")
     elif not choice.isdigit():
         programs = Path(choice)
     server = PostgresServer(int(choice) if choice.isdigit() else 0, programs=programs, in_memory=True)
@@ -163,9 +163,9 @@ def postgres_server(pytestconfig: pytest.Config) -> Iterator[PostgresServer | Gi
     """The PostgreSQL of this run (`--postgres`)."""
     choice = pytestconfig.getoption("--postgres")
     if "://" in choice:
-        theirs = GivenServer(choice)
-        yield theirs
-        theirs.disconnect()
+        external = GivenServer(choice)
+        yield external
+        external.disconnect()
         return
     with running(choice) as server:
         yield server
@@ -173,7 +173,7 @@ def postgres_server(pytestconfig: pytest.Config) -> Iterator[PostgresServer | Gi
 
 @pytest.fixture(scope="session")
 def own_server(pytestconfig: pytest.Config) -> Iterator[PostgresServer]:
-    """Another server of the same release, for tests that stop it."""
+    """A second server of the same release, for tests that stop it."""
     choice = pytestconfig.getoption("--postgres")
     with running("18" if "://" in choice else choice) as server:
         yield server
@@ -195,20 +195,20 @@ def postgres_url(postgres_databases: TemplateDatabases) -> Iterator[str]:
 
 @pytest.fixture
 def empty_postgres_url(postgres_databases: TemplateDatabases) -> Iterator[str]:
-    """A fresh database with nothing in it, for tests of the migrations."""
+    """A new, empty database, for tests of migrations."""
     with postgres_databases.empty() as dsn:
         yield dsn
 
 
 @pytest.fixture
 def own_url(own_server: PostgresServer, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A migrated database on a server that may be stopped. Afterwards every ledger is replayed."""
+    """A migrated database on a server that may be stopped. Afterwards the ledger is checked."""
     name = f"own_{abs(hash(request.node.name)):x}"
     url = own_server.create_database(name)
     with closing(open_store(url)) as store:
         store.migrate()
     yield url
-    own_server.start()  # a test that failed may have left it down
+    own_server.start()  # a failed test may have left it stopped
     with closing(open_store(url)) as store:
         check_ledger(store)
     own_server.drop_database(name)

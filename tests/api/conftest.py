@@ -1,4 +1,4 @@
-"""The service on every store, asked in this process as a program on the same machine would ask it."""
+"""The HTTP service on every store, called in this process as from the same machine."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ HERE = "http://127.0.0.1:8000"
 
 @pytest_asyncio.fixture
 async def http(app: App) -> AsyncIterator[httpx2.AsyncClient]:
-    """As the person at this machine, who may do everything."""
+    """A client with the rights of the local user, who may do everything."""
     async with client_of(app) as client:
         yield client
 
 
 def client_of(app: App, *, role: str | None = None, tenant: str = "default") -> httpx2.AsyncClient:
-    """With ``role``: as somebody of that role whom the program that mounts us has let in."""
+    """With ``role``: as a user of that role, authenticated by the program that mounts the service."""
     if role is None:
         authenticate = at_this_machine(app)
     else:
@@ -41,7 +41,7 @@ def client_of(app: App, *, role: str | None = None, tenant: str = "default") -> 
 
 
 class ServiceClient(httpx2.AsyncClient):
-    """Ends with what the service does beside its answers: the loop of a test must not end before that."""
+    """On exit it waits for the background tasks of the service, which must end before the loop of the test."""
 
     def __init__(self, service: FastAPI) -> None:
         super().__init__(transport=httpx2.ASGITransport(service, raise_app_exceptions=False), base_url=HERE)

@@ -1,4 +1,4 @@
-"""The service behind a real socket on this machine, for what only the network shows."""
+"""The service behind a real socket, for tests that need the network."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from holdfast.server.auth import Authenticate, at_this_machine
 
 
 async def auntil(condition: Callable[[], object], what: str, limit: float = 30.0) -> None:
-    """``until`` on the loop that is running."""
+    """``until`` on the running loop."""
     async with asyncio.timeout(limit):
-        while not condition():  # noqa: ASYNC110  # whatever it is, it is no event of ours
+        while not condition():  # noqa: ASYNC110  # the condition has no event
             await asyncio.sleep(0.01)
     assert condition(), what
 
 
 class _Server(uvicorn.Server):
-    """Signals are the test runner's."""
+    """Leaves signals to the test runner."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -33,7 +33,7 @@ class _Server(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def serving(app: App, authenticate: Authenticate | None = None) -> AsyncIterator[str]:
-    """Its address. It ends with the block, and has ended then."""
+    """Serve the app; yield the address. The server has stopped when the block ends."""
     async with serving_asgi(make_service(app, authenticate=authenticate or at_this_machine(app))) as address:
         yield address
 
@@ -59,9 +59,9 @@ async def serving_asgi(service: ASGIApp) -> AsyncIterator[str]:
 async def events_of(
     address: str, path: str = "/api/v1/events/stream", headers: dict[str, str] | None = None
 ) -> AsyncIterator[AsyncIterator[dict[str, str]]]:
-    """What a stream of server-sent events tells, each as its fields; comments are left out."""
+    """The fields of each server-sent event; comments are left out."""
 
-    async def told(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, str]]:
+    async def parsed(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, str]]:
         event: dict[str, str] = {}
         async for line in lines:
             if not line:
@@ -77,4 +77,4 @@ async def events_of(
         client.stream("GET", path, headers=headers or {}) as answer,
     ):
         assert answer.status_code == 200, await answer.aread()
-        yield told(answer.aiter_lines())
+        yield parsed(answer.aiter_lines())

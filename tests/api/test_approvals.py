@@ -1,4 +1,4 @@
-"""What waits for people, decided over HTTP: by who they are, or with a token."""
+"""Approvals over HTTP: decided by an authenticated user, or with a token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ APPROVALS = "/api/v1/approvals"
 
 
 async def asked(app: App) -> str:
-    """A job that has asked, and its approval."""
+    """The id of the approval that a job waits for."""
 
     @app.job()
     async def pay(ctx: holdfast.Context, amount: int) -> str:
@@ -36,7 +36,7 @@ async def asked(app: App) -> str:
 
 @pytest.mark.slow
 @pytest.mark.req("JF-14", "CX-5", "CX-6", "CX-7")
-async def test_people_decide_as_who_they_are_and_with_tokens_once(app: App) -> None:
+async def test_approval_is_decided_by_users_and_by_token_once(app: App) -> None:
     approval = await asked(app)
     async with client_of(app, role="approver") as ada:
         assert [each["id"] for each in (await ada.get(APPROVALS)).json()["items"]] == [approval]
@@ -64,9 +64,11 @@ async def test_people_decide_as_who_they_are_and_with_tokens_once(app: App) -> N
         question = (await anybody.get(link)).json()
         assert (question["approval"]["summary"], question["kind"]) == ("Pay 7?", "pay")
         assert "job" not in question
-        others = (await anybody.get(f"/api/v1/approvals/by-token/{old}")).json()
-        assert (others["state"], others["expired"], others["by"]) == ("open", True, None), "too old to show anything"
-        for _ in range(3):  # what fetches links decides nothing
+        expired = (await anybody.get(f"/api/v1/approvals/by-token/{old}")).json()
+        assert (expired["state"], expired["expired"], expired["by"]) == ("open", True, None), (
+            "an expired token shows nothing"
+        )
+        for _ in range(3):  # fetching the link decides nothing
             assert (await anybody.get(link)).json()["approval"]["approvals"] == 1
         almost = token[:-1] + ("A" if token[-1] != "A" else "B")
         for method in ("GET", "POST"):
@@ -74,14 +76,14 @@ async def test_people_decide_as_who_they_are_and_with_tokens_once(app: App) -> N
             none = await anybody.request(method, f"/api/v1/approvals/by-token/{almost}", json=body)
             assert (none.status_code, none.json()["code"]) == (404, "token_unknown"), none.text
         assert (await anybody.get(f"/api/v1/approvals/by-token/{approval}")).status_code == 404
-        said = {"verdict": "approve", "data": {"note": "fine"}}
-        done = await anybody.post(link, json=said)
+        decision = {"verdict": "approve", "data": {"note": "fine"}}
+        done = await anybody.post(link, json=decision)
         assert (done.status_code, done.json()["approval"]["state"]) == (200, "approved"), done.text
         assert [vote["person"] for vote in done.json()["votes"]] == ["a approver", "bob"]
         spent = (await anybody.get(link)).json()
         assert (spent.pop("state"), spent.pop("by"), spent.pop("expired")) == ("approved", "bob", False)
-        assert spent.keys() == {"decided_at", "used_at"}, "when, and nothing of what was asked"
-        again = await anybody.post(link, json=said)
+        assert spent.keys() == {"decided_at", "used_at"}, "the time, but nothing of the question"
+        again = await anybody.post(link, json=decision)
         assert again.json()["code"] in ("already_decided", "token_used")
         assert again.status_code in (409, 410)
         assert (await anybody.get(f"{APPROVALS}/{approval}")).status_code == 401
@@ -89,7 +91,7 @@ async def test_people_decide_as_who_they_are_and_with_tokens_once(app: App) -> N
 
 @pytest.mark.slow
 @pytest.mark.req("CX-5", "CX-6", "JF-14")
-async def test_nobody_decides_what_has_expired_by_whatever_way_they_come(app: App) -> None:
+async def test_expired_approval_cannot_be_decided_by_any_route(app: App) -> None:
     @app.job()
     async def pay(ctx: holdfast.Context) -> str:
         return str(await ctx.approval("release", summary="Pay?", expires_in="1h", not_requester=True))
@@ -100,16 +102,16 @@ async def test_nobody_decides_what_has_expired_by_whatever_way_they_come(app: Ap
     token = app.approvals.issue_token(approval, person="bob")
     other = app.approvals.issue_token(approval)
     app._session.run(app._session.store.clock.set(timedelta(hours=2), None))
-    say = {"verdict": "approve", "comment": "late"}
+    decision = {"verdict": "approve", "comment": "late"}
 
     async def tried(admin: httpx2.AsyncClient, anybody: httpx2.AsyncClient) -> list[httpx2.Response]:
         return [
             await admin.post(f"{APPROVALS}/{approval}/approve", json={}),
             await admin.post(f"{APPROVALS}/{approval}/deny", json={}),
-            await anybody.post(f"/api/v1/approvals/by-token/{token}", json=say),
-            await anybody.post(f"/api/v1/approvals/by-token/{other}", json=say | {"by": "eve"}),
-            await admin.post(f"/approvals/{approval}", data=say),
-            await anybody.post(f"/decide/{other}", data=say | {"by": "eve"}),
+            await anybody.post(f"/api/v1/approvals/by-token/{token}", json=decision),
+            await anybody.post(f"/api/v1/approvals/by-token/{other}", json=decision | {"by": "eve"}),
+            await admin.post(f"/approvals/{approval}", data=decision),
+            await anybody.post(f"/decide/{other}", data=decision | {"by": "eve"}),
         ]
 
     service = make_service(app, authenticate=lambda _: None)
@@ -119,10 +121,10 @@ async def test_nobody_decides_what_has_expired_by_whatever_way_they_come(app: Ap
     ):
         for answer in await tried(admin, anybody):
             assert (answer.status_code, "approval_expired" in answer.text) == (410, True), answer.text
-        asked_for = app.approvals.get(approval)
-        assert (asked_for.approval.state, asked_for.votes) == ("open", []), "nobody has attended to it yet"
+        details = app.approvals.get(approval)
+        assert (details.approval.state, details.votes) == ("open", []), "no worker has expired it yet"
         assert handle.state() is State.WAITING_FOR_APPROVAL
-        # Somebody attends, and it is over for good: what was late is still refused, and runs nothing.
+        # A worker expires the approval. Late decisions are still refused and start no job.
         await asyncio.to_thread(app.run_worker, burst=True)
         assert app.approvals.get(approval).approval.state == "expired"
         assert (handle.state(), handle.get().error_code) == (State.FAILED, "approval_expired")
@@ -132,5 +134,5 @@ async def test_nobody_decides_what_has_expired_by_whatever_way_they_come(app: Ap
         assert (shown["approval"]["state"], shown["votes"]) == ("expired", [])
         assert (await anybody.get(f"/api/v1/approvals/by-token/{token}")).json()["state"] == "expired"
         issued = await admin.post(f"{APPROVALS}/{approval}/token", json={})
-        assert issued.is_client_error, "no new way to decide it"
+        assert issued.is_client_error, "no token is issued for it"
     assert [event.type for event in handle.history()][-1] == "expire"

@@ -30,7 +30,7 @@ async def code(http: httpx2.AsyncClient, path: str) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
-async def test_a_log_is_read_in_pieces_and_downloaded(app: App) -> None:
+async def test_log_is_read_in_pieces_and_downloaded(app: App) -> None:
     @app.job()
     def talks(ctx: holdfast.SyncContext) -> None:
         ctx.log.info("first ä")
@@ -66,7 +66,7 @@ async def test_a_log_is_read_in_pieces_and_downloaded(app: App) -> None:
             assert (await other.get(path)).status_code == 404
 
 
-async def test_a_program_s_output_and_files(new_app: NewApp, tmp_path: Path) -> None:
+async def test_output_and_files_of_a_command_are_downloaded(new_app: NewApp, tmp_path: Path) -> None:
     app = new_app(artifacts=tmp_path / "store")
     make = (
         "import os; print('ready'); open(os.environ['HOLDFAST_ARTIFACTS'] + '/a b.html', 'w').write('" + HOSTILE + "')"
@@ -77,8 +77,8 @@ async def test_a_program_s_output_and_files(new_app: NewApp, tmp_path: Path) -> 
     async with client_of(app, role="viewer") as http:
         log = (await http.get(f"{JOBS}/{job}/log")).json()
         assert (log["text"], log["ref"].partition("://")[0]) == ("ready\n", "artifact")
-        (tried,) = (await http.get(f"{JOBS}/{job}/attempts")).json()["items"]
-        assert (tried["outcome"], tried["exit_code"], tried["payload"], tried["log"]) == (
+        (attempt,) = (await http.get(f"{JOBS}/{job}/attempts")).json()["items"]
+        assert (attempt["outcome"], attempt["exit_code"], attempt["payload"], attempt["log"]) == (
             "succeeded",
             0,
             {},
@@ -95,8 +95,8 @@ async def test_a_program_s_output_and_files(new_app: NewApp, tmp_path: Path) -> 
             for name in ("../../../etc/passwd", "..%2F..%2Fetc%2Fpasswd", "%00", "none"):
                 answer = await http.get(f"{below}/artifacts/{name}")
                 assert answer.status_code in (400, 404, 422), (name, answer.text)
-    elsewhere = new_app(artifacts=tmp_path / "another store")
-    async with client_of(elsewhere, role="viewer") as http:
+    other_app = new_app(artifacts=tmp_path / "another store")
+    async with client_of(other_app, role="viewer") as http:
         assert await code(http, f"{JOBS}/{job}/log") == (404, "artifact_missing")
         shown = await http.get(f"/jobs/{job}")
         assert shown.status_code == 200
@@ -117,14 +117,14 @@ async def test_sealed_and_restricted_logs_are_not_shown(new_app: NewApp, monkeyp
 
     first, second = app.enqueue("sealed", {}).id, app.enqueue("secret", {}).id
     await work(app)
-    assert "canary-1" in (await asyncio.to_thread(app.jobs.log, first)).text, "a program with the key reads it"
+    assert "canary-1" in (await asyncio.to_thread(app.jobs.log, first)).text, "a program with the key can read it"
     async with client_of(app, role="admin") as http:
         for path in ("log", "log/download"):
             assert await code(http, f"{JOBS}/{first}/{path}") == (409, "log_sealed")
             assert await code(http, f"{JOBS}/{second}/{path}") == (403, "restricted")
-        for job, said in ((first, "sealed with key"), (second, "")):
+        for job, message in ((first, "sealed with key"), (second, "")):
             page = await http.get(f"/jobs/{job}")
             assert page.status_code == 200
-            assert said in page.text
+            assert message in page.text
             assert "canary" not in page.text
             assert (await http.get(f"/jobs/{job}/log")).status_code in (403, 409)

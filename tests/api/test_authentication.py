@@ -1,4 +1,4 @@
-"""Who gets in: authentication in front of API and pages."""
+"""Authentication of the API and the dashboard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.api.conftest import HERE, client_of
 
 
 @pytest.mark.req("JF-14", "JF-16")
-async def test_probes_are_for_everybody_and_nothing_else_is(anonymous: httpx2.AsyncClient) -> None:
+async def test_only_probes_need_no_authentication(anonymous: httpx2.AsyncClient) -> None:
     async with anonymous:
         assert (await anonymous.get("/livez")).text == "ok\n"
         assert (await anonymous.get("/readyz")).text == "ready\n"
@@ -33,7 +33,7 @@ async def test_probes_are_for_everybody_and_nothing_else_is(anonymous: httpx2.As
 
 
 @pytest.mark.req("JF-16")
-async def test_pages_name_no_foreign_script_and_stand_in_no_frame(http: httpx2.AsyncClient) -> None:
+async def test_pages_forbid_foreign_scripts_and_frames(http: httpx2.AsyncClient) -> None:
     answer = await http.get("/")
     assert answer.status_code == 200
     policy = answer.headers["content-security-policy"]
@@ -49,13 +49,13 @@ async def test_pages_name_no_foreign_script_and_stand_in_no_frame(http: httpx2.A
     [{"sec-fetch-site": "cross-site"}, {"origin": "http://evil.example"}, {"host": "evil.example"}],
     ids=["another site", "another origin", "another name for this machine"],
 )
-async def test_a_page_of_another_site_can_do_nothing(http: httpx2.AsyncClient, headers: dict[str, str]) -> None:
+async def test_request_from_another_site_is_refused(http: httpx2.AsyncClient, headers: dict[str, str]) -> None:
     answer = await http.post("/api/v1/jobs", json={"kind": "x"}, headers=headers)
     assert answer.status_code in (401, 403)
 
 
 @pytest.mark.req("JF-16")
-async def test_below_a_path_of_another_program(app: App) -> None:
+async def test_service_works_mounted_below_a_path(app: App) -> None:
     from starlette.applications import Starlette
 
     app._session.make_ready()
@@ -72,31 +72,31 @@ async def test_below_a_path_of_another_program(app: App) -> None:
 
 @pytest.mark.req("JF-16")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_a_program_that_forgets_to_say_that_it_goes_by_cookies_is_guarded_as_well(app: App) -> None:
-    """Rule 22: what no token came with can only be the browser's doing."""
-    elsewhere = {"cookie": "sid=ada", "sec-fetch-site": "cross-site"}
+async def test_cross_site_requests_are_refused_for_any_authentication(app: App) -> None:
+    """A request without a token can only come from a browser."""
+    cross_site = {"cookie": "sid=ada", "sec-fetch-site": "cross-site"}
     async with client_of(app, role="operator") as http:
-        for headers in (elsewhere, {"origin": "http://evil.example"}, {"sec-fetch-site": "same-site"}):
+        for headers in (cross_site, {"origin": "http://evil.example"}, {"sec-fetch-site": "same-site"}):
             for path in ("/jobs/act", "/theme", "/api/v1/jobs/x/cancel"):
                 refused = await http.post(path, headers=headers)
                 assert (refused.status_code, refused.json()["code"]) == (403, "cross_site"), (path, headers)
-        for headers in (elsewhere | {"authorization": "Bearer x"}, elsewhere | {"sec-fetch-site": "same-origin"}, {}):
+        for headers in (cross_site | {"authorization": "Bearer x"}, cross_site | {"sec-fetch-site": "same-origin"}, {}):
             assert (await http.post("/theme", headers=headers)).status_code == 303, headers
-        assert (await http.get("/jobs", headers=elsewhere)).status_code == 200
+        assert (await http.get("/jobs", headers=cross_site)).status_code == 200
 
 
 @pytest.mark.req("JF-15")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_what_the_process_did_is_not_for_one_tenant(app: App) -> None:
-    """It names kinds and queues of every tenant; being let in by a cookie does not make one look after all of them."""
+async def test_process_metrics_are_hidden_from_users_of_one_tenant(app: App) -> None:
+    """Process metrics name kinds and queues of every tenant, so one tenant's user must not see them."""
     app._session.make_ready()
-    told = {}
+    shown = {}
     for whose, whole in (("acme", False), ("acme", True), ("*", False)):
         known = Identity("ada", whose, scopes_of(["viewer"]), ambient=True, whole=whole)
         service = make_service(app, authenticate=partial(_always, known))
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
-            told[whose, whole] = "holdfast_jobs_finished" in (await http.get("/metrics")).text
-    assert told == {("acme", False): False, ("acme", True): True, ("*", False): True}
+            shown[whose, whole] = "holdfast_jobs_finished" in (await http.get("/metrics")).text
+    assert shown == {("acme", False): False, ("acme", True): True, ("*", False): True}
 
 
 def _always(known: Identity, _: object) -> Identity:

@@ -1,4 +1,4 @@
-"""Jobs over HTTP: enqueued, found, looked at, and acted upon."""
+"""Jobs over HTTP: enqueue, search, read, and operate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def declare(app: App) -> None:
 
 
 @pytest.mark.req("JF-14", "CX-1", "DP-3")
-async def test_one_key_is_one_job(app: App) -> None:
+async def test_key_identifies_one_job(app: App) -> None:
     async with client_of(app, role="producer", tenant="acme") as http:
         body = {
             "kind": "mail",
@@ -72,7 +72,7 @@ async def test_one_key_is_one_job(app: App) -> None:
 @pytest.mark.slow
 @pytest.mark.req("JF-14", "DP-3")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_what_does_not_fit_is_refused_with_a_code_and_nothing_is_stored(app: App) -> None:
+async def test_invalid_enqueue_is_rejected_and_stores_nothing(app: App) -> None:
     declare(app)
     cases: list[tuple[bytes | Any, int, str]] = [
         (b"", 422, "invalid_request"),
@@ -116,7 +116,7 @@ async def test_what_does_not_fit_is_refused_with_a_code_and_nothing_is_stored(ap
 
 
 @pytest.mark.req("JF-14", "DP-3")
-async def test_of_many_each_has_its_verdict(app: App) -> None:
+async def test_each_job_of_a_batch_has_a_result(app: App) -> None:
     async with client_of(app, role="producer") as http:
         first = (await http.post(JOBS, json={"kind": "mail", "key": "k", "payload": {"n": 1}})).json()["id"]
         many = [
@@ -128,7 +128,7 @@ async def test_of_many_each_has_its_verdict(app: App) -> None:
         answer = await http.post(f"{JOBS}/batch", json={"jobs": many})
         assert answer.status_code == 200, answer.text
         items = answer.json()["items"]
-        assert [(each["created"], each["reason"]) for each in items] == [
+        assert [(item["created"], item["reason"]) for item in items] == [
             (True, None),
             (False, "duplicate_key"),
             (False, "idempotency_conflict"),
@@ -140,7 +140,7 @@ async def test_of_many_each_has_its_verdict(app: App) -> None:
 
 
 @pytest.mark.req("JF-14", "CX-14")
-async def test_jobs_are_found_by_qualifiers_and_words_page_by_page(app: App) -> None:
+async def test_jobs_are_searched_page_by_page(app: App) -> None:
     declare(app)
     failed = [app.enqueue("divide", {"a": n, "b": 0}, tags=["odd"]).id for n in range(3)]
     good = app.enqueue("divide", {"a": 1, "b": 1}).id
@@ -148,7 +148,7 @@ async def test_jobs_are_found_by_qualifiers_and_words_page_by_page(app: App) -> 
     waiting = [app.enqueue("other", {"n": n}, queue="slow", agent="ada").id for n in range(5)]
     async with client_of(app, role="viewer") as http:
 
-        async def found(**params: Any) -> list[str]:
+        async def search(**params: Any) -> list[str]:
             ids: list[str] = []
             after: str | None = None
             while True:
@@ -159,12 +159,12 @@ async def test_jobs_are_found_by_qualifiers_and_words_page_by_page(app: App) -> 
                     return ids
 
         every = [*waiting[::-1], good, *failed[::-1]]
-        assert await found(limit=2) == every
-        assert await found(q="state:dead_letter kind:divide tag:odd since:1h", limit=2) == failed[::-1]
-        assert await found(q='"division by" zero', limit=1) == failed[::-1]
-        assert await found(q="zero", state="succeeded") == []
-        assert await found(agent="ada", queue="slow", until="1h") == []
-        assert await found(kind="other") == waiting[::-1]
+        assert await search(limit=2) == every
+        assert await search(q="state:dead_letter kind:divide tag:odd since:1h", limit=2) == failed[::-1]
+        assert await search(q='"division by" zero', limit=1) == failed[::-1]
+        assert await search(q="zero", state="succeeded") == []
+        assert await search(agent="ada", queue="slow", until="1h") == []
+        assert await search(kind="other") == waiting[::-1]
         assert (await http.get(JOBS)).json()["items"][0]["payload"] is None
         twice = await http.get(JOBS, params={"q": "kind:a", "kind": "b"})
         assert (twice.status_code, twice.json()["code"]) == (422, "invalid_search")
@@ -179,7 +179,7 @@ async def test_jobs_are_found_by_qualifiers_and_words_page_by_page(app: App) -> 
 
 
 @pytest.mark.req("JF-14", "DP-3")
-async def test_the_end_is_waited_for_and_told(app: App, http: httpx2.AsyncClient) -> None:
+async def test_result_is_waited_for(app: App, http: httpx2.AsyncClient) -> None:
     declare(app)
     good, bad = app.enqueue("divide", {"a": 6, "b": 3}).id, app.enqueue("divide", {"a": 1, "b": 0}).id
     early = await http.get(f"{JOBS}/{good}/result", params={"wait": 0.05})
@@ -204,7 +204,7 @@ async def test_the_end_is_waited_for_and_told(app: App, http: httpx2.AsyncClient
 
 
 @pytest.mark.req("JF-14")
-async def test_a_service_that_is_to_stop_does_not_wait_for_those_who_wait(app: App) -> None:
+async def test_stopping_service_ends_waiting_requests(app: App) -> None:
     app._session.make_ready()
     service = make_service(app, authenticate=at_this_machine(app))
     left = app.enqueue("later", {}, delay="1h").id
@@ -218,7 +218,7 @@ async def test_a_service_that_is_to_stop_does_not_wait_for_those_who_wait(app: A
 
 
 @pytest.mark.req("JF-14", "SC-3", "DP-15", "DP-3")
-async def test_what_people_do_to_a_job(app: App) -> None:
+async def test_operator_moves_reschedules_cancels_discards_and_redrives_jobs(app: App) -> None:
     declare(app)
     bad, worse, third = (app.enqueue("divide", {"a": 1, "b": 0}).id for _ in range(3))
     await work(app)
@@ -250,9 +250,7 @@ async def test_what_people_do_to_a_job(app: App) -> None:
 
 
 @pytest.mark.req("JF-14", "DP-4", "DP-21")
-async def test_what_is_restricted_does_not_leave_and_files_are_only_ever_downloaded(
-    new_app: Any, tmp_path: Any
-) -> None:
+async def test_restricted_data_is_hidden_and_artifacts_are_downloads(new_app: Any, tmp_path: Any) -> None:
     app = new_app(artifacts=tmp_path)
 
     @app.job(rules=PayloadPolicy(restricted=True))

@@ -1,4 +1,4 @@
-"""What is checked before a job leaves for a worker of another language, and the tick."""
+"""Checks before an HTTP worker gets a job, and the tick route."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from holdfast import App
 from holdfast.engine.states import State
 from tests.api.conftest import client_of
-from tests.api.test_leases import LEASES, claim, lease_of, settle, tried, work
+from tests.api.test_leases import LEASES, attempts_of, claim, lease_of, settle, work
 
 pytestmark = pytest.mark.req("JF-14")
 
@@ -18,7 +18,7 @@ __all__ = ["work"]
 
 
 @pytest.mark.slow
-async def test_a_claim_waits_for_a_job_and_no_longer_than_asked(app: App, work: httpx2.AsyncClient) -> None:
+async def test_claim_waits_for_a_job_up_to_its_timeout(app: App, work: httpx2.AsyncClient) -> None:
     lease = await lease_of(work)
     waiting = asyncio.create_task(claim(work, lease, wait=20, kinds=["mail"]))
     await asyncio.sleep(0)
@@ -30,14 +30,14 @@ async def test_a_claim_waits_for_a_job_and_no_longer_than_asked(app: App, work: 
 
 
 @pytest.mark.slow
-async def test_people_are_asked_before_a_job_leaves(app: App, work: httpx2.AsyncClient) -> None:
+async def test_approval_and_at_most_once_apply_to_http_workers(app: App, work: httpx2.AsyncClient) -> None:
     @app.job("pay", requires_approval=True)
     def pay(amount: int) -> None:
-        raise AssertionError("it is run elsewhere")
+        raise AssertionError("an HTTP worker runs it")
 
     @app.job("once", at_most_once=True)
     def once() -> None:
-        raise AssertionError("it is run elsewhere")
+        raise AssertionError("an HTTP worker runs it")
 
     handle = await pay.aenqueue(7)
     lease = await lease_of(work)
@@ -53,22 +53,22 @@ async def test_people_are_asked_before_a_job_leaves(app: App, work: httpx2.Async
     assert (await app.jobs.aget(single.id)).state is State.DEAD_LETTER
 
 
-async def test_what_is_restricted_and_secret_is_not_kept(app: App, work: httpx2.AsyncClient) -> None:
+async def test_restricted_payload_is_removed_from_errors(app: App, work: httpx2.AsyncClient) -> None:
     await app.payload_rules.aset("heal", restricted=True)
     handle = await app.aenqueue("heal", {"name": "Rosalind Franklin"})
     lease = await lease_of(work)
     (job,) = await claim(work, lease)
-    assert job["payload"] == {"name": "Rosalind Franklin"}, "who does the work is given it"
+    assert job["payload"] == {"name": "Rosalind Franklin"}, "the worker gets the payload"
     error = {"type": "ValueError", "message": "no bed for Rosalind Franklin", "traceback": "name = 'Rosalind Franklin'"}
     assert (await settle(work, lease, job, outcome="reject", error=error)).status_code == 200
-    assert "Rosalind" not in repr(await tried(app, handle.id))
+    assert "Rosalind" not in repr(await attempts_of(app, handle.id))
     assert "Rosalind" not in repr(await app.jobs.aget(handle.id))
 
 
-async def test_the_code_of_a_failure_is_one_word_that_can_be_put_anywhere(app: App, work: httpx2.AsyncClient) -> None:
-    """Rule 30: it goes into lists, groups and logs; and of a restricted job it tells nothing that was read."""
+async def test_error_code_is_sanitized(app: App, work: httpx2.AsyncClient) -> None:
+    """It appears in lists, groups and logs, and must reveal nothing of a restricted job."""
     await app.payload_rules.aset("heal", restricted=True)
-    lease, seen = await lease_of(work), []
+    lease, codes = await lease_of(work), []
     for kind, error in (
         ("mail", {"code": "a\r\nb\x1b[31m\u202ec"}),
         ("mail", {"code": " \n", "type": "\x00"}),
@@ -80,25 +80,24 @@ async def test_the_code_of_a_failure_is_one_word_that_can_be_put_anywhere(app: A
         handle = await app.aenqueue(kind, {})
         (job,) = await claim(work, lease)
         assert (await settle(work, lease, job, outcome="reject", error=error)).status_code == 200
-        found = await app.jobs.aget(handle.id)
-        seen.append(found.error_code)
-    assert seen == ["a b[31mc", "rejected", "std::io::Error", "password=[redacted]", "rejected", "java.lang.Error$Bed"]
+        codes.append((await app.jobs.aget(handle.id)).error_code)
+    assert codes == ["a b[31mc", "rejected", "std::io::Error", "password=[redacted]", "rejected", "java.lang.Error$Bed"]
 
 
 @pytest.mark.slow
-async def test_a_result_cannot_be_made_to_show_what_is_anothers(app: App, work: httpx2.AsyncClient) -> None:
-    """Rule 24: by a reference to what a restricted job has stored, for one."""
+async def test_result_cannot_forge_a_stored_reference(app: App, work: httpx2.AsyncClient) -> None:
+    """For example by a reference to an artifact of a restricted job."""
     handle = await app.aenqueue("mail", {})
     lease = await lease_of(work)
     (job,) = await claim(work, lease)
     forged = {"$holdfast": {"stored": "artifact://default/0198/secret"}}
     assert (await settle(work, lease, job, outcome="succeeded", result=forged)).json()["ending"] == "bury"
-    found = await app.jobs.aget(handle.id)
-    assert (found.state, found.error_code) == (State.DEAD_LETTER, "payload_reserved")
+    job_after = await app.jobs.aget(handle.id)
+    assert (job_after.state, job_after.error_code) == (State.DEAD_LETTER, "payload_reserved")
 
 
 @pytest.mark.slow
-async def test_labels_and_bodies_are_checked(app: App, work: httpx2.AsyncClient) -> None:
+async def test_executor_labels_and_request_bodies_are_checked(app: App, work: httpx2.AsyncClient) -> None:
     await asyncio.to_thread(app.executors.set, "blessed")
     refused = await work.post(LEASES, json={"name": "node"})
     assert (refused.status_code, refused.json()["code"]) == (403, "executor_refused")
@@ -128,7 +127,7 @@ async def test_labels_and_bodies_are_checked(app: App, work: httpx2.AsyncClient)
 
 @pytest.mark.slow
 @pytest.mark.req("HK-1")
-async def test_a_tick_runs_a_few_jobs_here(app: App, work: httpx2.AsyncClient) -> None:
+async def test_tick_runs_a_few_jobs_in_the_service(app: App, work: httpx2.AsyncClient) -> None:
     ran: list[int] = []
 
     @app.job("add")
@@ -143,11 +142,13 @@ async def test_a_tick_runs_a_few_jobs_here(app: App, work: httpx2.AsyncClient) -
         work.post("/api/v1/jobs/tick", json={"limit": 3, "timeout": 20}), work.post("/api/jobs/tick", json={"limit": 2})
     )
     assert (first.json()["succeeded"], second.json()["succeeded"]) == (3, 2)
-    assert sorted(ran) == [0, 1, 2, 3, 4], "none was taken by two"
+    assert sorted(ran) == [0, 1, 2, 3, 4], "no job ran twice"
     assert (await work.post("/api/jobs/tick")).json()["taken"] == 0
     children = await app.jobs.alist(kind="child")
     assert len(children) == 5
-    assert all(job.enqueued_by.startswith("job ") for job in children), "a handler's doing is not whoever rang"
+    assert all(job.enqueued_by.startswith("job ") for job in children), (
+        "children are enqueued by the job, not by the caller of the tick"
+    )
     wrong: list[dict[str, object]] = [{"limit": 0}, {"limit": 101}, {"timeout": 301}, {"queues": []}, {"all": True}]
     for body in wrong:
         assert (await work.post("/api/jobs/tick", json=body)).status_code == 422, body

@@ -1,4 +1,4 @@
-"""Lists of schedules, templates and agents: page by page, each one once, of one tenant and of all."""
+"""Lists of schedules, templates and agents, page by page, for one tenant and for all."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ def furnish(app: App) -> None:
     app.schedules.remove("gone")
 
 
-async def every(http: httpx2.AsyncClient, noun: str, **asked: Any) -> list[tuple[str, str]]:
-    found: list[dict[str, Any]] = []
+async def every(http: httpx2.AsyncClient, noun: str, **filters: Any) -> list[tuple[str, str]]:
+    items: list[dict[str, Any]] = []
     after: dict[str, str] = {}
     for _ in range(20):
-        answer = await http.get(f"/api/v1/{noun}", params={**asked, **after, "limit": 2})
+        answer = await http.get(f"/api/v1/{noun}", params={**filters, **after, "limit": 2})
         assert answer.status_code == 200, answer.text
         page = answer.json()
         assert len(page["items"]) <= 2
-        found += page["items"]
+        items += page["items"]
         if page["next"] is None:
-            return [(each["tenant"], each.get("name") or each["id"]) for each in found]
+            return [(item["tenant"], item.get("name") or item["id"]) for item in items]
         after = {"after": page["next"]}
-    raise AssertionError("it does not come to an end")
+    raise AssertionError("the pages do not end")
 
 
 @pytest.mark.slow
-async def test_each_comes_once_however_the_pages_are_cut(app: App) -> None:
+async def test_each_row_appears_once_across_pages(app: App) -> None:
     furnish(app)
-    everybodys = {(tenant, name) for tenant in ("acme", "default") for name in NAMES}
+    every_row = {(tenant, name) for tenant in ("acme", "default") for name in NAMES}
     for noun in ("schedules", "templates", "agents"):
         async with client_of(app, role="admin", tenant="acme") as http:
             own = await every(http, noun)
             assert len(own) == len(set(own)) == 5, own
-            assert set(own) == {each for each in everybodys if each[0] == "acme"}
+            assert set(own) == {row for row in every_row if row[0] == "acme"}
         async with client_of(app, role="admin", tenant="*") as http:
-            all_of_them = await every(http, noun)
-            assert len(all_of_them) == 10
-            assert set(all_of_them) == everybodys
+            of_all_tenants = await every(http, noun)
+            assert len(of_all_tenants) == 10
+            assert set(of_all_tenants) == every_row
             for wrong in ("x", "[1, 2]", '["a"]', '["a", "b\\u0000"]', "[" * 7_900, '["a", "\\ud800"]', '"ab"'):
                 refused = await http.get(f"/api/v1/{noun}", params={"after": wrong})
                 assert (refused.status_code, refused.json()["code"]) == (422, "invalid_cursor")

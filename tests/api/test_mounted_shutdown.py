@@ -1,4 +1,4 @@
-"""An application that mounts the service is stopped while event streams are open: they end first, without an error."""
+"""An application that mounts the service stops while event streams are open: they end first, without an error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ uvicorn.run(web, host="127.0.0.1", port={port}, timeout_graceful_shutdown=90)
 
 @pytest.mark.slow
 @pytest.mark.req("JF-16", "HF-8")
-def test_open_streams_end_before_the_server_does(tmp_path: Path) -> None:
+def test_open_streams_end_before_the_server_stops(tmp_path: Path) -> None:
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(port=port)], cwd=tmp_path, stderr=subprocess.PIPE, text=True
@@ -43,13 +43,13 @@ def test_open_streams_end_before_the_server_does(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         for stream in streams:
             stream.read()
-        _, said = process.communicate(timeout=80)
+        _, messages = process.communicate(timeout=80)
     finally:
         process.kill()
         process.wait()
-    assert time.monotonic() - began < 60, "not ended by the server's own time limit"
-    assert "Traceback" not in said, said
-    assert "ERROR" not in said, said
+    assert time.monotonic() - began < 60, "not ended by the server's time limit"
+    assert "Traceback" not in messages, messages
+    assert "ERROR" not in messages, messages
 
 
 def _answers(port: int) -> bool:

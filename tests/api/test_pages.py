@@ -1,4 +1,4 @@
-"""The pages without a browser (JF-16): who may do what there, what is refused, and what never leaves."""
+"""The dashboard pages without a browser: rights, rejected input, and safe redirects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ YES = {"confirmed": "yes", "reason": "because"}
 
 @pytest.fixture
 def url(sqlite_url: str) -> str:
-    """Pages are the same on every store; what they read is tested where it is read."""
+    """Pages are the same on every store; their reads are tested elsewhere."""
     return sqlite_url
 
 
@@ -49,7 +49,7 @@ ACTIONS = {
 
 
 @pytest.mark.slow
-async def test_who_may_not_operate_sees_no_button_and_is_refused(app: App) -> None:
+async def test_viewer_sees_no_buttons_and_is_refused(app: App) -> None:
     job = await asyncio.to_thread(dead_letter, app)
     waiting = (await app.aenqueue("breaks", {"n": 2})).id
     operation = await app.operations.astart("redrive", kind="nothing")
@@ -64,12 +64,11 @@ async def test_who_may_not_operate_sees_no_button_and_is_refused(app: App) -> No
             assert (refused.status_code, "missing_scope" in refused.text) == (403, True)
         for path in ("/jobs/act", f"/operations/{operation.id}/cancel"):
             assert (await viewer.post(path, data={**YES, "action": "redrive", "id": job})).status_code == 403
-    found = await app.jobs.aget(job)
-    assert found.state is State.DEAD_LETTER
+    assert (await app.jobs.aget(job)).state is State.DEAD_LETTER
 
 
 @pytest.mark.slow
-async def test_every_action_does_what_it_says_and_asks_first_where_it_destroys(app: App) -> None:
+async def test_every_action_works_and_destructive_ones_need_confirmation(app: App) -> None:
     app._session.make_ready()
     jobs = [await asyncio.to_thread(dead_letter, app) for _ in range(4)]
     async with client_of(app, role="operator") as http:
@@ -80,8 +79,8 @@ async def test_every_action_does_what_it_says_and_asks_first_where_it_destroys(a
                 return re.sub(r"\s+", " ", re.search(r"<h1>(.*?)</h1>", answer.text, re.S).group(1))  # type: ignore[union-attr]
             assert answer.status_code == 303, answer.text
             shown = await http.get(answer.headers["location"])
-            said = re.search(r'class="flash"[^>]*>(.*?)<', shown.text)
-            return said.group(1) if said else answer.headers["location"]
+            message = re.search(r'class="flash"[^>]*>(.*?)<', shown.text)
+            return message.group(1) if message else answer.headers["location"]
 
         assert await post(f"/jobs/{jobs[0]}/discard") == ("Discarding needs a reason. Enter one and try again.")
         assert (
@@ -113,7 +112,7 @@ async def test_every_action_does_what_it_says_and_asks_first_where_it_destroys(a
         assert {event.actor for event in history if event.type in ("redrive", "cancel", "move")} == {"a operator"}
 
 
-async def test_what_comes_in_is_bounded_and_what_is_not_there_is_said(app: App) -> None:
+async def test_invalid_parameters_and_missing_objects_get_error_pages(app: App) -> None:
     async with client_of(app) as http:
         for path, status in {
             "/jobs?state=nonsense": 422,
@@ -138,7 +137,7 @@ async def test_what_comes_in_is_bounded_and_what_is_not_there_is_said(app: App) 
 
 
 @pytest.mark.parametrize("path", ["https://evil.example", "//evil.example", "/\\evil", "javascript:1", "jobs", "/a\nb"])
-def test_no_form_leads_elsewhere(path: str) -> None:
+def test_redirects_stay_on_this_site(path: str) -> None:
     assert below(path) == "/"
     assert below("/jobs?state=queued") == "/jobs?state=queued"
 
@@ -148,20 +147,20 @@ async def always() -> bool:
 
 
 @pytest.mark.slow
-async def test_the_signal_is_coarse_and_leaves_nobody_behind(app: App) -> None:
-    """However much happens, one word a while; a listener that goes is gone."""
+async def test_change_signals_are_coarse_and_listeners_are_removed(app: App) -> None:
+    """One message per interval, however many events; a listener that leaves is removed."""
     from holdfast.server.pages import signals
 
     app._session.make_ready()
     live = LedgerFeed(app._session)
-    told = signals(live, "default", always, interval=0.2, keepalive=0.3)
-    assert "event: here" in await anext(told)
-    assert "event: here" in await anext(told)
-    await auntil(lambda: live.listeners == 1, "it listens")
+    messages = signals(live, "default", always, interval=0.2, keepalive=0.3)
+    assert "event: here" in await anext(messages)
+    assert "event: here" in await anext(messages)
+    await auntil(lambda: live.listeners == 1, "the listener is registered")
     for n in range(20):
         await app.aenqueue("anything", {"n": n})
-    assert await anext(told) == "event: changed\ndata: -\n\n"
-    assert any("event: here" in word for word in [await anext(told) for _ in range(4)])
-    await told.aclose()
-    await auntil(lambda: live.listeners == 0, "nobody listens")
+    assert await anext(messages) == "event: changed\ndata: -\n\n"
+    assert any("event: here" in message for message in [await anext(messages) for _ in range(4)])
+    await messages.aclose()
+    await auntil(lambda: live.listeners == 0, "no listener is left")
     await live.aclose()

@@ -1,5 +1,4 @@
-"""`/readyz`: whether the database is there, up to date, and can be written to; asked by anybody, looked at once a
-second."""
+"""`/readyz`: whether the database is reachable, migrated and writable; checked at most once a second."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ async def ready(service: ASGIApp) -> tuple[int, str]:
         return answer.status_code, answer.text.strip() if answer.is_success else answer.json()["code"]
 
 
-async def test_a_full_disk_is_not_ready_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk_is_not_ready_until_space_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.features.health.routes.READY_FOR", 0.0)
     with mounted() as disk, closing(App(f"sqlite:///{disk}/jobs.db")) as app:
         app._store.migrate()
@@ -43,7 +42,7 @@ async def test_a_full_disk_is_not_ready_until_there_is_room(monkeypatch: pytest.
         assert await ready(service) == (200, "ready")
 
 
-def test_a_read_only_server_is_not_writable(postgres_url: str) -> None:
+def test_read_only_server_is_not_writable(postgres_url: str) -> None:
     with closing(App(postgres_url)) as app:
         app._store.migrate()
         app._store.check_writable()
@@ -55,7 +54,7 @@ def test_a_read_only_server_is_not_writable(postgres_url: str) -> None:
         assert refused.value.fix
 
 
-def test_a_lock_of_another_writer_is_no_fault_and_nothing_is_changed(new_sqlite_url: str) -> None:
+def test_lock_of_another_writer_is_no_fault(new_sqlite_url: str) -> None:
     with closing(App(new_sqlite_url)) as app:
         app._store.migrate()
         (job,) = put(app._store, spec())
@@ -70,28 +69,28 @@ def test_a_lock_of_another_writer_is_no_fault_and_nothing_is_changed(new_sqlite_
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_however_many_ask_it_is_looked_at_once(app: App) -> None:
+async def test_concurrent_requests_share_one_check(app: App) -> None:
     app._session.make_ready()
-    looked: list[str] = []
+    checks: list[str] = []
     fault: list[StoreUnavailable] = []
 
     class Store:
         def schema(self) -> object:
-            looked.append("schema")
+            checks.append("schema")
             return app._store.schema()
 
         def check_writable(self) -> None:
-            looked.append("written")
+            checks.append("written")
             for error in fault:
                 raise error
 
     readiness = Readiness(Store())  # type: ignore[arg-type]
     assert await asyncio.gather(*(readiness.fault() for _ in range(50))) == [None] * 50
     assert await readiness.fault() is None
-    assert looked == ["schema", "written"]
+    assert checks == ["schema", "written"]
     readiness = Readiness(Store())  # type: ignore[arg-type]
     fault.append(StoreUnavailable("there is no space left", code="disk_full"))
-    found = await asyncio.gather(*(readiness.fault() for _ in range(9)))
-    assert [error and error.code for error in found] == ["disk_full"] * 9
+    faults = await asyncio.gather(*(readiness.fault() for _ in range(9)))
+    assert [error and error.code for error in faults] == ["disk_full"] * 9
     fault.clear()
-    assert await readiness.fault() is None, "what was wrong is looked at again by the next who asks"
+    assert await readiness.fault() is None, "a fault is checked again by the next request"

@@ -1,7 +1,7 @@
-"""The whole API asked what its own document allows, and what it does not: no request may break it (rules 10 and 23).
+"""The API conforms to its OpenAPI document, for requests that it allows and for others.
 
-Schemathesis makes the requests; a real server answers them. Each answer has a status, a type and a shape that the
-document names, and none is ours to be ashamed of (500).
+Schemathesis makes the requests; a real server answers them. Each response has a status, a type and a body that the
+document names, and none is a 500.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ Case = schemathesis.Case[Any]
 
 @contextmanager
 def served(app: App) -> Iterator[str]:
-    """In a thread of its own, since the requests are made in this one."""
-    found: list[str] = []
+    """In another thread, since the requests are made in this one."""
+    addresses: list[str] = []
     up, over = threading.Event(), threading.Event()
 
     async def serve() -> None:
         async with serving(app, tokens_of(app)) as address:
-            found.append(address)
+            addresses.append(address)
             up.set()
             await asyncio.to_thread(over.wait)
 
@@ -59,14 +59,14 @@ def served(app: App) -> Iterator[str]:
     thread.start()
     try:
         assert up.wait(30)
-        yield found[0]
+        yield addresses[0]
     finally:
         over.set()
         thread.join(30)
 
 
 def furnished(app: App) -> dict[str, str]:
-    """A little of everything, by the names that paths have for it."""
+    """Create one of each object; return their ids by the names of path parameters."""
     job = app.enqueue("mail", {"to": "ada"}, agent="planner").id
     issued = app.tokens.issue("eyes", roles=["viewer"])
     app.schedules.add("hourly", "@hourly", kind="mail")
@@ -79,7 +79,7 @@ def furnished(app: App) -> dict[str, str]:
 
 
 def bounded(case: Case) -> Case:
-    """Nobody waits here for what does not come."""
+    """Set the waits of requests to zero."""
     for part in (case.body, case.query):
         if isinstance(part, dict) and "wait" in part and isinstance(part["wait"], (int, float)):
             part["wait"] = 0
@@ -87,7 +87,7 @@ def bounded(case: Case) -> Case:
 
 
 @pytest.mark.slow
-def test_every_operation_answers_as_its_document_says(sqlite_url: str) -> None:
+def test_every_operation_conforms_to_openapi_document(sqlite_url: str) -> None:
     with closing(App(sqlite_url, name="tests", enqueued_by="tester")) as app:
         app._session.make_ready()
         token = app.tokens.issue("admin", roles=["admin"]).text
@@ -96,13 +96,13 @@ def test_every_operation_answers_as_its_document_says(sqlite_url: str) -> None:
             session.headers["Authorization"] = f"Bearer {token}"
             document = session.get(f"{address}/api/v1/openapi.json").json()
             schema = schemathesis.openapi.from_dict(document)
-            asked: set[str] = set()
+            requested: set[str] = set()
             wrong: list[str] = []
 
             def ask(case: Case, real: bool) -> None:
                 if real:
                     case.path_parameters |= {name: known[name] for name in case.path_parameters if name in known}
-                asked.add(case.operation.label)
+                requested.add(case.operation.label)
                 try:
                     case.call_and_validate(base_url=address, session=session, checks=CHECKS, timeout=20)
                 except (schemathesis.core.failures.FailureGroup, requests.RequestException) as failed:
@@ -114,7 +114,7 @@ def test_every_operation_answers_as_its_document_says(sqlite_url: str) -> None:
                     for mode in GenerationMode:
                         exercise(operation, mode, ask)
             assert wrong == []
-            assert len(asked) > 100
+            assert len(requested) > 100
 
 
 def exercise(operation: Any, mode: GenerationMode, ask: Callable[[Case, bool], None]) -> None:
@@ -130,35 +130,35 @@ def exercise(operation: Any, mode: GenerationMode, ask: Callable[[Case, bool], N
     def examples(case: Case, real: bool) -> None:
         ask(bounded(case), real)
 
-    with suppress(Unsatisfiable):  # of what takes nothing, nothing can be wrong
+    with suppress(Unsatisfiable):  # an operation without parameters has no invalid request
         examples()
 
 
-def test_names_of_schemas_do_not_follow_modules() -> None:
+def test_schema_names_contain_no_module_names() -> None:
     """FastAPI puts the module into the name where two classes have the same one."""
     with closing(App("sqlite:///:memory:")) as app:
-        found = make_service(app, authenticate=lambda _: None).openapi()
-    assert [name for name in found["components"]["schemas"] if "__" in name] == []
+        document = make_service(app, authenticate=lambda _: None).openapi()
+    assert [name for name in document["components"]["schemas"] if "__" in name] == []
 
 
 @pytest.mark.slow
-def test_every_body_has_an_example_and_each_fits_its_schema(sqlite_url: str) -> None:
-    """Whoever reads the document copies from it."""
+def test_every_body_has_an_example_that_fits_its_schema(sqlite_url: str) -> None:
+    """Readers copy examples from the document."""
     with closing(App(sqlite_url)) as app:
-        found = make_service(app, authenticate=lambda _: None).openapi()
-    schemas: dict[str, Any] = found["components"]["schemas"]
+        document = make_service(app, authenticate=lambda _: None).openapi()
+    schemas: dict[str, Any] = document["components"]["schemas"]
     wrong = [
         (name, error.message)
         for name, schema in schemas.items()
         for part in (schema, *schema.get("properties", {}).values())
         for example in part.get("examples", ())
-        for error in Draft202012Validator(part | {"components": found["components"]}).iter_errors(example)
+        for error in Draft202012Validator(part | {"components": document["components"]}).iter_errors(example)
     ]
     assert wrong == []
     bodies = {
         name
-        for those in found["paths"].values()
-        for operation in those.values()
+        for methods in document["paths"].values()
+        for operation in methods.values()
         for name in re.findall(r"schemas/(\w+)", json.dumps(operation.get("requestBody", {})))
     }
     assert len(bodies) > 40

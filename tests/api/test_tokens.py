@@ -1,4 +1,4 @@
-"""API tokens (rule 25): one look by hash, what they allow, when they end, and sessions of browsers opened with them."""
+"""API tokens: lookup by hash, scopes, expiry, and browser sessions."""
 
 from __future__ import annotations
 
@@ -45,33 +45,33 @@ def bearer(text: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-async def test_a_token_opens_what_it_allows_until_it_is_over(app: App) -> None:
+async def test_token_grants_its_scopes_until_it_expires(app: App) -> None:
     issued = await app.tokens.aissue("ci", roles=["admin"], expires="1h")
     narrow = await app.tokens.aissue("narrow", roles=["admin"], scopes=["read"])
     assert issued.text not in repr(issued)
     async with service_of(app) as http:
-        found = await http.get("/api/v1/tokens", headers=bearer(issued.text))
-        assert [token["name"] for token in found.json()["items"]] == ["narrow", "ci"]
-        assert issued.text not in found.text
-        assert "hash" not in found.text
+        listed = await http.get("/api/v1/tokens", headers=bearer(issued.text))
+        assert [token["name"] for token in listed.json()["items"]] == ["narrow", "ci"]
+        assert issued.text not in listed.text
+        assert "hash" not in listed.text
         refused = await http.get("/api/v1/tokens", headers=bearer(narrow.text))
         assert (refused.status_code, refused.json()["code"]) == (403, "missing_scope")
         for text in (issued.text[:-1] + "x", issued.text.lower(), "", "hf_", "x" * 5000, narrow.token.id):
-            nobody = await http.get("/api/v1/tokens", headers=bearer(text))
-            assert (nobody.status_code, nobody.json()["code"]) == (401, "unauthenticated"), text
+            rejected = await http.get("/api/v1/tokens", headers=bearer(text))
+            assert (rejected.status_code, rejected.json()["code"]) == (401, "unauthenticated"), text
         assert (await http.get("/api/v1/tokens", headers={"Authorization": f"Basic {issued.text}"})).status_code == 401
         assert (await http.get("/api/v1/tokens", headers={"Cookie": f"{COOKIE}={issued.text}"})).status_code == 401
 
         def used() -> bool:
             return any(token.last_used_at is not None for token in app.tokens.list())
 
-        await asyncio.to_thread(until, used, "the use was noted")
+        await asyncio.to_thread(until, used, "the use is recorded")
         await asyncio.to_thread(forward, app._store, 7200)
         assert (await http.get("/api/v1/tokens", headers=bearer(issued.text))).status_code == 401
 
 
 @pytest.mark.slow
-async def test_what_is_revoked_opens_nothing_and_the_trail_says_who(app: App) -> None:
+async def test_revoked_token_is_rejected_and_revocation_is_audited(app: App) -> None:
     first = await app.tokens.aissue("first", roles=["admin"])
     async with service_of(app) as http:
         made = await http.post(
@@ -92,7 +92,7 @@ async def test_what_is_revoked_opens_nothing_and_the_trail_says_who(app: App) ->
 
 
 @pytest.mark.slow
-async def test_nobody_issues_more_than_they_have(app: App) -> None:
+async def test_issued_token_cannot_exceed_issuers_scopes(app: App) -> None:
     narrow = await app.tokens.aissue("keys", roles=["admin"], scopes=["admin", "read"])
     async with service_of(app, headers=bearer(narrow.text)) as http:
         wide = await http.post("/api/v1/tokens", json={"name": "wide", "roles": ["operator"]})
@@ -112,7 +112,7 @@ async def test_nobody_issues_more_than_they_have(app: App) -> None:
 
 
 @pytest.mark.slow
-async def test_the_tenant_comes_from_the_token_alone(app: App) -> None:
+async def test_tenant_comes_from_the_token_alone(app: App) -> None:
     acme = await app.tokens.aissue("acme's", roles=["admin"], tenant="acme")
     whole = await app.tokens.aissue("ops", roles=["admin"], every_tenant=True)
     async with service_of(app) as http:
@@ -126,7 +126,7 @@ async def test_the_tenant_comes_from_the_token_alone(app: App) -> None:
         assert (none.status_code, none.json()["code"]) == (422, "invalid_name")
 
 
-async def test_a_browser_logs_in_with_a_token_and_out_again(app: App) -> None:
+async def test_browser_logs_in_with_a_token_and_out_again(app: App) -> None:
     issued = await app.tokens.aissue("ada", roles=["viewer"])
     async with service_of(app, headers=OWN_PAGE) as http:
         sent = await http.get("/", headers=HTML)
@@ -148,16 +148,16 @@ async def test_a_browser_logs_in_with_a_token_and_out_again(app: App) -> None:
         assert issued.text not in cookie
         assert (await http.get("/", headers=HTML)).status_code == 200
         as_bearer = await http.get("/", headers=bearer(http.cookies[COOKIE]))
-        assert as_bearer.status_code == 401, "a session is for the cookie alone"
+        assert as_bearer.status_code == 401, "a session is accepted only as a cookie"
         forged = await http.post("/logout", headers={"Sec-Fetch-Site": "cross-site"})
         assert forged.status_code == 403
-        kept = http.cookies[COOKIE]
+        old_session = http.cookies[COOKIE]
         assert (await http.post("/logout")).status_code == 303
         assert COOKIE not in http.cookies
-        assert (await http.get("/", headers={**HTML, "Cookie": f"{COOKIE}={kept}"})).status_code == 303
+        assert (await http.get("/", headers={**HTML, "Cookie": f"{COOKIE}={old_session}"})).status_code == 303
 
 
-async def test_a_session_ends_with_its_token(app: App) -> None:
+async def test_session_ends_when_its_token_is_revoked(app: App) -> None:
     issued = await app.tokens.aissue("ada", roles=["viewer"])
     sessions = tokens_of(app, remember=0)
     app._session.make_ready()
@@ -173,32 +173,32 @@ async def test_a_session_ends_with_its_token(app: App) -> None:
 
 
 @pytest.mark.slow
-async def test_a_token_is_looked_up_once_in_a_while(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_token_lookup_is_cached(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     issued = await app.tokens.aissue("busy", roles=["admin"])
-    looks: list[str] = []
-    look = app._session.store.tokens.find
+    lookups: list[str] = []
+    find = app._session.store.tokens.find
 
     def counted(_: object, hashed: str) -> Flow[ApiToken | None]:
-        looks.append(hashed)
-        return look(hashed)
+        lookups.append(hashed)
+        return find(hashed)
 
     monkeypatch.setattr(type(app._session.store.tokens), "find", counted)
-    assert tokens.CACHE_SECONDS <= 2.0, "a token that is revoked opens nothing after that"
+    assert tokens.CACHE_SECONDS <= 2.0, "a revoked token is rejected after that"
     async with service_of(app, tokens_of(app, remember=60), headers=bearer(issued.text)) as http:
         for _ in range(5):
             assert (await http.get("/api/v1/tokens")).status_code == 200
-    assert len(looks) == 1
+    assert len(lookups) == 1
 
 
 @pytest.mark.slow
-async def test_the_use_of_a_token_is_noted_before_the_service_ends(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that is stopped right after a request leaves nothing behind on its loop, and waits for nothing long."""
+async def test_token_use_is_recorded_before_the_service_stops(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that stops right after a request waits for the record, but not long."""
     issued = await app.tokens.aissue("last", roles=["admin"])
-    go_on, note = asyncio.Event(), Tokens._record_use
+    proceed, record = asyncio.Event(), Tokens._record_use
 
     async def held_up(self: Tokens, hashed: str) -> None:
-        await go_on.wait()
-        await note(self, hashed)
+        await proceed.wait()
+        await record(self, hashed)
 
     monkeypatch.setattr(Tokens, "_record_use", held_up)
     known = tokens_of(app)
@@ -209,14 +209,14 @@ async def test_the_use_of_a_token_is_noted_before_the_service_ends(app: App, mon
         ending = asyncio.create_task(close_background(service))
         await asyncio.wait((ending,), timeout=0.05)
         assert not ending.done()
-        go_on.set()
+        proceed.set()
         await ending
         (used,) = await app.tokens.alist()
         assert used.last_used_at is not None
-        go_on.clear()
+        proceed.clear()
         monkeypatch.setattr(tokens, "CLOSE_TIMEOUT", 0.05)
         monkeypatch.setattr(tokens, "RECORD_EVERY", 0.0)
         assert (await http.get("/api/v1/tokens")).status_code == 200
         await close_background(service)
-        assert not known._recording, "a database that does not answer is not waited for"
+        assert not known._recording, "an unresponsive database is not waited for"
     await app._store.leave_loop()

@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: who may, what is shown of them, and what is not."""
+"""Webhooks over HTTP: rights, and what is shown of their settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WEBHOOKS = "/api/v1/webhooks"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_an_webhook_from_its_beginning_to_its_end(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_webhook_is_added_tested_changed_and_removed(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = webhooks.new_secret()
     monkeypatch.setenv("HOLDFAST_SECRET_acme__OPS", secret)
     with running() as web:
@@ -64,15 +64,15 @@ async def test_an_webhook_from_its_beginning_to_its_end(app: App, monkeypatch: p
             assert rest["next"] is None
             changed = await http.patch(f"{WEBHOOKS}/ops", json={"wants": ["job.failed"], "kind": "pay*"})
             assert (changed.json()["wants"], changed.json()["kind"]) == (["job.failed"], "pay*")
-            how = {"queue": "hooks", "retry": {"max_attempts": 8}, "priority": 3}
-            options = (await http.patch(f"{WEBHOOKS}/ops", json=how)).json()["job_options"]
+            changes = {"queue": "hooks", "retry": {"max_attempts": 8}, "priority": 3}
+            options = (await http.patch(f"{WEBHOOKS}/ops", json=changes)).json()["job_options"]
             assert (options["queue"], options["max_attempts"], options["priority"]) == ("hooks", 8, 3)
             kept = (await http.patch(f"{WEBHOOKS}/ops", json={"queue": "other", "retry": None})).json()
             assert (kept["job_options"], kept["wants"]) == ({"queue": "other", "priority": 3}, ["job.failed"])
             for wrong in ({"queue": ""}, {"retry": "often"}, {"priority": 10**6}, {"tags": ["x"]}):
                 assert (await http.patch(f"{WEBHOOKS}/ops", json=wrong)).status_code == 422
-            (follows,) = [each for each in app.subscriptions.list(tenant="acme") if each.name == "webhook:ops"]
-            assert follows.job_options["queue"] == "other", "its deliveries go there from now on"
+            (subscription,) = [row for row in app.subscriptions.list(tenant="acme") if row.name == "webhook:ops"]
+            assert subscription.job_options["queue"] == "other", "later deliveries use this queue"
             rotated = await http.post(f"{WEBHOOKS}/ops/rotate", json={"secret": "OPS_2"})
             assert rotated.json()["secrets"] == ["OPS_2", "OPS"]
             disabled = await http.post(f"{WEBHOOKS}/ops/disable", json={"reason": "moved"})
@@ -92,13 +92,13 @@ async def test_an_webhook_from_its_beginning_to_its_end(app: App, monkeypatch: p
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_to_look_to_send_and_to_change_are_three_scopes(app: App) -> None:
+def test_webhook_routes_need_read_operate_or_admin(app: App) -> None:
     service = make_service(app, authenticate=lambda _: None)
-    asked: dict[str, set[str]] = {}
+    routes: dict[str, set[str]] = {}
     for route in every_route(service):
         if route.path_format.startswith(WEBHOOKS):
-            asked.setdefault(str(scope_of(route)), set()).add(route.name)
-    assert asked == {
+            routes.setdefault(str(scope_of(route)), set()).add(route.name)
+    assert routes == {
         "read": {"list_webhooks", "show_webhook", "list_webhook_deliveries"},
         "operate": {"ping_webhook", "resend_message"},
         "admin": {

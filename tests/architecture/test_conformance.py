@@ -1,4 +1,4 @@
-"""docs/conformance.md says the truth, and the checker that watches over it sees what it should."""
+"""docs/conformance.md agrees with the tests, and its checker finds every difference."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ MARKED = 'import pytest\n@pytest.mark.req("CX-1")\ndef test_one() -> None: ...\n
 
 
 def test_every_done_row_has_a_test_and_every_test_a_row() -> None:
-    found = problems(conformance.PAGE.read_text(encoding="utf-8"), conformance.read_tests())
-    assert not found, "\n".join(found)
+    differences = problems(conformance.PAGE.read_text(encoding="utf-8"), conformance.read_tests())
+    assert not differences, "\n".join(differences)
 
 
-def test_a_page_that_agrees_has_no_problems() -> None:
+def test_matching_page_has_no_problems() -> None:
     assert problems(PAGE, [read_test_file(MARKED, "unit/test_a.py")]) == []
 
 
-def test_a_done_row_without_a_test_is_found() -> None:
+def test_done_row_without_a_test_is_reported() -> None:
     assert any("no test names it" in problem for problem in problems(PAGE, []))
 
 
-def test_a_row_without_a_status_is_found() -> None:
+def test_row_without_a_status_is_reported() -> None:
     page = PAGE.replace("later: reason", "later")
     assert any("has the status" in problem for problem in problems(page, [read_test_file(MARKED, "unit/test_a.py")]))
 
 
-def test_an_unknown_row_is_found() -> None:
+def test_unknown_row_is_reported() -> None:
     file = read_test_file(MARKED.replace("CX-1", "CX-99"), "unit/test_a.py")
     assert any("CX-99, which is not a row" in problem for problem in problems(PAGE, [file]))
 
 
-def test_a_page_that_is_out_of_date_is_found_and_written_anew() -> None:
+def test_outdated_page_is_reported_and_rewritten() -> None:
     file = read_test_file(MARKED, "unit/test_b.py")
     assert any("differ" in problem for problem in problems(PAGE, [file]))
     assert problems(conformance.rewrite(PAGE, [file]), [file]) == []
@@ -64,10 +64,10 @@ def test_a_page_that_is_out_of_date_is_found_and_written_anew() -> None:
         ("TestMachine = Machine.TestCase", ("TestMachine",)),
     ],
 )
-def test_where_a_mark_counts(source: str, unmarked: tuple[str, ...]) -> None:
+def test_mark_counts_on_function_class_and_module(source: str, unmarked: tuple[str, ...]) -> None:
     assert read_test_file(source, "unit/test_a.py").unmarked == unmarked
 
 
-def test_a_mark_that_cannot_be_read_is_refused() -> None:
+def test_mark_with_a_variable_is_rejected() -> None:
     with pytest.raises(ValueError, match="string literals"):
         read_test_file("pytestmark = pytest.mark.req(ROW)", "unit/test_a.py")

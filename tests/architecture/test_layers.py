@@ -1,4 +1,4 @@
-"""The layers hold: the contracts of pyproject.toml, and an engine with nothing but the standard library."""
+"""Layers: the import contracts of pyproject.toml hold, and pure modules import only the standard library."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ pytestmark = pytest.mark.req("ARCH")
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "holdfast"
 PURE = ("model", "forms", "recurrence", "signing", "verification", "statistics", "why", "why_reasons")
-"""The files of a feature that decide, as the engine does, and touch nothing."""
+"""The pure files of a feature: they decide, as the engine does, without I/O."""
 
 
 def test_import_contracts_are_kept() -> None:
-    # In a process of its own: import-linter sets up logging, caches and sys.path for itself.
+    # In a separate process: import-linter changes logging, caches and sys.path.
     command = [
         sys.executable,
         "-c",
@@ -36,7 +36,7 @@ def pure() -> list[Path]:
 
 @pytest.mark.parametrize("path", pure(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_pure_modules_import_only_themselves_and_the_standard_library(path: Path) -> None:
-    # cronsim is as pure as the rest: it is told the time, and answers times.
+    # cronsim is pure too: it computes times from a time.
     allowed = sys.stdlib_module_names | {"holdfast", "cronsim"}
     assert imported_roots(path) <= allowed
 

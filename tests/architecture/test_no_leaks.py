@@ -1,4 +1,4 @@
-"""No file tells where it was made: no package index, no registry, no path of somebody's machine."""
+"""No file reveals where it was made: no package index, no registry, no path of a machine."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LEAKS = {
 
 
 def project_files() -> list[Path]:
-    """Everything that is tracked or would be, by the next `git add`."""
+    """All files that are tracked, or would be after `git add`."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no git here, or not a checkout of our own")
+        pytest.skip("git is missing, or this is not a checkout")
     paths = (ROOT / name for name in listed.stdout.split("\0") if name)
     return [path for path in paths if path.is_file()]
 
@@ -39,14 +39,14 @@ def leaks_in(text: str) -> list[str]:
     ]
 
 
-def test_no_file_leaks_where_it_was_made() -> None:
-    found = []
+def test_no_file_reveals_where_it_was_made() -> None:
+    leaks = []
     for path in project_files():
         content = path.read_bytes()
         if b"\0" in content:  # not text
             continue
-        found += [f"{path.relative_to(ROOT)}: {leak}" for leak in leaks_in(content.decode(errors="replace"))]
-    assert not found, "\n".join(found)
+        leaks += [f"{path.relative_to(ROOT)}: {leak}" for leak in leaks_in(content.decode(errors="replace"))]
+    assert not leaks, "\n".join(leaks)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_no_file_leaks_where_it_was_made() -> None:
         'path = "/' + 'work/main"',
     ],
 )
-def test_a_leak_is_seen(line: str) -> None:
+def test_leak_is_detected(line: str) -> None:
     assert leaks_in(line)
 
 

@@ -1,4 +1,4 @@
-"""Every operation of the app has a sync and an async form of one program, and `App` shows nothing but its surface."""
+"""Every operation has a sync and an async form of one program, and `App` has no other public names."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ WAITS = {"wait": "await_end"}
 def namespaces() -> Iterator[type[StoreNamespace]]:
     waiting = [StoreNamespace]
     while waiting:
-        found = waiting.pop()
-        yield found
-        waiting += found.__subclasses__()
+        namespace = waiting.pop()
+        yield namespace
+        waiting += namespace.__subclasses__()
 
 
-NAMED = {each.__name__: each for each in namespaces()}
+NAMED = {namespace.__name__: namespace for namespace in namespaces()}
 
 
 @pytest.mark.parametrize("namespace", NAMED.values(), ids=NAMED.keys())
-def test_every_operation_has_both_forms(namespace: type[StoreNamespace]) -> None:
+def test_every_operation_has_a_sync_and_an_async_form(namespace: type[StoreNamespace]) -> None:
     members = {name: inspect.getattr_static(namespace, name) for name in dir(namespace)}
     sync = {name: each.program for name, each in members.items() if isinstance(each, operation | stream)}
-    twins = {name: each.program for name, each in members.items() if isinstance(each, awaited | awaited_stream)}
-    assert {_async_name(name): program for name, program in sync.items()} == twins
+    asyncs = {name: each.program for name, each in members.items() if isinstance(each, awaited | awaited_stream)}
+    assert {_async_name(name): program for name, program in sync.items()} == asyncs
 
 
 def _async_name(name: str) -> str:
@@ -58,13 +58,13 @@ def _async_name(name: str) -> str:
     return WAITS.get(name, name[: len(name) - len(bare)] + "a" + bare)
 
 
-def test_the_public_names_of_an_app() -> None:
+def test_public_names_of_app() -> None:
     app = App("sqlite:///:memory:")
     assert {name for name in dir(app) if name[0] != "_"} == NAMESPACES | ACTIONS | {"artifacts", "hooks"}
     app.close()
 
 
-def test_a_namespace_is_made_once() -> None:
+def test_namespace_is_created_once() -> None:
     app = App("sqlite:///:memory:")
     for name in NAMESPACES:
         assert isinstance(getattr(app, name), StoreNamespace)
@@ -86,7 +86,7 @@ def test_every_operation_is_documented() -> None:
     app.close()
 
 
-def test_pairs_are_not_written_by_hand() -> None:
+def test_pairs_of_forms_are_not_written_by_hand() -> None:
     """Except on the fast path, and where the two forms wait differently."""
     found = set()
     for path in [*(SRC / "app").glob("*.py"), *(SRC / "features").glob("*/operations.py")]:
@@ -97,6 +97,6 @@ def test_pairs_are_not_written_by_hand() -> None:
     assert found == {"enqueue", "enqueue_many", "tick"}
 
 
-def test_the_keywords_of_a_worker_are_its_options() -> None:
+def test_worker_keywords_equal_worker_options() -> None:
     fields = {each.name for each in dataclasses.fields(WorkerOptions)}
     assert WorkerKeywords.__annotations__.keys() == fields

@@ -1,5 +1,4 @@
-"""`holdfast.__all__` is the public API: complete, sorted, importable, and nothing besides; so are the names of the
-classes that a handler and its caller use."""
+"""`holdfast.__all__` is the complete, sorted public API; the classes used by handlers and callers have fixed names."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ def test_public_names_exist() -> None:
     assert [name for name in holdfast.__all__ if not hasattr(holdfast, name)] == []
 
 
-def test_nothing_public_is_left_out() -> None:
+def test_every_public_name_is_in_all() -> None:
     visible = {
         name for name, value in vars(holdfast).items() if not name.startswith("_") and not isinstance(value, ModuleType)
     }
@@ -82,12 +81,12 @@ def public(cls: type) -> set[str]:
     return {name for name in dir(cls) if not name.startswith("_")}
 
 
-def test_a_context_has_these_names_and_no_others() -> None:
+def test_context_has_exactly_these_names() -> None:
     assert public(holdfast.Context) == FACTS | CALLS | STOPPING | WRITES
     assert public(holdfast.SyncContext) == public(holdfast.Context) | {"submit"}
 
 
-def test_the_two_contexts_differ_in_what_is_awaited() -> None:
+def test_contexts_differ_in_awaited_methods() -> None:
     awaited = {name for name in WRITES | CALLS if is_awaited(holdfast.Context, name)}
     assert awaited == (WRITES | CALLS) - {"checkpoint", "step_options", "transaction", "result_ref"}
     assert [name for name in public(holdfast.SyncContext) if is_awaited(holdfast.SyncContext, name)] == []
@@ -101,7 +100,7 @@ def is_awaited(cls: type, name: str) -> bool:
 
 
 @pytest.mark.parametrize("cls", [holdfast.Context, holdfast.SyncContext], ids=lambda cls: cls.__name__)
-def test_what_a_handler_calls_is_documented(cls: type) -> None:
+def test_context_methods_are_documented(cls: type) -> None:
     calls = CALLS | STOPPING | WRITES | (public(cls) & {"submit"})
     assert sorted(name for name in calls if not inspect.getdoc(inspect.getattr_static(cls, name))) == []
 
@@ -114,30 +113,29 @@ BOTH_FORMS = {
 KIND = {"name", "enqueue", "aenqueue", "using", "prepare", "handle", "parameters", "function", "defaults"}
 
 
-def test_a_handle_has_these_names_and_no_others() -> None:
+def test_handle_has_exactly_these_names() -> None:
     fields = {"id", "tenant", "created", "reason", "detail"}
     forms = BOTH_FORMS | {f"a{name}" for name in BOTH_FORMS} | {"wait", "await_end"}
     assert public(holdfast.Handle) == fields | forms
     assert sorted(name for name in BOTH_FORMS if not inspect.getattr_static(holdfast.Handle, name).__doc__) == []
 
 
-def test_a_kind_has_these_names_and_no_others() -> None:
+def test_kind_has_exactly_these_names() -> None:
     assert public(holdfast.Kind) == KIND
 
 
 def test_every_error_is_in_holdfast_errors() -> None:
-    """Those of the test kit are its own, and no other program meets them. Integrations have none, and need a framework
-    that is set up."""
+    """Except those of the test kit. Integrations have none, and importing them needs a configured framework."""
     for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
         if not module.name.endswith("__main__") and not module.name.startswith("holdfast.integrations."):
             importlib.import_module(module.name)
     ours = {error for error in subclasses(HoldfastError) if error.__module__.startswith("holdfast.")}
     elsewhere = {error for error in ours if error.__module__ != "holdfast.errors"}
     public_ones = {error.__name__ for error in elsewhere if not error.__module__.startswith("holdfast.testing.")}
-    assert public_ones == {"_Behind"}, "which the store catches itself"
+    assert public_ones == {"_Behind"}, "the store catches it"
     assert {error.__name__ for error in ours - elsewhere} | {"HoldfastError"} == set(holdfast.errors.__all__)
 
 
 def subclasses(cls: type[HoldfastError]) -> set[type[HoldfastError]]:
-    found = set(cls.__subclasses__())
-    return found.union(*(subclasses(each) for each in found))
+    direct = set(cls.__subclasses__())
+    return direct.union(*(subclasses(subclass) for subclass in direct))

@@ -45,7 +45,7 @@ def files() -> list[Path]:
 def test_engine_files_call_features_through_hooks_only(files: list[Path]) -> None:
     engine = [path for path in files if path.parent.name == "sql"]
     features = defined([path for path in files if path not in engine])
-    assert {"agents_on_claim", "workflows_on_transition", "set_limit"} <= features, "what is compared with is there"
+    assert {"agents_on_claim", "workflows_on_transition", "set_limit"} <= features, "the expected functions exist"
     wrong = [
         f"{path.name} calls {name}"
         for path in engine
@@ -63,7 +63,7 @@ def test_every_hook_is_defined_by_a_feature_and_called_by_the_engine(files: list
     assert hooks == calls
 
 
-def test_a_function_is_defined_in_one_file(files: list[Path]) -> None:
+def test_function_is_defined_in_one_file(files: list[Path]) -> None:
     places: dict[str, set[Path]] = {}
     for path in files:
         for name in _DEFINED.findall(code(path)):

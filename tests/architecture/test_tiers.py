@@ -1,4 +1,4 @@
-"""`make test` alone proves every row that is done, and has a case of every fault (tests/support/tiers.py)."""
+"""The fast tier alone proves every row that is done and has a case of every fault (tests/support/tiers.py)."""
 
 from __future__ import annotations
 

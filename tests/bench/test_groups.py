@@ -1,4 +1,4 @@
-"""The groups of the bench at their smallest: what they measure is checked in passing, and the figures mean nothing."""
+"""The benchmark groups at their smallest size: they run and check their results; the figures mean nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.req("HF-6"), pytest.mark.slow, pytest.mark.timeout(300
 @pytest.fixture
 def backends(tmp_path: Path, postgres_server: PostgresServer | GivenServer) -> Iterator[Backends]:
     if isinstance(postgres_server, GivenServer):
-        pytest.skip("its processes cannot be looked at")
+        pytest.skip("its processes cannot be measured")
     found = Backends(tmp_path, postgres_server)
     yield found
     found.close()
@@ -40,44 +40,44 @@ def subject(request: pytest.FixtureRequest) -> Subject:
     return BY_NAME[request.param]
 
 
-def test_steps_are_run_and_recorded_once_each(backends: Backends, subject: Subject) -> None:
+def test_steps_are_executed_and_recorded_once(backends: Backends, subject: Subject) -> None:
     figures = w9(Bench(backends, subject), replace(QUICK, scripts=3))
     assert figures["steps_s"] > 0
 
 
-def test_steps_that_are_not_on_record_are_no_figure(backends: Backends) -> None:
+def test_missing_step_records_fail_the_benchmark(backends: Backends) -> None:
     forgetful = replace(BY_NAME["holdfast-sqlite"], steps="select 29")
     with pytest.raises(DriverFailed, match="29 steps are on record instead of 30"):
         w9(Bench(backends, forgetful), replace(QUICK, scripts=3))
 
 
 @pytest.mark.req("CX-8")
-def test_a_step_is_one_row_one_commit_and_no_update_of_the_job(backends: Backends, subject: Subject) -> None:
+def test_step_is_one_row_one_commit_and_no_job_update(backends: Backends, subject: Subject) -> None:
     found = writes.measure(Bench(backends, subject), concurrency=1, jobs=2)
     assert (found.store, found.rows) == (subject.place, 1.0)
-    assert 0.5 < found.commits < 1.5  # on SQLite the heartbeats of either run count, too
+    assert 0.5 < found.commits < 1.5  # on SQLite the heartbeats of both runs count too
     assert found.job_updates in (0.0, None)
     assert all(bar.held is not False for bar in of_writes([found]) if "commits" not in bar.what)
 
 
 @pytest.mark.req("CX-8")
-def test_steps_of_jobs_that_run_at_once_share_commits(backends: Backends, subject: Subject) -> None:
+def test_steps_of_concurrent_jobs_share_commits(backends: Backends, subject: Subject) -> None:
     found = writes.measure(Bench(backends, subject), concurrency=20, jobs=20)
     assert found.rows == 1.0
     assert found.commits < 0.5
 
 
-def test_work_beside_jobs_that_wait(backends: Backends, subject: Subject) -> None:
+def test_throughput_with_waiting_jobs(backends: Backends, subject: Subject) -> None:
     sizes = waiting.Sizes(each=2, drain=20, rounds=1, claims=2, rest=0.1)
     rows = waiting.measure(backends, subject, sizes, Patience())
     assert [row.unit for row in rows] == ["jobs/s", "µs a job", "ms", "MiB", "MiB"]
-    assert all(row.without > 0 for row in rows if row.unit != "µs a job")  # the kernel counts in hundredths
+    assert all(row.without > 0 for row in rows if row.unit != "µs a job")  # the kernel counts in hundredths of a second
     assert len(of_waiting(rows)) == len(rows)
 
 
 @pytest.mark.req("SC-16")
-def test_work_with_limits(backends: Backends) -> None:
-    """On the store whose databases are made in no time: it needs one for each of the limits."""
+def test_throughput_with_limits(backends: Backends) -> None:
+    """On SQLite, because each limit needs a database."""
     rows = limits.measure(backends, BY_NAME["holdfast-sqlite"], limits.Sizes(drain=200, rounds=1, keys=20, claims=1))
     assert len(rows) == len(limits.LIMITS)
     assert len(of_limits(rows)) == 4
@@ -85,7 +85,7 @@ def test_work_with_limits(backends: Backends) -> None:
 
 
 @pytest.mark.req("JF-12")
-def test_work_shared_between_tenants(backends: Backends) -> None:
+def test_throughput_shared_between_tenants(backends: Backends) -> None:
     sizes = fairness.Sizes(large=500, drain=200, rounds=1, many=5, small=3)
     rows = fairness.measure(backends, BY_NAME["holdfast-sqlite"], sizes)
     assert [bar.at_least for bar in of_fairness(rows)] == [True, True, True, False]
@@ -93,7 +93,7 @@ def test_work_shared_between_tenants(backends: Backends) -> None:
 
 
 @pytest.mark.req("CX-18", "DP-16")
-def test_work_beside_the_sweep(backends: Backends) -> None:
+def test_throughput_during_the_retention_sweep(backends: Backends) -> None:
     sizes = retention.Sizes(old=400, drain=400, rounds=1, flat_out=100)
     rows = retention.measure(backends, BY_NAME["holdfast-sqlite"], sizes)
     assert [row.unit for row in rows] == ["jobs/s"] * 3
@@ -101,13 +101,13 @@ def test_work_beside_the_sweep(backends: Backends) -> None:
 
 
 @pytest.mark.req("HF-4")
-def test_work_while_the_ledger_is_sealed(backends: Backends) -> None:
+def test_throughput_while_the_ledger_is_sealed(backends: Backends) -> None:
     row, used = sealing.measure(backends, BY_NAME["holdfast-sqlite"], sealing.Sizes(drain=300, rounds=1))
     assert (row.without > 0, row.beside > 0, used.beside > 0, len(of_sealing([row, used]))) == (True, True, True, 1)
 
 
 @pytest.mark.req("JF-16")
-def test_pages_beside_many_jobs(backends: Backends) -> None:
+def test_page_latency_with_many_jobs(backends: Backends) -> None:
     found = pages.run(backends, pages.Sizes(jobs=2_000, idle=1, loaded=2))
     assert {"/", "/jobs", "/jobs?q=tag:vip"} <= {each.path for each in found}
     assert all(each.idle_p99 > 0 and each.loaded_p99 > 0 for each in found)
@@ -122,19 +122,19 @@ def results() -> Results:
     return found
 
 
-def test_the_table_has_what_was_measured_and_says_who_was_left_out() -> None:
+def test_report_shows_measurements_and_skipped_subjects() -> None:
     shown = report.text([BY_NAME[name] for name in ("holdfast-pg", "dbos", "absurd")], results()).splitlines()
     assert shown[0].split() == ["W9", "steps/s", "W9", "×", "W9", "CPU", "w+s"]
     assert shown[2].split()[-3:] == ["300", "0.03", "1+2"]
     assert shown[3].endswith("skipped: it cannot be installed")
 
 
-def test_bars_of_what_was_run() -> None:
+def test_bars_of_measured_groups() -> None:
     (bar,) = bars(results())
     assert (bar.value, bar.held) == (30.0, True)
 
 
-def test_what_was_written_can_be_read_again() -> None:
+def test_report_document_round_trips() -> None:
     measured = Measured(results=results())
     measured.writes = [writes.Writes("SQLite", 1, 1.0, 1.0, None, None)]
     measured.waiting = [waiting.Beside("SQLite", "claim of 200", "ms", 2.0, 2.1, 1.05)]

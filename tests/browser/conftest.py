@@ -1,7 +1,7 @@
-"""A real browser (the Chromium that is installed) on the real service behind a socket of this machine.
+"""A real browser (the installed Chromium) on the real service behind a local socket.
 
-Where there is no browser these tests are skipped, and say so; in CI that is an error. With HOLDFAST_SCREENSHOTS set to
-a folder, pictures of the main screens are written there.
+Without a browser these tests are skipped; in CI that is an error. With HOLDFAST_SCREENSHOTS set to a folder, pictures
+of the main pages are written there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ QUIET = (
 )
 
 
-# For a busy machine, as the limit of what is done on a page. A page that is right is not waited for.
+# A limit for busy machines; correct pages do not wait.
 PATIENCE = 20_000
 expect.set_options(timeout=PATIENCE)
 
@@ -54,41 +54,41 @@ class Site:
 
 
 class Console:
-    """Whatever a page complains of; a test ends with none."""
+    """Errors and warnings of a page; a test must end with none."""
 
     def __init__(self, page: Page) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.expected: tuple[str, ...] = ()
-        page.on("console", lambda message: self._heard(message.type, message.text))
-        page.on("pageerror", lambda error: self._heard("error", str(error)))
+        page.on("console", lambda message: self._record(message.type, message.text))
+        page.on("pageerror", lambda error: self._record("error", str(error)))
 
-    def _heard(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning") and not any(each in text for each in self.expected):
-            self.said.append(text)
+    def _record(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning") and not any(part in text for part in self.expected):
+            self.messages.append(text)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None:
+    program = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if program is None:
         if os.environ.get("CI") == "true":
-            pytest.fail("there is no Chromium here, and in CI there must be one")
-        pytest.skip(f"NO BROWSER: none of {', '.join(NAMES)} is installed, so no page was looked at")
+            pytest.fail("CI requires Chromium, which is not installed")
+        pytest.skip(f"NO BROWSER: none of {', '.join(NAMES)} is installed, so no page was tested")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=list(QUIET))
+        browser = playwright.chromium.launch(executable_path=program, args=list(QUIET))
         yield browser
         browser.close()
 
 
 def aside(work: Callable[[], T]) -> T:
-    """In another thread: in this one the driver of the browser has a loop that runs."""
+    """Run it in another thread: in this one the browser driver has a running loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(work).result(60)
 
 
 @contextmanager
 def serving(service: ASGIApp) -> Iterator[str]:
-    """In a thread of its own, with its own loop; it has ended when the block ends."""
+    """Serve in another thread with its own loop; the server has stopped when the block ends."""
     config = uvicorn.Config(service, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
@@ -104,7 +104,7 @@ def serving(service: ASGIApp) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Hostile text in every field; mounted below a path, as other people's programs do it."""
+    """Hostile text in every field; mounted below a path of another application."""
     with closing(aside(lambda: hostile_app(tmp_path_factory.mktemp("hostile")))) as app:
         inner = make_service(app, authenticate=at_this_machine(app))
         outer = Starlette(routes=[Mount("/ops/jobs", inner)], lifespan=inner.router.lifespan_context)
@@ -117,7 +117,7 @@ Open = Callable[..., Page]
 
 @pytest.fixture
 def open_page(browser: Browser, site: Site) -> Iterator[Open]:
-    """A page of the site in a browser of its own; afterwards nobody must have complained of anything."""
+    """Open a page in a new browser context; afterwards no console may have a message."""
     contexts: list[Any] = []
     consoles: list[Console] = []
 
@@ -135,12 +135,12 @@ def open_page(browser: Browser, site: Site) -> Iterator[Open]:
     yield make
     for context in contexts:
         context.close()
-    assert [line for console in consoles for line in console.said] == []
+    assert [line for console in consoles for line in console.messages] == []
 
 
 @pytest.fixture(scope="session")
 def pictures() -> Path | None:
-    """Where to, if pictures are wanted."""
+    """The folder for pictures, if any."""
     named = os.environ.get("HOLDFAST_SCREENSHOTS")
     if not named:
         return None

@@ -1,4 +1,4 @@
-"""Text that would do harm if it were taken for anything but text (rule 20), in every field that people can fill."""
+"""Text that does harm if it is not treated as text, for every field that people can fill."""
 
 from __future__ import annotations
 

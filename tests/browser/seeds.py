@@ -1,4 +1,4 @@
-"""Databases to look at: one that is full of hostile text, and one as people might have it."""
+"""Databases for the browser: one full of hostile text, and an ordinary one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANY = 60
 
 
 def hostile_app(folder: Path) -> App:
-    """Every field that people fill is hostile, and there is a job in each state that one can be left in."""
+    """Hostile text in every field, and a job in each lasting state."""
     app = App(f"sqlite:///{folder}/hostile.db", name="tests", enqueued_by=f"ada {hostile.IMAGE}")
 
     @app.job(hostile.KIND, retry=ONCE)
@@ -86,7 +86,7 @@ def usual_app(folder: Path) -> App:
     @app.job("stock.sync", queue="stock")
     async def stock(warehouse: str) -> None: ...
 
-    for minutes in range(-58, 1):  # an hour of it, by the clock of the database
+    for minutes in range(-58, 1):  # one hour, by the clock of the database
         app._store.migrate()
         app._store.run(app._store.clock.set(timedelta(minutes=minutes), None))
         for n in range(chance.randrange(3, 10)):

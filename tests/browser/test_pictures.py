@@ -1,4 +1,4 @@
-"""Pictures of the main screens, for README and docs; written only where HOLDFAST_SCREENSHOTS names a folder."""
+"""Pictures of the main pages for README and docs; written only if HOLDFAST_SCREENSHOTS names a folder."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ pytestmark = pytest.mark.req("JF-16")
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 390, "height": 780}
 
 
-@pytest.fixture(scope="module")  # asked for before the browser, which takes seconds to start
+@pytest.fixture(scope="module")  # checked before the browser, which takes seconds to start
 def folder(pictures: Path | None) -> Path:
     if pictures is None:
         pytest.skip("HOLDFAST_SCREENSHOTS names no folder: no pictures")
     return pictures
 
 
-def test_pictures(folder: Path, browser: Browser, tmp_path: Path) -> None:
+def test_pictures_of_the_main_pages(folder: Path, browser: Browser, tmp_path: Path) -> None:
     def shoot(name: str, address: str, path: str, scheme: str, size: dict[str, int] = WIDE) -> None:
         context = browser.new_context(viewport=size, color_scheme=scheme, device_scale_factor=1)  # type: ignore[arg-type]
         page: Page = context.new_page()
@@ -41,7 +41,7 @@ def test_pictures(folder: Path, browser: Browser, tmp_path: Path) -> None:
         assert page.title().endswith("Holdfast")
         context.close()
 
-    with closing(aside(lambda: usual_app(tmp_path))) as app, at_work(app):
+    with closing(aside(lambda: usual_app(tmp_path))) as app, idle_worker(app):
         dead = app.jobs.list(state=State.DEAD_LETTER, kind="invoice.render", limit=1)[0].id
         with serving(make_service(app, authenticate=at_this_machine(app))) as address:
             shoot("overview", address, "/", "light")
@@ -53,8 +53,8 @@ def test_pictures(folder: Path, browser: Browser, tmp_path: Path) -> None:
             shoot("narrow", address, "/jobs", "dark", NARROW)
 
 
-class at_work:
-    """A worker that lives, and does nothing more: the pictures show somebody."""
+class idle_worker:
+    """A running worker without jobs, so that the pictures show one."""
 
     def __init__(self, app: App) -> None:
         self._worker = app.worker(WorkerOptions(queues=("mail-later",), concurrency=8))

@@ -1,4 +1,4 @@
-"""The dashboard on every store, asked in this process as a browser would ask it."""
+"""The dashboard on every store, called in this process as by a browser."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["anonymous", "app", "new_app", "url"]
 
 @pytest_asyncio.fixture
 async def http(app: App) -> AsyncIterator[httpx2.AsyncClient]:
-    """As the person at this machine, who may do everything; a form of ours says where it comes from."""
+    """A client with the rights of the local user, whose forms carry an Origin header."""
     async with client_of(app) as client:
         client.headers["origin"] = HERE
         yield client

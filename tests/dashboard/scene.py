@@ -1,4 +1,4 @@
-"""One of everything that the screens show, made by real work, with a hostile string wherever people write."""
+"""One of everything that the pages show, made by real jobs, with hostile text wherever people write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.workers import work_off
 
 T = TypeVar("T")
 
-# What a page must never take for markup (rule 20); also what breaks out of attributes, templates, URLs and headers.
+# Text that must never become markup, nor break out of attributes, templates, URLs or headers.
 HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>{{7*7}}&amp;%0d%0aé‮"
 NAME = "a/b?c#d <b>&\"'{{7*7}}"
 
@@ -35,14 +35,14 @@ class Scene:
     schedule: str = NAME
 
 
-def the(found: T | None) -> T:
-    """What must be there."""
-    assert found is not None
-    return found
+def the(value: T | None) -> T:
+    """The value, which must not be None."""
+    assert value is not None
+    return value
 
 
 def is_inert(page: str) -> bool:
-    """Nothing of the hostile strings became markup, and no template looked into them."""
+    """Whether no hostile string became markup or was evaluated by a template."""
     return "<img src=x" not in page and "<script>alert" not in page and "<b>&" not in page and "a/b?c#d 49" not in page
 
 
@@ -51,7 +51,7 @@ def escaped(text: str) -> str:
 
 
 def declare(app: App) -> None:
-    """The kinds of the scene, so that a page that makes jobs of them checks their arguments."""
+    """Declare the kinds of the scene, so that pages check the arguments of their jobs."""
 
     @app.job("pay", timeout=30)
     async def pay(ctx: Context) -> Any:

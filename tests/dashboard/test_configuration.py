@@ -1,4 +1,4 @@
-"""Pages of queues, workers and the configuration: what they list, and what their actions do."""
+"""Pages of queues, workers and the configuration: contents and actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def post(http: httpx2.AsyncClient, path: str, **data: str) -> int:
     return (await http.post(path, data=data)).status_code
 
 
-async def test_queues_are_listed_also_when_empty_and_paused_and_limited_from_their_row(
+async def test_queues_are_listed_when_empty_and_paused_and_limited_from_their_row(
     app: App, http: httpx2.AsyncClient
 ) -> None:
     declare(app)
@@ -41,8 +41,8 @@ async def test_queues_are_listed_also_when_empty_and_paused_and_limited_from_the
     page = (await http.get("/queues")).text
     assert "moon" in page
     assert "concurrency 2" in page
-    elsewhere = await http.post("/resume", data=row | {"back": "//elsewhere.example"})
-    assert elsewhere.headers["location"] == "/limits", "a path that leaves the service is not followed"
+    redirected = await http.post("/resume", data=row | {"back": "//elsewhere.example"})
+    assert redirected.headers["location"] == "/limits", "a path that leaves the service is not followed"
     assert app.pauses.list() == []
     app.enqueue("part", {"n": 1})
     app.enqueue("broken", {"text": "bad"})
@@ -54,17 +54,17 @@ async def test_queues_are_listed_also_when_empty_and_paused_and_limited_from_the
         assert (answer.status_code, "last 15 minutes" in answer.text) == (200, True), path
 
 
-async def test_a_worker_is_drained_from_its_row(app: App, http: httpx2.AsyncClient) -> None:
+async def test_worker_is_drained_from_its_row(app: App, http: httpx2.AsyncClient) -> None:
     app._session.make_ready()
     run, leases = app._session.run, app._session.store.leases
     mine, shared = (holder_of_ours(new_id(), "host-7", pid) for pid in (1, 2))
     own = run(leases.open(mine, 30, "acme", "worker", (), ("default",), 4, "9.9")).id
-    everybodys = run(leases.open(shared, 30, "*")).id
+    shared_lease = run(leases.open(shared, 30, "*")).id
     async with client_of(app, role="operator", tenant="acme") as acme:
         page = (await acme.get("/workers")).text
         assert "host-7" in page
         assert "9.9" in page
-        assert page.count('value="drain"') == 1, "a worker of every tenant is not one tenant's to drain"
+        assert page.count('value="drain"') == 1, "one tenant cannot drain a shared worker"
         drain = {"worker": mine, "mode": "drain"}
         assert 'name="confirmed"' in (await acme.post("/workers", data=drain)).text
         assert await post(acme, "/workers", **drain, confirmed="yes") == 303
@@ -73,13 +73,13 @@ async def test_a_worker_is_drained_from_its_row(app: App, http: httpx2.AsyncClie
         assert "draining" in (await acme.get("/workers")).text
     assert run(leases.renew(own, 30, "acme")) == "drain"
     assert await post(http, "/workers", worker=shared, mode="stop", confirmed="yes") == 303
-    assert run(leases.renew(everybodys, 30, "*")) == "stop"
+    assert run(leases.renew(shared_lease, 30, "*")) == "stop"
     with app.tenant("acme"):
         (action, *_) = app.audit.actions(limit=1)
     assert (action.subject, action.changed) == ("worker", {"stop_request": [None, "drain"]})
 
 
-async def test_the_configuration_is_listed_and_changed(app: App, http: httpx2.AsyncClient) -> None:
+async def test_configuration_is_listed_and_changed(app: App, http: httpx2.AsyncClient) -> None:
     declare(app)
     app.agents.set("planner", name=NAME, kind="part")
     app.templates.set("once", kind="part", payload={"n": 3})
@@ -88,7 +88,7 @@ async def test_the_configuration_is_listed_and_changed(app: App, http: httpx2.As
     app.enqueue("part", {"n": 1})
     list(app.events.read("ledger-reader"))
 
-    assert await post(http, "/agents", agent="planner") == 422, "not without a reason"
+    assert await post(http, "/agents", agent="planner") == 422, "a reason is required"
     assert await post(http, "/agents", agent="planner", reason=HOSTILE) == 303
     assert await post(http, "/executors", label="gpu", role="executor") == 303
     assert await post(http, "/connectors", name="http.request", hosts="a.example, b.example", enabled="no") == 303
@@ -111,9 +111,9 @@ async def test_the_configuration_is_listed_and_changed(app: App, http: httpx2.As
         "/limits": ("resource printer", "paper"),
         "/usage": ("No usage data yet",),
     }
-    for path, says in pages.items():
+    for path, texts in pages.items():
         page = (await http.get(path)).text
-        assert [words for words in says if words not in page] == [], path
+        assert [text for text in texts if text not in page] == [], path
         assert is_inert(page), path
     assert "&quot;n&quot;: 3" not in (await http.get("/templates")).text, "the payload is restricted"
 
@@ -138,7 +138,7 @@ async def test_the_configuration_is_listed_and_changed(app: App, http: httpx2.As
     assert await post(http, "/consumers", name="x", do="nothing") == 422
     assert await post(http, "/subscriptions", name="x", do="nothing") == 422
     left = (app.executors, app.connectors, app.payload_rules, app.retention, app.subscriptions, app.templates)
-    assert [each.list() for each in left] == [[]] * 6
+    assert [namespace.list() for namespace in left] == [[]] * 6
     assert (app.events.consumers(), app.reservations.list()) == ([], [])
     work = {"part": 1}
     await asyncio.to_thread(work_off, app)

@@ -1,4 +1,4 @@
-"""The script of live pages, run by Node with the few parts of a browser that it uses."""
+"""The script of live pages, run by Node with a minimal stand-in for the browser."""
 
 from __future__ import annotations
 
@@ -62,20 +62,20 @@ DONE = """
 def run(status: int) -> dict[str, object]:
     node = shutil.which("node")
     if node is None:
-        pytest.skip("NOT TESTED: live.js, because there is no node here")
+        pytest.skip("NOT TESTED: live.js, because node is missing")
     program = BROWSER.replace("STATUS", str(status)) + SCRIPT.read_text(encoding="utf-8") + DONE
     done = subprocess.run([node, "-e", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
+    result: dict[str, object] = json.loads(done.stdout)
+    return result
 
 
-def test_a_page_whose_host_cannot_stream_refreshes_itself() -> None:
+def test_page_polls_if_host_cannot_stream() -> None:
     wanted = {"says": "Refreshed every 10 s", "polls": 1, "opened": 1, "refreshed": 1, "paused": 0}
     assert run(204) == wanted
 
 
-def test_a_page_whose_host_fails_says_so_and_tries_again() -> None:
-    found = run(503)
-    assert (found["polls"], found["opened"]) == (0, 3)
-    assert str(found["says"]).startswith("Stale since")
+def test_page_reports_failed_stream_and_retries() -> None:
+    result = run(503)
+    assert (result["polls"], result["opened"]) == (0, 3)
+    assert str(result["says"]).startswith("Stale since")

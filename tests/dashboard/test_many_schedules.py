@@ -1,4 +1,4 @@
-"""More schedules than a page lists: it says so, and a name is found wherever it stands."""
+"""More schedules than a page lists: the page says so, and the filter finds every name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rows(page: str) -> list[str]:
     return re.findall(r'<th scope="row"><a [^>]*>([^<]*)</a>', page)
 
 
-async def test_a_page_lists_the_first_and_finds_the_last(
+async def test_filter_finds_schedules_beyond_the_first_page(
     app: App, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedules, "LISTED", 2)
@@ -34,6 +34,6 @@ async def test_a_page_lists_the_first_and_finds_the_last(
     page = (await http.get("/schedules?name=éA")).text
     assert (rows(page), MORE in page) == (["Éa"], False)
     page = (await http.get("/schedules?name=a")).text
-    assert (len(rows(page)), MORE in page) == (2, True), "three have it"
+    assert (len(rows(page)), MORE in page) == (2, True), "three names match"
     monkeypatch.setattr(schedules, "SEARCHED", 2)
-    assert rows((await http.get("/schedules?name=zeta")).text) == [], "not further than it is looked"
+    assert rows((await http.get("/schedules?name=zeta")).text) == [], "the search is limited"

@@ -1,4 +1,4 @@
-"""No request decides where a browser is sent but to a page of this service: one function judges every such path."""
+"""Redirects chosen by a request stay on this service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.api.conftest import HERE, client_of
 
 pytestmark = [pytest.mark.req("JF-14", "JF-16")]
 
-ELSEWHERE = [
+FOREIGN = [
     *("//evil.com", "///evil.com", "////evil.com", "//evil.com/..", "//evil.com@127.0.0.1", "//127.0.0.1@evil.com"),
     *("/\\evil.com", "\\\\evil.com", "\\/evil.com", "/\\/evil.com", "\\evil.com", "//\\evil.com", "/\\\\evil.com"),
     *("/%2fevil.com", "/%2Fevil.com", "/%5cevil.com", "%2f%2fevil.com", "/%2f%2fevil.com", "/%5C%5Cevil.com"),
@@ -26,33 +26,33 @@ ELSEWHERE = [
     *("/\u2028/evil.com", "/\u00a0/evil.com", "\uff0f\uff0fevil.com", "/\u200b/evil.com", "/\x0b/evil.com", "/\x7f/x"),
     "/" + "a" * 3_000,
 ]
-OURS = ["/", "/jobs", "/jobs?state=queued&q=a%20b", "/schedules/a%2Fb", "/jobs/x#y", "/@evil.com", "/.//x", "/\uff0fx"]
+LOCAL = ["/", "/jobs", "/jobs?state=queued&q=a%20b", "/schedules/a%2Fb", "/jobs/x#y", "/@evil.com", "/.//x", "/\uff0fx"]
 
 
 def lands(location: str) -> str:
-    """The host where a browser ends up: it drops tabs and line ends, and takes a backslash for a slash."""
+    """The host that a browser would open: it drops tabs and line ends and treats a backslash as a slash."""
     seen = re.sub(r"[\t\r\n]", "", location.strip(" \x00")).replace("\\", "/")
     seen = re.sub(r"^/{2,}", "//", seen)
     return urlsplit(urljoin(f"{HERE}/login", seen)).netloc
 
 
-@pytest.mark.parametrize("path", ELSEWHERE)
-def test_what_leads_elsewhere_is_replaced(path: str) -> None:
+@pytest.mark.parametrize("path", FOREIGN)
+def test_foreign_target_is_replaced(path: str) -> None:
     assert (below(path), redirect_target(path), below(path, "/jobs")) == ("/", "/", "/jobs")
 
 
-@pytest.mark.parametrize("path", OURS)
-def test_what_is_ours_is_kept(path: str) -> None:
+@pytest.mark.parametrize("path", LOCAL)
+def test_local_target_is_kept(path: str) -> None:
     assert (below(path), redirect_target(path), lands(path)) == (path, path, "127.0.0.1:8000")
 
 
-def test_nobody_is_sent_back_to_log_in() -> None:
+def test_login_is_never_the_target_of_a_login() -> None:
     assert [redirect_target(path) for path in ("/login", "/login?next=/login", "/logout")] == ["/", "/", "/"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_every_redirect_that_a_request_chooses_stays_here(app: App) -> None:
+async def test_every_redirect_chosen_by_a_request_stays_local(app: App) -> None:
     app._session.make_ready()
     token = app.tokens.issue("ada", roles=["admin"]).text
     service = make_service(app, authenticate=tokens_of(app))
@@ -62,13 +62,13 @@ async def test_every_redirect_that_a_request_chooses_stays_here(app: App) -> Non
         client_of(app) as here,
     ):
         anybody.headers["origin"] = here.headers["origin"] = HERE
-        for path in ELSEWHERE:
+        for path in FOREIGN:
             answers = [
                 await anybody.post("/login", data={"token": token, "next": path}),
                 await here.post("/theme", data={"theme": "dark", "back": path}),
                 await here.post("/jobs/act", data={"action": "cancel", "state": path, "q": ""}),
                 await here.post("/pause", data={"what": "queue", "name": "x", "reason": "x", "from": path}),
-                # A path that nobody knows comes back as what to go on to.
+                # An unknown path becomes the target after the login.
                 await anybody.get(
                     HERE + "/" + quote(path, safe="/%\\@:"), headers={"accept": "text/html", "cookie": ""}
                 ),
@@ -81,4 +81,4 @@ async def test_every_redirect_that_a_request_chooses_stays_here(app: App) -> Non
             page = await anybody.get("/login", params={"next": path})
             (offered,) = re.findall(r'name="next" value="([^"]*)"', page.text)
             assert offered == "/", path
-    assert seen > 3 * len(ELSEWHERE)
+    assert seen > 3 * len(FOREIGN)

@@ -1,4 +1,4 @@
-"""How a page is written (JF-16): piece by piece, so that others have their turn, and whole or not at all."""
+"""Rendering of pages: in pieces, so that other requests continue, and complete or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.req("JF-16")
 
 @pytest.fixture
 def url(sqlite_url: str) -> str:
-    """Pages are written the same for every store."""
+    """Rendering does not depend on the store."""
     return sqlite_url
 
 
@@ -36,23 +36,23 @@ def enqueue(app: App, many: int) -> list[Job]:
     return app.jobs.list(limit=many)
 
 
-async def test_others_have_their_turn_while_a_long_page_is_written(app: App) -> None:
-    """Counted in turns of the loop: while a page is written there are none but those that it gives away."""
+async def test_rendering_a_long_page_yields_to_other_requests(app: App) -> None:
+    """Counts iterations of the event loop: during rendering there are only those that the renderer yields."""
     listed = await asyncio.to_thread(enqueue, app, 50)
     renderer = rendering.Renderer(app)
     state = {"identity": Identity("ada", "default", scopes_of(["viewer"]))}
     request = Request({"type": "http", "path": "/jobs", "query_string": b"", "headers": [], "state": state})
 
-    async def turns(shown: list[Job]) -> int:
-        taken, over = 0, False
+    async def iterations(shown: list[Job]) -> int:
+        counted, over = 0, False
 
         async def count() -> None:
-            nonlocal taken
+            nonlocal counted
             while not over:
-                taken += 1
+                counted += 1
                 await asyncio.sleep(0)
 
-        beside = asyncio.create_task(count())
+        counter = asyncio.create_task(count())
         answer = await renderer.page(
             request,
             "jobs.html",
@@ -64,20 +64,18 @@ async def test_others_have_their_turn_while_a_long_page_is_written(app: App) -> 
             reasons={job.id: "" for job in shown},
         )
         over = True
-        await beside
+        await counter
         assert bytes(answer.body).count(b"mail.send") == len(shown)
-        return taken
+        return counted
 
-    assert await turns(listed[:1]) == 0, "a short page is written in one go"
-    assert await turns(listed) >= 2, "so is a long one"
+    assert await iterations(listed[:1]) == 0, "a short page is rendered at once"
+    assert await iterations(listed) >= 2, "a long page yields"
 
 
-async def test_what_fails_in_the_last_row_is_a_whole_page_of_an_error(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_error_in_last_row_gives_a_complete_error_page(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def __str__(self) -> str:
-            raise RuntimeError("it cannot be shown")
+            raise RuntimeError("cannot be rendered")
 
     listed = await asyncio.to_thread(enqueue, app, 50)
     monkeypatch.setattr(jobs, "reason_of", lambda job, note: Broken() if job.id == listed[-1].id else "")
@@ -90,7 +88,7 @@ async def test_what_fails_in_the_last_row_is_a_whole_page_of_an_error(
         assert answer.text.count("<html") == 1
 
 
-def test_every_filter_of_the_templates_exists(app: App) -> None:
+def test_every_filter_used_in_templates_exists(app: App) -> None:
     pages = rendering.Renderer(app).pages
     used = {
         (name, node.name)
@@ -98,10 +96,10 @@ def test_every_filter_of_the_templates_exists(app: App) -> None:
         for node in pages.parse(pages.loader.get_source(pages, name)[0]).find_all(nodes.Filter)  # type: ignore[union-attr]
     }
     assert len(used) > 50
-    assert {each for each in used if each[1] not in pages.filters} == set()
+    assert {use for use in used if use[1] not in pages.filters} == set()
 
 
-def test_around_a_part_stands_what_a_call_would_put_there(app: App) -> None:
+def test_around_tag_renders_like_call_tag(app: App) -> None:
     pages = rendering.Renderer(app).pages
     text = (
         '{% import "parts.html" as ui %}{% WORD ui.panel("<b>", id="x") %}'
@@ -117,7 +115,7 @@ def test_around_a_part_stands_what_a_call_would_put_there(app: App) -> None:
 
 
 @pytest.mark.slow
-async def test_pages_are_looked_for_first_and_none_of_the_api_is_taken_for_one(app: App) -> None:
+async def test_dashboard_routes_come_first_and_leave_api_paths_alone(app: App) -> None:
     service = make_service(app, authenticate=at_this_machine(app))
     assert isinstance(service.routes[0], DashboardMount)
     assert {route.path for route in every_route(service) if route.path not in API} == set()

@@ -1,4 +1,4 @@
-"""Who may do what on the pages: every route of the dashboard is tried by every scope and every role (rule 19)."""
+"""Every action of the dashboard is tried with every scope and every role."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.api.conftest import HERE
 
 pytestmark = [pytest.mark.req("JF-16"), pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
 
-# What carries its own credential, or is how one comes by one.
+# Routes with their own credential, or that give one.
 OPEN = {"/decide/{token}", "/login", "/logout"}
 SAFE = {"GET", "HEAD"}
 
 
-class Somebody:
-    """Who looks after the whole, and may do only what is said here."""
+class User:
+    """A user of every tenant with exactly these scopes."""
 
     scopes: frozenset[Scope] = frozenset()
 
     def __call__(self, _: Request) -> Identity:
-        return Identity("somebody", "default", self.scopes, whole=True)
+        return Identity("user", "default", self.scopes, whole=True)
 
 
 def path_of(route: Route) -> str:
@@ -37,26 +37,26 @@ def path_of(route: Route) -> str:
 
 
 @pytest.mark.slow
-async def test_every_action_asks_for_one_scope_and_every_role_is_held_to_it(app: App) -> None:
+async def test_every_action_needs_one_scope_that_roles_respect(app: App) -> None:
     app._session.make_ready()
     routes = [route for route in make_dashboard(app).routes if isinstance(route, Route) and route.path not in OPEN]
     unsafe = [route for route in routes if set(route.methods or ()) - SAFE]
     assert len(unsafe) > 20
-    somebody = Somebody()
-    service = make_service(app, authenticate=somebody)
+    user = User()
+    service = make_service(app, authenticate=user)
     transport = httpx2.ASGITransport(service, raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url=HERE) as client:
 
         async def may(route: Route, scopes: frozenset[Scope]) -> bool:
-            somebody.scopes = scopes
+            user.scopes = scopes
             return (await client.post(path_of(route))).status_code != 403
 
         for route in unsafe:
-            let_in = {scope for scope in Scope if await may(route, frozenset({scope}))}
-            assert len(let_in) == 1, (route.path, let_in)
+            allowed = {scope for scope in Scope if await may(route, frozenset({scope}))}
+            assert len(allowed) == 1, (route.path, allowed)
             for role in Role:
-                assert await may(route, ROLES[role]) == (let_in <= ROLES[role]), (role, route.path)
-        somebody.scopes = frozenset()
+                assert await may(route, ROLES[role]) == (allowed <= ROLES[role]), (role, route.path)
+        user.scopes = frozenset()
         for route in routes:
             if "GET" in (route.methods or ()):
                 assert (await client.get(path_of(route))).status_code == 403, route.path

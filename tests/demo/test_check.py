@@ -1,4 +1,4 @@
-"""The demo's judge: it passes a sound reading of the database, and says what is wrong with any other."""
+"""The check of the demo: it passes a correct database and reports what is wrong with any other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from holdfast.cli.demo.check import Reading, Verdict, judge
-from holdfast.cli.demo.workers import ALWAYS_FAILS
+from holdfast.cli.demo.workers import ALHISTORIES_FAILS
 from holdfast.engine.job import Event, Job
 from holdfast.engine.states import TRANSITIONS, State
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.req("CX-15", "CX-4")
 NOON = datetime(2027, 1, 31, 12, tzinfo=UTC)
 TO = {(step.source, step.type.value): step.target for step in TRANSITIONS}
 
-# A quick one, one whose worker was killed, one that failed once, and one that was meant to die.
-WAYS = {
+# One that succeeds, one whose worker was killed, one that failed once, and one that always fails.
+HISTORIES = {
     "quick": "enqueue take succeed",
     "rescued": "enqueue take lapse retry due take succeed",
     "flaky": "enqueue take fail retry due take succeed",
-    ALWAYS_FAILS: "enqueue take fail bury",
+    ALHISTORIES_FAILS: "enqueue take fail bury",
 }
 
 
@@ -35,10 +35,10 @@ def job(kind: str, state: State, attempt: int) -> Job:
 def sound() -> tuple[dict[str, Job], list[Event]]:
     jobs: dict[str, Job] = {}
     events: list[Event] = []
-    for kind, way in WAYS.items():
+    for kind, history in HISTORIES.items():
         state: State | None = None
         attempt = 0
-        for event_type in way.split():
+        for event_type in history.split():
             target = TO[state, event_type]
             attempt += event_type == "take"
             events.append(Event(len(events) + 1, kind, "demo", kind, event_type, state, target, attempt, NOON, "w", {}))
@@ -49,7 +49,7 @@ def sound() -> tuple[dict[str, Job], list[Event]]:
 
 
 def judged(jobs: dict[str, Job], events: list[Event]) -> Verdict:
-    return judge(list(WAYS), 1, Reading(jobs, events))
+    return judge(list(HISTORIES), 1, Reading(jobs, events))
 
 
 def without(event_type: str, job_id: str) -> Verdict:
@@ -59,7 +59,7 @@ def without(event_type: str, job_id: str) -> Verdict:
     return judged(jobs, kept)
 
 
-def test_a_sound_reading_passes() -> None:
+def test_correct_database_passes() -> None:
     verdict = judged(*sound())
     assert verdict.ok, verdict.problems
     assert (verdict.accepted, verdict.succeeded, verdict.dead_letter) == (4, 3, 1)
@@ -70,21 +70,21 @@ def test_a_sound_reading_passes() -> None:
 @pytest.mark.parametrize(
     ("event_type", "job_id"), [("take", "quick"), ("enqueue", "quick"), ("succeed", "quick"), ("due", "flaky")]
 )
-def test_a_missing_event_is_seen(event_type: str, job_id: str) -> None:
+def test_missing_event_is_reported(event_type: str, job_id: str) -> None:
     verdict = without(event_type, job_id)
     assert not verdict.ok
     assert not verdict.ledger_ok
     assert any(job_id in problem for problem in verdict.problems)
 
 
-def test_a_ledger_that_is_gone_is_seen() -> None:
+def test_missing_ledger_is_reported() -> None:
     jobs, events = sound()
     verdict = judged(jobs, [event for event in events if event.job_id != "quick"])
     assert not verdict.ledger_ok
     assert "the ledger is empty" in verdict.problems[0]
 
 
-def test_a_job_that_is_gone_is_lost() -> None:
+def test_missing_job_counts_as_lost() -> None:
     jobs, events = sound()
     del jobs["quick"]
     verdict = judged(jobs, events)
@@ -98,7 +98,7 @@ def changed(change: Callable[[dict[str, Job], list[Event]], None]) -> Verdict:
     return judged(jobs, events)
 
 
-def test_a_job_that_has_not_ended_counts_as_lost() -> None:
+def test_unfinished_job_counts_as_lost() -> None:
     def change(jobs: dict[str, Job], events: list[Event]) -> None:
         jobs["quick"] = job("quick", State.IN_PROGRESS, 1)
         events[:] = [event for event in events if (event.type, event.job_id) != ("succeed", "quick")]
@@ -107,12 +107,12 @@ def test_a_job_that_has_not_ended_counts_as_lost() -> None:
     assert (verdict.ok, verdict.lost, verdict.ledger_ok) == (False, 1, True)
 
 
-def test_a_job_that_succeeded_twice_is_seen() -> None:
+def test_job_that_succeeded_twice_is_reported() -> None:
     verdict = changed(lambda _, events: events.append(events[2]))
     assert (verdict.ok, verdict.run_twice, verdict.ledger_ok) == (False, 1, False)
 
 
-def test_an_illegal_step_is_seen() -> None:
+def test_illegal_transition_is_reported() -> None:
     def change(jobs: dict[str, Job], events: list[Event]) -> None:
         events[1] = dataclasses.replace(events[1], type="succeed", to_state=State.SUCCEEDED)
 
@@ -120,34 +120,34 @@ def test_an_illegal_step_is_seen() -> None:
     assert (verdict.ok, verdict.illegal, verdict.ledger_ok) == (False, 1, False)
 
 
-def test_a_state_that_the_ledger_does_not_lead_to_is_seen() -> None:
+def test_state_that_contradicts_the_ledger_is_reported() -> None:
     verdict = changed(lambda jobs, _: jobs.update(quick=job("quick", State.CANCELLED, 1)))
     assert not verdict.ledger_ok
     assert any("the ledger ends in succeeded, the job is cancelled" in problem for problem in verdict.problems)
 
 
-def test_another_count_of_attempts_is_seen() -> None:
+def test_wrong_attempt_count_is_reported() -> None:
     assert not changed(lambda jobs, _: jobs.update(quick=job("quick", State.SUCCEEDED, 2))).ledger_ok
 
 
-def test_dead_letters_are_those_that_were_designed() -> None:
+def test_unexpected_dead_letter_is_reported() -> None:
     def change(jobs: dict[str, Job], events: list[Event]) -> None:
-        jobs["quick"] = dataclasses.replace(jobs[ALWAYS_FAILS], id="quick", kind="quick")
+        jobs["quick"] = dataclasses.replace(jobs[ALHISTORIES_FAILS], id="quick", kind="quick")
 
     verdict = changed(change)
     assert verdict.dead_letter == 2
     assert any("dead letters other than the 1 designed: quick" in problem for problem in verdict.problems)
 
 
-def test_a_kill_that_nobody_recovered_from_is_no_demo() -> None:
+def test_missing_recovery_after_the_kill_is_reported() -> None:
     jobs, events = sound()
     del jobs["rescued"]
     left = [event for event in events if event.job_id != "rescued"]
-    verdict = judge([name for name in WAYS if name != "rescued"], 1, Reading(jobs, left))
+    verdict = judge([name for name in HISTORIES if name != "rescued"], 1, Reading(jobs, left))
     assert verdict.problems == ("no job was recovered after the kill",)
 
 
-def test_a_job_that_nobody_asked_for_is_seen() -> None:
+def test_unknown_job_is_reported() -> None:
     jobs, events = sound()
-    verdict = judge([name for name in WAYS if name != "quick"], 1, Reading(jobs, events))
+    verdict = judge([name for name in HISTORIES if name != "quick"], 1, Reading(jobs, events))
     assert any("in the database but never accepted: quick" in problem for problem in verdict.problems)

@@ -1,4 +1,4 @@
-"""`holdfast demo` as anybody runs it: it ends by itself, its summary holds, and it leaves nobody behind."""
+"""`holdfast demo`: it ends by itself, its summary is correct, and no worker is left running."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.req("CX-15", "CX-4")
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
-    """A HOLDFAST_URL that must not be used, and a place for temporary files that can be looked at."""
+    """A HOLDFAST_URL that must not be used, and a folder for temporary files."""
     return {**os.environ, "HOLDFAST_URL": "sqlite:////nowhere/at/all.db", "TMPDIR": str(tmp_path)}
 
 
@@ -44,19 +44,19 @@ def run_demo(tmp_path: Path, *options: str) -> tuple[dict[str, Any], str]:
     return json.loads(done.stdout), done.stderr
 
 
-def check(told: dict[str, Any], jobs: int, store: str) -> None:
-    assert {name: told[name] for name in NUMBERS} == NUMBERS
-    assert (told["accepted"], told["store"]) == (jobs, store)
-    assert told["dead_letter"] == jobs // 100
-    assert told["succeeded"] == jobs - jobs // 100
-    assert told["retried"] >= jobs // 10
-    assert told["recovered"] >= 1
-    assert told["held"] >= 1
-    assert told["seconds"] < 30
-    ends = [worker["end"] for worker in told["workers"]]
+def check(summary: dict[str, Any], jobs: int, store: str) -> None:
+    assert {name: summary[name] for name in NUMBERS} == NUMBERS
+    assert (summary["accepted"], summary["store"]) == (jobs, store)
+    assert summary["dead_letter"] == jobs // 100
+    assert summary["succeeded"] == jobs - jobs // 100
+    assert summary["retried"] >= jobs // 10
+    assert summary["recovered"] >= 1
+    assert summary["held"] >= 1
+    assert summary["seconds"] < 30
+    ends = [worker["end"] for worker in summary["workers"]]
     assert sorted(ends) == ["killed", "stopped", "stopped", "stopped"]
-    assert [worker["pid"] for worker in told["workers"] if worker["end"] == "killed"] == [told["killed"]]
-    assert not any(alive(worker["pid"]) for worker in told["workers"])
+    assert [worker["pid"] for worker in summary["workers"] if worker["end"] == "killed"] == [summary["killed"]]
+    assert not any(alive(worker["pid"]) for worker in summary["workers"])
 
 
 def alive(pid: int) -> bool:
@@ -64,26 +64,26 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    state = Path(f"/proc/{pid}/stat")  # one that nobody has waited for is dead all the same
+    state = Path(f"/proc/{pid}/stat")  # a zombie counts as dead
     return not (state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 @pytest.mark.slow
 @pytest.mark.req("SC-1")
-def test_on_a_new_sqlite_file(tmp_path: Path) -> None:
-    told, messages = run_demo(tmp_path)
-    check(told, 2000, "sqlite")
+def test_demo_on_a_new_sqlite_file(tmp_path: Path) -> None:
+    summary, messages = run_demo(tmp_path)
+    check(summary, 2000, "sqlite")
     assert "SIGKILL" in messages
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
 @pytest.mark.req("SC-1")
-def test_the_kept_file_holds_what_was_said(tmp_path: Path) -> None:
-    told, messages = run_demo(tmp_path, "--jobs", "200", "--keep")
-    check(told, 200, "sqlite")
-    assert f"--url '{told['url']}'" in messages
-    store = open_store(told["url"])
+def test_kept_file_matches_the_summary(tmp_path: Path) -> None:
+    summary, messages = run_demo(tmp_path, "--jobs", "200", "--keep")
+    check(summary, 200, "sqlite")
+    assert f"--url '{summary['url']}'" in messages
+    store = open_store(summary["url"])
     try:
         check_ledger(store)
         assert len(list(all_jobs(store, tenant="demo"))) == 200
@@ -92,19 +92,19 @@ def test_the_kept_file_holds_what_was_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_on_postgresql_as_often_as_one_likes(tmp_path: Path, empty_postgres_url: str) -> None:
+def test_demo_on_postgresql_can_be_repeated(tmp_path: Path, empty_postgres_url: str) -> None:
     tenants = set()
     for _ in range(2):
-        told, messages = run_demo(tmp_path, "--jobs", "200", "--url", empty_postgres_url)
-        check(told, 200, "postgresql")
-        tenants.add(told["tenant"])
+        summary, messages = run_demo(tmp_path, "--jobs", "200", "--url", empty_postgres_url)
+        check(summary, 200, "postgresql")
+        tenants.add(summary["tenant"])
         password = empty_postgres_url.partition("@")[0].rpartition(":")[2]
-        assert password not in messages + json.dumps(told)
+        assert password not in messages + json.dumps(summary)
     assert len(tenants) == 2
 
 
 @pytest.mark.slow
-def test_the_summary_for_people(tmp_path: Path) -> None:
+def test_summary_is_printed_for_people(tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "--jobs", "100"], env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
     )
@@ -136,7 +136,7 @@ def under_way(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_interrupted_it_takes_its_workers_with_it(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_interrupted_demo_stops_its_workers(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with under_way(tmp_path) as (demo, pids):
         demo.send_signal(number)
         assert demo.wait(timeout=60) == code
@@ -145,7 +145,7 @@ def test_interrupted_it_takes_its_workers_with_it(tmp_path: Path, number: signal
 
 
 @pytest.mark.slow
-def test_workers_of_a_demo_that_was_killed_leave_by_themselves(tmp_path: Path) -> None:
+def test_workers_of_a_killed_demo_stop_by_themselves(tmp_path: Path) -> None:
     with under_way(tmp_path) as (demo, pids):
         demo.kill()
         demo.wait()

@@ -1,4 +1,4 @@
-"""The core without extras (JF-17): pure Python, and enough to enqueue, work and tick."""
+"""The core without extras: pure Python, and enough to enqueue, work and tick."""
 
 from __future__ import annotations
 
@@ -64,20 +64,20 @@ def run(python: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess
     )
 
 
-def test_enqueue_worker_and_tick_need_no_extra_and_nothing_compiled(alone: Path, tmp_path: Path) -> None:
+def test_core_needs_no_extra_and_no_compiled_package(alone: Path, tmp_path: Path) -> None:
     done = run(alone, "-c", PROGRAM, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["8", "10"]
 
 
-def test_the_command_line_names_the_extra_it_needs(alone: Path, tmp_path: Path) -> None:
+def test_missing_cli_extra_is_named(alone: Path, tmp_path: Path) -> None:
     done = run(alone, "-m", "holdfast", "jobs", "list", cwd=tmp_path)
     assert done.returncode != 0
     assert "pip install 'holdfast[cli]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_other_extras_are_named_where_they_are_needed(alone: Path, tmp_path: Path) -> None:
+def test_missing_postgres_extra_is_named(alone: Path, tmp_path: Path) -> None:
     done = run(alone, "-c", "import holdfast; holdfast.App('postgresql://127.0.0.1:1/x').jobs.list()", cwd=tmp_path)
     assert done.returncode != 0
     assert "holdfast[postgres" in done.stderr

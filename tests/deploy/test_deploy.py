@@ -1,6 +1,6 @@
-"""The files in deploy/ (JF-18): they agree with one another, their tools accept them, and their commands work.
+"""The files in deploy/ (JF-18): they are consistent, their tools accept them, and their commands work.
 
-No container engine is needed: `test_the_commands_of_compose` runs the database script and the commands of compose.yaml
+No container engine is needed: `test_commands_of_compose_work` runs the database script and the commands of compose.yaml
 as processes, in the same order and with the same logins.
 """
 
@@ -49,7 +49,7 @@ def grace_of(command: list[str]) -> float:
 # -- the container image ---------------------------------------------------------------------------------------------
 
 
-def test_the_image_is_built_in_two_stages_and_runs_unprivileged() -> None:
+def test_image_is_built_in_two_stages_and_runs_unprivileged() -> None:
     stages = re.findall(r"^FROM (\S+)", CONTAINERFILE, re.M)
     assert len(stages) == 2
     last = CONTAINERFILE.rsplit("\nFROM ", 1)[1]
@@ -64,7 +64,7 @@ def test_the_image_is_built_in_two_stages_and_runs_unprivileged() -> None:
 # -- compose ---------------------------------------------------------------------------------------------------------
 
 
-def test_compose_mounts_what_exists_and_waits_for_what_it_names() -> None:
+def test_compose_mounts_and_dependencies_exist() -> None:
     for name, service in SERVICES.items():
         for volume in service.get("volumes", []):
             source = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", volume).split(":")[0]
@@ -77,7 +77,7 @@ def test_compose_mounts_what_exists_and_waits_for_what_it_names() -> None:
     assert named == set(re.findall(r"^(\w+)=$", (DEPLOY / "compose/env.example").read_text(), re.M))
 
 
-def test_compose_gives_each_service_its_own_login_and_no_more_rights() -> None:
+def test_compose_services_have_separate_logins_and_few_rights() -> None:
     for name, login in {"migrate": "owner", "service": "service", "worker": "worker"}.items():
         service = SERVICES[name]
         assert f"//holdfast_{login}:" in service["environment"]["HOLDFAST_URL"]
@@ -86,7 +86,7 @@ def test_compose_gives_each_service_its_own_login_and_no_more_rights() -> None:
     assert seconds(SERVICES["worker"]["stop_grace_period"]) > grace_of(SERVICES["worker"]["command"])
     for service in SERVICES.values():
         for port in service.get("ports", []):
-            assert port.startswith("127.0.0.1:"), "nothing is published beyond this machine"
+            assert port.startswith("127.0.0.1:"), "ports are published on this machine only"
 
 
 # -- Kubernetes ------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def rendered(tmp_path: Path) -> list[dict[str, Any]]:
     return [each for name in listed for each in yaml.safe_load_all((folder / name).read_text()) if each]
 
 
-def test_kubernetes_pods_are_restricted_and_get_the_time_they_need(rendered: list[dict[str, Any]]) -> None:
+def test_kubernetes_pods_are_restricted_and_have_time_to_stop(rendered: list[dict[str, Any]]) -> None:
     pods = {
         each["metadata"]["name"]: each["spec"]["template"] for each in rendered if each["kind"] in {"Job", "Deployment"}
     }
@@ -123,7 +123,7 @@ def test_kubernetes_pods_are_restricted_and_get_the_time_they_need(rendered: lis
     assert worker["terminationGracePeriodSeconds"] > grace_of(worker["containers"][0]["args"])
 
 
-def test_kubernetes_names_refer_to_one_another(rendered: list[dict[str, Any]]) -> None:
+def test_kubernetes_references_are_consistent(rendered: list[dict[str, Any]]) -> None:
     pods = [each for each in rendered if each["kind"] in {"Job", "Deployment"}]
     used = [
         next(iter(source.values()))["name"]
@@ -169,7 +169,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# -- the same steps without containers -------------------------------------------------------------------------------
+# -- the commands without containers --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def stack(own_server: PostgresServer, tmp_path: Path) -> Iterator[dict[str, str]
 
 
 def filled(text: str, stack: dict[str, str]) -> str:
-    """What compose makes of a value: variables from .env, and the host name of its network."""
+    """A value as compose resolves it: variables from .env, and the host name of its network."""
     for name, value in stack.items():
         text = text.replace(f"${{{name}:?}}", value.replace("'", "%27")).replace(name, value)
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
@@ -241,7 +241,7 @@ def answer(url: str, token: str | None = None) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_the_commands_of_compose(stack: dict[str, str], tmp_path: Path) -> None:
+def test_commands_of_compose_work(stack: dict[str, str], tmp_path: Path) -> None:
     with started("migrate", stack, tmp_path / "migrate.log") as migrate:
         assert migrate.wait(60) == 0, (tmp_path / "migrate.log").read_text()
     with ExitStack() as running:
@@ -263,7 +263,7 @@ def test_the_commands_of_compose(stack: dict[str, str], tmp_path: Path) -> None:
                 == 0
             )
 
-        # The token for Prometheus, and what it reads with it.
+        # The token for Prometheus, and the metrics it reads.
         (issue,) = SERVICES["metrics-token"]["command"]
         folder = tmp_path / "token"
         folder.mkdir()

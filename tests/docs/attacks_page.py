@@ -1,6 +1,6 @@
-"""docs/reference/attacks.md, written from the list the tests run: `python -m tests.docs.attacks_page --write`.
+"""docs/reference/attacks.md, generated from the list of attacks: `python -m tests.docs.attacks_page --write`.
 
-One text serves both shells: psql and sqlite3 each put a value in the place of `:name`.
+The same statements work in both shells: psql and sqlite3 replace `:name` by a value.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _END = f"lease = null, settled_by = :lease, finished_at = {_NOW}"
 
 
 def setup() -> list[str]:
-    """A small world with something in every state, by legal steps only."""
+    """A small database with a job in every state, by legal steps only."""
     lease = "insert into lease (id, tenant, name, holder, until, opened_at, renewed_at)"
     begin = f"update job_state set state = 'in_progress', lease = :lease, attempt = 1, started_at = {_NOW} where id ="
     return [
@@ -81,7 +81,7 @@ def setup() -> list[str]:
 
 
 def _people() -> list[str]:
-    """Somebody asks and was half answered, somebody was answered; a step that is over, a wait, and an event."""
+    """An approval with one of two votes, a decided approval, a finished step, a waiting step, and an event."""
     approval = "insert into approval (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
     vote = "insert into vote (approval_id, tenant, person, verdict, how, at) values"
     token = "insert into approval_token (hash, tenant, approval_id, issued_by, issued_at) values"
@@ -109,7 +109,7 @@ def _people() -> list[str]:
     ]
 
 
-# What the two shells write differently. In 2099 it is soon enough, and an hour is an hour.
+# Values that the two shells write differently.
 SPELT: dict[str, dict[str, object]] = {
     "sqlite": {
         "later": LATER["sqlite"],
@@ -135,15 +135,15 @@ SPELT: dict[str, dict[str, object]] = {
 HEAD = """\
 # Attacks to try by hand
 
-What somebody with a SQL shell might do to the tables, and what the database says to it. Every one of these is run by
-`tests/contract/test_attacks.py` on SQLite and on PostgreSQL, as the owner of the tables and as a superuser; it must
-be refused, and nothing may have changed. This page is written from the same list (`tests/docs/attacks_page.py`), so
-that it can be repeated by hand. Use a database made for it:
+SQL statements that attack the tables, and how the database refuses them. `tests/contract/test_attacks.py` runs each of
+them on SQLite and on PostgreSQL, as the owner of the tables and as a superuser: each must be refused and change
+nothing. This page is generated from the same list (`tests/docs/attacks_page.py`), so that you can repeat the attacks by
+hand. Use a new database:
 
     holdfast migrate --url sqlite:///attacks.db      # then: sqlite3 attacks.db
     holdfast migrate --url postgresql://…/attacks    # then, as the owner: psql postgresql://…/attacks
 
-One text serves both shells, since both put values in the place of `:name`. Set the names, and on PostgreSQL the
+The same statements work in both shells, since both replace `:name` by a value. Set the names, and on PostgreSQL the
 schema and the tenants to act for. In psql:
 
 ```
@@ -156,52 +156,50 @@ In the sqlite3 shell:
 {sqlite_names}
 ```
 
-Then make a small world with something in every state. These steps are legal, so they are done, and each leaves its
-row in the ledger.
+Then create a job in every state. These steps are legal, so they succeed, and each adds a row to the ledger.
 
 ```sql
 {setup}
 ```
 
-Now try. The last two columns give a part of the answer; psql puts more around it, the sqlite3 shell a line number.
-An attack of several statements is meant as one transaction: `begin`, the statements, `rollback`. A dash means that
-there is no such statement on that store.
+Now try the attacks. The last two columns show a part of the error message. Run an attack of several statements as one
+transaction: `begin`, the statements, `rollback`. A dash means that the store has no such statement.
 """
 
 GROUPS: dict[str, tuple[str, list[Attack]]] = {
-    "What was asked for": ("Facts of a job never change, and a job is not deleted while it has a state.", FACTS),
+    "Facts": ("Facts of a job never change, and a job is not deleted while it has a state.", FACTS),
     "The ledger": ("Rows come from triggers only, and stay.", LEDGER),
     "Artifacts": ("Files of an attempt are added, never changed.", ARTIFACTS),
     "The state row": (
-        "It is born with its job and leaves with it. (Illegal steps have a test of their own, which tries every ordered"
+        "It is created and deleted with its job. (A separate test tries illegal transitions, for every ordered"
         " pair of states: `tests/contract/test_transition_matrix.py`.)",
         ROWS,
     ),
-    "Between the fields": ("Invariants, under the names of their constraints.", INVARIANTS),
-    "Leaving an approval": ("A job that asked people goes on by what they said, and by nothing else.", UNDECIDED),
-    "Questions": ("What was asked stays as it was asked, and a decision stays a decision.", APPROVALS),
-    "Words and tokens": ("One word a person who may; a token works once.", VOTES),
-    "Steps and events": ("What is over is over, and what was told was told.", STEPS),
-    "The fence": ("Who takes a job shows a live lease; who ends an attempt shows the one it was taken under.", FENCE),
-    "Agents": ("A registered agent takes the work it is registered for, and none while it is disabled.", AGENTS),
+    "Invariants": ("Constraints between fields, by name.", INVARIANTS),
+    "Leaving an approval": ("A job that waits for an approval continues only by its decision.", UNDECIDED),
+    "Approvals": ("A request never changes, and a decision is final.", APPROVALS),
+    "Votes and tokens": ("Each approver votes once; a token works once.", VOTES),
+    "Steps and events": ("A finished step and a sent event never change.", STEPS),
+    "The fence": ("A claim needs a live lease; the end of an attempt needs the lease that claimed it.", FENCE),
+    "Agents": ("A registered agent gets only jobs of its kind, and none while it is disabled.", AGENTS),
     "Workflows": (
-        "A job waits until its parents have ended; what is planned stays, triggers keep the rest.",
+        "A job waits until its parents have finished; the plan never changes, and triggers maintain the rest.",
         WORKFLOWS,
     ),
     "Pausing": (
-        "What is paused stays paused until it is resumed, for those who take jobs and for those who add them.",
+        "A pause holds until it is resumed, for claims and for enqueues.",
         PAUSES,
     ),
-    "Limits and reservations": ("What is counted stays counted, and what was reserved is history.", LIMITS),
-    "Payloads": ("Signals where data may not be; and what is sealed changes its key and nothing else.", PAYLOADS),
+    "Limits and reservations": ("Counters cannot be changed, and past reservations are history.", LIMITS),
+    "Payloads": ("Rules restrict payloads; a sealed payload can only change its key.", PAYLOADS),
     "API tokens and sessions": (
-        "What a token allows never changes, what is revoked stays so, and a session may no more than its token.",
+        "The rights of a token never change, a revocation is final, and a session has at most the rights of its token.",
         TOKENS,
     ),
-    "Tenants": ("What a tenant is held to is looked at, and is its own.", TENANTS),
-    "Retention and usage": ("What was counted stays, and what may go is what a policy says.", RETENTION),
+    "Tenants": ("Limits of a tenant are enforced, and belong to the tenant.", TENANTS),
+    "Retention and usage": ("Usage counters cannot be changed, and only a policy removes jobs.", RETENTION),
     "Dead letters and bulk operations": (
-        "They are counted as they are, and done as they were asked for.",
+        "Counters match the jobs, and an operation runs as it was requested.",
         DEAD_LETTERS,
     ),
 }
@@ -224,7 +222,7 @@ def _lines() -> Iterator[str]:
     ).rstrip()
     for title, (what, attacks) in GROUPS.items():
         yield f"\n## {title}\n\n{what}\n"
-        yield "| attack | SQL | SQLite says | PostgreSQL says |\n|---|---|---|---|"
+        yield "| attack | SQL | SQLite | PostgreSQL |\n|---|---|---|---|"
         for attack in attacks:
             yield _row(attack)
 

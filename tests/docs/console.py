@@ -1,9 +1,9 @@
-"""Console blocks of a guide, run as they are printed: each command in turn, and what it says compared with the page.
+"""Runs the console blocks of a guide in order and compares the output with the page.
 
-Ids, times, spans and process numbers are not those of the page. An id that the page shows stands for the one that was
-printed in its place, also in the commands after it. A line `…` on the page stands for any lines. A command that only
-looks is repeated until it says what the page says, because workers take a moment; a worker is left running. A block
-without a command is what the newest worker says when it gets a Ctrl-C, as soon as it has said what stands before.
+Ids, times, durations and process ids may differ. An id of the page stands for the printed id in its place, also in
+later commands. A line `…` stands for any lines. A read-only command is repeated until its output matches, because
+workers take a moment; a worker is left running. A block without a command is the output of the newest worker after
+Ctrl-C, which is sent once its previous output has appeared.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ _MASKS = (
 )
 INTERRUPT = "Ctrl-C"
 _DONE_ALREADY = ("mkdir ", "python3 -m venv", "pip install")
-_LOOKS = re.compile(r"^holdfast (?:jobs|approvals) (?:list|show|history)\b|^holdfast health")
-_STAYS = re.compile(r"^holdfast worker (?!.*--burst)")
+_READS = re.compile(r"^holdfast (?:jobs|approvals) (?:list|show|history)\b|^holdfast health")
+_RUNS_ON = re.compile(r"^holdfast worker (?!.*--burst)")
 PATIENCE = 40.0
 
 
 def commands(page: str) -> list[tuple[str, list[str]]]:
-    """Every command with the lines that are printed below it."""
-    found: list[tuple[str, list[str]]] = []
+    """Every command with its expected output."""
+    result: list[tuple[str, list[str]]] = []
     for block in BLOCK.findall(page):
         if not block.startswith("$ "):
-            found.append((INTERRUPT, []))
+            result.append((INTERRUPT, []))
         for line in block.splitlines():
             if line.startswith("$ "):
-                found.append((line[2:], []))
+                result.append((line[2:], []))
             else:
-                found[-1][1].append(line)
-    return found
+                result[-1][1].append(line)
+    return result
 
 
 class Console:
-    """A folder, an environment, and whoever works there in the background."""
+    """A folder, an environment, and the workers in the background."""
 
     def __init__(self, folder: Path, url: str, user: str) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         path = os.pathsep.join([str(Path(sys.executable).parent), clean.get("PATH", "")])
-        ours = {"PATH": path, "LOGNAME": user, "COLUMNS": "200", "PYTHONUNBUFFERED": "1", "HOLDFAST_URL": url}
-        self._environment = clean | ours
+        settings = {"PATH": path, "LOGNAME": user, "COLUMNS": "200", "PYTHONUNBUFFERED": "1", "HOLDFAST_URL": url}
+        self._environment = clean | settings
         self._folder = folder
         self._ids: dict[str, str] = {}
-        self._staying: list[tuple[subprocess.Popen[str], list[str]]] = []
+        self._workers: list[tuple[subprocess.Popen[str], list[str]]] = []
 
     def follow(self, page: str) -> None:
         for command, expected in commands(page):
             if command.startswith(_DONE_ALREADY) or command.startswith("export "):
                 continue
-            if _STAYS.match(command):
-                self._stay(command, expected)
+            if _RUNS_ON.match(command):
+                self._start(command, expected)
             elif command == INTERRUPT:
                 self._interrupt(expected)
             else:
@@ -71,16 +71,16 @@ class Console:
     def _run(self, command: str, expected: list[str]) -> None:
         end = time.monotonic() + PATIENCE
         while True:
-            said = self._said(command)
-            if self._agrees(expected, said):
+            output = self._output(command)
+            if self._matches(expected, output):
                 return
-            assert _LOOKS.match(command), _difference(command, expected, said)
-            assert time.monotonic() < end, _difference(command, expected, said)
+            assert _READS.match(command), _difference(command, expected, output)
+            assert time.monotonic() < end, _difference(command, expected, output)
 
-    def _said(self, command: str) -> list[str]:
-        theirs = _ID.sub(lambda found: self._ids.get(found[0], found[0]), command)
+    def _output(self, command: str) -> list[str]:
+        actual = _ID.sub(lambda match: self._ids.get(match[0], match[0]), command)
         done = subprocess.run(
-            ["bash", "-c", theirs],
+            ["bash", "-c", actual],
             cwd=self._folder,
             env=self._environment,
             stdout=subprocess.PIPE,
@@ -91,49 +91,49 @@ class Console:
         )
         return done.stdout.splitlines()
 
-    def _stay(self, command: str, expected: list[str]) -> None:
-        with (self._folder / f"terminal-{len(self._staying)}.log").open("w") as log:
-            staying = subprocess.Popen(
+    def _start(self, command: str, expected: list[str]) -> None:
+        with (self._folder / f"terminal-{len(self._workers)}.log").open("w") as log:
+            worker = subprocess.Popen(
                 command.split(), cwd=self._folder, env=self._environment, stdout=log, stderr=log, text=True
             )
-        self._staying.append((staying, expected))
+        self._workers.append((worker, expected))
 
     def _interrupt(self, expected: list[str]) -> None:
-        number = len(self._staying) - 1
-        staying, before = self._staying[number]
+        number = len(self._workers) - 1
+        worker, before = self._workers[number]
         end = time.monotonic() + PATIENCE
-        while not self._has_said(number, before):
+        while not self._has_printed(number, before):
             assert time.monotonic() < end, _difference("the worker", before, self._lines(number))
-        staying.send_signal(signal.SIGINT)
-        staying.wait(30)
+        worker.send_signal(signal.SIGINT)
+        worker.wait(30)
         wanted = [*before, *expected]
-        self._staying[number] = (staying, wanted)
-        assert self._has_said(number, wanted), _difference("the worker", wanted, self._lines(number))
+        self._workers[number] = (worker, wanted)
+        assert self._has_printed(number, wanted), _difference("the worker", wanted, self._lines(number))
 
     def close(self) -> None:
-        """End what was left running; it has said what the page says, in that order."""
-        for number, (staying, expected) in enumerate(self._staying):
-            staying.terminate()
-            staying.wait(30)
-            assert self._has_said(number, expected), _difference("the worker", expected, self._lines(number))
+        """Stop the workers and check that their output has the lines of the page in order."""
+        for number, (worker, expected) in enumerate(self._workers):
+            worker.terminate()
+            worker.wait(30)
+            assert self._has_printed(number, expected), _difference("the worker", expected, self._lines(number))
 
     def _lines(self, number: int) -> list[str]:
         lines = (self._folder / f"terminal-{number}.log").read_text().splitlines()
-        # The tests' own role is a superuser, which a worker warns of; the readers' is, or is not.
+        # The role of the tests is a superuser, which a worker warns about.
         return [line for line in lines if "warning holdfast.worker: this role " not in line]
 
-    def _has_said(self, number: int, expected: list[str]) -> bool:
-        return self._agrees(["…", *(part for line in expected for part in (line, "…"))], self._lines(number))
+    def _has_printed(self, number: int, expected: list[str]) -> bool:
+        return self._matches(["…", *(part for line in expected for part in (line, "…"))], self._lines(number))
 
     def kill(self) -> None:
-        for staying, _ in self._staying:
-            if staying.poll() is None:
-                staying.kill()
-                staying.wait()
+        for worker, _ in self._workers:
+            if worker.poll() is None:
+                worker.kill()
+                worker.wait()
 
-    def _agrees(self, expected: list[str], said: list[str]) -> bool:
-        """Line by line; the ids of the page are learned on the way, if everything else is the same."""
-        lines = list(said)
+    def _matches(self, expected: list[str], output: list[str]) -> bool:
+        """Compare line by line; learn the ids of the page if everything else matches."""
+        lines = list(output)
         known = dict(self._ids)
         anything = False
         for line in expected:
@@ -144,8 +144,8 @@ class Console:
                 lines.pop(0)
             if not lines or not _alike(line, lines[0]):
                 return False
-            for ours, theirs in zip(_ID.findall(line), _ID.findall(lines.pop(0)), strict=True):
-                if known.setdefault(ours, theirs) != theirs and "worker" not in line:
+            for shown, actual in zip(_ID.findall(line), _ID.findall(lines.pop(0)), strict=True):
+                if known.setdefault(shown, actual) != actual and "worker" not in line:
                     return False
             anything = False
         self._ids = known
@@ -162,5 +162,5 @@ def _masked(line: str) -> str:
     return _ID.sub("ID", line).strip()
 
 
-def _difference(command: str, expected: list[str], said: list[str]) -> str:
-    return "\n".join([f"$ {command}", *said, "--- the page has:", *expected])
+def _difference(command: str, expected: list[str], output: list[str]) -> str:
+    return "\n".join([f"$ {command}", *output, "--- the page has:", *expected])

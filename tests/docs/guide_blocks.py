@@ -1,4 +1,4 @@
-"""The code blocks of a guide, and what it takes to run them: an app on one of the stores, a worker, a clock."""
+"""The code blocks of a guide, and helpers to run them: an app, a worker, a clock."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def blocks(guide: str, language: str = "python") -> list[str]:
 
 
 def run(block: str, app: App, **names: Any) -> dict[str, Any]:
-    """The names that are there when the block has run in a module of its own."""
-    found = {"__name__": "guide", "app": app, "holdfast": holdfast, **names}
-    exec(compile(block, "guide", "exec"), found)
-    return found
+    """Run the block as a module; return its names."""
+    module = {"__name__": "guide", "app": app, "holdfast": holdfast, **names}
+    exec(compile(block, "guide", "exec"), module)
+    return module
 
 
 def later(app: App, span: timedelta) -> None:
-    """Move the store's clock so far ahead of the real one."""
+    """Move the store's clock ahead of the real one."""
     app._session.run(app._session.store.clock.set(span, None))
 
 
 def finish(app: App, handle: Handle[Any], limit: float = 30.0) -> Any:
-    """Work until it has ended, through whatever is due meanwhile; what the handler returned."""
+    """Run jobs until this one has finished; return its result."""
     end = time.monotonic() + limit
     while not handle.state().finished:
         assert time.monotonic() < end, handle.get()

@@ -1,4 +1,4 @@
-"""The routes in ``docs/reference/http.md``, from the document of the API: ``python -m tests.docs.http_page``."""
+"""The routes in ``docs/reference/http.md``, from the OpenAPI document: ``python -m tests.docs.http_page --write``."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def document() -> dict[str, Any]:
 
 def routes() -> str:
     nouns: dict[str, list[str]] = {}
-    for path, those in document()["paths"].items():
-        for method, operation in those.items():
-            says = " ".join(str(operation.get("description") or operation["summary"].capitalize()).split())
-            first = says.split(". ")[0].rstrip(".").replace("|", "\\|")
+    for path, methods in document()["paths"].items():
+        for method, operation in methods.items():
+            description = " ".join(str(operation.get("description") or operation["summary"].capitalize()).split())
+            first = description.split(". ")[0].rstrip(".").replace("|", "\\|")
             scope = operation.get("x-holdfast-scope", "")
             line = f"| `{method.upper()} {path.removeprefix('/api/v1')}` | {scope} | {first} |"
             nouns.setdefault(operation["tags"][0], []).append(line)

@@ -1,4 +1,4 @@
-"""The programs of the guides on web applications and on nightly workflows run and do what the text says."""
+"""The programs of the guides on web applications and nightly workflows run and do what the text says."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def module(name: str, code: str) -> ModuleType:
 
 @pytest.fixture
 def shop(monkeypatch: pytest.MonkeyPatch, sqlite_url: str) -> Any:
-    """``shop.jobs`` of the guide."""
+    """The module ``shop.jobs`` of the guide."""
     monkeypatch.setenv("HOLDFAST_URL", sqlite_url)
     declared = module("shop.jobs", blocks("web-applications")[0])
     monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))
@@ -36,21 +36,21 @@ def shop(monkeypatch: pytest.MonkeyPatch, sqlite_url: str) -> Any:
     return declared
 
 
-def test_a_view_enqueues_and_shows_the_state(shop: Any) -> None:
+def test_view_enqueues_and_shows_state(shop: Any) -> None:
     web = module("web", blocks("web-applications")[1])
     with TestClient(web.web) as client:
         job = client.post("/orders/7", params={"to": "ada@example.com"}).json()["job"]
         assert client.get(f"/jobs/{job}").json() == {"state": "queued"}
 
 
-def test_the_dashboard_is_mounted_with_its_lifespan(shop: Any) -> None:
-    (block,) = (each for each in blocks("web-applications") if "tokens_of" in each)
+def test_dashboard_is_mounted_with_its_lifespan(shop: Any) -> None:
+    (block,) = (block for block in blocks("web-applications") if "tokens_of" in block)
     with TestClient(module("web", block).web) as client:
         assert client.get("/ops/jobs/readyz").text == "ready\n"
         assert client.get("/ops/jobs/api/v1/jobs").status_code == 401
 
 
-def test_an_order_needs_its_id_before_it_is_enqueued(shop: Any, sqlite_url: str) -> None:
+def test_order_needs_its_id_before_it_is_enqueued(shop: Any, sqlite_url: str) -> None:
     class Base(DeclarativeBase): ...
 
     class Order(Base):
@@ -60,7 +60,7 @@ def test_an_order_needs_its_id_before_it_is_enqueued(shop: Any, sqlite_url: str)
 
     engine = sa.create_engine(f"sqlite:///{sqlite_url.removeprefix('sqlite:///')}")
     Base.metadata.create_all(engine)
-    (block,) = (each for each in blocks("web-applications") if "session.flush()" in each)
+    (block,) = (block for block in blocks("web-applications") if "session.flush()" in block)
     names = {"engine": engine, "Order": Order, "send_receipt": shop.send_receipt}
     with closing(shop.app) as app:
         assert app.jobs.list() == []  # creates the tables
@@ -75,7 +75,7 @@ def test_an_order_needs_its_id_before_it_is_enqueued(shop: Any, sqlite_url: str)
 
 
 @pytest.mark.req("DP-13")
-def test_a_night_is_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nightly_workflow_is_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (planned,) = blocks("nightly-workflows")
     names = module("warehouse", planned).__dict__

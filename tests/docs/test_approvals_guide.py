@@ -1,4 +1,4 @@
-"""Each block of the guide to approvals runs, on both stores; its tutorial is followed as a newcomer would."""
+"""Each block of the approvals guide runs on both stores, and its tutorial works as printed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ TUTORIAL = text("approvals").partition("## Asking")[0]
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(f"{request.param}_url")
-    return found
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def app(url: str) -> Iterator[App]:
 
 
 @pytest.mark.slow
-def test_the_tutorial_works_as_it_is_written(url: str, tmp_path: Path) -> None:
+def test_tutorial_works_as_printed(url: str, tmp_path: Path) -> None:
     files = FILES.findall(TUTORIAL)
     assert [name for name, _ in files] == ["refunds.py", "decide.py"]
     for name, content in files:
@@ -63,8 +63,8 @@ def refused(call: Callable[[], object]) -> str:
     return caught.value.code
 
 
-def the_first_handler(app: App, block: str) -> None:
-    """Without the command line: what the tutorial's file does when it is approved from Python."""
+def first_handler(app: App, block: str) -> None:
+    """The tutorial's program, approved from Python instead of the command line."""
     names = run(block.replace("holdfast.App()", "app"), app)
     handle = names["refund"].enqueue(7, 900)
     work_off(app)
@@ -73,7 +73,7 @@ def the_first_handler(app: App, block: str) -> None:
     assert finish(app, handle) == "900 paid for order 7; approved by ada: a good customer"
 
 
-def the_decision_from_python(app: App, block: str) -> None:
+def decision_from_python(app: App, block: str) -> None:
     """Runs as a file in the tutorial."""
     assert "app.approvals.deny(" in block
 
@@ -90,7 +90,7 @@ def two_of_three(app: App, block: str) -> None:
     assert finish(app, handle) == "ada and eve"
 
 
-def a_form(app: App, block: str) -> None:
+def form(app: App, block: str) -> None:
     handle = run(block, app)["campaign"].enqueue("spring")
     work_off(app)
     assert refused(lambda: app.approvals.approve(approval_of(app).id, by="ada")) == "form_invalid"
@@ -99,12 +99,12 @@ def a_form(app: App, block: str) -> None:
     assert finish(app, handle) == 500
 
 
-def a_form_that_is_filled_in(app: App, block: str) -> None:
+def filled_form(app: App, block: str) -> None:
     """Runs with the form above."""
     assert 'app.approvals.approve(approval.id, by="ada", data=' in block
 
 
-def a_no_that_is_dealt_with(app: App, block: str) -> None:
+def denied_approval(app: App, block: str) -> None:
     released: list[str] = []
     names = {
         "reserve": lambda number: f"seat {number}",
@@ -128,14 +128,14 @@ def a_no_that_is_dealt_with(app: App, block: str) -> None:
 Mails = list[tuple[str, str, str]]
 
 
-def notified(app: App, block: str, **asked: Any) -> Mails:
-    """The notifier of the guide, and a job that asks with these options."""
+def notified(app: App, block: str, **options: Any) -> Mails:
+    """Run the notifier of the guide and a job that requests an approval with these options."""
     mails: Mails = []
     run(block, app, send_mail=lambda *mail: mails.append(mail))
 
     @app.job("asks")
     async def asks(ctx: Context) -> str:
-        decision = await ctx.approval("pay", summary="Pay <7>?", approvers=["ada", "bob"], **asked)
+        decision = await ctx.approval("pay", summary="Pay <7>?", approvers=["ada", "bob"], **options)
         return f"{decision.by}: {decision.comment}"
 
     asks.enqueue()
@@ -143,7 +143,7 @@ def notified(app: App, block: str, **asked: Any) -> Mails:
     return mails
 
 
-def people_are_told(app: App, block: str) -> None:
+def notified_approvers(app: App, block: str) -> None:
     again = {"remind_every": "1d", "escalate_after": "3d", "escalate_to": ["boss"]}
     mails = notified(app, block, **again)
     assert [(to, words) for to, words, _ in mails] == [("ada", "Pay <7>? (asked)"), ("bob", "Pay <7>? (asked)")]
@@ -159,7 +159,7 @@ def people_are_told(app: App, block: str) -> None:
     assert refused(lambda: app.approvals.approve(token)) == "already_decided"
 
 
-def a_link_that_is_followed(app: App, block: str) -> None:
+def decision_by_link(app: App, block: str) -> None:
     mails = notified(app, blocks("approvals")[6])
     page = run(block, app)["approvals_page"]
     query = mails[0][2].partition("?")[2]
@@ -187,7 +187,7 @@ def a_link_that_is_followed(app: App, block: str) -> None:
     assert job.state is State.SUCCEEDED
 
 
-def before_it_runs_at_all(app: App, block: str) -> None:
+def approval_before_the_job(app: App, block: str) -> None:
     handle = run(block, app)["wipe"].enqueue("customers")
     work_off(app)
     approval = approval_of(app)
@@ -197,28 +197,28 @@ def before_it_runs_at_all(app: App, block: str) -> None:
 
 
 CHECKS: list[Callable[[App, str], None]] = [
-    the_first_handler,
-    the_decision_from_python,
+    first_handler,
+    decision_from_python,
     two_of_three,
-    a_form,
-    a_form_that_is_filled_in,
-    a_no_that_is_dealt_with,
-    people_are_told,
-    a_link_that_is_followed,
-    before_it_runs_at_all,
+    form,
+    filled_form,
+    denied_approval,
+    notified_approvers,
+    decision_by_link,
+    approval_before_the_job,
 ]
 
 
 @pytest.mark.parametrize("number", range(len(CHECKS)), ids=[check.__name__ for check in CHECKS])
-def test_a_block_does_what_the_guide_says(app: App, number: int) -> None:
+def test_block_does_what_the_guide_says(app: App, number: int) -> None:
     CHECKS[number](app, blocks("approvals")[number])
 
 
-def test_every_block_is_tried() -> None:
+def test_every_block_is_tested() -> None:
     assert len(blocks("approvals")) == len(CHECKS)
 
 
-def test_the_sql_of_the_guide_decides(postgres_url: str) -> None:
+def test_sql_of_the_guide_decides(postgres_url: str) -> None:
     (block,) = blocks("approvals", "sql")
     with closing(App(postgres_url, name="guide", enqueued_by="tester")) as app:
         handle = run(blocks("approvals")[3], app)["campaign"].enqueue("spring")
@@ -233,7 +233,7 @@ def test_the_sql_of_the_guide_decides(postgres_url: str) -> None:
         assert finish(app, handle) == 500
 
 
-def test_every_refusal_of_the_guide_is_one_and_none_is_missing() -> None:
+def test_guide_lists_every_refusal() -> None:
     table = text("approvals").partition("## Refusals")[2].partition("\n\nIn Python")[0]
     codes = {code for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for code in re.findall(r"`(\w+)`", row)}
     assert codes == set(REASONS)

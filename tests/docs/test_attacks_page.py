@@ -1,4 +1,4 @@
-"""docs/reference/attacks.md can be repeated: its small world can be made, and each attack is refused as it says."""
+"""docs/reference/attacks.md can be repeated: its setup works, and each attack is refused as the page says."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ pytestmark = pytest.mark.req("CX-1", "CX-3", "CX-4", "CX-13", "DP-7")
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    found: str = request.getfixturevalue(f"{request.param}_url")
-    with closing(open_store(found)) as store:
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    with closing(open_store(url)) as store:
         store.migrate()
-        yield found
+        yield url
         check_ledger(store)
 
 
 @pytest.fixture
 def world(url: str) -> Iterator[tuple[ByHand, dict[str, Any]]]:
-    """The small world of the page; whatever is tried, nothing in it may have changed in the end."""
+    """The database of the page, which must be unchanged after the test."""
     with closing(open_by_hand(url)) as by_hand:
         names: dict[str, Any] = {**NAMES, **SPELT[by_hand.name]}
         for statement in setup():
@@ -41,17 +41,17 @@ def world(url: str) -> Iterator[tuple[ByHand, dict[str, Any]]]:
 
 def refusal(world: tuple[ByHand, dict[str, Any]], statements: tuple[str, ...]) -> str | None:
     by_hand, names = world
-    said = None
+    message = None
     by_hand.begin()
     for statement in statements:
-        said = by_hand.refusal(statement, _used(names, statement))
-        if said is not None:
+        message = by_hand.refusal(statement, _used(names, statement))
+        if message is not None:
             break
     by_hand.rollback()
-    return said
+    return message
 
 
-def test_what_the_page_says_is_what_happens(world: tuple[ByHand, dict[str, Any]]) -> None:
+def test_attacks_are_refused_as_the_page_says(world: tuple[ByHand, dict[str, Any]]) -> None:
     which = int(world[0].name == "postgres")
     tried = 0
     for _, attacks in GROUPS.values():
@@ -59,13 +59,13 @@ def test_what_the_page_says_is_what_happens(world: tuple[ByHand, dict[str, Any]]
             statements = (attack.sqlite, attack.postgres)[which]
             if statements:
                 tried += 1
-                said = refusal(world, statements)
-                assert said is not None, f"{attack.name}: was not refused"
-                assert attack.says[which] in said, attack.name
+                message = refusal(world, statements)
+                assert message is not None, f"{attack.name}: was not refused"
+                assert attack.says[which] in message, attack.name
     assert tried > 100
 
 
-# What the summary in guarantees.md says, and the attack that shows it.
+# Each row of the summary in guarantees.md, and the attack that proves it.
 SUMMARY = {
     "an illegal transition": "skip the queue",
     "change a payload": "change the payload",
@@ -90,7 +90,7 @@ SUMMARY = {
 ILLEGAL = "update job_state set state = 'succeeded', finished_at = (select now from present) where id = :queued"
 
 
-def test_the_summary_of_the_guarantees_is_true(world: tuple[ByHand, dict[str, Any]]) -> None:
+def test_summary_in_guarantees_is_correct(world: tuple[ByHand, dict[str, Any]]) -> None:
     page = (PAGE.parent / "guarantees.md").read_text(encoding="utf-8")
     table = page.partition("## What the database refuses")[2].partition("\n\n[Attacks")[0]
     rows = re.findall(r"^\| ([^|`]+) \| `([^`]+)` \| `([^`]+)` \|$", table, re.MULTILINE)
@@ -99,10 +99,10 @@ def test_the_summary_of_the_guarantees_is_true(world: tuple[ByHand, dict[str, An
     for title, *messages in rows:
         attack = ATTACKS.get(SUMMARY[title])
         by_itself = (SUMMARY[title] if " where " in SUMMARY[title] else ILLEGAL,)
-        said = refusal(world, (attack.sqlite, attack.postgres)[which] if attack else by_itself)
-        assert said is not None, title
+        message = refusal(world, (attack.sqlite, attack.postgres)[which] if attack else by_itself)
+        assert message is not None, title
         for part in messages[which].split("…"):
-            assert part.strip() in said, title
+            assert part.strip() in message, title
 
 
 def _used(names: dict[str, Any], statement: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Whatever the Python of a page names of Holdfast is there: its imports, and what it asks of an app or a context."""
+"""Every Holdfast name in the Python blocks of the docs exists: imports, and attributes of an app or a context."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast import App, Context, SyncContext
 from tests.docs.test_links import PAGES, ROOT
-from tests.support import django_setup as django_handles
+from tests.support import django_setup
 
 pytestmark = pytest.mark.req("HF-5")
 
@@ -33,7 +33,7 @@ def unknown(tree: ast.AST, roots: dict[str, list[Any]]) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "holdfast":
             module = importlib.import_module(node.module or "")
-            yield from (f"{node.module}.{each.name}" for each in node.names if not _has(module, each.name))
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if not _has(module, alias.name))
         elif isinstance(node, ast.Attribute) and isinstance(root := _root(node), ast.Name) and root.id in roots:
             names = _names(node)
             if not any(_reaches(whole, names) for whole in roots[root.id]):
@@ -47,11 +47,11 @@ def _root(node: ast.expr) -> ast.expr:
 
 
 def _names(node: ast.expr) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     while isinstance(node, ast.Attribute):
-        found.insert(0, node.attr)
+        names.insert(0, node.attr)
         node = node.value
-    return found
+    return names
 
 
 def _reaches(whole: Any, names: list[str]) -> bool:
@@ -60,7 +60,7 @@ def _reaches(whole: Any, names: list[str]) -> bool:
             return False
         whole = getattr(whole, name, None)
         if whole is None or isinstance(whole, property) or callable(whole):
-            return True  # what it answers is not looked at
+            return True  # its result is not checked
     return True
 
 
@@ -76,14 +76,14 @@ def _has(whole: Any, name: str) -> bool:
     return True
 
 
-def test_what_a_page_names_is_there() -> None:
-    django_handles.set_up()  # for what pages import from its integration
+def test_names_used_in_pages_exist() -> None:
+    django_setup.set_up()  # for imports of the Django integration
     with closing(App("sqlite:///:memory:", name="pages")) as app:
         roots: dict[str, list[Any]] = {"holdfast": [holdfast], "app": [app], "ctx": [Context, SyncContext]}
         wrong = []
         for page in PAGES:
             for tree in trees(page.read_text(encoding="utf-8")):
-                wrong += [f"{page.relative_to(ROOT)}: there is no {name}" for name in unknown(tree, roots)]
+                wrong += [f"{page.relative_to(ROOT)}: {name} does not exist" for name in unknown(tree, roots)]
         assert wrong == []
         page_with_mistakes = (
             "```python\nfrom holdfast.remote import Cleint\napp.limits.sett(1)\nctx.stepp()\nholdfast.Retri\n```\n"

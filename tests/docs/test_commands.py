@@ -1,4 +1,4 @@
-"""Every command that a page names is there, with the options it is given."""
+"""Every command in the docs exists, with its options."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def named(text: str) -> Iterator[str]:
 
 
 def missing(command: Any, line: str) -> str | None:
-    """What of it is not there."""
+    """The first part of the command that does not exist."""
     try:
         words = shlex.split(_END.split(line)[0])[1:]
     except ValueError:  # a sentence with an apostrophe
@@ -53,7 +53,7 @@ def missing(command: Any, line: str) -> str | None:
     return None
 
 
-def test_every_command_that_a_page_names_is_there() -> None:
+def test_commands_in_pages_exist() -> None:
     tree = typer.main.get_command(app)
     seen = 0
     wrong = []
@@ -62,12 +62,12 @@ def test_every_command_that_a_page_names_is_there() -> None:
             seen += 1
             what = missing(tree, line)
             if what is not None:
-                wrong.append(f"{page.relative_to(ROOT)}: {line}: there is no {what}")
+                wrong.append(f"{page.relative_to(ROOT)}: {line}: {what} does not exist")
     assert wrong == []
     assert seen > 250
 
 
-def test_what_is_not_there_is_found() -> None:
+def test_unknown_commands_and_options_are_found() -> None:
     tree = typer.main.get_command(app)
     page = "Try `holdfast jobs lst`, or\n\n    HOLDFAST_URL=x holdfast jobs list --stat failed | less\n"
     assert [missing(tree, line) for line in named(page)] == ["--stat", "lst"]

@@ -1,4 +1,4 @@
-"""docs/reference/errors.md names every stable code there is, and none that is not (DP-22)."""
+"""docs/reference/errors.md lists every stable code and no other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.errors import HoldfastError
-from tests.docs.codes import collect, python_codes
+from tests.docs.error_codes import collect, python_codes
 
 pytestmark = pytest.mark.req("DP-22")
 
@@ -37,15 +37,15 @@ def test_no_code_is_documented_twice() -> None:
     assert sorted(codes) == sorted(set(codes))
 
 
-def test_the_tree_of_the_page_is_the_tree_of_the_classes() -> None:
+def test_page_names_every_error_class() -> None:
     text = PAGE.read_text(encoding="utf-8")
     for name in errors.__all__:
         assert re.search(rf"\b{name}\b", text), name
     classes = [value for value in vars(errors).values() if inspect.isclass(value)]
-    assert {each.__name__ for each in classes if issubclass(each, HoldfastError)} == set(errors.__all__)
+    assert {cls.__name__ for cls in classes if issubclass(cls, HoldfastError)} == set(errors.__all__)
 
 
-def test_the_class_named_beside_a_code_exists() -> None:
+def test_class_of_each_documented_code_exists() -> None:
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         if ROW.match(line) and line.count(" | ") >= 3:
             for name in re.findall(r"\b[A-Z]\w+", line.split(" | ")[1]):
@@ -68,6 +68,6 @@ def test_the_class_named_beside_a_code_exists() -> None:
         ('raise Conflict("x", code=answer.reason)', set()),
     ],
 )
-def test_the_collector_sees_codes(source: str, codes: set[str]) -> None:
+def test_collector_finds_codes(source: str, codes: set[str]) -> None:
     ast.parse(source)
     assert set(python_codes(source)) == codes

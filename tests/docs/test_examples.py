@@ -1,4 +1,4 @@
-"""The examples run, on both stores, and say what they are meant to show."""
+"""The examples run on both stores and print what they are meant to show."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def load(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # a dataclass looks for its module there
+    sys.modules[spec.name] = module  # dataclasses look up their module there
     spec.loader.exec_module(module)
     return module
 
@@ -41,11 +41,11 @@ async def test_receipts(request: pytest.FixtureRequest, capsys: pytest.CaptureFi
     url = request.getfixturevalue(f"{store}_url")
     example = load("receipts")
     assert await example.main(url) == {"succeeded": 20, "dead_letter": 1}
-    said = capsys.readouterr().out
-    assert "refused: idempotency_conflict" in said
-    assert "order 5: sent in attempt 3" in said
-    assert said.count("job.retry") == 2
-    assert "20 receipts sent" in said
+    output = capsys.readouterr().out
+    assert "refused: idempotency_conflict" in output
+    assert "order 5: sent in attempt 3" in output
+    assert output.count("job.retry") == 2
+    assert "20 receipts sent" in output
 
 
 @pytest.mark.req("DP-13", "SC-6", "HF-2")
@@ -53,11 +53,11 @@ async def test_receipts(request: pytest.FixtureRequest, capsys: pytest.CaptureFi
 async def test_warehouse(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
     url = request.getfixturevalue(f"{store}_url")
     assert await load("warehouse").main(url) == {"pack": 2, "label": 3}
-    said = capsys.readouterr().out
-    assert "order 9: 1 worker is running, and none serves queue moon (they serve default)" in said
-    assert "label, attempt 2: failed the printer is jammed (1 to go)" in said
-    assert "label, attempt 3: succeeded" in said
-    assert "pack paid orders: 1 jobs created" in said
+    output = capsys.readouterr().out
+    assert "order 9: 1 worker is running, and none serves queue moon (they serve default)" in output
+    assert "label, attempt 2: failed the printer is jammed (1 to go)" in output
+    assert "label, attempt 3: succeeded" in output
+    assert "pack paid orders: 1 jobs created" in output
 
 
 @pytest.mark.req("DP-4", "DP-21")
@@ -75,10 +75,10 @@ async def test_patients(request: pytest.FixtureRequest, tmp_path: Path, store: s
 async def test_dead_letters(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
     url = request.getfixturevalue(f"{store}_url")
     assert await load("dead_letters").main(url) == {"succeeded": 20, "cancelled": 1}
-    said = capsys.readouterr().out
-    assert "19 x ConnectionError in example_dead_letters:main.pay, last: order " in said
-    assert "redrive: 19 of 19, 0 refused" in said
-    assert "0 groups are open" in said
+    output = capsys.readouterr().out
+    assert "19 x ConnectionError in example_dead_letters:main.pay, last: order " in output
+    assert "redrive: 19 of 19, 0 refused" in output
+    assert "0 groups are open" in output
 
 
 @pytest.mark.req("SC-16", "SC-10")
@@ -86,9 +86,9 @@ async def test_dead_letters(request: pytest.FixtureRequest, capsys: pytest.Captu
 async def test_gpu(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
     most = await load("gpu").main(request.getfixturevalue(f"{store}_url"))
     assert {name: count for name, count in most.items() if count > (2 if name.startswith("gpu") else 1)} == {}
-    said = capsys.readouterr().out
-    assert "16 scenes rendered" in said
-    assert "resource gpu-1 was reserved" in said
+    output = capsys.readouterr().out
+    assert "16 scenes rendered" in output
+    assert "resource gpu-1 was reserved" in output
 
 
 @pytest.mark.req("JF-12", "JF-1")
@@ -96,7 +96,7 @@ async def test_gpu(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture
 async def test_tenants(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
     made = await load("tenants").main(request.getfixturevalue(f"{store}_url"))
     assert len(made) == 60 + 6 + 3
-    assert set(made[-40:]) == {"huge"}, "the others were not kept waiting by what it has"
+    assert set(made[-40:]) == {"huge"}, "its backlog did not delay the others"
     assert "tenant trial has 3 waiting jobs and may have 3" in capsys.readouterr().out
 
 
@@ -112,7 +112,7 @@ async def test_pictures(
 ) -> None:
     monkeypatch.setenv("HOLDFAST_URL", request.getfixturevalue(f"{store}_url"))
     monkeypatch.setenv("PICTURES_SCRATCH", str(tmp_path))
-    monkeypatch.syspath_prepend(str(EXAMPLES))  # a child process has to find it by its name
+    monkeypatch.syspath_prepend(str(EXAMPLES))  # a child process imports it by name
     example = load("pictures")
     for kind in ("caption", "enlarge", "decode"):
         getattr(example, kind).function.__module__ = "pictures"
@@ -130,7 +130,7 @@ async def test_pictures(
 @pytest.mark.slow
 @pytest.mark.req("JF-7")
 def test_pictures_as_a_script(tmp_path: Path) -> None:
-    """Its handlers are those of `__main__`, which every child reads again."""
+    """Its handlers are in `__main__`, which every child imports again."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     script = str(EXAMPLES / "pictures.py")
     done = subprocess.run(
@@ -174,7 +174,7 @@ def test_agent(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str
         "receipts": ["flour for 12", "cherries for 35 (had been sold already)"],
         "delivered_to": "the back door",
     }
-    # Killed between the sale and its record, that step was tried again; nothing before it was.
+    # The step killed between the sale and its record ran again; no earlier step did.
     assert (outcome.plans, outcome.calls, outcome.crashes) == (1, 3, 1)
     assert [line.partition(":")[0] for line in outcome.sold] == ["flour for 12", "cherries for 35"]
     assert "nothing was bought twice" in capsys.readouterr().out
@@ -210,13 +210,13 @@ def test_over_http(new_sqlite_url: str) -> None:
 @pytest.mark.slow
 @pytest.mark.req("JF-16")
 def test_dev_shop(new_sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With everything around it, in tests/cli/test_serve.py; here its jobs alone."""
+    """Its jobs alone; tests/cli/test_serve.py runs it with `holdfast dev`."""
     monkeypatch.setenv("HOLDFAST_URL", new_sqlite_url)
     shop = load("dev_shop")
     with closing(shop.app):
         receipt, label = shop.send_receipt.enqueue(7), shop.draw_label.enqueue(7)
         large, refused = shop.charge.enqueue(7, 499.5), shop.charge.enqueue(8, 5.0)
-        monkeypatch.setattr(shop.random, "random", lambda: 0.9)  # the bank answers
+        monkeypatch.setattr(shop.random, "random", lambda: 0.9)  # the bank is reachable
         shop.app.run_worker(burst=True)
         assert (receipt.result(), label.result()) == ("sent for order 7", "label-7.png")
         assert [approval.summary for approval in shop.app.approvals.list()] == ["Charge 499.50 for order 7?"]
@@ -243,11 +243,11 @@ def test_every_example_has_a_test() -> None:
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_schedules(request: pytest.FixtureRequest, store: str) -> None:
     """A day passes: the report at nine in Paris, stock every six hours, one newsletter from the newest version."""
-    said = load("schedules").main(request.getfixturevalue("postgres_url") if store == "postgres" else None)
-    assert "08:00 report: succeeded" in said
-    assert sum("take_stock: succeeded" in line for line in said) == 3
-    assert "11:00 spring: succeeded" in said
-    assert said[-2:] == ["Mon 29 Mar 09:00 CEST", "Tue 30 Mar 09:00 CEST"]
+    output = load("schedules").main(request.getfixturevalue("postgres_url") if store == "postgres" else None)
+    assert "08:00 report: succeeded" in output
+    assert sum("take_stock: succeeded" in line for line in output) == 3
+    assert "11:00 spring: succeeded" in output
+    assert output[-2:] == ["Mon 29 Mar 09:00 CEST", "Tue 30 Mar 09:00 CEST"]
 
 
 @pytest.mark.req("DP-14", "SC-17")
@@ -256,20 +256,20 @@ async def test_magazine(request: pytest.FixtureRequest, capsys: pytest.CaptureFi
     example = load("magazine")
     stands = await example.main(request.getfixturevalue(f"{store}_url"))
     assert set(stands.values()) == {"succeeded"}
-    said = capsys.readouterr().out
-    assert "the issue is partially_failed, its pages are partially_failed" in said
-    assert "skipped: book, print, post" in said
-    assert "500 × January: page 0, page 1, page 2, page 3, page 4" in said
+    output = capsys.readouterr().out
+    assert "the issue is partially_failed, its pages are partially_failed" in output
+    assert "skipped: book, print, post" in output
+    assert "500 × January: page 0, page 1, page 2, page 3, page 4" in output
 
 
 @pytest.mark.req("DP-16", "HK-5")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_letters(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
     assert load("letters").main(request.getfixturevalue(f"{store}_url")) == {"invoice": 0.0, "letter": 1.742}
-    said = capsys.readouterr().out
-    assert "clean of *: 2 due" in said
-    assert "letter: cleaned, payload {}; enqueue take succeed clean" in said
-    assert "invoice: succeeded, payload {'number': 7}" in said
+    output = capsys.readouterr().out
+    assert "clean of *: 2 due" in output
+    assert "letter: cleaned, payload {}; enqueue take succeed clean" in output
+    assert "invoice: succeeded, payload {'number': 7}" in output
 
 
 @pytest.mark.req("DP-18", "DP-19")
@@ -287,13 +287,13 @@ async def test_outage(request: pytest.FixtureRequest, store: str) -> None:
 @pytest.mark.req("HF-4", "CX-4")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_audit(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], store: str) -> None:
-    said = await load("audit").main(request.getfixturevalue(f"{store}_url"))
-    assert said[0] == "event 9 was sealed and is missing, and no purge recorded it"
-    assert re.fullmatch(r"job \S+ is succeeded, but its events end with in_progress", said[1])
-    assert len(said) == 2
-    told = capsys.readouterr().out
-    assert "10 events and actions in 1 seal: intact" in told
-    assert "add limit kind transfer: {'concurrency': 2}" in told
+    output = await load("audit").main(request.getfixturevalue(f"{store}_url"))
+    assert output[0] == "event 9 was sealed and is missing, and no purge recorded it"
+    assert re.fullmatch(r"job \S+ is succeeded, but its events end with in_progress", output[1])
+    assert len(output) == 2
+    result = capsys.readouterr().out
+    assert "10 events and actions in 1 seal: intact" in result
+    assert "add limit kind transfer: {'concurrency': 2}" in result
 
 
 @pytest.mark.slow
@@ -301,20 +301,20 @@ async def test_audit(request: pytest.FixtureRequest, capsys: pytest.CaptureFixtu
 async def test_webhooks(
     new_sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_SECRET_OPS_HOOK", "")  # the example sets it, and it is put back
-    told = await load("webhooks").main(new_sqlite_url)
-    assert sorted(told[:3]) == ["job.dead_letter", "order.paid", "ping"]
-    assert told[3].endswith(" (duplicate)")
+    monkeypatch.setenv("HOLDFAST_SECRET_OPS_HOOK", "")  # restored after the example has set it
+    result = await load("webhooks").main(new_sqlite_url)
+    assert sorted(result[:3]) == ["job.dead_letter", "order.paid", "ping"]
+    assert result[3].endswith(" (duplicate)")
     assert capsys.readouterr().out.count("attempt 1: 204") == 4
 
 
 @pytest.mark.slow
 @pytest.mark.req("JF-8", "JF-10", "JF-11")
 async def test_rates(new_sqlite_url: str, tmp_path: Path) -> None:
-    said = await load("rates").main(new_sqlite_url, tmp_path)
-    assert said[0] == "succeeded: {'eur': 1, 'usd': 1.16, '=cmd()': 0}"
-    assert [line.partition(":")[0] for line in said[1:3]] == ["dead_letter", "dead_letter"]
-    assert said[-1] == '"eur","\'=cmd()",0'
+    output = await load("rates").main(new_sqlite_url, tmp_path)
+    assert output[0] == "succeeded: {'eur': 1, 'usd': 1.16, '=cmd()': 0}"
+    assert [line.partition(":")[0] for line in output[1:3]] == ["dead_letter", "dead_letter"]
+    assert output[-1] == '"eur","\'=cmd()",0'
 
 
 @pytest.mark.req("JF-13")
@@ -322,16 +322,16 @@ async def test_traced(new_sqlite_url: str) -> None:
     root, jobs = logging.getLogger(), logging.getLogger("holdfast.jobs")
     before, level = root.level, jobs.level
     try:
-        told = await load("traced").main(new_sqlite_url)
+        result = await load("traced").main(new_sqlite_url)
     finally:
         root.handlers[:] = [each for each in root.handlers if each.get_name() != "holdfast"]
         root.setLevel(before)
         jobs.setLevel(level)
-    assert told[0] == "4bf92f35 order: taking order 7, card password=[redacted]"
-    assert told[2] == (
+    assert result[0] == "4bf92f35 order: taking order 7, card password=[redacted]"
+    assert result[2] == (
         "4bf92f35 ship: calling the shipper with 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     )
-    assert all(" succeeded in " in line for line in (told[1], told[3]))
+    assert all(" succeeded in " in line for line in (result[1], result[3]))
 
 
 @pytest.mark.req("HF-13")

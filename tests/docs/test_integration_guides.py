@@ -1,4 +1,4 @@
-"""The programs on the pages about hooks and web frameworks run as they stand."""
+"""The programs on the pages about hooks and web frameworks run as printed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ ADA = {"x-user": "ada"}
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The programs name a file in their current folder."""
+    """The programs use a file in the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))
 
 
 def program(guide: str, number: int = 0, **names: Any) -> dict[str, Any]:
-    """What a module with this block has. Frameworks look its annotations up by the name of the module."""
+    """Run a block as the module ``shop``, in which frameworks look up annotations; return its names."""
     module = sys.modules["shop"] = ModuleType("shop")
     module.__dict__.update(names)
     exec(compile(blocks(guide)[number], f"{guide}.md", "exec", dont_inherit=True), module.__dict__)
@@ -38,20 +38,20 @@ def program(guide: str, number: int = 0, **names: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def shop() -> Iterator[dict[str, Any]]:
-    found: dict[str, Any] = {}
-    yield found
-    found["app"].close()
+    names: dict[str, Any] = {}
+    yield names
+    names["app"].close()
 
 
 @pytest.mark.req("HF-8")
 @pytest.mark.parametrize("guide", ["fastapi", "litestar"])
-def test_asgi(guide: str, shop: dict[str, Any]) -> None:
+def test_fastapi_and_litestar_guides(guide: str, shop: dict[str, Any]) -> None:
     shop |= program(guide)
     app: App = shop["app"]
     client: Any = (TestClient if guide == "fastapi" else LitestarClient)(shop["site"])
     with client:
         job = client.post("/orders", params={"email": "ada@example.com"}).json()["job"]
-        until(lambda: app.jobs.handle(job).get().state == "succeeded", "it has run here")
+        until(lambda: app.jobs.handle(job).get().state == "succeeded", "the job has run")
         assert client.get("/jobs/api/v1/jobs").status_code == 401
         assert len(client.get("/jobs/api/v1/jobs", headers=ADA).json()["items"]) == 1
         if guide == "fastapi":
@@ -59,7 +59,7 @@ def test_asgi(guide: str, shop: dict[str, Any]) -> None:
 
 
 @pytest.mark.req("HF-8")
-def test_flask(shop: dict[str, Any]) -> None:
+def test_flask_guide(shop: dict[str, Any]) -> None:
     shop |= program("flask")
     client = shop["site"].test_client()
     job = client.post("/orders", data={"email": "ada@example.com"}).get_json()["job"]
@@ -68,7 +68,7 @@ def test_flask(shop: dict[str, Any]) -> None:
 
 
 @pytest.mark.req("HF-8")
-def test_sqlalchemy(shop: dict[str, Any]) -> None:
+def test_sqlalchemy_guide(shop: dict[str, Any]) -> None:
     shop |= program("sqlalchemy")
     assert [job.kind for job in shop["app"].jobs.list()] == ["send_receipt"]
     engine, order = shop["engine"], shop["Order"]
@@ -83,14 +83,14 @@ def test_sqlalchemy(shop: dict[str, Any]) -> None:
 
 
 @pytest.mark.req("HF-13")
-def test_hooks(shop: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_hooks_guide(shop: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     shop |= program("hooks")
     app: App = shop["app"]
     handle = app.job("fails", retry=Retry(max_attempts=1))(lambda: 1 / 0).enqueue()
     work_off(app)
-    said = capsys.readouterr().out
-    assert said.splitlines()[:2] == [f"start fails {handle.id}", "end fails"]
-    assert "fails failed for good: division by zero" in said
+    output = capsys.readouterr().out
+    assert output.splitlines()[:2] == [f"start fails {handle.id}", "end fails"]
+    assert "fails failed for good: division by zero" in output
     made = program("hooks", 3, app=app)
     assert app.hooks.of_ends("charge", app.tenant) is not None
     assert made["charge"].name == "charge"

@@ -1,4 +1,4 @@
-"""Links between pages lead somewhere, headings included, and a test that a page names exists."""
+"""Links between pages work, including headings, and tests and files named on a page exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def prose(path: Path) -> str:
 
 
 def anchor(heading: str) -> str:
-    """As GitHub makes them: small letters, no punctuation, hyphens for spaces."""
+    """As on GitHub: lower case, no punctuation, hyphens for spaces."""
     return re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-")
 
 
@@ -35,7 +35,7 @@ def anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_relative_links_lead_somewhere(page: Path) -> None:
+def test_relative_links_work(page: Path) -> None:
     broken = []
     for link in _LINK.findall(prose(page)):
         if re.match(r"[a-z]+:", link):
@@ -48,8 +48,10 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_tests_and_files_that_are_named_exist(page: Path) -> None:
-    text = "" if page.name == "conformance.md" else prose(page)  # written from the tests, and named from their folder
+def test_named_tests_and_files_exist(page: Path) -> None:
+    text = (
+        "" if page.name == "conformance.md" else prose(page)
+    )  # generated from the tests, with paths relative to tests/
     for name, test in _TEST.findall(text):
         source = ROOT / name
         assert source.exists(), name
@@ -58,18 +60,18 @@ def test_tests_and_files_that_are_named_exist(page: Path) -> None:
         assert (ROOT / name).exists(), name
 
 
-def test_every_page_can_be_reached_from_the_index() -> None:
+def test_every_page_is_linked_from_the_index() -> None:
     index = ROOT / "docs" / "index.md"
     linked = {(index.parent / link.partition("#")[0]).resolve() for link in _LINK.findall(prose(index))}
     assert {page for page in PAGES if page != index} - linked == set()
 
 
-def test_an_anchor_is_made_as_the_forge_makes_it() -> None:
+def test_anchor_is_built_as_on_github() -> None:
     assert anchor("The same on PostgreSQL") == "the-same-on-postgresql"
     assert anchor("0001: Facts, a `state`") == "0001-facts-a-state"
 
 
-def test_the_page_of_attacks_is_the_list_the_tests_run() -> None:
+def test_attacks_page_is_current() -> None:
     assert attacks_page.PAGE.read_text(encoding="utf-8") == attacks_page.render(), (
         "run python -m tests.docs.attacks_page --write"
     )

@@ -1,4 +1,4 @@
-"""The programs of the README, the tour and the tutorial run and print what the pages say."""
+"""The programs of the README, the tour and the tutorial run and print what the pages show."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def holdfast(folder: Path, *arguments: str, url: str | None = None) -> str:
     return run(folder, "-m", "holdfast", *arguments, url=url)
 
 
-def test_the_example_is_printed_once_and_short() -> None:
+def test_readme_has_one_short_example() -> None:
     (example,) = blocks("README.md")
     assert len(example.strip().splitlines()) <= 15
 
 
-def test_the_example_prints_what_the_readme_says(tmp_path: Path) -> None:
+def test_readme_example_prints_the_shown_output(tmp_path: Path) -> None:
     (example,) = blocks("README.md")
     (tmp_path / "receipts.py").write_text(example, encoding="utf-8")
-    said = run(tmp_path, "receipts.py").strip()
-    assert f"`{said}`" in (ROOT / "README.md").read_text(encoding="utf-8")
+    output = run(tmp_path, "receipts.py").strip()
+    assert f"`{output}`" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
-def test_and_a_worker_process_can_run_it(tmp_path: Path) -> None:
+def test_worker_process_runs_the_readme_example(tmp_path: Path) -> None:
     (example,) = blocks("README.md")
     (tmp_path / "receipts.py").write_text(example, encoding="utf-8")
     payload = '{"to": "ada@example.com", "invoice": 8}'
@@ -69,7 +69,7 @@ def test_and_a_worker_process_can_run_it(tmp_path: Path) -> None:
 
 @pytest.mark.req("SC-9", "DP-13", "DP-14", "SC-16")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_schedules_events_limits_and_workflows_as_the_tour_has_them(request: pytest.FixtureRequest, store: str) -> None:
+def test_schedules_events_limits_and_workflows_of_the_tour(request: pytest.FixtureRequest, store: str) -> None:
     with closing(App(request.getfixturevalue(f"{store}_url"), name="readme")) as app:
 
         @app.job()
@@ -90,7 +90,7 @@ def test_schedules_events_limits_and_workflows_as_the_tour_has_them(request: pyt
 
 @pytest.mark.req("HF-6", "CX-5", "CX-7")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_steps_and_approval_as_the_tour_has_them(request: pytest.FixtureRequest, store: str) -> None:
+def test_steps_and_approval_of_the_tour(request: pytest.FixtureRequest, store: str) -> None:
     done: list[object] = []
 
     def look_up(order: int) -> str:
@@ -115,7 +115,7 @@ def test_steps_and_approval_as_the_tour_has_them(request: pytest.FixtureRequest,
 
 
 @pytest.mark.slow
-def test_the_tutorials_programs_print_the_same_on_postgresql(postgres_url: str, tmp_path: Path) -> None:
+def test_tutorial_programs_print_the_same_on_postgresql(postgres_url: str, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     receipts, first, change, more, _ = blocks("docs/tutorial.md")
     (tmp_path / "receipts.py").write_text(mended(receipts, change), encoding="utf-8")
@@ -123,13 +123,13 @@ def test_the_tutorials_programs_print_the_same_on_postgresql(postgres_url: str, 
     (tmp_path / "more.py").write_text(more, encoding="utf-8")
     states = [line.split()[1] for line in run(tmp_path, "first.py", url=postgres_url).splitlines()]
     assert states == ["queued", "queued"]
-    said = run(tmp_path, "more.py", url=postgres_url)
-    assert f"$ python more.py\n{said}```" in page
+    output = run(tmp_path, "more.py", url=postgres_url)
+    assert f"$ python more.py\n{output}```" in page
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # a dozen processes, one after another
-def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
+def test_tutorial_works_as_printed(tmp_path: Path) -> None:
     whole = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     page, waiting, _ = whole.partition("## Waiting for a result")
     before, right, after = page.partition("## Putting it right")

@@ -25,20 +25,20 @@ def page(name: str) -> str:
 
 @pytest.mark.every_case
 @pytest.mark.parametrize("name", PAGES)
-def test_a_generated_page_is_current(name: str) -> None:
+def test_generated_page_is_current(name: str) -> None:
     assert page(name) == rendered(name), "run: make reference"
 
 
-def test_the_diagrams_are_current() -> None:
+def test_diagrams_are_current() -> None:
     for name, draw in DIAGRAMS.items():
         assert (ASSETS / name).read_text(encoding="utf-8") == draw(), "run: make reference"
         assert ">?<" not in draw(), "an arrow of the picture is not in the table of transitions"
 
 
-def test_every_name_has_an_entry() -> None:
+def test_every_public_name_route_command_and_sql_function_has_an_entry() -> None:
     python = page("python.md")
     assert [name for name in holdfast.__all__ if not re.search(rf"\b{re.escape(name)}`", python)] == []
-    routes = {f"{m.upper()} {path}" for path, those in document()["paths"].items() for m in those}
+    routes = {f"{m.upper()} {path}" for path, methods in document()["paths"].items() for m in methods}
     assert sorted(route for route in routes if f"### `{route}`" not in page("routes.md")) == []
     missing = [path for path in commands(typer.main.get_command(app)) if f"# `{path}`" not in page("commands.md")]
     assert missing == []
@@ -59,12 +59,12 @@ def test_every_variable_has_an_entry() -> None:
 
 def test_every_event_type_has_an_entry() -> None:
     events = page("events.md") + page("states.md")
-    verbs = {str(each.type.value) for each in TRANSITIONS}
-    assert sorted(verb for verb in verbs if not re.search(rf"\b{verb}\b", events)) == []
+    types = {str(transition.type.value) for transition in TRANSITIONS}
+    assert sorted(name for name in types if not re.search(rf"\b{name}\b", events)) == []
 
 
 def commands(command: Any, path: str = "holdfast") -> list[str]:
-    found = [] if path == "holdfast" else [path]
+    paths = [] if path == "holdfast" else [path]
     for name, child in getattr(command, "commands", {}).items():
-        found += commands(child, f"{path} {name}")
-    return found
+        paths += commands(child, f"{path} {name}")
+    return paths

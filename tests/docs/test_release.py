@@ -1,4 +1,4 @@
-"""What a release depends on and no other test sees: versions that agree, and extras that do not need one another."""
+"""Properties of a release: versions agree, and extras are independent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_versions_agree() -> None:
         check_version("v9.9.9")
 
 
-def test_the_command_line_needs_its_own_extra_only() -> None:
+def test_command_line_needs_only_its_extra() -> None:
     absent = "starlette", "fastapi", "uvicorn", "jinja2", "httpx2", "psycopg", "pydantic"
     program = "import sys\n" + "".join(f"sys.modules[{name!r}] = None\n" for name in absent)
     program += "from holdfast.cli.commands import app\nprint('imported')"

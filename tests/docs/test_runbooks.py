@@ -1,4 +1,4 @@
-"""The runbooks name commands that exist and work, and have a word for every reason of health."""
+"""The commands of the runbooks work, and every health reason is explained."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.req("DP-18", "DP-19")
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("runbooks.md", "guides/pausing.md", "guides/health.md")
 CODE = re.compile(r'(?:Concern|_warning)\(\s*"(\w+)"')
-MAY_FAIL = ("health", "doctor")  # that is how they say that something is wrong
+MAY_FAIL = ("health", "doctor")  # exit code 1 reports a problem
 
 
 def commands(page: str) -> list[list[str]]:
-    """Lines of a console block, without the prompt."""
+    """The commands of the console blocks."""
     blocks = re.findall(r"```console\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines() if line.startswith("$ holdfast ")]
     return [shlex.split(line.removeprefix("$ holdfast ")) for line in lines]
@@ -34,28 +34,28 @@ def commands(page: str) -> list[list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_the_commands_of_the_page_work(
+def test_commands_of_the_runbooks_work(
     request: pytest.FixtureRequest, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url: str = request.getfixturevalue(f"{kind}_url")
     monkeypatch.setenv("HOLDFAST_URL", url)
-    # To make the commands anew takes longer than most of them do.
+    # Building the commands takes longer than running most of them.
     monkeypatch.setattr("typer.testing._get_command", functools.cache(typer.main.get_command))
     with closing(open_store(url)) as store:
         store.migrate()
         done: list[list[str]] = []
         for page in PAGES:
-            found = commands(page)
-            assert len(found) >= 2, page
-            for command in found:
+            listed = commands(page)
+            assert len(listed) >= 2, page
+            for command in listed:
                 if command in done and "ID" not in command:
                     continue
                 done.append(command)
                 dead = _dead(store) if "ID" in command else ""
-                said = CliRunner().invoke(
+                result = CliRunner().invoke(
                     app, [dead if part == "ID" else part for part in command], prog_name="holdfast"
                 )
-                assert said.exit_code in ((0, 1) if command[0] in MAY_FAIL else (0,)), (command, said.output)
+                assert result.exit_code in ((0, 1) if command[0] in MAY_FAIL else (0,)), (command, result.output)
 
 
 def _dead(store: Store) -> str:
@@ -65,7 +65,7 @@ def _dead(store: Store) -> str:
     return job_id
 
 
-def test_every_reason_has_its_words() -> None:
+def test_every_health_reason_is_explained() -> None:
     source = Path(health.__file__).read_text(encoding="utf-8")
     codes = set(CODE.findall(source))
     assert {"no_worker", "paused", "weak_durability"} <= codes

@@ -1,4 +1,4 @@
-"""Each block of the guide to schedules runs, on both stores, and does what the text around it says."""
+"""Each block of the schedules guide runs on both stores and does what the text says."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def app(request: pytest.FixtureRequest) -> Iterator[App]:
         yield app
 
 
-def test_the_guide(app: App) -> None:
+def test_blocks_of_the_schedules_guide(app: App) -> None:
     declared, templates = blocks("schedules")
     own = 'app = holdfast.App("sqlite:///jobs.db", name="shop")\n'
     assert own in declared
     run(declared.replace(own, ""), app)
-    set_time(app, MONDAY)  # eight o'clock in UTC is nine in Paris, and is not later than now
+    set_time(app, MONDAY)  # 08:00 UTC is 09:00 in Paris: not in the future
     attend(app)
     run(templates, app)
     at(app, MONDAY + timedelta(minutes=15))

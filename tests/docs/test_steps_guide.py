@@ -1,4 +1,4 @@
-"""Each block of the guide to steps runs, on both stores, and does what the text around it says."""
+"""Each block of the steps guide runs on both stores and does what the text says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def app(request: pytest.FixtureRequest) -> Iterator[App]:
 
 
 class World:
-    """What the guide's functions do outside: they say what they were called with."""
+    """The external functions of the guide; they record their calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -43,18 +43,18 @@ class World:
 
 
 def steps(app: App, job_id: str) -> list[tuple[int, str, str, Any]]:
-    found = app._session.run(app._session.store.steps.list(job_id, "default"))
-    return [(step.n, step.kind, step.name, step.value) for step in found]
+    stored = app._session.run(app._session.store.steps.list(job_id, "default"))
+    return [(step.n, step.kind, step.name, step.value) for step in stored]
 
 
-def the_first_order(app: App, block: str) -> None:
+def first_order(app: App, block: str) -> None:
     world = World()
     names = run(block, app, charge=world.charge, ship=world.ship, send_mail=world.send_mail)
     handle = names["order"].enqueue(7)
     work_off(app)
     job = handle.get()
     assert (job.state, job.attempt, job.retries, world.calls) == (State.RETRY_WAITING, 1, 0, ["charge"])
-    app.jobs.reschedule(handle.id)  # looks, finds that its time has not come, and sleeps on
+    app.jobs.reschedule(handle.id)  # it runs, is not due yet, and sleeps again
     work_off(app)
     assert (handle.state(), world.calls) == (State.RETRY_WAITING, ["charge"])
     later(app, timedelta(hours=2, seconds=1))
@@ -67,7 +67,7 @@ def the_first_order(app: App, block: str) -> None:
     assert [name for _, _, name, _ in steps(app, handle.id)] == ["charge", "sleep", "ship", "delivered", "thank"]
 
 
-def a_key_for_the_bank(app: App, block: str) -> None:
+def idempotency_key_of_a_step(app: App, block: str) -> None:
     class Bank:
         def __init__(self) -> None:
             self.keys: list[str] = []
@@ -90,14 +90,14 @@ def a_key_for_the_bank(app: App, block: str) -> None:
     assert bank.keys == [f"default:pay:{handle.id}:1"] * 2
 
 
-def the_hour_is_read_once(app: App, block: str) -> None:
+def step_value_is_recorded(app: App, block: str) -> None:
     world, hours = World(), iter([9, 20])
     names = run(block, app, send_mail=world.send_mail, current_hour=lambda: next(hours))
     assert finish(app, names["greet"].enqueue()) == "Good morning"
     assert world.calls == ["mail 7: Good morning"]
 
 
-def an_event_or_none(app: App, block: str) -> None:
+def event_with_timeout(app: App, block: str) -> None:
     world = World()
     names = run(block, app, send_mail=world.send_mail)
     paid, unpaid = names["invoice"].enqueue(7), names["invoice"].enqueue(8)
@@ -108,12 +108,12 @@ def an_event_or_none(app: App, block: str) -> None:
     assert finish(app, unpaid) == "you have not paid"
 
 
-def an_event_is_sent_once(app: App, block: str) -> None:
+def event_with_key(app: App, block: str) -> None:
     run(block, app)
     assert app.send_event("payment", {"invoice": 7, "amount": 120}, key="bank-4711").created is False
 
 
-def two_shops_at_once(app: App, block: str) -> None:
+def concurrent_steps(app: App, block: str) -> None:
     calls: list[str] = []
 
     async def ask_shop(shop: str, item: str) -> int:
@@ -127,7 +127,7 @@ def two_shops_at_once(app: App, block: str) -> None:
     assert calls == ["north", "south", "south"]
 
 
-def tries_of_its_own(app: App, block: str) -> None:
+def retry_policy_of_a_step(app: App, block: str) -> None:
     calls: list[str] = []
 
     def download(url: str) -> str:
@@ -149,7 +149,7 @@ def tries_of_its_own(app: App, block: str) -> None:
     assert calls[3:] == ["nonsense"] * retries
 
 
-def a_failure_that_was_caught(app: App, block: str) -> None:
+def caught_failure(app: App, block: str) -> None:
     class NoRoom(Exception):
         pass
 
@@ -169,7 +169,7 @@ def a_failure_that_was_caught(app: App, block: str) -> None:
     assert calls == ["hotel", "cancel LH7"]
 
 
-def a_checkpoint(app: App, block: str) -> None:
+def checkpoint(app: App, block: str) -> None:
     written: list[list[int]] = []
 
     def batches(path: str, after: int) -> Iterator[list[int]]:
@@ -186,7 +186,7 @@ def a_checkpoint(app: App, block: str) -> None:
     assert [batch[0] for batch in written] == [0, 10, 10, 20]
 
 
-def the_order_of_a_plain_function(app: App, block: str) -> None:
+def sync_handler(app: App, block: str) -> None:
     world = World()
     names = run(block, app, charge=world.charge, ship=world.ship, send_mail=world.send_mail)
     handle = names["order"].enqueue(7)
@@ -197,7 +197,7 @@ def the_order_of_a_plain_function(app: App, block: str) -> None:
     assert sorted(world.calls) == ["charge", "mail 7: thank you", "ship"]
 
 
-def a_step_put_in_between(app: App, block: str) -> None:
+def patched_step(app: App, block: str) -> None:
     world = World()
     with closing(App(app._store.url, name="before", enqueued_by="tester")) as before:
 
@@ -220,31 +220,31 @@ def a_step_put_in_between(app: App, block: str) -> None:
 
 
 CHECKS: list[Callable[[App, str], None]] = [
-    the_first_order,
-    a_key_for_the_bank,
-    the_hour_is_read_once,
-    an_event_or_none,
-    an_event_is_sent_once,
-    two_shops_at_once,
-    tries_of_its_own,
-    a_failure_that_was_caught,
-    a_checkpoint,
-    the_order_of_a_plain_function,
-    a_step_put_in_between,
+    first_order,
+    idempotency_key_of_a_step,
+    step_value_is_recorded,
+    event_with_timeout,
+    event_with_key,
+    concurrent_steps,
+    retry_policy_of_a_step,
+    caught_failure,
+    checkpoint,
+    sync_handler,
+    patched_step,
 ]
 
 
 @pytest.mark.parametrize("number", range(len(CHECKS)), ids=[check.__name__ for check in CHECKS])
-def test_a_block_does_what_the_guide_says(app: App, number: int) -> None:
+def test_block_does_what_the_guide_says(app: App, number: int) -> None:
     CHECKS[number](app, blocks("steps")[number])
 
 
-def test_every_block_is_tried() -> None:
+def test_every_block_is_tested() -> None:
     assert len(blocks("steps")) == len(CHECKS)
 
 
-def test_a_result_that_does_not_fit_any_more(app: App) -> None:
-    """What the guide says of a function that returns another type than it did."""
+def test_recorded_result_of_another_type_is_rejected(app: App) -> None:
+    """As the guide says of a function whose return type changed."""
 
     def number() -> Any:
         return "seven"

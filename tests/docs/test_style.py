@@ -1,4 +1,4 @@
-"""The voice of help texts, errors, fixes and log lines: imperative, complete, and in standard words."""
+"""The style of help texts, errors, fixes and log lines: imperative, complete, and in standard words."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ import re
 
 import pytest
 
+from tests.docs.private_words import PENDING, private_words
+from tests.docs.source_texts import Text, help_texts, source_texts
 from tests.docs.test_links import PAGES, ROOT
-from tests.docs.texts import Text, help_texts, source_texts
-from tests.docs.words import PENDING, private_words
 
 pytestmark = pytest.mark.req("DP-22")
 
-# What a fix may end with instead of a period: a command, a call or an address to copy.
+# A fix may end with a command, a call or an address to copy instead of a period.
 COPIED = re.compile(r"(?:: |^)(?:holdfast|pip|python|await|select|def|app\.|@app|https?://|--|[A-Z][\w-]+: )[^.]*\S?$")
 FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.DOTALL | re.MULTILINE)
-# Words that no imperative sentence begins with.
+# Words that do not start an imperative sentence.
 NO_COMMAND = re.compile(r"^(?:What|Who|Where|When|How|Whether|It|The|A|An|Its|This|That|There|These|\w+s' )\b")
 
 
 @functools.cache
-def every() -> tuple[Text, ...]:
+def all_texts() -> tuple[Text, ...]:
     return (*help_texts(), *source_texts())
 
 
 def of(*kinds: str) -> list[Text]:
-    return [text for text in every() if text.kind in kinds and text.text.strip(" {}%s.:")]
+    return [text for text in all_texts() if text.kind in kinds and text.text.strip(" {}%s.:")]
 
 
 def test_help_is_complete_and_imperative() -> None:
-    wrong = [f"{text}: has no help" for text in every() if text.kind in ("command", "option") and not text.text]
+    wrong = [f"{text}: has no help" for text in all_texts() if text.kind in ("command", "option") and not text.text]
     wrong += [f"{text}: ends without a period" for text in of("command", "option") if not text.text.endswith(".")]
     wrong += [f"{text}: begin with a verb" for text in of("command") if NO_COMMAND.match(text.text)]
     wrong += [
@@ -49,27 +49,27 @@ def complete(fix: str) -> bool:
     return fix.endswith((".", "{}")) or COPIED.search(fix) is not None
 
 
-def test_private_words_are_gone() -> None:
-    found = [
+def test_source_texts_contain_no_private_words() -> None:
+    words = [
         f"{text}: {word}"
         for text in of("command", "option", "error", "fix", "log")
         for word in private_words(text.text)
     ]
-    assert found == []
+    assert words == []
 
 
-def test_private_words_are_gone_from_the_pages() -> None:
-    found = []
+def test_pages_contain_no_private_words() -> None:
+    words = []
     for page in PAGES:
         name = page.relative_to(ROOT).as_posix()
         if name in PENDING:
             continue
         prose = FENCE.sub("", page.read_text(encoding="utf-8"))
-        found += [f"{name}: {word}: {line}" for line in prose.splitlines() for word in private_words(line)]
-    assert found == []
+        words += [f"{name}: {word}: {line}" for line in prose.splitlines() for word in private_words(line)]
+    assert words == []
 
 
-def test_the_checks_can_fail() -> None:
+def test_checks_find_violations() -> None:
     assert private_words("the store is away: duties wait") == [
         "'duties' (write: maintenance task)",
         "'is away' (write: is unreachable)",

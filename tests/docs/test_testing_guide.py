@@ -1,4 +1,4 @@
-"""The guide on testing: its program, its settings and its tests are a project that passes, on both stores."""
+"""The testing guide: its program, settings and tests are a project that passes on both stores."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_every_test_of_the_guide_passes(project: Path, request: pytest.FixtureRequest, store: str) -> None:
-    place = ["--holdfast-url", request.getfixturevalue("postgres_url")] if store == "postgres" else []
+def test_tests_of_the_guide_pass(project: Path, request: pytest.FixtureRequest, store: str) -> None:
+    options = ["--holdfast-url", request.getfixturevalue("postgres_url")] if store == "postgres" else []
     written = sum(len(re.findall(r"def test_", text)) for text in blocks("python"))
     assert written >= 12
-    said = run(project, "-W", "error", *place)
-    passed = re.search(r"^=+ (\d+) passed in", said, re.MULTILINE)
-    assert passed, said
-    assert int(passed[1]) >= written  # one that has several cases counts as often
+    output = run(project, "-W", "error", *options)
+    passed = re.search(r"^=+ (\d+) passed in", output, re.MULTILINE)
+    assert passed, output
+    assert int(passed[1]) >= written  # parametrized tests count once per case
 
 
 @pytest.mark.slow
-def test_a_failed_assertion_says_what_the_guide_says(project: Path) -> None:
+def test_failed_assertion_prints_the_shown_message(project: Path) -> None:
     (project / "test_it.py").write_text(
         "from shop import charge, place_order\n"
         "def test_it(holdfast_kit):\n"
@@ -62,5 +62,7 @@ def test_a_failed_assertion_says_what_the_guide_says(project: Path) -> None:
         encoding="utf-8",
     )
     (printed,) = blocks("text")
-    said = [line.removeprefix("E       ") for line in run(project, "test_it.py").splitlines() if line.startswith("E ")]
-    assert said == printed.splitlines()
+    output = [
+        line.removeprefix("E       ") for line in run(project, "test_it.py").splitlines() if line.startswith("E ")
+    ]
+    assert output == printed.splitlines()

@@ -1,4 +1,4 @@
-"""Each block of the guide on transactions does what it says, with the library it is about."""
+"""Each block of the transactions guide works with its library."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ ON_SQLITE = {"sqlite3"}
 
 def blocks() -> list[Any]:
     enqueuing = GUIDE.read_text(encoding="utf-8").partition("## Complete in a transaction")[0]
-    found = []
+    cases = []
     for name, text in _SECTION.findall(enqueuing):
         for number, block in enumerate(_BLOCK.findall(text)):
             stores = ["postgres", "sqlite"] if name in ON_BOTH else ["sqlite" if name in ON_SQLITE else "postgres"]
-            found += [pytest.param(store, block, id=f"{name}-{number}-{store}") for store in stores]
-    assert len(found) >= 11
-    return found
+            cases += [pytest.param(store, block, id=f"{name}-{number}-{store}") for store in stores]
+    assert len(cases) >= 11
+    return cases
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def app(request: pytest.FixtureRequest, store: str) -> Iterator[App]:
 
 
 @pytest.mark.parametrize(("store", "block"), blocks())
-def test_a_block_enqueues_and_writes(app: App, store: str, block: str) -> None:
+def test_block_enqueues_and_writes(app: App, store: str, block: str) -> None:
     @app.job()
     def send_receipt(to: str, order: int) -> None: ...
 

@@ -2,7 +2,7 @@
 server that `holdfast serve` runs. Each is cut off at its limit, and others are served meanwhile.
 
 How quick `/livez` stays beside the worst bodies is measured by `bench/hostile.py`. Here is what does not depend on
-the machine: `tests/api/test_bodies.py` counts what is read, this file looks at what becomes of connections.
+the machine: `tests/api/test_request_bodies.py` counts what is read, this file looks at what becomes of connections.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The service on a real port of loopback, below a path, with a token; and the client, in either form."""
+"""The service on a loopback port, below a path and with a token; and the client in its sync and async form."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.support.waiting import until
 
 __all__ = ["app", "new_app", "url"]
 
-TOKEN = "hf_a-token-of-the-tests-that-nobody-may-see"
+TOKEN = "hf_a-token-that-must-never-be-shown"
 BELOW = "/below/here"
 SOON = Retrying(tries=4, first=0.01, longest=0.05)
 
 
 @contextmanager
 def serving(inner: Any) -> Iterator[str]:
-    """An ASGI application on a free port, in a thread of its own."""
+    """Serve an ASGI application on a free port, in another thread."""
     server = uvicorn.Server(
         uvicorn.Config(inner, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1, lifespan="off")
     )
@@ -49,7 +49,7 @@ def serving(inner: Any) -> Iterator[str]:
 
 
 def service_of(app: App, *, roles: tuple[str, ...] = ("admin",), tenant: str = "default") -> Starlette:
-    """Mounted below a path, as in somebody's own application; it knows one token."""
+    """The service mounted below a path of another application; it accepts one token."""
     known = Identity("a tester", tenant, scopes_of(roles))
 
     def authenticate(request: Request) -> Identity | None:
@@ -66,7 +66,7 @@ def base(app: App) -> Iterator[str]:
 
 
 class Awaiting:
-    """The async forms of a client, under the names of the sync ones, so that a test is written once."""
+    """The async methods of a client under the names of the sync ones, so that a test is written once."""
 
     def __init__(self, inner: RemoteNamespace) -> None:
         self._inner = inner
@@ -74,26 +74,26 @@ class Awaiting:
     def __getattr__(self, name: str) -> Any:
         if isinstance(getattr(type(self._inner), name, None), operation | stream):
             return getattr(self._inner, "await_end" if name == "wait" else f"a{name}")
-        found = getattr(self._inner, name)
-        if isinstance(found, RemoteNamespace):
-            return Awaiting(found)
-        if not callable(found):
-            return found
+        value = getattr(self._inner, name)
+        if isinstance(value, RemoteNamespace):
+            return Awaiting(value)
+        if not callable(value):
+            return value
 
         def call(*args: Any, **options: Any) -> Any:
-            result = found(*args, **options)
+            result = value(*args, **options)
             return Awaiting(result) if isinstance(result, RemoteNamespace) else result
 
         return call
 
 
 class Driver:
-    """One client, asked in one form by tests that know of none: ``do(lambda client: client.jobs.get(id))``."""
+    """A client in its sync or async form, for tests of both: ``do(lambda client: client.jobs.get(id))``."""
 
-    def __init__(self, colour: str, url: str, token: str = TOKEN, **chosen: Any) -> None:
+    def __init__(self, form: str, url: str, token: str = TOKEN, **chosen: Any) -> None:
         settings: dict[str, Any] = {"retrying": SOON, "timeout": 10.0} | chosen
         self.loop = asyncio.new_event_loop()
-        self.blocking = colour == "blocking"
+        self.blocking = form == "blocking"
         client = Client(url, token=token, **settings)
         self.client: Any = client if self.blocking else Awaiting(client)
 
@@ -101,22 +101,22 @@ class Driver:
         return act(self.client) if self.blocking else self.loop.run_until_complete(act(self.client))
 
     def take(self, act: Callable[[Any], Any], most: int = 1_000) -> list[Any]:
-        """The first items of what is iterated over."""
+        """The first items of an iterator."""
         if self.blocking:
-            with_end = act(self.client)
-            found = list(islice(with_end, most))
-            with_end.close()
-            return found
+            iterator = act(self.client)
+            first = list(islice(iterator, most))
+            iterator.close()
+            return first
         return self.loop.run_until_complete(self._take(act, most))
 
     async def _take(self, act: Callable[[Any], Any], most: int) -> list[Any]:
-        items, found = act(self.client), []
+        items, first = act(self.client), []
         async for item in items:
-            found.append(item)
-            if len(found) == most:
+            first.append(item)
+            if len(first) == most:
                 break
         await items.aclose()
-        return found
+        return first
 
     def close(self) -> None:
         if self.blocking:
@@ -127,19 +127,19 @@ class Driver:
 
 
 @pytest.fixture(params=["blocking", "awaiting"])
-def colour(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
+def form(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
 
 
 @pytest.fixture
-def drive(colour: str) -> Iterator[Callable[..., Driver]]:
+def drive(form: str) -> Iterator[Callable[..., Driver]]:
     made: list[Driver] = []
 
     def make(url: str, **settings: Any) -> Driver:
-        made.append(Driver(colour, url, **settings))
+        made.append(Driver(form, url, **settings))
         return made[-1]
 
     yield make
-    for each in made:
-        each.close()
+    for driver in made:
+        driver.close()

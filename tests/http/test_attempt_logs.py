@@ -15,7 +15,9 @@ from tests.support.workers import work_off
 
 
 @pytest.mark.req("JF-14", "SC-20", "SC-21")
-def test_logs_and_artifacts_are_those_of_the_app(new_app: NewApp, tmp_path: Path, drive: Callable[..., Driver]) -> None:
+def test_client_reads_same_logs_and_artifacts_as_app(
+    new_app: NewApp, tmp_path: Path, drive: Callable[..., Driver]
+) -> None:
     app = new_app(artifacts=tmp_path)
 
     @app.job()

@@ -1,4 +1,4 @@
-"""Whoever answers, and however: a clear error with a code, in bounded time, without the token in it (JF-14)."""
+"""The client against broken servers: a clear error with a code, in bounded time, without the token."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from holdfast import errors
 from holdfast.errors import NotFound
 from holdfast.remote import Client, Retrying, transport
 from tests.http.conftest import SOON, TOKEN, Driver
-from tests.http.hostile import Hostile, Script, answers, half, hangs_up, hostile
+from tests.http.scripted_server import Hostile, Script, answers, half, hangs_up, hostile
 
 pytestmark = pytest.mark.req("JF-14")
 
 Drive = Callable[..., Driver]
 
-# What is made of a whole answer is the same code in both.
-one_colour = pytest.mark.parametrize("colour", ["blocking"])
+# Complete responses are handled by the same code in both forms.
+one_form = pytest.mark.parametrize("form", ["blocking"])
 
 HTML = answers(200, "<html>" + "x" * 5_000, "text/html")
 BUSY = answers(503, "<html>busy</html>", "text/html")
@@ -35,46 +35,46 @@ def problem(status: int, code: str, **more: Any) -> Script:
 
 
 def refusal(drive: Drive, server: Hostile, act: Callable[[Any], Any] | None = None, **settings: Any) -> Any:
-    """What is raised; and it holds no token, whoever said what."""
+    """The raised error, which must not contain the token."""
     driver = drive(server.url, **settings)
     with pytest.raises(errors.HoldfastError) as raised:
         driver.do(act or (lambda client: client.jobs.get("7")))
-    told = "".join(traceback.format_exception(raised.value)) + repr(raised.value) + repr(driver.client)
-    assert TOKEN not in told
+    shown = "".join(traceback.format_exception(raised.value)) + repr(raised.value) + repr(driver.client)
+    assert TOKEN not in shown
     return raised.value
 
 
-@one_colour
-def test_what_is_not_ours_is_told_so(drive: Drive) -> None:
+@one_form
+def test_unexpected_response_is_reported(drive: Drive) -> None:
     shown = {
         "a page": HTML,
         "half of JSON": answers(200, '{"job": {"id": '),
-        "another's JSON": answers(200, '{"job": {"id": 7}}'),
+        "other JSON": answers(200, '{"job": {"id": 7}}'),
         "a list": answers(200, "[1, 2]"),
         "deep": answers(200, "[" * 100_000),
         "an error page": answers(500, f"<h1>{TOKEN}</h1>\x1b[31m", "text/html"),
-        "a status of another's": answers(418, "{}"),
+        "an unknown status": answers(418, "{}"),
     }
     for what, script in shown.items():
         with hostile(script) as server:
             error = refusal(drive, server)
             assert (type(error), error.code) == (errors.StoreError, "unexpected_answer"), what
-            assert len(server.heard) == 1, what  # it would not be better the second time
+            assert len(server.heard) == 1, what  # a retry would not help
             assert len(str(error)) < 800, what
             assert "\x1b" not in str(error), what
 
 
-@one_colour
-def test_problems_become_the_exceptions_that_they_are_locally(drive: Drive) -> None:
+@one_form
+def test_problem_responses_become_local_exceptions(drive: Drive) -> None:
     known: list[tuple[Script, type[Exception], str]] = [
         (problem(409, "wrong_state", error="Conflict"), errors.Conflict, "wrong_state"),
         (problem(409, "stale_lease", error="StaleLease"), errors.StaleLease, "stale_lease"),
         (problem(422, "payload_too_deep", error="InvalidPayload"), errors.InvalidPayload, "payload_too_deep"),
         (problem(403, "missing_scope"), errors.Refused, "missing_scope"),
         (problem(401, "unauthenticated"), errors.Refused, "unauthenticated"),
-        (problem(409, "x", error="os.system"), errors.Conflict, "x"),  # a name that is none of ours is none
+        (problem(409, "x", error="os.system"), errors.Conflict, "x"),  # an unknown class name is ignored
         (problem(500, "internal_error"), errors.StoreError, "internal_error"),
-        (problem(404, "no_such_route"), errors.StoreError, "no_such_route"),  # it is not the job that is not there
+        (problem(404, "no_such_route"), errors.StoreError, "no_such_route"),  # the route is missing, not the job
         (problem(409, "y", detail=f"you sent {TOKEN}\r\nx", fix=TOKEN), errors.Conflict, "y"),
     ]
     for script, kind, code in known:
@@ -85,14 +85,14 @@ def test_problems_become_the_exceptions_that_they_are_locally(drive: Drive) -> N
             assert len(server.heard) == 1
 
 
-def test_what_is_busy_or_lost_is_asked_again_and_then_given_up(drive: Drive) -> None:
+def test_busy_and_lost_requests_are_retried_then_given_up(drive: Drive) -> None:
     for script in (BUSY, hangs_up, half(b'{"job": '), problem(503, "store_unavailable", error="StoreUnavailable")):
         with hostile(script) as server:
             error = refusal(drive, server)
             assert (type(error), error.code) == (errors.StoreUnavailable, "store_unavailable")
             assert len(server.heard) == SOON.tries
     for status, code, kind in (
-        (503, "schema_mismatch", errors.SchemaMismatch),  # nobody migrates it in between
+        (503, "schema_mismatch", errors.SchemaMismatch),  # a retry would not migrate it
         (503, "paused", errors.Refused),
         (429, "tenant_full", errors.Refused),
     ):
@@ -101,7 +101,7 @@ def test_what_is_busy_or_lost_is_asked_again_and_then_given_up(drive: Drive) -> 
             assert len(server.heard) == 1
 
 
-def test_only_what_is_safe_is_sent_again(drive: Drive) -> None:
+def test_only_safe_requests_are_retried(drive: Drive) -> None:
     with hostile(hangs_up) as server:
         error = refusal(drive, server, lambda client: client.jobs.cancel("7"))
         assert "it is unknown whether it was carried out" in str(error)
@@ -114,7 +114,7 @@ def test_only_what_is_safe_is_sent_again(drive: Drive) -> None:
 
 
 @pytest.mark.slow
-def test_no_port_and_no_answer_are_both_unavailable_in_time(drive: Drive) -> None:
+def test_refused_and_silent_servers_are_unavailable_in_time(drive: Drive) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(errors.StoreUnavailable):
@@ -133,10 +133,10 @@ def test_no_port_and_no_answer_are_both_unavailable_in_time(drive: Drive) -> Non
             begun = time.monotonic()
             refusal(drive, server, timeout=0.4, retrying=Retrying(tries=2, first=0.01))
             assert time.monotonic() - begun < 10
-            assert len(server.heard) <= 2  # on a busy machine a try is over before the server has heard of it
+            assert len(server.heard) <= 2  # on a busy machine a try may end before the server sees it
 
 
-def test_whoever_waits_for_a_job_is_not_kept_by_a_service_that_is_silent(drive: Drive) -> None:
+def test_wait_for_a_job_is_not_extended_by_a_silent_service(drive: Drive) -> None:
     def silent(connection: socket.socket, _: bytes) -> None:
         server.over.wait(20)
 
@@ -144,21 +144,21 @@ def test_whoever_waits_for_a_job_is_not_kept_by_a_service_that_is_silent(drive: 
         client = drive(server.url, timeout=0.4, retrying=Retrying(tries=5, first=0.01))
         with pytest.raises(errors.StoreUnavailable):
             client.do(lambda c: c.jobs.handle("7").result(timeout=0.3))
-        assert len(server.heard) <= 1  # another try would begin after the caller's time
+        assert len(server.heard) <= 1  # another try would start after the caller's timeout
 
 
-def test_an_answer_without_end_is_cut(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_response_is_cut(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "MAX_RESPONSE", 100_000)
     with hostile(answers(200, b" " * 300_000)) as server:
         assert "larger than" in str(refusal(drive, server, retrying=Retrying(tries=1)))
 
 
 @pytest.mark.slow
-def test_a_redirect_leads_no_token_elsewhere(drive: Drive) -> None:
+def test_redirect_does_not_leak_the_token(drive: Drive) -> None:
     with hostile(answers(200, "{}")) as other:
-        for place in (f"{other.url}/api/v1/jobs/7", "//127.0.0.2/x", "http://[", "/elsewhere", "ftp://127.0.0.1/"):
+        for location in (f"{other.url}/api/v1/jobs/7", "//127.0.0.2/x", "http://[", "/elsewhere", "ftp://127.0.0.1/"):
             for status in (301, 307):
-                with hostile(answers(status, "", Location=place)) as server:
+                with hostile(answers(status, "", Location=location)) as server:
                     assert refusal(drive, server).code == "redirected"
                     assert len(server.heard) == 1
         assert other.heard == []
@@ -170,22 +170,22 @@ def test_a_redirect_leads_no_token_elsewhere(drive: Drive) -> None:
         assert b"GET /api/v1/jobs/8?x=1 " in server.heard[1]
         assert TOKEN.encode() in server.heard[1]
     with hostile(answers(308, "", Location="/api/v1/x")) as server:
-        assert refusal(drive, server).code == "redirected"  # round and round
+        assert refusal(drive, server).code == "redirected"  # a redirect loop
         assert len(server.heard) < 10
 
 
-def test_what_the_service_asks_for_is_obeyed_within_reason(drive: Drive) -> None:
-    found = answers(200, '{"items": [], "next": null}')
-    with hostile(answers(503, "", Retry_After="0.5"), answers(429, "", Retry_After="nonsense"), found) as server:
+def test_retry_after_is_obeyed_up_to_a_limit(drive: Drive) -> None:
+    empty = answers(200, '{"items": [], "next": null}')
+    with hostile(answers(503, "", Retry_After="0.5"), answers(429, "", Retry_After="nonsense"), empty) as server:
         begun = time.monotonic()
         assert drive(server.url).do(lambda client: client.jobs.list()) == []
         assert time.monotonic() - begun >= 0.5
-    with hostile(answers(503, "", Retry_After="3600"), found) as server:
+    with hostile(answers(503, "", Retry_After="3600"), empty) as server:
         assert refusal(drive, server).code == "store_unavailable"
         assert len(server.heard) == 1
 
 
-def test_a_stream_that_repeats_itself_is_told_once(drive: Drive) -> None:
+def test_repeated_stream_events_are_yielded_once(drive: Drive) -> None:
     def event(seq: int) -> str:
         facts = {"seq": seq, "job_id": "7", "tenant": "t", "kind": "k", "type": "enqueue", "from_state": None}
         facts |= {"to_state": "queued", "attempt": 0, "at": "2027-01-31T09:00:00Z", "actor": "a", "meta": {}}
@@ -194,27 +194,27 @@ def test_a_stream_that_repeats_itself_is_told_once(drive: Drive) -> None:
     def stream(*parts: str) -> Script:
         return answers(200, "retry: 1\n\n" + "".join(parts), "text/event-stream")
 
-    # Numbers are given when a row is written: what is committed later may have the smaller one.
+    # Numbers are assigned when a row is written: a later commit may have a smaller one.
     script = (stream(event(5), event(3), "data: half"), BUSY, stream(event(3), "event: lagged\ndata: {}\n\n", event(6)))
     with hostile(*script, answers(200, "[]")) as server:
         driver = drive(server.url)
         assert [each.seq for each in driver.take(lambda client: client.events.follow(), most=3)] == [5, 3, 6]
-        places = [
+        cursors = [
             next((x for x in each.split(b"\r\n") if x.lower().startswith(b"last-")), b"") for each in server.heard
         ]
-        assert [place.rpartition(b" ")[2] for place in places] == [b"", b"c3", b"c3"]
+        assert [cursor.rpartition(b" ")[2] for cursor in cursors] == [b"", b"c3", b"c3"]
         with pytest.raises(errors.StoreError) as raised:
             driver.take(lambda client: client.events.follow())
         assert raised.value.code == "unexpected_answer"
 
 
-@one_colour
-def test_pages_that_lead_nowhere_end(drive: Drive) -> None:
+@one_form
+def test_pagination_that_never_ends_is_reported(drive: Drive) -> None:
     with hostile(answers(200, '{"items": [], "next": "a"}')) as server:
         assert refusal(drive, server, lambda client: client.jobs.history("7")).code == "unexpected_answer"
 
 
-def test_the_token_is_seen_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+def test_token_is_never_shown(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with hostile(answers(200, '{"items": [], "next": null}')) as server, Client(server.url, token=TOKEN) as client:
         assert client.jobs.list() == []
@@ -237,7 +237,7 @@ def test_the_token_is_seen_nowhere(caplog: pytest.LogCaptureFixture) -> None:
         ("http://jobs.example.com", "hf_ä"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_at_once(url: str, token: str) -> None:
+def test_invalid_url_or_token_is_rejected_at_once(url: str, token: str) -> None:
     with pytest.raises(errors.InvalidSetting) as raised:
         Client(url, token=token)
     assert "secret" not in str(raised.value)

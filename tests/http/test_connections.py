@@ -1,4 +1,4 @@
-"""Whose connections are whose: of one process, of one event loop, kept for a while, and enough for all (JF-14)."""
+"""Connections of the client: per process, per event loop, kept for a while, and enough for all requests."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from holdfast import errors
 from holdfast.remote import Client, Retrying, transport
 from holdfast.remote.http_requests import get, post
 from tests.http.conftest import Driver
-from tests.http.echo import echoing
-from tests.http.hostile import event, hostile
+from tests.http.echo_server import echoing
+from tests.http.scripted_server import event, hostile
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("JF-14")
@@ -30,8 +30,8 @@ Drive = Callable[..., Driver]
 ONCE = Retrying(tries=1)
 
 
-async def asked(client: Client, word: object) -> Any:
-    """The path that the server was asked for, as it says."""
+async def request_path(client: Client, word: object) -> Any:
+    """Make a request; the server responds with its path."""
     return await client._adrive(client._request(get(f"/{word}")))
 
 
@@ -66,28 +66,28 @@ print(json.dumps([own, forked(theirs)]))
 
 
 @pytest.mark.slow
-def test_a_fork_is_not_given_the_answers_of_its_parent() -> None:
-    # The server answers the two in turn, so that they would meet on one connection.
-    turn = threading.Barrier(2)
+def test_forked_child_does_not_share_connections_with_its_parent() -> None:
+    # The server alternates between the two, so that shared connections would mix up responses.
+    barrier = threading.Barrier(2)
 
     def hold(path: str) -> None:
         if not path.endswith("/before"):
-            with_the_other(turn)
+            wait_for_other(barrier)
 
     with echoing(hold) as server:
         run = subprocess.run([sys.executable, "-c", FORKING, server.url], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     own, theirs = json.loads(run.stdout)
     assert own == [[True], [True]]
-    # Of a client that was given nobody can make a second one: better none than somebody else's answers.
+    # A given httpx client cannot be copied: an error is better than responses of the other process.
     assert theirs == [[True], ["client_elsewhere"]]
 
 
-def with_the_other(turn: threading.Barrier) -> None:
+def wait_for_other(barrier: threading.Barrier) -> None:
     try:
-        turn.wait(0.1)
+        barrier.wait(0.1)
     except threading.BrokenBarrierError:
-        turn.reset()
+        barrier.reset()
 
 
 LOOPING = """
@@ -116,7 +116,7 @@ print(json.dumps([own, looped(Client(sys.argv[1], retrying=Retrying(tries=1), as
 
 
 @pytest.mark.slow
-def test_a_client_may_be_used_on_one_event_loop_after_the_other() -> None:
+def test_client_can_be_used_on_several_event_loops() -> None:
     with echoing() as server:
         run = subprocess.run([sys.executable, "-c", LOOPING, server.url], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
@@ -191,7 +191,7 @@ def test_a_dropped_or_cancelled_follower_leaves_no_connection_behind() -> None:
             for times in (1, 2):
                 items = client.events.afollow()
                 first = asyncio.ensure_future(anext(items))
-                await asyncio.to_thread(until, lambda times=times: len(server.heard) == times, "it was asked")
+                await asyncio.to_thread(until, lambda times=times: len(server.heard) == times, "the request arrived")
                 first.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await first
@@ -203,38 +203,38 @@ def test_a_dropped_or_cancelled_follower_leaves_no_connection_behind() -> None:
         asyncio.run(left(server.url))
 
 
-def test_what_waits_keeps_nobody_else_from_asking() -> None:
+def test_waiting_requests_do_not_block_others() -> None:
     many = 130
-    waiting, go_on = threading.Semaphore(0), threading.Event()
+    waiting, proceed = threading.Semaphore(0), threading.Event()
 
     def hold(path: str) -> None:
         if "/wait" in path:
             waiting.release()
-            go_on.wait(30)
+            proceed.wait(30)
 
-    async def all_of_them(url: str) -> None:
+    async def run_all(url: str) -> None:
         async with Client(url, retrying=ONCE, timeout=30) as client:
-            tasks = [asyncio.create_task(asked(client, f"wait-{n}")) for n in range(many)]
+            tasks = [asyncio.create_task(request_path(client, f"wait-{n}")) for n in range(many)]
             await asyncio.to_thread(waiting.acquire)
-            assert (await asyncio.wait_for(asked(client, "now"), 20))["path"] == "/api/v1/now"
-            go_on.set()
+            assert (await asyncio.wait_for(request_path(client, "now"), 20))["path"] == "/api/v1/now"
+            proceed.set()
             assert len(await asyncio.gather(*tasks)) == many
 
     with echoing(hold) as server:
         try:
-            asyncio.run(all_of_them(server.url))
+            asyncio.run(run_all(server.url))
         finally:
-            go_on.set()
+            proceed.set()
         assert len(server.connections) > many
 
 
-def test_an_idle_connection_is_given_up_before_the_service_does() -> None:
+def test_idle_connection_is_dropped_before_the_service_does() -> None:
     assert uvicorn.Config("app").timeout_keep_alive > transport.KEEPALIVE
     with echoing() as server, Client(server.url, retrying=ONCE) as client:
-        cancel = post("/jobs/7/cancel")  # what may not be sent again
+        cancel = post("/jobs/7/cancel")  # not retried, because it is not idempotent
         for _ in range(2):
             assert client._drive(client._request(cancel))["path"].endswith("/cancel")
-        assert len(server.connections) == 1  # it is kept
-        server.connections[0].shutdown(socket.SHUT_RDWR)  # without a word, as servers do
+        assert len(server.connections) == 1  # the connection is reused
+        server.connections[0].shutdown(socket.SHUT_RDWR)  # silently, as servers do
         assert client._drive(client._request(cancel))["path"].endswith("/cancel")
         assert len(server.connections) == 2

@@ -1,4 +1,4 @@
-"""Jobs through the client, over a real connection to a real service, on both stores (JF-14)."""
+"""Jobs through the client, over a real connection to a real service."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ pytestmark = pytest.mark.req("JF-14")
 
 Drive = Callable[..., Driver]
 
-# Each store in one colour, and both colours on one store.
+# Each store in one form, and both forms on one store.
 both = pytest.mark.parametrize(
-    ("url", "colour"), [("sqlite", "blocking"), ("sqlite", "awaiting"), ("postgres", "awaiting")], indirect=["url"]
+    ("url", "form"), [("sqlite", "blocking"), ("sqlite", "awaiting"), ("postgres", "awaiting")], indirect=["url"]
 )
-one = pytest.mark.parametrize(("url", "colour"), [("sqlite", "awaiting")], indirect=["url"])
+one = pytest.mark.parametrize(("url", "form"), [("sqlite", "awaiting")], indirect=["url"])
 
 
 @pytest.fixture
 def worker(new_app: NewApp) -> App:
-    """Another process's app, which has the handlers."""
+    """An app of another process that has the handlers."""
     app = new_app()
 
     @app.job()
@@ -49,7 +49,7 @@ def _enqueue(client: Any, payload: Any, options: dict[str, Any]) -> Any:
 
 
 @both
-def test_a_job_from_beginning_to_end(base: str, drive: Drive, worker: App) -> None:
+def test_job_is_enqueued_waited_for_and_read(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)
     later = datetime.now(UTC) + timedelta(hours=1)
     handle = client.do(lambda c: c.enqueue("double", {"n": 21}, tags=["a", "b"], retry=Retry(max_attempts=3)))
@@ -70,7 +70,7 @@ def test_a_job_from_beginning_to_end(base: str, drive: Drive, worker: App) -> No
     assert done == [42]
 
     job = client.do(lambda c: c.jobs.get(handle.id))
-    assert job == worker.jobs.get(handle.id)  # to the last field, as read from the database itself
+    assert job == worker.jobs.get(handle.id)  # every field, as read from the database
     assert {each.name for each in fields(Job)} == {each.name for each in fields(job)}
     assert client.do(lambda c: c.jobs.handle(handle.id).state()) is State.SUCCEEDED
     assert [e.type for e in client.do(lambda c: c.jobs.history(handle.id))] == ["enqueue", "take", "succeed"]
@@ -83,27 +83,27 @@ def test_a_job_from_beginning_to_end(base: str, drive: Drive, worker: App) -> No
 
 @pytest.mark.slow
 @both
-def test_many_jobs_their_pages_and_what_is_done_to_them(base: str, drive: Drive, worker: App) -> None:
+def test_jobs_are_enqueued_in_bulk_paged_and_operated_on(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)
     calls = [client.client.prepare("double", {"n": n}, queue="many") for n in range(250)]
-    calls[7] = client.client.prepare("double", {"m": 7}, queue="many")  # the service knows no such kind: it is taken
+    calls[7] = client.client.prepare("double", {"m": 7}, queue="many")  # accepted: no signature here
     made = client.do(lambda c: c.enqueue_many(calls))
     assert [each.created for each in made] == [True] * 250
     assert client.do(lambda c: c.enqueue_many([])) == []
-    again = client.do(lambda c: c.enqueue_many(calls))  # the same calls, as after a lost answer
+    again = client.do(lambda c: c.enqueue_many(calls))  # the same calls, as after a lost response
     assert [each.id for each in again] == [each.id for each in made]
-    found = client.take(lambda c: c.jobs.every(queue="many"))
-    assert [each.id for each in found] == [each.id for each in reversed(made)]
+    listed = client.take(lambda c: c.jobs.every(queue="many"))
+    assert [each.id for each in listed] == [each.id for each in reversed(made)]
     assert len(client.do(lambda c: c.jobs.list(queue="many", limit=230))) == 230
-    assert client.take(lambda c: c.jobs.every(queue="many"), most=3) == found[:3]
+    assert client.take(lambda c: c.jobs.every(queue="many"), most=3) == listed[:3]
 
     first, second, third = (each.id for each in made[:3])
     verdicts = client.do(lambda c: c.jobs.cancel(first, second, reason="not wanted"))
     assert [(v.id, v.state, v.refused) for v in verdicts] == [(first, "cancelled", False), (second, "cancelled", False)]
-    nobody = "0198c5b4-0000-7000-8000-000000000001"
-    refused = client.do(lambda c: c.jobs.cancel(first, nobody))
+    unknown = "0198c5b4-0000-7000-8000-000000000001"
+    refused = client.do(lambda c: c.jobs.cancel(first, unknown))
     assert [(v.refused, v.reason) for v in refused] == [
-        (v.refused, v.reason) for v in worker.jobs.cancel(first, nobody)
+        (v.refused, v.reason) for v in worker.jobs.cancel(first, unknown)
     ]
     with pytest.raises(errors.Conflict) as raised:
         client.do(lambda c: c.jobs.handle(first).cancel())
@@ -118,7 +118,7 @@ def test_many_jobs_their_pages_and_what_is_done_to_them(base: str, drive: Drive,
 
 @pytest.mark.slow
 @one
-def test_what_failed_and_what_is_refused(base: str, drive: Drive, worker: App) -> None:
+def test_failed_jobs_and_rejected_requests_raise_local_errors(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)
     handle = client.do(lambda c: c.enqueue("broken", {"why": "no paper"}, retry=Retry(max_attempts=1)))
     worker.run_worker(burst=True)
@@ -130,7 +130,7 @@ def test_what_failed_and_what_is_refused(base: str, drive: Drive, worker: App) -
         client.do(lambda c: c.jobs.discard(handle.id, reason=" "))
     assert raised.value.code == "reason_required"
     assert client.do(lambda c: c.jobs.discard(handle.id, reason="given up"))[0].state == "cancelled"
-    # What can be told here is told before anything is sent, with the code that it has locally.
+    # Errors that the client can detect are raised before a request, with the local code.
     for options, payload, code in (
         ({}, {"x": float("nan")}, "payload_not_finite"),
         ({}, {"x": "y" * 1_100_000}, "payload_too_large"),
@@ -146,9 +146,9 @@ def test_what_failed_and_what_is_refused(base: str, drive: Drive, worker: App) -
         (lambda c: c.enqueue("double", {}, priority=10**9), errors.InvalidInput, "invalid_request"),
         (lambda c: c.jobs.details("0198c5b4-0000-7000-8000-000000000001"), errors.NotFound, "not_found"),
     ):
-        with pytest.raises(kind) as told:
+        with pytest.raises(kind) as result:
             client.do(act)
-        assert told.value.code == code
+        assert result.value.code == code
     with pytest.raises(errors.Refused) as stranger:
         drive(base, token="hf_another").do(lambda c: c.jobs.list())
     assert stranger.value.code == "unauthenticated"
@@ -156,7 +156,7 @@ def test_what_failed_and_what_is_refused(base: str, drive: Drive, worker: App) -
 
 @pytest.mark.req("DP-26", "DP-12")
 @one
-def test_a_payload_is_replaced_and_the_liveness_is_read(base: str, drive: Drive, worker: App) -> None:
+def test_payload_is_replaced_and_liveness_is_read(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)
     waiting = client.do(lambda c: c.enqueue("double", {"n": 1}, delay=3600))
     with pytest.raises(errors.Conflict, match="not_replaceable"):

@@ -44,7 +44,7 @@ def npm(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProc
 def package(tmp_path: Path) -> Path:
     """A copy of the package with its development packages."""
     if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("NOT TESTED: the TypeScript client, since there is no node or no npm here")
+        pytest.skip("NOT TESTED: the TypeScript client, since node or npm is missing")
     copy = tmp_path / "typescript"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("node_modules", "dist"))
     installed = npm(copy, "ci", "--prefer-offline", "--no-audit", "--no-fund")
@@ -55,7 +55,7 @@ def package(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # npm installs and Node compiles
-def test_the_package_against_a_real_server(package: Path, sqlite_url: str) -> None:
+def test_typescript_package_passes_its_tests_against_a_real_server(package: Path, sqlite_url: str) -> None:
     examples = readme_examples(package)
     with closing(App(sqlite_url)) as app:
         environment = prepared(app)
@@ -73,7 +73,7 @@ def test_the_package_against_a_real_server(package: Path, sqlite_url: str) -> No
 
 
 def prepared(app: App) -> dict[str, str]:
-    """What the tests find in the database, and the environment that names it."""
+    """Fill the database for the tests; return the environment that describes it."""
 
     @app.job()
     async def asks(ctx: Context) -> None:
@@ -92,9 +92,9 @@ def prepared(app: App) -> dict[str, str]:
     finished = reports.enqueue()
     app.run_worker(burst=True)
     keep(app._store, purge="1d", kind="gone")
-    places = [cancelled(app), cancelled(app)]
+    events = [cancelled(app), cancelled(app)]
     for _ in range(2):
-        app.enqueue("last", queue="ts-nobody")  # the job of the last event stays
+        app.enqueue("last", queue="ts-nobody")  # the job of the last event is kept
         forward(app._store, 2 * 86_400)
         sweep(app._store)
     app._store.run(app._store.clock.set(timedelta(0), None))
@@ -102,8 +102,8 @@ def prepared(app: App) -> dict[str, str]:
         "HOLDFAST_API_TOKEN": app.tokens.issue("node", roles=["admin"]).text,
         "HOLDFAST_ROOT_TOKEN": app.tokens.issue("root", roles=["admin"], tenant="*").text,
         "HOLDFAST_FINISHED_JOB": finished.id,
-        "HOLDFAST_GONE_AFTER": places[0].cursor,
-        "HOLDFAST_GONE_THROUGH": str(places[1].seq),
+        "HOLDFAST_GONE_AFTER": events[0].cursor,
+        "HOLDFAST_GONE_THROUGH": str(events[1].seq),
     }
 
 
@@ -160,7 +160,7 @@ def cancelled(app: App) -> Event:
 
 
 def _installed(package: Path, packed: str) -> str:
-    """The exports that a program sees which has installed the package as it would be published."""
+    """The exports of the package when a program installs it as published."""
     program = package.parent / "program"
     into = program / "node_modules" / "@holdfast"
     with tarfile.open(package / packed) as archive:
@@ -185,7 +185,7 @@ def address_of(server: subprocess.Popen[str]) -> str:
     return str(json.loads(text)["address"])
 
 
-def test_it_has_no_runtime_dependency_and_its_lock_names_no_host() -> None:
+def test_typescript_package_has_no_runtime_dependency_and_no_host_in_its_lock() -> None:
     lock = json.loads((PACKAGE / "package-lock.json").read_text(encoding="utf-8"))
     packages = {name: facts for name, facts in lock["packages"].items() if name}
     assert all(facts["integrity"].startswith("sha512-") for facts in packages.values())
@@ -195,15 +195,15 @@ def test_it_has_no_runtime_dependency_and_its_lock_names_no_host() -> None:
     assert "dependencies" not in declared
 
 
-def test_the_generated_files_are_current() -> None:
+def test_generated_typescript_files_are_current() -> None:
     for file, text in typescript.generated().items():
         assert file.read_text(encoding="utf-8") == text, f"{file.name} is not current: run `make reference`"
 
 
-def test_it_has_every_operation_of_the_python_client() -> None:
-    """In camel case. ``every`` is ``list``, which reads all pages; what ``using`` sets are options of ``enqueue``."""
-    elsewhere = {"jobs.every", "approvals.every", "workflows.every", "templates.using", "leases.progress"}
-    elsewhere.add("jobs.search")  # jobs.list({ q: … })
+def test_typescript_client_has_every_operation_of_python_client() -> None:
+    """In camel case. ``every`` is ``list``, which reads all pages; options of ``using`` are those of ``enqueue``."""
+    differently = {"jobs.every", "approvals.every", "workflows.every", "templates.using", "leases.progress"}
+    differently.add("jobs.search")  # jobs.list({ q: … })
     by_hand = set(re.findall(r"^  (?:async )?\*?(\w+)(?:<T>)?\(", _sources(), re.MULTILINE))
     methods = {each.full for each in typescript.operations(typescript.document())}
     with Client("http://127.0.0.1:1", token="hf_x") as client:
@@ -216,7 +216,7 @@ def test_it_has_every_operation_of_the_python_client() -> None:
         if not name.startswith("_") and not hasattr(kind, name[1:]) and name != "await_end"
     }
     missing = {name for name in wanted - methods if name.split(".")[1] not in by_hand}
-    assert missing - {typescript.camel(name) for name in elsewhere} == set()
+    assert missing - {typescript.camel(name) for name in differently} == set()
 
 
 def _sources() -> str:

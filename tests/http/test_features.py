@@ -1,4 +1,4 @@
-"""The other nouns through the client: what the service answers is what the local app answers (JF-14)."""
+"""The other features through the client: its results equal those of the local app."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ pytestmark = pytest.mark.req("JF-14")
 
 Drive = Callable[..., Driver]
 
-here = pytest.mark.parametrize(("url", "colour"), [("sqlite", "awaiting")], indirect=["url"])
-there = pytest.mark.parametrize(("url", "colour"), [("sqlite", "blocking"), ("postgres", "awaiting")], indirect=["url"])
+async_form = pytest.mark.parametrize(("url", "form"), [("sqlite", "awaiting")], indirect=["url"])
+both_forms = pytest.mark.parametrize(
+    ("url", "form"), [("sqlite", "blocking"), ("postgres", "awaiting")], indirect=["url"]
+)
 
 
 @pytest.fixture
@@ -42,8 +44,8 @@ def worker(new_app: NewApp) -> App:
     return app
 
 
-@here
-def test_people_decide_through_it(base: str, drive: Drive, worker: App) -> None:
+@async_form
+def test_approvals_are_listed_and_decided(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)
     yes = client.do(lambda c: c.enqueue("pay", {"amount": 7}))
     no = client.do(lambda c: c.enqueue("pay", {"amount": 8}))
@@ -69,8 +71,8 @@ def test_people_decide_through_it(base: str, drive: Drive, worker: App) -> None:
         client.do(lambda c: c.jobs.handle(no.id).result(timeout=10))
 
 
-@here
-def test_plans_templates_and_workflows(base: str, drive: Drive, worker: App) -> None:
+@async_form
+def test_schedules_templates_and_workflows(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)
     made = client.do(
         lambda c: c.schedules.add("nightly/1", "0 3 * * *", kind="fetch", tz="Europe/Paris", payload={"n": 1})
@@ -117,8 +119,8 @@ def test_plans_templates_and_workflows(base: str, drive: Drive, worker: App) -> 
     ]
     worker.run_worker(burst=True)
     worker.run_worker(burst=True)
-    (told,) = worker.jobs.list(kind="tell")
-    assert told.id == graph.callbacks[1].job_id
+    (callback,) = worker.jobs.list(kind="tell")
+    assert callback.id == graph.callbacks[1].job_id
     (done,) = client.do(lambda c: c.workflows.list(over=True))
     assert (done.id, done.status) == (started.id, "succeeded")
     with pytest.raises(errors.Conflict) as raised:
@@ -126,8 +128,8 @@ def test_plans_templates_and_workflows(base: str, drive: Drive, worker: App) -> 
     assert raised.value.code == "already_finished"
 
 
-@here
-def test_what_failed_for_good_is_resolved_in_bulk(base: str, drive: Drive, worker: App) -> None:
+@async_form
+def test_dead_letters_are_redriven_in_bulk(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)
     once = Retry(max_attempts=1)
     client.do(lambda c: c.enqueue_many(c.prepare("broken", retry=once, tags=["t"]) for _ in range(3)))
@@ -152,21 +154,21 @@ def test_what_failed_for_good_is_resolved_in_bulk(base: str, drive: Drive, worke
     assert raised.value.code == "nothing_named"
 
 
-@there
-def test_events_come_page_by_page_and_as_they_happen(base: str, drive: Drive, worker: App) -> None:
+@both_forms
+def test_events_are_paged_and_followed(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)
     before = client.do(lambda c: c.enqueue_many(c.prepare("fetch", {"n": n}) for n in range(210)))
     seen = client.take(lambda c: c.events.list())
     assert [event.job_id for event in seen] == [handle.id for handle in before]
     assert seen[:5] == list(worker.events.read("me", page=5))[:5]
     assert client.take(lambda c: c.events.list(after=seen[199].cursor)) == seen[200:]
-    # The rest from a place on, and then what comes while it listens, from another client.
+    # The remaining events after a cursor, and then new events of another client.
     other = drive(base)
     late = threading.Timer(0.3, lambda: other.do(lambda c: c.jobs.cancel(before[0].id, before[1].id)))
     late.start()
-    told = client.take(lambda c: c.events.follow(after=seen[-2].cursor), most=3)
+    result = client.take(lambda c: c.events.follow(after=seen[-2].cursor), most=3)
     late.join()
-    assert [(event.type, event.job_id) for event in told] == [
+    assert [(event.type, event.job_id) for event in result] == [
         ("enqueue", before[-1].id),
         ("cancel", before[0].id),
         ("cancel", before[1].id),
@@ -179,8 +181,8 @@ def test_events_come_page_by_page_and_as_they_happen(base: str, drive: Drive, wo
     assert raised.value.code == "invalid_cursor"
 
 
-@here
-def test_how_it_stands_and_what_it_is_held_to(base: str, drive: Drive, worker: App) -> None:
+@async_form
+def test_health_usage_settings_reservations_and_tokens(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)
     client.do(lambda c: c.enqueue("fetch", {"n": 1}, agent="bot"))
     worker.run_worker(burst=True)
@@ -240,8 +242,8 @@ def test_how_it_stands_and_what_it_is_held_to(base: str, drive: Drive, worker: A
     assert ran.taken == 0
 
 
-@there
-def test_working_over_http(base: str, drive: Drive, worker: App) -> None:
+@both_forms
+def test_jobs_are_claimed_and_settled_over_http(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)
     client.do(lambda c: c.enqueue_many(c.prepare("resize", {"n": n}) for n in range(3)))
     lease = client.do(lambda c: c.leases.open("py", kinds=["resize"], queues=["default"], slots=2)).lease
@@ -252,7 +254,7 @@ def test_working_over_http(base: str, drive: Drive, worker: App) -> None:
     assert client.do(lambda c: c.jobs.handle(first.id).progress()).fraction == 0.5
     assert {held.id for held in client.do(lambda c: c.leases.renew(lease)).jobs} == {first.id, second.id}
     assert client.do(lambda c: c.leases.settle(lease, first, result={"ok": True})).settled
-    assert client.do(lambda c: c.leases.settle(lease, first, result={"ok": True})).settled  # said twice
+    assert client.do(lambda c: c.leases.settle(lease, first, result={"ok": True})).settled  # repeated
     failed = client.do(
         lambda c: c.leases.settle(lease, second, "retry", error={"type": "Busy", "message": "later"}, after="1h")
     )
@@ -266,12 +268,12 @@ def test_working_over_http(base: str, drive: Drive, worker: App) -> None:
     assert client.do(lambda c: c.jobs.handle(first.id).result(timeout=5)) == {"ok": True}
 
 
-@here
+@async_form
 @pytest.mark.req("JF-9", "JF-14")
 def test_webhooks_and_connectors(base: str, drive: Drive, worker: App) -> None:
     client = drive(base)
-    how = {"secrets": "OPS_HOOK", "wants": "job.failed", "queue": "hooks"}
-    made = client.do(lambda c: c.webhooks.add("ops", "https://ops.example.com/hooks", **how))
+    settings = {"secrets": "OPS_HOOK", "wants": "job.failed", "queue": "hooks"}
+    made = client.do(lambda c: c.webhooks.add("ops", "https://ops.example.com/hooks", **settings))
     assert made == worker.webhooks.get("ops") == client.do(lambda c: c.webhooks.list())[0]
     changed = client.do(lambda c: c.webhooks.set("ops", secrets=["NEW"], options={"queue": None, "priority": 3}))
     assert (changed.secrets, changed.job_options) == (("NEW",), {"priority": 3})
@@ -292,9 +294,9 @@ def test_webhooks_and_connectors(base: str, drive: Drive, worker: App) -> None:
     assert worker.connectors.list() == []
 
 
-@here
+@async_form
 @pytest.mark.req("DP-25")
-def test_the_registries_through_a_token_for_every_tenant(app: App, drive: Drive, worker: App) -> None:
+def test_registries_through_a_token_for_every_tenant(app: App, drive: Drive, worker: App) -> None:
     with serving(service_of(app, tenant="*")) as origin:
         client = drive(origin + BELOW)
         assert client.do(lambda c: c.kinds.set("fetch", "Fetch it.")) == worker.kinds.get("fetch")

@@ -1,4 +1,4 @@
-"""Connections that end anywhere: at every byte of a stream and of an answer (JF-14)."""
+"""Connections cut at any byte of a stream or a response."""
 
 from __future__ import annotations
 
@@ -21,37 +21,39 @@ from holdfast.remote.http_requests import Open, Pause, Read, Reply, Unreachable
 from holdfast.remote.link import Base, Link
 from holdfast.remote.runners import Runner
 from tests.http.conftest import SOON, Driver
-from tests.http.cutting import Cutting
-from tests.http.hostile import answers, event, hostile
+from tests.http.cutting_proxy import Cutting
+from tests.http.scripted_server import answers, event, hostile
 
 pytestmark = pytest.mark.req("JF-14")
 
 Drive = Callable[..., Driver]
 
-there = pytest.mark.parametrize(("url", "colour"), [("sqlite", "blocking"), ("postgres", "awaiting")], indirect=["url"])
+both_forms = pytest.mark.parametrize(
+    ("url", "form"), [("sqlite", "blocking"), ("postgres", "awaiting")], indirect=["url"]
+)
 STREAM = {"content-type": "text/event-stream"}
 OFTEN = dataclasses.replace(SOON, tries=1_000)
 
 
 def follow(retrying: Retrying, after: str | None = None) -> Any:
-    """The steps of following, for whoever carries them out."""
+    """The program of `follow`, to be driven by a test."""
     events = following.Events(Runner(Link(Base.of("http://127.0.0.1:1"), retrying=retrying)))
     return vars(following.Events)["follow"].program(events, after=after)
 
 
 class Ledger:
-    """A service as the wire shows it, with one event more each time that somebody connects."""
+    """The bytes of a service that has one more event at each connection."""
 
     def __init__(self, end: str) -> None:
         self.last, self._end = 3, end
 
-    def stream(self, place: str | None) -> tuple[Reply, bytes]:
-        start = self.last if place is None else int(place)
+    def stream(self, cursor: str | None) -> tuple[Reply, bytes]:
+        start = self.last if cursor is None else int(cursor)
         self.last += 1
-        told = "".join(event(seq, self._end) for seq in range(start + 1, self.last + 1))
+        events = "".join(event(seq, self._end) for seq in range(start + 1, self.last + 1))
         greeting = self._end.join((": following", f"id: {start}", "retry: 2000", "", ""))
-        # The comment at the end is there for the CR of the last event, which waits for what comes behind it.
-        return Reply(200, STREAM | {"holdfast-cursor": str(start)}), f"{greeting}{told}: ping".encode()
+        # The comment at the end completes the last event: after a CR the parser waits for the next byte.
+        return Reply(200, STREAM | {"holdfast-cursor": str(start)}), f"{greeting}{events}: ping".encode()
 
 
 def pieces(body: bytes, size: int) -> Iterator[bytes]:
@@ -66,9 +68,7 @@ def pieces(body: bytes, size: int) -> Iterator[bytes]:
 )
 @example([0, 0, 0], 1, "\n", None)
 @example([6], 1, "\n", "1")
-def test_a_stream_that_is_cut_anywhere_tells_each_event_once(
-    cuts: list[int], size: int, end: str, after: str | None
-) -> None:
+def test_stream_cut_anywhere_yields_each_event_once(cuts: list[int], size: int, end: str, after: str | None) -> None:
     ledger, left = Ledger(end), iter(cuts)
     flow, seen = follow(OFTEN, after), list[int]()
     read, whole = iter(list[bytes]()), False
@@ -93,11 +93,11 @@ def test_a_stream_that_is_cut_anywhere_tells_each_event_once(
     assert seen == list(range(begin, ledger.last + 1))
 
 
-@pytest.mark.parametrize("said", ["", "retry: 0\n", "retry: 1\n", "retry: 999999999\n"])
-def test_a_service_that_ends_every_stream_is_not_asked_without_a_pause(said: str) -> None:
+@pytest.mark.parametrize("retry_line", ["", "retry: 0\n", "retry: 1\n", "retry: 999999999\n"])
+def test_service_that_ends_every_stream_is_polled_with_pauses(retry_line: str) -> None:
     def paused(body: bytes, most: int) -> list[float]:
-        """Between so many streams of this body, or until it is given up."""
-        flow, told = follow(Retrying(tries=4, first=0.25, longest=8.0)), iter(list[bytes]())
+        """The pauses between `most` streams of this body, or until the client gives up."""
+        flow, parts = follow(Retrying(tries=4, first=0.25, longest=8.0)), iter(list[bytes]())
         pauses: list[float] = []
         with contextlib.suppress(errors.StoreUnavailable):
             step = next(flow)
@@ -106,23 +106,25 @@ def test_a_service_that_ends_every_stream_is_not_asked_without_a_pause(said: str
                 if isinstance(step, Pause):
                     pauses.append(step.seconds)
                 elif isinstance(step, Open):
-                    told, got = iter([body]), Reply(200, STREAM)
+                    parts, got = iter([body]), Reply(200, STREAM)
                 else:
-                    got = next(told, b"")
+                    got = next(parts, b"")
                 step = flow.send(got)
         flow.close()
         return pauses
 
-    silent = paused(said.encode(), 100)
-    assert len(silent) == 3  # then it was given up
-    assert all(0.1 <= each <= 8.0 for each in silent)
+    silent = paused(retry_line.encode(), 100)
+    assert len(silent) == 3  # then the client gave up
+    assert all(0.1 <= pause <= 8.0 for pause in silent)
     assert silent[2] > silent[0]
-    spoken = paused(f": following\nid: 7\n{said}\n".encode(), 50)  # it does tell where we are: as long as you like
+    spoken = paused(
+        f": following\nid: 7\n{retry_line}\n".encode(), 50
+    )  # streams with a position may repeat without limit
     assert len(spoken) == 50
-    assert all(0.25 <= each <= 8.0 for each in spoken)
+    assert all(0.25 <= pause <= 8.0 for pause in spoken)
 
 
-def test_what_answers_when_one_comes_back_is_told(drive: Drive) -> None:
+def test_error_after_reconnect_is_raised(drive: Drive) -> None:
     stream = answers(200, "retry: 1\n\n" + event(4), "text/event-stream")
     for script, kind, code in (
         (answers(401, '{"code": "unauthenticated"}'), errors.Refused, "unauthenticated"),
@@ -143,48 +145,48 @@ def test_what_answers_when_one_comes_back_is_told(drive: Drive) -> None:
 
 
 def cut_at(offsets: Iterator[int]) -> Callable[[bytes, bytes], bool]:
-    """Each connection at the next of these offsets, and none after the last."""
-    place: int | None = None
+    """Cut each connection at the next of these offsets, and none after the last."""
+    offset: int | None = None
 
     def fate(_: bytes, answered: bytes) -> bool:
-        nonlocal place
+        nonlocal offset
         if len(answered) == 1:
-            place = next(offsets, None)
-        return place is not None and len(answered) > place
+            offset = next(offsets, None)
+        return offset is not None and len(answered) > offset
 
     return fate
 
 
-@there
-def test_a_real_stream_that_is_cut_behind_its_head_misses_nothing(base: str, drive: Drive, app: App) -> None:
+@both_forms
+def test_real_stream_cut_after_its_head_misses_no_event(base: str, drive: Drive, app: App) -> None:
     app.enqueue("mail", {"n": -1})
     made: list[str] = []
 
     def fate(_: bytes, answered: bytes) -> bool:
-        cut = len(made) < 3 and b"\r\n\r\n" in answered[:-1]  # the head has come whole, and nothing else
-        if cut:  # somebody is busy while the connection is gone
+        cut = len(made) < 3 and b"\r\n\r\n" in answered[:-1]  # only the complete head has arrived
+        if cut:  # an event happens while disconnected
             made.append(app.enqueue("mail", {"n": len(made)}).id)
         return cut
 
     with Cutting(base, fate, part=1) as proxy:
-        told = drive(proxy.url, retrying=OFTEN).take(lambda c: c.events.follow(), most=3)
+        result = drive(proxy.url, retrying=OFTEN).take(lambda c: c.events.follow(), most=3)
         assert proxy.cuts >= 3
-    assert [each.job_id for each in told] == made
+    assert [each.job_id for each in result] == made
 
 
 @pytest.mark.slow
-@there
-def test_a_real_stream_that_is_cut_at_many_places_misses_nothing(base: str, drive: Drive, app: App) -> None:
+@both_forms
+def test_real_stream_cut_at_many_offsets_misses_no_event(base: str, drive: Drive, app: App) -> None:
     handles = [app.enqueue("mail", {"n": n}) for n in range(30)]
     start = app._store.run(app._store.ledger.read(None, 1, "default"))[0].cursor
     with Cutting(base, cut_at(iter(range(0, 1_400, 37))), part=1) as proxy:
-        told = drive(proxy.url, retrying=OFTEN).take(lambda c: c.events.follow(after=start), most=29)
+        result = drive(proxy.url, retrying=OFTEN).take(lambda c: c.events.follow(after=start), most=29)
         assert proxy.cuts > 20
-    assert [each.job_id for each in told] == [handle.id for handle in handles[1:]]
+    assert [each.job_id for each in result] == [handle.id for handle in handles[1:]]
 
 
-@there
-def test_a_list_of_few_among_many_goes_on_behind_empty_pages(
+@both_forms
+def test_filtered_list_continues_after_empty_pages(
     base: str, drive: Drive, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "PAGE", 3)
@@ -193,14 +195,14 @@ def test_a_list_of_few_among_many_goes_on_behind_empty_pages(
     for _ in range(20):
         app.enqueue("mail")
     last = app.enqueue("rare")
-    found = drive(base).take(lambda c: c.events.list(kind="rare"))
-    assert [each.job_id for each in found] == [first.id, last.id]
+    events = drive(base).take(lambda c: c.events.list(kind="rare"))
+    assert [each.job_id for each in events] == [first.id, last.id]
     assert drive(base).take(lambda c: c.events.list(kind="none")) == []
 
 
 @pytest.mark.slow
-@there
-def test_what_may_be_said_again_is_done_once_wherever_its_answer_is_cut(base: str, drive: Drive, app: App) -> None:
+@both_forms
+def test_idempotent_request_takes_effect_once_wherever_its_response_is_cut(base: str, drive: Drive, app: App) -> None:
     def length(act: Callable[[Any], Any]) -> int:
         seen = [0]
 
@@ -230,40 +232,40 @@ def test_what_may_be_said_again_is_done_once_wherever_its_answer_is_cut(base: st
         "release": lambda c, job: c.leases.release(lease, job),
         "jobs": lambda c, job: c.jobs.list(limit=3),
     }
-    for word, act in acts.items():
-        needs = word in ("checkpoint", "settle", "fail", "release")
+    for name, act in acts.items():
+        needs = name in ("checkpoint", "settle", "fail", "release")
         whole = length(partial(_acted, act, worked if needs else None))
-        last = whole - (20 if word == "jobs" else 1)  # times are not all of one length
-        for place in (0, 1, 20, whole // 2, whole - 40, last):
+        last = whole - (20 if name == "jobs" else 1)  # timestamps vary in length
+        for offset in (0, 1, 20, whole // 2, whole - 40, last):
             before = len(app.jobs.list(limit=1_000))
             job: Any = worked() if needs else None
-            with Cutting(base, cut_at(iter([place])), part=1) as proxy:
+            with Cutting(base, cut_at(iter([offset])), part=1) as proxy:
                 answer = drive(proxy.url).do(partial(act, job=job))
-                assert proxy.cuts == 1, (word, place)
+                assert proxy.cuts == 1, (name, offset)
             made = len(app.jobs.list(limit=1_000)) - before - needs
-            if word.startswith("enqueue"):
-                handles = [answer] if word == "enqueue" else answer
-                assert (made, [each.created for each in handles]) == (len(handles), [True] * len(handles)), place
-            elif word in ("settle", "fail"):
+            if name.startswith("enqueue"):
+                handles = [answer] if name == "enqueue" else answer
+                assert (made, [each.created for each in handles]) == (len(handles), [True] * len(handles)), offset
+            elif name in ("settle", "fail"):
                 event_types = [each.type for each in app.jobs.handle(job.id).history() if each.attempt == job.attempt]
-                assert (answer.settled, event_types.count("succeed") + event_types.count("fail")) == (True, 1), place
-                assert answer.ending == {"settle": "succeeded", "fail": "retry"}[word]
-            elif word == "release":
-                assert [each.settled for each in answer] == [True], place
+                assert (answer.settled, event_types.count("succeed") + event_types.count("fail")) == (True, 1), offset
+                assert answer.ending == {"settle": "succeeded", "fail": "retry"}[name]
+            elif name == "release":
+                assert [each.settled for each in answer] == [True], offset
                 straight.do(lambda c: c.leases.claim(lease, queues=["work"]))
 
 
 @pytest.mark.slow
-@there
-def test_how_a_job_ended_is_answered_the_second_time_as_the_first(base: str, drive: Drive, app: App) -> None:
+@both_forms
+def test_repeated_settlement_gets_the_same_result(base: str, drive: Drive, app: App) -> None:
     driver = drive(base)
     lease = driver.do(lambda c: c.leases.open()).lease
     handle = app.enqueue("work", retry=Retry(max_attempts=2))
     for ending in ("retry", "bury"):
         (job,) = driver.do(lambda c: c.leases.claim(lease, wait=10))
         again = partial(_put_off, lease=lease, job=job)
-        said = [driver.do(again) for _ in range(3)]
-        assert [each.ending for each in said] == [ending] * 3
+        results = [driver.do(again) for _ in range(3)]
+        assert [each.ending for each in results] == [ending] * 3
     assert handle.state() == "dead_letter"
 
 

@@ -1,4 +1,4 @@
-"""What comes over the wire, read: events out of pieces, records out of JSON (JF-14)."""
+"""Parsing of event streams and of JSON records."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ STREAM = (
     ": ping\r\rdata: one\rdata:two\rid\r\r"
     "event: job.cut\ndata: half"
 ).encode()
-TOLD = [Message("job.enqueue", '{"a": "\u2028é"}', "2"), Message("message", "one\ntwo", None)]
+MESSAGES = [Message("job.enqueue", '{"a": "\u2028é"}', "2"), Message("message", "one\ntwo", None)]
 
 
 @given(cuts=st.lists(st.integers(0, len(STREAM)), max_size=20).map(sorted))
 @settings(deadline=None, max_examples=50)
-def test_a_stream_says_the_same_however_it_is_cut(cuts: list[int]) -> None:
+def test_stream_is_parsed_the_same_however_it_is_split(cuts: list[int]) -> None:
     parser = Parser("0")
-    places = [0, *cuts, len(STREAM)]
-    told = [m for a, b in pairwise(places) for m in parser.feed(STREAM[a:b])]
-    assert told == TOLD  # and not the half that has no end
+    offsets = [0, *cuts, len(STREAM)]
+    parsed = [m for a, b in pairwise(offsets) for m in parser.feed(STREAM[a:b])]
+    assert parsed == MESSAGES  # without the incomplete one
     assert (parser.retry, parser.last_id) == (2.0, None)
 
 
-def test_where_to_go_on_is_behind_the_last_message_that_was_whole() -> None:
+def test_last_id_is_that_of_the_last_complete_message() -> None:
     parser = Parser("6")
-    told = list(parser.feed(b"id: 7\ndata: seven\n\nid: 8\nevent: job.cut\ndata: eig"))
-    assert told == [Message("message", "seven", "7")]
-    assert parser.last_id == "7"  # not 8, of which only the number has come
+    parsed = list(parser.feed(b"id: 7\ndata: seven\n\nid: 8\nevent: job.cut\ndata: eig"))
+    assert parsed == [Message("message", "seven", "7")]
+    assert parser.last_id == "7"  # not 8, of which only the id has arrived
     assert list(parser.feed(b"ht\n\n")) == [Message("job.cut", "eight", "8")]
     assert parser.last_id == "8"
 
 
-def test_a_stream_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_line_or_message_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "MAX_LINE", 10_000)
     for piece in (b"x" * 1_000, b"data: " + b"x" * 1_000 + b"\n"):
         parser = Parser()
@@ -101,11 +101,11 @@ GOOD: dict[str, Any] = {
 }
 
 
-def test_a_record_is_read_as_its_types_say() -> None:
-    found = read(Outer, GOOD)
-    assert found.inner == [Inner(datetime(2027, 1, 31, 9, 0, 0, 123456, tzinfo=UTC), State.QUEUED)]
-    assert (found.pair, found.words, found.day) == (("a", "b"), ("w",), date(2027, 1, 31))
-    assert (found.part, type(found.part), found.sort, found.later, found.more) == (1.0, float, "c", 7, [])
+def test_record_is_read_by_its_types() -> None:
+    record = read(Outer, GOOD)
+    assert record.inner == [Inner(datetime(2027, 1, 31, 9, 0, 0, 123456, tzinfo=UTC), State.QUEUED)]
+    assert (record.pair, record.words, record.day) == (("a", "b"), ("w",), date(2027, 1, 31))
+    assert (record.part, type(record.part), record.sort, record.later, record.more) == (1.0, float, "c", 7, [])
 
 
 @pytest.mark.parametrize(
@@ -125,37 +125,37 @@ def test_a_record_is_read_as_its_types_say() -> None:
         ({"sort": 1}, "sort is not"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_says_where(change: dict[str, Any], where: str) -> None:
+def test_invalid_record_is_rejected_with_its_path(change: dict[str, Any], where: str) -> None:
     with pytest.raises(errors.StoreError) as raised:
         read(Outer, GOOD | change)
     assert raised.value.code == "unexpected_answer"
     assert where in str(raised.value)
 
 
-def test_an_answer_without_a_body_is_none() -> None:
+def test_response_without_a_body_is_none() -> None:
     assert checked(Reply(204, {})) is None
 
 
-# --- the shape of the package ---
+# --- structure of the package ---
 
 PACKAGE = Path(remote.__file__).parent
 
 
-def test_the_client_is_written_once_and_knows_no_store() -> None:
-    """Only the runners, what carries bytes, and blocks, of which there are two, may await; everything else is there
-    once (ADR 0031)."""
-    coloured = {"runners.py", "transport.py", "client.py", "limits.py"}
+def test_client_code_has_one_form_and_imports_no_store() -> None:
+    """Only the runners, the transport and context managers, which have two forms, may await; everything else is
+    written once (ADR 0031)."""
+    with_two_forms = {"runners.py", "transport.py", "client.py", "limits.py"}
     for path in PACKAGE.glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         awaits = [node for node in ast.walk(tree) if isinstance(node, (ast.AsyncFunctionDef, ast.Await))]
-        assert not awaits or path.name in coloured, path.name
+        assert not awaits or path.name in with_two_forms, path.name
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("holdfast."):
                 assert not (node.module or "").startswith(("holdfast.stores.s", "holdfast.stores.p", "holdfast.app"))
 
 
 @pytest.mark.slow
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+def test_missing_http_extra_is_named(tmp_path: Path) -> None:
     (tmp_path / "httpx2.py").write_text("raise ImportError('not here')\n")
     program = (
         "import holdfast, holdfast.remote, sys\n"

@@ -1,4 +1,4 @@
-"""Approvals: by a form of the inbox, and by a link that looking at never decides (rules 26, 27)."""
+"""Approvals in the dashboard: by form, and by a link whose GET never decides."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def scene(app: App) -> Scene:
 
 
 @pytest.mark.slow
-async def test_a_person_approves_by_the_form_that_the_question_asks_with(app: App, scene: Scene) -> None:
+async def test_approver_decides_with_the_form_of_the_request(app: App, scene: Scene) -> None:
     page = f"/approvals/{scene.approval}"
     async with client_of(app, role="approver") as approver, client_of(app, role="viewer") as viewer:
         assert 'name="verdict"' not in (await viewer.get(page)).text
@@ -34,11 +34,11 @@ async def test_a_person_approves_by_the_form_that_the_question_asks_with(app: Ap
         assert (await viewer.post(page, data=FILLED | {"verdict": "approve"})).status_code == 403
 
         silent = await approver.post(page, data=FILLED)
-        assert silent.status_code == 422, "nobody approves by leaving something out"
+        assert silent.status_code == 422, "a missing verdict does not approve"
         wrong = await approver.post(page, data=FILLED | {"f:limit": "5000", "verdict": "approve"})
         assert wrong.status_code == 422
         assert "limit must be at most 1000" in wrong.text
-        assert 'value="5000"' in wrong.text, "what was written is not lost"
+        assert 'value="5000"' in wrong.text, "the input is kept"
         assert is_inert(wrong.text)
         assert app.approvals.get(scene.approval).approval.state == "open"
 
@@ -55,7 +55,7 @@ async def test_a_person_approves_by_the_form_that_the_question_asks_with(app: Ap
     assert the(app._session.run(app._session.store.jobs.result(scene.job, "default"))).value == 7
 
 
-async def test_whoever_asked_is_told_before_trying(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
+async def test_requester_is_told_that_they_cannot_decide(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
     page = await http.get(f"/approvals/{scene.approval}")
     assert "You cannot decide this: the requester of the job may not decide it" in page.text
     assert 'name="verdict"' not in page.text
@@ -83,10 +83,10 @@ async def test_the_page_names_you_and_the_people_who_may_decide(app: App) -> Non
     assert vote.person == "ada"
 
 
-async def test_a_link_decides_when_it_is_posted_and_once(app: App, anonymous: httpx2.AsyncClient, scene: Scene) -> None:
+async def test_link_decides_once_and_only_on_post(app: App, anonymous: httpx2.AsyncClient, scene: Scene) -> None:
     link = f"/decide/{scene.token}"
     async with anonymous:
-        for method in ("HEAD", "GET", "HEAD", "GET"):  # as programs that read mail do
+        for method in ("HEAD", "GET", "HEAD", "GET"):  # as mail scanners do
             assert (await anonymous.request(method, link)).status_code == 200
         shown = await anonymous.get(link)
         approval = app.approvals.get(scene.approval).approval
@@ -94,10 +94,10 @@ async def test_a_link_decides_when_it_is_posted_and_once(app: App, anonymous: ht
         assert app.approvals.get(scene.approval).votes == []
         assert shown.headers["referrer-policy"] == "no-referrer"
         assert shown.headers["cache-control"] == "no-store"
-        assert scene.token not in shown.text, "nothing on the page carries it on"
+        assert scene.token not in shown.text, "the page does not contain the token"
         assert "<nav" not in shown.text
         assert "This link is for ada." in shown.text
-        assert 'name="by"' not in shown.text, "the link says who decides"
+        assert 'name="by"' not in shown.text, "the link names the person"
 
         assert (await anonymous.post(link, data={"comment": "hm"})).status_code == 422
         wrong = await anonymous.post(link, data=FILLED | {"f:limit": "x", "verdict": "approve"})
@@ -106,7 +106,7 @@ async def test_a_link_decides_when_it_is_posted_and_once(app: App, anonymous: ht
         assert (done.status_code, "is approved" in done.text) == (200, True)
         for spent in (done, await anonymous.get(link)):
             assert "was used" in spent.text
-            assert "<bdi>ada</bdi>" in spent.text, "whose link it was"
+            assert "<bdi>ada</bdi>" in spent.text, "the person of the link"
             assert approval.summary not in spent.text
             assert approval.name not in spent.text.replace(f"{approval.name} is approved", "")
             assert 'name="verdict"' not in spent.text
@@ -116,9 +116,7 @@ async def test_a_link_decides_when_it_is_posted_and_once(app: App, anonymous: ht
     assert (vote.person, vote.how, vote.verdict) == ("ada", "link", "approve")
 
 
-async def test_what_is_no_token_of_the_approval_shows_and_decides_nothing(
-    app: App, anonymous: httpx2.AsyncClient, scene: Scene
-) -> None:
+async def test_invalid_token_shows_and_decides_nothing(app: App, anonymous: httpx2.AsyncClient, scene: Scene) -> None:
     forged = scene.token[:-6] + ("aaaaaa" if not scene.token.endswith("aaaaaa") else "bbbbbb")
     late = app.approvals.issue_token(scene.approval, person="bob", expires_in="1s")
     async with anonymous:
@@ -128,14 +126,14 @@ async def test_what_is_no_token_of_the_approval_shows_and_decides_nothing(
                 await anonymous.post(f"/decide/{credential}", data=FILLED | {"verdict": "approve"}),
             ):
                 assert answer.status_code in (404, 405), credential
-                assert "onerror" not in answer.text, "what the question is about is not for them"
+                assert "onerror" not in answer.text, "the question is not shown"
         app._session.run(app._session.store.clock.set(timedelta(minutes=1), None))
         refused = await anonymous.post(f"/decide/{late}", data=FILLED | {"verdict": "approve"})
         assert (refused.status_code, "token_expired" in refused.text) == (410, True)
     assert app.approvals.get(scene.approval).votes == []
 
 
-async def test_a_link_is_good_for_the_tenant_it_was_made_for(app: App, anonymous: httpx2.AsyncClient) -> None:
+async def test_link_works_for_its_tenant_only(app: App, anonymous: httpx2.AsyncClient) -> None:
     declare(app)
     with app.tenant("acme"):
         app._kinds["pay"].kind.enqueue()
@@ -143,12 +141,12 @@ async def test_a_link_is_good_for_the_tenant_it_was_made_for(app: App, anonymous
         (approval,) = app.approvals.list()
         token = app.approvals.issue_token(approval.id)
     async with anonymous:
-        nobody = await anonymous.post(f"/decide/{token}", data={"verdict": "deny"})
-        assert (nobody.status_code, "person_required" in nobody.text) == (422, True)
+        unnamed = await anonymous.post(f"/decide/{token}", data={"verdict": "deny"})
+        assert (unnamed.status_code, "person_required" in unnamed.text) == (422, True)
         done = await anonymous.post(f"/decide/{token}", data={"verdict": "deny", "by": "eve"})
         assert (done.status_code, "is denied" in done.text) == (200, True)
     async with client_of(app, role="admin") as other:
         assert (await other.get(f"/approvals/{approval.id}")).status_code == 404
         assert approval.id not in (await other.get("/approvals?state=denied")).text
-    async with client_of(app, role="admin", tenant="*") as all_of_them:
-        assert "tenant acme" in (await all_of_them.get("/approvals?state=denied")).text
+    async with client_of(app, role="admin", tenant="*") as every_tenant:
+        assert "tenant acme" in (await every_tenant.get("/approvals?state=denied")).text

@@ -1,4 +1,4 @@
-"""Every route against every role: who is let in, by the scope that the route declares (generated)."""
+"""Every route with every role: access follows the scope that the route declares."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from holdfast.server.auth import Authenticate, Identity
 from holdfast.server.openapi import every_route, scope_of
 from tests.api.conftest import HERE
 
-# What carries its own credential, or tells nothing.
-FOR_EVERYBODY = {"livez", "readyz", "show_question", "decide_question"}
+# Routes with their own credential, or without private data.
+PUBLIC = {"livez", "readyz", "show_question", "decide_question"}
 ENQUEUES = {"enqueue_job", "enqueue_jobs", "send_event", "enqueue_template", "start_workflow", "extend_workflow"}
 DECIDES = {"approve", "deny"}
 ADMINISTERS = {
@@ -49,33 +49,32 @@ pytestmark = [
 
 def operations(app: App) -> list[tuple[str, str, str, Scope | None]]:
     service = make_service(app, authenticate=lambda _: None)
-    found = [
+    return [
         (method, route.path_format, route.name, scope_of(route))
         for route in every_route(service)
         for method in sorted(route.methods)
     ]
-    return found
 
 
 @pytest.mark.slow
-def test_each_route_asks_for_one_scope_and_for_the_right_one(app: App) -> None:
+def test_each_route_requires_the_expected_scope(app: App) -> None:
     found = operations(app)
     paths = make_service(app, authenticate=lambda _: None).openapi()["paths"]
-    documented = {(method.upper(), path) for path, those in paths.items() for method in those}
+    documented = {(method.upper(), path) for path, methods in paths.items() for method in methods}
     assert {(method, path) for method, path, _, _ in found} >= documented
-    assert {name for _, _, name, scope in found if scope is None} == FOR_EVERYBODY
+    assert {name for _, _, name, scope in found if scope is None} == PUBLIC
     assert len({name for _, _, name, _ in found}) == len(documented)
     for method, path, name, scope in found:
         wanted: Scope | None = Scope.READ if method == "GET" else Scope.OPERATE
-        for names, those in (
+        for names, granted in (
             *((ENQUEUES, Scope.ENQUEUE), (DECIDES, Scope.DECIDE), (ADMINISTERS, Scope.ADMIN), (WORKS, Scope.WORK)),
-            (FOR_EVERYBODY, None),
+            (PUBLIC, None),
         ):
-            wanted = those if name in names else wanted
+            wanted = granted if name in names else wanted
         assert scope is wanted, (method, path, name, scope, wanted)
 
 
-async def test_a_role_is_let_in_where_its_scopes_say_and_nowhere_else(app: App) -> None:
+async def test_role_has_access_exactly_where_its_scopes_allow(app: App) -> None:
     found = operations(app)
     app._session.make_ready()
     who = [Identity("nobody", "default", frozenset())]
@@ -102,12 +101,12 @@ def filled(path: str) -> str:
 
 
 @pytest.mark.slow
-async def test_a_get_changes_nothing(app: App) -> None:
+async def test_get_requests_change_nothing(app: App) -> None:
     job = app.enqueue("mail", {}).id
     identity = Identity("somebody", "default", scopes_of(["admin"]), whole=True)
     service = make_service(app, authenticate=lambda _: identity)
 
-    def all_there_is() -> str:
+    def database_contents() -> str:
         with app._store.transaction() as connection:
             tables = [row[0] for row in connection.execute("select name from sqlite_master where type = 'table'")]
             rows: dict[str, Any] = {
@@ -115,13 +114,13 @@ async def test_a_get_changes_nothing(app: App) -> None:
             }
         return json.dumps(rows)
 
-    before = all_there_is()
+    before = database_contents()
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
         for method, path, name, _ in operations(app):
             if method == "GET" and name not in ENDLESS:
                 answer = await http.get(filled(path).replace(SOME_ID, job))
                 assert answer.status_code < 500, (path, answer.text)
-    assert all_there_is() == before
+    assert database_contents() == before
 
 
 def as_admin_of(tenant: str) -> Authenticate:
@@ -131,7 +130,7 @@ def as_admin_of(tenant: str) -> Authenticate:
 
 @pytest.mark.slow
 @pytest.mark.req("JF-1")
-async def test_what_concerns_every_tenant_is_not_for_one_and_what_is_one_s_must_be_named(app: App) -> None:
+async def test_global_settings_need_every_tenant_and_tenant_settings_need_one(app: App) -> None:
     app._session.make_ready()
     for tenant, path, code in (
         ("acme", "/api/v1/tenants/umbrella", "not_for_a_tenant"),

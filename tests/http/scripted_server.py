@@ -1,4 +1,4 @@
-"""A server that does as it is told, byte by byte: for what no decent one would do."""
+"""A server that follows a script byte by byte, for responses that no correct server sends."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ Script = Callable[[socket.socket, bytes], None]
 
 
 class Hostile:
-    """Answers the n-th request with the n-th script, and every one after the last with the last. ``heard`` has the
-    requests as they came."""
+    """Answers the n-th request with the n-th script, and further ones with the last. ``heard`` has the requests."""
 
     def __init__(self, *scripts: Script) -> None:
         self._scripts = scripts
@@ -42,7 +41,7 @@ class Hostile:
 
     def close(self) -> None:
         self.over.set()
-        with contextlib.suppress(OSError):  # whoever waits for a connection is woken by one
+        with contextlib.suppress(OSError):  # a connection ends the wait in accept()
             socket.create_connection(self._listening.getsockname(), timeout=5).close()
         self._threads[0].join(5)
         self._listening.close()
@@ -75,7 +74,7 @@ def event(seq: int, end: str = "\n") -> str:
 
 
 def answers(status: int, body: bytes | str = b"", kind: str = "application/json", **headers: str) -> Script:
-    """A whole answer, after which the connection is closed."""
+    """A complete response, after which the connection is closed."""
     text = body.encode() if isinstance(body, str) else body
     extra = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
     head = f"HTTP/1.1 {status} So\r\nContent-Type: {kind}\r\nContent-Length: {len(text)}\r\n"
@@ -87,7 +86,7 @@ def answers(status: int, body: bytes | str = b"", kind: str = "application/json"
 
 
 def half(body: bytes) -> Script:
-    """Promises more than it sends."""
+    """Sends half of the announced body."""
 
     def script(connection: socket.socket, _: bytes) -> None:
         head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body) * 2}\r\n\r\n"
@@ -97,7 +96,7 @@ def half(body: bytes) -> Script:
 
 
 def hangs_up(connection: socket.socket, _: bytes) -> None:
-    """No answer at all."""
+    """Sends no response."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What HTTP expects of any server, and what must not outlast a token: over a real socket, as a stranger would ask."""
+"""HTTP semantics over a real socket: HEAD, methods, content types, caching, disconnects, and revoked tokens."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.api.serving import auntil, events_of, serving
 @pytest.mark.slow
 @pytest.mark.req("JF-14")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_head_is_get_without_what_is_in_it_and_a_wrong_method_is_told_the_right_ones(app: App) -> None:
+async def test_head_has_no_body_and_405_lists_allowed_methods(app: App) -> None:
     async with serving(app) as address, httpx2.AsyncClient(base_url=address, timeout=10) as http:
         for path in ("/livez", "/readyz", "/metrics", "/api/v1/jobs", "/api/v1/openapi.json", "/", "/jobs"):
             seen, head = await http.get(path), await http.head(path)
             assert (head.status_code, head.content) == (200, b""), path
             assert head.headers["content-type"] == seen.headers["content-type"]
-        stream = await http.head("/api/v1/events/stream")  # comes to an end
+        stream = await http.head("/api/v1/events/stream")  # the response ends
         assert stream.headers["content-type"].startswith("text/event-stream")
         for method in ("PUT", "OPTIONS", "TRACE"):
             wrong = await http.request(method, "/api/v1/jobs")
@@ -37,7 +37,7 @@ async def test_head_is_get_without_what_is_in_it_and_a_wrong_method_is_told_the_
 
 @pytest.mark.req("JF-14")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_too_much_in_pieces_is_refused_as_too_much(app: App) -> None:
+async def test_chunked_body_over_limit_is_rejected(app: App) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(9):
             yield b" " * 1_000_000
@@ -50,7 +50,7 @@ async def test_too_much_in_pieces_is_refused_as_too_much(app: App) -> None:
 
 @pytest.mark.req("JF-14", "JF-16")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_what_says_that_it_is_no_json_is_not_read_as_such(app: App) -> None:
+async def test_other_content_type_is_rejected(app: App) -> None:
     body = b'{"kind": "x", "jobs": [{"kind": "x"}]}'
     async with client_of(app) as http:
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "json"):
@@ -68,13 +68,11 @@ async def test_what_says_that_it_is_no_json_is_not_read_as_such(app: App) -> Non
 
 @pytest.mark.req("JF-14", "JF-13")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_whoever_leaves_in_the_midst_of_a_request_breaks_nothing_here(
-    app: App, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_client_that_disconnects_mid_request_causes_no_error(app: App, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    asked = ("/api/v1/jobs", "/api/v1/jobs/batch", "/theme")
+    paths = ("/api/v1/jobs", "/api/v1/jobs/batch", "/theme")
     async with serving(app) as address:
-        for path in asked:
+        for path in paths:
             _, writer = await asyncio.open_connection("127.0.0.1", httpx2.URL(address).port)
             kind = "application/x-www-form-urlencoded" if path == "/theme" else "application/json"
             begun = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nContent-Length: 90\r\n\r\n"
@@ -84,27 +82,27 @@ async def test_whoever_leaves_in_the_midst_of_a_request_breaks_nothing_here(
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
 
-        def told() -> list[logging.LogRecord]:
-            return [each for each in caplog.records if each.name == "holdfast.http"]
+        def request_logs() -> list[logging.LogRecord]:
+            return [record for record in caplog.records if record.name == "holdfast.http"]
 
-        await auntil(lambda: len(told()) == len(asked), "each has a line in the log")
-    assert sorted(each.__dict__["route"] for each in told()) == sorted(asked)  # with what a router is included under
-    assert all(each.__dict__["status"] < 500 for each in told())
-    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+        await auntil(lambda: len(request_logs()) == len(paths), "each request is logged")
+    assert sorted(record.__dict__["route"] for record in request_logs()) == sorted(paths)  # with the router's prefix
+    assert all(record.__dict__["status"] < 500 for record in request_logs())
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 @pytest.mark.slow
 @pytest.mark.req("JF-14", "JF-16")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_only_our_own_files_are_kept_by_caches(app: App) -> None:
-    """Whoever can choose a name could else have somebody's data kept by what lies between (web cache deception)."""
+async def test_only_static_files_are_cacheable(app: App) -> None:
+    """Otherwise a chosen name could make a proxy cache private data (web cache deception)."""
     async with client_of(app) as http:
         await http.put("/api/v1/agents/static/a.css", json={"name": "mine"})
-        kept = {path: (await http.get(path)).headers["cache-control"] for path in OPENED}
-    assert kept == OPENED
+        cached = {path: (await http.get(path)).headers["cache-control"] for path in CACHE_CONTROL}
+    assert cached == CACHE_CONTROL
 
 
-OPENED = {
+CACHE_CONTROL = {
     "/static/live.js": "public, max-age=3600",
     "/static/none.js": "no-store",
     "/api/v1/agents/static/a.css": "no-store",
@@ -114,26 +112,27 @@ OPENED = {
 
 @pytest.mark.slow
 @pytest.mark.req("JF-14", "DP-12")
-async def test_a_stream_ends_with_the_token_that_opened_it(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stream_ends_when_its_token_is_revoked(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lasting.__init__, "__defaults__", (0.0,))
     app._session.make_ready()
     good, bad = [await app.tokens.aissue(name, roles=["viewer"]) for name in ("stays", "leaves")]
     by = [{"Authorization": f"Bearer {each.text}"} for each in (good, bad)]
     async with (
         serving(app, tokens_of(app, remember=0)) as address,
-        events_of(address, headers=by[0]) as hers,
-        events_of(address, headers=by[1]) as his,
+        events_of(address, headers=by[0]) as kept_stream,
+        events_of(address, headers=by[1]) as revoked_stream,
         events_of(address, "/live", headers=by[1]) as page,
     ):
         async with asyncio.timeout(30):
-            for each in (hers, his, page):
-                await anext(each)
+            for events in (kept_stream, revoked_stream, page):
+                await anext(events)
             await app.aenqueue("before", {})
-            assert [(await anext(each))["event"] for each in (hers, his)] == ["job.enqueue", "job.enqueue"]
+            for events in (kept_stream, revoked_stream):
+                assert (await anext(events))["event"] == "job.enqueue"
             await app.tokens.arevoke(bad.token.id)
             await app.aenqueue("after", {})
-            assert (await anext(hers))["event"] == "job.enqueue"
+            assert (await anext(kept_stream))["event"] == "job.enqueue"
             with pytest.raises(StopAsyncIteration):
-                await anext(his)
+                await anext(revoked_stream)
             while await anext(page, None):
                 await app.aenqueue("more", {})

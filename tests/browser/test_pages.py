@@ -1,4 +1,4 @@
-"""The dashboard in a browser (JF-16): what it shows, what can be done there, and for whom it works."""
+"""The dashboard in a browser: contents, actions, keyboard, accessibility, and live updates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def a_job(site: Site, **wanted: Unpack[JobsWanted]) -> str:
 
 
 def pages_of(site: Site) -> list[str]:
-    """Every page of the menu, and those that lie below."""
+    """Every page of the menu, and those below."""
     below = [f"/jobs/{a_job(site, kind=kind)}" for kind in (hostile.KIND, "breaks")]
     names = [f"/queues/{quote(hostile.QUEUE, safe='')}", f"/kinds/{quote(hostile.KIND, safe='')}", "/queues/default"]
     charts = ["/?by=queue&range=24h", "/?by=kind", "/kinds/breaks?range=7d"]
@@ -40,16 +40,16 @@ def harmed(page: Page) -> bool:
     return bool(page.evaluate("window.harmed === 1"))
 
 
-AGAIN = (
+DARK_CONTRAST = (
     "() => axe.run({runOnly: ['color-contrast'], resultTypes: ['violations']})"
     ".then((found) => found.violations.flatMap((each) => each.nodes.map((node) => node.failureSummary)))"
 )
 
 
 @pytest.mark.slow
-def test_every_page_is_for_everybody_and_hostile_text_stays_text(open_page: Open, site: Site) -> None:
-    """Nothing that axe finds in either scheme, no word of the console (where the policy's refusals would be), and
-    nothing of what people wrote is run."""
+def test_pages_are_accessible_and_run_no_user_input(open_page: Open, site: Site) -> None:
+    """Axe finds nothing in either color scheme, the console has no message (such as a policy violation), and no user
+    input runs."""
     page = open_page("/", expected=("404", "422"))
     wrong: list[str] = []
     for path in pages_of(site):
@@ -58,11 +58,11 @@ def test_every_page_is_for_everybody_and_hostile_text_stays_text(open_page: Open
         assert answer is not None
         assert answer.status in (200, 404, 422), path
         assert "script-src 'self'" in answer.headers["content-security-policy"]
-        found = Axe().run(page, options={"resultTypes": ["violations"]})
-        if found.violations_count:
-            wrong.append(f"{path}: {found.generate_report()}")
+        result = Axe().run(page, options={"resultTypes": ["violations"]})
+        if result.violations_count:
+            wrong.append(f"{path}: {result.generate_report()}")
         page.emulate_media(color_scheme="dark")
-        wrong += [f"{path}, dark: {each}" for each in page.evaluate(AGAIN)]
+        wrong += [f"{path}, dark: {each}" for each in page.evaluate(DARK_CONTRAST)]
         for width in (768, 390):
             page.set_viewport_size({"width": width, "height": 800})
             if not page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"):
@@ -73,7 +73,7 @@ def test_every_page_is_for_everybody_and_hostile_text_stays_text(open_page: Open
 
 
 @pytest.mark.slow
-def test_hostile_text_is_shown_as_it_is_and_secrets_are_not(open_page: Open, site: Site) -> None:
+def test_hostile_text_is_shown_literally_and_secrets_are_hidden(open_page: Open, site: Site) -> None:
     page = open_page(f"/jobs/{a_job(site, kind=hostile.KIND)}")
     assert page.inner_text("h1") == hostile.KIND
     shown = page.inner_text("main")
@@ -88,7 +88,7 @@ def test_hostile_text_is_shown_as_it_is_and_secrets_are_not(open_page: Open, sit
     assert not harmed(page)
 
 
-def test_a_list_is_narrowed_and_turned_over_and_its_address_says_how(open_page: Open, site: Site) -> None:
+def test_list_is_filtered_and_paged_by_url(open_page: Open, site: Site) -> None:
     page = open_page("/jobs?state=queued")
     rows = page.locator("table[data-rows] tbody tr")
     expect(rows).to_have_count(50)
@@ -111,7 +111,7 @@ def test_a_list_is_narrowed_and_turned_over_and_its_address_says_how(open_page: 
 
 
 @pytest.mark.slow
-def test_a_queue_is_paused_from_its_row_by_keyboard_and_its_page_has_charts(open_page: Open, site: Site) -> None:
+def test_queue_is_paused_by_keyboard_and_has_charts(open_page: Open, site: Site) -> None:
     page = open_page("/queues")
     row = page.locator("tbody tr", has=page.get_by_role("link", name="default", exact=True))
     row.locator("summary", has_text="Pause").focus()
@@ -133,7 +133,7 @@ def test_a_queue_is_paused_from_its_row_by_keyboard_and_its_page_has_charts(open
 
 
 @pytest.mark.slow
-def test_a_refresh_that_was_under_way_leaves_what_is_typed(open_page: Open, site: Site) -> None:
+def test_refresh_in_progress_keeps_typed_text(open_page: Open, site: Site) -> None:
     page = open_page("/queues")
     expect(page.locator("#live-state span")).to_have_text("Live")
     held: list[Route] = []
@@ -152,10 +152,10 @@ def test_a_refresh_that_was_under_way_leaves_what_is_typed(open_page: Open, site
 
 
 @pytest.mark.slow
-def test_keys(open_page: Open) -> None:
+def test_keyboard_shortcuts(open_page: Open) -> None:
     page = open_page("/")
 
-    def pressed() -> bool:  # two keys are one shortcut within a second and a half, which a busy machine may miss
+    def pressed() -> bool:  # both keys must come within 1.5 s, which a busy machine may miss
         page.keyboard.press("g")
         page.keyboard.press("j")
         with suppress(TimeoutError):
@@ -183,7 +183,7 @@ def test_keys(open_page: Open) -> None:
 
 
 @pytest.mark.slow
-def test_colours_are_chosen_and_kept_and_narrow_screens_fold(open_page: Open, site: Site) -> None:
+def test_color_scheme_is_kept_and_narrow_screens_fold_the_menu(open_page: Open, site: Site) -> None:
     page = open_page("/jobs?state=queued", viewport=NARROW)
     ground = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(ground)
@@ -191,7 +191,7 @@ def test_colours_are_chosen_and_kept_and_narrow_screens_fold(open_page: Open, si
     expect(page.get_by_role("link", name="Approvals")).to_be_hidden()
     page.locator(".menu-label").click()
     expect(page.get_by_role("link", name="Approvals")).to_be_visible()
-    with page.expect_navigation():  # until it is there with its styles
+    with page.expect_navigation():  # until the page and its styles are loaded
         page.get_by_role("button", name="Dark").click()
     assert page.url.endswith("/jobs?state=queued")
     dark = page.evaluate(ground)
@@ -202,13 +202,12 @@ def test_colours_are_chosen_and_kept_and_narrow_screens_fold(open_page: Open, si
 
 
 @pytest.mark.slow
-def test_without_javascript_one_reads_and_acts(open_page: Open, site: Site) -> None:
+def test_pages_work_without_javascript(open_page: Open, site: Site) -> None:
     job = a_job(site, kind="waits", state=State.QUEUED)
     page = open_page(f"/jobs/{job}", java_script_enabled=False)
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator("h1")).to_have_text("Cancel this job (waits)?")
-    got = site.app.jobs.get(job)
-    assert got.state is State.QUEUED
+    assert site.app.jobs.get(job).state is State.QUEUED
     page.get_by_role("button", name="Confirm").click()
     assert "Cancelled." in page.inner_text(".flash")
     assert "cancelled" in page.inner_text(".badge >> nth=0")
@@ -225,8 +224,8 @@ def test_without_javascript_one_reads_and_acts(open_page: Open, site: Site) -> N
 
 
 @pytest.mark.slow
-def test_live_pause_and_stale(open_page: Open, site: Site) -> None:
-    """A page goes on by itself, rests when told to, and says when it hears nothing any more."""
+def test_live_updates_pause_and_report_lost_connection(open_page: Open, site: Site) -> None:
+    """A page updates itself, stops when paused, and shows when the connection is lost."""
     page = open_page("/jobs?q=queue:fresh", expected=("ERR_", "Failed to load"))
     expect(page.locator("#live-state span")).to_have_text("Live")
     site.app.enqueue("waits", {"n": 1}, queue="fresh")
@@ -247,7 +246,7 @@ def test_live_pause_and_stale(open_page: Open, site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_bulk_redrive_is_confirmed_tracked_and_done(open_page: Open, site: Site) -> None:
+def test_bulk_redrive_is_confirmed_and_tracked(open_page: Open, site: Site) -> None:
     page = open_page("/jobs?state=dead_letter&q=kind:breaks")
     dead = page.locator("tbody tr").count()
     assert dead == 3
@@ -263,7 +262,7 @@ def test_bulk_redrive_is_confirmed_tracked_and_done(open_page: Open, site: Site)
     site.app.operations.run(operation)  # as a worker would
     expect(page.locator("main .badge").first).to_contain_text("done")
     expect(page.locator("main")).to_contain_text("3 of 3 done")
-    again = until(lambda: site.app.jobs.list(kind="breaks", state=State.QUEUED), "they wait again")
+    again = until(lambda: site.app.jobs.list(kind="breaks", state=State.QUEUED), "the jobs are queued again")
     assert len(again) == 3
     ledger = site.app._session.run(site.app._session.store.jobs.history(again[0].id, "default"))
     assert ledger[-1].type == "redrive"

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a service, which loses what it is told to lose."""
+"""A TCP proxy in front of a service that cuts connections where a test decides."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Self
 from urllib.parse import urlsplit
 
 PART = 1_024
-"""Bytes of an answer that are judged at once: a service that was slow to begin has much to say in one go."""
+"""Bytes of a response between two decisions: a slow service may send much at once."""
 
 Fate = Callable[[bytes, bytes], bool]
-"""Given what was asked and what was answered so far on a connection: whether it is cut now."""
+"""Whether to cut a connection now, given its request and response so far."""
 
 
 class Cutting:
-    """``with Cutting(url, fate) as proxy``: connect to ``proxy.url``. What is cut is not passed on: the last ``part``
-    that was judged."""
+    """``with Cutting(url, fate) as proxy``: connect to ``proxy.url``. The last ``part`` bytes before a cut are not
+    passed on."""
 
     def __init__(self, url: str, fate: Fate, part: int = PART) -> None:
         parts = urlsplit(url)
@@ -42,10 +42,10 @@ class Cutting:
         self._over = True
         with contextlib.suppress(OSError):
             socket.create_connection(self._listening.getsockname(), timeout=5).close()
-        self._threads[0].join(5)  # it must not wait on what is closed below
+        self._threads[0].join(5)  # it must not wait on a socket that is closed below
         self._listening.close()
-        for each in self._sockets:
-            _end(each)
+        for connection in self._sockets:
+            _end(connection)
         for thread in self._threads:
             thread.join(5)
 
@@ -59,23 +59,23 @@ class Cutting:
             client, _ = self._listening.accept()
             service = socket.create_connection(self._service)
             self._sockets += [client, service]
-            asked = bytearray()
-            self._start(self._forward, client, service, asked)
-            self._start(self._answer, service, client, asked)
+            request = bytearray()
+            self._start(self._forward, client, service, request)
+            self._start(self._answer, service, client, request)
 
-    def _forward(self, client: socket.socket, service: socket.socket, asked: bytearray) -> None:
+    def _forward(self, client: socket.socket, service: socket.socket, request: bytearray) -> None:
         with contextlib.suppress(OSError):
             while part := client.recv(65_536):
-                asked += part
+                request += part
                 service.sendall(part)
         _end(service)
 
-    def _answer(self, service: socket.socket, client: socket.socket, asked: bytearray) -> None:
-        answered = bytearray()
+    def _answer(self, service: socket.socket, client: socket.socket, request: bytearray) -> None:
+        response = bytearray()
         with contextlib.suppress(OSError):
             while part := service.recv(self._part):
-                answered += part
-                if self._fate(bytes(asked), bytes(answered)):
+                response += part
+                if self._fate(bytes(request), bytes(response)):
                     self.cuts += 1
                     break
                 client.sendall(part)
@@ -83,7 +83,7 @@ class Cutting:
         _end(service)
 
 
-def _end(each: socket.socket) -> None:
+def _end(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        each.shutdown(socket.SHUT_RDWR)
-    each.close()
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

@@ -1,5 +1,7 @@
-"""Request bodies: who may send one, how large, how slow and how intricate. The routes come from the application itself,
-so one that is added is tried here without anybody thinking of it."""
+"""Request bodies: who may send one, and limits on size, time and structure.
+
+The routes come from the application, so that a new route is tested without a change here.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from holdfast.server.pages import MAX_FIELDS
 from holdfast.server.sessions import tokens_of
 from tests.api.conftest import HERE, client_of
 from tests.api.test_approvals import asked
-from tests.api.test_matrix import ENDLESS, filled
+from tests.api.test_scopes import ENDLESS, filled
 from tests.unit.test_json_body import HOSTILE
 
 pytestmark = [pytest.mark.req("JF-14"), pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
@@ -39,8 +41,8 @@ FORM = "application/x-www-form-urlencoded"
 
 
 @dataclass
-class Asked:
-    """One request, sent in pieces: what was taken of it, and what was answered."""
+class SentRequest:
+    """A request sent in pieces, with the bytes read of it and the response."""
 
     pieces: Iterator[bytes]
     taken: int = 0
@@ -64,20 +66,20 @@ class Asked:
         return str(json.loads(self.body)["code"])
 
 
-async def ask(
+async def send(
     service: ASGIApp,
     method: str,
     path: str,
     *,
     size: int = 0,
-    said: str = JSON,
+    content_type: str = JSON,
     headers: dict[str, str] | None = None,
     declared: bool = False,
     receive: Callable[[], Awaitable[Message]] | None = None,
-) -> Asked:
-    """``declared``: with a Content-Length; else in chunks, the length of which nobody knows before."""
-    request = Asked(iter([b" " * PIECE] * (size // PIECE)))
-    given = {"host": "127.0.0.1:8000", "content-type": said, **(headers or {})}
+) -> SentRequest:
+    """``declared``: with a Content-Length; otherwise in chunks of unknown total length."""
+    request = SentRequest(iter([b" " * PIECE] * (size // PIECE)))
+    given = {"host": "127.0.0.1:8000", "content-type": content_type, **(headers or {})}
     if declared:
         given["content-length"] = str(size)
     scope = {
@@ -99,18 +101,18 @@ async def ask(
 
 
 @dataclass(frozen=True)
-class Place:
+class Endpoint:
     method: str
     path: str
-    said: str
+    content_type: str
     reads: bool
     """Whether the route takes a body."""
 
 
-def places(app: App, service: FastAPI) -> list[Place]:
+def endpoints(app: App, service: FastAPI) -> list[Endpoint]:
     """Every route of the API and every page, by method."""
-    found = [
-        Place(method, filled(route.path_format), JSON, method != "GET")
+    result = [
+        Endpoint(method, filled(route.path_format), JSON, method != "GET")
         for route in every_route(service)
         for method in sorted(route.methods)
         if route.name not in ENDLESS
@@ -118,23 +120,23 @@ def places(app: App, service: FastAPI) -> list[Place]:
     for route in make_dashboard(app).routes:
         if isinstance(route, Route):
             path = filled(route.path_format)
-            found += [
-                Place(method, path, FORM, method == "POST") for method in sorted((route.methods or set()) - {"HEAD"})
+            result += [
+                Endpoint(method, path, FORM, method == "POST") for method in sorted((route.methods or set()) - {"HEAD"})
             ]
         elif isinstance(route, Mount):
-            found.append(Place("GET", f"{route.path}/holdfast.css", FORM, False))
-    assert len(found) > 150
-    return found
+            result.append(Endpoint("GET", f"{route.path}/holdfast.css", FORM, False))
+    assert len(result) > 150
+    return result
 
 
 @pytest.fixture(params=["alone", "mounted"])
 def below(request: pytest.FixtureRequest) -> Callable[[ASGIApp], tuple[ASGIApp, str]]:
-    """The service alone, and mounted in an application of somebody else's."""
+    """The service alone, and mounted in another application."""
 
     def wrapped(service: ASGIApp) -> tuple[ASGIApp, str]:
         if request.param == "alone":
             return service, ""
-        return Starlette(routes=[Mount("/their/jobs", service)]), "/their/jobs"
+        return Starlette(routes=[Mount("/outer/jobs", service)]), "/outer/jobs"
 
     return wrapped
 
@@ -142,12 +144,12 @@ def below(request: pytest.FixtureRequest) -> Callable[[ASGIApp], tuple[ASGIApp, 
 Below = Callable[[ASGIApp], tuple[ASGIApp, str]]
 
 
-async def test_every_open_route_refuses_a_body_over_64_kib(app: App, below: Below) -> None:
+async def test_every_open_route_rejects_a_body_over_64_kib(app: App, below: Below) -> None:
     app._session.make_ready()
     made = make_service(app, authenticate=tokens_of(app))
     service, root = below(made)
-    open_to_all = [place for place in places(app, made) if place.path in OPEN]
-    assert {place.path.split("/")[1] for place in open_to_all} == {
+    open_to_all = [endpoint for endpoint in endpoints(app, made) if endpoint.path in OPEN]
+    assert {endpoint.path.split("/")[1] for endpoint in open_to_all} == {
         "livez",
         "readyz",
         "api",
@@ -155,38 +157,53 @@ async def test_every_open_route_refuses_a_body_over_64_kib(app: App, below: Belo
         "login",
         "static",
     }
-    for place in open_to_all:
-        path, what = root + place.path, (place.method, place.path)
-        large = await ask(service, place.method, path, size=MAX_BODY_OPEN + PIECE, said=place.said, declared=True)
+    for endpoint in open_to_all:
+        path, what = root + endpoint.path, (endpoint.method, endpoint.path)
+        large = await send(
+            service,
+            endpoint.method,
+            path,
+            size=MAX_BODY_OPEN + PIECE,
+            content_type=endpoint.content_type,
+            declared=True,
+        )
         assert (large.status, large.taken, large.code) == (413, 0, "body_too_large"), what
-        endless = await ask(service, place.method, path, size=100 * MAX_BODY_OPEN, said=place.said)
+        endless = await send(
+            service, endpoint.method, path, size=100 * MAX_BODY_OPEN, content_type=endpoint.content_type
+        )
         assert endless.taken <= MAX_BODY_OPEN + PIECE, what
         if endless.status < 400:
-            assert not place.reads, f"{what} was answered with {endless.status}"
-    absurd = await ask(service, "POST", f"{root}/login", said=FORM, headers={"content-length": "9" * 5_000})
+            assert not endpoint.reads, f"{what} was answered with {endless.status}"
+    absurd = await send(service, "POST", f"{root}/login", content_type=FORM, headers={"content-length": "9" * 5_000})
     assert (absurd.status, absurd.code) == (413, "body_too_large")
 
 
 @pytest.mark.slow
-async def test_an_approval_token_is_looked_at_before_the_body_and_opens_no_large_one(app: App) -> None:
+async def test_approval_token_is_checked_before_the_body_and_limits_its_size(app: App) -> None:
     approval = await asked(app)
     token = app.approvals.issue_token(approval)
     service = make_service(app, authenticate=lambda _: None)
-    for path, said in ((f"/api/v1/approvals/by-token/{token}", JSON), (f"/decide/{token}", FORM), ("/login", FORM)):
+    for path, content_type in (
+        (f"/api/v1/approvals/by-token/{token}", JSON),
+        (f"/decide/{token}", FORM),
+        ("/login", FORM),
+    ):
         if path != "/login":
-            unknown = await ask(service, "POST", path[:-4] + "AAAA", size=MAX_BODY_OPEN // 2, said=said)
+            unknown = await send(
+                service, "POST", path[:-4] + "AAAA", size=MAX_BODY_OPEN // 2, content_type=content_type
+            )
             assert (unknown.status, unknown.taken) == (404, 0), path
-        endless = await ask(service, "POST", path, size=100 * MAX_BODY_OPEN, said=said)
+        endless = await send(service, "POST", path, size=100 * MAX_BODY_OPEN, content_type=content_type)
         assert endless.taken == MAX_BODY_OPEN + PIECE or path == "/login", path
-        assert endless.status == (413 if path != "/login" else 404), "there is no log-in here"
+        assert endless.status == (413 if path != "/login" else 404), "there is no login page here"
     tokens = make_service(app, authenticate=tokens_of(app))
-    endless = await ask(tokens, "POST", "/login", size=100 * MAX_BODY_OPEN, said=FORM)
+    endless = await send(tokens, "POST", "/login", size=100 * MAX_BODY_OPEN, content_type=FORM)
     assert (endless.status, endless.taken, endless.code) == (413, MAX_BODY_OPEN + PIECE, "body_too_large")
 
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of the bodies that were looked at."""
+    """The sizes of the parsed bodies."""
     sizes: list[int] = []
     check = json_body.check_shape
 
@@ -200,56 +217,65 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.req("JF-16")
-async def test_nothing_is_read_of_what_somebody_unknown_sends(app: App, below: Below, parsed: list[int]) -> None:
+async def test_body_of_unauthenticated_request_is_not_read(app: App, below: Below, parsed: list[int]) -> None:
     app._session.make_ready()
     made = make_service(app, authenticate=tokens_of(app))
     service, root = below(made)
     wrong: list[dict[str, str]] = [{}, {"authorization": "Bearer hf_wrong"}, {"cookie": "holdfast_session=hfs_wrong"}]
-    closed = [place for place in places(app, made) if place.path not in OPEN]
+    closed = [endpoint for endpoint in endpoints(app, made) if endpoint.path not in OPEN]
     assert len(closed) > 140
-    for place in closed:
+    for endpoint in closed:
         for headers in wrong:
-            asked = await ask(service, place.method, root + place.path, size=MAX_BODY, said=place.said, headers=headers)
-            assert (asked.status, asked.taken) == (401, 0), (place, headers, asked.body[:200])
+            request = await send(
+                service,
+                endpoint.method,
+                root + endpoint.path,
+                size=MAX_BODY,
+                content_type=endpoint.content_type,
+                headers=headers,
+            )
+            assert (request.status, request.taken) == (401, 0), (endpoint, headers, request.body[:200])
     assert parsed == []
 
 
 @pytest.mark.slow
 @pytest.mark.req("JF-16")
-async def test_nothing_is_read_of_what_somebody_sends_who_may_not(app: App, parsed: list[int]) -> None:
+async def test_body_of_unauthorized_request_is_not_read(app: App, parsed: list[int]) -> None:
     app._session.make_ready()
-    nobody = Identity("eve", "default", frozenset())
-    service = make_service(app, authenticate=lambda _: nobody)
+    powerless = Identity("eve", "default", frozenset())
+    service = make_service(app, authenticate=lambda _: powerless)
     tried = 0
-    for place in places(app, service):
-        if place.path in OPEN or place.path == "/logout" or not place.reads:
+    for endpoint in endpoints(app, service):
+        if endpoint.path in OPEN or endpoint.path == "/logout" or not endpoint.reads:
             continue
-        asked = await ask(service, place.method, place.path, size=MAX_BODY // 2, said=place.said)
-        assert (asked.status, asked.taken) == (403, 0), (place, asked.body[:200])
+        request = await send(
+            service, endpoint.method, endpoint.path, size=MAX_BODY // 2, content_type=endpoint.content_type
+        )
+        assert (request.status, request.taken) == (403, 0), (endpoint, request.body[:200])
         tried += 1
     assert tried > 100
     assert parsed == []
 
 
-async def test_a_body_of_somebody_known_ends_at_the_limit(app: App) -> None:
+async def test_body_of_authenticated_request_ends_at_the_limit(app: App) -> None:
     app._session.make_ready()
     known = Identity("ada", "default", frozenset({"enqueue", "operate"}))  # type: ignore[arg-type]
     service = make_service(app, authenticate=lambda _: known)
-    for path, said in (("/api/v1/jobs", JSON), ("/api/v1/jobs/batch", JSON), ("/jobs/act", FORM)):
-        endless = await ask(service, "POST", path, size=10 * MAX_BODY, said=said)
+    for path, content_type in (("/api/v1/jobs", JSON), ("/api/v1/jobs/batch", JSON), ("/jobs/act", FORM)):
+        endless = await send(service, "POST", path, size=10 * MAX_BODY, content_type=content_type)
         assert (endless.status, endless.taken, endless.code) == (413, MAX_BODY + PIECE, "body_too_large"), path
 
 
-# --- slow ones ---
+# --- slow bodies ---
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(app: App, caplog: pytest.LogCaptureFixture) -> None:
+async def test_stalled_body_times_out(app: App, caplog: pytest.LogCaptureFixture) -> None:
     app._session.make_ready()
     known = Identity("ada", "default", frozenset({"enqueue", "operate"}))  # type: ignore[arg-type]
     service = make_service(app, authenticate=lambda _: known, body_timeout=0.05)
     approval = await asked(app)
     link = f"/decide/{app.approvals.issue_token(approval)}"
-    for path, said in (("/api/v1/jobs", JSON), ("/api/v1/jobs/batch", JSON), ("/jobs/act", FORM), (link, FORM)):
+    for path, content_type in (("/api/v1/jobs", JSON), ("/api/v1/jobs/batch", JSON), ("/jobs/act", FORM), (link, FORM)):
         sent = iter([b"{", b'"'])
 
         async def receive(sent: Iterator[bytes] = sent) -> Message:
@@ -259,13 +285,13 @@ async def test_a_body_that_does_not_come_is_not_waited_for(app: App, caplog: pyt
             return {"type": "http.request", "body": piece, "more_body": True}
 
         async with asyncio.timeout(30):
-            slow = await ask(service, "POST", path, said=said, receive=receive)
+            slow = await send(service, "POST", path, content_type=content_type, receive=receive)
         assert (slow.status, slow.code, slow.headers["connection"]) == (408, "body_too_slow", "close"), path
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_a_large_body_has_time_by_its_size(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes at the least rate or faster is read to its end, however long that takes."""
+async def test_time_limit_of_a_body_grows_with_its_size(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that arrives at the minimum rate is read to its end, however long that takes."""
     app._session.make_ready()
     known = Identity("ada", "default", frozenset({"enqueue"}))  # type: ignore[arg-type]
     monkeypatch.setattr("holdfast.server.middleware.MIN_RATE", 10)
@@ -275,18 +301,18 @@ async def test_a_large_body_has_time_by_its_size(app: App, monkeypatch: pytest.M
     async def receive() -> Message:
         piece = next(sent, b"")
         if piece == b"}":
-            await asyncio.sleep(0.1)  # ten times what a small body has
+            await asyncio.sleep(0.1)  # ten times the limit of a small body
         return {"type": "http.request", "body": piece, "more_body": piece != b"}"}
 
-    assert (await ask(service, "POST", "/api/v1/jobs", receive=receive)).status == 201
+    assert (await send(service, "POST", "/api/v1/jobs", receive=receive)).status == 201
 
 
-# --- intricate ones ---
+# --- hostile structure ---
 
 
 @pytest.mark.slow
 @pytest.mark.req("DP-3")
-async def test_hostile_bodies_are_refused_with_a_code_on_every_path(app: App) -> None:
+async def test_hostile_bodies_are_rejected_with_a_code_on_every_route(app: App) -> None:
     approval = await asked(app)
     link = f"/api/v1/approvals/by-token/{app.approvals.issue_token(approval)}"
     async with client_of(app, role="admin") as http:
@@ -324,27 +350,27 @@ def errors(kind: TypeAdapter[Any], body: Any) -> int:
 
 
 @pytest.mark.slow
-def test_a_body_has_few_errors_however_wrong_it_is(app: App) -> None:
-    """Describing an error costs thirty times as much as finding it, so it must not be done for each of many."""
+def test_number_of_validation_errors_is_limited_on_every_route(app: App) -> None:
+    """Describing an error costs thirty times as much as finding it, so few may be described."""
     tried = 0
     for route in every_route(make_service(app, authenticate=lambda _: None)):
         if route.body_field is None:
             continue
         schema = route.body_field.field_info.annotation
         kind = TypeAdapter(schema)
-        models = [each for each in (getattr(schema, "__args__", None) or [schema]) if hasattr(each, "model_fields")]
+        models = [arg for arg in (getattr(schema, "__args__", None) or [schema]) if hasattr(arg, "model_fields")]
         for model in models or [None]:
             for name, body in attacks(model):
-                found = errors(kind, body)
-                assert found <= 210, (route.name, name, found)
-                tried += found > 0
+                count = errors(kind, body)
+                assert count <= 210, (route.name, name, count)
+                tried += count > 0
     assert tried > 300
 
 
 # --- forms ---
 
 
-async def test_forms_have_few_fields_and_no_files(app: App) -> None:
+async def test_forms_have_a_field_limit_and_no_files(app: App) -> None:
     approval = await asked(app)
     link = f"/decide/{app.approvals.issue_token(approval)}"
     service = make_service(app, authenticate=tokens_of(app))

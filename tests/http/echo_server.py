@@ -1,4 +1,4 @@
-"""A server that keeps its connections, as services do: every request is answered with its own path."""
+"""A server with persistent connections that answers every request with its path."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.http.hostile import request_on
+from tests.http.scripted_server import request_on
 
 
 class Echo:
-    """``hold`` is called with the path before each answer. ``connections`` are all that were made."""
+    """``hold`` is called with the path before each response. ``connections`` has every accepted connection."""
 
     def __init__(self, hold: Callable[[str], None]) -> None:
         self._hold = hold
@@ -46,9 +46,9 @@ class Echo:
         socket.create_connection(self._listening.getsockname(), timeout=5).close()
         self._threads[0].join(5)
         self._listening.close()
-        for each in self.connections:
+        for connection in self.connections:
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(5)
 

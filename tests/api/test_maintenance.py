@@ -1,4 +1,4 @@
-"""A service does what a worker does on the side, whether anybody asks or not, and none of it outlives it."""
+"""A service runs maintenance tasks if asked to, without any request, and stops them when it stops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.req("JF-14", "SC-9", "HF-4")
 
 
 def furnish(app: App) -> str:
-    """A job under a lease that has lapsed, and a schedule whose time has come, of a kind that an HTTP worker runs."""
+    """A job under an expired lease, and a due schedule of a kind that an HTTP worker runs."""
     app._session.make_ready()
     store = app._store
     forward(store)
@@ -30,11 +30,11 @@ def furnish(app: App) -> str:
     return lost
 
 
-async def test_nobody_claims_and_all_of_it_is_done(app: App, new_app: NewApp) -> None:
-    """By two servers at once."""
+async def test_service_recovers_fires_and_seals_without_workers(app: App, new_app: NewApp) -> None:
+    """With two servers at once."""
     lost = furnish(app)
     other, before = new_app(), asyncio.all_tasks()
-    services = [make_service(each, authenticate=at_this_machine(each), duties="*") for each in (app, other)]
+    services = [make_service(one, authenticate=at_this_machine(one), duties="*") for one in (app, other)]
 
     def done() -> bool:
         sealed = app._session.run(app._session.store.audit.get_seal()) is not None
@@ -42,11 +42,11 @@ async def test_nobody_claims_and_all_of_it_is_done(app: App, new_app: NewApp) ->
 
     async with serving_asgi(services[0]), serving_asgi(services[1]):
         await auntil(done, "reaped, fired and sealed")
-    assert len(app.schedules.history("nightly")) == 1, "once, by whichever came first"
-    assert asyncio.all_tasks() == before, "no duty goes on"
+    assert len(app.schedules.history("nightly")) == 1, "fired once"
+    assert asyncio.all_tasks() == before, "no maintenance task keeps running"
 
 
-async def test_what_is_not_asked_for_is_left_to_workers(app: App) -> None:
+async def test_maintenance_is_left_to_workers_by_default(app: App) -> None:
     lost = furnish(app)
     async with serving_asgi(make_service(app, authenticate=at_this_machine(app))):
         pass

@@ -1,4 +1,4 @@
-"""A block that reserves, over HTTP, in both colours: begun, kept alive, refused, lost and left."""
+"""Reservations held over HTTP in both forms: started, kept alive, refused, lost and released."""
 
 from __future__ import annotations
 
@@ -24,70 +24,70 @@ TTL = 6.0
 SHORT = 3.0
 
 
-def within(colour: str, base: str, act: Callable[[Any], None], **asked: Any) -> None:
-    """Enter and leave the block in its own colour; what is done inside blocks, but not the loop."""
-    if colour == "blocking":
-        with Client(base, token=TOKEN, retrying=SOON) as client, client.reservations.hold(**asked) as mine:
+def within(form: str, base: str, act: Callable[[Any], None], **options: Any) -> None:
+    """Hold a reservation in the given form and call ``act``, in a thread if the form is async."""
+    if form == "blocking":
+        with Client(base, token=TOKEN, retrying=SOON) as client, client.reservations.hold(**options) as mine:
             act(mine)
         return
 
     async def run() -> None:
-        async with Client(base, token=TOKEN, retrying=SOON) as client, client.reservations.hold(**asked) as mine:
+        async with Client(base, token=TOKEN, retrying=SOON) as client, client.reservations.hold(**options) as mine:
             await asyncio.to_thread(act, mine)
 
     asyncio.run(run())
 
 
-def test_it_is_kept_alive_for_the_block_and_released_after_it(app: App, base: str, colour: str) -> None:
+def test_reservation_is_renewed_during_the_block_and_released_after_it(app: App, base: str, form: str) -> None:
     seen: list[Any] = []
 
     def held(mine: Any) -> None:
         first = app.reservations.get(mine.id)
         assert (first.state, first.what, first.reason, mine.lost) == ("active", "resource gpu-0", "measuring", False)
-        until(lambda: app.reservations.get(mine.id).expires_at > first.expires_at, "it is kept alive")
-        with pytest.raises(Conflict, match="reservation_busy"):  # somebody else does not wait
-            within(colour, base, seen.append, resource="gpu-0", wait=0)
+        until(lambda: app.reservations.get(mine.id).expires_at > first.expires_at, "the reservation is renewed")
+        with pytest.raises(Conflict, match="reservation_busy"):  # without waiting
+            within(form, base, seen.append, resource="gpu-0", wait=0)
         seen.append(mine.id)
 
-    within(colour, base, held, resource="gpu-0", ttl=TTL, reason="measuring")
+    within(form, base, held, resource="gpu-0", ttl=TTL, reason="measuring")
     ended = {each.id: (each.state, each.ended_why) for each in app.reservations.list(ended=True)}
     assert ended.pop(seen[0]) == ("released", "released")
     assert list(ended.values()) == [("withdrawn", "left with Conflict")]
 
 
 class Late(HttpxTransport):
-    """Its first answer takes longer than the reservation lasts, which somebody keeps alive meanwhile."""
+    """The first response takes longer than the reservation lasts, which is renewed elsewhere meanwhile."""
 
     def __init__(self, app: App) -> None:
         super().__init__()
         self._app = app
-        self.asked = 0
+        self.requests = 0
 
     def send(self, outgoing: Outgoing) -> Reply:
         reply = super().send(outgoing)
-        self.asked += outgoing.method == "PUT"
-        if outgoing.method == "PUT" and self.asked == 1:
+        self.requests += outgoing.method == "PUT"
+        if outgoing.method == "PUT" and self.requests == 1:
             self._app.reservations.set(outgoing.url.rpartition("/")[2], resource="gpu-0", ttl=60)
             time.sleep(SHORT)
         return reply
 
 
 @pytest.mark.slow
-def test_an_answer_that_came_too_late_begins_nothing(app: App, base: str) -> None:
+def test_late_response_does_not_start_the_block(app: App, base: str) -> None:
     late = Late(app)
     with Client(base, token=TOKEN, retrying=SOON, transport=late) as client:
         with client.reservations.hold("gpu-0", ttl=SHORT):
-            asked = late.asked
-        assert asked >= 2
+            requests = late.requests
+        assert requests >= 2
 
 
 @pytest.mark.slow
-def test_it_waits_for_its_turn(app: App, base: str, colour: str) -> None:
+def test_reservation_waits_for_its_turn(app: App, base: str, form: str) -> None:
     begun: list[Any] = []
-    asking = threading.Thread(target=within, args=(colour, base, begun.append), kwargs={"queue": "imports"})
+    asking = threading.Thread(target=within, args=(form, base, begun.append), kwargs={"queue": "imports"})
     with app.reservations.hold(queue="imports"):
         asking.start()
-        until(lambda: len(app.reservations.list()) == 2, "it stands in line")
+        until(lambda: len(app.reservations.list()) == 2, "it waits in the queue")
         assert begun == []
     asking.join(20)
     assert len(begun) == 1
@@ -95,27 +95,27 @@ def test_it_waits_for_its_turn(app: App, base: str, colour: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_lost_is_told(app: App, base: str, colour: str) -> None:
+def test_lost_reservation_is_reported(app: App, base: str, form: str) -> None:
     def meanwhile(mine: Any) -> None:
         app.reservations.release(mine.id, reason="it hangs")
-        until(lambda: mine.lost, "its holder is told")
+        until(lambda: mine.lost, "the holder notices")
 
     with pytest.raises(Conflict, match="reservation_lost"):
-        within(colour, base, meanwhile, ttl=TTL)
+        within(form, base, meanwhile, ttl=TTL)
 
     def fails(mine: Any) -> None:
         raise KeyError("mine")
 
     with pytest.raises(KeyError):
-        within(colour, base, fails)
+        within(form, base, fails)
     assert app.reservations.list(ended=True, limit=1)[0].ended_why == "left with KeyError"
     with pytest.raises(InvalidInput, match="invalid_duration"):
-        within(colour, base, fails, ttl=0.01)
+        within(form, base, fails, ttl=0.01)
     assert app.reservations.list() == []
 
 
 @pytest.mark.req("SC-22")
-def test_the_block_is_recorded_as_a_job(app: App, base: str, colour: str) -> None:
+def test_block_is_recorded_as_a_job(app: App, base: str, form: str) -> None:
     jobs: list[str] = []
 
     def held(mine: Any) -> None:
@@ -126,11 +126,11 @@ def test_the_block_is_recorded_as_a_job(app: App, base: str, colour: str) -> Non
         held(mine)
         raise ValueError("no paper")
 
-    within(colour, base, held, resource="printer", record="calibrate")
+    within(form, base, held, resource="printer", record="calibrate")
     with pytest.raises(ValueError, match="no paper"):
-        within(colour, base, breaks, resource="printer", record="calibrate")
-    told = [(job.kind, job.state, job.error_code, job.error_message) for job in map(app.jobs.get, jobs)]
-    assert told == [
+        within(form, base, breaks, resource="printer", record="calibrate")
+    jobs_after = [(job.kind, job.state, job.error_code, job.error_message) for job in map(app.jobs.get, jobs)]
+    assert jobs_after == [
         ("calibrate", State.SUCCEEDED, None, None),
         ("calibrate", State.FAILED, "ValueError", "no paper"),
     ]

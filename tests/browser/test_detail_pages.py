@@ -1,4 +1,4 @@
-"""The other screens in a browser (JF-16): approvals, links, dead letters, workflows, schedules."""
+"""Approvals, links, dead letters, workflows and schedules in a browser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.features.tokens.model import EVERY_SCOPE
 from holdfast.server.app import make_service
 from holdfast.server.auth import Identity, is_local
 from tests.browser.conftest import Open, Site, aside, serving
-from tests.browser.test_screens import AGAIN, NARROW
+from tests.browser.test_pages import DARK_CONTRAST, NARROW
 from tests.dashboard.scene import NAME, Scene, play, the
 from tests.support.workers import work_off
 
@@ -34,7 +34,7 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Somebody else than whoever asked for the jobs looks at it."""
+    """The user is not the requester of the jobs."""
     folder = tmp_path_factory.mktemp("scene")
     with closing(App(f"sqlite:///{folder}/scene.db", name="tests", enqueued_by="tester")) as app:
         scene = aside(lambda: play(app))
@@ -52,8 +52,8 @@ def site(stage: Stage) -> Site:
 
 
 @pytest.mark.slow
-def test_every_detail_is_for_everybody_and_nothing_written_there_runs(open_page: Open, stage: Stage) -> None:
-    """Axe in both schemes, the console (where the policy's refusals would be), and no sideways scrolling."""
+def test_detail_pages_are_accessible_and_run_no_user_input(open_page: Open, stage: Stage) -> None:
+    """Axe in both color schemes, no console message (such as a policy violation), and no horizontal scrolling."""
     scene, schedule = stage.scene, f"/schedules/{quote(NAME, safe='')}"
     group = f"/dead-letters/{scene.group}"
     paths = (
@@ -72,11 +72,11 @@ def test_every_detail_is_for_everybody_and_nothing_written_there_runs(open_page:
     for path in paths:
         page.emulate_media(color_scheme="light")
         page.goto(f"{stage.site.address}{path}")
-        found = Axe().run(page, options={"resultTypes": ["violations"]})
-        if found.violations_count:
-            wrong.append(f"{path}: {found.generate_report()}")
+        result = Axe().run(page, options={"resultTypes": ["violations"]})
+        if result.violations_count:
+            wrong.append(f"{path}: {result.generate_report()}")
         page.emulate_media(color_scheme="dark")
-        wrong += [f"{path}, dark: {each}" for each in page.evaluate(AGAIN)]
+        wrong += [f"{path}, dark: {each}" for each in page.evaluate(DARK_CONTRAST)]
         page.set_viewport_size(NARROW)  # type: ignore[arg-type]
         if not page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"):
             wrong.append(f"{path} is wider than a narrow screen")
@@ -86,7 +86,7 @@ def test_every_detail_is_for_everybody_and_nothing_written_there_runs(open_page:
 
 
 @pytest.mark.slow
-def test_a_workflow_is_drawn_and_every_job_leads_to_its_page(open_page: Open, stage: Stage) -> None:
+def test_workflow_graph_links_to_its_jobs(open_page: Open, stage: Stage) -> None:
     page = open_page(f"/workflows/{stage.scene.workflow}")
     drawn = page.locator("[data-graph] svg a")
     expect(drawn).to_have_count(3)
@@ -102,7 +102,7 @@ def test_a_workflow_is_drawn_and_every_job_leads_to_its_page(open_page: Open, st
 
 
 @pytest.mark.slow
-def test_a_schedule_is_edited_with_a_look_at_its_times(open_page: Open, stage: Stage) -> None:
+def test_schedule_is_edited_with_a_preview(open_page: Open, stage: Stage) -> None:
     app = stage.site.app
     page = open_page("/schedules", expected=("422",))
     page.get_by_role("link", name=NAME).click()
@@ -115,12 +115,12 @@ def test_a_schedule_is_edited_with_a_look_at_its_times(open_page: Open, stage: S
     page.get_by_role("button", name="Preview").click()
     expect(page.get_by_role("region", name="Next runs").locator("tbody tr")).to_have_count(10)
     expect(page.get_by_role("region", name="Next runs")).to_contain_text("09:00:00 JST")
-    kept = the(app.schedules.get(NAME))
-    assert kept.zone == "Europe/Paris", "a look saves nothing"
+    stored = the(app.schedules.get(NAME))
+    assert stored.zone == "Europe/Paris", "a preview saves nothing"
     page.get_by_role("button", name="Save").click()
     expect(page.locator(".flash")).to_contain_text("Saved schedule")
-    kept = the(app.schedules.get(NAME))
-    assert (kept.timing, kept.zone) == ("0 9 * * MON-FRI", "Asia/Tokyo")
+    stored = the(app.schedules.get(NAME))
+    assert (stored.timing, stored.zone) == ("0 9 * * MON-FRI", "Asia/Tokyo")
     page.get_by_role("button", name="Delete").click()
     expect(page.locator("#ask-question")).to_contain_text("Delete schedule")
     page.get_by_role("button", name="Go back", exact=True).click()
@@ -128,7 +128,7 @@ def test_a_schedule_is_edited_with_a_look_at_its_times(open_page: Open, stage: S
 
 
 @pytest.mark.slow
-def test_a_group_is_redriven_and_the_rest_discarded(open_page: Open, stage: Stage) -> None:
+def test_group_is_redriven_and_the_rest_discarded(open_page: Open, stage: Stage) -> None:
     app, group = stage.site.app, f"/dead-letters/{stage.scene.group}"
     page = open_page("/dead-letters")
     page.get_by_role("link", name="ValueError").click()
@@ -137,10 +137,10 @@ def test_a_group_is_redriven_and_the_rest_discarded(open_page: Open, stage: Stag
     page.wait_for_url("**/operations/*")
     app.operations.run(page.url.rsplit("/", 1)[1])
     expect(page.locator("main")).to_contain_text("2 of 2 done")
-    aside(lambda: work_off(app))  # which fails again
+    aside(lambda: work_off(app))  # they fail again
     page.goto(f"{stage.site.address}{group}")
     row = page.locator("tbody tr", has_text=stage.scene.dead)
-    row.get_by_placeholder("reason").fill("nobody needs it")
+    row.get_by_placeholder("reason").fill("not needed")
     row.get_by_role("button", name="Discard").click()
     expect(page.locator("#ask-question")).to_contain_text("permanently?")
     page.get_by_role("button", name="Confirm").click()
@@ -149,7 +149,7 @@ def test_a_group_is_redriven_and_the_rest_discarded(open_page: Open, stage: Stag
 
 
 @pytest.mark.slow
-def test_a_question_is_answered_by_its_form_and_another_by_a_link(open_page: Open, stage: Stage) -> None:
+def test_approval_is_decided_by_form_and_by_link(open_page: Open, stage: Stage) -> None:
     app = stage.site.app
     page = open_page("/approvals", expected=("422",))
     page.get_by_role("link", name="Decide", exact=True).click()

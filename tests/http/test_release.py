@@ -1,4 +1,4 @@
-"""Jobs handed back over HTTP: others run them, unless they are begun at most once (SC-7, JF-14)."""
+"""Jobs released over HTTP run again, unless they run at most once."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ pytestmark = pytest.mark.req("SC-7", "JF-14")
 
 Drive = Callable[..., Driver]
 
-there = pytest.mark.parametrize(("url", "colour"), [("sqlite", "blocking"), ("postgres", "awaiting")], indirect=["url"])
+both_forms = pytest.mark.parametrize(
+    ("url", "form"), [("sqlite", "blocking"), ("postgres", "awaiting")], indirect=["url"]
+)
 
 
 @pytest.mark.slow
-@there
-def test_what_is_begun_at_most_once_is_not_begun_again_by_being_handed_back(base: str, drive: Drive, app: App) -> None:
+@both_forms
+def test_released_at_most_once_job_is_dead_lettered(base: str, drive: Drive, app: App) -> None:
     handle, plain = app.enqueue("pay", retry=Retry(max_crashes=0)), app.enqueue("mail")
     driver = drive(base)
     lease = driver.do(lambda c: c.leases.open()).lease
     jobs = driver.do(lambda c: c.leases.claim(lease, want=2))
-    for _ in range(2):  # said again, it is answered as the first time
+    for _ in range(2):  # repeating it gets the same response
         back = driver.do(lambda c: c.leases.release(lease, *jobs))
         assert {each.job: (each.settled, each.ending) for each in back} == {
             handle.id: (True, "bury"),

@@ -1,4 +1,4 @@
-"""What the other screens do: dead letters, workflows, schedules, queues, tenants, the audit trail, the system."""
+"""Actions of the dashboard: dead letters, workflows, schedules, queues, tenants, audit, tokens and webhooks."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ async def test_dead_letters_are_redriven_discarded_edited_and_noted(
     group = f"/dead-letters/{scene.group}"
     first, second = (job.id for job in app.dead_letters.jobs(scene.group))
     one = f"{group}/jobs/{first}"
-    assert (await http.post(one, data={"action": "discard"})).status_code == 422, "not without a reason"
-    asks = await http.post(one, data={"action": "discard", "reason": "old"})
-    assert (asks.status_code, 'name="confirmed"' in asks.text) == (200, True)
+    assert (await http.post(one, data={"action": "discard"})).status_code == 422, "a reason is required"
+    confirmation = await http.post(one, data={"action": "discard", "reason": "old"})
+    assert (confirmation.status_code, 'name="confirmed"' in confirmation.text) == (200, True)
     assert the(app.jobs.get(first)).state is State.DEAD_LETTER
     assert (await http.post(one, data={"action": "discard", "reason": "old", "confirmed": "yes"})).status_code == 303
     assert the(app.jobs.get(first)).state is State.CANCELLED
@@ -63,15 +63,13 @@ async def test_dead_letters_are_redriven_discarded_edited_and_noted(
 
 
 @pytest.mark.req("DP-15")
-async def test_a_whole_group_is_redriven_as_an_operation_that_can_be_followed(
-    app: App, http: httpx2.AsyncClient, scene: Scene
-) -> None:
+async def test_group_is_redriven_as_a_tracked_operation(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
     group = f"/dead-letters/{scene.group}"
     for bad in ({"rate": "fast"}, {"rate": "-1"}, {"max_attempts": "0"}, {"max_attempts": "1e9"}):
         assert (await http.post(f"{group}/redrive", data=bad)).status_code == 422, bad
     assert app.operations.list() == []
-    asks = await http.post(f"{group}/discard", data={"reason": "x"})
-    assert 'name="confirmed"' in asks.text
+    confirmation = await http.post(f"{group}/discard", data={"reason": "x"})
+    assert 'name="confirmed"' in confirmation.text
     started = await http.post(f"{group}/redrive", data={"rate": "1000", "reason": "mended"})
     assert started.status_code == 303
     (operation,) = app.operations.list()
@@ -83,18 +81,18 @@ async def test_a_whole_group_is_redriven_as_an_operation_that_can_be_followed(
 
 
 @pytest.mark.req("SC-9")
-async def test_a_schedule_is_looked_at_before_it_is_saved(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
+async def test_schedule_is_previewed_before_it_is_saved(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
     path = f"/schedules/{quote(scene.schedule, safe='')}"
     form = {"timing": "0 9 * * MON-FRI", "tz": "Asia/Tokyo", "kind": "part", "missed": "skip", "overlap": "skip"}
     form["payload"] = '{"n": 8}'
-    was = app.schedules.get(scene.schedule)
+    before = app.schedules.get(scene.schedule)
     preview = await http.post(path, data=form | {"do": "preview"})
     assert (preview.status_code, preview.text.count("09:00:00 JST")) == (200, 10)
-    assert app.schedules.get(scene.schedule) == was, "nothing is saved yet"
+    assert app.schedules.get(scene.schedule) == before, "a preview saves nothing"
     for wrong in ({"timing": "61 * * * *"}, {"tz": "Mars"}, {"payload": "["}, {"jitter": "9d"}):
         answer = await http.post(path, data=form | wrong | {"do": "save"})
         assert (answer.status_code, 'role="alert"' in answer.text) == (422, True), wrong
-    assert app.schedules.get(scene.schedule) == was
+    assert app.schedules.get(scene.schedule) == before
     assert (await http.post(path, data=form | {"do": "save"})).headers["location"] == path
     now = the(app.schedules.get(scene.schedule))
     assert (now.timing, now.zone, now.payload, now.missed) == ("0 9 * * MON-FRI", "Asia/Tokyo", {"n": 8}, "skip")
@@ -106,15 +104,15 @@ async def test_a_schedule_is_looked_at_before_it_is_saved(app: App, http: httpx2
     job = ran.headers["location"].rsplit("/", 1)[1]
     assert the(app.jobs.get(job)).payload == {"n": 8}
     assert job in (await http.get(path)).text
-    assert (await http.post(path, data={"do": "run"})).status_code == 409, "it does not allow two at once"
+    assert (await http.post(path, data={"do": "run"})).status_code == 409, "overlap is not allowed"
     assert (await http.post(path, data={"do": "nothing"})).status_code == 422
     assert 'name="confirmed"' in (await http.post(path, data={"do": "delete"})).text
     assert (await http.post(path, data={"do": "delete", "confirmed": "yes"})).status_code == 303
     with pytest.raises(NotFound):
         app.schedules.get(scene.schedule)
 
-    tried = await http.post("/new/schedule", data=form | {"name": "new", "do": "preview"})
-    assert "09:00:00 JST" in tried.text
+    previewed = await http.post("/new/schedule", data=form | {"name": "new", "do": "preview"})
+    assert "09:00:00 JST" in previewed.text
     assert app.schedules.list() == []
     assert (await http.post("/new/schedule", data=form | {"name": "new", "do": "save"})).status_code == 303
     taken = await http.post("/new/schedule", data=form | {"name": "new", "do": "save"})
@@ -122,7 +120,7 @@ async def test_a_schedule_is_looked_at_before_it_is_saved(app: App, http: httpx2
 
 
 @pytest.mark.req("SC-17")
-async def test_a_workflow_is_cancelled_and_resumed(app: App, http: httpx2.AsyncClient) -> None:
+async def test_workflow_is_cancelled_and_resumed(app: App, http: httpx2.AsyncClient) -> None:
     declare(app)
     flow = app.workflow("publish")
     first = flow.add(app._kinds["broken"].kind, "bad", name="first")
@@ -141,7 +139,7 @@ async def test_a_workflow_is_cancelled_and_resumed(app: App, http: httpx2.AsyncC
 
 
 @pytest.mark.req("DP-18")
-async def test_whoever_acts_for_one_tenant_pauses_nothing_of_another(app: App, http: httpx2.AsyncClient) -> None:
+async def test_tenant_user_pauses_only_their_tenant(app: App, http: httpx2.AsyncClient) -> None:
     what = {"what": "queue", "name": "mail", "reason": "SMTP is down", "for": "1h"}
     async with client_of(app, role="operator", tenant="acme") as acme:
         assert (await acme.post("/pause", data=what | {"reason": ""})).status_code == 422
@@ -154,14 +152,16 @@ async def test_whoever_acts_for_one_tenant_pauses_nothing_of_another(app: App, h
         assert "SMTP is down" not in (await http.get("/queues")).text
         everything = await acme.post("/pause", data={"what": "everything", "reason": "stop", "confirmed": "yes"})
         assert everything.status_code == 303
-        assert {each.what for each in app._session.run(app._session.store.pauses.list("*"))} == {
+        assert {row.what for row in app._session.run(app._session.store.pauses.list("*"))} == {
             "everything of tenant acme",
             "queue mail of tenant acme",
         }
-        for what_ in ("queue", "everything"):
-            assert (await acme.post("/resume", data={"what": what_, "name": "mail"})).status_code == 303
-    asks = await http.post("/pause", data={"what": "everything", "whose": "all", "reason": "fire", "back": "/system"})
-    assert 'name="confirmed"' in asks.text
+        for scope in ("queue", "everything"):
+            assert (await acme.post("/resume", data={"what": scope, "name": "mail"})).status_code == 303
+    confirmation = await http.post(
+        "/pause", data={"what": "everything", "whose": "all", "reason": "fire", "back": "/system"}
+    )
+    assert 'name="confirmed"' in confirmation.text
     sure = {"what": "everything", "whose": "all", "reason": "fire", "back": "/system", "confirmed": "yes"}
     assert (await http.post("/pause", data=sure)).headers["location"] == "/system"
     assert "fire" in (await http.get("/queues")).text
@@ -172,9 +172,7 @@ async def test_whoever_acts_for_one_tenant_pauses_nothing_of_another(app: App, h
 
 
 @pytest.mark.req("JF-12", "SC-16")
-async def test_a_tenants_people_see_their_own_row_and_raise_no_limit_of_theirs(
-    app: App, http: httpx2.AsyncClient
-) -> None:
+async def test_tenant_user_sees_own_row_and_cannot_raise_limits(app: App, http: httpx2.AsyncClient) -> None:
     for tenant in ("acme", "globex"):
         with app.tenant(tenant):
             app.enqueue("x", {})
@@ -191,8 +189,8 @@ async def test_a_tenants_people_see_their_own_row_and_raise_no_limit_of_theirs(
     for wrong in ({"max_pending": "-1"}, {"weight": "9999999"}, {"rate": "often"}, {"name": "*"}):
         assert (await http.post("/tenants", data=terms | wrong)).status_code == 422, wrong
     assert (await http.post("/tenants", data=terms)).status_code == 303
-    found = app.tenants.get("acme")
-    assert (found.max_pending, found.max_running, found.rate, found.weight) == (50, 5, 10, 3)
+    acme_tenant = app.tenants.get("acme")
+    assert (acme_tenant.max_pending, acme_tenant.max_running, acme_tenant.rate, acme_tenant.weight) == (50, 5, 10, 3)
     every = await http.get("/tenants")
     assert "1 of 50" in every.text
     assert "globex" in every.text
@@ -201,12 +199,12 @@ async def test_a_tenants_people_see_their_own_row_and_raise_no_limit_of_theirs(
 
 
 @pytest.mark.req("HF-4")
-async def test_the_trail_is_filtered_and_checked(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
-    found = await http.get("/audit?subject=limit&actor=tester")
-    assert "mail</td>" in "".join(found.text.split())
+async def test_audit_trail_is_filtered_and_verified(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
+    listed = await http.get("/audit?subject=limit&actor=tester")
+    assert "mail</td>" in "".join(listed.text.split())
     assert "No matching entries" in (await http.get("/audit?actor=nobody")).text
-    buried = await http.get("/audit?show=events&type=bury&subject=broken")
-    assert buried.text.count("dead letter</span>") == 2
+    dead = await http.get("/audit?show=events&type=bury&subject=broken")
+    assert dead.text.count("dead letter</span>") == 2
     for wrong in ("since=yesterday", "since=0001-01-01", "before=0", "before=1e9", "before=" + "9" * 30):
         assert (await http.get(f"/audit?{wrong}")).status_code == 422, wrong
     verdict = await http.post("/audit/verify", data={"seals": "10"})
@@ -223,7 +221,7 @@ async def test_the_trail_is_filtered_and_checked(app: App, http: httpx2.AsyncCli
     assert (doctor.status_code, "Findings" in doctor.text) == (200, True)
 
 
-async def test_what_is_restricted_is_on_no_screen(app: App, http: httpx2.AsyncClient) -> None:
+async def test_restricted_data_is_on_no_page(app: App, http: httpx2.AsyncClient) -> None:
     @app.job("secretly", retry=Retry(max_attempts=1), rules=PayloadPolicy(restricted=True))
     async def secretly(pin: str) -> None:
         raise ValueError("no")
@@ -252,20 +250,20 @@ async def test_what_is_restricted_is_on_no_screen(app: App, http: httpx2.AsyncCl
     form = {"timing": "@weekly", "kind": "secretly", "payload": "", "do": "save"}
     assert (await http.post("/schedules/nightly", data=form)).status_code == 303
     stored = the(app._session.run(app._session.store.schedules.get("nightly", "default")))
-    assert stored.payload == {"pin": "canary-4711"}, "left empty, it stays"
+    assert stored.payload == {"pin": "canary-4711"}, "an empty field keeps the payload"
 
 
-async def test_a_token_is_shown_once_and_taken_back(app: App, http: httpx2.AsyncClient) -> None:
+async def test_token_is_shown_once_and_revoked(app: App, http: httpx2.AsyncClient) -> None:
     assert (await http.post("/tokens", data={"name": "ci", "role": "king"})).status_code == 422
-    assert (await http.post("/tokens", data={"name": "ci"})).status_code == 422, "one that allows nothing"
+    assert (await http.post("/tokens", data={"name": "ci"})).status_code == 422, "a token needs a role"
     shown = await http.post("/tokens", data={"name": HOSTILE[:40], "role": ["viewer", "producer"], "expires": "30d"})
     assert (shown.status_code, shown.headers["cache-control"]) == (200, "no-store")
     (token,) = app.tokens.list()
     assert (token.tenant, set(token.roles)) == ("default", {"viewer", "producer"})
-    found = re.search(r"hf_[\w-]{49}", shown.text)
-    assert found is not None
+    match = re.search(r"hf_[\w-]{49}", shown.text)
+    assert match is not None
     listed = await http.get("/tokens?sessions=1")
-    assert found[0] not in listed.text
+    assert match[0] not in listed.text
     assert is_inert(listed.text)
     assert 'name="confirmed"' in (await http.post("/tokens/revoke", data={"id": token.id})).text
     assert the(app.tokens.list()[0]).revoked_at is None
@@ -275,7 +273,7 @@ async def test_a_token_is_shown_once_and_taken_back(app: App, http: httpx2.Async
         assert (await acme.post("/tokens", data={"name": "x", "role": "admin", "whose": "all"})).status_code == 403
         assert (await acme.post("/tokens", data={"name": "x", "role": "admin"})).status_code == 200
         assert (await acme.post("/tokens/revoke", data={"id": token.id, "confirmed": "yes"})).status_code == 404
-    # As over the API: whoever may issue tokens and nothing else makes none that may more.
+    # As over the API, a token cannot have more rights than its issuer.
     keeper = Identity("keeper", "acme", frozenset({Scope.ADMIN, Scope.READ}))
     service = make_service(app, authenticate=lambda _: keeper)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as narrow:
@@ -288,7 +286,7 @@ async def test_a_token_is_shown_once_and_taken_back(app: App, http: httpx2.Async
 
 
 @pytest.mark.req("SC-15")
-async def test_an_webhook_is_added_tried_and_removed(app: App, http: httpx2.AsyncClient) -> None:
+async def test_webhook_is_added_tested_and_removed(app: App, http: httpx2.AsyncClient) -> None:
     new = {"name": "ops", "url": "https://hooks.example/in?key=canary-4711", "secrets": "OPS_HOOK"}
     assert (await http.post("/webhooks", data=new | {"url": "ftp://x"})).status_code == 422
     assert (await http.post("/webhooks", data=new)).headers["location"] == "/webhooks/ops"
@@ -299,7 +297,7 @@ async def test_an_webhook_is_added_tried_and_removed(app: App, http: httpx2.Asyn
     ping = await http.post("/webhooks/ops/send")
     job = the(app.jobs.get(ping.headers["location"].rsplit("/", 1)[1]))
     assert job.kind == "webhook.deliver"
-    assert (await http.post("/webhooks/ops", data={"do": "disable"})).status_code == 422, "not without a reason"
+    assert (await http.post("/webhooks/ops", data={"do": "disable"})).status_code == 422, "a reason is required"
     for do, enabled in (({"do": "disable", "reason": HOSTILE}, False), ({"do": "enable"}, True)):
         assert (await http.post("/webhooks/ops", data=do)).status_code == 303
         assert app.webhooks.get("ops").enabled == enabled
@@ -328,7 +326,7 @@ XSS = [
 
 
 def markup_of(page: str) -> tuple[Counter[str], set[str]]:
-    """The elements of a page, counted, and every attribute that could run or lead anywhere."""
+    """The number of each element of a page, and every attribute that could run code or lead elsewhere."""
     tags: Counter[str] = Counter()
     doubtful: set[str] = set()
 
@@ -345,17 +343,15 @@ def markup_of(page: str) -> tuple[Counter[str], set[str]]:
 
 @pytest.mark.req("SC-15", "JF-16")
 @pytest.mark.parametrize("text", XSS)
-async def test_nothing_hostile_on_the_pages_of_webhooks_becomes_markup(
-    app: App, http: httpx2.AsyncClient, text: str
-) -> None:
-    """Every place of a webhook and of its deliveries that somebody writes into: the operator, the receiver, the one
-    who made the job. The elements of each page are those of the page with harmless words."""
+async def test_hostile_text_on_webhook_pages_is_not_markup(app: App, http: httpx2.AsyncClient, text: str) -> None:
+    """Hostile text in every field of a webhook and its deliveries, written by the operator, the receiver and the
+    producer. Each page must have the same elements as with harmless text."""
 
     def furnish(name: str, words: str) -> None:
         url = f"https://hooks.example/{quote(words)}"
         made = app.webhooks.add(name, url, secrets="OPS_HOOK", kind=words.strip("\u202e\u2066")[:100])
         job = app.enqueue(DELIVER, {"webhook": name, "type": "note", "data": {"text": words}})
-        said = {"message": f"msg_{name}", "type": words[:100], "attempt": 1, "status": 500, "error_code": "refused"}
+        fields = {"message": f"msg_{name}", "type": words[:100], "attempt": 1, "status": 500, "error_code": "refused"}
         entry = WebhookDelivery(
             new_id(),
             "default",
@@ -363,7 +359,7 @@ async def test_nothing_hostile_on_the_pages_of_webhooks_becomes_markup(
             job_id=job.id,
             excerpt=words,
             duration_ms=5,
-            **said,  # type: ignore[arg-type]
+            **fields,  # type: ignore[arg-type]
         )
         assert app._session.run(app._session.store.webhooks.note_delivery(entry, "default"))
         with app._session.serving("default", f"by {words}".replace("\u202e", "").replace("\u2066", "")[:100]):
@@ -378,7 +374,7 @@ async def test_nothing_hostile_on_the_pages_of_webhooks_becomes_markup(
         shown = [await http.get(f"/webhooks/{name}{more}") for more in ("", "?failed=1", f"?before={new_id()}")]
         assert [each.status_code for each in shown] == [200, 200, 200]
         assert "default-src 'none'" in shown[0].headers["content-security-policy"]
-        assert words.split()[0][:20] in html.unescape(shown[0].text), "it is there, as text"
+        assert words.split()[0][:20] in html.unescape(shown[0].text), "it is shown as text"
         pages.append([markup_of(each.text) for each in shown])
         if name == "plain":
             await asyncio.to_thread(app.webhooks.remove, name)
@@ -386,7 +382,7 @@ async def test_nothing_hostile_on_the_pages_of_webhooks_becomes_markup(
     assert markup_of((await http.get("/webhooks")).text) == before
 
 
-async def test_those_of_every_tenant_say_whose_thing_they_mean(app: App) -> None:
+async def test_user_of_every_tenant_names_the_tenant_of_an_action(app: App) -> None:
     declare(app)
     for tenant in ("acme", "globex"):
         with app.tenant(tenant):
@@ -396,14 +392,14 @@ async def test_those_of_every_tenant_say_whose_thing_they_mean(app: App) -> None
         assert "tenant acme" in (await every.get("/schedules")).text
     async with client_of(app, role="admin", tenant="acme") as acme:
         assert (await acme.post("/schedules/same?tenant=globex", data={"do": "run"})).status_code == 303
-    found = {(each.tenant, each.state) for each in app._session.run(app._session.store.schedules.list("*"))}
-    assert found == {("acme", "active"), ("globex", "paused")}
+    states = {(row.tenant, row.state) for row in app._session.run(app._session.store.schedules.list("*"))}
+    assert states == {("acme", "active"), ("globex", "paused")}
     every_job = app._session.run(app._session.store.jobs.list(JobFilter(tenant="*")))
     assert [(job.tenant, job.enqueued_by) for job in every_job] == [("acme", "schedule same")]
 
 
 @pytest.mark.req("DP-26")
-async def test_a_dead_letter_is_redriven_later_and_a_waiting_payload_is_replaced(
+async def test_dead_letter_is_redriven_later_and_waiting_payload_is_replaced(
     app: App, http: httpx2.AsyncClient, scene: Scene
 ) -> None:
     dead = f"/jobs/{scene.dead}"
@@ -419,7 +415,7 @@ async def test_a_dead_letter_is_redriven_later_and_a_waiting_payload_is_replaced
     page = f"/jobs/{waiting.id}"
     assert "Edit payload" not in (await http.get(page)).text
     assert (await http.post(f"{page}/edit", data={"payload": '{"n": 2}', "reason": "typo"})).status_code == 303
-    assert waiting.get().payload == {"n": 1}, "its kind does not allow it"
+    assert waiting.get().payload == {"n": 1}, "the rule of its kind does not allow it"
     app.payload_rules.set("plain", replaceable=True)
     assert "Edit payload" in (await http.get(page)).text
     assert "Replace the payload" in (await http.get(f"{page}/edit")).text

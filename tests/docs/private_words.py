@@ -1,7 +1,7 @@
-"""The private words of the project's first texts, and the standard words that replaced them.
+"""Words that the project does not use, with their replacements.
 
-`tests/docs/test_style.py` looks for them in help texts, errors, fixes, log lines and documentation. A word that is
-right in one place is allowed there, with the reason.
+`tests/docs/test_style.py` searches for them in help texts, errors, fixes, log lines and documentation. `ALLOWED` has
+exceptions with reasons.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# A pattern, and what to write instead.
+# A pattern, and the replacement.
 PRIVATE_WORDS: Final[dict[str, str]] = {
     r"duty|duties": "maintenance task",
     r"lanes?": "pipeline depth",
@@ -41,17 +41,17 @@ _FOUND: Final = [(re.compile(rf"\b(?:{word})\b", re.IGNORECASE), instead) for wo
 
 _CODE: Final = re.compile(r"`[^`]*`")
 
-# A text that contains this part may contain the word: the reason is beside it.
+# Texts with this part may contain the word, for this reason.
 ALLOWED: Final[dict[str, str]] = {"| failed | bury | dead_letter |": "the event type is part of the ledger"}
 
 
 def private_words(text: str) -> list[str]:
-    """Each private word of the text, with what to write instead. Code in backquotes is not prose."""
+    """Each private word of the text with its replacement. Code in backquotes is ignored."""
     text = _CODE.sub("", text)
     if any(part in text for part in ALLOWED):
         return []
     return [f"{found.group()!r} (write: {instead})" for rx, instead in _FOUND for found in [rx.search(text)] if found]
 
 
-# Pages whose words come from elsewhere: texts of the attacks, names of tests, comments in SQL.
+# Generated pages: their words come from attacks, names of tests, and comments in SQL.
 PENDING: Final = frozenset({"docs/conformance.md", "docs/reference/attacks.md", "docs/reference/sql-functions.md"})

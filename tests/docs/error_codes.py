@@ -1,8 +1,8 @@
-"""The stable codes, collected from the source: what errors carry, what answers say, what the ledger keeps.
+"""The stable codes, collected from the source: of errors, of responses and of the ledger.
 
-The source is read, not imported. These places can bring a code into the world: `code="…"` in a call, a parameter
-`code` with a default, `default_code` of an error class, a helper that takes the code as an argument, a variable `code`
-or `reason`, the table of `REASONS`, a literal in SQL.
+The source is parsed, not imported. Codes come from: `code="…"` in a call, a parameter `code` with a default,
+`default_code` of an error class, a helper that takes the code as an argument, a variable `code` or `reason`, the table
+of `REASONS`, and literals in SQL.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 
-# Calls whose arguments are codes: the name, and where the code stands.
+# Calls whose arguments are codes: the name, and the position of the code.
 HELPERS = {
     "_refusal": 0,  # engine/payload.py
     "_whole": 4,  # engine/retry.py
-    "Reject": 0,  # engine/outcome.py: an attempt's error code, for good
+    "Reject": 0,  # engine/outcome.py: the error code of a final failure
     "Fate": 1,  # features/webhooks/model.py
-    "Failed": 0,  # engine/outcome.py: an attempt's error code
-    "Crashed": 0,  # the same, where its process died
-    "Snoozed": 1,  # the reason of a step without an error
-    "Enqueued": 2,  # the reason why no job was made
-    "Verdict": 3,  # the reason why an operator was refused
+    "Failed": 0,  # engine/outcome.py: the error code of an attempt
+    "Crashed": 0,  # the same, for a process that died
+    "Snoozed": 1,  # the reason of a snooze
+    "Enqueued": 2,  # the reason why no job was created
+    "Verdict": 3,  # the reason of a refusal
     "show": 0,  # cli/failures.py
     "problem": 1,  # server/problems.py
 }
@@ -34,19 +34,19 @@ _SQL = re.compile(
         \ *["']([a-z]+(?:_[a-z]+)+)["']""",
     re.VERBOSE,
 )
-# Words of SQL in the places where a code may stand, that are none: states, columns and classes.
+# Words of SQL that match but are not codes: states, columns and classes.
 NO_CODES = {"safe_metadata", "in_progress", "retry_waiting", "dead_letter", "waiting_for_approval", "max_attempts"}
 
 
 def collect() -> set[str]:
-    found = {code for path in PACKAGE.rglob("*.py") for code in python_codes(path.read_text(encoding="utf-8"))}
-    # What the judge names are rules of rows: their code is broken_invariant.
-    laid = [path for path in PACKAGE.rglob("*.sql") if "migrations" not in path.parts]
-    laid = [path for path in laid if path.name != "transition_rules.sql"]
-    sql = [path.read_text(encoding="utf-8") for path in laid]
+    codes = {code for path in PACKAGE.rglob("*.py") for code in python_codes(path.read_text(encoding="utf-8"))}
+    # transition_rules.sql names constraints of rows; their code is broken_invariant.
+    files = [path for path in PACKAGE.rglob("*.sql") if "migrations" not in path.parts]
+    files = [path for path in files if path.name != "transition_rules.sql"]
+    sql = [path.read_text(encoding="utf-8") for path in files]
     sql += [path.read_text(encoding="utf-8") for path in (PACKAGE / "stores" / "sqlite").rglob("*.py")]
-    found |= {match for text in sql for match in _SQL.findall(text)} - NO_CODES
-    return found
+    codes |= {match for text in sql for match in _SQL.findall(text)} - NO_CODES
+    return codes
 
 
 def python_codes(source: str) -> Iterator[str]:
@@ -75,13 +75,13 @@ def python_codes(source: str) -> Iterator[str]:
 def _in_call(node: ast.Call) -> Iterator[ast.expr]:
     yield from (keyword.value for keyword in node.keywords if keyword.arg == "code")
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    place = HELPERS.get(name)
-    if place is not None and len(node.args) > place:
-        yield node.args[place]
+    position = HELPERS.get(name)
+    if position is not None and len(node.args) > position:
+        yield node.args[position]
 
 
 def _texts(value: ast.expr) -> Iterator[str]:
-    """The strings an expression can be: itself, or either arm of a conditional."""
+    """The possible strings of an expression: itself, or either branch of a conditional."""
     match value:
         case ast.Constant(value=str() as text) if _CODE.fullmatch(text):
             yield text

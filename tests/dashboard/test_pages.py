@@ -1,4 +1,4 @@
-"""The screens: each is there on every store, says what it is about, and takes nothing of users' for markup."""
+"""Every page renders on every store, shows its content, and escapes user input."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.dashboard.scene import HOSTILE, Scene, escaped, is_inert, play
 pytestmark = pytest.mark.req("JF-16")
 
 
-async def test_every_screen_shows_what_there_is_and_nothing_of_it_is_markup(app: App, http: httpx2.AsyncClient) -> None:
-    scene = await _played(app)
+async def test_every_page_shows_its_content_and_escapes_user_input(app: App, http: httpx2.AsyncClient) -> None:
+    scene = await _play(app)
     safe = escaped(HOSTILE)
     pages = {
         "/approvals": (safe[:40], "0 of 1", "the requester"),
@@ -56,20 +56,20 @@ async def test_every_screen_shows_what_there_is_and_nothing_of_it_is_markup(app:
         "/system": ("Holdfast", "up to date", "Needs attention"),
         f"/decide/{scene.token}": (safe, "Opening this page does not decide anything"),
     }
-    before = _kept(app)
-    for path, says in pages.items():
+    before = _state(app)
+    for path, texts in pages.items():
         answer = await http.get(path)
         assert answer.status_code == 200, (path, answer.text[-600:])
-        for words in says:
-            assert words in answer.text, (path, words)
+        for text in texts:
+            assert text in answer.text, (path, text)
         assert is_inert(answer.text), path
     drawn = (await http.get(f"/workflows/{scene.workflow}/graph.json")).json()
     assert [len(drawn["nodes"]), len(drawn["edges"])] == [3, 3]
-    assert _kept(app) == before, "looking changes nothing"
+    assert _state(app) == before, "reading pages changes nothing"
 
 
-async def test_every_number_of_the_overview_leads_to_what_it_counts(app: App, http: httpx2.AsyncClient) -> None:
-    await _played(app)
+async def test_every_number_of_the_overview_links_to_its_jobs(app: App, http: httpx2.AsyncClient) -> None:
+    await _play(app)
     await app.aenqueue("later", {}, delay="1h", queue="calm")
     await app.aenqueue("now", {}, queue="busy")
     page = (await http.get("/")).text
@@ -85,13 +85,13 @@ async def test_every_number_of_the_overview_leads_to_what_it_counts(app: App, ht
     assert "later" in (await http.get("/jobs?state=queued&q=queue:calm")).text
 
 
-def _kept(app: App) -> list[object]:
-    """All that people and programs did, of jobs and of the configuration, and how the question stands."""
+def _state(app: App) -> list[object]:
+    """All events and actions, the approval and the schedules."""
     store, run = app._session.store, app._session.run
-    looked = run(store.audit.recent_events(EventFilter(tenant="*", limit=1000)))
+    recent = run(store.audit.recent_events(EventFilter(tenant="*", limit=1000)))
     (approval,) = app.approvals.list()
-    return [looked.events, app.audit.actions(limit=1000), approval, app.schedules.list()]
+    return [recent.events, app.audit.actions(limit=1000), approval, app.schedules.list()]
 
 
-async def _played(app: App) -> Scene:
+async def _play(app: App) -> Scene:
     return await asyncio.to_thread(play, app)

@@ -1,4 +1,4 @@
-"""What hangs on a thing that is not there, or that is another tenant's, is not there either: never an empty list."""
+"""Lists below an unknown object, or one of another tenant, are not found rather than empty."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tests.api.conftest import client_of
 
 pytestmark = pytest.mark.req("JF-14", "SC-6")
 
-NOBODY = "01900000-0000-7000-8000-000000000000"
+UNKNOWN = "01900000-0000-7000-8000-000000000000"
 
 
 @pytest.mark.slow
-async def test_every_list_of_something_that_is_not_there_is_not_found(app: App) -> None:
-    """Over all that the document names, so that a route that comes later is asked as well."""
+async def test_every_list_below_an_unknown_object_is_not_found(app: App) -> None:
+    """Over all routes of the OpenAPI document, so that new routes are covered."""
     async with client_of(app) as http:
         document: dict[str, Any] = (await http.get("/api/v1/openapi.json")).json()
-        asked = [path for path, event_types in document["paths"].items() if "get" in event_types and "{" in path]
-        assert f"{'/api/v1/jobs/{job_id}'}/chain" in asked
-        for path in asked:
-            named = re.sub(r"\{\w+\}", "nobody", re.sub(r"\{\w*_id\}", NOBODY, path))
+        paths = [path for path, event_types in document["paths"].items() if "get" in event_types and "{" in path]
+        assert f"{'/api/v1/jobs/{job_id}'}/chain" in paths
+        for path in paths:
+            named = re.sub(r"\{\w+\}", "nobody", re.sub(r"\{\w*_id\}", UNKNOWN, path))
             answer = await http.get(named)
             assert answer.status_code == 404, (path, answer.text)
             assert answer.json()["code"].endswith(("not_found", "token_unknown")), (path, answer.text)
 
 
-async def test_a_job_of_somebody_else_is_as_unknown_as_none(app: App) -> None:
+async def test_job_of_another_tenant_is_not_found(app: App) -> None:
     with app._session.acting_for("acme"):
         theirs = app.enqueue("mail", {}).id
     async with client_of(app, role="admin") as http:
@@ -43,13 +43,13 @@ async def test_a_job_of_somebody_else_is_as_unknown_as_none(app: App) -> None:
         assert [job["id"] for job in chain] == [theirs]
 
 
-async def test_the_same_in_process(app: App) -> None:
+async def test_unknown_objects_are_not_found_in_process(app: App) -> None:
     with pytest.raises(NotFound):
-        app.jobs.chain(NOBODY)
+        app.jobs.chain(UNKNOWN)
     with pytest.raises(NotFound):
         app.dead_letters.jobs("nobody")
     with pytest.raises(NotFound) as refused:
-        await app.jobs.achain(NOBODY)
+        await app.jobs.achain(UNKNOWN)
     assert refused.value.code == "not_found"
     with pytest.raises(NotFound) as refused:
         await app.dead_letters.ajobs("nobody")

@@ -1,6 +1,6 @@
-"""Every text of the source that a person reads outside the dashboard: help, errors and their fixes, log lines.
+"""All texts of the source that a person reads outside the dashboard: help, errors, fixes and log lines.
 
-Errors and log lines are read from the source, not imported. A value that is put in at run time is shown as `{}`.
+Errors and log lines are parsed from the source, not imported. A value inserted at run time is shown as `{}`.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def help_texts(command: Any = None, path: str = "holdfast") -> Iterator[Text]:
 
 def source_texts() -> Iterator[Text]:
     for path in sorted(PACKAGE.rglob("*.py")):
-        place = path.relative_to(PACKAGE)
+        location = path.relative_to(PACKAGE)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 for kind, value in _of_call(node):
                     for text in strings(value):
-                        yield Text(kind, f"{place}:{value.lineno}", text)
+                        yield Text(kind, f"{location}:{value.lineno}", text)
     yield from (Text("fix", f"errors.py FIXES[{code!r}]", fix) for code, fix in errors.FIXES.items())
 
 
@@ -70,7 +70,7 @@ def _of_call(node: ast.Call) -> Iterator[tuple[str, ast.expr]]:
 
 
 def strings(value: ast.expr) -> Iterator[str]:
-    """The texts an expression can be: itself, or either arm of a conditional."""
+    """The possible texts of an expression: itself, or either branch of a conditional."""
     match value:
         case ast.Constant(value=str() as text):
             yield text

@@ -1,4 +1,4 @@
-"""Only the store, and what chooses or shows one, knows which databases there are."""
+"""Only the stores, and code that chooses or shows one, name a database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.req("ARCH")
 PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 ALLOWED = {"stores", "config.py", "cli", "integrations", "testing"}
 ALLOWED_FILES = {"commands.py", "store.py", "snapshot.py", "sqlite.py", "sqlite_purge.py", "sqlite_runs.py"}
-"""Of a feature: its part of the command line, and its operations on each database."""
+"""Files of a feature that may name a database: its commands and its store operations."""
 ASSEMBLY = {PACKAGE / "features" / name for name in ("assembly.py", "postgres.py", "sqlite.py")}
 WORDS = re.compile(r"sqlite|postgres", re.IGNORECASE)
 
@@ -23,21 +23,21 @@ def sources() -> list[Path]:
     return sorted(
         path
         for path in outside
-        if path not in ASSEMBLY and not (path.parent.parent.name == "features" and _is_of_a_store(path.name))
+        if path not in ASSEMBLY and not (path.parent.parent.name == "features" and _is_store_file(path.name))
     )
 
 
-def _is_of_a_store(name: str) -> bool:
+def _is_store_file(name: str) -> bool:
     return name in ALLOWED_FILES or name.endswith(".sql")
 
 
 def test_database_names_stay_in_their_layers() -> None:
     if not PACKAGE.is_dir():
-        pytest.skip("there is no source tree here")
-    found = []
+        pytest.skip("no source tree")
+    names = []
     for path in sources():
         text = path.read_text(encoding="utf-8", errors="ignore")
         for number, line in enumerate(text.splitlines(), start=1):
             if WORDS.search(line):
-                found.append(f"{path.relative_to(PACKAGE)}:{number}: {line.strip()}")
-    assert not found, "\n".join(found)
+                names.append(f"{path.relative_to(PACKAGE)}:{number}: {line.strip()}")
+    assert not names, "\n".join(names)

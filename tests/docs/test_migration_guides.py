@@ -1,4 +1,4 @@
-"""The programs of the pages for those who come from Celery and Procrastinate do what stands beside their lines."""
+"""The programs of the guides for users of Celery and Procrastinate do what their comments say."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ pytestmark = pytest.mark.req("HF-5", "JF-6")
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    found: str = request.getfixturevalue(f"{request.param}_url")
-    monkeypatch.setenv("HOLDFAST_URL", found)
-    return found
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    return url
 
 
 def program(page: str) -> dict[str, Any]:
-    """What is there when it has run as a script."""
+    """The names of the program after it has run as a script."""
     (block,) = blocks(page)
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(block, page, "exec"), names)
     return names
 
 
-def test_from_celery(url: str) -> None:
+def test_program_of_the_celery_guide(url: str) -> None:
     names = program("from-celery")
     with closing(names["app"]) as app:
         assert finish(app, names["run"][names["book"]]) == "Spring: 1.webp, 2.webp, 3.webp"
@@ -42,7 +42,7 @@ def test_from_celery(url: str) -> None:
         assert attempts == {1: 1, 2: 2, 3: 1, 7: 1}
 
 
-def test_from_procrastinate(url: str) -> None:
+def test_program_of_the_procrastinate_guide(url: str) -> None:
     names = program("from-procrastinate")
     with closing(names["app"]) as app:
         first, again = names["first"], names["again"]

@@ -1,4 +1,4 @@
-"""A follower that comes back after retention has removed what it had not read is told, and never skips silently."""
+"""A follower that returns after retention has purged unread events gets an error and never skips them silently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.stores import forward
 pytestmark = pytest.mark.req("JF-14", "DP-12", "CX-12")
 
 Drive = Callable[..., Driver]
-BOTH = pytest.mark.parametrize(("url", "colour"), [("sqlite", "blocking"), ("postgres", "awaiting")], indirect=["url"])
+BOTH = pytest.mark.parametrize(("url", "form"), [("sqlite", "blocking"), ("postgres", "awaiting")], indirect=["url"])
 
 
 def cancelled(app: App, kind: str = "x") -> str:
@@ -24,16 +24,16 @@ def cancelled(app: App, kind: str = "x") -> str:
 
 
 def purge(app: App) -> None:
-    """All that has ended goes."""
-    for _ in range(2):  # one pass finds what the other has left
+    """Purge every finished job."""
+    for _ in range(2):  # one pass finds what the other left
         forward(app._store, 2 * 86_400)
         sweep(app._store)
-        app.enqueue("later")  # the job of the last event stays
+        app.enqueue("later")  # the job of the last event is kept
 
 
 @pytest.mark.slow
 @BOTH
-def test_a_follower_is_told_of_a_gap_and_how_to_begin_again(app: App, base: str, drive: Drive) -> None:
+def test_gap_is_reported_with_a_cursor_to_start_from(app: App, base: str, drive: Drive) -> None:
     keep(app._store, purge="1d")
     client = drive(base)
     cancelled(app)
@@ -47,18 +47,18 @@ def test_a_follower_is_told_of_a_gap_and_how_to_begin_again(app: App, base: str,
         lambda c: c.events.follow(after=first.cursor),
         lambda c: c.events.list(after=first.cursor, kind="kept"),
     ):
-        with pytest.raises(errors.EventsGone) as told:
+        with pytest.raises(errors.EventsGone) as error:
             client.take(wanted, most=1)
-        assert (told.value.code, told.value.through) == ("events_gone", missing)
+        assert (error.value.code, error.value.through) == ("events_gone", missing)
     with pytest.raises(errors.Refused) as refused:
         client.take(lambda c: c.events.list(after=first.cursor))
     assert isinstance(refused.value, errors.EventsGone)
     begin = refused.value.cursor
-    # Everything is looked at anew, and from there on nothing is missed.
+    # Start again from the new cursor: from there on nothing is missed.
     after = cancelled(app)
     assert [each.job_id for each in client.take(lambda c: c.events.list(after=begin))] == [after, after]
     assert [each.job_id for each in client.take(lambda c: c.events.follow(after=begin), most=2)] == [after, after]
-    # Or whoever does not mind goes on with what is left, and is told of the next gap from there.
+    # Or skip the gap and continue with the remaining events; the next gap is reported again.
     left = client.take(lambda c: c.events.list(after=first.cursor, gaps="skip"))
     assert [each.job_id for each in left if each.kind != "later"] == [kept, after, after]
     assert client.take(lambda c: c.events.follow(after=first.cursor, gaps="skip"), most=len(left)) == left

@@ -1,4 +1,4 @@
-"""Whatever is put where a name, a number or a cursor belongs: an answer with a code, never a failure of ours."""
+"""Hostile names, numbers and cursors get a response with a code, never an internal error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast import App
 from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
 from tests.api.conftest import HERE, client_of
-from tests.api.test_matrix import ENDLESS
+from tests.api.test_scopes import ENDLESS
 
 HOSTILE = ("a\x00b", "'; drop table job; --", "\U0001d4b3\u202e<script>", "9" * 40)
 
@@ -21,15 +21,15 @@ HOSTILE = ("a\x00b", "'; drop table job; --", "\U0001d4b3\u202e<script>", "9" * 
 @pytest.mark.slow
 @pytest.mark.req("JF-14", "DP-3")
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-async def test_every_parameter_of_every_route_is_answered(app: App) -> None:
+async def test_hostile_parameters_of_every_route_get_a_code(app: App) -> None:
     app._session.make_ready()
     service = make_service(app, authenticate=lambda _: None)
     paths = service.openapi()["paths"]
-    asked = 0
+    requests = 0
     async with client_of(app, role="admin", tenant="acme") as http:
-        for path, those in paths.items():
-            for method, operation in those.items():
-                named = [each["name"] for each in operation.get("parameters", []) if each["in"] == "query"]
+        for path, methods in paths.items():
+            for method, operation in methods.items():
+                named = [param["name"] for param in operation.get("parameters", []) if param["in"] == "query"]
                 for number, value in enumerate(HOSTILE):
                     if operation["operationId"] in {*ENDLESS, "tick"} or (method != "get" and number):
                         continue
@@ -38,23 +38,23 @@ async def test_every_parameter_of_every_route_is_answered(app: App) -> None:
                     for given in params or [{}]:
                         body: dict[str, str] | None = {} if method in ("post", "put", "patch") else None
                         answer = await http.request(method.upper(), filled, params=given, json=body)
-                        asked += 1
+                        requests += 1
                         what = (method, filled, given, answer.status_code, answer.text[:200])
                         assert answer.status_code < 500 or answer.status_code == 501, what
                         if answer.status_code >= 400:
                             assert answer.headers["content-type"] == "application/problem+json", what
                             assert re.fullmatch(r"[a-z_]+", answer.json()["code"]), what
-    assert asked > 300
+    assert requests > 300
 
 
 @pytest.mark.slow
 @pytest.mark.req("JF-14")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_a_defect_of_ours_tells_nothing(
+async def test_internal_error_reveals_nothing(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     app._session.make_ready()
-    caplog.set_level(logging.WARNING, "httpx2")  # what asks here says where, if somebody has made it talk
+    caplog.set_level(logging.WARNING, "httpx2")  # the client logs URLs at a lower level
 
     def broken(*_: object) -> None:
         raise RuntimeError("the canary")
@@ -63,14 +63,14 @@ async def test_a_defect_of_ours_tells_nothing(
     transport = httpx2.ASGITransport(make_service(app, authenticate=at_this_machine(app)), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url=HERE) as http:
         answer = await http.get("/api/v1/queues")
-        # The token of an approval link is in the path: it must not be in the log, whatever breaks.
+        # The token of an approval link is in the path and must not be logged.
         monkeypatch.setattr("holdfast.features.approvals.routes._asked_with", broken)
         monkeypatch.setattr("holdfast.features.approvals.pages._request_by_token", broken)
         for path in ("/api/v1/approvals/by-token/hfg_secret-token", "/decide/hfg_secret-token"):
             assert (await http.get(path)).status_code == 500
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
     assert "secret-token" not in caplog.text
-    assert {each.getMessage() for each in caplog.records if each.levelno == logging.ERROR} == {
+    assert {record.getMessage() for record in caplog.records if record.levelno == logging.ERROR} == {
         "GET /api/v1/queues failed",
         "GET /api/v1/approvals/by-token/{token} failed",
         "GET /decide/{token} failed",
