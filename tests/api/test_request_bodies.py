@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message
 
 from holdfast import App
+from holdfast.features.tokens.model import EVERY_SCOPE
 from holdfast.server import json_body
 from holdfast.server.app import OPEN, make_service
 from holdfast.server.auth import Identity
@@ -386,3 +388,32 @@ async def test_forms_have_a_field_limit_and_no_files(app: App) -> None:
         escaped = await http.post("/login", content=b"token=" + b"%41" * 20_000, headers={"content-type": FORM})
         assert escaped.status_code == 401
     assert app.approvals.get(approval).approval.state == "open"
+
+
+async def test_a_large_body_is_parsed_beside_the_event_loop(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or every other request would wait while it is parsed. The body of each route is tried."""
+    app._session.make_ready()
+    known = Identity("ada", "default", EVERY_SCOPE, whole=True)
+    service = make_service(app, authenticate=lambda _: known)
+    parsed: list[tuple[int, bool]] = []
+    check = json_body.check_shape
+
+    def recorded(body: bytes, *most: int) -> None:
+        parsed.append((len(body), threading.current_thread() is threading.main_thread()))
+        check(body, *most)
+
+    monkeypatch.setattr(json_body, "check_shape", recorded)
+    monkeypatch.setattr("holdfast.server.bodies.check_shape", recorded)
+    large = b'{"unknown": "' + b"x" * json_body.AT_ONCE + b'"}'
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
+        routes = [route for route in every_route(service) if route.body_field is not None]
+        for route in routes:
+            path = filled(route.path_format)
+            if path not in OPEN:  # those take no large body
+                (method,) = route.methods
+                answer = await http.request(method, path, content=large, headers={"content-type": JSON})
+                assert answer.is_client_error, (method, path, answer.status_code)
+        assert len(parsed) > 40
+        assert {on_loop for _, on_loop in parsed} == {False}
+        await http.post("/api/v1/jobs", json={"kind": "mail"})
+        assert parsed[-1][1], "a small one is parsed at once"

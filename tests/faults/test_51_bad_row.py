@@ -14,7 +14,7 @@ from itertools import groupby
 
 import pytest
 
-from holdfast import App, HoldfastError, Job, State
+from holdfast import App, Context, HoldfastError, Job, State
 from holdfast.stores.requests import JobFilter
 from tests.faults.scenery import furnish, reads
 from tests.faults.spoiling import Column, Spoiler, open_spoiler, spoil
@@ -95,6 +95,41 @@ def test_no_job_stops_the_others(app: App, spoiler: Spoiler, table: str) -> None
             assert found is not None, (column, "is lost")
             ended = found.state.finished or found.unreadable or found.due_at is not None
             assert ended or column.name in ELSEWHERE, (column, found.state)
+
+
+NESTED = "[" * 500 + "]" * 500
+UNREADABLE = {
+    "sqlite": {"payload": NESTED, "tags": "[null]", "backoff": "{"},
+    "postgres": {"payload": NESTED, "tags": "{NULL}", "backoff": "7"},
+}
+
+
+@pytest.mark.parametrize("by", ["worker", "tick"])
+def test_a_job_that_cannot_be_read_becomes_a_dead_letter_with_the_reason(
+    app: App, spoiler: Spoiler, url: str, by: str
+) -> None:
+    ran: list[str] = []
+
+    @app.job("told")
+    async def told(ctx: Context) -> None:
+        ran.append(ctx.job_id)
+
+    bad = {column: app.enqueue("told") for column in UNREADABLE["sqlite"]}
+    good = app.enqueue("told")
+    columns = {column.name: column for column in spoiler.columns() if column.table == "job"}
+    with spoiler.unguarded():
+        for name, value in UNREADABLE["sqlite" if url.startswith("sqlite") else "postgres"].items():
+            assert spoiler.update(columns[name], value, "id", bad[name].id)
+    if by == "worker":
+        work_off(app)
+    else:
+        app.tick()
+    assert ran == [good.id], "no handler is called with what was not read"
+    for name, handle in bad.items():
+        job = handle.get()
+        code = "payload_too_deep" if name == "payload" else "unreadable_job"
+        assert (job.state, job.error_code) == (State.DEAD_LETTER, code), name
+        assert job.error_message
 
 
 def listed(app: App) -> list[Job]:

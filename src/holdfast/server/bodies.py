@@ -3,6 +3,8 @@ library checks the rest."""
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
 from functools import cache, partial
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -35,6 +37,20 @@ Span = Annotated[
     Field(description="Seconds, or text such as 90s, 1h30m, 2d.", examples=["5m", 90]),
 ]
 Instant = Annotated[AwareDatetime, Field(description="RFC 3339, with a zone.", examples=["2027-01-31T09:00:00Z"])]
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_INSTANT: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
+
+
+def time_if_dated(value: Any) -> Any:
+    """Parse text that begins with a date, for a field that takes a time or a duration: of the two, pydantic prefers the
+    duration for every text."""
+    if not isinstance(value, str) or not _DATE.match(value):
+        return value
+    try:
+        return _INSTANT.validate_python(value)
+    except ValidationError:
+        raise PydanticCustomError("time", "must be a time with a zone, such as 2027-01-31T09:00:00Z") from None
 
 
 @cache

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from holdfast.engine.ids import parse_id
 from holdfast.errors import Refused
 from holdfast.features.limits.model import Limit, Named, Pause, QueueSetting, Reservation, Reserved
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Identity
-from holdfast.server.bodies import Body, Instant, Span, Text, Words
+from holdfast.server.bodies import Body, Instant, Span, Text, Words, time_if_dated
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import PAGE, Id, NamePath, Page, TheApp, Who, allowed, allowed_one
 from holdfast.server.parameters import Limit as PageLimit
@@ -57,7 +57,9 @@ class PauseRequest(What):
     )
 
     reason: Words
-    until: Instant | Span | None = Field(default=None, description="A time, or a duration.")
+    until: Annotated[Instant | Span | None, BeforeValidator(time_if_dated)] = Field(
+        default=None, description="A time, or a duration."
+    )
     refuse_enqueue: bool | None = None
 
 
