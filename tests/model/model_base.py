@@ -1,8 +1,7 @@
-"""The things of the model, and the one way a state changes in it. Time stands still until somebody moves it."""
+"""Records of the model, and the one method that changes a job's state. The test advances the clock."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from fractions import Fraction
@@ -14,7 +13,7 @@ from holdfast.engine.steps import Step
 from holdfast.errors import StaleLease
 from holdfast.features.agents.model import Agent
 
-# Of two steps of one name the first is the usual one; the other has to be asked for.
+# If two transitions have the same source and type, the first is the default; the other needs an explicit target.
 TARGETS = {(step.source, step.type.value): step.target for step in reversed(TRANSITIONS)}
 
 
@@ -33,7 +32,7 @@ class ModelEvent:
 class ModelJob:
     spec: JobSpec
     tenant: str
-    place: Fraction
+    position: Fraction
     created_at: datetime
     run_at: datetime | None
     due_at: datetime | None
@@ -46,8 +45,8 @@ class ModelJob:
     error: tuple[str | None, str | None] = (None, None)
     lease: str | None = None
     settled_by: str | None = None
-    limit: int | None = None
-    level: int | None = None
+    attempts_override: int | None = None
+    priority_override: int | None = None
     note: dict[str, Any] | None = None
     result: str | None = None
     checkpoints: dict[str, tuple[datetime, Any]] = field(default_factory=dict)
@@ -56,7 +55,7 @@ class ModelJob:
     approval: str | None = None
     steps: dict[int, Step] = field(default_factory=dict)
     held: bool = False
-    """Until its parents have ended, or for good."""
+    """Held until its parents have ended, or for good."""
 
     @property
     def id(self) -> str:
@@ -64,13 +63,13 @@ class ModelJob:
 
     @property
     def max_attempts(self) -> int:
-        """As it was enqueued, unless somebody has set another."""
-        return self.spec.retry.max_attempts if self.limit is None else self.limit
+        """The enqueued limit, unless an operator has set another."""
+        return self.spec.retry.max_attempts if self.attempts_override is None else self.attempts_override
 
     @property
     def priority(self) -> int:
-        """As it was enqueued, unless it was moved to another."""
-        return self.spec.priority if self.level is None else self.level
+        """The enqueued priority, unless the job was moved to another."""
+        return self.spec.priority if self.priority_override is None else self.priority_override
 
     @property
     def waiting(self) -> bool:
@@ -91,17 +90,17 @@ class ModelLease:
 
 
 def seconds(number: float) -> timedelta:
-    """To the nearest microsecond: neither database keeps more."""
+    """Round to the nearest microsecond: neither database stores more."""
     return timedelta(microseconds=round(number * 1_000_000))
 
 
-def moment(at: datetime) -> str:
-    """As the ledger writes it."""
+def ledger_time(at: datetime) -> str:
+    """Format a time as the ledger does."""
     return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03}Z"
 
 
-class World:
-    """Jobs in the order they came, leases by the names the test gave them (every store has tokens of its own)."""
+class ModelBase:
+    """Jobs in the order of arrival, and leases by the names of the test (every store has different tokens)."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now
@@ -118,12 +117,12 @@ class World:
         due: datetime | None = None,
         target: State | None = None,
     ) -> None:
-        """Take a step of the table (a ``KeyError`` if it has none) and write it down."""
+        """Take a transition of the table and record it. Raises ``KeyError`` if the table has none."""
         source, job.state = job.state, target or TARGETS[job.state, event_type]
         if Transition(source, EventType(event_type), job.state) not in TRANSITIONS:
             raise KeyError(event_type)
         if source is State.WAITING_FOR_APPROVAL and job.approval is not None:
-            self.leave_approval(job)
+            self.withdraw_approval(job)
         if event_type in ("take", "start"):
             job.attempt += 1
             job.started_at = self.now
@@ -136,26 +135,23 @@ class World:
         if job.state in (State.FAILED, State.DEAD_LETTER):
             meta |= {"error_code": job.error[0], "error_message": job.error[1]}
         if due is not None and job.state is State.RETRY_WAITING:
-            meta["due_at"] = moment(due)
+            meta["due_at"] = ledger_time(due)
         job.events.append(ModelEvent(event_type, source, job.state, job.attempt, self.now, actor, meta))
 
-    def leave_approval(self, job: ModelJob) -> None:
-        """For whoever knows of approvals."""
+    def withdraw_approval(self, job: ModelJob) -> None:
+        """Overridden where approvals are modelled."""
 
     def within(self, scope: str) -> list[ModelJob]:
         return [job for job in self.jobs.values() if scope in (EVERY_TENANT, job.tenant)]
 
-    def known(self, ids: Sequence[str]) -> list[ModelJob]:
-        return [self.jobs[job_id] for job_id in dict.fromkeys(ids) if job_id in self.jobs]
-
-    def late(self, job: ModelJob) -> bool:
+    def is_overdue(self, job: ModelJob) -> bool:
         return job.spec.deadline_at is not None and job.spec.deadline_at <= self.now
 
     def live(self, lease: ModelLease) -> bool:
         return not lease.ended and lease.until > self.now
 
     def holder(self, name: str, scope: str) -> str:
-        """Who acts under a lease; it is known only in the very scope it was opened in."""
+        """Return the holder of a lease, which exists only in the scope it was opened in."""
         lease = self.leases.get(name)
         if lease is None or lease.tenant != scope:
             raise StaleLease("not known here")
@@ -164,11 +160,11 @@ class World:
     def held_by(self, name: str, state: State) -> list[ModelJob]:
         return [job for job in self.jobs.values() if job.lease == name and job.state is state]
 
-    def queue(self, scope: str, name: str) -> list[ModelJob]:
-        """What can be claimed, in queue order (SC-2)."""
-        return [job for job in self.line(scope, name) if job.claimable]
+    def claimable_jobs(self, scope: str, queue: str) -> list[ModelJob]:
+        """Return the jobs that can be claimed, in queue order (SC-2)."""
+        return [job for job in self.queued_jobs(scope, queue) if job.claimable]
 
-    def line(self, scope: str, name: str) -> list[ModelJob]:
-        """The same with those that wait for something else than a time."""
-        jobs = [job for job in self.within(scope) if job.state is State.QUEUED and job.spec.queue == name]
-        return sorted((job for job in jobs if job.due_at is None), key=lambda job: (-job.priority, job.place))
+    def queued_jobs(self, scope: str, queue: str) -> list[ModelJob]:
+        """Return the queued jobs without a due time, in queue order, held ones included."""
+        jobs = [job for job in self.within(scope) if job.state is State.QUEUED and job.spec.queue == queue]
+        return sorted((job for job in jobs if job.due_at is None), key=lambda job: (-job.priority, job.position))

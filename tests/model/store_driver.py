@@ -1,4 +1,4 @@
-"""A store behind the same commands as the model: names for leases, and answers without each store's own numbers."""
+"""Drives a store with the commands of the model: leases have names, and responses omit store-specific numbers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.support.stores import new_id
 
 T = TypeVar("T")
 
-NOBODY = str(uuid.UUID(int=7))
+UNKNOWN_TOKEN = str(uuid.UUID(int=7))
 
 
 class PowerCut(Exception):
@@ -47,7 +47,7 @@ class PowerCut(Exception):
 
 
 def cut(flow: Flow[T], after: int) -> Flow[T]:
-    """The flow, broken off after so many statements (at the latest after its last), before its commit."""
+    """Abort the flow after `after` statements (at the latest after its last), before its commit."""
 
     def steps() -> Steps[T]:
         inner = flow.start()
@@ -64,8 +64,8 @@ def cut(flow: Flow[T], after: int) -> Flow[T]:
     return Flow(steps, flow.writes)
 
 
-def asking(statement: Statement) -> Flow[Rows]:
-    """One statement by hand, as a flow."""
+def single_statement(statement: Statement) -> Flow[Rows]:
+    """Wrap one statement as a flow."""
 
     def steps() -> Steps[Rows]:
         rows = yield statement
@@ -74,25 +74,25 @@ def asking(statement: Statement) -> Flow[Rows]:
     return Flow(steps)
 
 
-class Player:
+class StoreDriver:
     def __init__(self, url: str) -> None:
         self.url = url
         self.store: Store = open_store(url)
         self.leases: dict[str, str] = {}
         self.cursor: str | None = None
-        self.told: dict[str, str] = {}
-        """What the test calls the events, by the ids this store gave them."""
+        self.event_labels: dict[str, str] = {}
+        """Names of the events in the test, by their ids in this store."""
 
     def __str__(self) -> str:
         return self.url.split(":")[0]
 
     def restart(self) -> None:
-        """Everything this process knew is gone; the database is what is left (CX-15)."""
+        """Reopen the store: all memory of the process is lost, the database remains (CX-15)."""
         self.store.close()
         self.store = open_store(self.url)
 
     def token(self, name: str) -> str:
-        return self.leases.get(name, NOBODY)
+        return self.leases.get(name, UNKNOWN_TOKEN)
 
     def name(self, token: str) -> str:
         return next(name for name, known in self.leases.items() if known == token)
@@ -129,7 +129,7 @@ class Player:
         return self.store.run(self.store.limits.remove(scope, name, actor, tenant))
 
     def attend_limits(self) -> None:
-        """Until nothing is left to do: how many it were is each store's own."""
+        """Run until nothing is left. The number of runs differs between the stores."""
         while self.store.run(self.store.limits.attend()):
             pass
 
@@ -142,21 +142,19 @@ class Player:
     def resume_workflow(self, flow_id: str, reason: str | None, actor: str, tenant: str) -> Swept:
         return self.store.run(self.store.workflows.resume(flow_id, reason, actor, tenant))
 
-    def claiming(self, request: ClaimRequest) -> Flow[list[Claim]]:
+    def claim_flow(self, request: ClaimRequest) -> Flow[list[Claim]]:
         return self.store.leases.claim(replace(request, lease=self.token(request.lease)))
 
     def claim(self, request: ClaimRequest) -> list[Claim]:
-        claims = self.store.run(self.claiming(request))
+        claims = self.store.run(self.claim_flow(request))
         return [replace(claim, lease=self.name(claim.lease), position=0) for claim in claims]
 
-    def take_turn(
-        self, settlements: Sequence[Settlement], request: ClaimRequest
-    ) -> tuple[list[str], list[Claim], bool]:
-        turn = self.store.run(
+    def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> tuple[list[str], list[Claim], bool]:
+        result = self.store.run(
             self.store.leases.exchange(settlements, replace(request, lease=self.token(request.lease)))
         )
-        claims = [replace(claim, lease=self.name(claim.lease), position=0) for claim in turn.claims]
-        return sorted(turn.stale), claims, turn.live
+        claims = [replace(claim, lease=self.name(claim.lease), position=0) for claim in result.claims]
+        return sorted(result.stale), claims, result.live
 
     def start(self, lease: str, ids: Sequence[str], tenant: str) -> dict[str, int]:
         return self.store.run(self.store.leases.start(self.token(lease), ids, tenant))
@@ -200,11 +198,11 @@ class Player:
         return self.store.run(self.store.jobs.reschedule(ids, when, reason, actor, tenant))
 
     def save_steps(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> list[Saved]:
-        """In the order in which they were offered."""
-        places = {(job_id, entry.n): place for place, (job_id, _, entry) in enumerate(entries)}
-        answers = self.store.run(self.store.steps.save(self.token(lease), entries, tenant))
-        named = [replace(answer, value=self._named(answer.value)) for answer in answers]
-        return sorted(named, key=lambda answer: places[answer.job_id, answer.n])
+        """Return the results in the order of the entries."""
+        order = {(job_id, entry.n): index for index, (job_id, _, entry) in enumerate(entries)}
+        results = self.store.run(self.store.steps.save(self.token(lease), entries, tenant))
+        named = [replace(result, value=self._named(result.value)) for result in results]
+        return sorted(named, key=lambda result: order[result.job_id, result.n])
 
     def rewind(self, job_id: str, to: int, actor: str, tenant: str) -> int | None:
         return self.store.run(self.store.steps.rewind(job_id, to, actor, tenant))
@@ -213,17 +211,17 @@ class Player:
         self, label: str, name: str, data: str, key: str | None, job_id: str | None, actor: str, tenant: str
     ) -> SentResult:
         sent = self.store.run(self.store.ledger.send(SendEvent(new_id(), name, data, key, job_id), actor, tenant))
-        return replace(sent, id=self.told.setdefault(sent.id, label))
+        return replace(sent, id=self.event_labels.setdefault(sent.id, label))
 
     def _named(self, value: Any) -> Any:
-        """An event with the name the test has for it."""
-        known = isinstance(value, dict) and value.get("id") in self.told
-        return value | {"id": self.told[value["id"]]} if known else value
+        """Replace the id of an event by its name in the test."""
+        known = isinstance(value, dict) and value.get("id") in self.event_labels
+        return value | {"id": self.event_labels[value["id"]]} if known else value
 
     def decide_approval(self, approval_id: str, ballot: Ballot, tenant: str) -> Answer:
         return self.store.run(self.store.approvals.decide(approval_id, ballot, tenant))
 
-    def keep_approval_token(
+    def save_approval_token(
         self, approval_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
     ) -> str | None:
         return self.store.run(self.store.approvals.save_token(approval_id, token_hash, person, ttl, actor, tenant))
@@ -235,7 +233,7 @@ class Player:
         return self.store.run(self.store.jobs.move(job_id, move, reason, actor, tenant))
 
     def replace_payload(self, job_id: str, payload: str, reason: str, actor: str, tenant: str) -> Verdict:
-        """Every kind allows it here: the rule itself is no part of the model."""
+        """Allow it for every kind first: the payload rule is not part of the model."""
         self.store.run(self.store.payload_rules.set(RuleDraft.of(replaceable=True), "somebody", EVERY_TENANT))
         return self.store.run(self.store.jobs.replace_payload(job_id, payload, reason, actor, tenant))
 
@@ -251,22 +249,22 @@ class Player:
     def resume_agent(self, agent: str, tenant: str) -> int:
         return self.store.run(self.store.agents.resume(agent, 1000, tenant))
 
-    def by_hand(self, sql: str, **params: object) -> None:
-        """SQL with ``{table}`` and ``:parameter``, as somebody with a shell would write it."""
+    def execute_sql(self, sql: str, **params: object) -> None:
+        """Run hand-written SQL with ``{table}`` and ``:parameter``."""
         dialect: Dialect = self.store.clock.dialect  # type: ignore[attr-defined]
-        self.store.run(asking(dialect.read(sql, **params)))
+        self.store.run(single_statement(dialect.read(sql, **params)))
 
-    # -- what can be seen ----------------------------------------------------------------------------------------
+    # -- reads ---------------------------------------------------------------------------------------------------
 
     def get(self, job_id: str, tenant: str) -> Job | None:
         job = self.store.run(self.store.jobs.get(job_id, tenant))
         return None if job is None else replace(job, position=0)
 
-    def listed(self, wanted: JobFilter) -> list[Job]:
+    def list_jobs(self, wanted: JobFilter) -> list[Job]:
         return self.store.run(self.store.jobs.list(wanted))
 
     def new_events(self) -> Iterator[Event]:
-        """What the ledger has had since the last time, as a consumer reads it, in small pages."""
+        """Yield the events since the last call, as a consumer reads them, in small pages."""
         while True:
             page = self.store.run(self.store.ledger.read(self.cursor, 7, "*"))
             for event in page:
@@ -291,8 +289,8 @@ class Player:
         return self.store.run(self.store.jobs.result(job_id, tenant))
 
     def steps(self, job_id: str, tenant: str) -> list[Step]:
-        found = self.store.run(self.store.steps.list(job_id, tenant))
-        return [replace(step, value=self._named(step.value)) for step in found]
+        steps = self.store.run(self.store.steps.list(job_id, tenant))
+        return [replace(step, value=self._named(step.value)) for step in steps]
 
     def approvals(self, wanted: ApprovalFilter) -> list[Approval]:
         return self.store.run(self.store.approvals.list(wanted))
@@ -301,9 +299,9 @@ class Player:
         return self.store.run(self.store.limits.list(tenant))
 
     def graph(self, flow_id: str) -> Graph:
-        found = self.store.run(self.store.workflows.graph(flow_id, "*"))
-        assert found is not None
-        return found
+        graph = self.store.run(self.store.workflows.graph(flow_id, "*"))
+        assert graph is not None
+        return graph
 
     def votes(self, approval_id: str, tenant: str) -> list[Vote]:
         return self.store.run(self.store.approvals.votes(approval_id, tenant))

@@ -1,4 +1,4 @@
-"""What the machine draws: drafts of jobs, small enough to meet one another, and ways for an attempt to end."""
+"""Hypothesis strategies: drafts of jobs from a small set of values so that they collide, and ends of attempts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ tenants = st.sampled_from(["a", "b"])
 scopes = st.sampled_from(["a", "b", "*"])
 kinds = st.sampled_from(["mail", "report"])
 queues = st.sampled_from(["default", "bulk"])
-# A third of a second is no whole number of microseconds, and 1.0000005 s lies just between two.
+# 1/3 s is not a whole number of microseconds, and 1.0000005 s lies exactly between two.
 delays = st.sampled_from([0.0, 0.29, 1 / 3, 1.0000005, 2.5, 60.0, 86_400.0])
 reasons = st.sampled_from([None, "", "  ", "a reason", "ünïcode → 'quoted' \"twice\""])
 
 
 @dataclass(frozen=True, repr=False)
 class Draft:
-    """A job about to be, in words that do not depend on what is there yet."""
+    """A job to enqueue, described independently of the jobs that exist."""
 
     kind: str = "mail"
     queue: str = "default"
@@ -53,10 +53,10 @@ class Draft:
     uses: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Only what is not as always, so that a failing example can be read."""
-        telling = {each.name: getattr(self, each.name) for each in fields(self)}
-        usual = {each.name: each.default for each in fields(self)}
-        return f"Draft({', '.join(f'{k}={v!r}' for k, v in telling.items() if v != usual[k])})"
+        """Show only values that differ from the defaults, to keep failing examples readable."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        defaults = {each.name: each.default for each in fields(self)}
+        return f"Draft({', '.join(f'{k}={v!r}' for k, v in values.items() if v != defaults[k])})"
 
     def spec(self, number: int, now: datetime, parent: str | None) -> JobSpec:
         return JobSpec(
@@ -87,7 +87,7 @@ class Draft:
 
 
 def job_id(number: int, now: datetime) -> str:
-    """Ids of one millisecond sort by chance, as those of several processes do: order must come from elsewhere."""
+    """Make an id. Ids of one millisecond sort randomly, as those of several processes do: order must not follow ids."""
     noise = hashlib.sha256(str(number).encode()).digest()[:10]
     return str(uuid7(int(now.timestamp() * 1000), noise))
 
@@ -102,7 +102,7 @@ policies = st.builds(
     backoff=st.sampled_from([PATIENT, EXPONENTIAL, GENTLE, Backoff(base=0.29, factor=3.0, jitter=True)]),
     max_crashes=st.integers(0, 2),
 )
-# Two spellings of one document, and two others.
+# Two spellings of one document, and two other documents.
 payloads = st.sampled_from(['{"a": 1, "b": [2, "é"]}', '{"b":[2,"é"],"a":1}', "{}", '[1.5, null, {"x": {}}]'])
 
 drafts = st.builds(
@@ -125,7 +125,7 @@ drafts = st.builds(
     parent=st.sampled_from(["none", "none", "none", "one", "one", "foreign", "unknown"]),
     uses=st.sampled_from([(), (), ("key:c1",), ("key:c1", "resource:gpu"), ("resource:gpu",), ("key:c2",)]),
 )
-# Most jobs are plain: without keys, times and parents, they get somewhere.
+# Most jobs are plain, without keys, times and parents: these are not refused or delayed.
 plain_drafts = drafts.map(
     lambda draft: replace(draft, delay=None, after=None, deadline=None, key=None, content=None, parent="none")
 )
@@ -143,7 +143,7 @@ definitions = st.builds(
     requires_approval=st.booleans(),
 )
 
-# `worker_lost` and `process_died` are words of ours; a handler may still use them.
+# `worker_lost` and `process_died` are codes of Holdfast; a handler may still use them.
 codes = st.sampled_from(["boom", "worker_lost", "process_died", "deadline_passed"])
 notes = st.sampled_from([None, None, {"exit_code": 3, "log": "file:///x → 'y'"}])
 failures = st.builds(
@@ -168,16 +168,16 @@ endings: st.SearchStrategy[Ending] = st.sampled_from(
     ["succeeded", "retry", "bury", "fail", "crash", "snooze", "cancel"]
 )
 
-# -- what handlers wait for ----------------------------------------------------------------------------------------
+# -- waits of handlers ---------------------------------------------------------------------------------------------
 
-# Each call has its place in the handler, so that a place is always the same call.
+# Each durable call has a fixed step number, so that a number always means the same call.
 EVENTS = {"paid": 2, "shipped": 3}
 APPROVALS = {"release": 4, "refund": 6}
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Why an attempt ends to go on later, in words that do not depend on what is there yet."""
+    """A reason to suspend an attempt, described independently of the jobs that exist."""
 
     kind: Literal["sleep", "event", "step", "ask"]
     name: str
@@ -207,12 +207,12 @@ class Wait:
                 return Pause(5, "charge", "step", delay=delay or 0.0, tries=2, error={"type": "x", "message": "busy"})
             case "ask":
                 name = "release" if self.name == "paid" else "refund"
-                asked = Question(**{"summary": "May it?", **dict(self.question)})  # type: ignore[arg-type]
-                return Pause(APPROVALS[name], name, "approval", approval=asked.to_json(approval_id, name, None))
+                question = Question(**{"summary": "May it?", **dict(self.question)})  # type: ignore[arg-type]
+                return Pause(APPROVALS[name], name, "approval", approval=question.to_json(approval_id, name, None))
 
 
 matches = st.sampled_from([(), (), (("order", 7),), (("order", None),), (("order", 7), ("shop", "a"))])
-told = st.sampled_from(['{"order": 7}', '{"order": 7.0, "shop": "a"}', "{}", '{"order": null}', '{"order": "7"}'])
+event_data = st.sampled_from(['{"order": 7}', '{"order": 7.0, "shop": "a"}', "{}", '{"order": null}', '{"order": "7"}'])
 people = st.sampled_from(["ada", "bob", "eve", "user-0", "user-1", "", None])
 questions = st.tuples(
     st.sampled_from([(), (("approvers", ("ada", "bob")), ("quorum", 2)), (("approvers", ("ada",)),)]),
