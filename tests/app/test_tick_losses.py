@@ -15,7 +15,7 @@ from holdfast.worker.maintenance import MaintenanceTask
 from tests.app.conftest import NewApp
 from tests.app.shop import stocked
 from tests.app.worker_process import process
-from tests.faults.picture import take_picture
+from tests.faults.snapshot import take_snapshot
 from tests.support.by_hand import open_by_hand
 from tests.support.waiting import until
 
@@ -105,7 +105,7 @@ def take_away(app: App) -> None:
 
 def kept_until(url: str) -> float:
     """The end of the one lease that is open."""
-    (lease,) = [each for each in take_picture(url).leases.values() if each.ended is None]
+    (lease,) = [each for each in take_snapshot(url).leases.values() if each.ended is None]
     return lease.until
 
 

@@ -1,6 +1,5 @@
-"""Fault 56: backends are killed again and again while jobs flow. A lost connection costs one repeated exchange, no
-pause; the server is asked less and less often only when it fails several times in a row. How long claims take under
-such a storm is measured by `python -m bench --only storm`."""
+"""Fault 56: backends are killed repeatedly under load. A lost connection costs one repeated exchange without a pause;
+pauses grow only after several failures in a row. `python -m bench --only storm` measures the claim latency."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ OTHERS = """
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
-    """What workers have waited before they asked the database again, and after how many failures in a row."""
+    """The pauses of workers before they retry, with the number of failures in a row."""
     taken: list[tuple[int, float]] = []
 
     def recorded(failures: int) -> float:
@@ -45,7 +44,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
     return taken
 
 
-def test_pauses_begin_with_the_second_failure_and_are_spread() -> None:
+def test_pauses_start_at_the_second_failure_and_are_random() -> None:
     assert [pause_after(failures) for failures in (0, 1)] == [0.0, 0.0]
     for failures in range(2, 40):
         longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (failures - 2))
@@ -54,8 +53,8 @@ def test_pauses_begin_with_the_second_failure_and_are_spread() -> None:
         assert all(longest / 2 <= each <= longest for each in drawn)
 
 
-@pytest.mark.parametrize("lost", ["the question", "the answer"])
-def test_one_lost_exchange_is_repeated_without_a_pause(
+@pytest.mark.parametrize("lost", ["request", "response"])
+def test_lost_exchange_is_repeated_without_pause(
     url: str, pauses: list[tuple[int, float]], monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     with closing(App(url)) as app:
@@ -64,16 +63,16 @@ def test_one_lost_exchange_is_repeated_without_a_pause(
         @app.job()
         async def errand(number: int) -> None: ...
 
-        (away.left if lost == "the question" else away.deaf)["leases.exchange"] = 1
+        (away.left if lost == "request" else away.deaf)["leases.exchange"] = 1
         ids = [errand.enqueue(number).id for number in range(5)]
         with working(app):
-            until(lambda: len(app.jobs.list(state=State.SUCCEEDED)) == 5, "all are done")
+            until(lambda: len(app.jobs.list(state=State.SUCCEEDED)) == 5, "all jobs are done")
         assert away.met["leases.exchange"] == 1
     assert pauses == [(1, 0.0)]
     check(url, ids)
 
 
-def test_failures_in_a_row_are_followed_by_longer_and_longer_pauses(
+def test_pauses_grow_with_consecutive_failures(
     url: str, pauses: list[tuple[int, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(App(url)) as app:
@@ -82,23 +81,23 @@ def test_failures_in_a_row_are_followed_by_longer_and_longer_pauses(
         @app.job()
         async def errand() -> None: ...
 
-        away.left["leases.exchange"] = 3  # with two exchanges at a time, between two and three rounds
+        away.left["leases.exchange"] = 3  # with two concurrent exchanges, between two and three rounds
         away.left["leases.holdings"] = 2
         errand.enqueue()
         with working(app):
-            until(lambda: app.jobs.list(state=State.SUCCEEDED), "it is done")
+            until(lambda: app.jobs.list(state=State.SUCCEEDED), "the job is done")
             before = list(pauses)
             away.left["leases.exchange"] = 1
             errand.enqueue()
-            until(lambda: len(app.jobs.list(state=State.SUCCEEDED)) == 2, "so is the next")
+            until(lambda: len(app.jobs.list(state=State.SUCCEEDED)) == 2, "the second job is done")
     assert [failures for failures, _ in before] == list(range(1, len(before) + 1))
     assert len(before) >= 4
     assert [pause == 0.0 for _, pause in before] == [True] + [False] * (len(before) - 1)
-    assert pauses[len(before) :] == [(1, 0.0)], "an exchange that came through begins the count anew"
+    assert pauses[len(before) :] == [(1, 0.0)], "a successful exchange resets the count"
 
 
 @pytest.mark.slow
-def test_a_storm_of_lost_connections_loses_no_job(
+def test_lost_connections_lose_no_job(
     postgres_url: str, choice: random.Random, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ExitStack() as stack:
@@ -118,9 +117,9 @@ def test_a_storm_of_lost_connections_loses_no_job(
             assert pids
             for pid in choice.sample(pids, min(len(pids), choice.choice((1, 2, 100)))):
                 killer.execute("select pg_terminate_backend(%s)", (pid,))
-            until(partial(_done, app, len(ids) // 2), "jobs flow on")
-        until(partial(_done, app, len(ids)), "all are done")
-    assert "Database unavailable" not in caplog.text, "no loss was an outage"
+            until(partial(_done, app, len(ids) // 2), "half of the jobs are done")
+        until(partial(_done, app, len(ids)), "all jobs are done")
+    assert "Database unavailable" not in caplog.text, "a lost connection is not an outage"
     check(postgres_url, ids)
 
 
@@ -129,7 +128,7 @@ def _done(app: App, count: int) -> bool:
 
 
 @pytest.mark.slow
-def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(
+def test_outage_is_logged_at_its_start_and_end(
     own_server: PostgresServer, own_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -154,7 +153,7 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(
         for record in caplog.records
         if record.levelno >= logging.INFO and record.name.startswith(("holdfast", "psycopg"))
     ]
-    lines = [line for line in lines if not line.startswith(("lease", "reaped"))]  # it may have lapsed meanwhile
+    lines = [line for line in lines if not line.startswith(("Lease", "Recovered"))]  # the lease may have expired
     assert len(lines) == 2, lines
     assert lines[0].startswith("Database unavailable, retrying: ")
     assert lines[1].startswith("Database available again after ")

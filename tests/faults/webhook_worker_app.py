@@ -1,4 +1,4 @@
-"""What the worker processes of `test_27_webhook_storm.py` run: nothing of their own, and what every worker has."""
+"""The app of the worker processes in `test_27_webhook_storm.py`: no jobs, only the built-in webhook deliveries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast import App
 from holdfast.outgoing import EgressPolicy
 
 app = App(
-    name="telling",
+    name="webhooks",
     enqueued_by="tester",
     egress=EgressPolicy(ports=(int(os.environ["PORT"]),), allow=("127.0.0.0/8",)),
 )

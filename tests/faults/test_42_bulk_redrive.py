@@ -1,4 +1,4 @@
-"""Fault 42, the end of it: a herd dies at once, and is redriven in bulk while the workers that do it are killed."""
+"""Fault 42: many jobs become dead letters at once and are redriven in bulk while workers are killed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from holdfast import App, Retry, State
 from holdfast.features.dead_letters.model import Operation
 from tests.faults.checker import check
-from tests.faults.load import load
-from tests.faults.waiting import counts
+from tests.faults.workload import enqueue_jobs, state_counts
 from tests.support.by_hand import open_by_hand
 from tests.support.crew import Crew
 from tests.support.waiting import until
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.req("DP-15", "CX-15")
 SOAK = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 
-def steps(app: App, event_type: str) -> Counter[str]:
+def events(app: App, event_type: str) -> Counter[str]:
     with closing(open_by_hand(app._store.url)) as by_hand:
         rows = by_hand.execute("select job_id from event where type = :type", {"type": event_type})
     return Counter(str(row[0]) for row in rows)
@@ -36,32 +35,30 @@ def steps(app: App, event_type: str) -> Counter[str]:
     ],
     indirect=["url"],
 )
-def test_each_is_redriven_once_whoever_is_killed(app: App, crew: Crew, jobs: int) -> None:
-    """Two workers, one after another, are killed in the middle of it; others do what is left. (That a batch is done or
-    not done, wherever its worker dies, is fault 3's to show.)"""
-    ids = load(app, jobs, kind="herd", retry=Retry(max_attempts=1, max_crashes=100))
+def test_bulk_redrive_changes_each_job_once_despite_kills(app: App, crew: Crew, jobs: int) -> None:
+    """Two workers are killed during the operation; others finish it. (Fault 3 shows that a batch is atomic.)"""
+    ids = enqueue_jobs(app, jobs, kind="herd", retry=Retry(max_attempts=1, max_crashes=100))
     crew.start(2, lease=1.0, concurrency=50, options=("--log-level", "error"))
-    until(lambda: counts(app).get(State.DEAD_LETTER, 0) == jobs, "all are dead", 240)
+    until(lambda: state_counts(app).get(State.DEAD_LETTER, 0) == jobs, "all jobs are dead letters", 240)
     (group,) = app.dead_letters.groups()
-    assert (group.open, group.times) == (jobs, jobs), "many buried at once, and each was counted"
-    # So few a second that it takes a while; it is the store that keeps to it, whoever works.
+    assert (group.open, group.times) == (jobs, jobs), "every dead letter was counted"
+    # A low rate makes the operation last; the store enforces it for all workers.
     started = app.dead_letters.redrive(group.fingerprint, rate=jobs / 2.5)
 
     def now() -> Operation:
-        found = app.operations.get(started.id)
-        return found
+        return app.operations.get(started.id)
 
     for share in (0.01, 0.6):
-        until(lambda share=share: now().done >= share * jobs, f"{share:.0%} are redriven")  # type: ignore[misc]
+        until(lambda share=share: now().done >= share * jobs, f"{share:.0%} of the jobs are redriven")  # type: ignore[misc]
         crew.alive[0].kill()
         crew.start(1, lease=1.0, concurrency=50, options=("--log-level", "error"))
     until(lambda: now().over, "the operation is over", 120)
     over = now()
     assert (over.state, over.total, over.done, over.refused) == ("done", jobs, jobs, 0)
-    assert steps(app, "redrive") == Counter(ids), "each once"
-    until(lambda: counts(app).get(State.DEAD_LETTER, 0) == jobs, "all have died again", 240)
+    assert events(app, "redrive") == Counter(ids), "each job once"
+    until(lambda: state_counts(app).get(State.DEAD_LETTER, 0) == jobs, "all jobs are dead letters again", 240)
     crew.stop()
     (after,) = app.dead_letters.groups()
-    buried = steps(app, "bury").total()
+    buried = events(app, "bury").total()
     assert (after.open, after.times) == (jobs, buried)
     check(app._store.url, ids, ended=False)

@@ -1,4 +1,4 @@
-"""Limits hold across processes and through crashes: replayed from the ledger, there is never one too many (SC-16)."""
+"""Fault 45: workers are killed under concurrency limits. Replayed from the ledger, no limit is exceeded (SC-16)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import pytest
 
 from holdfast import App, State
 from holdfast.engine.job import Job
-from tests.faults.checker import IN_TIME, check
+from tests.faults.checker import RECOVERY_LIMIT, check
 from tests.faults.effects import effects
-from tests.faults.load import PATIENT
-from tests.faults.waiting import all_ended
+from tests.faults.workload import PATIENT, wait_for_all
 from tests.support.crew import Crew
 from tests.support.limits import most_at_once
 from tests.support.stores import put, spec
@@ -31,7 +30,7 @@ def counted_by(job: Job) -> Iterator[str]:
     yield from job.uses or ()
 
 
-def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, count: int, kills: int) -> None:
+def kill_workers(app: App, crew: Crew, folder: Path, choice: random.Random, *, count: int, kills: int) -> None:
     app.limits.set(concurrency=LIMITS["all"])
     app.limits.set(kind="work", concurrency=LIMITS["kind:work"])
     app.limits.set(key="*", concurrency=LIMITS["key:a"])
@@ -44,26 +43,26 @@ def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, count: in
     ]
     ids = put(app._store, *specs)
     crew.start(3)
-    until(lambda: effects(folder), "somebody works")
+    until(lambda: effects(folder), "the first job runs")
     for _ in range(kills):
         time.sleep(choice.uniform(0.0, 0.3))
         crew.kill_one(choice)
         crew.start(1)
-    all_ended(app, count)
-    picture = check(app._store.url, ids, folder=folder, within=IN_TIME)
-    assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
+    wait_for_all(app, count)
+    snapshot = check(app._store.url, ids, folder=folder, within=RECOVERY_LIMIT)
+    assert {row.state for row in snapshot.rows.values()} == {State.SUCCEEDED}
     most = most_at_once(app._store, counted_by)
     over = {name: most[name] for name, limit in LIMITS.items() if most.get(name, 0) > limit}
-    assert not over, f"more at once than {LIMITS}"
-    assert most["key:a"] == LIMITS["key:a"], "and what there is room for is used"
-    assert [(limit.running, limit.waiting) for limit in app.limits.list()] == [(0, 0)] * 5, "nothing is left taken"
+    assert not over, f"more concurrent jobs than {LIMITS}"
+    assert most["key:a"] == LIMITS["key:a"], "the limit is used fully"
+    assert [(limit.running, limit.waiting) for limit in app.limits.list()] == [(0, 0)] * 5, "all slots are free"
 
 
-def test_three_workers_two_of_them_killed(app: App, crew: Crew, folder: Path, choice: random.Random) -> None:
-    play(app, crew, folder, choice, count=150, kills=2)
+def test_limits_hold_in_two_kills(app: App, crew: Crew, folder: Path, choice: random.Random) -> None:
+    kill_workers(app, crew, folder, choice, count=150, kills=2)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
-def test_a_hundred_kills(app: App, crew: Crew, folder: Path, choice: random.Random) -> None:
-    play(app, crew, folder, choice, count=6_000, kills=100)
+def test_limits_hold_in_hundred_kills(app: App, crew: Crew, folder: Path, choice: random.Random) -> None:
+    kill_workers(app, crew, folder, choice, count=6_000, kills=100)

@@ -1,6 +1,6 @@
-"""Fault 47: a worker is asked to leave while its database does not answer: within its grace and a few seconds it does.
+"""Fault 47: a worker is stopped while its database does not respond: it exits within its grace and a few seconds.
 
-Its jobs are somebody else's when the lease has lapsed. All at once, so that the waiting is done once.
+Other workers recover its jobs when the lease has expired. All cases run at once, so that the test waits once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from holdfast import App
 from holdfast.worker.shutdown import CANCEL_AFTER, LAST_WRITES
 from tests.faults.effects import effects
-from tests.faults.load import load
+from tests.faults.workload import enqueue_jobs
 from tests.support.crew import Crew, WorkerProcess
 from tests.support.servers import PostgresServer
 from tests.support.waiting import until
@@ -25,60 +25,59 @@ from tests.support.wire import wire_to
 pytestmark = pytest.mark.req("SC-13", "CX-15")
 
 GRACE = 0.5
-# Pools, threads and processes have to end as well, on a machine that may have other things to do. Before there was a
-# limit it was more than a minute and a half.
-LEFT_WITHIN = GRACE + LAST_WRITES + CANCEL_AFTER + 8.0
+# Pools, threads and processes must end as well, on a busy machine. Without a limit it took more than 90 s.
+EXIT_LIMIT = GRACE + LAST_WRITES + CANCEL_AFTER + 8.0
 
 
 @contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Somebody else writes into the file, and does not come to an end."""
+    """Hold the write lock on another connection."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("ROLLBACK")
 
 
-def busy(app: App, crew: Crew, folder: Path, **settings: object) -> WorkerProcess:
+def start_busy_worker(app: App, crew: Crew, folder: Path, **settings: object) -> WorkerProcess:
     worker = crew.start_one(**settings)
     before = len(effects(folder))
-    load(app, 1, kind="ahold")
-    until(lambda: len(effects(folder)) > before, "it has its hands full")
+    enqueue_jobs(app, 1, kind="ahold")
+    until(lambda: len(effects(folder)) > before, "the worker runs a job")
     return worker
 
 
-def leave(*workers: WorkerProcess, twice: WorkerProcess) -> None:
-    """Each is asked to, and one of them twice."""
+def stop_workers(*workers: WorkerProcess, twice: WorkerProcess) -> None:
+    """Send SIGTERM to all workers, and a second one to `twice`."""
     for worker in workers:
         worker.ask_to_stop()
-    until(lambda: "send the signal again" in twice.said(), "it has heard")
+    until(lambda: "send the signal again" in twice.said(), "the worker has received the signal")
     twice.ask_to_stop()
-    end = time.monotonic() + LEFT_WITHIN
+    end = time.monotonic() + EXIT_LIMIT
     codes = [worker.wait(max(0.0, end - time.monotonic())) for worker in workers]
     assert codes == [0] * len(workers), "none had to be killed"
 
 
-def test_a_database_that_does_not_answer_keeps_nobody(postgres_url: str, sqlite_url: str, folder: Path) -> None:
+def test_workers_stop_while_databases_do_not_respond(postgres_url: str, sqlite_url: str, folder: Path) -> None:
     with ExitStack() as stack:
         wire = stack.enter_context(wire_to(postgres_url))
         app, local = (stack.enter_context(closing(App(url))) for url in (postgres_url, sqlite_url))
         crew = stack.enter_context(Crew(wire.url(postgres_url), folder, lease=30.0, grace=GRACE))
-        patient = busy(app, crew, folder, grace=600.0, concurrency=1)
-        several = busy(app, crew, folder, options=("--processes", "2"))
-        beside = busy(local, crew, folder, url=sqlite_url)
+        patient = start_busy_worker(app, crew, folder, grace=600.0, concurrency=1)
+        several = start_busy_worker(app, crew, folder, options=("--processes", "2"))
+        beside = start_busy_worker(local, crew, folder, url=sqlite_url)
         until(lambda: app.health.get().lease_active == 3, "all are there")
         wire.hold()
         with locked(sqlite_url.removeprefix("sqlite:///")):
-            leave(patient, several, beside, twice=patient)
+            stop_workers(patient, several, beside, twice=patient)
         assert all("Database unreachable" in each.said() for each in (patient, several, beside))
 
 
 @pytest.mark.soak
-def test_a_server_that_is_gone_keeps_nobody(own_server: PostgresServer, own_url: str, folder: Path) -> None:
+def test_workers_stop_while_server_is_down(own_server: PostgresServer, own_url: str, folder: Path) -> None:
     with closing(App(own_url)) as app, Crew(own_url, folder, lease=30.0, grace=GRACE) as crew:
-        patient = busy(app, crew, folder, grace=600.0, concurrency=1)
+        patient = start_busy_worker(app, crew, folder, grace=600.0, concurrency=1)
         idle = crew.start_one()
         several = crew.start_one(options=("--processes", "2"))
         until(lambda: app.health.get().lease_active == 4, "all are there")
         own_server.stop("immediate")
-        leave(patient, idle, several, twice=patient)
+        stop_workers(patient, idle, several, twice=patient)

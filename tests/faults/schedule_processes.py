@@ -1,4 +1,4 @@
-"""Processes that do nothing but fire schedules, each as if it were alone, while the test moves the store's clock."""
+"""Processes that only fire schedules, each as if it were the only one, while the test advances the store's clock."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.support.schedules import attend, set_time
 from tests.support.waiting import until
 from tests.support.warm import start_call
 
-ENOUGH = "enough"
+STOP_FILE = "stop"
 
 
 def new_app(url: str) -> App:
-    """The program of every process here: the same code, so that each of them declares and fires the same."""
+    """Make the app of every process: all declare and fire the same schedule."""
     app = App(url, name="clockwork", enqueued_by="tester")
 
     @app.schedule("every 1s", name="declared", missed="all")
@@ -28,10 +28,9 @@ def new_app(url: str) -> App:
 
 
 def _fire(url: str, folder: str) -> None:
-    """Look again and again until killed or told to stop. Every process believes that firing is its task."""
+    """Fire due schedules until the process is killed or the stop file exists."""
     with closing(new_app(url)) as app:
-        (Path(folder) / f"began-{app._session.tenant}").touch()
-        while not (Path(folder) / ENOUGH).exists():
+        while not (Path(folder) / STOP_FILE).exists():
             try:
                 attend(app)
             except StoreUnavailable:
@@ -47,12 +46,13 @@ def stop(process: ForkServerProcess) -> None:
     process.join(10)
 
 
-def pass_by(app: App, moment: datetime, seconds: int) -> None:
-    """Let so many seconds pass, one at a time, each when all schedules have dealt with the one before."""
+def advance_clock(app: App, moment: datetime, seconds: int) -> None:
+    """Advance the clock second by second, each time after all schedules have handled the second before."""
     for second in range(1, seconds + 1):
         now = set_time(app, moment + timedelta(seconds=second))
-        until(lambda now=now: _dealt_with(app, now), f"second {second} was dealt with")  # type: ignore[misc]
+        until(lambda now=now: _have_fired(app, now), f"second {second} is handled")  # type: ignore[misc]
 
 
-def _dealt_with(app: App, now: datetime) -> bool:
-    return all(read.next_fire_at is not None and read.next_fire_at > now for read in app.schedules.list(state="active"))
+def _have_fired(app: App, now: datetime) -> bool:
+    schedules = app.schedules.list(state="active")
+    return all(schedule.next_fire_at is not None and schedule.next_fire_at > now for schedule in schedules)

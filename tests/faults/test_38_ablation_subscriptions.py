@@ -1,5 +1,5 @@
-"""Fault 38 for events that make jobs, retries that are jobs, and who may execute: each safeguard is taken away, and the
-check that stands for it goes red."""
+"""Fault 38 for subscriptions, retries as new jobs, and executors: each safeguard is removed, and the check that covers
+it fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.errors import Conflict, HoldfastError, Refused
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.flow import Steps
 from holdfast.stores.requests import ClaimRequest
-from tests.faults.test_38_ablation import drop_trigger, replaced
+from tests.faults.test_38_ablation import drop_trigger, edit_function
 from tests.support.by_hand import ByHand, open_by_hand
 from tests.support.ledger import check_ledger
 from tests.support.stores import BROKEN, put_one, settle, state_of, take
@@ -38,33 +38,35 @@ def by_hand(store: Store) -> Iterator[ByHand]:
 
 
 @POSTGRES
-def test_with_a_lock_on_its_row_a_subscription_misses_what_it_makes_itself(store: Store, by_hand: ByHand) -> None:
+def test_subscription_with_row_lock_misses_its_own_jobs(store: Store, by_hand: ByHand) -> None:
     one = subscribe(store, "self", "job.enqueue", job_kind="again", max_depth=2)
-    replaced(by_hand, "hold_subscription", r"and not halted\(\);", "and not halted() for update;")
+    edit_function(by_hand, "hold_subscription", r"and not halted\(\);", "and not halted() for update;")
     put_one(store)
     with closing(open_store(store.url)) as other:
-        # Somebody else's transaction ends between the lock and the reading, so that the snapshot reaches past our own.
-        whole = type(store.subscriptions)._events  # type: ignore[attr-defined]
+        # Another transaction ends between the lock and the read, so that the snapshot includes our own transaction.
+        original = type(store.subscriptions)._events  # type: ignore[attr-defined]
 
-        def late(self: Any, whose: Any, want: int) -> Steps[Any]:
+        def late(self: Any, subscription: Any, want: int) -> Steps[Any]:
             put_one(other, "other")
-            return (yield from whole(self, whose, want))
+            return (yield from original(self, subscription, want))
 
         type(store.subscriptions)._events = late  # type: ignore[attr-defined]
         try:
             feed(store, "self")
         finally:
-            type(store.subscriptions)._events = whole  # type: ignore[attr-defined]
+            type(store.subscriptions)._events = original  # type: ignore[attr-defined]
     feed_all(store, "self")
-    assert refusals(store, one) == [], "what it made was never seen: no chain, and no end of one"
+    assert refusals(store, one) == [], "it never reads its own jobs, so the chain does not reach its limit"
 
 
-def test_without_the_key_an_event_has_two_jobs(store: Store, by_hand: ByHand, monkeypatch: pytest.MonkeyPatch) -> None:
-    def blind(self: object, whose: object, events: object) -> Steps[set[str]]:
+def test_event_has_two_jobs_without_delivery_key(
+    store: Store, by_hand: ByHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_delivered(self: object, subscription: object, events: object) -> Steps[set[str]]:
         yield from ()
         return set()
 
-    monkeypatch.setattr(type(store.subscriptions), "_delivered", blind)
+    monkeypatch.setattr(type(store.subscriptions), "_delivered", none_delivered)
     subscribe(store, "after", "job.enqueue", kind="import", start="beginning")
     put_one(store, "import")
     assert feed_all(store, "after") == 1
@@ -81,8 +83,8 @@ def test_without_the_key_an_event_has_two_jobs(store: Store, by_hand: ByHand, mo
     assert len(made_of(store)) == 2
 
 
-def test_without_the_place_one_came_from_two_who_look_at_once_move_it_twice(store: Store, by_hand: ByHand) -> None:
-    """The lock is the first safeguard; whoever has come by it is stopped by the place."""
+def test_concurrent_readers_move_cursor_twice_without_cursor_check(store: Store, by_hand: ByHand) -> None:
+    """The lock is the first safeguard, the check of the old cursor the second."""
     one = subscribe(store, "after", "job.enqueue", kind="import", start="beginning")
     put_one(store, "import")
     assert feed_all(store, "after") == 1
@@ -93,14 +95,14 @@ def test_without_the_place_one_came_from_two_who_look_at_once_move_it_twice(stor
         store.run(Flow(lambda: advance(one, "1", [])))
     assert refused.value.code == "subscription_changed"
     if by_hand.name == "postgres":
-        replaced(
+        edit_function(
             by_hand, "advance_subscription", r"\s+and s\.cursor is not distinct from advance_subscription\.was", ""
         )
         store.run(Flow(lambda: advance(one, "1", [])))
-        assert feed(store, "after").made == 0, "and the key is what is left"
+        assert feed(store, "after").made == 0, "only the key remains"
 
 
-def test_without_the_guard_a_retried_job_is_run_again(store: Store, by_hand: ByHand) -> None:
+def test_retried_job_can_run_again_without_guard(store: Store, by_hand: ByHand) -> None:
     old = put_one(store, retry_as="new_job")
     settle(store, take(store), BROKEN)
     again = (
@@ -111,7 +113,7 @@ def test_without_the_guard_a_retried_job_is_run_again(store: Store, by_hand: ByH
     if by_hand.name == "sqlite":
         drop_trigger(by_hand, "keep_dead_letters", "job_state")
     else:
-        replaced(by_hand, "refuse_rerun", r"\nbegin\n", "\nbegin\n    return;\n")
+        edit_function(by_hand, "refuse_rerun", r"\nbegin\n", "\nbegin\n    return;\n")
     assert by_hand.refusal(again, {"id": old}) is None
     assert state_of(store, old) == "retry_waiting"
     with pytest.raises(AssertionError, match="retried as another job"):
@@ -120,14 +122,14 @@ def test_without_the_guard_a_retried_job_is_run_again(store: Store, by_hand: ByH
 
 @POSTGRES
 def test_without_carrying_over_the_limit_is_never_reached(store: Store, by_hand: ByHand) -> None:
-    replaced(by_hand, "take_over", r"update job_state n set.*?n\.id = p_new;", "")
+    edit_function(by_hand, "take_over", r"update job_state n set.*?n\.id = p_new;", "")
     put_one(store, retry_as="new_job")
     settle(store, take(store), BROKEN)
     with pytest.raises(AssertionError, match="retries were granted"):
         check_ledger(store)
 
 
-def test_without_the_judge_anybody_executes(store: Store, by_hand: ByHand) -> None:
+def test_any_executor_can_claim_without_executor_checks(store: Store, by_hand: ByHand) -> None:
     put_one(store)
     store.run(store.executors.add("gpu", "executor", "ada"))
     opening = store.leases.open("w", 60, "*", "odd")
@@ -138,9 +140,9 @@ def test_without_the_judge_anybody_executes(store: Store, by_hand: ByHand) -> No
     request = ClaimRequest(lease=lease, queues=("default",), want=1)
     with pytest.raises(Refused) as refused:
         store.run(store.leases.claim(request))
-    assert refused.value.code == "executor_refused", "the claim asks once more"
+    assert refused.value.code == "executor_refused", "the claim checks again"
     if by_hand.name == "postgres":
-        replaced(by_hand, "exchange", r"if not v_may then.*?end if;\s+v_left := 0;\s+end if;", "")
-        assert store.run(store.leases.claim(request)) == [], "and once more when it has found jobs"
-        replaced(by_hand, "exchange", r"not live or not v_may", "not live", times=2)
+        edit_function(by_hand, "exchange", r"if not v_may then.*?end if;\s+v_left := 0;\s+end if;", "")
+        assert store.run(store.leases.claim(request)) == [], "and again after it has selected jobs"
+        edit_function(by_hand, "exchange", r"not live or not v_may", "not live", times=2)
         assert len(store.run(store.leases.claim(request))) == 1

@@ -1,9 +1,8 @@
-"""A real SIGKILL at a named moment of a durable job, once.
+"""Kills a worker with SIGKILL at a named moment of a durable job, once.
 
-Whoever comes to a moment says so: the functions of the steps ("enter reserve", "leave reserve"), and the store, which
-tells of each write of a step and of each end of an attempt that it is about to make, has made and not committed, and
-has committed ("before save reserve", "within ask", "after pause sleep"). The child processes of a worker have the
-moment in their environment, and install this by importing it.
+The step functions pass kill points ("enter reserve", "leave reserve"), and so do the stores: before, within and after
+each write of a step and each end of an attempt ("before save reserve", "within ask", "after pause sleep"). The child
+processes of a worker inherit the moment in their environment, and install the kill points when they import this module.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from tests.support.operations import name_of
 
 MOMENT_VARIABLE = "HOLDFAST_TEST_KILL_AT"
 WORKER_VARIABLE = "HOLDFAST_TEST_KILL_WORKER"
-GONE = "gone"
+KILLED_FILE = "killed"
 ENDINGS = {"succeeded": "succeed", "ask": "ask"}
-# A lease of a second: the smallest that a busy machine can keep.
+# One second is the shortest lease that a busy machine can renew in time.
 OPTIONS: dict[str, Any] = {
     "lease_ttl": 1.0,
     "poll": 0.1,
@@ -39,17 +38,17 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def passing(moment: str) -> None:
-    """The process ends here if this is its moment, and nobody has died of it before."""
+def kill_point(moment: str) -> None:
+    """Kill the process if this is the chosen moment and no process was killed before."""
     if moment != os.environ.get(MOMENT_VARIABLE):
         return
     try:
-        handle = os.open(Path(os.environ[FOLDER_VARIABLE]) / GONE, os.O_CREAT | os.O_EXCL)
+        handle = os.open(Path(os.environ[FOLDER_VARIABLE]) / KILLED_FILE, os.O_CREAT | os.O_EXCL)
     except FileExistsError:
         return
     os.fsync(handle)
     worker = os.environ.get(WORKER_VARIABLE)
-    if worker is not None and int(worker) != os.getpid():  # a child whose worker is meant; it dies with it
+    if worker is not None and int(worker) != os.getpid():  # this is a child; it dies with its worker
         os.kill(int(worker), signal.SIGKILL)
     else:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -57,12 +56,12 @@ def passing(moment: str) -> None:
 
 
 def moments(flow: Flow[Any]) -> Iterator[str]:
-    """What this write is about: the steps it saves, the ends of attempts it settles."""
-    name, given = name_of(flow)
+    """Name what the flow writes: the steps it saves, the attempts it ends."""
+    name, arguments = name_of(flow)
     if name == "steps.list":
         yield "remember"
-    for each in given:
-        for item in each if isinstance(each, list | tuple) else ():
+    for argument in arguments:
+        for item in argument if isinstance(argument, list | tuple) else ():
             if isinstance(item, Settlement):
                 yield (
                     f"pause {item.pause['kind']}"
@@ -74,31 +73,31 @@ def moments(flow: Flow[Any]) -> Iterator[str]:
 
 
 def before(flow: Flow[Any]) -> Flow[Any]:
-    about = list(moments(flow))
-    for moment in about:
-        passing(f"before {moment}")
-    if not about or flow.single:
+    names = list(moments(flow))
+    for moment in names:
+        kill_point(f"before {moment}")
+    if not names or flow.single:
         return flow
 
     def start() -> Steps[Any]:
-        answer = yield from flow.start()
-        for moment in about:
-            passing(f"within {moment}")
-        return answer
+        result = yield from flow.start()
+        for moment in names:
+            kill_point(f"within {moment}")
+        return result
 
     return replace(flow, start=start)
 
 
-def after(flow: Flow[Any], answer: Any) -> Any:
+def after(flow: Flow[Any], result: Any) -> Any:
     for moment in moments(flow):
-        passing(f"after {moment}")
-    for claim in getattr(answer, "claims", ()):
-        passing(f"after take {claim.attempt}")
-    return answer
+        kill_point(f"after {moment}")
+    for claim in getattr(result, "claims", ()):
+        kill_point(f"after take {claim.attempt}")
+    return result
 
 
 def install() -> None:
-    """Put this between every store of the process and whoever uses it."""
+    """Add the kill points to every store of the process."""
     for kind in (SqliteStore, PostgresStore):
         _install(kind)
 
@@ -106,17 +105,17 @@ def install() -> None:
 def _install(kind: Any) -> None:
     run, arun = kind.run, kind.arun
 
-    def run_here(self: Any, flow: Flow[Any]) -> Any:
+    def run_with_kill_points(self: Any, flow: Flow[Any]) -> Any:
         return after(flow, run(self, before(flow)))
 
-    async def run_there(self: Any, flow: Flow[Any]) -> Any:
+    async def arun_with_kill_points(self: Any, flow: Flow[Any]) -> Any:
         return after(flow, await arun(self, before(flow)))
 
-    kind.run, kind.arun = run_here, run_there
+    kind.run, kind.arun = run_with_kill_points, arun_with_kill_points
 
 
-def serve(url: str, folder: str, moment: str | None, whom: str) -> None:
-    """In a process of its own: a worker of the victims' app that is gone at that moment, or one of its children is."""
+def run_worker(url: str, folder: str, moment: str | None, target: str) -> None:
+    """Run a worker in this process that is killed at that moment; with the target "child", a child of it is."""
     os.environ["HOLDFAST_URL"], os.environ[FOLDER_VARIABLE] = url, folder
     with (Path(folder) / "killing.log").open("ab", buffering=0) as log:
         os.dup2(log.fileno(), 1)
@@ -124,13 +123,13 @@ def serve(url: str, folder: str, moment: str | None, whom: str) -> None:
     if moment is not None:
         install()
         os.environ[MOMENT_VARIABLE] = moment
-        if whom == "worker":
+        if target == "worker":
             os.environ[WORKER_VARIABLE] = str(os.getpid())
-    from tests.faults.victim import app
+    from tests.faults.worker_app import app
 
     app.run_worker(**OPTIONS)
     app.close()
 
 
-if MOMENT_VARIABLE in os.environ:  # in a child, which has it from its worker
+if MOMENT_VARIABLE in os.environ:  # in a child process
     install()

@@ -1,6 +1,6 @@
-"""Faults 31 to 33 over HTTP: with one tenant's token, nothing of another's is told, found, changed or leaked.
+"""Faults 31 to 33 over HTTP: with one tenant's token, nothing of another tenant can be read or changed.
 
-The routes come from the document of the API: one that is added is tried here without anybody thinking of it.
+The routes come from the OpenAPI document, so that new routes are included automatically.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.req("JF-1", "JF-14")
 __all__ = ["url"]
 
 METHODS = ("get", "post", "put", "patch", "delete")
-ENDLESS = "/api/v1/events/stream"
+STREAM = "/api/v1/events/stream"
 CANARY = "kept by the owner"
 PAGES = (
     *("/jobs/{job_id}", "/approvals/{approval_id}", "/workflows/{workflow_id}", "/dead-letters/{group}"),
@@ -48,30 +48,30 @@ OWNED = {
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            if method in METHODS and path.startswith("/api/v1/") and path != ENDLESS:
+            if method in METHODS and path.startswith("/api/v1/") and path != STREAM:
                 yield method, path, operation
 
 
 def body_of(document: dict[str, Any], operation: dict[str, Any], job: str) -> Any:
-    """The least that the document accepts; what names a job names this one."""
+    """Make the smallest valid body of an operation; its job ids are `job`."""
     content = operation.get("requestBody", {}).get("content", {}).get("application/json")
-    return None if content is None else _least(document, content["schema"], "", job)
+    return None if content is None else _minimal(document, content["schema"], "", job)
 
 
-def _least(document: dict[str, Any], schema: dict[str, Any], name: str, job: str) -> Any:
+def _minimal(document: dict[str, Any], schema: dict[str, Any], name: str, job: str) -> Any:
     if "$ref" in schema:
-        return _least(document, document["components"]["schemas"][schema["$ref"].rpartition("/")[2]], name, job)
+        return _minimal(document, document["components"]["schemas"][schema["$ref"].rpartition("/")[2]], name, job)
     if "enum" in schema or "const" in schema:
         return schema.get("const", schema.get("enum", [None])[0])
     for choice in schema.get("anyOf", schema.get("oneOf", ())):
         if choice.get("type") != "null":
-            return _least(document, choice, name, job)
+            return _minimal(document, choice, name, job)
     match schema.get("type"):
         case "object":
             wanted = schema.get("required", [])
-            return {each: _least(document, schema["properties"][each], each, job) for each in wanted}
+            return {each: _minimal(document, schema["properties"][each], each, job) for each in wanted}
         case "array":
-            return [_least(document, schema["items"], name, job)] * schema.get("minItems", 0)
+            return [_minimal(document, schema["items"], name, job)] * schema.get("minItems", 0)
         case "integer" | "number":
             return max(1, schema.get("minimum", 1))
         case "boolean":
@@ -81,12 +81,12 @@ def _least(document: dict[str, Any], schema: dict[str, Any], name: str, job: str
     return {}
 
 
-def owners(store: Store, by_hand: ByHand) -> dict[str, str]:
-    """What the owner has, by the names that paths have for it."""
+def create_objects(store: Store, by_hand: ByHand) -> dict[str, str]:
+    """Create the owner's objects; returns their ids by the names of path parameters."""
     ids, run = furnish(store, by_hand), store.run
     run(store.operations.start(NewOperation(ids["bulk"], "redrive", CANARY), JobFilter(tenant=OWNER), "ada", OWNER))
-    kept = Ask(new_id(), "queue", "theirs", 3600)
-    run(store.reservations.set(kept, "ada", OWNER))
+    reservation = Ask(new_id(), "queue", "theirs", 3600)
+    run(store.reservations.set(reservation, "ada", OWNER))
     run(store.subscriptions.set(AFTER, new_id(), "ada", OWNER))
     run(store.ledger.save_cursor("billing", "0", None, OWNER))
     group = run(store.dead_letters.group_of(ids["dead_letter"], OWNER))
@@ -97,7 +97,7 @@ def owners(store: Store, by_hand: ByHand) -> dict[str, str]:
         "approval_id": ids["approval"],
         "workflow_id": ids["workflow"],
         "operation_id": ids["bulk"],
-        "reservation_id": kept.id,
+        "reservation_id": reservation.id,
         "lease": ids["other"],
         "id": ids["token"],
         "group": group.fingerprint,
@@ -109,58 +109,58 @@ def owners(store: Store, by_hand: ByHand) -> dict[str, str]:
 
 
 @pytest.mark.slow
-async def test_another_tenants_things_are_not_there(url: str) -> None:
+async def test_objects_of_another_tenant_are_not_found_over_http(url: str) -> None:
     with closing(App(url, tenant=STRANGER, enqueued_by="eve")) as app, closing(open_by_hand(url)) as by_hand:
         app._store.migrate()
-        theirs = owners(app._store, by_hand)
+        theirs = create_objects(app._store, by_hand)
         nowhere = {name: new_id() if len(value) == 36 else f"no_{name}_here" for name, value in theirs.items()}
         token = app.tokens.issue("eve", roles=["admin"]).text
         before = rows_of(by_hand, OWNER)
         service = make_service(app, authenticate=tokens_of(app))
         document = service.openapi()
         secrets = {value for value in theirs.values() if len(value) >= 16} | {CANARY}
-        told: list[str] = []
+        leaks: list[str] = []
         tried = 0
         transport = httpx2.ASGITransport(service, raise_app_exceptions=False)
-        # A header that is not for this token says nothing.
+        # The tenant header has no effect for this token.
         eve = {"Authorization": f"Bearer {token}", "Holdfast-Tenant": OWNER}
         async with httpx2.AsyncClient(transport=transport, base_url=HERE, headers=eve, timeout=30) as http:
             for method, path, operation in operations(document):
                 if path.startswith("/api/v1/executors") or path in ("/api/v1/pauses", "/api/v1/usage/count"):
-                    continue  # of the whole database; the roles of tokens are tried elsewhere
-                answers = []
-                # What is nowhere it makes, under an id of the caller's own.
-                makes = (method, path) == ("put", "/api/v1/reservations/{reservation_id}")
-                for known in (theirs, nowhere) if "{" in path and not makes else (theirs,):
+                    continue  # objects of the whole database; other tests cover the roles of tokens
+                responses = []
+                # This route creates a missing object with the given id.
+                creates = (method, path) == ("put", "/api/v1/reservations/{reservation_id}")
+                for known in (theirs, nowhere) if "{" in path and not creates else (theirs,):
                     body = body_of(document, operation, known["job_id"])
-                    answer = await http.request(method, path.format(**known), json=body)
-                    shown = answer.text
+                    response = await http.request(method, path.format(**known), json=body)
+                    shown = response.text
                     for name, value in known.items():
                         if f"{{{name}}}" in path:
                             shown = shown.replace(value, name)
-                    answers.append((answer.status_code, shown if answer.is_error else ""))
-                    # What was asked for may be repeated; what was not may not be there.
-                    asked = {known[name] for name in known if f"{{{name}}}" in path} | {known["job_id"]}
-                    if any(secret in answer.text for secret in secrets - asked):
-                        told.append(f"{method} {path}: {answer.text[:200]}")
-                assert answers[0] == answers[-1], f"{method} {path} answers differently for what is another's"
-                assert answers[0][0] == 404 or not makes, (method, path)
-                assert answers[0][0] != 500, (method, path)
+                    responses.append((response.status_code, shown if response.is_error else ""))
+                    # The response may repeat ids of the request, but no others.
+                    requested = {known[name] for name in known if f"{{{name}}}" in path} | {known["job_id"]}
+                    if any(secret in response.text for secret in secrets - requested):
+                        leaks.append(f"{method} {path}: {response.text[:200]}")
+                assert responses[0] == responses[-1], f"{method} {path} reveals that the object exists"
+                assert responses[0][0] == 404 or not creates, (method, path)
+                assert responses[0][0] != 500, (method, path)
                 tried += 1
                 stranger = await http.request(method, path.format(**theirs), headers={"Authorization": ""})
                 open_to_all = operation.get("security") is None
                 assert open_to_all or stranger.status_code == 401, f"{method} {path} without a token"
-            for path, body in nested(theirs, await own(http)):
-                answer = await http.post(f"/api/v1{path}", json=body)
-                assert refused(answer), f"{path} {body}: {answer.text}"
+            for path, body in nested(theirs, await create_own(http)):
+                response = await http.post(f"/api/v1{path}", json=body)
+                assert refused(response), f"{path} {body}: {response.text}"
             after = rows_of(by_hand, OWNER)
-            # The control: these are the ids of things that are there, and their owner is shown each of them.
+            # The control: the owner can read all these objects.
             owner = {"Authorization": f"Bearer {app.tokens.issue('ada', roles=['admin'], tenant=OWNER).text}"}
             served: set[str] = set()
             for method, path, operation in operations(document):
                 if method == "get" and "{" in path and operation.get("security") is not None:
-                    answer = await http.get(path.format(**theirs), headers=owner)
-                    if answer.is_success:
+                    response = await http.get(path.format(**theirs), headers=owner)
+                    if response.is_success:
                         served.add(path.removeprefix("/api/v1"))
             assert served >= OWNED, OWNED - served
             for pattern in PAGES:
@@ -169,41 +169,41 @@ async def test_another_tenants_things_are_not_there(url: str) -> None:
                 assert (await http.get(page)).status_code == 404, page
         await app._store.leave_loop()
         assert tried > 100
-        assert told == []
+        assert leaks == []
         assert {table for table, rows in after.items() if before.get(table, []) != rows} == set()
 
 
-async def own(http: httpx2.AsyncClient) -> dict[str, str]:
+async def create_own(http: httpx2.AsyncClient) -> dict[str, str]:
     job = (await http.post("/api/v1/jobs", json={"kind": "own", "queue": "own"})).json()["id"]
     lease = (await http.post("/api/v1/leases", json={})).json()["lease"]
     return {"job": job, "lease": lease}
 
 
 def nested(theirs: dict[str, str], mine: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
-    """Another's ids within a body, below what is one's own."""
+    """Requests for objects of the caller with ids of the other tenant in the body."""
     job, lease = theirs["job_id"], f"/leases/{mine['lease']}"
-    said = {"job": job, "attempt": 1}
+    attempt = {"job": job, "attempt": 1}
     return [
         ("/jobs", {"kind": "x", "parent": job}),
         (f"/jobs/{mine['job']}/move", {"before": job}),
-        (f"{lease}/settle", {**said, "outcome": "succeeded"}),
-        (f"{lease}/settle", {"settlements": [{**said, "outcome": "failed"}]}),
-        (f"{lease}/checkpoint", {**said, "name": "n", "value": 1}),
+        (f"{lease}/settle", {**attempt, "outcome": "succeeded"}),
+        (f"{lease}/settle", {"settlements": [{**attempt, "outcome": "failed"}]}),
+        (f"{lease}/checkpoint", {**attempt, "name": "n", "value": 1}),
         (f"{lease}/release", {"jobs": [{"id": job, "attempt": 1}]}),
     ]
 
 
-def refused(answer: httpx2.Response) -> bool:
-    found = answer.json()
-    verdicts = found.get("settlements")
+def refused(response: httpx2.Response) -> bool:
+    document = response.json()
+    verdicts = document.get("settlements")
     if verdicts is not None:
         return [each["settled"] for each in verdicts] == [False]
-    return answer.is_client_error or bool(found.get("refused"))
+    return response.is_client_error or bool(document.get("refused"))
 
 
 @pytest.mark.req("JF-2")
-async def test_tenants_on_the_same_connections_see_their_own(postgres_url: str) -> None:
-    """Fault 32: interleaved, with requests that fail in the midst of a transaction, and some that are given up."""
+async def test_tenants_on_shared_connections_read_only_their_jobs(postgres_url: str) -> None:
+    """Fault 32: requests of several tenants interleave; some fail within a transaction, and some are cancelled."""
     with closing(App(postgres_url)) as app:
         app._session.make_ready()
         names = ["acme", "umbrella", "initech"]
@@ -218,9 +218,9 @@ async def test_tenants_on_the_same_connections_see_their_own(postgres_url: str) 
                 wrong = await http.post("/api/v1/jobs", headers=who, json={"kind": "x", "parent": new_id()})
                 assert wrong.is_client_error
                 if n % 4 == 0:
-                    given_up = asyncio.create_task(http.get("/api/v1/jobs", headers=who))
+                    cancelled = asyncio.create_task(http.get("/api/v1/jobs", headers=who))
                     await asyncio.sleep(0)
-                    given_up.cancel()
+                    cancelled.cancel()
                 listed = await http.get("/api/v1/jobs", headers=who)
                 return [job["kind"] for job in listed.json()["items"]]
 
