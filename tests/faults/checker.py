@@ -130,22 +130,22 @@ def n4(snapshot: Snapshot, within: float) -> Iterator[Violation]:
     job or to its end."""
     for job, ledger in snapshot.ledgers.items():
         holder: EventRow | None = None
-        lapsed: float | None = None
+        lost_at: float | None = None
         for event in ledger:
             if event.type in ("claim", "take", "start"):
-                if lapsed is not None and event.at - lapsed > within:
-                    yield Violation("N4", job, f"was claimed again {event.at - lapsed:.1f} s late")
-                holder, lapsed = event, None
+                if lost_at is not None and event.at - lost_at > within:
+                    yield Violation("N4", job, f"was claimed again {event.at - lost_at:.1f} s late")
+                holder, lost_at = event, None
             elif event.type == "lapse":
                 lease = None if holder is None else snapshot.lease_of(holder)
                 if lease is None:
                     yield Violation("N4", job, "lapsed without a lease")
                     continue
-                lapsed = _recovery_start(snapshot, lease, event)
-                if event.at - lapsed > within:
-                    yield Violation("N4", job, f"was freed {event.at - lapsed:.1f} s late")
+                lost_at = _recovery_start(snapshot, lease, event)
+                if event.at - lost_at > within:
+                    yield Violation("N4", job, f"was freed {event.at - lost_at:.1f} s late")
             elif event.target in FINISHED and event.type != "lapse":
-                lapsed = None
+                lost_at = None
 
 
 def _recovery_start(snapshot: Snapshot, lost: LeaseRow, freed: EventRow) -> float:

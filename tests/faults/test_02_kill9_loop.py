@@ -34,7 +34,7 @@ def kill_workers(
     wait_for_all(app, len(ids), limit=120)
     snapshot = check(app._store.url, ids, folder=folder, within=RECOVERY_LIMIT)
     assert {row.state for row in snapshot.rows.values()} == {State.SUCCEEDED}
-    lost = sum(step.type == "lapse" for ledger in snapshot.ledgers.values() for step in ledger)
+    lost = sum(event.type == "lapse" for ledger in snapshot.ledgers.values() for event in ledger)
     print(f"{len(ids)} jobs, {kills} kills, {lost} attempts lost with their workers")
 
 

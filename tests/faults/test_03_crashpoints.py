@@ -139,9 +139,9 @@ def run_case(app: App, folder: Path, case: tuple[str, CrashPoint] | None) -> Non
     snapshot = check(url, [*ids, *others], folder=folder, within=RECOVERY_LIMIT, seen=seen)
     ends = [snapshot.rows[job].state for job in [*ids, *others]]
     assert ends == [*[State.SUCCEEDED] * 7, State.FAILED, State.SUCCEEDED, State.FAILED, *[State.SUCCEEDED] * 3]
-    assert [step.type for step in snapshot.ledgers[ids[10]]].count("redrive") == 1
+    assert [event.type for event in snapshot.ledgers[ids[10]]].count("redrive") == 1
     _check_steps_ran_once(app, folder, ids[8])
-    steps = [step.type for step in snapshot.ledgers[ids[4]]]
+    steps = [event.type for event in snapshot.ledgers[ids[4]]]
     # The job may have crashed with its worker instead of failing. Either way each end has exactly one retry (SC-12).
     assert steps.count("fail") <= 1
     assert steps.count("retry") == steps.count("fail") + steps.count("lapse")

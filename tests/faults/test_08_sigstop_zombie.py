@@ -64,7 +64,7 @@ def test_late_result_of_frozen_worker_is_refused(app: App, crew: Crew, folder: P
     snapshot = check(app._store.url, [*ids, *more], folder=folder, within=RECOVERY_LIMIT)
     for job in ids:
         assert (snapshot.rows[job], snapshot.ledgers[job]) == (before.rows[job], before.ledgers[job])
-        (end,) = [step for step in snapshot.ledgers[job] if step.type == "succeed"]
+        (end,) = [event for event in snapshot.ledgers[job] if event.type == "succeed"]
         assert other.is_author(end.actor)
         assert (snapshot.rows[job].state, end.attempt, runs(folder)[job]) == (State.SUCCEEDED, 2, 2)
     assert all(zombie.is_author(snapshot.ledgers[job][-1].actor) for job in more)

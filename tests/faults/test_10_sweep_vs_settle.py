@@ -59,14 +59,14 @@ def test_concurrent_sweeps_and_settlements_end_each_attempt_once(store: Store, c
 
 
 @pytest.fixture
-def lapsed(store: Store) -> list[str]:
+def expired(store: Store) -> list[str]:
     forward(store)
     return put(store, *(spec() for _ in range(3)))
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_sweep_skips_job_of_open_settlement(store: Store, lapsed: list[str], end: str) -> None:
+def test_sweep_skips_job_of_open_settlement(store: Store, expired: list[str], end: str) -> None:
     """The sweep does not wait for the settlement."""
     claims = claim(store, open_lease(store, ttl=10), 3)
     forward(store, 10)
@@ -77,13 +77,13 @@ def test_sweep_skips_job_of_open_settlement(store: Store, lapsed: list[str], end
     settling.end(end)
     assert store.run(store.leases.reap()).crashed == (0 if end == "commit" else 1)
     wanted = State.SUCCEEDED if end == "commit" else State.RETRY_WAITING
-    assert [state_of(store, job) for job in lapsed] == [wanted, State.RETRY_WAITING, State.RETRY_WAITING]
-    check(store.url, lapsed, ended=False)
+    assert [state_of(store, job) for job in expired] == [wanted, State.RETRY_WAITING, State.RETRY_WAITING]
+    check(store.url, expired, ended=False)
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_settlement_waits_for_open_sweep(store: Store, lapsed: list[str], end: str) -> None:
+def test_settlement_waits_for_open_sweep(store: Store, expired: list[str], end: str) -> None:
     """The settlement is stale if the sweep commits, and valid if it rolls back."""
     claims = claim(store, open_lease(store, ttl=10), 3)
     forward(store, 10)
@@ -94,7 +94,7 @@ def test_settlement_waits_for_open_sweep(store: Store, lapsed: list[str], end: s
     settling.start()
     sweeping.end(end)
     settling.join(20)
-    assert sorted(stale[0]) == (sorted(lapsed) if end == "commit" else [])
+    assert sorted(stale[0]) == (sorted(expired) if end == "commit" else [])
     wanted = State.RETRY_WAITING if end == "commit" else State.SUCCEEDED
-    assert {state_of(store, job) for job in lapsed} == {wanted}
-    check(store.url, lapsed, ended=False)
+    assert {state_of(store, job) for job in expired} == {wanted}
+    check(store.url, expired, ended=False)

@@ -214,7 +214,7 @@ def test_no_confirmed_operation_is_lost(url: str, choice: random.Random, seconds
         snapshot = check(url, mix.ids, ended=False)
     # Rows are locked in the same order everywhere, so no deadlock occurs.
     assert deadlocks(url) == 0
-    recorded = Counter((job, step.type, step.actor) for job, ledger in snapshot.ledgers.items() for step in ledger)
+    recorded = Counter((job, event.type, event.actor) for job, ledger in snapshot.ledgers.items() for event in ledger)
     lost = {operation: count for operation, count in mix.confirmed.items() if recorded[operation] != count}
     assert not lost, f"confirmed but not in the ledger as often: {list(lost.items())[:5]}"
     assert mix.is_representative(), (mix.confirmed, mix.saved_steps)

@@ -59,7 +59,7 @@ def test_leases_delays_and_order_ignore_worker_clocks(app: App, crew: Crew, fold
     assert {row.state for row in snapshot.rows.values()} == {State.SUCCEEDED}
     assert all(count == 1 for count in runs(folder).values()), "no worker was considered lost"
     # Jobs are claimed in the order of their enqueue, whatever their ids.
-    takes = {job: next(step for step in snapshot.ledgers[job] if step.type == "take") for job in ids}
+    takes = {job: next(event for event in snapshot.ledgers[job] if event.type == "take") for job in ids}
     at_once = [ahead[0], *here, behind[0], *clocks]
     for actor in {take.actor for take in takes.values()}:  # the order between two workers is undefined
         own = [job for job in at_once if takes[job].actor == actor]

@@ -77,7 +77,7 @@ def test_killed_consumer_misses_no_event(app: App, folder: Path, choice: random.
             del open_ones[2:]
         for each in open_ones:
             each.end()
-        total = {step.seq for ledger in take_snapshot(store.url).ledgers.values() for step in ledger}
+        total = {event.seq for ledger in take_snapshot(store.url).ledgers.values() for event in ledger}
         until(lambda: total <= {seq for seq, _ in seen(folder)}, "the consumer has caught up")
     finally:
         reading.kill()

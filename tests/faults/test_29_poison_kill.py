@@ -69,4 +69,4 @@ def test_at_most_once_job_is_not_repeated_after_crash(app: App, crew: Crew, fold
     wait_for_all(app, 4)
     snapshot = check(app._store.url, [once, *more], folder=folder)
     assert (snapshot.rows[once].state, runs(folder)[once]) == (State.DEAD_LETTER, 1)
-    assert [step.type for step in snapshot.ledgers[once]] == ["enqueue", "take", "lapse", "bury"]
+    assert [event.type for event in snapshot.ledgers[once]] == ["enqueue", "take", "lapse", "bury"]

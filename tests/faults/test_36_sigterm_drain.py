@@ -42,7 +42,7 @@ def test_running_jobs_end_and_queued_jobs_stay(app: App, crew: Crew, folder: Pat
     assert [snapshot.rows[job].state for job in running] == [State.SUCCEEDED] * 3
     assert all(leaving.is_author(snapshot.ledgers[job][-1].actor) for job in running)
     assert {snapshot.rows[job].state for job in waiting} == {State.QUEUED}, "the worker claimed no more jobs"
-    assert not any(step.type == "lapse" for ledger in snapshot.ledgers.values() for step in ledger)
+    assert not any(event.type == "lapse" for ledger in snapshot.ledgers.values() for event in ledger)
     crew.start_one(lease=30.0)
     wait_for_all(app, 23)
     check(app._store.url, [*running, *waiting], folder=folder)
@@ -59,7 +59,7 @@ def test_job_that_exceeds_grace_is_returned_to_the_queue(app: App, crew: Crew, f
     snapshot = take_snapshot(app._store.url)
     # At once, not when the lease has expired; a maintenance task may already have promoted the jobs.
     assert {snapshot.rows[job].state for job in ids} <= {State.RETRY_WAITING, State.QUEUED}
-    seen = {step.type for ledger in snapshot.ledgers.values() for step in ledger}
+    seen = {event.type for ledger in snapshot.ledgers.values() for event in ledger}
     assert seen - {"due"} == {"enqueue", "take", "snooze"}
     (folder / "go").touch()
     crew.start_one(lease=30.0)

@@ -42,7 +42,7 @@ def test_failure_has_one_retry_despite_crash(app: App, folder: Path, when: When)
         rescuer.kill()
         rescuer.join(10)
     snapshot = check(app._store.url, [job], within=RECOVERY_LIMIT)
-    steps = Counter(step.type for step in snapshot.ledgers[job])
+    steps = Counter(event.type for event in snapshot.ledgers[job])
     lost = 0 if when == "after" else 1
     assert steps["lapse"] == lost, "a crash does not count as a failure"
     assert (steps["fail"], steps["bury"]) == (3, 1)
@@ -73,7 +73,7 @@ def test_failure_has_one_successor_despite_crash(app: App, folder: Path, when: W
         rescuer.join(10)
     tries = app.jobs.chain(job)
     snapshot = check(app._store.url, [each.id for each in tries], within=RECOVERY_LIMIT)
-    steps = Counter(step.type for ledger in snapshot.ledgers.values() for step in ledger)
+    steps = Counter(event.type for ledger in snapshot.ledgers.values() for event in ledger)
     assert (steps["lapse"], steps["fail"], steps["bury"], steps["retry"]) == (lost, 3, 1, 0)
     assert len(tries) == 3 + lost
     assert [each.attempt for each in tries] == [1] * len(tries), "each ran once"

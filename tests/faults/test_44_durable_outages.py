@@ -199,7 +199,7 @@ def test_late_step_of_frozen_worker_is_refused(app: App, crew: Crew, folder: Pat
     check_success(app, job, folder, [1, 2, 1], attempts=2)
     after = take_snapshot(app._store.url)
     assert (after.rows, after.ledgers, steps(app, job)) == (before.rows, before.ledgers, stored)
-    (end,) = [step for step in after.ledgers[job] if step.type == "succeed"]
+    (end,) = [event for event in after.ledgers[job] if event.type == "succeed"]
     assert other.is_author(end.actor)
 
 

@@ -108,14 +108,14 @@ def test_no_worker_statement_is_compiled(debian: DebianServer, stock_url: str) -
     with closing(App(stock_url, name="tests", enqueued_by="tester")) as app:
 
         @app.job(retry=AT_ONCE)
-        async def errand(number: int) -> int:
+        async def task(number: int) -> int:
             if number % 10 == 0:
                 raise ValueError(number)
             return number
 
         compiled = CompiledPlans(debian)
         for number in range(20):
-            errand.enqueue(number)
+            task.enqueue(number)
         work_off(app)
         assert len(app.jobs.list(state=State.SUCCEEDED)) == 18
         app.tick()  # every maintenance task
@@ -140,9 +140,9 @@ def test_no_read_is_compiled_whatever_its_cost(debian: DebianServer, stock_url: 
     with closing(App(stock_url, name="tests", enqueued_by="tester")) as app:
 
         @app.job()
-        def errand(number: int) -> None: ...
+        def task(number: int) -> None: ...
 
-        ids = [errand.enqueue(number).id for number in range(3)]
+        ids = [task.enqueue(number).id for number in range(3)]
         set_for(stock_url, jit_above_cost="0")
     compiled = CompiledPlans(debian)
     with closing(App(stock_url, name="tests", enqueued_by="tester")) as app:

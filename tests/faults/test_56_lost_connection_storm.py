@@ -61,10 +61,10 @@ def test_lost_exchange_is_repeated_without_pause(
         away = Away(app, monkeypatch)
 
         @app.job()
-        async def errand(number: int) -> None: ...
+        async def task(number: int) -> None: ...
 
         (away.left if lost == "request" else away.deaf)["leases.exchange"] = 1
-        ids = [errand.enqueue(number).id for number in range(5)]
+        ids = [task.enqueue(number).id for number in range(5)]
         with working(app):
             until(lambda: len(app.jobs.list(state=State.SUCCEEDED)) == 5, "all jobs are done")
         assert away.met["leases.exchange"] == 1
@@ -79,16 +79,16 @@ def test_pauses_grow_with_consecutive_failures(
         away = Away(app, monkeypatch)
 
         @app.job()
-        async def errand() -> None: ...
+        async def task() -> None: ...
 
         away.left["leases.exchange"] = 3  # with two concurrent exchanges, between two and three rounds
         away.left["leases.holdings"] = 2
-        errand.enqueue()
+        task.enqueue()
         with working(app):
             until(lambda: app.jobs.list(state=State.SUCCEEDED), "the job is done")
             before = list(pauses)
             away.left["leases.exchange"] = 1
-            errand.enqueue()
+            task.enqueue()
             until(lambda: len(app.jobs.list(state=State.SUCCEEDED)) == 2, "the second job is done")
     assert [failures for failures, _ in before] == list(range(1, len(before) + 1))
     assert len(before) >= 4
@@ -105,14 +105,14 @@ def test_lost_connections_lose_no_job(
         for other in others:
 
             @other.job()
-            async def errand(number: int) -> None:
+            async def task(number: int) -> None:
                 await asyncio.sleep(0)
 
             stack.enter_context(working(other))
         killer = stack.enter_context(psycopg.connect(postgres_url, autocommit=True))
         ids: list[str] = []
         for _ in range(12):
-            ids += [app.enqueue("errand", {"number": number}).id for number in range(10)]
+            ids += [app.enqueue("task", {"number": number}).id for number in range(10)]
             pids = [row[0] for row in killer.execute(OTHERS).fetchall()]
             assert pids
             for pid in choice.sample(pids, min(len(pids), choice.choice((1, 2, 100)))):
@@ -136,11 +136,11 @@ def test_outage_is_logged_at_its_start_and_end(
         done = threading.Event()
 
         @app.job()
-        async def errand() -> None:
+        async def task() -> None:
             done.set()
 
         with working(app, beat=0.6):
-            errand.enqueue()
+            task.enqueue()
             assert done.wait(20)
             caplog.clear()
             own_server.stop("immediate")

@@ -43,7 +43,7 @@ MATRIX = {
 
 
 def event_types(snapshot: Snapshot, job: str) -> list[str]:
-    return [step.type for step in snapshot.ledgers[job]]
+    return [event.type for event in snapshot.ledgers[job]]
 
 
 def finish(app: App, folder: Path, ids: list[str]) -> Snapshot:
@@ -77,7 +77,7 @@ def test_queued_jobs_keep_their_order_after_kill(app: App, crew: Crew, folder: P
     crew.start_one(concurrency=1)
     wait_for_all(app, 30)
     snapshot = check(app._store.url, ids, folder=folder)
-    begun = sorted(ids, key=lambda job: next(step.seq for step in snapshot.ledgers[job] if step.type == "take"))
+    begun = sorted(ids, key=lambda job: next(event.seq for event in snapshot.ledgers[job] if event.type == "take"))
     assert begun == sorted(ids, key=lambda job: (-(ids.index(job) % 3), ids.index(job)))
 
 

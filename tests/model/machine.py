@@ -305,14 +305,14 @@ class StoresMachine(LimitMoves):
             if scope == "resource" and self.any_agent_disabled():
                 return  # as for limits
             ask = Ask(new_id(), scope, name, ttl)
-            self.apply(lambda side: side.reserve(ask, "somebody", tenant))
+            self.apply(lambda side: side.reserve(ask, "an operator", tenant))
             return
         own = data.draw(st.sampled_from(known[-3:]), label="reservation")
         if what == "renew":
             again = Ask(own.id, own.scope, own.name, ttl)
-            self.apply(lambda side: side.reserve(again, "somebody", own.tenant))
+            self.apply(lambda side: side.reserve(again, "an operator", own.tenant))
         else:
-            self.apply(lambda side: side.release_reservation(own.id, "done", "somebody", own.tenant))
+            self.apply(lambda side: side.release_reservation(own.id, "done", "an operator", own.tenant))
 
     # -- reading -------------------------------------------------------------------------------------------------
 

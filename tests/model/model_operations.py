@@ -56,8 +56,8 @@ class OperationsModel(ModelBase):
 
     def reap_lapsed(self, want: int, scope: str) -> Sweep:
         ours = {name: each for name, each in self.leases.items() if scope in (EVERY_TENANT, each.tenant)}
-        lapsed = [lease for lease in ours.values() if not lease.ended and lease.until <= self.now]
-        for lease in lapsed:
+        expired = [lease for lease in ours.values() if not lease.ended and lease.until <= self.now]
+        for lease in expired:
             lease.ended = True
         unswept = {name for name, lease in ours.items() if lease.ended and not lease.swept}
         held = sorted((job for job in self.jobs.values() if job.lease in unswept), key=lambda job: job.id)
@@ -71,7 +71,7 @@ class OperationsModel(ModelBase):
             self.crash(job, "lapse", "reaper", None, self.now, group)
         for name in unswept - {job.lease for job in self.jobs.values()}:
             self.leases[name].swept = True
-        return Sweep(len(lapsed), len(leased), len(begun))
+        return Sweep(len(expired), len(leased), len(begun))
 
     def crash(
         self,

@@ -234,7 +234,7 @@ class StoreDriver:
 
     def replace_payload(self, job_id: str, payload: str, reason: str, actor: str, tenant: str) -> Verdict:
         """Allow it for every kind first: the payload rule is not part of the model."""
-        self.store.run(self.store.payload_rules.set(RuleDraft.of(replaceable=True), "somebody", EVERY_TENANT))
+        self.store.run(self.store.payload_rules.set(RuleDraft.of(replaceable=True), "an operator", EVERY_TENANT))
         return self.store.run(self.store.jobs.replace_payload(job_id, payload, reason, actor, tenant))
 
     def register_agent(self, definition: Definition, tenant: str) -> Agent | None:

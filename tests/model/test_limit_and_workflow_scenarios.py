@@ -26,7 +26,7 @@ TWICE = Retry(max_attempts=2, max_crashes=1)
 
 class LimitScenario(Scenario):
     def limit(self, scope: str, name: str, most: int, tenant: str = "a") -> None:
-        self.apply(lambda side: side.set_limit(Rule(scope, name, most), "somebody", tenant))
+        self.apply(lambda side: side.set_limit(Rule(scope, name, most), "an operator", tenant))
 
     def waiting(self) -> list[int]:
         """Return the waiting jobs of each limit; equal on both stores if no job has two limits."""
@@ -86,7 +86,7 @@ class LimitScenario(Scenario):
         self.end(job, ending)
 
     def resume(self, plan: dict[str, str]) -> None:
-        self.apply(lambda side: side.resume_workflow(plan["flow"], "a reason", "somebody", "a"))
+        self.apply(lambda side: side.resume_workflow(plan["flow"], "a reason", "an operator", "a"))
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_stores_agree_on_limits(scenario: LimitScenario) -> None:
     scenario.limit("kind", "mail", 0)
     scenario.apply(lambda side: side.attend_limits())
     assert scenario.claim() == [other]
-    scenario.apply(lambda side: side.remove_limit("kind", "mail", "somebody", "a"))
+    scenario.apply(lambda side: side.remove_limit("kind", "mail", "an operator", "a"))
     assert scenario.claim() == [b, d, e, f, g]
     scenario.apply(lambda side: side.attend_limits())
     scenario.limit("kind", "*", 1, "*")
@@ -163,13 +163,13 @@ def test_stores_agree_on_workflows(scenario: LimitScenario) -> None:
     scenario.wait(1.0)
     scenario.run(two["b"])
     assert scenario.standings(two)[:2] == [Standing.SUCCEEDED] * 2
-    scenario.apply(lambda side: side.cancel_workflow(two["flow"], None, "somebody", "a"))
-    scenario.apply(lambda side: side.cancel_workflow(two["flow"], None, "somebody", "a"))
+    scenario.apply(lambda side: side.cancel_workflow(two["flow"], None, "an operator", "a"))
+    scenario.apply(lambda side: side.cancel_workflow(two["flow"], None, "an operator", "a"))
 
     three = scenario.start_workflow("skip", a="", b="a", c="a:stop")
     scenario.run(three["a"], "bury")
     both = [three["b"], three["a"]]
-    scenario.apply(lambda side: side.operate("discard", both, "a reason", "somebody", "a"))
+    scenario.apply(lambda side: side.operate("discard", both, "a reason", "an operator", "a"))
     assert scenario.standings(three) == ["cancelled", "skipped", "skipped"]
 
     scenario.limit("kind", "mail", 1)

@@ -92,7 +92,7 @@ class Scenario:
     def send(self, name: str = "paid", data: str = "{}", key: str | None = None, job: str | None = None) -> None:
         self.pass_time(0.000001)
         label = f"event-{len(self.model.sent_events)}"
-        self.apply(lambda side: side.send_event(label, name, data, key, job, "somebody", "a"))
+        self.apply(lambda side: side.send_event(label, name, data, key, job, "an operator", "a"))
 
     def save(self, job_id: str, *entries: StepEntry) -> None:
         attempt = self.model.jobs[job_id].attempt
@@ -106,10 +106,10 @@ class Scenario:
         self.apply(lambda side: side.reap_lapsed(1000, "*"))
 
     def operate(self, operation: Any, job_id: str) -> None:
-        self.apply(lambda side: side.operate(operation, [job_id], "a reason", "somebody", "a"))
+        self.apply(lambda side: side.operate(operation, [job_id], "a reason", "an operator", "a"))
 
     def reschedule(self, job_id: str, when: Reschedule = AT_ONCE) -> None:
-        self.apply(lambda side: side.reschedule([job_id], when, "a reason", "somebody", "a"))
+        self.apply(lambda side: side.reschedule([job_id], when, "a reason", "an operator", "a"))
 
     def agent(self, what: str, **definition: Any) -> None:
         match what:
@@ -117,16 +117,16 @@ class Scenario:
                 made = Definition.of("planner", **definition)
                 self.apply(lambda side: side.register_agent(made, "a"))
             case "disable":
-                self.apply(lambda side: side.disable_agent("planner", "a reason", "somebody", "a"))
+                self.apply(lambda side: side.disable_agent("planner", "a reason", "an operator", "a"))
             case _:
                 self.apply(lambda side: side.enable_agent("planner", "a"))
                 self.apply(lambda side: side.resume_agent("planner", "a"))
 
     def move(self, job_id: str, **where: Any) -> None:
-        self.apply(lambda side: side.move(job_id, Move.of(**where), "a reason", "somebody", "a"))
+        self.apply(lambda side: side.move(job_id, Move.of(**where), "a reason", "an operator", "a"))
 
     def replace(self, job_id: str, payload: str) -> None:
-        self.apply(lambda side: side.replace_payload(job_id, payload, "a reason", "somebody", "a"))
+        self.apply(lambda side: side.replace_payload(job_id, payload, "a reason", "an operator", "a"))
 
     def state(self, job_id: str) -> State:
         return self.model.jobs[job_id].state
@@ -222,7 +222,7 @@ def test_stores_agree_on_steps_and_events(scenario: Scenario) -> None:
     scenario.wait(2.5)
     scenario.take()
     scenario.end(job, "bury")
-    scenario.apply(lambda side: side.rewind(job, 3, "somebody", "a"))
+    scenario.apply(lambda side: side.rewind(job, 3, "an operator", "a"))
     scenario.operate("redrive", job)
     scenario.take()
     scenario.suspend(job, "event", "shipped", since=100.0)
@@ -241,7 +241,7 @@ def test_stores_agree_on_approvals(scenario: Scenario) -> None:
         return job, scenario.suspend(job, "ask", question=question)
 
     job, approval = ask(*two, ("on_deny", "resume"))
-    scenario.apply(lambda side: side.save_approval_token(approval, "h", "bob", 30.0, "somebody", "a"))
+    scenario.apply(lambda side: side.save_approval_token(approval, "h", "bob", 30.0, "an operator", "a"))
     for person, token in (("mallory", None), ("ada", None), ("ada", None), ("", "h"), ("bob", "h"), ("ada", "no")):
         scenario.vote(approval, person, token=token)
     assert scenario.state(job) is State.QUEUED
@@ -320,7 +320,7 @@ def test_stores_agree_on_reschedules_in_every_state(scenario: Scenario) -> None:
         scenario.take()
     scenario.end(job, "bury")
     scenario.reschedule(job)
-    scenario.apply(lambda side: side.operate("redrive", [job], None, "somebody", "a", 7))
+    scenario.apply(lambda side: side.operate("redrive", [job], None, "an operator", "a", 7))
     assert scenario.model.jobs[job].max_attempts == 7
 
 
