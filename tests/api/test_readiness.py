@@ -16,7 +16,7 @@ from holdfast.features.assembly import open_store
 from holdfast.features.health.routes import Readiness
 from holdfast.server.app import make_service
 from tests.api.conftest import HERE
-from tests.faults.tiny_disk import fill, mounted, take_the_rest
+from tests.faults.tiny_disk import fill, fill_rest, mounted
 from tests.support.stores import put, spec
 
 pytestmark = pytest.mark.req("JF-14", "CX-15")
@@ -35,7 +35,7 @@ async def test_full_disk_is_not_ready_until_space_is_freed(monkeypatch: pytest.M
         service = make_service(app, authenticate=lambda _: None)
         assert await ready(service) == (200, "ready")
         await asyncio.to_thread(fill, app)
-        take_the_rest(disk)
+        fill_rest(disk)
         await asyncio.to_thread(fill, app, "")
         assert await ready(service) == (503, "disk_full")
         (disk / "ballast").unlink()

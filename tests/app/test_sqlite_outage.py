@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import App, State
 from holdfast.errors import StoreUnavailable
-from tests.faults.trouble import LASTING, REACHABLE, Counted, allow, deny, watching
+from tests.faults.sqlite_faults import LASTING, REACHABLE, Counted, allow, deny, watching
 from tests.support.caller_connections import path_of
 from tests.support.workers import work_off
 

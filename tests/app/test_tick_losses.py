@@ -15,7 +15,7 @@ from holdfast.worker.maintenance import MaintenanceTask
 from tests.app.conftest import NewApp
 from tests.app.tick_jobs import declare_jobs
 from tests.app.worker_process import process
-from tests.faults.picture import take_picture
+from tests.faults.snapshot import take_snapshot
 from tests.support.direct_sql import open_by_hand
 from tests.support.waiting import until
 
@@ -104,8 +104,8 @@ def end_open_lease(app: App) -> None:
 
 
 def lease_end(url: str) -> float:
-    """The end of the open lease."""
-    (lease,) = [each for each in take_picture(url).leases.values() if each.ended is None]
+    """The end of the one lease that is open."""
+    (lease,) = [each for each in take_snapshot(url).leases.values() if each.ended is None]
     return lease.until
 
 

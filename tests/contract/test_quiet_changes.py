@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.features.assembly import Store
 from tests.contract.test_attacks import _populate
-from tests.contract.test_judges import other
-from tests.support.by_hand import ByHand
+from tests.contract.test_triggers_ignore_settings import other
+from tests.support.direct_sql import ByHand
 
 pytestmark = pytest.mark.req("CX-4", "CX-9", "DP-7")
 

@@ -1,4 +1,4 @@
-"""Fault tests: real databases, real processes, real signals; afterwards the checker reads everything."""
+"""Fixtures of the fault tests: real databases, processes and signals. Afterwards the checker reads the database."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.worker_processes import Crew
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(f"{request.param}_url")
-    return found
+    value: str = request.getfixturevalue(f"{request.param}_url")
+    return value
 
 
 @pytest.fixture
 def app(url: str) -> Iterator[App]:
-    """The program that enqueues and looks on. Afterwards every ledger is replayed, counters included."""
+    """The app of the test process. Afterwards every ledger is replayed, counters included."""
     with closing(App(url, name="tests", enqueued_by="tester")) as app:
         yield app
     with closing(open_store(url)) as store:
@@ -35,31 +35,31 @@ def app(url: str) -> Iterator[App]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where handlers leave their effects and workers their logs."""
-    made = tmp_path / "marks"
-    made.mkdir()
-    return made
+    """The folder of the handlers' effects and the workers' logs."""
+    folder = tmp_path / "marks"
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture
 def crew(url: str, folder: Path) -> Iterator[Crew]:
-    """A lease of one second, and a sweep as often: the smallest that a busy machine can keep."""
+    """Workers with a lease of one second, the shortest that a busy machine can renew in time."""
     with Crew(url, folder, lease=1.0) as crew:
         yield crew
 
 
 @pytest.fixture(scope="module")
-def played(
+def case_results(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     sqlite_template: Path,
     postgres_databases: TemplateDatabases,
 ) -> Iterator[dict[object, Future[None]]]:
-    """The end of each `case` of the module that was chosen for this run. A case is mostly waiting for a lease to lapse,
-    so its function `play` plays several at a time (`AT_A_TIME`), each on a database of its own."""
-    base = tmp_path_factory.mktemp("cases")  # here: the factory is not for several threads
+    """The result of each selected `case` of the module. A case mostly waits for a lease to expire, so
+    `CONCURRENT_CASES` of them run at once, each by the module's function `run_case` on its own database."""
+    base = tmp_path_factory.mktemp("cases")  # the factory is not thread-safe
 
-    def one(name: str, case: object) -> None:
+    def run(name: str, case: object) -> None:
         folder = base / name
         folder.mkdir()
         with ExitStack() as stack:
@@ -68,17 +68,18 @@ def played(
             else:
                 url = f"sqlite:///{shutil.copyfile(sqlite_template, folder / 'jobs.db')}"
             app = stack.enter_context(closing(App(url, name="tests", enqueued_by="tester")))
-            request.module.play(app, folder, case)
+            request.module.run_case(app, folder, case)
             check_ledger(app._store)
 
     specs = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
     chosen = {spec.id: spec.params["case"] for spec in specs if spec is not None and "case" in spec.params}
-    with postgres_databases.fresh(), ThreadPoolExecutor(request.module.AT_A_TIME) as pool:  # first the template
-        yield {case: pool.submit(one, name, case) for name, case in chosen.items()}
+    # A first database creates the template before the threads need it.
+    with postgres_databases.fresh(), ThreadPoolExecutor(request.module.CONCURRENT_CASES) as pool:
+        yield {case: pool.submit(run, name, case) for name, case in chosen.items()}
 
 
 @pytest.fixture
 def tiny_disk() -> Iterator[Path]:
-    """A file system of 8 MB, most of it taken; skipped where none can be mounted."""
+    """A file system of 8 MB, most of it used; skips the test where none can be mounted."""
     with mounted() as disk:
         yield disk

@@ -1,7 +1,6 @@
-"""What handlers did outside the database, written down by themselves: one line an effect, on disk before they go on.
+"""A file in which handlers record their runs and effects, so that tests count them without the database under test.
 
-The file is opened with O_APPEND and synced after each line, so that a handler's process can be killed right after and
-the line is still there: runs can be counted without asking the database that is under test.
+The file is opened with O_APPEND and synced after each line: a line survives if the process is killed right after it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ FILE = "effects"
 
 @dataclass(frozen=True)
 class Effect:
-    """`what` is "begun" or a word of the handler's own."""
+    """`what` is "begun" or a description that the handler chooses."""
 
     job: str
     attempt: int
@@ -25,8 +24,8 @@ class Effect:
     pid: int
 
 
-def leave(folder: Path, job: str, attempt: int, what: str = "begun") -> None:
-    """In the handler's process. Who is killed in the middle of a write leaves half a line, which the next one ends."""
+def record_effect(folder: Path, job: str, attempt: int, what: str = "begun") -> None:
+    """Append one line, in the handler's process. A leading newline ends the partial line of a killed writer."""
     line = f"\n{json.dumps(asdict(Effect(job, attempt, what, os.getpid())))}\n"
     handle = os.open(folder / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -37,15 +36,15 @@ def leave(folder: Path, job: str, attempt: int, what: str = "begun") -> None:
 
 
 def effects(folder: Path, what: str | None = None) -> list[Effect]:
-    """All of them so far, or those of one word. Half a line is no effect."""
+    """Read all effects, or those with this description. Partial lines are skipped."""
     path = folder / FILE
     if not path.exists():
         return []
     lines = path.read_text().split("\n")
-    found = [Effect(**json.loads(line)) for line in lines if line.startswith("{") and line.endswith("}")]
-    return [effect for effect in found if what in (None, effect.what)]
+    recorded = [Effect(**json.loads(line)) for line in lines if line.startswith("{") and line.endswith("}")]
+    return [effect for effect in recorded if what in (None, effect.what)]
 
 
 def runs(folder: Path) -> Counter[str]:
-    """How often each job was begun."""
+    """Count the runs of each job."""
     return Counter(effect.job for effect in effects(folder, "begun"))

@@ -1,4 +1,4 @@
-"""Fault 1: jobs enqueued in a transaction that is rolled back, or whose process is killed before COMMIT, never were."""
+"""Fault 1: jobs of a transaction that is rolled back, or whose process is killed before COMMIT, do not exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.worker_processes import ROOT
 
 pytestmark = pytest.mark.req("CX-15", "SC-19", "DP-12")
 
-# A program with a database of its own: it writes into it and enqueues, and says so before it commits.
+# A program that writes an order, enqueues jobs in the same transaction, and prints a line before it commits.
 SHOP = {
     "postgres": """
 import psycopg, sys
@@ -48,7 +48,7 @@ if sys.stdin.readline() == "commit\\n":
 
 @contextmanager
 def shop(url: str) -> Iterator[subprocess.Popen[str]]:
-    """In the middle of its transaction."""
+    """Start the program and wait until it is inside its transaction."""
     program = SHOP["sqlite" if url.startswith("sqlite") else "postgres"]
     process = subprocess.Popen(
         [sys.executable, "-c", program, url], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -71,46 +71,46 @@ def orders(app: App) -> None:
         by_hand.execute(f"create table {ORDERS[by_hand.name]} (n integer primary key)")
 
 
-def written(app: App) -> tuple[int, ...]:
-    """Orders, jobs, events, keys."""
+def row_counts(app: App) -> tuple[int, ...]:
+    """Count orders, jobs, events and keys."""
     with closing(open_by_hand(app._store.url)) as by_hand:
         tables = (ORDERS[by_hand.name], "job", "event", "idempotency")
         return tuple(by_hand.execute(f"select count(*) from {table}")[0][0] for table in tables)
 
 
 @pytest.mark.slow
-def test_a_program_that_is_killed_before_commit_has_enqueued_nothing(app: App) -> None:
+def test_process_killed_before_commit_enqueues_nothing(app: App) -> None:
     kept = put_one(app._store)
     consumer = Consumer(app._store, 10)
     with shop(app._store.url) as process:
         process.kill()
         process.wait(timeout=10)
-        # On PostgreSQL the server has to notice first that there is nobody any more.
-        assert until(lambda: put_one(app._store), "the locks of the dead are gone")
-    assert written(app) == (0, 2, 2, 0)
+        # The PostgreSQL server must first notice that the client is gone.
+        assert until(lambda: put_one(app._store), "the locks of the killed process are released")
+    assert row_counts(app) == (0, 2, 2, 0)
     assert len(consumer.drain()) == 2
     assert kept in {event.job_id for event in consumer.seen}
     with shop(app._store.url) as again:  # the keys are free
         again.communicate("commit\n", timeout=10)
-    assert written(app)[:2] == (1, 5)
+    assert row_counts(app)[:2] == (1, 5)
 
 
 @pytest.mark.slow
-def test_a_program_that_is_killed_after_commit_has_enqueued_all(app: App) -> None:
+def test_process_killed_after_commit_enqueues_all_jobs(app: App) -> None:
     with shop(app._store.url) as process:
         process.communicate("commit\n", timeout=10)
-    assert written(app)[:3] == (1, 3, 3)
+    assert row_counts(app)[:3] == (1, 3, 3)
     consumer = Consumer(app._store, 2)
     ids = consumer.drain()
     check(app._store.url, ids, ended=False, seen=[(event.seq, event.job_id) for event in consumer.seen])
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-def test_a_transaction_that_is_rolled_back_has_enqueued_nothing(app: App) -> None:
-    """The operations of the library, on a connection of the program's own."""
+def test_rolled_back_transaction_enqueues_nothing(app: App) -> None:
+    """The library's operations run on a connection of the application."""
     shop = Transaction(app._store)
     gone = shop.enqueue(3)
     kept = put_one(app._store)
     shop.end("rollback")
-    picture = check(app._store.url, [kept], ended=False)
-    assert not set(gone) & picture.ledgers.keys()
+    snapshot = check(app._store.url, [kept], ended=False)
+    assert not set(gone) & snapshot.ledgers.keys()

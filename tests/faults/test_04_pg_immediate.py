@@ -1,7 +1,7 @@
-"""Faults 4 and 5: the server crashes and comes back, or cuts connections at random, under load.
+"""Faults 4 and 5: under load, the server crashes and restarts, or connections are terminated at random.
 
-Workers reconnect by themselves. Whoever was enqueuing at that moment either was told that the job is there, and
-then it is, or was told that something went wrong, and then it may be.
+Workers reconnect automatically. An enqueue either succeeds, and then the job exists, or raises an error, and then the
+job may exist.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from holdfast import App, State
 from holdfast.errors import StoreError
 from tests.faults.checker import check
 from tests.faults.effects import effects
-from tests.faults.load import PATIENT
-from tests.faults.waiting import all_ended, counts
+from tests.faults.workload import PATIENT, state_counts, wait_for_all
 from tests.support.postgres_server import PostgresServer
 from tests.support.stores import spec
 from tests.support.waiting import until
@@ -30,14 +29,14 @@ pytestmark = pytest.mark.req("CX-15", "SC-19")
 
 
 class Producer:
-    """Enqueues one job after another in a thread, and keeps book of what it was told."""
+    """Enqueues one job after another in a thread, and records which calls succeeded."""
 
     def __init__(self, app: App, pause: float = 0.005) -> None:
         self._app, self._pause = app, pause
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.accepted: list[str] = []
-        self.perhaps: list[str] = []
+        self.uncertain: list[str] = []
 
     def _run(self) -> None:
         while not self._stop.wait(self._pause):
@@ -45,7 +44,7 @@ class Producer:
             try:
                 self._app._store.run(self._app._store.jobs.enqueue([job], "default"))
             except StoreError:
-                self.perhaps.append(job.id)
+                self.uncertain.append(job.id)
             else:
                 self.accepted.append(job.id)
 
@@ -60,14 +59,14 @@ class Producer:
 
 
 def finish(app: App, url: str, producer: Producer, folder: Path) -> None:
-    def there() -> bool:
-        return sum(counts(app).values()) >= len(producer.accepted)
+    def all_exist() -> bool:
+        return sum(state_counts(app).values()) >= len(producer.accepted)
 
-    until(there, "the server answers", 60)
-    all_ended(app, len(producer.accepted), limit=60)
-    picture = check(url, producer.accepted, folder=folder, perhaps=producer.perhaps)
-    assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
-    print(f"{len(producer.accepted)} accepted, {len(producer.perhaps)} uncertain")
+    until(all_exist, "the server answers", 60)
+    wait_for_all(app, len(producer.accepted), limit=60)
+    snapshot = check(url, producer.accepted, folder=folder, uncertain=producer.uncertain)
+    assert {row.state for row in snapshot.rows.values()} == {State.SUCCEEDED}
+    print(f"{len(producer.accepted)} accepted, {len(producer.uncertain)} uncertain")
 
 
 # -- 4: the server crashes -------------------------------------------------------------------------------------
@@ -76,13 +75,13 @@ def finish(app: App, url: str, producer: Producer, folder: Path) -> None:
 def crash_under_load(server: PostgresServer, url: str, folder: Path, choice: random.Random, crashes: int) -> None:
     with closing(App(url)) as app, Crew(url, folder, lease=2.0) as crew:
         workers = crew.start(2)
-        # One that finds no server when it starts says so and ends; from its first lease on it must come back by itself.
-        until(lambda: app.health.get().lease_active == 2, "both workers have begun")
+        # A worker that finds no server at its start exits; from its first lease on it must reconnect.
+        until(lambda: app.health.get().lease_active == 2, "both workers have a lease")
         with Producer(app) as producer:
             for number in range(crashes):
                 before = len(effects(folder))
                 wanted = before + choice.randint(5, 40)
-                until(lambda wanted=wanted: len(effects(folder)) >= wanted, f"work goes on after {number} crashes", 60)  # type: ignore[misc]
+                until(lambda wanted=wanted: len(effects(folder)) >= wanted, f"jobs run after {number} crashes", 60)  # type: ignore[misc]
                 server.stop("immediate")
                 server.start()
         finish(app, url, producer, folder)
@@ -90,7 +89,7 @@ def crash_under_load(server: PostgresServer, url: str, folder: Path, choice: ran
 
 
 @pytest.mark.slow
-def test_the_server_crashes_twice(
+def test_no_job_is_lost_in_two_server_crashes(
     own_server: PostgresServer, own_url: str, folder: Path, choice: random.Random
 ) -> None:
     crash_under_load(own_server, own_url, folder, choice, crashes=2)
@@ -98,17 +97,17 @@ def test_the_server_crashes_twice(
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_the_server_crashes_twenty_times(
+def test_no_job_is_lost_in_twenty_server_crashes(
     own_server: PostgresServer, own_url: str, folder: Path, choice: random.Random
 ) -> None:
     crash_under_load(own_server, own_url, folder, choice, crashes=20)
 
 
-# -- 5: connections are cut ------------------------------------------------------------------------------------
+# -- 5: connections are terminated -----------------------------------------------------------------------------
 
 
 def cut_connections(url: str, choice: random.Random) -> Generator[int, None, None]:
-    """Ends one connection of ours a turn, any; answers how many there were to choose from."""
+    """Terminate a random connection of Holdfast at each step; yields how many there were."""
     with psycopg.connect(url, autocommit=True, application_name="the cutter") as connection:
         while True:
             ours = (
@@ -122,17 +121,19 @@ def cut_connections(url: str, choice: random.Random) -> Generator[int, None, Non
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 @pytest.mark.parametrize("cuts", [20, pytest.param(2_000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
-def test_connections_are_cut_at_random(app: App, crew: Crew, folder: Path, choice: random.Random, cuts: int) -> None:
+def test_no_job_is_lost_when_connections_are_terminated(
+    app: App, crew: Crew, folder: Path, choice: random.Random, cuts: int
+) -> None:
     workers = crew.start(2, lease=2.0)
-    until(lambda: len(crew.alive) == 2, "both are there")
+    until(lambda: len(crew.alive) == 2, "both workers run")
     with Producer(app) as producer:
-        until(lambda: effects(folder), "somebody works")
+        until(lambda: effects(folder), "the first job runs")
         cutter = cut_connections(app._store.url, choice)
         done = 0
         while done < cuts:
             before = len(effects(folder))
             done += next(cutter) > 0
-            until(lambda before=before: len(effects(folder)) > before, "work goes on", 60)  # type: ignore[misc]
+            until(lambda before=before: len(effects(folder)) > before, "more jobs run", 60)  # type: ignore[misc]
         cutter.close()
     finish(app, app._store.url, producer, folder)
     assert [worker.alive for worker in workers] == [True, True], crew.said()

@@ -1,6 +1,6 @@
-"""Fault 8: a worker stands still past its lease and goes on as if nothing had happened: its late result is refused.
+"""Fault 8: a worker is stopped past its lease and then continued: its late result is refused.
 
-SIGSTOP is what a suspended laptop, a frozen container or a machine short of memory looks like.
+SIGSTOP simulates a suspended laptop, a frozen container or a machine short of memory.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from tests.faults.checker import IN_TIME, check
+from tests.faults.checker import RECOVERY_LIMIT, check
 from tests.faults.effects import effects, runs
-from tests.faults.load import load
-from tests.faults.picture import take_picture
-from tests.faults.waiting import all_ended
+from tests.faults.snapshot import take_snapshot
+from tests.faults.workload import enqueue_jobs, wait_for_all
 from tests.support.waiting import until
 from tests.support.worker_processes import Crew, WorkerProcess
 
@@ -24,8 +23,8 @@ pytestmark = pytest.mark.req("DP-7", "DP-8", "CX-15", "JF-4", "SC-19")
 
 
 def freeze_outside_a_write(app: App, worker: WorkerProcess) -> None:
-    """On SQLite whoever is stopped in the middle of a write keeps the file's one lock: then everybody waits, until it
-    goes on or is killed. No lease can help there, so that moment is left out (and is in the guide)."""
+    """On SQLite a process that is stopped within a write keeps the file's only lock, and all others wait until it
+    continues or is killed. A lease cannot help there, so this function avoids that moment (the guide describes it)."""
 
     def frozen() -> bool:
         worker.freeze()
@@ -40,32 +39,32 @@ def freeze_outside_a_write(app: App, worker: WorkerProcess) -> None:
             connection.execute("rollback")
             return True
 
-    until(frozen, "it is stopped and holds no lock")
+    until(frozen, "the worker is stopped and holds no lock")
 
 
-def test_a_frozen_workers_late_result_is_refused(app: App, crew: Crew, folder: Path) -> None:
+def test_late_result_of_frozen_worker_is_refused(app: App, crew: Crew, folder: Path) -> None:
     zombie = crew.start_one(concurrency=3)
-    ids = load(app, 3, kind="hold")
-    until(lambda: len(effects(folder)) == 3, "the first worker has its hands full")
+    ids = enqueue_jobs(app, 3, kind="hold")
+    until(lambda: len(effects(folder)) == 3, "the first worker runs all jobs")
     freeze_outside_a_write(app, zombie)
     other = crew.start_one(lease=2.5, concurrency=3)
-    until(lambda: len(effects(folder)) == 6, "another runs the same jobs")
+    until(lambda: len(effects(folder)) == 6, "another worker runs the same jobs")
     (folder / "go").touch()
-    all_ended(app, 3)
-    before = take_picture(app._store.url)
+    wait_for_all(app, 3)
+    before = take_snapshot(app._store.url)
     zombie.thaw()
     until(
         lambda: "lost" in zombie.said() or "no longer claimed by this worker" in zombie.said(),
-        "it is told, and notes it",
+        "the frozen worker logs that it lost its lease",
     )
-    # It goes on with a new lease, and is of use again.
+    # It opens a new lease and processes jobs again.
     other.stop()
-    more = load(app, 3)
-    all_ended(app, 6)
-    picture = check(app._store.url, [*ids, *more], folder=folder, within=IN_TIME)
+    more = enqueue_jobs(app, 3)
+    wait_for_all(app, 6)
+    snapshot = check(app._store.url, [*ids, *more], folder=folder, within=RECOVERY_LIMIT)
     for job in ids:
-        assert (picture.rows[job], picture.ledgers[job]) == (before.rows[job], before.ledgers[job])
-        (end,) = [step for step in picture.ledgers[job] if step.type == "succeed"]
+        assert (snapshot.rows[job], snapshot.ledgers[job]) == (before.rows[job], before.ledgers[job])
+        (end,) = [event for event in snapshot.ledgers[job] if event.type == "succeed"]
         assert other.is_author(end.actor)
-        assert (picture.rows[job].state, end.attempt, runs(folder)[job]) == (State.SUCCEEDED, 2, 2)
-    assert all(zombie.is_author(picture.ledgers[job][-1].actor) for job in more)
+        assert (snapshot.rows[job].state, end.attempt, runs(folder)[job]) == (State.SUCCEEDED, 2, 2)
+    assert all(zombie.is_author(snapshot.ledgers[job][-1].actor) for job in more)

@@ -1,7 +1,7 @@
-"""Fault 9: an old token is shown to everything that takes one, in Python and in SQL, and nothing is written.
+"""Fault 9: every operation that takes a lease token gets a stale one, in Python and in SQL, and writes nothing.
 
-Both lists are read from the code and the catalogue, so that a new operation is tried as well. (What each operation
-answers is in `tests/contract/test_stale.py`; here is only that none of them writes.)
+Both lists are read from the code and the catalogue, so that new operations are included. This file checks that nothing
+is written; `tests/contract/test_stale.py` checks the responses.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def by_hand(store: Store) -> Iterator[ByHand]:
 
 @pytest.fixture
 def zombie(store: Store) -> Claim:
-    """A claim whose lease has lapsed and whose job runs elsewhere; another job waits to be taken."""
+    """A claim whose lease has expired and whose job runs on another worker; another job is queued."""
     put_one(store)
     old = take(store)
     forward(store, 60)
@@ -56,7 +56,7 @@ def zombie(store: Store) -> Claim:
 
 
 def arguments(store: Store, name: str, zombie: Claim) -> dict[str, Any] | None:
-    """What the zombie would call it with; None for an operation that takes no token."""
+    """Return the arguments of a call with the stale token; None for an operation that takes no token."""
     settlements = [Settlement(zombie.id, zombie.attempt, "succeeded", result="1")]
     request = ClaimRequest(lease=zombie.lease, queues=("default",), want=5)
     known = {
@@ -83,32 +83,32 @@ def arguments(store: Store, name: str, zombie: Claim) -> dict[str, Any] | None:
         return None
     wanted = [name for name, each in parameters.items() if name != "self" and each.default is inspect.Parameter.empty]
     missing = [name for name in wanted if name not in known]
-    assert not missing, f"{name} is new: say here what a zombie would give it for {missing}"
+    assert not missing, f"{name} is new: add its arguments {missing} here"
     return {name: known[name] for name in wanted}
 
 
 @pytest.mark.slow
-def test_in_python(store: Store, by_hand: ByHand, zombie: Claim) -> None:
+def test_no_operation_writes_with_stale_token(store: Store, by_hand: ByHand, zombie: Claim) -> None:
     tried = []
     before = by_hand.contents()
     for name in sorted(operations()):
-        given = arguments(store, name, zombie)
-        if given is None:
+        parameters = arguments(store, name, zombie)
+        if parameters is None:
             continue
-        flow = operation(store, name)(**given)
+        flow = operation(store, name)(**parameters)
         if not flow.writes:
             continue
         try:
-            answer = store.run(flow)
+            response = store.run(flow)
         except StaleLease:
-            answer = None
-        if isinstance(answer, Exchange):
-            assert not answer.claims
-            answer = answer.stale
-        elif name == "steps.save" and answer is not None:
-            assert {saved.fate for saved in answer} == {"stale"}
-            answer = [saved.job_id for saved in answer]
-        assert not answer or answer == [zombie.id], f"{name} is neither refused nor names the job as stale"
+            response = None
+        if isinstance(response, Exchange):
+            assert not response.claims
+            response = response.stale
+        elif name == "steps.save" and response is not None:
+            assert {saved.fate for saved in response} == {"stale"}
+            response = [saved.job_id for saved in response]
+        assert not response or response == [zombie.id], f"{name} neither raises nor reports the job as stale"
         assert by_hand.contents() == before, name
         tried.append(name)
     assert {f"leases.{each}" for each in ("claim", "settle", "renew", "end", "start", "release")} <= set(tried)
@@ -117,7 +117,7 @@ def test_in_python(store: Store, by_hand: ByHand, zombie: Claim) -> None:
 
 # -- in SQL, PostgreSQL ----------------------------------------------------------------------------------------
 
-# Every function that is given a lease. What belongs to triggers and tests of states is not called by anybody.
+# Every function with a lease parameter. Functions of triggers and state checks are not called directly.
 FUNCTIONS = """
 select p.proname, p.pronargs, p.pronargdefaults, p.proargnames,
        array(select format_type(t, null) from unnest(p.proargtypes) t)
@@ -130,7 +130,7 @@ select p.proname, p.pronargs, p.pronargdefaults, p.proargnames,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-def test_in_sql(store: Store, by_hand: ByHand, zombie: Claim) -> None:
+def test_no_sql_function_writes_with_stale_token(store: Store, by_hand: ByHand, zombie: Claim) -> None:
     assert isinstance(by_hand, PostgresByHand)
     known: dict[str, object] = {
         "lease": zombie.lease,
@@ -156,7 +156,7 @@ def test_in_sql(store: Store, by_hand: ByHand, zombie: Claim) -> None:
     tried = []
     before = by_hand.contents()
     for function, count, defaults, names, types in by_hand.execute(FUNCTIONS):
-        if function == "open_lease":  # makes one; its `token` is a name for the new lease
+        if function == "open_lease":  # creates a lease; its `token` names the new one
             continue
         wanted = list(zip(names, types, strict=False))[: count - defaults]
         values = [known.get(name.removeprefix("p_")) for name, _ in wanted]
@@ -175,9 +175,9 @@ def test_in_sql(store: Store, by_hand: ByHand, zombie: Claim) -> None:
     assert "save_steps" in tried
 
 
-# -- in SQL, past every operation -----------------------------------------------------------------------------------
+# -- with hand-written SQL ------------------------------------------------------------------------------------------
 
-BY_HAND = [
+CHANGES = [
     "state = 'succeeded', lease = null, settled_by = :old, finished_at = {now}",
     "state = 'failed', lease = null, settled_by = :old, finished_at = {now}, error_code = 'x', error_message = 'x'",
     "state = 'retry_waiting', lease = null, settled_by = :old, due_at = {now}",
@@ -187,10 +187,10 @@ BY_HAND = [
 
 
 @pytest.mark.slow
-def test_by_hand(store: Store, by_hand: ByHand, zombie: Claim) -> None:
+def test_hand_written_update_with_stale_token_is_refused(store: Store, by_hand: ByHand, zombie: Claim) -> None:
     before = by_hand.contents()
     now = "(select now from present)"
-    for change in BY_HAND:
+    for change in CHANGES:
         refusal = by_hand.refusal(
             f"update job_state set {change.format(now=now)} where id = :id", {"old": zombie.lease, "id": zombie.id}
         )
@@ -199,14 +199,14 @@ def test_by_hand(store: Store, by_hand: ByHand, zombie: Claim) -> None:
         assert by_hand.contents() == before
 
 
-def test_by_hand_the_waiting_job_cannot_be_taken_with_it(store: Store, by_hand: ByHand, zombie: Claim) -> None:
-    taking = "update job_state set state = 'in_progress', lease = :old, attempt = attempt + 1 where state = 'queued'"
-    refusal = by_hand.refusal(taking, {"old": zombie.lease})
+def test_hand_written_claim_with_stale_token_is_refused(store: Store, by_hand: ByHand, zombie: Claim) -> None:
+    claim = "update job_state set state = 'in_progress', lease = :old, attempt = attempt + 1 where state = 'queued'"
+    refusal = by_hand.refusal(claim, {"old": zombie.lease})
     assert refusal is not None
     assert "live lease" in refusal
 
 
-def test_a_token_that_is_no_token(store: Store, zombie: Claim) -> None:
+def test_malformed_token_is_refused(store: Store, zombie: Claim) -> None:
     for token in ("", "x", open_lease(store)[:-1]):
         with pytest.raises(HoldfastError):
             store.run(store.leases.settle(token, [Settlement(zombie.id, 1, "succeeded")], "*"))

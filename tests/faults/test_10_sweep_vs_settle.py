@@ -1,4 +1,4 @@
-"""Fault 10: the reaper and a settlement meet over the same job: one of them ends the attempt, and the other is told."""
+"""Fault 10: the reaper and a settlement race for the same job: one ends the attempt, the other learns that it lost."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def sweep(store: Store) -> list[str]:
 
 
 @pytest.mark.slow
-def test_on_a_barrier(store: Store, choice: random.Random) -> None:
-    """Five rounds: one lease of thirty jobs lapses; two reapers and three settlements are let go together."""
+def test_concurrent_sweeps_and_settlements_end_each_attempt_once(store: Store, choice: random.Random) -> None:
+    """Five rounds: a lease of thirty jobs expires; two reapers and three settlements start together."""
     ids: list[str] = []
     for number in range(5):
         forward(store)
@@ -44,8 +44,8 @@ def test_on_a_barrier(store: Store, choice: random.Random) -> None:
         forward(store, 10)
         choice.shuffle(claims)
         parts = [partial(settle, store, claims[n::3]) for n in range(3)]
-        answers = together(*parts, *(partial(sweep, store) for _ in range(2)))
-        stale = {job for answer in answers for job in answer}
+        results = together(*parts, *(partial(sweep, store) for _ in range(2)))
+        stale = {job for result in results for job in result}
         store.run(store.leases.reap())
         for each in claims:
             assert state_of(store, each.id) == (State.RETRY_WAITING if each.id in stale else State.SUCCEEDED)
@@ -55,19 +55,19 @@ def test_on_a_barrier(store: Store, choice: random.Random) -> None:
     check(store.url, ids)
 
 
-# -- PostgreSQL: one of the two has written and not yet committed ----------------------------------------------
+# -- PostgreSQL: one of the two has written but not committed --------------------------------------------------
 
 
 @pytest.fixture
-def lapsed(store: Store) -> list[str]:
+def expired(store: Store) -> list[str]:
     forward(store)
     return put(store, *(spec() for _ in range(3)))
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_the_settlement_comes_first(store: Store, lapsed: list[str], end: str) -> None:
-    """The sweep does not wait for it, and does not take what is about to be settled."""
+def test_sweep_skips_job_of_open_settlement(store: Store, expired: list[str], end: str) -> None:
+    """The sweep does not wait for the settlement."""
     claims = claim(store, open_lease(store, ttl=10), 3)
     forward(store, 10)
     settling = Transaction(store)
@@ -77,24 +77,24 @@ def test_the_settlement_comes_first(store: Store, lapsed: list[str], end: str) -
     settling.end(end)
     assert store.run(store.leases.reap()).crashed == (0 if end == "commit" else 1)
     wanted = State.SUCCEEDED if end == "commit" else State.RETRY_WAITING
-    assert [state_of(store, job) for job in lapsed] == [wanted, State.RETRY_WAITING, State.RETRY_WAITING]
-    check(store.url, lapsed, ended=False)
+    assert [state_of(store, job) for job in expired] == [wanted, State.RETRY_WAITING, State.RETRY_WAITING]
+    check(store.url, expired, ended=False)
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_the_sweep_comes_first(store: Store, lapsed: list[str], end: str) -> None:
-    """The settlement waits for it: it is stale when the sweep is committed, and good when it is not."""
+def test_settlement_waits_for_open_sweep(store: Store, expired: list[str], end: str) -> None:
+    """The settlement is stale if the sweep commits, and valid if it rolls back."""
     claims = claim(store, open_lease(store, ttl=10), 3)
     forward(store, 10)
     sweeping = Transaction(store)
     assert sweeping.run(store.leases.reap()).crashed == 3
-    answers: list[list[str]] = []
-    settling = threading.Thread(target=lambda: answers.append(settle(store, claims)))
+    stale: list[list[str]] = []
+    settling = threading.Thread(target=lambda: stale.append(settle(store, claims)))
     settling.start()
     sweeping.end(end)
     settling.join(20)
-    assert sorted(answers[0]) == (sorted(lapsed) if end == "commit" else [])
+    assert sorted(stale[0]) == (sorted(expired) if end == "commit" else [])
     wanted = State.RETRY_WAITING if end == "commit" else State.SUCCEEDED
-    assert {state_of(store, job) for job in lapsed} == {wanted}
-    check(store.url, lapsed, ended=False)
+    assert {state_of(store, job) for job in expired} == {wanted}
+    check(store.url, expired, ended=False)

@@ -1,5 +1,5 @@
-"""Fault 11, and JF-3: whatever the planner believes and however many claim at once, nobody gets more than was asked
-for, nobody gets what another has, and nobody waits for anybody.
+"""Fault 11, and JF-3: whatever the query plan and however many workers claim at once, no claim exceeds its limit, no
+job is claimed twice, and no claim waits for another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.transactions import Transaction
 
 pytestmark = pytest.mark.req("DP-7", "JF-3")
 
-# A planner that has been talked out of every good way, for every session of the database.
+# Planner settings that forbid good plans, for every session of the database.
 SETTINGS: dict[str, dict[str, str]] = {
     "nested loops only": {"enable_hashjoin": "off", "enable_mergejoin": "off", "enable_material": "off"},
     "no index": {"enable_indexscan": "off", "enable_indexonlyscan": "off", "enable_bitmapscan": "off"},
@@ -33,8 +33,8 @@ SETTINGS: dict[str, dict[str, str]] = {
     "parallel": {"parallel_setup_cost": "0", "parallel_tuple_cost": "0", "min_parallel_table_scan_size": "0"},
 }
 
-# What it believes about the table: (rows, pages).
-BELIEFS = {"one row": (1, 1), "a billion rows": (1e9, 100_000_000), "nothing known": (-1, 0)}
+# Statistics of the table: (rows, pages).
+STATISTICS = {"one row": (1, 1), "a billion rows": (1e9, 100_000_000), "nothing known": (-1, 0)}
 
 
 @pytest.fixture
@@ -44,15 +44,15 @@ def store(postgres_url: str) -> Iterator[Store]:
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_no_plan_takes_more_than_the_limit(store: Store, settings: str) -> None:
-    for belief in BELIEFS:
+def test_claim_never_exceeds_its_limit(store: Store, settings: str) -> None:
+    for statistics in STATISTICS:
         put(store, *(spec() for _ in range(60)))
-        claim_within_limits(store, settings, belief)
+        claim_within_limits(store, settings, statistics)
 
 
-def claim_within_limits(store: Store, settings: str, belief: str) -> None:
+def claim_within_limits(store: Store, settings: str, statistics: str) -> None:
     name = sql.Identifier(urlsplit(store.url).path.lstrip("/"))
-    rows, pages = BELIEFS[belief]
+    rows, pages = STATISTICS[statistics]
     with psycopg.connect(store.url, autocommit=True) as admin:
         for setting, value in SETTINGS[settings].items():
             admin.execute(sql.SQL("alter database {} set {} = {}").format(name, sql.Identifier(setting), value))
@@ -62,23 +62,23 @@ def claim_within_limits(store: Store, settings: str, belief: str) -> None:
             (rows, pages),
         )
     taken: list[str] = []
-    with closing(open_store(store.url)) as fresh:  # whose sessions have these settings
+    with closing(open_store(store.url)) as fresh:  # new sessions have these settings
         lease = open_lease(fresh)
         for want in (1, 2, 1, 7, 20):
-            got = claim(fresh, lease, want)
-            assert len(got) == want
-            taken += [each.id for each in got]
+            claims = claim(fresh, lease, want)
+            assert len(claims) == want
+            taken += [each.id for each in claims]
     assert len(set(taken)) == 31
 
 
-# -- JF-3: a hundred at once -----------------------------------------------------------------------------------
+# -- JF-3: a hundred workers -----------------------------------------------------------------------------------
 
 CLAIMERS = 100
 EACH = 5
 
 
 class Claimer:
-    """A worker with a connection of its own, which claims what it can as soon as everybody is ready."""
+    """A worker with its own connection that claims jobs as soon as all claimers are ready."""
 
     def __init__(self, url: str, barrier: threading.Barrier) -> None:
         self._store = PostgresStore(url, pool_size=1)
@@ -100,7 +100,7 @@ class Claimer:
 
 
 @pytest.mark.slow
-def test_a_hundred_workers_claim_at_once(store: Store) -> None:
+def test_hundred_workers_claim_each_job_once(store: Store) -> None:
     ids = put(store, *(spec() for _ in range(2_000)))
     barrier = threading.Barrier(CLAIMERS)
     with ExitStack() as stack:
@@ -114,8 +114,8 @@ def test_a_hundred_workers_claim_at_once(store: Store) -> None:
     check(store.url, ids)
 
 
-def test_nobody_waits_for_who_holds_its_locks(store: Store) -> None:
-    """One has claimed and does not come to its commit; the others get theirs, from behind it, and none of its own."""
+def test_claims_do_not_wait_for_open_claim(store: Store) -> None:
+    """One claim has not committed; other claims take later jobs, and none of its jobs."""
     ids = put(store, *(spec() for _ in range(200)))
     slow = Transaction(store)
     lease = slow.run(store.leases.open("slow", 1000, "*")).id
@@ -124,14 +124,14 @@ def test_nobody_waits_for_who_holds_its_locks(store: Store) -> None:
     assert len(held) == 50
     others: list[str] = []
     with psycopg.connect(store.url, autocommit=True) as impatient:
-        impatient.execute("set lock_timeout = '100ms'")  # whoever waits for a lock is told, by an error
+        impatient.execute("set lock_timeout = '100ms'")  # a wait for a lock raises an error
         for _ in range(15):
             mine = impatient.execute("select lease from holdfast.open_lease('quick', for_tenant => '*')").fetchone()
             assert mine is not None
-            got = impatient.execute(
+            rows = impatient.execute(
                 "select id::text from holdfast.claim_many(%s, array['default'], 10, for_tenant => '*')", mine
             ).fetchall()
-            others += [row[0] for row in got]
+            others += [row[0] for row in rows]
     assert len(others) == len(set(others)) == 150
     assert not held & set(others)
     slow.end("rollback")

@@ -1,8 +1,7 @@
-"""Fault 12: everything that writes, at once and on the same jobs: no error escapes, and no operation is lost.
+"""Fault 12: all writing operations run at once on the same jobs: no error escapes, and no operation is lost.
 
-Each side keeps book of what it was told. Afterwards what was told is compared with the ledger: who was told that a
-job is cancelled finds it cancelled by that very hand, and who was told that a settlement holds finds it there. The same
-for whoever decides an approval, sends an event or saves a step.
+Each thread records the operations that were confirmed. Afterwards the records are compared with the ledger: a confirmed
+cancellation is there with its actor, and so are settlements, decisions, events and steps.
 """
 
 from __future__ import annotations
@@ -40,33 +39,33 @@ NAMES = ("paid", "shipped", "refunded")
 
 
 class Mix:
-    """What all sides share: the jobs so far, and what each operation was told."""
+    """The threads of the test, the jobs so far, and the confirmed operations."""
 
     def __init__(self, store: Store, choice: random.Random, seconds: float) -> None:
         self.store, self.choice, self.seconds = store, choice, seconds
         self.ids: list[str] = []
-        self.told: Counter[tuple[str, str, str]] = Counter()
-        """(job, operation, actor) of every step that somebody was told has been taken."""
-        self.kept: set[tuple[str, int]] = set()
-        """(job, place) of every durable step that somebody was told is kept."""
+        self.confirmed: Counter[tuple[str, str, str]] = Counter()
+        """(job, operation, actor) of every confirmed operation."""
+        self.saved_steps: set[tuple[str, int]] = set()
+        """(job, number) of every durable step that was confirmed as stored."""
 
     def some(self, choice: random.Random, count: int) -> list[str]:
         known = self.ids[-400:]
-        return choice.sample(known, min(count, len(known)))  # in any order: the operations must put them in theirs
+        return choice.sample(known, min(count, len(known)))  # unordered: the operations must sort them
 
-    def seen_enough(self) -> bool:
-        """Whether enough sorts of operations were told that they hold for the rest to mean something."""
-        seen = {operation for _, operation, _ in tuple(self.told)}
-        ended = seen & {"cancel", "redrive", "discard", "succeed", "fail", "snooze"}
-        return len(ended) >= 4 and len(seen & {"ask", "approve", "deny"}) >= 2 and len(self.kept) > 10
+    def is_representative(self) -> bool:
+        """Whether enough kinds of operations were confirmed for the test to be meaningful."""
+        kinds = {operation for _, operation, _ in tuple(self.confirmed)}
+        ended = kinds & {"cancel", "redrive", "discard", "succeed", "fail", "snooze"}
+        return len(ended) >= 4 and len(kinds & {"ask", "approve", "deny"}) >= 2 and len(self.saved_steps) > 10
 
-    # -- the sides -------------------------------------------------------------------------------------------------
+    # -- the threads -----------------------------------------------------------------------------------------------
 
     def produce(self, choice: random.Random, name: str) -> None:
         keyed = {"key": f"k-{choice.randint(1, 200)}"} if choice.random() < 0.5 else {}
         specs = [spec(retry=tries(3, crashes=100), delay=choice.choice([None, 0.001]))]
         specs += [spec(retry=tries(3, crashes=100), payload=keyed, **keyed)]
-        self.ids += [answer.id for answer in enqueue(self.store, *specs) if answer.created and answer.id]
+        self.ids += [result.id for result in enqueue(self.store, *specs) if result.created and result.id]
 
     def work(self, choice: random.Random, name: str) -> None:
         lease = open_lease(self.store, name, ttl=choice.choice([0.05, 30.0]))
@@ -75,29 +74,29 @@ class Mix:
             claims = claim(self.store, lease, choice.randint(1, 20), begin=begin)
             if not begin and claims:
                 begun = self.store.run(self.store.leases.start(lease, [each.id for each in claims], "*"))
-                self.told.update((job, "start", name) for job in begun)
+                self.confirmed.update((job, "start", name) for job in begun)
                 for each in claims:
                     each.attempt = begun.get(each.id, 0)
                 claims = [each for each in claims if each.attempt]
         except StaleLease:
             return
         choice.shuffle(claims)
-        if not claims or choice.random() < 0.2:  # it is gone, and a sweep has to see to them
+        if not claims or choice.random() < 0.2:  # the worker is lost; a sweep must recover its jobs
             return
         entries = [(each.id, each.attempt, entry(each.attempt)) for each in claims]
         saved = self.store.run(self.store.steps.save(lease, entries, "*"))
         stale = {each.job_id for each in saved}
-        self.kept.update((job_id, n) for job_id, n, _ in entries if job_id not in stale)
+        self.saved_steps.update((job_id, n) for job_id, n, _ in entries if job_id not in stale)
         ends = [self.end(choice, each) for each in claims]
         if choice.random() < 0.5:
             request = ClaimRequest(lease=lease, queues=("default",), want=0)
-            gone = self.store.run(self.store.leases.exchange([each for _, each in ends], request)).stale
+            lost = self.store.run(self.store.leases.exchange([each for _, each in ends], request)).stale
         else:
-            gone = apply(self.store, lease, *(each for _, each in ends))
-        self.told.update((each.id, operation, name) for operation, each in ends if each.id not in gone)
+            lost = apply(self.store, lease, *(each for _, each in ends))
+        self.confirmed.update((each.id, operation, name) for operation, each in ends if each.id not in lost)
 
     def end(self, choice: random.Random, each: Claim) -> tuple[str, Settlement]:
-        """One way or another; every kind of wait among them."""
+        """Choose a random end, including every kind of wait."""
         n, event = 1000 + each.attempt, choice.choice(NAMES)
         match choice.randrange(8):
             case 0:
@@ -113,18 +112,18 @@ class Mix:
                 outcome = choice.choice(ENDS)
                 return TYPES[type(outcome)], decide(each, outcome, 0.0)
 
-    def tell(self, choice: random.Random, name: str) -> None:
+    def send_event(self, choice: random.Random, name: str) -> None:
         key = choice.choice([None, f"k-{choice.randrange(1000)}"])
         send(self.store, choice.choice(NAMES), {"n": choice.randrange(3)}, key=key)
 
     def decide(self, choice: random.Random, name: str) -> None:
-        """People decide what is open, all of them beginning with the same ones."""
+        """Decide open approvals; all threads start with the same ones."""
         person = f"{name} {choice.getrandbits(32):x}"
         for each in approvals(self.store, limit=5):
             verdict: VerdictWord = choice.choice(["approve", "approve", "deny"])
-            answer = say(self.store, each.id, ballot(person, verdict))
-            if not answer.refused and answer.state != "open":
-                self.told[each.job_id, verdict, person] += 1
+            result = say(self.store, each.id, ballot(person, verdict))
+            if not result.refused and result.state != "open":
+                self.confirmed[each.job_id, verdict, person] += 1
 
     def operate(self, choice: random.Random, name: str) -> None:
         operation: OperatorAction = choice.choice(["cancel", "redrive", "redrive", "discard"])
@@ -135,17 +134,17 @@ class Mix:
             choice.shuffle(ids)
         for verdict in self.store.run(self.store.jobs.operate(operation, ids, "mix", name, "default")):
             if not verdict.refused:
-                self.told[verdict.id, operation, name] += 1
+                self.confirmed[verdict.id, operation, name] += 1
 
     def move(self, choice: random.Random, name: str) -> None:
         known = self.some(choice, 2)
         if len(known) < 2:
             return
         one, other = known
-        places = [Move.of(first=True), Move.of(before=other), Move.of(after=other), Move.of(priority=1)]
-        verdict = self.store.run(self.store.jobs.move(one, choice.choice(places), "mix", name, "default"))
+        moves = [Move.of(first=True), Move.of(before=other), Move.of(after=other), Move.of(priority=1)]
+        verdict = self.store.run(self.store.jobs.move(one, choice.choice(moves), "mix", name, "default"))
         if not verdict.refused:
-            self.told[verdict.id, "move", name] += 1
+            self.confirmed[verdict.id, "move", name] += 1
 
     def sweep(self, choice: random.Random, name: str) -> None:
         for flow in (
@@ -161,30 +160,30 @@ class Mix:
     def run(self) -> int:
         sides: list[Callable[[random.Random, str], None]] = [
             *(self.produce, self.work, self.work, self.work, self.operate, self.operate, self.sweep, self.sweep),
-            *(self.tell, self.tell, self.decide, self.decide),
+            *(self.send_event, self.send_event, self.decide, self.decide),
             *(self.move, self.move),
         ]
         errors: list[BaseException] = []
-        turns: Counter[str] = Counter()
+        rounds: Counter[str] = Counter()
         began = time.monotonic()
 
-        def goes_on() -> bool:
-            """On a busy machine somebody may not have come to their turn in time: they are waited for a while."""
+        def continues() -> bool:
+            """On a busy machine some threads need longer than `seconds` to run at all."""
             spent = time.monotonic() - began
-            return spent < self.seconds or (not self.seen_enough() and spent < self.seconds + 30)
+            return spent < self.seconds or (not self.is_representative() and spent < self.seconds + 30)
 
-        def play(side: Callable[[random.Random, str], None], name: str, seed: int) -> None:
+        def run_side(side: Callable[[random.Random, str], None], name: str, seed: int) -> None:
             choice = random.Random(seed)
             try:
-                while goes_on() and not errors:
+                while continues() and not errors:
                     side(choice, name)
-                    turns[name] += 1
-                    time.sleep(choice.uniform(0.0, 0.01))  # SQLite's one lock goes to whoever asks most
+                    rounds[name] += 1
+                    time.sleep(choice.uniform(0.0, 0.01))  # SQLite's lock goes to the thread that tries most often
             except BaseException as error:
                 errors.append(error)
 
         threads = [
-            threading.Thread(target=play, args=(side, f"{side.__name__}-{n}", self.choice.getrandbits(32)))
+            threading.Thread(target=run_side, args=(side, f"{side.__name__}-{n}", self.choice.getrandbits(32)))
             for n, side in enumerate(sides)
         ]
         for thread in threads:
@@ -193,9 +192,9 @@ class Mix:
             thread.join(self.seconds + 120)
         if errors:
             raise errors[0]
-        assert not any(thread.is_alive() for thread in threads), "somebody waits for ever"
-        print(dict(turns))
-        return sum(turns.values())
+        assert not any(thread.is_alive() for thread in threads), "a thread waits forever"
+        print(dict(rounds))
+        return sum(rounds.values())
 
 
 def deadlocks(url: str) -> int:
@@ -207,17 +206,17 @@ def deadlocks(url: str) -> int:
 
 
 @pytest.mark.parametrize("seconds", [3.0, pytest.param(60.0, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
-def test_no_operation_is_lost(url: str, choice: random.Random, seconds: float) -> None:
+def test_no_confirmed_operation_is_lost(url: str, choice: random.Random, seconds: float) -> None:
     with closing(open_store(url)) as store:
         store.migrate()
         mix = Mix(store, choice, seconds)
         assert mix.run() > 100
-        picture = check(url, mix.ids, ended=False)
-    # Rows are locked in one order everywhere: nobody had to be saved by the server and to begin again.
+        snapshot = check(url, mix.ids, ended=False)
+    # Rows are locked in the same order everywhere, so no deadlock occurs.
     assert deadlocks(url) == 0
-    recorded = Counter((job, step.type, step.actor) for job, ledger in picture.ledgers.items() for step in ledger)
-    lost = {operation: count for operation, count in mix.told.items() if recorded[operation] != count}
-    assert not lost, f"told and not in the ledger as often: {list(lost.items())[:5]}"
-    assert mix.seen_enough(), (mix.told, mix.kept)
-    there = {(job, step.n) for job, steps in picture.steps.items() for step in steps}
-    assert not mix.kept - there, "told that a step is kept, and it is not there"
+    recorded = Counter((job, event.type, event.actor) for job, ledger in snapshot.ledgers.items() for event in ledger)
+    lost = {operation: count for operation, count in mix.confirmed.items() if recorded[operation] != count}
+    assert not lost, f"confirmed but not in the ledger as often: {list(lost.items())[:5]}"
+    assert mix.is_representative(), (mix.confirmed, mix.saved_steps)
+    stored = {(job, step.n) for job, steps in snapshot.steps.items() for step in steps}
+    assert not mix.saved_steps - stored, "a step was confirmed and is not stored"

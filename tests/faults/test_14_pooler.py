@@ -1,7 +1,7 @@
-"""Fault 14: everything through a transaction pooler, a real PgBouncer: the same results.
+"""Fault 14: everything works the same through a transaction pooler, a real PgBouncer.
 
-Its clients share one connection to the server, or two: whatever one of them leaves there (a prepared statement, a
-setting, a LISTEN) meets the next, and whatever it counts on finding again is not there.
+Its clients share one or two server connections: session state that one client leaves there (a prepared statement, a
+setting, a LISTEN) affects the next, and state that a client expects is gone.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.postgres import pipeline as between
 from holdfast.stores.requests import JobFilter
 from tests.faults.checker import check
-from tests.faults.load import AT_ONCE, load
-from tests.faults.waiting import all_ended
+from tests.faults.workload import AT_ONCE, enqueue_jobs, wait_for_all
 from tests.support.ledger import check_ledger
 from tests.support.pgbouncer import Pooler
 from tests.support.stores import claim, open_lease, put, spec, work
@@ -39,7 +38,7 @@ from tests.support.workers import work_off, working
 
 pytestmark = pytest.mark.req("SC-19", "DP-20")
 
-# Nothing in these tests can come about by polling in time.
+# Longer than any test: with this poll interval nothing happens by polling.
 NEVER = 120.0
 COUNT = "select count(*) from pg_prepared_statements"
 
@@ -52,7 +51,7 @@ def pooled(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Pooler
 
 @pytest.fixture
 def single(postgres_url: str) -> Iterator[Pooler]:
-    """One connection to the server for everybody."""
+    """A pooler with one server connection for all clients."""
     with Pooler(postgres_url, "transaction", 1) as pooler:
         yield pooler
 
@@ -65,32 +64,34 @@ def _count() -> Steps[int]:
 PREPARED = Flow(_count, writes=False, single=True)
 
 
-# -- the work -------------------------------------------------------------------------------------------------
+# -- jobs -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_workers_and_a_kill(pooled: Pooler, folder: Path, postgres_url: str, choice: random.Random) -> None:
-    """Each worker has several connections, and asks the same again and again on all of them."""
+def test_workers_run_jobs_through_pooler_despite_kill(
+    pooled: Pooler, folder: Path, postgres_url: str, choice: random.Random
+) -> None:
+    """Each worker has several connections and repeats the same statements on all of them."""
     with closing(App(pooled.url(), name="tests", enqueued_by="tester")) as app, Crew(pooled.url(), folder) as crew:
         crew.start(1, options=("--no-notify", "--processes", "2"))
         crew.start(1, options=("--no-notify",))
         ids = [
             job_id
             for kind in ("work", "awork", "save", "walk", "flaky")
-            for job_id in load(app, 10, kind, retry=AT_ONCE)
+            for job_id in enqueue_jobs(app, 10, kind, retry=AT_ONCE)
         ]
         ids += [app.enqueue("work", {"number": n}).id for n in range(20)]
-        until(lambda: app.jobs.list(state=State.SUCCEEDED, limit=5), "some have ended")
+        until(lambda: app.jobs.list(state=State.SUCCEEDED, limit=5), "some jobs have ended")
         crew.members[1].kill()
         crew.start(1, options=("--no-notify",))
-        all_ended(app, len(ids))
+        wait_for_all(app, len(ids))
         assert {job.state for job in app.jobs.list(limit=200)} == {State.SUCCEEDED}
         assert not re.search("Database unavailable|exchange with the database failed", crew.said()), crew.said()
     check(postgres_url, ids, folder=folder)
 
 
 @pytest.mark.slow
-def test_the_first_migration_goes_through_it(empty_postgres_url: str) -> None:
+def test_first_migration_runs_through_pooler(empty_postgres_url: str) -> None:
     with Pooler(empty_postgres_url) as pooler, closing(open_store(pooler.url())) as store:
         assert store.migrate().current
         assert store.migrate().current
@@ -99,7 +100,7 @@ def test_the_first_migration_goes_through_it(empty_postgres_url: str) -> None:
 
 
 @pytest.mark.slow
-async def test_both_colours_and_connections_of_others(pooled: Pooler) -> None:
+async def test_sync_async_and_borrowed_enqueue_through_pooler(pooled: Pooler) -> None:
     with closing(App(pooled.url(), name="tests", enqueued_by="tester")) as app:
 
         @app.job()
@@ -117,8 +118,8 @@ async def test_both_colours_and_connections_of_others(pooled: Pooler) -> None:
         await app._store.leave_loop()
 
 
-def test_transactions_of_handlers(pooled: Pooler) -> None:
-    """Each asks the same often enough for the driver to prepare it, on a connection that had other clients before."""
+def test_handler_transactions_run_through_pooler(pooled: Pooler) -> None:
+    """Each repeats a statement often enough for the driver to prepare it, on a connection shared with other clients."""
     with closing(App(pooled.url(), name="tests", enqueued_by="tester")) as app:
         with psycopg.connect(pooled.url()) as connection:
             connection.execute("create table note (says text)")
@@ -141,15 +142,15 @@ def test_transactions_of_handlers(pooled: Pooler) -> None:
         work_off(app, notify=False, concurrency=2)
         assert [job.state for job in app.jobs.list()] == [State.SUCCEEDED] * 8
         with psycopg.connect(pooled.url()) as connection:
-            found = connection.execute("select says, count(*) from note group by says order by says").fetchall()
-        assert found == [(f"{letter}{n}", 8) for letter in "ab" for n in range(4)]
+            rows = connection.execute("select says, count(*) from note group by says order by says").fetchall()
+        assert rows == [(f"{letter}{n}", 8) for letter in "ab" for n in range(4)]
 
 
-# -- what is left behind --------------------------------------------------------------------------------------
+# -- session state --------------------------------------------------------------------------------------------
 
 
-def _left(url: str) -> dict[str, Any]:
-    """What whoever comes next finds on the connection."""
+def _session_state(url: str) -> dict[str, Any]:
+    """Read the state that the next client finds on the connection."""
     with psycopg.connect(url, autocommit=True) as connection:
         row = connection.execute(
             "select pg_backend_pid(), coalesce(current_setting('holdfast.tenant', true), ''),"
@@ -166,7 +167,7 @@ def _left(url: str) -> dict[str, Any]:
 
 @pytest.fixture
 def plain_role(postgres_url: str) -> Iterator[str]:
-    """One that logs in, is bound by row-level security, and does what workers and producers do."""
+    """A login role under row-level security with the rights of workers and producers."""
     name = "holdfast_behind_a_pooler"
     password = sql.Literal(psycopg.conninfo.conninfo_to_dict(postgres_url)["password"])
     granted = ("holdfast_producer", "holdfast_executor")
@@ -180,14 +181,12 @@ def plain_role(postgres_url: str) -> Iterator[str]:
 
 
 @pytest.mark.req("JF-1", "JF-2")
-def test_tenants_on_one_connection_leave_nothing_to_each_other(
-    postgres_url: str, plain_role: str, choice: random.Random
-) -> None:
-    """Two programs, a tenant each, and a third that is bound to none: they are served by the same server process."""
+def test_tenants_on_one_connection_stay_isolated(postgres_url: str, plain_role: str, choice: random.Random) -> None:
+    """Two programs with a tenant each and one without share the same server process."""
     jobs: dict[str, list[str]] = {"acme": [], "umbrella": []}
     with Pooler(postgres_url, "transaction", 1, roles=[plain_role]) as pooler:
         url = pooler.url(plain_role)
-        clean = _left(url)
+        clean = _session_state(url)
         assert (clean["tenant"], clean["actor"], clean["channels"], clean["prepared"]) == ("", "", [], 0)
         with closing(PostgresStore(url)) as one, closing(PostgresStore(url)) as two:
             for _ in range(40):
@@ -207,16 +206,16 @@ def test_tenants_on_one_connection_leave_nothing_to_each_other(
                         assert all(store.run(store.jobs.get(job_id, mine)) is None for job_id in jobs[other])
                 listed = store.run(store.jobs.list(JobFilter(tenant=mine, limit=1000)))
                 assert sorted(job.id for job in listed) == sorted(jobs[mine])
-                assert _left(url) == clean
-                with psycopg.connect(url) as nobody:
-                    assert nobody.execute("select count(*) from holdfast.job").fetchone() == (0,)
+                assert _session_state(url) == clean
+                with psycopg.connect(url) as unbound:
+                    assert unbound.execute("select count(*) from holdfast.job").fetchone() == (0,)
     with closing(open_store(postgres_url)) as direct:
         check_ledger(direct)
 
 
 @pytest.mark.req("JF-1", "JF-2")
-def test_what_others_left_there_binds_nobody(postgres_url: str, plain_role: str) -> None:
-    """A program that shares the role may have set what it liked, for good: whoever comes next is bound as he asks."""
+def test_session_settings_of_other_clients_have_no_effect(postgres_url: str, plain_role: str) -> None:
+    """Another program with the same role may have left any session settings; the next client gets its own tenant."""
     with Pooler(postgres_url, "transaction", 1, roles=[plain_role]) as pooler:
         url = pooler.url(plain_role)
         with psycopg.connect(url, autocommit=True) as careless:
@@ -228,11 +227,12 @@ def test_what_others_left_there_binds_nobody(postgres_url: str, plain_role: str)
             assert [job.id for job in listed] == ours
             assert store.run(store.jobs.get(theirs[0], "umbrella")) is None
             assert [job.id for job in work(store, tenant="umbrella", want=5)] == ours
-            assert (_left(url)["tenant"], _left(url)["path"]) == ("acme", "nowhere"), "they are served by the same"
+            state = _session_state(url)
+            assert (state["tenant"], state["path"]) == ("acme", "nowhere"), "the same server process"
 
 
-def test_a_worker_leaves_nothing(single: Pooler) -> None:
-    clean = _left(single.url())
+def test_worker_leaves_no_session_state(single: Pooler) -> None:
+    clean = _session_state(single.url())
     with closing(App(single.url(), name="tests", enqueued_by="tester")) as app:
 
         @app.job()
@@ -246,28 +246,28 @@ def test_a_worker_leaves_nothing(single: Pooler) -> None:
         app.limits.set(key="narrow", concurrency=1)
         app.schedule("every 1s", kind=steps, name="sums", payload={"n": 2})
         wanted = [steps.using(limit_key="narrow").enqueue(4) for _ in range(6)]
-        asked = asks.enqueue()
+        approved = asks.enqueue()
         with working(app, notify=False):
             assert [handle.result(timeout=30) for handle in wanted] == [6] * 6
-            (approval,) = until(lambda: app.approvals.list(), "it asks")
+            (approval,) = until(lambda: app.approvals.list(), "the job waits for approval")
             app.approvals._decide("approve", approval.id, "ada")
-            assert asked.result(timeout=30) == "ada"
+            assert approved.result(timeout=30) == "ada"
             until(
                 lambda: len(app.jobs.list(kind="steps", state=State.SUCCEEDED)) > len(wanted), "the schedule has fired"
             )
-        assert _left(single.url()) == clean
+        assert _session_state(single.url()) == clean
         check_ledger(app._store)
 
 
-# -- listening ------------------------------------------------------------------------------------------------
+# -- notifications --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.req("JF-7", "JF-6")
-def test_a_worker_that_would_listen_says_that_it_cannot_and_polls(
+def test_worker_without_notifications_warns_once_and_polls(
     single: Pooler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(between, "NOTIFIED_WITHIN", 0.3)  # what never comes need not be waited for in full
-    clean = _left(single.url())
+    monkeypatch.setattr(between, "NOTIFIED_WITHIN", 0.3)  # the notification never arrives, so the wait can be short
+    clean = _session_state(single.url())
     with closing(App(single.url(), name="tests", enqueued_by="tester")) as app, caplog.at_level(logging.WARNING):
 
         @app.job()
@@ -275,14 +275,14 @@ def test_a_worker_that_would_listen_says_that_it_cannot_and_polls(
             return 2 * n
 
         with working(app, poll=0.05):
-            until(lambda: "pool_mode = transaction" in caplog.text, "it has given up listening")
+            until(lambda: "pool_mode = transaction" in caplog.text, "the worker has given up listening")
             assert [double.enqueue(n).result(timeout=30) for n in range(4)] == [0, 2, 4, 6]
-        assert caplog.text.count("Notifications are unavailable") == 1, "it is said once"
-    assert _left(single.url()) == clean, "a LISTEN that is left behind tells strangers of our queues"
+        assert caplog.text.count("Notifications are unavailable") == 1, "one warning"
+    assert _session_state(single.url()) == clean, "a LISTEN left behind would reveal our queues to other clients"
 
 
 @pytest.mark.req("JF-7", "JF-6")
-def test_a_pooler_that_keeps_connections_tells_of_new_jobs(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_session_pooler_delivers_notifications(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
     with (
         Pooler(postgres_url, "session", 30) as pooler,
         closing(App(pooler.url(), name="tests", enqueued_by="tester")) as app,
@@ -299,37 +299,37 @@ def test_a_pooler_that_keeps_connections_tells_of_new_jobs(postgres_url: str, ca
         assert "Notifications are unavailable" not in caplog.text
 
 
-# -- what is said of it ---------------------------------------------------------------------------------------
+# -- diagnosis ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.req("DP-22")
 @pytest.mark.parametrize("mode", ["transaction", "session"])
-def test_the_doctor_names_it(postgres_url: str, mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_pooler(postgres_url: str, mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(between, "NOTIFIED_WITHIN", {"transaction": 0.3, "session": 30.0}[mode])
     with closing(open_store(postgres_url)) as store:
         (direct,) = [each for each in store.diagnose() if each.name == "pooler"]
     assert (direct.ok, "none" in direct.says) == (True, True)
     with Pooler(postgres_url, mode, 4) as pooler, closing(open_store(pooler.url())) as store:
-        (found,) = [each for each in store.diagnose() if each.name == "pooler"]
-    assert found.ok == (mode == "session")
-    assert found.ok or (level(found, strict=False) == "advice" and "--no-notify" in str(found.fix))
+        (finding,) = [each for each in store.diagnose() if each.name == "pooler"]
+    assert finding.ok == (mode == "session")
+    assert finding.ok or (level(finding, strict=False) == "advice" and "--no-notify" in str(finding.fix))
 
 
 @pytest.mark.req("DP-22")
-def test_one_that_knows_no_transactions_is_refused_in_plain_words(postgres_url: str) -> None:
+def test_statement_pooler_is_refused(postgres_url: str) -> None:
     with Pooler(postgres_url, "statement") as pooler, closing(open_store(pooler.url())) as store:
-        for ask in (store.migrate, lambda: store.run(store.jobs.list(JobFilter(tenant="default")))):
+        for call in (store.migrate, lambda: store.run(store.jobs.list(JobFilter(tenant="default")))):
             with pytest.raises(StoreUnavailable, match="pool_mode = transaction") as refused:
-                ask()
+                call()
             assert refused.value.code == "statement_pooling"
 
 
-# -- without one ----------------------------------------------------------------------------------------------
+# -- without a pooler -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.req("SC-18")
-async def test_a_direct_connection_prepares_what_it_is_asked_often(postgres_url: str) -> None:
-    """What a pooler asks for is not paid for without one."""
+async def test_direct_connection_prepares_frequent_statements(postgres_url: str) -> None:
+    """Direct connections do not pay for the support of poolers."""
     with closing(PostgresStore(postgres_url, pool_size=1)) as store:
         for _ in range(8):
             store.run(PREPARED)

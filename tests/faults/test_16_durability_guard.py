@@ -1,4 +1,4 @@
-"""Fault 16: a database that was told to be fast rather than safe: the doctor says so, and so does health."""
+"""Fault 16: doctor and health report a database with weakened durability settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WEAK = ("fsync", "synchronous_commit", "full_page_writes")
 
 @contextmanager
 def weakened(url: str, setting: str) -> Iterator[None]:
-    """The server runs with that setting off, for every session from now on."""
+    """Run the server with that setting off, for every new session."""
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute(f"alter system set {setting} = off")
         admin.execute("select pg_reload_conf()")
@@ -38,7 +38,7 @@ def weakened(url: str, setting: str) -> Iterator[None]:
 
 @pytest.fixture
 def weak_server() -> Iterator[PostgresServer]:
-    """The settings of the tests' servers are given on the command line, which nothing overrides: this one has none."""
+    """A server without settings on its command line: the settings of the other test servers cannot be overridden."""
     server = PostgresServer(18, in_memory=True)
     for setting in WEAK:
         server._settings.pop(setting)
@@ -55,7 +55,7 @@ def unsound(url: str) -> list[Finding]:
 
 
 @pytest.mark.slow
-def test_the_doctor_names_each_setting(weak_server: PostgresServer) -> None:
+def test_doctor_reports_each_weak_setting(weak_server: PostgresServer) -> None:
     url = weak_server.create_database("weak")
     with closing(open_store(url)) as store:
         store.migrate()
@@ -68,26 +68,26 @@ def test_the_doctor_names_each_setting(weak_server: PostgresServer) -> None:
             assert "lost" in finding.fix
         assert unsound(url) == []
     with weakened(url, "synchronous_commit"):
-        said = run("doctor", url=url)
-    assert said.returncode == 1
-    assert "synchronous_commit = off" in said.stdout
+        doctor = run("doctor", url=url)
+    assert doctor.returncode == 1
+    assert "synchronous_commit = off" in doctor.stdout
 
 
-def test_health_says_so_too(postgres_url: str) -> None:
+def test_health_warns_of_weak_durability(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         name = admin.info.dbname
         admin.execute(f'alter database "{name}" set synchronous_commit = off')
     with closing(App(postgres_url)) as app:
-        found = app.health.get()
-    assert found.verdict == "warn"
-    (weak,) = [reason for reason in found.reasons if reason.code == "weak_durability"]
+        health = app.health.get()
+    assert health.verdict == "warn"
+    (weak,) = [reason for reason in health.reasons if reason.code == "weak_durability"]
     assert "synchronous_commit = off" in weak.says
 
 
-# -- SQLite: the setting belongs to a connection, and ours all set it ------------------------------------------
+# -- SQLite: the setting belongs to a connection, and all our connections set it -------------------------------
 
 
-def test_every_connection_of_ours_is_safe(tmp_path: Path) -> None:
+def test_sqlite_store_sets_durability_on_every_connection(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     with closing(sqlite3.connect(path)) as before:
         before.execute("pragma journal_mode = delete")
@@ -104,7 +104,7 @@ def test_every_connection_of_ours_is_safe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("weak", ["synchronous = off", "synchronous = normal", "journal_mode = delete"])
-def test_the_doctor_names_a_weak_connection(tmp_path: Path, weak: str) -> None:
+def test_doctor_reports_weak_sqlite_connection(tmp_path: Path, weak: str) -> None:
     path = tmp_path / "jobs.db"
     with closing(SqliteStore(f"sqlite:///{path}")) as store:
         status = store.migrate()
@@ -115,7 +115,7 @@ def test_the_doctor_names_a_weak_connection(tmp_path: Path, weak: str) -> None:
     assert finding.fix is not None
 
 
-def test_a_database_in_memory_is_named() -> None:
+def test_doctor_reports_in_memory_database() -> None:
     with closing(open_store("sqlite:///:memory:")) as store:
         store.migrate()
         assert [finding.name for finding in store.diagnose() if not finding.ok] == ["durability"]

@@ -1,6 +1,6 @@
-"""Fault 19: four processes write one SQLite file as fast as they can, and some of them are killed while they do.
+"""Fault 19: four processes write one SQLite file as fast as they can, and some are killed meanwhile.
 
-Nobody is ever told that the database is locked, and what each was told to be there is there.
+No process gets a "database is locked" error, and every accepted job exists.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import pytest
 
 from holdfast import App, State
 from tests.faults.checker import check
-from tests.faults.crashing import start
-from tests.faults.load import PATIENT
-from tests.faults.waiting import all_ended
+from tests.faults.crash_points import start_worker
+from tests.faults.workload import PATIENT, wait_for_all
 from tests.support.forkserver import start_call
 from tests.support.stores import put, spec
 from tests.support.waiting import until
@@ -36,11 +35,11 @@ def _append(path: Path, line: str) -> None:
 
 
 def _produce(url: str, folder: str) -> None:
-    """Enqueue one after another until killed or told to stop; every id is written down before and after."""
+    """Enqueue until killed or stopped; every id is recorded before and after its enqueue."""
     marks = Path(folder)
     with closing(App(url, name="producer")) as app:
         app._store.migrate()
-        while not (marks / "enough").exists():
+        while not (marks / "stop").exists():
             job = spec("awork", payload={"number": 1}, retry=PATIENT)
             _append(marks / "offered", job.id)
             try:
@@ -55,16 +54,16 @@ def read(path: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-def play(app: App, folder: Path, choice: random.Random, *, kills: int, pause: float) -> None:
+def kill_writers(app: App, folder: Path, choice: random.Random, *, kills: int, pause: float) -> None:
     url = app._store.url
 
     def writer() -> ForkServerProcess:
         return start_call(_produce, url, str(folder))
 
     writers = [writer() for _ in range(WRITERS)]
-    worker = start(url, folder, burst=False)
+    worker = start_worker(url, folder, burst=False)
     try:
-        until(lambda: len(read(folder / "accepted")) > 20, "all are at it")
+        until(lambda: len(read(folder / "accepted")) > 20, "the writers run")
         for _ in range(kills):
             time.sleep(choice.uniform(0.0, pause))
             victim = choice.choice(writers)
@@ -74,28 +73,28 @@ def play(app: App, folder: Path, choice: random.Random, *, kills: int, pause: fl
             if choice.random() < 0.3:
                 worker.kill()
                 worker.join(10)
-                worker = start(url, folder, burst=False)
-        (folder / "enough").touch()
+                worker = start_worker(url, folder, burst=False)
+        (folder / "stop").touch()
         for each in writers:
             each.join(20)
         accepted, offered = read(folder / "accepted"), read(folder / "offered")
-        all_ended(app, len(accepted))
+        wait_for_all(app, len(accepted))
     finally:
         for each in (*writers, worker):
             each.kill()
             each.join(10)
     assert not (folder / "errors").exists(), (folder / "errors").read_text()
     assert "locked" not in (folder / "crashing.log").read_text()
-    picture = check(url, accepted, folder=folder, perhaps=set(offered) - set(accepted))
-    assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
+    snapshot = check(url, accepted, folder=folder, uncertain=set(offered) - set(accepted))
+    assert {row.state for row in snapshot.rows.values()} == {State.SUCCEEDED}
     print(f"{len(accepted)} jobs accepted, {len(offered) - len(accepted)} writers killed in between")
 
 
-def test_four_writers_and_a_worker(app: App, folder: Path, choice: random.Random) -> None:
-    play(app, folder, choice, kills=12, pause=0.2)
+def test_killed_writers_lose_no_job(app: App, folder: Path, choice: random.Random) -> None:
+    kill_writers(app, folder, choice, kills=12, pause=0.2)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_four_writers_and_a_worker_for_long(app: App, folder: Path, choice: random.Random) -> None:
-    play(app, folder, choice, kills=300, pause=0.5)
+def test_killed_writers_lose_no_job_for_long(app: App, folder: Path, choice: random.Random) -> None:
+    kill_writers(app, folder, choice, kills=300, pause=0.5)

@@ -1,7 +1,7 @@
-"""Faults 20 and 21: SQLite's write-ahead log loses its tail, has a bit flipped, or cannot be moved into the file.
+"""Faults 20 and 21: SQLite's write-ahead log is truncated, has a flipped bit, or cannot be checkpointed.
 
-A log that was cut or damaged is read up to the last commit that is whole: what was committed before is kept, and
-nothing is half there. (A disk that keeps what it has synced never does this; one that lies does.)
+A truncated or damaged log is read up to the last complete commit: earlier commits are kept, and nothing is partial. (A
+disk that keeps synced data never damages a log; a disk that lies does.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FRAME, HEADER = 4096 + 24, 32
 
 
 class Log:
-    """A database with a log of many commits, copied as it was: which job came with which length of the log."""
+    """A copy of a database with a log of many commits, and the length of the log after each job's commit."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -36,7 +36,7 @@ class Log:
         with closing(open_store(f"sqlite:///{folder}/first.db")) as store:
             store.migrate()
             self.before = put_one(store)
-        # Closing moved all of it into the file.
+        # Closing checkpointed the log into the file.
         with closing(open_store(f"sqlite:///{folder}/first.db")) as store:
             wal = folder / "first.db-wal"
             for _ in range(COMMITS):
@@ -47,7 +47,7 @@ class Log:
         self.bytes = (folder / "kept.db-wal").read_bytes()
 
     def reopened(self, number: int, log: bytes) -> tuple[str, set[str]]:
-        """The database with that log: its URL and the jobs a new process finds in it."""
+        """Open the database with this log; returns its URL and the jobs in it."""
         path = self.folder / f"copy-{number}.db"
         shutil.copy(self.folder / "kept.db", path)
         Path(f"{path}-wal").write_bytes(log)
@@ -56,17 +56,17 @@ class Log:
             store.migrate()
             with closing(sqlite3.connect(path)) as connection:
                 assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
-                found = {row[0] for row in connection.execute("select id from job")}
-            check(url, found, ended=False)
-            # It goes on from there.
+                jobs = {row[0] for row in connection.execute("select id from job")}
+            check(url, jobs, ended=False)
+            # Work continues from there.
             done = put(store, spec())
             claims = claim(store, open_lease(store), 1000)
             assert settle(store, claims) == []
-        check(url, [*found, *done])
-        return url, found
+        check(url, [*jobs, *done])
+        return url, jobs
 
-    def whole(self, length: int) -> set[str]:
-        """The jobs whose commits lie before that byte."""
+    def committed(self, length: int) -> set[str]:
+        """Return the jobs whose commits end before that byte."""
         return {self.before, *(job for end, job in self.commits if end <= length)}
 
 
@@ -76,39 +76,37 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
 
 
 @pytest.mark.slow
-def test_a_log_that_was_cut_keeps_every_whole_commit(log: Log, choice: random.Random) -> None:
+def test_truncated_log_keeps_every_complete_commit(log: Log, choice: random.Random) -> None:
     ends = [end for end, _ in log.commits]
     lengths = [0, HEADER - 1, HEADER, ends[0] - 1, ends[0], ends[-1] - 1, ends[-1]]
     lengths += [choice.randrange(len(log.bytes)) for _ in range(7)]
     for number, length in enumerate(lengths):
-        _, found = log.reopened(number, log.bytes[:length])
-        assert found == log.whole(length), f"cut at {length}"
+        _, jobs = log.reopened(number, log.bytes[:length])
+        assert jobs == log.committed(length), f"truncated at {length}"
 
 
 @pytest.mark.slow
-def test_a_log_with_a_flipped_bit_keeps_what_was_committed_before_it(log: Log, choice: random.Random) -> None:
-    places = [0, 8, HEADER + 1, HEADER + 24, *(choice.randrange(HEADER, len(log.bytes)) for _ in range(7))]
-    for number, place in enumerate(places):
+def test_log_with_flipped_bit_keeps_commits_before_it(log: Log, choice: random.Random) -> None:
+    offsets = [0, 8, HEADER + 1, HEADER + 24, *(choice.randrange(HEADER, len(log.bytes)) for _ in range(7))]
+    for number, offset in enumerate(offsets):
         damaged = bytearray(log.bytes)
-        damaged[place] ^= 1 << choice.randrange(8)
-        _, found = log.reopened(100 + number, bytes(damaged))
-        frame = HEADER + (place - HEADER) // FRAME * FRAME if place >= HEADER else 0
-        # The frame that was hit, and all behind it, do not count.
-        assert found == log.whole(frame), f"flipped at {place}"
+        damaged[offset] ^= 1 << choice.randrange(8)
+        _, jobs = log.reopened(100 + number, bytes(damaged))
+        frame = HEADER + (offset - HEADER) // FRAME * FRAME if offset >= HEADER else 0
+        # The damaged frame and all frames after it are ignored.
+        assert jobs == log.committed(frame), f"flipped at {offset}"
 
 
 # -- 21: a long reader -----------------------------------------------------------------------------------------
 
 
-def test_a_long_reader_makes_the_log_grow_and_the_doctor_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_reports_log_growth_under_long_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "CHECKPOINT_BYTES", 400_000)
     monkeypatch.setattr(sqlite, "WAL_ALARM", 2_000_000)
     path = tmp_path / "jobs.db"
     log = Path(f"{path}-wal")
 
-    def named(store: SqliteStore) -> bool:
+    def reported(store: SqliteStore) -> bool:
         (finding,) = [each for each in store.diagnose() if each.name == "write-ahead log"]
         assert finding.ok or (finding.fix is not None and "reader" in finding.fix)
         return not finding.ok
@@ -121,24 +119,24 @@ def test_a_long_reader_makes_the_log_grow_and_the_doctor_says_so(
             assert reader.execute("select count(*) from job").fetchone() == (20,)
             while log.stat().st_size < 2_500_000:
                 ids += put(store, *(spec(payload={"text": "x" * 500}) for _ in range(20)))
-            assert named(store)
-            assert reader.execute("select count(*) from job").fetchone() == (20,), "its view has not changed"
+            assert reported(store)
+            assert reader.execute("select count(*) from job").fetchone() == (20,), "the reader's view has not changed"
             reader.execute("rollback")
-        # It is moved with the next write, and begun anew with the one after.
+        # The next write checkpoints the log, and the one after restarts it.
         for _ in range(3):
             ids += put(store, spec())
         assert log.stat().st_size < 400_000
-        assert not named(store)
+        assert not reported(store)
     check(f"sqlite:///{path}", ids, ended=False)
 
 
-def test_short_readers_do_not_make_it_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_readers_do_not_grow_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "CHECKPOINT_BYTES", 200_000)
     path = tmp_path / "jobs.db"
     sizes = []
     with closing(SqliteStore(f"sqlite:///{path}")) as store, closing(sqlite3.connect(path)) as reader:
         store.migrate()
-        put_one(store)  # and with it what the tables took is written back
+        put_one(store)  # also checkpoints the pages of the migration
         for _ in range(150):
             put_one(store)
             reader.execute("select count(*) from job").fetchone()

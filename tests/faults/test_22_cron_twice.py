@@ -1,7 +1,7 @@
-"""Fault 22: several processes fire schedules, each as if it were the only one, and some are killed while they do.
+"""Fault 22: several processes fire schedules, each as if it were the only one, and some are killed meanwhile.
 
-Every time of every schedule is dealt with once: one row, one job, none left out; and the schedule that the code of all
-of them declares is there once.
+Every time of every schedule is handled once: one row, one job, none skipped. The schedule that all processes declare
+exists once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from tests.faults.firing import ENOUGH, pass_by, start, stop
+from tests.faults.schedule_processes import STOP_FILE, advance_clock, start, stop
 from tests.support.schedules import MONDAY, set_time
 from tests.support.waiting import until
 
@@ -23,20 +23,20 @@ pytestmark = pytest.mark.req("SC-9", "CX-15")
 POLICIES = ("allow", "skip", "queue")
 
 
-def play(app: App, folder: Path, choice: random.Random, *, rounds: int, processes: int, kills: int) -> None:
+def fire_schedules(app: App, folder: Path, choice: random.Random, *, rounds: int, processes: int, kills: int) -> None:
     set_time(app, MONDAY)
     for overlap in POLICIES:
         app.schedules.add(overlap, "every 1s", kind="beat", overlap=overlap, missed="all")
     running = [start(app._store.url, folder) for _ in range(processes)]
     try:
-        until(lambda: len(app.schedules.list()) == 4, "what the code declares is there")
+        until(lambda: len(app.schedules.list()) == 4, "the declared schedule exists")
         for number in range(rounds):
-            pass_by(app, MONDAY + timedelta(seconds=number * 4), 4)
+            advance_clock(app, MONDAY + timedelta(seconds=number * 4), 4)
             if number < kills:
                 victim = choice.randrange(processes)
                 stop(running[victim])
                 running[victim] = start(app._store.url, folder)
-        (folder / ENOUGH).touch()
+        (folder / STOP_FILE).touch()
         for each in running:
             each.join(20)
     finally:
@@ -54,7 +54,7 @@ def check(app: App, seconds: int) -> None:
         statuses[name] = Counter(fire.status for fire in fires)
         jobs = [fire.job_id for fire in fires if fire.job_id is not None]
         assert len(set(jobs)) == len(jobs), name
-    # Nobody runs the jobs: with skip and queue the first one is still there at the end.
+    # No worker runs the jobs: with skip and queue the first one is still queued at the end.
     assert statuses["allow"] == statuses["declared"] == {"fired": seconds}
     assert statuses["skip"] == {"fired": 1, "skipped": seconds - 1}
     assert statuses["queue"] == {"fired": 1, "waiting": seconds - 1}
@@ -63,10 +63,10 @@ def check(app: App, seconds: int) -> None:
 
 
 def test_four_processes_fire_each_time_once(app: App, folder: Path, choice: random.Random) -> None:
-    play(app, folder, choice, rounds=4, processes=4, kills=3)
+    fire_schedules(app, folder, choice, rounds=4, processes=4, kills=3)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_six_processes_for_long(app: App, folder: Path, choice: random.Random) -> None:
-    play(app, folder, choice, rounds=20, processes=6, kills=20)
+def test_six_processes_fire_each_time_once_for_long(app: App, folder: Path, choice: random.Random) -> None:
+    fire_schedules(app, folder, choice, rounds=20, processes=6, kills=20)

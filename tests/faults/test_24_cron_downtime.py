@@ -1,4 +1,4 @@
-"""Fault 24: everything stands still for several periods. What comes after follows the policy for missed times."""
+"""Fault 24: all processes are down for several periods. Afterwards the policy for missed times applies."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
-from tests.faults.firing import ENOUGH, pass_by, start, stop
+from tests.faults.schedule_processes import STOP_FILE, advance_clock, start, stop
 from tests.support.schedules import MONDAY, set_time, told
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("SC-9", "CX-15")
 
 POLICIES = ("skip", "once", "all")
-AWAY = timedelta(minutes=5, seconds=30)
+DOWNTIME = timedelta(minutes=5, seconds=30)
 
 
-def test_after_a_standstill_missed_times_follow_the_policy(app: App, folder: Path) -> None:
+def test_missed_times_follow_policy_after_downtime(app: App, folder: Path) -> None:
     set_time(app, MONDAY)
     for missed in POLICIES:
         app.schedules.add(missed, "* * * * *", kind="beat", missed=missed)
         app.schedules.add(f"{missed} hourly", "4 * * * *", kind="beat", missed=missed)
     first = start(app._store.url, folder)
     try:
-        pass_by(app, MONDAY, 1)
-        pass_by(app, MONDAY + timedelta(seconds=59), 1)
+        advance_clock(app, MONDAY, 1)
+        advance_clock(app, MONDAY + timedelta(seconds=59), 1)
     finally:
-        stop(first)  # killed: nobody says goodbye
-    set_time(app, MONDAY + timedelta(minutes=1) + AWAY)
+        stop(first)  # with SIGKILL
+    set_time(app, MONDAY + timedelta(minutes=1) + DOWNTIME)
     second = start(app._store.url, folder)
     try:
-        until(lambda: len(app.schedules.history("all")) == 6, "the second process has made up for it")
-        until(lambda: len(app.schedules.history("skip hourly")) == 1, "and for the rare ones")
-        (folder / ENOUGH).touch()
+        until(lambda: len(app.schedules.history("all")) == 6, "the second process has caught up")
+        until(lambda: len(app.schedules.history("skip hourly")) == 1, "also with the hourly schedules")
+        (folder / STOP_FILE).touch()
         second.join(20)
     finally:
         stop(second)
-    histories = {read.name: told(app.schedules.history(read.name)) for read in app.schedules.list()}
+    histories = {schedule.name: told(app.schedules.history(schedule.name)) for schedule in app.schedules.list()}
     on_time = ("fired", 1, "1")
-    assert histories["skip"] == [on_time, ("missed", 5, "4"), ("fired", 6, "1")]  # the last one is half a minute late
+    assert histories["skip"] == [on_time, ("missed", 5, "4"), ("fired", 6, "1")]  # the last is half a minute late
     assert histories["once"] == [on_time, ("missed", 5, "4"), ("fired", 6, "1")]
     assert histories["all"] == [on_time, *(("fired", n, "1") for n in range(2, 7))]
     assert histories["skip hourly"] == [("missed", 4, "1")]  # two and a half minutes: too late

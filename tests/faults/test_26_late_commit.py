@@ -1,6 +1,6 @@
-"""Fault 26: a consumer is killed and started again while transactions commit in another order than they began.
+"""Fault 26: a consumer is killed and restarted while transactions commit in another order than they began.
 
-(The orders themselves, one by one and at random, are in `tests/contract/test_late_commit.py` and `…_at_random.py`.)
+(`tests/contract/test_late_commit.py` and `…_at_random.py` test the commit orders themselves.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from holdfast import App
 from holdfast.errors import Conflict
 from tests.faults.checker import check
-from tests.faults.picture import take_picture
+from tests.faults.snapshot import take_snapshot
 from tests.support.forkserver import start_call
 from tests.support.stores import claim, open_lease, put_one, settle
 from tests.support.transactions import Transaction
@@ -29,11 +29,11 @@ SEEN = "seen"
 
 
 def _consume(url: str, folder: str) -> None:
-    """Reads as the consumer "audit" for as long as it lives, and writes down what it saw before its place moves on."""
+    """Read as the consumer "audit" until killed, and record each event before the cursor moves past it."""
     handle = os.open(Path(folder) / SEEN, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with closing(App(url, name="audit")) as app:
         while True:
-            with suppress(Conflict):  # the one before was killed, and the server still moved its place for it
+            with suppress(Conflict):  # the server still moved the cursor for the killed consumer
                 for event in app.events.read("audit", page=5):
                     os.write(handle, f"\n{event.seq} {event.job_id}.\n".encode())
                     os.fsync(handle)
@@ -43,12 +43,12 @@ def _consume(url: str, folder: str) -> None:
 def seen(folder: Path) -> list[tuple[int, str]]:
     path = folder / SEEN
     lines = path.read_text().splitlines() if path.exists() else []
-    whole = [line[:-1].split() for line in lines if line.endswith(".")]  # it may be killed in the middle of one
+    whole = [line[:-1].split() for line in lines if line.endswith(".")]  # a killed writer leaves a partial line
     return [(int(seq), job) for seq, job in whole]
 
 
 @pytest.mark.parametrize("kills", [8, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
-def test_a_killed_consumer_misses_nothing(app: App, folder: Path, choice: random.Random, kills: int) -> None:
+def test_killed_consumer_misses_no_event(app: App, folder: Path, choice: random.Random, kills: int) -> None:
     store, ids = app._store, []
     lease = open_lease(store, ttl=3600)
 
@@ -66,7 +66,7 @@ def test_a_killed_consumer_misses_nothing(app: App, folder: Path, choice: random
                 ids += late
             ids += [put_one(store) for _ in range(choice.randint(1, 9))]
             settle(store, claim(store, lease, choice.randint(1, 6)))
-            until(lambda have=have: len(seen(folder)) > have, "the consumer goes on")  # type: ignore[misc]
+            until(lambda have=have: len(seen(folder)) > have, "the consumer reads more events")  # type: ignore[misc]
             if choice.random() < 0.7:
                 reading.kill()
                 reading.join(10)
@@ -77,8 +77,8 @@ def test_a_killed_consumer_misses_nothing(app: App, folder: Path, choice: random
             del open_ones[2:]
         for each in open_ones:
             each.end()
-        total = {step.seq for ledger in take_picture(store.url).ledgers.values() for step in ledger}
-        until(lambda: total <= {seq for seq, _ in seen(folder)}, "it has caught up")
+        total = {event.seq for ledger in take_snapshot(store.url).ledgers.values() for event in ledger}
+        until(lambda: total <= {seq for seq, _ in seen(folder)}, "the consumer has caught up")
     finally:
         reading.kill()
         reading.join(10)

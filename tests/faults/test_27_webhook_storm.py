@@ -1,6 +1,6 @@
-"""Fault 27, webhook_storm: a receiver that answers 500, hangs, and takes a message and then breaks off; and a worker
-that is killed between the answer and the end of the job. Every event is accepted in the end, under one id each, and
-those that failed together do not come back together.
+"""Fault 27: a webhook receiver returns 500, hangs, and resets the connection after it read a message; a worker is
+killed between the response and the end of the job. Every event is finally accepted, with one id, and deliveries that
+failed together are not retried together.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ RETRY = Retry(max_attempts=20, backoff=Backoff(base=1.0, factor=1.0, cap=1.0), m
 
 
 class Storm:
-    """Each message meets all the weather, one attempt after the other, and is then accepted."""
+    """A receiver that responds to each message with an error, a hang and a reset, and then accepts it."""
 
-    WEATHER = ("error", "hang", "reset", "accept")
+    RESPONSES = ("error", "hang", "reset", "accept")
 
     def __init__(self, web: Web, secret: str) -> None:
         self._web, self._secret = web, secret
         self._lock = threading.Lock()
         self.bodies: dict[str, list[bytes]] = defaultdict(list)
-        self.stamps: dict[str, list[str]] = defaultdict(list)
+        self.signatures: dict[str, list[str]] = defaultdict(list)
         self.accepted: Counter[str] = Counter()
         web.pages["/hooks"] = self.page
 
     def page(self, page: Page) -> None:
         headers = {name.lower(): value for name, value in page.headers.items()}
         with self._lock:
-            asked = next(each for each in reversed(self._web.asked) if each.headers == headers)
-            message = webhooks.verify(asked.headers, asked.body, self._secret)
-            turn = len(self.bodies[message.id])
-            self.bodies[message.id].append(asked.body)
-            self.stamps[message.id].append(asked.headers["webhook-signature"])
-        weather = self.WEATHER[min(turn, 3)]
-        if weather == "error":
+            request = next(each for each in reversed(self._web.asked) if each.headers == headers)
+            message = webhooks.verify(request.headers, request.body, self._secret)
+            attempt = len(self.bodies[message.id])
+            self.bodies[message.id].append(request.body)
+            self.signatures[message.id].append(request.headers["webhook-signature"])
+        response = self.RESPONSES[min(attempt, 3)]
+        if response == "error":
             page.answer(500, b"not now")
-        elif weather == "hang":
+        elif response == "hang":
             self._web.over.wait(30)
-        elif weather == "reset":  # it was taken, and nobody is told
+        elif response == "reset":  # the message was read, but there is no response
             page.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             page.connection.close()
         else:
@@ -69,7 +69,7 @@ class Storm:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-def test_every_event_is_accepted_under_one_id(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_event_is_delivered_with_one_id(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = webhooks.new_secret()
     monkeypatch.setenv("HOLDFAST_SECRET_STORM", secret)
     with running() as web:
@@ -82,19 +82,19 @@ def test_every_event_is_accepted_under_one_id(new_app: NewApp, monkeypatch: pyte
             done = lambda: len(app.jobs.list(kind=DELIVER, state=State.SUCCEEDED, limit=200)) == EVENTS  # noqa: E731
             until(done, "every event was delivered", limit=90)
         assert len(storm.accepted) == EVENTS
-        told = [webhooks.Message(id, 0, bodies[0]).json() for id, bodies in storm.bodies.items()]
-        assert sorted(each["data"]["data"]["order"] for each in told) == list(
+        messages = [webhooks.Message(id, 0, bodies[0]).json() for id, bodies in storm.bodies.items()]
+        assert sorted(each["data"]["data"]["order"] for each in messages) == list(
             range(EVENTS)
         )  # N6: none skipped, none twice
         for id, bodies in storm.bodies.items():
             assert len(bodies) >= 4, id
             assert len(set(bodies)) == 1, id
-        assert max(len(set(stamps)) for stamps in storm.stamps.values()) > 1  # each attempt is signed anew
+        assert max(len(set(signatures)) for signatures in storm.signatures.values()) > 1  # one signature per attempt
         histories = [
             app._store.run(app._store.jobs.history(job.id, "default")) for job in app.jobs.list(kind=DELIVER, limit=200)
         ]
         retries = [next(event for event in each if event.type == "retry") for each in histories]
-        # Spread: each waits for as long as chance says, to the millisecond, so that hardly two wait alike.
+        # The delays are random to the millisecond, so hardly two are equal.
         delays = {round((datetime.fromisoformat(each.meta["due_at"]) - each.at).total_seconds(), 3) for each in retries}
         assert len(delays) > EVENTS // 2
         log = {(each.status, each.error_code) for each in app.webhooks.deliveries("storm", limit=200)}
@@ -102,30 +102,30 @@ def test_every_event_is_accepted_under_one_id(new_app: NewApp, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_worker_that_dies_after_the_answer_sends_the_same_again(new_app: NewApp, url: str, tmp_path: Path) -> None:
-    """The receiver has the message and holds its answer; the worker is killed; another delivers it again."""
+def test_killed_worker_repeats_the_same_webhook_message(new_app: NewApp, url: str, tmp_path: Path) -> None:
+    """The receiver delays its response; the worker is killed; another worker delivers the message again."""
     secret = webhooks.new_secret()
-    got: list[webhooks.Message] = []
+    received: list[webhooks.Message] = []
     with running() as web:
 
-        def page(asked: Page) -> None:
-            got.append(webhooks.verify(web.asked[-1].headers, web.asked[-1].body, secret))
-            if len(got) == 1:
+        def page(request: Page) -> None:
+            received.append(webhooks.verify(web.asked[-1].headers, web.asked[-1].body, secret))
+            if len(received) == 1:
                 web.over.wait(30)
-            asked.answer(200)
+            request.answer(200)
 
         web.pages["/hooks"] = page
-        given: Any = {"HOLDFAST_SECRET_STORM": secret, "PORT": str(web.port)}
+        environment: Any = {"HOLDFAST_SECRET_STORM": secret, "PORT": str(web.port)}
         app = new_app()
         app.webhooks.add("storm", f"{web.url}/hooks", secrets="STORM", retry=RETRY)
         job = app.webhooks.test("storm")
-        with worker_process("tests.faults.telling", url, tmp_path, lease=1.0, **given) as victim:
-            until(lambda: got, "the first worker has sent it")
+        with worker_process("tests.faults.webhook_worker_app", url, tmp_path, lease=1.0, **environment) as victim:
+            until(lambda: received, "the first worker has sent it")
             victim.kill()
             victim.wait(timeout=10)
-        with worker_process("tests.faults.telling", url, tmp_path, lease=30.0, **given):
-            until(lambda: app.jobs.get(job).state is State.SUCCEEDED, "the second one has delivered it")
-    assert len(got) == 2
-    assert (got[0].id, got[0].body) == (got[1].id, got[1].body)
+        with worker_process("tests.faults.webhook_worker_app", url, tmp_path, lease=30.0, **environment):
+            until(lambda: app.jobs.get(job).state is State.SUCCEEDED, "the second worker has delivered it")
+    assert len(received) == 2
+    assert (received[0].id, received[0].body) == (received[1].id, received[1].body)
     event_types = [event.type for event in app._store.run(app._store.jobs.history(job, "default"))]
     assert event_types.count("lapse") == event_types.count("succeed") == 1

@@ -1,10 +1,8 @@
-"""Fault 28: a handler blocks the event loop for three leases, another keeps the interpreter to itself: neither is
-taken for dead.
+"""Fault 28: a handler blocks the event loop for three leases, another holds the GIL: neither loses its lease.
 
-Heartbeats come from a thread, so a blocked loop does not matter. A handler that holds the interpreter's lock in C
-does: the heartbeat has to get it back several times to be sent. What is promised, and tested, is a hundredth of a
-lease at a time; a handler that keeps it longer than the whole lease *is* taken for dead, like any other process
-that does not answer, and then nothing worse happens than that its job runs again.
+A thread sends the heartbeats, so a blocked loop does not matter. A handler that holds the GIL in C does: the heartbeat
+needs the GIL several times. The guarantee, and this test, cover holds of a hundredth of a lease. A handler that holds
+the GIL longer than the lease does lose it, like any process that does not respond, and its job runs again.
 """
 
 from __future__ import annotations
@@ -14,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Retry, State
-from tests.faults.checker import IN_TIME, check
+from tests.faults.checker import RECOVERY_LIMIT, check
 from tests.faults.effects import effects, runs
-from tests.faults.load import load
-from tests.faults.waiting import all_ended
+from tests.faults.workload import enqueue_jobs, wait_for_all
 from tests.support.waiting import until
 from tests.support.worker_processes import Crew
 
@@ -27,34 +24,37 @@ LEASE = 2.0
 
 
 @pytest.mark.slow
-def test_no_false_rescue(app: App, crew: Crew, folder: Path) -> None:
+def test_blocked_loop_and_held_gil_keep_the_lease(app: App, crew: Crew, folder: Path) -> None:
     three = crew.start(3, lease=LEASE, concurrency=1)
-    until(lambda: app.health.get().lease_active == 3, "all have come up")
-    ids = load(app, 1, kind="block", seconds=3 * LEASE)
-    until(lambda: len(effects(folder, "begun")) == 1, "one blocks")
-    ids += load(app, 1, kind="hog", seconds=3 * LEASE, breath=LEASE / 100)
-    until(lambda: len(effects(folder, "begun")) == 2, "another hogs, and the third would find a lapsed lease")
-    more = load(app, 5)
-    all_ended(app, 7)
-    picture = check(app._store.url, [*ids, *more], folder=folder)
-    assert {row.state for row in picture.rows.values()} == {State.SUCCEEDED}
+    until(lambda: app.health.get().lease_active == 3, "all workers have a lease")
+    ids = enqueue_jobs(app, 1, kind="block_loop", seconds=3 * LEASE)
+    until(lambda: len(effects(folder, "begun")) == 1, "one handler blocks its loop")
+    ids += enqueue_jobs(app, 1, kind="hold_gil", seconds=3 * LEASE, burst=LEASE / 100)
+    until(
+        lambda: len(effects(folder, "begun")) == 2,
+        "another handler holds the GIL",
+    )
+    more = enqueue_jobs(app, 5)
+    wait_for_all(app, 7)
+    snapshot = check(app._store.url, [*ids, *more], folder=folder)
+    assert {row.state for row in snapshot.rows.values()} == {State.SUCCEEDED}
     assert all(count == 1 for count in runs(folder).values()), runs(folder)
     assert all(len(effects(folder, "ended")) == 2 for _ in ids)
-    assert all(lease.ended is None for lease in picture.leases.values())
+    assert all(lease.ended is None for lease in snapshot.leases.values())
     assert all(each.alive for each in three)
-    busy = {picture.ledgers[job][-1].actor for job in ids}
-    assert any(picture.ledgers[job][-1].actor not in busy for job in more), "the third was at work"
+    busy = {snapshot.ledgers[job][-1].actor for job in ids}
+    assert any(snapshot.ledgers[job][-1].actor not in busy for job in more), "the third worker ran jobs"
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_hog_that_keeps_it_longer_than_a_lease_harms_nobody(app: App, crew: Crew, folder: Path) -> None:
-    """It cannot be told from a dead process. Its job may be run again, ends once, and others are not held up."""
+def test_gil_held_longer_than_lease_affects_only_its_job(app: App, crew: Crew, folder: Path) -> None:
+    """Such a process looks dead. Its job may run again, ends once, and does not delay other jobs."""
     crew.start_one(lease=0.3, concurrency=1)
-    ids = load(app, 1, kind="hog", retry=Retry(max_crashes=1), seconds=0.1, breath=0.8)
-    until(lambda: effects(folder, "begun"), "it hogs")
+    ids = enqueue_jobs(app, 1, kind="hold_gil", retry=Retry(max_crashes=1), seconds=0.1, burst=0.8)
+    until(lambda: effects(folder, "begun"), "the handler holds the GIL")
     crew.start_one(lease=0.3, concurrency=2)
-    others = load(app, 5)
-    all_ended(app, 6)
-    picture = check(app._store.url, [*ids, *others], folder=folder, within=IN_TIME)
-    assert {picture.rows[job].state for job in others} == {State.SUCCEEDED}
-    assert picture.rows[ids[0]].state in (State.SUCCEEDED, State.DEAD_LETTER)
+    others = enqueue_jobs(app, 5)
+    wait_for_all(app, 6)
+    snapshot = check(app._store.url, [*ids, *others], folder=folder, within=RECOVERY_LIMIT)
+    assert {snapshot.rows[job].state for job in others} == {State.SUCCEEDED}
+    assert snapshot.rows[ids[0]].state in (State.SUCCEEDED, State.DEAD_LETTER)

@@ -1,7 +1,6 @@
-"""Fault 30: hostile values in arguments, results, errors, reasons and progress: refused with words or kept as they
-are.
+"""Fault 30: hostile values in arguments, results, errors, reasons and progress are refused clearly or stored unchanged.
 
-Whatever comes, by whatever way: the job ends, its worker goes on, and it can be looked at.
+Whatever the value and its path, the job ends, its worker continues, and the job can be read.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ def deep(levels: int) -> list[Any]:
     return nest
 
 
-def itself() -> list[Any]:
-    endless: list[Any] = []
-    endless.append(endless)
-    return endless
+def recursive() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
 
 
 REFUSED: dict[str, Any] = {
@@ -47,7 +46,7 @@ REFUSED: dict[str, Any] = {
     "5,000 digits": 10**5_000,
     "20,000 deep": deep(20_000),
     "two megabytes": "x" * 2_000_000,
-    "holds itself": itself(),
+    "holds itself": recursive(),
     "bytes": b"raw",
     "a set": {1},
     "an object": object(),
@@ -66,8 +65,8 @@ KEPT: dict[str, Any] = {
 
 
 @pytest.fixture
-def elsewhere(app: App) -> App:
-    """The worker's side, on the same store."""
+def echo_app(app: App) -> App:
+    """The app with a job that returns its argument."""
 
     @app.job(retry=ONCE)
     def echo(value: Any) -> Any:
@@ -79,34 +78,34 @@ def elsewhere(app: App) -> App:
 # -- arguments -------------------------------------------------------------------------------------------------
 
 
-def test_an_argument_that_cannot_be_kept_is_refused(app: App) -> None:
+def test_unsupported_argument_is_refused(app: App) -> None:
     for value in REFUSED.values():
         for payload in ({"value": value}, {"value": [{"deeper": value}]}):
             with pytest.raises(InvalidInput) as refused:
                 app.enqueue("echo", payload)
             assert refused.value.code.startswith(("payload_", "invalid_")), refused.value
-            assert len(str(refused.value)) < 500, "the value itself is not repeated"
+            assert len(str(refused.value)) < 500, "the message does not repeat the value"
     assert app.jobs.list() == []
 
 
-def test_what_can_be_kept_comes_back_as_it_was(elsewhere: App) -> None:
-    handles = {name: elsewhere.enqueue("echo", {"value": value}) for name, value in KEPT.items()}
-    work_off(elsewhere)
+def test_supported_values_round_trip(echo_app: App) -> None:
+    handles = {name: echo_app.enqueue("echo", {"value": value}) for name, value in KEPT.items()}
+    work_off(echo_app)
     for name, handle in handles.items():
         assert repr(handle.result(timeout=20)) == repr(KEPT[name]), name
         assert handle.get().payload == {"value": KEPT[name]}, name
 
 
 @pytest.mark.parametrize("value", [1.7976931348623157e308, 1e23, -0.0])
-def test_a_float_stays_a_float(elsewhere: App, value: float) -> None:
-    handle = elsewhere.enqueue("echo", {"value": value})
-    work_off(elsewhere)
+def test_floats_round_trip(echo_app: App, value: float) -> None:
+    handle = echo_app.enqueue("echo", {"value": value})
+    work_off(echo_app)
     assert repr(handle.get().payload["value"]) == repr(value)
     assert repr(handle.result(timeout=20)) == repr(value)
 
 
 @pytest.mark.parametrize("name", ["nul", "lone surrogate"])
-def test_names_and_keys_that_cannot_be_kept_are_refused(app: App, name: str) -> None:
+def test_unsupported_names_and_keys_are_refused(app: App, name: str) -> None:
     text = REFUSED[name]
     options: list[dict[str, Any]] = [
         *({option: text} for option in ("key", "queue", "tenant", "correlation_id", "external_ref", "agent")),
@@ -120,11 +119,11 @@ def test_names_and_keys_that_cannot_be_kept_are_refused(app: App, name: str) -> 
     assert app.jobs.list() == []
 
 
-# -- what handlers do ------------------------------------------------------------------------------------------
+# -- handlers --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["returned", "raised", "saved"])
-def test_what_a_handler_comes_up_with_ends_its_job_and_nothing_else(app: App, how: str) -> None:
+def test_hostile_value_of_handler_ends_only_its_job(app: App, how: str) -> None:
     @app.job(retry=ONCE)
     def hostile(ctx: SyncContext, name: str) -> Any:
         value = REFUSED[name]
@@ -143,23 +142,23 @@ def test_what_a_handler_comes_up_with_ends_its_job_and_nothing_else(app: App, ho
     work_off(app)
     assert good.result(timeout=20) == "done"
     for name, handle in bad.items():
-        found = handle.get()
-        assert found.state is State.DEAD_LETTER, name
-        code = str(found.error_code)
+        ended = handle.get()
+        assert ended.state is State.DEAD_LETTER, name
+        code = str(ended.error_code)
         if how == "raised":
             assert code == "RuntimeError", name
         elif (how, name) == ("saved", "two megabytes") and app._store.url.startswith("postgres"):
-            assert code == "no_artifact_store"  # an embedded database has one, and there the result is too large
+            assert code == "no_artifact_store"  # SQLite has one, and there the result is too large
         else:
             assert code.startswith("payload_"), name
-        assert found.error_message
-        assert len(found.error_message) <= 2_000
+        assert ended.error_message
+        assert len(ended.error_message) <= 2_000
         assert handle.history()[-1].type == "bury"
     check(app._store.url, [*(handle.id for handle in bad.values()), good.id])
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_what_a_handler_says_does_not_flood_the_log(app: App, caplog: pytest.LogCaptureFixture) -> None:
+def test_long_error_message_does_not_flood_the_log(app: App, caplog: pytest.LogCaptureFixture) -> None:
     @app.job(retry=ONCE)
     def loud(text: str) -> None:
         raise RuntimeError(text * 100_000)
@@ -174,7 +173,7 @@ def test_what_a_handler_says_does_not_flood_the_log(app: App, caplog: pytest.Log
 
 
 @pytest.mark.parametrize("name", ["nul", "lone surrogate", "two megabytes"])
-def test_reasons_and_errors_of_any_text(app: App, name: str) -> None:
+def test_reason_and_error_accept_any_text(app: App, name: str) -> None:
     text = REFUSED[name]
     first, second = (put_one(app._store) for _ in range(2))
     assert settle(app._store, take(app._store), Snoozed(0.0, text)) == []
@@ -186,8 +185,8 @@ def test_reasons_and_errors_of_any_text(app: App, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["nul", "lone surrogate", "two megabytes"])
-def test_an_operators_reason_of_any_text(app: App, name: str) -> None:
-    """Kept, or refused as a mistake of the caller's; no error of the driver's comes through."""
+def test_operator_reason_is_stored_or_refused_as_invalid(app: App, name: str) -> None:
+    """No error of the database driver escapes."""
     waiting = put_one(app._store)
     try:
         app.jobs.cancel(waiting, reason=REFUSED[name])
@@ -198,7 +197,7 @@ def test_an_operators_reason_of_any_text(app: App, name: str) -> None:
         assert history(app._store, waiting)[-1].meta["reason"]
 
 
-# -- by hand, from other languages -----------------------------------------------------------------------------
+# -- payloads inserted with SQL --------------------------------------------------------------------------------
 
 DIGITS = "5,000 digits"
 RAW = {
@@ -217,7 +216,7 @@ RAW = {
 
 
 def insert(store: Store, payload: str) -> list[str]:
-    """As another language would; answers the id, or nothing where the database has refused it."""
+    """Insert a job as another language would; returns its id, or nothing if the database refuses it."""
     with closing(open_by_hand(store.url)) as by_hand:
         before = {str(row[0]) for row in by_hand.execute("select id from job")}
         text = "insert into job (kind, tenant, max_attempts, payload) values ('echo', 'default', 1, :payload)"
@@ -227,8 +226,8 @@ def insert(store: Store, payload: str) -> list[str]:
     return list(new)
 
 
-def test_what_sql_lets_in_ends_as_a_job(url: str) -> None:
-    """The database refuses it, or the worker ends it; the job behind it is not held up."""
+def test_inserted_payload_is_refused_or_its_job_ends(url: str) -> None:
+    """The database refuses the payload, or the worker ends the job; the next job is not delayed."""
     with closing(App(url)) as app:
         app._store.migrate()
 
@@ -240,16 +239,16 @@ def test_what_sql_lets_in_ends_as_a_job(url: str) -> None:
         behind = echo.enqueue("behind")
         work_off(app)
         assert behind.result(timeout=20) == "behind"
-        picture = check(url, [*ids.values(), behind.id])
-    ends = {name: picture.rows[job].state for name, job in ids.items()}
+        snapshot = check(url, [*ids.values(), behind.id])
+    ends = {name: snapshot.rows[job].state for name, job in ids.items()}
     print(ends)
     fine = {"the same key twice"} | ({"two megabytes"} & ends.keys())
     assert {name for name, end in ends.items() if end is State.SUCCEEDED} <= fine
     assert set(ends.values()) <= {State.SUCCEEDED, State.DEAD_LETTER}
 
 
-def look(app: App, *texts: str) -> None:
-    """One strange row does not spoil the page it is on."""
+def check_readable(app: App, *texts: str) -> None:
+    """Check that a strange row does not break the list that contains it."""
     app._store.migrate()
     strange = [job for text in texts for job in insert(app._store, text)]
     good = put_one(app._store)
@@ -258,11 +257,11 @@ def look(app: App, *texts: str) -> None:
         assert app.jobs.get(each.id) == each
 
 
-def test_what_sql_lets_in_can_be_looked_at(url: str) -> None:
+def test_inserted_payloads_are_readable(url: str) -> None:
     with closing(App(url)) as app:
-        look(app, *(text for name, text in RAW.items() if name != DIGITS))
+        check_readable(app, *(text for name, text in RAW.items() if name != DIGITS))
 
 
-def test_a_number_of_5000_digits_can_be_looked_at(url: str) -> None:
+def test_number_of_5000_digits_is_readable(url: str) -> None:
     with closing(App(url)) as app:
-        look(app, RAW[DIGITS])
+        check_readable(app, RAW[DIGITS])

@@ -1,8 +1,8 @@
-"""Fault 33, nested_ids: ids of another tenant, in every place where an operation takes one.
+"""Fault 33: every operation gets ids of another tenant, in every parameter that takes an id.
 
-All operations of the port are tried (`tests/contract/test_role_operations.py` has a list that must be complete),
-each called for one tenant with the ids of another: jobs, leases, approvals, schedules, workflows and so on.
-Nothing of the other's may be changed, copied, or told.
+All store operations are called for one tenant with the ids of another: jobs, leases, approvals, schedules and so on
+(`tests/contract/test_roles_at_work.py` has the list, which must be complete). Nothing of the other tenant may be
+changed, copied or revealed.
 """
 
 from __future__ import annotations
@@ -24,56 +24,44 @@ from tests.support.stores import put_one, spec
 pytestmark = pytest.mark.req("JF-1")
 
 OWNER, STRANGER = "default", "umbrella"
-# Not of one tenant: pauses of the whole database.
-EVERYBODYS = {
-    "clock.set",
-    "tenants.set_fair",
-    "executors.add",
-    "executors.remove",
-    "executors.list",
-    "tenants.fair_queues",
-    "clock.now",
+# Operations of the whole database: pauses, logins, payload indexes, usage, and the seals over the whole ledger.
+GLOBAL = {
+    *("audit.block", "audit.get_seal", "audit.seal", "audit.unsealed", "clock.now", "clock.set", "executors.add"),
+    *("executors.list", "executors.remove", "jobs.fill_payload_index", "jobs.payload_indexes"),
+    *("jobs.remove_payload_index", "tenants.fair_queues", "tenants.pin", "tenants.pinned", "tenants.pins"),
+    *("tenants.registered_only", "tenants.set_fair", "tenants.set_registered_only", "tenants.unpin", "usage.count"),
 }
-EVERYBODYS |= {
-    "audit.seal",
-    "audit.get_seal",
-    "audit.block",
-    "audit.unsealed",
-}  # the chain over the whole ledger; it is the owner's
-EVERYBODYS |= {"tenants.set_registered_only", "tenants.registered_only"}
-EVERYBODYS |= {"tenants.pin", "tenants.unpin", "tenants.pins", "tenants.pinned"}  # of logins
-EVERYBODYS |= {"jobs.payload_indexes", "jobs.fill_payload_index", "jobs.remove_payload_index"}
-EVERYBODYS |= {"usage.count"}  # what the whole ledger has, for whom it was
 
 
 def rows_of(by_hand: ByHand, tenant: str) -> dict[str, list[Any]]:
-    """What a tenant has in each table, by the catalogue."""
-    found: dict[str, list[Any]] = {}
+    """Read the rows of a tenant in every table of the catalogue."""
+    result: dict[str, list[Any]] = {}
     for table in by_hand.tables():
         columns = by_hand.execute(f"SELECT * FROM {table} LIMIT 1")
         if columns and by_hand.refusal(f"SELECT tenant FROM {table} LIMIT 1") is None:
-            found[table] = sorted(map(repr, by_hand.execute(f"SELECT * FROM {table} WHERE tenant = :t", {"t": tenant})))
-    return found
+            rows = by_hand.execute(f"SELECT * FROM {table} WHERE tenant = :t", {"t": tenant})
+            result[table] = sorted(map(repr, rows))
+    return result
 
 
-def test_ids_of_another_tenant_are_not_there(url: str) -> None:
+def test_ids_of_another_tenant_do_not_exist(url: str) -> None:
     with closing(open_store(url)) as store, closing(open_by_hand(url)) as by_hand:
         store.migrate()
         ids = furnish(store, by_hand)
         register(store, OWNER, max_pending=1000, max_running=1000)
-        strange(store)
+        fill_other_tenant(store)
         before = rows_of(by_hand, OWNER)
         assert before["job"]
         names = {str(row[0]) for row in by_hand.execute("SELECT id FROM job WHERE tenant = :t", {"t": OWNER})}
-        names |= set(ids.values()) - {ids["bulk"]}  # which is nobody's yet
-        told: dict[str, str] = {}
+        names |= set(ids.values()) - {ids["bulk"]}  # not used yet
+        leaks: dict[str, str] = {}
         for operation, call in calls(store, ids, tenant=STRANGER, scope=STRANGER).items():
-            if operation in EVERYBODYS:
+            if operation in GLOBAL:
                 continue
-            answer = answered(call)
-            if any(name in answer for name in names) and "not_found" not in answer:
-                told[operation] = answer
-        assert told == {}, "an id was answered that is another's"
+            text = response_text(call)
+            if any(name in text for name in names) and "not_found" not in text:
+                leaks[operation] = text
+        assert leaks == {}, "a response contains an id of another tenant"
         after = rows_of(by_hand, OWNER)
         changed = {table: (before.get(table), rows) for table, rows in after.items() if before.get(table, []) != rows}
         assert changed == {}
@@ -83,8 +71,8 @@ def test_ids_of_another_tenant_are_not_there(url: str) -> None:
         assert copied == {}
 
 
-def answered(call: Callable[[], object]) -> str:
-    """In words; a refusal says nothing, and a failure of the store is none."""
+def response_text(call: Callable[[], object]) -> str:
+    """Return the response as text, empty for a refusal. An error of the store is raised."""
     try:
         return repr(call())
     except HoldfastError as error:
@@ -93,8 +81,8 @@ def answered(call: Callable[[], object]) -> str:
         return ""
 
 
-def strange(store: Store) -> None:
-    """What the stranger has of its own, under the same names."""
+def fill_other_tenant(store: Store) -> None:
+    """Create objects with the same names for the other tenant."""
     put_one(store, tenant=STRANGER)
     assert store.run(store.schedules.add(placed("hourly", "@hourly"), "eve", STRANGER))
     store.run(store.templates.set(template(), "eve", STRANGER))

@@ -1,7 +1,7 @@
-"""Fault 34: twenty callers decide, cancel and let expire the same approvals: one decision each, and all agree on it.
+"""Fault 34: twenty callers approve, deny, cancel and expire the same approvals: each gets one decision.
 
-Ten of them are threads with a store each, ten are in two other processes; a barrier between all of them lets them go
-together for each approval.
+Ten callers are threads with a store each, ten are in two other processes; a barrier starts all of them together for
+each approval.
 """
 
 from __future__ import annotations
@@ -25,50 +25,50 @@ from tests.support.stores import apply, claim, forward, new_id, open_lease, put,
 
 pytestmark = pytest.mark.req("CX-7", "CX-6", "CX-11", "CX-1")
 
-ROUNDS, ROUNDS_EMBEDDED = 15, 6  # twenty who wait for one file's lock take their time
+ROUNDS, ROUNDS_EMBEDDED = 15, 6  # on SQLite twenty callers wait for one lock
 DECIDERS = 20
-HERE = 10
-AWAY = 5  # in each of the other processes
-SIDES = ("approve", "deny", "approve", "cancel", "token", "approve", "deny", "deny", "token", "time")
+LOCAL_THREADS = 10
+THREADS_PER_PROCESS = 5
+ACTIONS = ("approve", "deny", "approve", "cancel", "token", "approve", "deny", "deny", "token", "time")
 
 
 @dataclass(frozen=True)
 class Round:
-    """One approval. In every third its time comes in that very moment."""
+    """One approval. Every third expires at the moment of the race."""
 
     job: str
     approval: str
     expires: datetime | None
 
 
-Told = tuple[str, str, str]
-"""Whoever was told that they ended a question: (approval, operation, who)."""
+Decision = tuple[str, str, str]
+"""A decision that was confirmed: (approval, action, caller)."""
 
 
-def decide(url: str, number: int, rounds: list[Round], barrier: Any) -> list[Told]:
-    """One of the twenty; every one of them does the same in each round."""
-    told: list[Told] = []
-    name = SIDES[number % len(SIDES)]
+def decide(url: str, number: int, rounds: list[Round], barrier: Any) -> list[Decision]:
+    """One of the twenty callers; it has the same action in each round."""
+    decisions: list[Decision] = []
+    name = ACTIONS[number % len(ACTIONS)]
     with closing(open_store(url)) as store:
-        store.run(store.clock.now())  # connected
+        store.run(store.clock.now())  # connect
         for each in rounds:
             barrier.wait(60)
-            if _WAYS[name](store, each, f"{name}-{number}"):
-                told.append((each.approval, name, f"{name}-{number}"))
-    return told
+            if _ACT[name](store, each, f"{name}-{number}"):
+                decisions.append((each.approval, name, f"{name}-{number}"))
+    return decisions
 
 
-def _word(verdict: Any) -> Callable[[Store, Round, str], bool]:
-    def speak(store: Store, each: Round, who: str) -> bool:
-        answer = say(store, each.approval, ballot(who, verdict))
-        assert answer.refused or answer.state != "open", "one word is enough here"
-        return not answer.refused
+def _vote(verdict: Any) -> Callable[[Store, Round, str], bool]:
+    def vote(store: Store, each: Round, who: str) -> bool:
+        result = say(store, each.approval, ballot(who, verdict))
+        assert result.refused or result.state != "open", "one vote decides"
+        return not result.refused
 
-    return speak
+    return vote
 
 
 def _token(store: Store, each: Round, who: str) -> bool:
-    """All who come this way hold the same token."""
+    """All callers with this action use the same token."""
     return not say(store, each.approval, ballot(who, token_hash=f"hash of {each.approval}")).refused
 
 
@@ -82,28 +82,28 @@ def _time(store: Store, each: Round, who: str) -> bool:
     return attend(store) > 0
 
 
-_WAYS = {"approve": _word("approve"), "deny": _word("deny"), "token": _token, "cancel": _cancel, "time": _time}
+_ACT = {"approve": _vote("approve"), "deny": _vote("deny"), "token": _token, "cancel": _cancel, "time": _time}
 
 
-def decide_away(url: str, numbers: list[int], rounds: list[Round], barrier: Any, answers: Any) -> None:
-    """In another process: a thread for each number."""
-    answers.put([told for own in _threads(url, numbers, rounds, barrier) for told in own])
+def decide_in_process(url: str, numbers: list[int], rounds: list[Round], barrier: Any, queue: Any) -> None:
+    """Runs in another process, with a thread for each number."""
+    queue.put([decision for own in _threads(url, numbers, rounds, barrier) for decision in own])
 
 
-def _threads(url: str, numbers: list[int], rounds: list[Round], barrier: Any) -> Iterator[list[Told]]:
-    own: list[list[Told]] = [[] for _ in numbers]
+def _threads(url: str, numbers: list[int], rounds: list[Round], barrier: Any) -> Iterator[list[Decision]]:
+    own: list[list[Decision]] = [[] for _ in numbers]
     errors: list[BaseException] = []
 
-    def play(place: int) -> None:
+    def run(index: int) -> None:
         try:
-            own[place] = decide(url, numbers[place], rounds, barrier)
+            own[index] = decide(url, numbers[index], rounds, barrier)
         except threading.BrokenBarrierError:
             pass  # another has failed
         except BaseException as error:
             errors.append(error)
             barrier.abort()
 
-    threads = [threading.Thread(target=play, args=(place,)) for place in range(len(numbers))]
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(numbers))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -130,48 +130,47 @@ def ask(store: Store, count: int) -> list[Round]:
     return rounds
 
 
-def test_twenty_decide_at_once(url: str) -> None:
+def test_twenty_concurrent_callers_make_one_decision(url: str) -> None:
     with closing(open_store(url)) as store:
         store.migrate()
         rounds = ask(store, ROUNDS_EMBEDDED if store.embedded else ROUNDS)
         processes = context()
-        barrier, answers = processes.Barrier(DECIDERS), processes.Queue()
-        away = [
-            processes.Process(
-                target=decide_away, args=(url, list(range(first, first + AWAY)), rounds, barrier, answers), daemon=True
-            )
-            for first in range(HERE, DECIDERS, AWAY)
+        barrier, queue = processes.Barrier(DECIDERS), processes.Queue()
+        numbers = [list(range(n, n + THREADS_PER_PROCESS)) for n in range(LOCAL_THREADS, DECIDERS, THREADS_PER_PROCESS)]
+        others = [
+            processes.Process(target=decide_in_process, args=(url, own, rounds, barrier, queue), daemon=True)
+            for own in numbers
         ]
-        for process in away:
+        for process in others:
             process.start()
-        told = [each for own in _threads(url, list(range(HERE)), rounds, barrier) for each in own]
-        for _ in away:
-            told += answers.get(timeout=60)
-        for process in away:
+        decisions = [each for own in _threads(url, list(range(LOCAL_THREADS)), rounds, barrier) for each in own]
+        for _ in others:
+            decisions += queue.get(timeout=60)
+        for process in others:
             process.join(20)
             assert process.exitcode == 0
-        picture = check(url, [each.job for each in rounds], ended=False)
+        snapshot = check(url, [each.job for each in rounds], ended=False)
         ends: Counter[str] = Counter()
         by_approval: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for approval_id, way, who in told:
-            if way != "time":  # its answer counts approvals, and is not about this one
-                by_approval[approval_id].append((way, who))
+        for approval_id, action, who in decisions:
+            if action != "time":  # its result counts all approvals, not only this one
+                by_approval[approval_id].append((action, who))
         for each in rounds:
-            ways = [(step.type, step.actor) for step in picture.ledgers[each.job]][3:]  # after enqueue, take, ask
-            decided, said = approval(store, each.approval), votes(store, each.approval)
-            # A job that goes on can still be cancelled; nothing else comes after a decision.
-            assert [event_type for event_type, _ in ways[1:]] in ([], ["cancel"]), ways
-            expected = {(_type(way), who) for way, who in by_approval[each.approval]}
-            assert {step for step in ways if step[0] != "expire"} == expected
-            assert len(said) == (ways[0][0] in ("approve", "deny"))
+            events = [(event.type, event.actor) for event in snapshot.ledgers[each.job]][3:]  # after enqueue, take, ask
+            decided, cast = approval(store, each.approval), votes(store, each.approval)
+            # A resumed job can still be cancelled; nothing else follows a decision.
+            assert [event_type for event_type, _ in events[1:]] in ([], ["cancel"]), events
+            expected = {(_type(action), who) for action, who in by_approval[each.approval]}
+            assert {event for event in events if event[0] != "expire"} == expected
+            assert len(cast) == (events[0][0] in ("approve", "deny"))
             assert decided.state == {"approve": "approved", "deny": "denied", "cancel": "withdrawn"}.get(
-                ways[0][0], "expired"
+                events[0][0], "expired"
             )
-            assert picture.rows[each.job].state is not State.WAITING_FOR_APPROVAL
-            ends[ways[0][0]] += 1
+            assert snapshot.rows[each.job].state is not State.WAITING_FOR_APPROVAL
+            ends[events[0][0]] += 1
         print(dict(ends))
         assert len(ends) > 1, "there was no race"
 
 
-def _type(way: str) -> str:
-    return "approve" if way == "token" else way
+def _type(action: str) -> str:
+    return "approve" if action == "token" else action

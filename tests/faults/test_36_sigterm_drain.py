@@ -1,4 +1,4 @@
-"""Fault 36: SIGTERM under load: what runs may end, the rest stays in the queue, and heartbeats go on to the last."""
+"""Fault 36: SIGTERM under load: running jobs may end, the others stay queued, and heartbeats continue to the end."""
 
 from __future__ import annotations
 
@@ -9,95 +9,94 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, State
-from tests.faults.checker import IN_TIME, check
+from tests.faults.checker import RECOVERY_LIMIT, check
 from tests.faults.effects import effects, runs
-from tests.faults.load import load
-from tests.faults.picture import take_picture
+from tests.faults.snapshot import take_snapshot
 from tests.faults.tiny_disk import full
-from tests.faults.waiting import all_ended
+from tests.faults.workload import enqueue_jobs, wait_for_all
 from tests.support.waiting import until
 from tests.support.worker_processes import Crew, WorkerProcess
 
 pytestmark = pytest.mark.req("SC-13", "JF-4", "CX-15")
 
 
-def kept_until(app: App, worker: WorkerProcess) -> float:
-    (lease,) = [each for each in take_picture(app._store.url).leases.values() if worker.is_author(each.holder)]
+def lease_end(app: App, worker: WorkerProcess) -> float:
+    (lease,) = [each for each in take_snapshot(app._store.url).leases.values() if worker.is_author(each.holder)]
     return lease.until
 
 
 @pytest.mark.slow
-def test_what_runs_ends_and_the_rest_stays(app: App, crew: Crew, folder: Path) -> None:
-    """The drain takes longer than a lease, and somebody sweeps meanwhile: nobody is taken for dead."""
+def test_running_jobs_end_and_queued_jobs_stay(app: App, crew: Crew, folder: Path) -> None:
+    """The drain takes longer than a lease while another worker sweeps: the lease is renewed."""
     leaving = crew.start_one(lease=2.0, concurrency=3, grace=60.0)
-    running = load(app, 3, kind="hold")
-    until(lambda: len(effects(folder)) == 3, "its hands are full")
-    waiting = load(app, 20)
+    running = enqueue_jobs(app, 3, kind="hold")
+    until(lambda: len(effects(folder)) == 3, "the worker runs three jobs")
+    waiting = enqueue_jobs(app, 20)
     leaving.ask_to_stop()
     crew.start_one(lease=0.6, options=("--queues", "elsewhere"))  # only sweeps
-    at_first = kept_until(app, leaving)
-    until(lambda: kept_until(app, leaving) > at_first + 2.0, "it is kept alive for longer than it would last")
+    at_first = lease_end(app, leaving)
+    until(lambda: lease_end(app, leaving) > at_first + 2.0, "the lease is renewed")
     (folder / "go").touch()
     assert leaving.wait() == 0
-    picture = take_picture(app._store.url)
-    assert [picture.rows[job].state for job in running] == [State.SUCCEEDED] * 3
-    assert all(leaving.is_author(picture.ledgers[job][-1].actor) for job in running)
-    assert {picture.rows[job].state for job in waiting} == {State.QUEUED}, "it took nothing more"
-    assert not any(step.type == "lapse" for ledger in picture.ledgers.values() for step in ledger)
+    snapshot = take_snapshot(app._store.url)
+    assert [snapshot.rows[job].state for job in running] == [State.SUCCEEDED] * 3
+    assert all(leaving.is_author(snapshot.ledgers[job][-1].actor) for job in running)
+    assert {snapshot.rows[job].state for job in waiting} == {State.QUEUED}, "the worker claimed no more jobs"
+    assert not any(event.type == "lapse" for ledger in snapshot.ledgers.values() for event in ledger)
     crew.start_one(lease=30.0)
-    all_ended(app, 23)
+    wait_for_all(app, 23)
     check(app._store.url, [*running, *waiting], folder=folder)
     assert set(runs(folder).values()) == {1}
 
 
 @pytest.mark.slow
-def test_what_does_not_end_in_time_is_handed_back(app: App, crew: Crew, folder: Path) -> None:
+def test_job_that_exceeds_grace_is_returned_to_the_queue(app: App, crew: Crew, folder: Path) -> None:
     leaving = crew.start_one(lease=30.0, grace=0.3)
-    ids = load(app, 2, kind="ahold")
-    until(lambda: len(effects(folder)) == 2, "it has begun")
+    ids = enqueue_jobs(app, 2, kind="ahold")
+    until(lambda: len(effects(folder)) == 2, "both jobs run")
     leaving.ask_to_stop()
     assert leaving.wait() == 0
-    picture = take_picture(app._store.url)
-    # At once, not when the lease has lapsed; a duty that was under way may have seen to what is due.
-    assert {picture.rows[job].state for job in ids} <= {State.RETRY_WAITING, State.QUEUED}
-    seen = {step.type for ledger in picture.ledgers.values() for step in ledger}
+    snapshot = take_snapshot(app._store.url)
+    # At once, not when the lease has expired; a maintenance task may already have promoted the jobs.
+    assert {snapshot.rows[job].state for job in ids} <= {State.RETRY_WAITING, State.QUEUED}
+    seen = {event.type for ledger in snapshot.ledgers.values() for event in ledger}
     assert seen - {"due"} == {"enqueue", "take", "snooze"}
     (folder / "go").touch()
     crew.start_one(lease=30.0)
-    all_ended(app, 2)
+    wait_for_all(app, 2)
     check(app._store.url, ids, folder=folder)
     assert all(app._store.run(app._store.jobs.get(job, "*")).crashes == 0 for job in ids)  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-def test_killed_in_the_middle_of_the_drain(app: App, crew: Crew, folder: Path) -> None:
-    """As an orchestrator does when its own patience ends before the worker's grace."""
+def test_worker_killed_while_draining_is_recovered(app: App, crew: Crew, folder: Path) -> None:
+    """An orchestrator kills a worker whose grace is longer than its own timeout."""
     leaving = crew.start_one(grace=60.0)
-    ids = load(app, 4, kind="hold")
-    until(lambda: len(effects(folder)) == 4, "it has begun")
+    ids = enqueue_jobs(app, 4, kind="hold")
+    until(lambda: len(effects(folder)) == 4, "all jobs run")
     leaving.ask_to_stop()
-    until(lambda: "Stopping" in leaving.said(), "it drains")
+    until(lambda: "Stopping" in leaving.said(), "the worker drains")
     with pytest.raises(subprocess.TimeoutExpired):
         leaving.wait(0.3)
     leaving.kill()
     (folder / "go").touch()
     crew.start_one()
-    all_ended(app, 4)
-    check(app._store.url, ids, folder=folder, within=IN_TIME)
+    wait_for_all(app, 4)
+    check(app._store.url, ids, folder=folder, within=RECOVERY_LIMIT)
 
 
-def test_a_worker_that_cannot_settle_leaves_all_the_same(tiny_disk: Path, folder: Path) -> None:
-    """It has been asked to stop and its grace is over: the lease will lapse, and somebody else will see to the job."""
+def test_worker_that_cannot_settle_still_stops(tiny_disk: Path, folder: Path) -> None:
+    """After its grace the worker stops; its lease expires, and another worker recovers the jobs."""
     url = f"sqlite:///{tiny_disk}/jobs.db"
     with closing(App(url)) as app, Crew(url, folder) as crew:
         app._store.migrate()
         leaving = crew.start_one(grace=0.3)
-        load(app, 2, kind="ahold")
-        until(lambda: len(effects(folder)) == 2, "it has begun")
+        enqueue_jobs(app, 2, kind="ahold")
+        until(lambda: len(effects(folder)) == 2, "both jobs run")
         with full(app, tiny_disk):
-            (folder / "go").touch()  # both end now, and the disk is full
-            until(lambda: "Database unavailable" in leaving.said(), "it cannot settle them")
+            (folder / "go").touch()  # both jobs end while the disk is full
+            until(lambda: "Database unavailable" in leaving.said(), "the worker cannot settle them")
             leaving.ask_to_stop()
             try:
                 left = leaving.wait(30.0)

@@ -1,7 +1,7 @@
-"""Fault 37: the model's own machine, with more faults among its moves: SQLite, PostgreSQL and the model stay equal.
+"""Fault 37: the state machine of `tests/model` with more faults: SQLite, PostgreSQL and the model stay equal.
 
-`tests/model` plays the operations and cuts the power in an enqueue or a claim. Here every operation is cut, answers
-are lost and asked for again, and a sweep dies half-way and is taken up by another process.
+`tests/model` aborts only enqueues and claims. Here every operation is aborted, responses are lost and requests
+repeated, and a sweep dies half-way and is continued by another process.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
 from holdfast.stores.flow import Flow
 from tests.model import views
-from tests.model.conftest import Make, make
-from tests.model.drafts import outcomes
+from tests.model.conftest import MakeStores, make_stores
 from tests.model.machine import StoresMachine
-from tests.model.player import Player, PowerCut, cut
+from tests.model.store_driver import PowerCut, StoreDriver, cut
+from tests.model.strategies import outcomes
 
 pytestmark = pytest.mark.req("CX-1", "CX-15", "SC-19", "DP-8")
 
-__all__ = ["make"]
+__all__ = ["make_stores"]
 
 QUICK = settings(
     derandomize=True,
@@ -41,7 +41,7 @@ LONG = settings(QUICK, derandomize=False, max_examples=400, stateful_step_count=
 class FaultyMachine(StoresMachine):
     @rule(data=st.data())
     def cut_any_operation(self, data: st.DataObject) -> None:
-        """Whatever was under way, nothing of it has happened."""
+        """An aborted operation has no effect."""
         after = data.draw(st.integers(0, 6), label="after")
         restart = data.draw(st.booleans(), label="restart")
         lease = data.draw(st.sampled_from(list(self.model.leases)), label="lease")
@@ -49,62 +49,62 @@ class FaultyMachine(StoresMachine):
         held = list(self.model.held_by(lease, State.IN_PROGRESS))
         ids = [job.id for job in self.model.jobs.values()]
         settlements = [decide(views.claim_of(job), data.draw(outcomes, label=job.id), 0.5) for job in held]
-        flows: dict[str, Callable[[Player], Flow[Any]]] = {
-            "settle": lambda player: player.store.leases.settle(player.token(lease), settlements, scope),
-            "reap": lambda player: player.store.leases.reap(),
-            "promote": lambda player: player.store.leases.promote(),
-            "expire": lambda player: player.store.leases.expire(),
-            "cancel": lambda player: player.store.jobs.operate("cancel", ids, "cut", "an operator", "*"),
-            "renew": lambda player: player.store.leases.renew(player.token(lease), 3600.0, scope),
-            "end": lambda player: player.store.leases.end(player.token(lease), "closed", scope),
+        flows: dict[str, Callable[[StoreDriver], Flow[Any]]] = {
+            "settle": lambda driver: driver.store.leases.settle(driver.token(lease), settlements, scope),
+            "reap": lambda driver: driver.store.leases.reap(),
+            "promote": lambda driver: driver.store.leases.promote(),
+            "expire": lambda driver: driver.store.leases.expire(),
+            "cancel": lambda driver: driver.store.jobs.operate("cancel", ids, "cut", "an operator", "*"),
+            "renew": lambda driver: driver.store.leases.renew(driver.token(lease), 3600.0, scope),
+            "end": lambda driver: driver.store.leases.end(driver.token(lease), "closed", scope),
         }
         name = data.draw(st.sampled_from(sorted(flows)), label="operation")
-        for player in self.players.values():
+        for driver in self.drivers.values():
             with pytest.raises(PowerCut):
-                player.store.run(cut(flows[name](player), after))
+                driver.store.run(cut(flows[name](driver), after))
             if restart:
-                player.restart()
+                driver.restart()
 
     @rule(data=st.data())
-    def lose_the_answer_to_a_settlement(self, data: st.DataObject) -> None:
-        """It was committed and nobody was told: the same once more changes nothing, and names every job as stale."""
-        holders = self.holding(State.IN_PROGRESS)
+    def lose_response_to_settlement(self, data: st.DataObject) -> None:
+        """The settlement is committed and its response is lost: a repeat changes nothing and reports all as stale."""
+        holders = self.leases_holding(State.IN_PROGRESS)
         if not holders:
             return
         lease = data.draw(st.sampled_from(holders), label="lease")
         scope = self.model.leases[lease].tenant
         outcome = data.draw(outcomes, label="outcome")
         batch = [decide(views.claim_of(job), outcome, 0.5) for job in self.model.held_by(lease, State.IN_PROGRESS)]
-        self.play(lambda side: side.settle(lease, batch, scope))
-        for player in self.players.values():
-            player.restart()
-        self.play(lambda side: side.settle(lease, batch, scope))
+        self.apply(lambda side: side.settle(lease, batch, scope))
+        for driver in self.drivers.values():
+            driver.restart()
+        self.apply(lambda side: side.settle(lease, batch, scope))
 
     @rule()
-    def sweep_in_two(self) -> None:
-        """A sweep that dies half-way is what a small one looks like; the next process goes on with it."""
+    def sweep_twice(self) -> None:
+        """A sweep that dies half-way equals a smaller sweep; the next process continues it."""
         if any(not lease.swept and lease.ended for lease in self.model.leases.values()):
-            return  # which lease comes first is not promised
-        self.play(lambda side: side.reap_lapsed(1000, "*"))
-        for player in self.players.values():
-            player.restart()
-        self.play(lambda side: side.reap_lapsed(1000, "*"))
+            return  # the order of leases is not promised
+        self.apply(lambda side: side.reap_lapsed(1000, "*"))
+        for driver in self.drivers.values():
+            driver.restart()
+        self.apply(lambda side: side.reap_lapsed(1000, "*"))
 
 
-def play(make: Make, how: settings) -> None:
+def run_machine(make_stores: MakeStores, how: settings) -> None:
     class Machine(FaultyMachine):
         def __init__(self) -> None:
-            super().__init__(make)
+            super().__init__(make_stores)
 
     run_state_machine_as_test(Machine, settings=how)
 
 
 @pytest.mark.timeout(600)
-def test_stores_and_model_agree_under_faults(make: Make) -> None:
-    play(make, QUICK)
+def test_stores_and_model_agree_under_faults(make_stores: MakeStores) -> None:
+    run_machine(make_stores, QUICK)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_stores_and_model_agree_under_faults_for_long(make: Make) -> None:
-    play(make, LONG)
+def test_stores_and_model_agree_under_faults_for_long(make_stores: MakeStores) -> None:
+    run_machine(make_stores, LONG)

@@ -1,7 +1,7 @@
-"""Fault 38: each safeguard is taken away in a database made for it, and the check that stands for it goes red.
+"""Fault 38: each safeguard is removed from a database, and the check that covers it fails.
 
-A check that stays green without what it checks proves nothing. Every test here first sees the safeguard refuse, then
-takes it out, does the same again, and names the invariant that is broken.
+A check that passes without its safeguard proves nothing. Every test first sees the safeguard refuse, then removes it,
+repeats the same, and names the broken invariant.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from holdfast.stores.flow import Flow
 from holdfast.stores.postgres.store import prepare_connection, run_on
 from holdfast.stores.requests import SendEvent
 from tests.faults.checker import n3, n5, n5_approvals, n6
-from tests.faults.crashing import QUICK, marks, start
+from tests.faults.crash_points import FAST_OPTIONS, operations_of, start_worker
 from tests.faults.effects import effects, runs
-from tests.faults.load import load
-from tests.faults.picture import take_picture
-from tests.faults.waiting import all_ended
+from tests.faults.snapshot import take_snapshot
+from tests.faults.workload import enqueue_jobs, wait_for_all
 from tests.support.direct_sql import ByHand, PostgresByHand, open_by_hand
 from tests.support.forkserver import start_call
 from tests.support.postgres_roles import OwnedDatabases, as_role
@@ -73,25 +72,24 @@ def drop_trigger(by_hand: ByHand, name: str, table: str) -> None:
     by_hand.execute(f"drop trigger {name}" + ("" if by_hand.name == "sqlite" else f" on {table}"))
 
 
-def without_the_judge(by_hand: ByHand) -> None:
-    """Of updates of a job's state."""
+def remove_transition_check(by_hand: ByHand) -> None:
     if by_hand.name == "sqlite":
         drop_trigger(by_hand, "judge_transition", "job_state")
     else:
-        replaced(by_hand, "refuse_transition", r"\nbegin\n", "\nbegin\n    return was <> now_is;\n")
+        edit_function(by_hand, "refuse_transition", r"\nbegin\n", "\nbegin\n    return was <> now_is;\n")
 
 
-def replaced(by_hand: ByHand, function: str, pattern: str, text: str, *, times: int = 1) -> None:
-    """A function of the database with a part of it written differently, wherever it stands."""
+def edit_function(by_hand: ByHand, function: str, pattern: str, text: str, *, times: int = 1) -> None:
+    """Replace all matches of the pattern in a function of the database."""
     assert isinstance(by_hand, PostgresByHand)
     ((source,),) = by_hand.execute(f"select pg_get_functiondef('{function}'::regproc)")
     changed, count = re.subn(pattern, text, source, flags=re.DOTALL)
-    assert count == times, f"{function} has no {pattern!r} any more: say here how the safeguard is written now"
+    assert count == times, f"{function} no longer contains {pattern!r}: update the pattern"
     by_hand.connection.execute(changed.encode())
 
 
 def taken_over(store: Store) -> Claim:
-    """The claim of a worker that was lost; its job runs elsewhere."""
+    """Return the claim of a lost worker whose job runs on another worker."""
     put_one(store)
     old = take(store)
     forward(store, 60)
@@ -109,50 +107,50 @@ ZOMBIE = (
 )
 
 
-def test_without_the_judge_a_zombie_settles_by_hand(store: Store, by_hand: ByHand) -> None:
+def test_zombie_can_settle_without_transition_check(store: Store, by_hand: ByHand) -> None:
     old = taken_over(store)
     params = {"old": old.lease, "id": old.id}
     assert by_hand.refusal(ZOMBIE, params) is not None
-    without_the_judge(by_hand)
+    remove_transition_check(by_hand)
     assert by_hand.refusal(ZOMBIE, params) is None
-    assert {violation.job for violation in n3(take_picture(store.url))} == {old.id}
+    assert {violation.job for violation in n3(take_snapshot(store.url))} == {old.id}
 
 
 @POSTGRES
-def test_the_fence_is_double(store: Store, by_hand: ByHand) -> None:
-    """Without the condition in the function the trigger refuses; without both, the zombie's result is written."""
+def test_zombie_can_settle_only_without_fence_and_trigger(store: Store, by_hand: ByHand) -> None:
+    """Without the condition in the function the trigger refuses; without both, the zombie's result is stored."""
     old = taken_over(store)
     assert settle(store, old) == [old.id]
     fence = r"s\.lease [^\n]*?settle_under\.lease and s\.attempt = o\.attempt\s+and "
-    replaced(by_hand, "settle_under", fence, "", times=2)  # of plain successes, and of the others
+    edit_function(by_hand, "settle_under", fence, "", times=2)  # for plain successes, and for other ends
     with pytest.raises(Exception, match="lease token"):
         settle(store, old)
-    assert not list(n3(take_picture(store.url)))
-    without_the_judge(by_hand)
+    assert not list(n3(take_snapshot(store.url)))
+    remove_transition_check(by_hand)
     assert settle(store, old) == []
-    assert {violation.job for violation in n3(take_picture(store.url))} == {old.id}
+    assert {violation.job for violation in n3(take_snapshot(store.url))} == {old.id}
 
 
 UNFENCED = "SELECT id, 1 FROM job_state WHERE id IN (SELECT value FROM json_each(?)) AND ? IS NOT NULL"
 
 
-def test_without_the_fence_a_zombie_keeps_a_step(
-    store: Store, by_hand: ByHand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The one who has the job is then told that the step is over, and goes on with the zombie's result."""
+def test_zombie_can_store_step_without_fence(store: Store, by_hand: ByHand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker that holds the job would then use the zombie's result."""
     old = taken_over(store)
     forward(store, 1)
     assert [saved.fate for saved in save(store, old, entry(1, '"late"'))] == ["stale"]
-    assert not list(n3(take_picture(store.url)))
+    assert not list(n3(take_snapshot(store.url)))
     if by_hand.name == "sqlite":
         monkeypatch.setattr("holdfast.stores.sqlite.steps._HELD", UNFENCED)
     else:
-        replaced(by_hand, "save_steps", r"and s\.lease is not distinct from save_steps\.lease\s", "")
-        replaced(by_hand, "save_steps", r"join held h on h\.id = o\.job and h\.attempt = o\.attempt\s+on", _ANY_HOLDER)
+        edit_function(by_hand, "save_steps", r"and s\.lease is not distinct from save_steps\.lease\s", "")
+        edit_function(
+            by_hand, "save_steps", r"join held h on h\.id = o\.job and h\.attempt = o\.attempt\s+on", _ANY_HOLDER
+        )
     save(store, old, entry(1, '"late"'))
     assert [step.value for step in steps(store, old.id)] == ["late"]
     if by_hand.name == "postgres":  # SQLite's step takes its attempt from the job
-        assert {violation.job for violation in n3(take_picture(store.url))} == {old.id}
+        assert {violation.job for violation in n3(take_snapshot(store.url))} == {old.id}
 
 
 _ANY_HOLDER = "join held h on h.id = o.job on"
@@ -165,7 +163,7 @@ def use(store: Store, approval: Approval, person: str) -> str | None:
     return say(store, approval.id, ballot(person, token_hash="h")).reason
 
 
-def test_without_the_judge_of_tokens_one_is_used_again(store: Store, by_hand: ByHand) -> None:
+def test_token_can_be_reused_without_token_check(store: Store, by_hand: ByHand) -> None:
     approval = asking(store, quorum=5)
     keep_token(store, approval.id, "h")
     assert [use(store, approval, person) for person in ("ada", "bob")] == [None, "token_used"]
@@ -178,12 +176,12 @@ def test_without_the_judge_of_tokens_one_is_used_again(store: Store, by_hand: By
 
 
 @POSTGRES
-def test_the_single_use_of_a_token_is_double(store: Store, by_hand: ByHand) -> None:
-    """Without the condition in the function the trigger refuses; without both, it is used as often as one likes."""
+def test_token_can_be_reused_only_without_function_check_and_trigger(store: Store, by_hand: ByHand) -> None:
+    """Without the condition in the function the trigger refuses; without both, the token is reusable."""
     approval = asking(store, quorum=5)
     keep_token(store, approval.id, "h")
     assert use(store, approval, "ada") is None
-    replaced(by_hand, "decide_approval", r"when v_token\.used_at is not null then 'token_used'\s", "")
+    edit_function(by_hand, "decide_approval", r"when v_token\.used_at is not null then 'token_used'\s", "")
     with pytest.raises(Exception, match="used once"):
         use(store, approval, "bob")
     assert len(votes(store, approval.id)) == 1
@@ -195,7 +193,7 @@ def test_the_single_use_of_a_token_is_double(store: Store, by_hand: ByHand) -> N
 # -- decisions: N5 ---------------------------------------------------------------------------------------------------
 
 
-def test_without_the_judge_a_job_goes_on_undecided(store: Store, by_hand: ByHand) -> None:
+def test_job_can_continue_undecided_without_transition_check(store: Store, by_hand: ByHand) -> None:
     job = asking(store).job_id
     leave = "update job_state set state = 'queued', approval_id = null where id = :id"
     assert "has no such decision" in (by_hand.refusal(leave, {"id": job}) or "")
@@ -203,39 +201,39 @@ def test_without_the_judge_a_job_goes_on_undecided(store: Store, by_hand: ByHand
         drop_trigger(by_hand, "judge_transition", "job_state")
         drop_trigger(by_hand, "withdraw_approval", "job_state")
     else:
-        replaced(by_hand, "approvals_on_transition", r"\nbegin\n", "\nbegin\n    return;\n")
+        edit_function(by_hand, "approvals_on_transition", r"\nbegin\n", "\nbegin\n    return;\n")
     assert by_hand.refusal(leave, {"id": job}) is None
-    assert {violation.job for violation in n5_approvals(take_picture(store.url))} == {job}
+    assert {violation.job for violation in n5_approvals(take_snapshot(store.url))} == {job}
 
 
-# -- waiting and telling: N1 -----------------------------------------------------------------------------------------
+# -- waits and events: N1 --------------------------------------------------------------------------------------------
 
 
 @POSTGRES
-def test_without_the_second_check_a_wake_up_is_lost(store: Store, by_hand: ByHand) -> None:
-    """What `test_no_wake_up_is_lost` tries by chance, one step after the other: the job lets go, the event is sent,
-    and only then the job's transaction commits. Neither waits for the other."""
+def test_wake_up_is_lost_without_second_check(store: Store, by_hand: ByHand) -> None:
+    """The deterministic form of a race that `tests/contract` tries at random: the job starts to wait, the event is
+    sent, and only then the job's transaction commits. Neither waits for the other."""
 
     def meet() -> str:
         job, held = running(store)
-        with psycopg.connect(store.url) as letting_go:
-            prepare_connection(letting_go)
-            run_on(letting_go, store.leases.settle(held.lease, [waits(held, job)], "*"))
-            assert send(store, job).woke == 0  # it is not committed, and not seen
-            letting_go.commit()
+        with psycopg.connect(store.url) as suspending:
+            prepare_connection(suspending)
+            run_on(suspending, store.leases.settle(held.lease, [waits(held, job)], "*"))
+            assert send(store, job).woke == 0  # the wait is not committed, so it is not visible
+            suspending.commit()
         assert state_of(store, job) is State.RETRY_WAITING
         store.run(store.leases.promote())
         return job
 
     assert state_of(store, meet()) is State.QUEUED
-    replaced(by_hand, "recheck_waits", r"w.check_at <= p_now", "false")
+    edit_function(by_hand, "recheck_waits", r"w.check_at <= p_now", "false")
     assert state_of(store, meet()) is State.RETRY_WAITING
 
 
 @POSTGRES
-def test_without_waiting_for_open_senders_a_wake_up_is_lost(store: Store, by_hand: ByHand) -> None:
-    """The event is sent, the job lets go and is checked, and only then the sender commits: however many other events
-    have been sent and committed meanwhile, the wait is checked once more."""
+def test_wake_up_is_lost_without_waiting_for_open_senders(store: Store, by_hand: ByHand) -> None:
+    """The event is sent, the job starts to wait and is checked, and only then the sender commits: the wait must be
+    checked again, however many other events were committed meanwhile."""
 
     def meet() -> str:
         job, held = running(store)
@@ -253,33 +251,33 @@ def test_without_waiting_for_open_senders_a_wake_up_is_lost(store: Store, by_han
 
     assert state_of(store, meet()) is State.QUEUED
     assert by_hand.execute("select count(*) from unsure_wait") == [(0,)]
-    replaced(by_hand, "oldest_sender", r"return \(select", "return null; return (select")
+    edit_function(by_hand, "oldest_sender", r"return \(select", "return null; return (select")
     assert state_of(store, meet()) is State.RETRY_WAITING
 
 
-# -- the judge and the ledger: N5 ---------------------------------------------------------------------------------
+# -- transitions and the ledger: N5 -------------------------------------------------------------------------------
 
 
-def test_without_the_judge_a_job_skips_its_way(store: Store, by_hand: ByHand) -> None:
+def test_job_can_skip_states_without_transition_check(store: Store, by_hand: ByHand) -> None:
     job = put_one(store)
     leap = "update job_state set state = 'succeeded', finished_at = (select now from present) where id = :id"
     assert "illegal transition" in (by_hand.refusal(leap, {"id": job}) or "")
-    without_the_judge(by_hand)
+    remove_transition_check(by_hand)
     assert by_hand.refusal(leap, {"id": job}) is None
-    assert {violation.job for violation in n5(take_picture(store.url))} == {job}
+    assert {violation.job for violation in n5(take_snapshot(store.url))} == {job}
 
 
-def test_without_the_recorder_the_ledger_lags_behind(store: Store, by_hand: ByHand) -> None:
+def test_ledger_misses_events_without_recording_trigger(store: Store, by_hand: ByHand) -> None:
     jobs = put(store, spec(), spec())
-    assert not list(n5(take_picture(store.url)))
+    assert not list(n5(take_snapshot(store.url)))
     drop_trigger(by_hand, "record_transition", "job_state")
     settle(store, claim(store, open_lease(store)))
-    assert {violation.job for violation in n5(take_picture(store.url))} == {jobs[0]}
+    assert {violation.job for violation in n5(take_snapshot(store.url))} == {jobs[0]}
 
 
 # -- limits and keys --------------------------------------------------------------------------------------------
 
-WAYS_OUT = ("hashjoin", "mergejoin", "hashagg", "sort", "material", "memoize", "bitmapscan", "indexscan", "seqscan")
+PLANS = ("hashjoin", "mergejoin", "hashagg", "sort", "material", "memoize", "bitmapscan", "indexscan", "seqscan")
 NAIVE = (
     "update job_state set state = 'leased', lease = :lease where id in"
     " (select id from job_state where queue = 'default' and state = 'queued' and due_at is null"
@@ -288,28 +286,18 @@ NAIVE = (
 
 
 @POSTGRES
-def test_without_materialized_a_claim_takes_more_than_its_limit(store: Store, by_hand: ByHand) -> None:
+def test_claim_exceeds_limit_without_materialized(store: Store, by_hand: ByHand) -> None:
     put(store, *(spec() for _ in range(50)))
     by_hand.execute("analyze job_state")
     lease = open_lease(store)
-    for way in (
-        "hashjoin",
-        "mergejoin",
-        "hashagg",
-        "sort",
-        "material",
-        "memoize",
-        "bitmapscan",
-        "indexscan",
-        "seqscan",
-    ):
-        by_hand.execute(f"set enable_{way} = off")
+    for plan in PLANS:
+        by_hand.execute(f"set enable_{plan} = off")
     assert len(by_hand.execute(f"select id from claim_many('{lease}', array['default'], 1, false)")) == 1
     assert len(by_hand.execute(NAIVE, {"lease": lease})) > 1
 
 
 @POSTGRES
-def test_without_the_unique_key_a_key_has_two_jobs(store: Store, by_hand: ByHand) -> None:
+def test_idempotency_key_has_two_jobs_without_unique_constraint(store: Store, by_hand: ByHand) -> None:
     def created() -> list[bool]:
         return [enqueue(store, spec(key="order-7"))[0].created for _ in range(2)]
 
@@ -322,7 +310,7 @@ def test_without_the_unique_key_a_key_has_two_jobs(store: Store, by_hand: ByHand
 
 
 @pytest.mark.slow
-def test_without_force_the_owner_sees_every_tenant(postgres_server: PostgresServer | GivenServer) -> None:
+def test_owner_reads_every_tenant_without_forced_row_security(postgres_server: PostgresServer | GivenServer) -> None:
     databases = OwnedDatabases(postgres_server)
     try:
         with databases.fresh() as dsn:
@@ -337,33 +325,33 @@ def test_without_force_the_owner_sees_every_tenant(postgres_server: PostgresServ
         databases.close()
 
 
-# -- heartbeats: N4's other side ---------------------------------------------------------------------------------
+# -- heartbeats: N4 ----------------------------------------------------------------------------------------------
 
 
 def _serve_without_heartbeats(url: str, folder: str) -> None:
-    """A worker whose renewals never arrive."""
+    """Run a worker whose renewals are dropped."""
     os.environ["HOLDFAST_URL"], os.environ[FOLDER_VARIABLE] = url, folder
-    from tests.faults.victim import app
+    from tests.faults.worker_app import app
 
     run = app._store.run
 
-    def deaf(flow: Flow[object]) -> object:
-        return True if "leases.renew" in marks(flow) else run(flow)
+    def run_without_renewals(flow: Flow[object]) -> object:
+        return True if "leases.renew" in operations_of(flow) else run(flow)
 
-    app._store.run = deaf  # type: ignore[method-assign, assignment]
-    app.run_worker(burst=False, **QUICK)
+    app._store.run = run_without_renewals  # type: ignore[method-assign, assignment]
+    app.run_worker(burst=False, **FAST_OPTIONS)
 
 
 @pytest.mark.slow
-def test_without_heartbeats_a_healthy_worker_is_taken_for_dead(app: App, folder: Path) -> None:
-    """The count of runs that `test_28_loop_block.py` looks at."""
+def test_healthy_worker_loses_its_job_without_heartbeats(app: App, folder: Path) -> None:
+    """The number of runs is what `test_28_loop_block.py` checks."""
     worker = start_call(_serve_without_heartbeats, app._store.url, str(folder))
-    (job,) = load(app, 1, nap=4.0)  # time for another process to start
+    (job,) = enqueue_jobs(app, 1, nap=4.0)  # time for another process to start
     try:
-        until(lambda: effects(folder), "it has begun")
-        other = start(app._store.url, folder, burst=False)
+        until(lambda: effects(folder), "the job runs")
+        other = start_worker(app._store.url, folder, burst=False)
         try:
-            all_ended(app, 1)
+            wait_for_all(app, 1)
         finally:
             other.kill()
             other.join(10)
@@ -377,8 +365,8 @@ def test_without_heartbeats_a_healthy_worker_is_taken_for_dead(app: App, folder:
 
 
 @POSTGRES
-def test_without_snapshots_a_consumer_misses_a_late_commit(store: Store, by_hand: ByHand) -> None:
-    """One that asks for what is greater than the last number it saw, as most outboxes do."""
+def test_consumer_misses_late_commit_without_snapshots(store: Store, by_hand: ByHand) -> None:
+    """The consumer reads events above the last number it saw, as most outboxes do."""
     seen: list[tuple[int, str]] = []
 
     def poll() -> None:
@@ -392,4 +380,4 @@ def test_without_snapshots_a_consumer_misses_a_late_commit(store: Store, by_hand
     poll()
     late.end()
     poll()
-    assert {violation.job for violation in n6(take_picture(store.url), seen)} == {missed}
+    assert {violation.job for violation in n6(take_snapshot(store.url), seen)} == {missed}

@@ -1,4 +1,4 @@
-"""Fault 39: whoever owns the database takes its guards away and changes the past. The check names what was done."""
+"""Fault 39: the owner of the database disables its guards and changes the past. `audit verify` names each change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 @pytest.fixture
 def owner(store: Store) -> Iterator[ByHand]:
-    """Ten jobs, three seals; and a connection of whoever owns the tables."""
+    """A connection of the tables' owner, to a database with ten jobs and three seals."""
     for _ in range(3):
         put(store, *(spec() for _ in range(3)))
         work(store, BROKEN)
@@ -41,12 +41,12 @@ def owner(store: Store) -> Iterator[ByHand]:
         yield connection
 
 
-def numbers(owner: ByHand) -> list[int]:
+def event_numbers(owner: ByHand) -> list[int]:
     return [row[0] for row in owner.execute("select seq from event order by seq")]
 
 
-def test_an_event_that_was_edited_is_named(store: Store, owner: ByHand) -> None:
-    one, two = numbers(owner)[4], numbers(owner)[9]
+def test_edited_event_is_reported(store: Store, owner: ByHand) -> None:
+    one, two = event_numbers(owner)[4], event_numbers(owner)[9]
     with unguarded(owner, "event"):
         owner.execute("update event set actor = 'nobody' where seq = :n", {"n": one})
         owner.execute("""update event set meta = '{"error_code": "other"}' where seq = :n""", {"n": two})
@@ -54,15 +54,15 @@ def test_an_event_that_was_edited_is_named(store: Store, owner: ByHand) -> None:
     assert str(one) in verify(store).flaws[0].says
 
 
-def test_an_event_that_was_deleted_is_named(store: Store, owner: ByHand) -> None:
-    gone = numbers(owner)[3:6]
+def test_deleted_events_are_reported(store: Store, owner: ByHand) -> None:
+    deleted = event_numbers(owner)[3:6]
     with unguarded(owner, "event"):
-        owner.execute(f"delete from event where seq between {gone[0]} and {gone[-1]}")
-    assert flaws(store) == [("deleted", "event", number) for number in gone]
+        owner.execute(f"delete from event where seq between {deleted[0]} and {deleted[-1]}")
+    assert flaws(store) == [("deleted", "event", number) for number in deleted]
 
 
-def test_events_that_changed_places_are_named(store: Store, owner: ByHand) -> None:
-    one, two = numbers(owner)[2], numbers(owner)[-6]  # in other blocks
+def test_swapped_events_are_reported(store: Store, owner: ByHand) -> None:
+    one, two = event_numbers(owner)[2], event_numbers(owner)[-6]  # in different blocks
     with unguarded(owner, "event"):
         for was, becomes in ((one, -1), (two, one), (-1, two)):
             owner.execute("update event set seq = :becomes where seq = :was", {"was": was, "becomes": becomes})
@@ -72,17 +72,17 @@ def test_events_that_changed_places_are_named(store: Store, owner: ByHand) -> No
 COLUMNS = "job_id, tenant, kind, type, from_state, to_state, attempt, at, actor"
 
 
-def test_an_event_that_was_put_into_the_past_is_named(store: Store, owner: ByHand) -> None:
-    """As one of a transaction that has long ended; one of a new transaction would be sealed as a late committer."""
-    first, some = numbers(owner)[0], numbers(owner)[5]
+def test_event_inserted_into_the_past_is_reported(store: Store, owner: ByHand) -> None:
+    """The event has the id of an old transaction; with a new one it would be sealed as a late commit."""
+    first, some = event_numbers(owner)[0], event_numbers(owner)[5]
     more = COLUMNS if owner.name == "sqlite" else f"{COLUMNS}, xid"
     with unguarded(owner, "event"):
         owner.execute(f"insert into event (seq, {more}) select {first - 1}, {more} from event where seq = {some}")
     assert flaws(store) == [("inserted", "event", first - 1)]
 
 
-def test_an_event_with_a_time_of_the_past_is_named(store: Store, owner: ByHand) -> None:
-    last = numbers(owner)[-1]
+def test_backdated_event_is_reported(store: Store, owner: ByHand) -> None:
+    last = event_numbers(owner)[-1]
     hour = "3600000000" if owner.name == "sqlite" else "interval '1 hour'"
     old = COLUMNS.replace(" at,", f" at - {hour},")
     with unguarded(owner, "event"):
@@ -91,26 +91,26 @@ def test_an_event_with_a_time_of_the_past_is_named(store: Store, owner: ByHand) 
     assert flaws(store) == [("backdated", "event", last + 1)]
 
 
-def test_a_seal_that_was_edited_removed_or_made_anew_is_named(store: Store, owner: ByHand) -> None:
-    kept = anchor(store)
+def test_edited_deleted_or_replaced_seal_is_reported(store: Store, owner: ByHand) -> None:
+    saved_anchor = anchor(store)
     first = owner.execute("select digest from seal where number = 1")[0][0]
     with unguarded(owner, "seal"):
         owner.execute("update seal set version = 'other' where number = 2")
-        assert flaws(store, kept) == [("edited", "seal", 2)]
+        assert flaws(store, saved_anchor) == [("edited", "seal", 2)]
         owner.execute("delete from seal where number = 2")
         assert flaws(store) == [("missing", "seal", 2)]
         owner.execute("delete from seal where number > 1")
-    assert verify(store).ok  # which is why an anchor is kept elsewhere
-    assert flaws(store, kept) == [("cut", "seal", 3)]
+    assert verify(store).ok  # therefore an anchor is kept outside the database
+    assert flaws(store, saved_anchor) == [("cut", "seal", 3)]
     with unguarded(owner, "event"):
-        owner.execute(f"update event set actor = 'nobody' where seq = {numbers(owner)[-3]}")
-    seal(store)  # a whole new end of the chain, over what is not true
+        owner.execute(f"update event set actor = 'nobody' where seq = {event_numbers(owner)[-3]}")
+    seal(store)  # a new end of the chain over forged events
     assert verify(store, [Anchor(1, first)]).ok
-    assert flaws(store, kept) == [("cut", "seal", 3)]
+    assert flaws(store, saved_anchor) == [("cut", "seal", 3)]
 
 
 @pytest.mark.slow
-def test_a_seal_that_was_hashed_anew_does_not_fit_the_next(store: Store, owner: ByHand) -> None:
+def test_rehashed_seal_does_not_match_the_next(store: Store, owner: ByHand) -> None:
     second = store.run(store.audit.get_seal(2))
     assert second is not None
     forged = dataclasses.replace(second, version="other").with_digest()
@@ -118,22 +118,21 @@ def test_a_seal_that_was_hashed_anew_does_not_fit_the_next(store: Store, owner: 
         values = {"digest": forged.digest, "version": forged.version}
         owner.execute("update seal set digest = :digest, version = :version where number = 2", values)
     assert flaws(store) == [("rewritten", "seal", 2)]
-    assert flaws(store, Anchor(2, second.digest)) == [("rewritten", "seal", 2)] * 2  # the anchor says so, too
+    assert flaws(store, Anchor(2, second.digest)) == [("rewritten", "seal", 2)] * 2  # the anchor reports it as well
 
 
-def test_a_tail_of_events_that_was_cut_with_its_seals_is_found_by_an_anchor(store: Store, owner: ByHand) -> None:
+def test_truncated_ledger_is_reported_by_anchor(store: Store, owner: ByHand) -> None:
     seal(store)
-    kept = anchor(store)
+    saved_anchor = anchor(store)
     with unguarded(owner, "event", "seal"):
-        owner.execute(f"delete from event where seq > {numbers(owner)[-4]}")
+        owner.execute(f"delete from event where seq > {event_numbers(owner)[-4]}")
         owner.execute("delete from seal where number >= 3")
-    assert {flaw.what for flaw in verify(store).flaws} <= {
-        "job"
-    }  # their jobs are still there: only the anchor tells of the seals
-    assert ("cut", "seal", 4) in flaws(store, kept)
+    # The jobs still exist; only the anchor reports the missing seals.
+    assert {flaw.what for flaw in verify(store).flaws} <= {"job"}
+    assert ("cut", "seal", 4) in flaws(store, saved_anchor)
 
 
-def test_an_action_that_was_edited_or_deleted_is_named(store: Store, owner: ByHand) -> None:
+def test_edited_or_deleted_action_is_reported(store: Store, owner: ByHand) -> None:
     for label in ("gpu", "cpu", "tpu"):
         store.run(store.executors.add(label, "executor", "ada"))
     seal(store)
@@ -145,12 +144,12 @@ def test_an_action_that_was_edited_or_deleted_is_named(store: Store, owner: ByHa
 
 
 @pytest.mark.slow
-def test_an_exported_file_is_checked_by_itself(store: Store, owner: ByHand, tmp_path: Path) -> None:
+def test_exported_file_is_verified_without_database(store: Store, owner: ByHand, tmp_path: Path) -> None:
     audit = Audit(Session(store, tenant="*", name="tests", actor="ada"))
     audit.seal()
     assert audit.export(tmp_path / "trail.jsonl") == 4
     report = verify_file(tmp_path / "trail.jsonl", [audit.anchor()])
-    assert (report.ok, report.seals, report.events) == (True, 4, len(numbers(owner)))
+    assert (report.ok, report.seals, report.events) == (True, 4, len(event_numbers(owner)))
     lines = (tmp_path / "trail.jsonl").read_text().splitlines(keepends=True)
     spot = next(n for n, line in enumerate(lines) if '"type":"bury"' in line or '"type":"retry"' in line)
     edited = [*lines[:spot], lines[spot].replace('"actor":"', '"actor":"not '), *lines[spot + 1 :]]

@@ -1,4 +1,4 @@
-"""Fault 41: the owner of a reservation is killed; it runs out by itself, and the queue goes on in the order it had."""
+"""Fault 41: the owner of a reservation is killed; the reservation expires, and the queue continues in its order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import App
 from tests.app.worker_process import process
-from tests.faults.waiting import all_ended
+from tests.faults.workload import wait_for_all
 from tests.support.ledger import events_by_number as ledger
 from tests.support.stores import put, spec
 from tests.support.waiting import until
@@ -29,27 +29,27 @@ with App(name="owner", enqueued_by="the owner").reservations.hold("gpu", ttl=%r)
 """
 
 
-def test_the_owner_is_killed(app: App, crew: Crew, folder: Path) -> None:
+def test_reservation_of_killed_owner_expires(app: App, crew: Crew, folder: Path) -> None:
     mark = folder / "reserved"
     with process(OWNER % TTL, str(mark), url=app._store.url, folder=folder) as owner:
-        until(mark.exists, "it is reserved")
+        until(mark.exists, "the resource is reserved")
         wanted = [(0, "gpu"), (5, "gpu"), (9, "gpu"), (0, None)]
         ids = put(
             app._store,
             *(spec("work", priority=priority, uses=(f"resource:{use}",) if use else ()) for priority, use in wanted),
         )
         crew.start_one(lease=60.0, concurrency=1)
-        until(lambda: app.jobs.get(ids[3]).state == "succeeded", "what does not need it is done")
+        until(lambda: app.jobs.get(ids[3]).state == "succeeded", "the job without the resource is done")
         (first,) = app.reservations.list()
-        until(lambda: app.reservations.get(first.id).expires_at > first.expires_at, "its owner keeps it alive")
+        until(lambda: app.reservations.get(first.id).expires_at > first.expires_at, "its owner renews it")
         assert [each.state for each in app.reservations.list()] == ["active"]
         assert {app.jobs.get(each).state for each in ids[:3]} == {"queued"}
         owner.kill()
         owner.wait(10)
     app._store.run(app._store.clock.set(timedelta(seconds=2 * TTL), None))
-    all_ended(app, 4)
+    wait_for_all(app, 4)
     begun = [event.job_id for event in ledger(app._store) if event.type == "take"]
-    assert begun == [ids[3], ids[2], ids[1], ids[0]], "in the order they had before"
+    assert begun == [ids[3], ids[2], ids[1], ids[0]], "in their original order"
     (reservation,) = app.reservations.list(ended=True)
     assert (reservation.state, reservation.holder) == ("expired", "the owner")
     assert reservation.ended_why == "nobody kept it alive"

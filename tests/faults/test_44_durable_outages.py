@@ -1,6 +1,6 @@
-"""Faults 4, 5, 8, 17 and 36, of durable jobs: the store goes away while a step is being written, a worker stands still
-past its lease in the middle of one, or is asked to leave. What was done is written when it can be, and not done again;
-what comes too late is refused.
+"""Faults 4, 5, 8, 17 and 36 for durable jobs: the database is unavailable when a step is stored, a worker is frozen
+past its lease within a step, or is stopped. Results are stored later and steps are not repeated; late results are
+refused.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from holdfast import App, State
 from holdfast.engine.steps import Step
 from tests.faults.checker import check
 from tests.faults.effects import effects
-from tests.faults.load import PATIENT
-from tests.faults.picture import take_picture
+from tests.faults.snapshot import take_snapshot
 from tests.faults.test_08_sigstop_zombie import freeze_outside_a_write
 from tests.faults.tiny_disk import full
-from tests.faults.waiting import all_ended, states
+from tests.faults.workload import PATIENT, states, wait_for_all
 from tests.support.postgres_server import PostgresServer
 from tests.support.stores import put, spec
 from tests.support.waiting import until
@@ -31,8 +30,10 @@ from tests.support.worker_processes import Crew
 
 pytestmark = pytest.mark.req("HF-6", "CX-8", "CX-15", "SC-19")
 
-LARGE = 300_000  # more than a full disk has room for in its log
-COLOURS = pytest.mark.parametrize("colour", ["pace", pytest.param("pace_in_a_thread", marks=pytest.mark.soak)])
+LARGE = 300_000  # does not fit on a full disk
+HANDLERS = pytest.mark.parametrize(
+    "kind", ["three_steps", pytest.param("three_steps_in_thread", marks=pytest.mark.soak)]
+)
 
 
 def enqueue(app: App, kind: str, **payload: int) -> str:
@@ -40,15 +41,15 @@ def enqueue(app: App, kind: str, **payload: int) -> str:
 
 
 def done(folder: Path) -> Counter[str]:
-    """How often each step was run."""
-    return Counter(effect.what.split()[0] for effect in effects(folder) if effect.what.startswith("pace-"))
+    """Count the runs of each step."""
+    return Counter(effect.what.split()[0] for effect in effects(folder) if effect.what.startswith("step-"))
 
 
-def reached(folder: Path, step: str, times: int = 1) -> None:
-    until(lambda: done(folder)[step] == times, f"{step} is under way, for the {times}. time")
+def wait_for_step(folder: Path, step: str, times: int = 1) -> None:
+    until(lambda: done(folder)[step] == times, f"{step} runs, number {times}")
 
 
-def go(folder: Path, *names: str) -> None:
+def release(folder: Path, *names: str) -> None:
     for name in names:
         (folder / name).touch()
 
@@ -57,25 +58,25 @@ def steps(app: App, job: str) -> list[Step]:
     return app._store.run(app._store.steps.list(job, "*"))
 
 
-def ends_well(app: App, job: str, folder: Path, runs: list[int], attempts: int) -> None:
-    """Each step was run so often; whatever it took, each has one record, of the attempt that ran it last."""
-    all_ended(app, 1)
-    picture = check(app._store.url, [job], folder=folder)
-    assert (picture.rows[job].state, picture.rows[job].attempt) == (State.SUCCEEDED, attempts)
-    assert [step.name for step in steps(app, job)] == ["pace-0", "pace-1", "pace-2"]
-    assert [done(folder)[f"pace-{n}"] for n in range(3)] == runs
+def check_success(app: App, job: str, folder: Path, runs: list[int], attempts: int) -> None:
+    """Wait for the job, and check the runs of each step and its record, which has the last attempt that ran it."""
+    wait_for_all(app, 1)
+    snapshot = check(app._store.url, [job], folder=folder)
+    assert (snapshot.rows[job].state, snapshot.rows[job].attempt) == (State.SUCCEEDED, attempts)
+    assert [step.name for step in steps(app, job)] == ["step-0", "step-1", "step-2"]
+    assert [done(folder)[f"step-{n}"] for n in range(3)] == runs
     for step in steps(app, job):
-        left = [effect for effect in effects(folder) if effect.what.startswith(f"{step.name} ")]
-        assert len({effect.what for effect in left}) == 1, "one key"
-        assert left[-1].attempt == step.attempt
+        own = [effect for effect in effects(folder) if effect.what.startswith(f"{step.name} ")]
+        assert len({effect.what for effect in own}) == 1, "one key"
+        assert own[-1].attempt == step.attempt
 
 
-# -- the store goes away ---------------------------------------------------------------------------------------
+# -- the database is unavailable -------------------------------------------------------------------------------
 
 
 @contextmanager
 def locked(url: str) -> Iterator[None]:
-    """Somebody else is writing, and takes a second over it."""
+    """Hold the write lock on another connection for one more second."""
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
         connection.execute("begin immediate")
         yield
@@ -85,7 +86,7 @@ def locked(url: str) -> Iterator[None]:
 
 @contextmanager
 def no_room(app: App, disk: Path) -> Iterator[None]:
-    """The disk is full; afterwards there is room again, and the jobs that filled it are cancelled."""
+    """Fill the disk; afterwards free it and cancel the jobs that filled it."""
     with full(app, disk) as others:
         yield
     (disk / "ballast").unlink()
@@ -103,7 +104,7 @@ def stopped(server: PostgresServer) -> Iterator[None]:
 
 @contextmanager
 def cut(url: str) -> Iterator[None]:
-    """Every connection of the worker is ended, again and again while this is open."""
+    """Terminate every connection of the worker, at the start and repeatedly at the end of the block."""
     with psycopg.connect(url, autocommit=True, application_name="the cutter") as connection:
         kill = (
             "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database()"
@@ -116,180 +117,175 @@ def cut(url: str) -> Iterator[None]:
             connection.execute(kill)
 
 
-def held_up(
-    app: App, crew: Crew, folder: Path, colour: str, away: Callable[[], AbstractContextManager[None]], says: str
+def interrupt_second_step(
+    app: App, crew: Crew, folder: Path, kind: str, outage: Callable[[], AbstractContextManager[None]], message: str
 ) -> None:
-    """It is away just when the second step is done and is to be written."""
+    """Start the outage when the second step has run and is to be stored."""
     worker = crew.start_one(lease=30.0)
-    job = enqueue(app, colour)
-    go(folder, "go-0")
-    reached(folder, "pace-1")
-    with away():
-        go(folder, "go-1")
-        if says:
-            until(lambda: says in worker.said(), "the worker says what is wrong")
-    go(folder, "go-2")
-    ends_well(app, job, folder, [1, 1, 1], attempts=1)
+    job = enqueue(app, kind)
+    release(folder, "go-0")
+    wait_for_step(folder, "step-1")
+    with outage():
+        release(folder, "go-1")
+        if message:
+            until(lambda: message in worker.said(), "the worker logs the outage")
+    release(folder, "go-2")
+    check_success(app, job, folder, [1, 1, 1], attempts=1)
     assert worker.alive
 
 
 @pytest.mark.slow
-@COLOURS
+@HANDLERS
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_the_file_is_locked_while_a_step_is_written(app: App, crew: Crew, folder: Path, colour: str) -> None:
-    held_up(app, crew, folder, colour, lambda: locked(app._store.url), "")
+def test_step_is_stored_after_file_lock(app: App, crew: Crew, folder: Path, kind: str) -> None:
+    interrupt_second_step(app, crew, folder, kind, lambda: locked(app._store.url), "")
 
 
 @pytest.mark.slow
-@COLOURS
-def test_the_disk_is_full_while_a_step_is_written(tiny_disk: Path, folder: Path, colour: str) -> None:
+@HANDLERS
+def test_step_is_stored_after_full_disk(tiny_disk: Path, folder: Path, kind: str) -> None:
     url = f"sqlite:///{tiny_disk}/jobs.db"
     with closing(App(url, name="tests")) as app, Crew(url, folder) as crew:
         app._store.migrate()
         worker = crew.start_one(lease=30.0)
-        job = enqueue(app, colour, size=LARGE)
-        go(folder, "go-0")
-        reached(folder, "pace-1")
+        job = enqueue(app, kind, size=LARGE)
+        release(folder, "go-0")
+        wait_for_step(folder, "step-1")
         with no_room(app, tiny_disk):
-            go(folder, "go-1")
-            until(lambda: "Steps could not be written" in worker.said(), "the worker says what is wrong")
-        go(folder, "go-2")
-        until(lambda: states(app, [job]) == [State.SUCCEEDED], "it goes on when there is room")
-        assert [done(folder)[f"pace-{n}"] for n in range(3)] == [1, 1, 1]
-        assert take_picture(url).rows[job].attempt == 1
+            release(folder, "go-1")
+            until(lambda: "Steps could not be written" in worker.said(), "the worker logs the error")
+        release(folder, "go-2")
+        until(lambda: states(app, [job]) == [State.SUCCEEDED], "the job succeeds when there is space")
+        assert [done(folder)[f"step-{n}"] for n in range(3)] == [1, 1, 1]
+        assert take_snapshot(url).rows[job].attempt == 1
 
 
 @pytest.mark.slow
-@COLOURS
-def test_the_server_is_restarted_while_a_step_is_written(
-    own_server: PostgresServer, own_url: str, folder: Path, colour: str
-) -> None:
+@HANDLERS
+def test_step_is_stored_after_server_restart(own_server: PostgresServer, own_url: str, folder: Path, kind: str) -> None:
     with closing(App(own_url)) as app, Crew(own_url, folder) as crew:
-        held_up(app, crew, folder, colour, lambda: stopped(own_server), "Steps could not be written")
+        interrupt_second_step(app, crew, folder, kind, lambda: stopped(own_server), "Steps could not be written")
 
 
 @pytest.mark.slow
-@COLOURS
+@HANDLERS
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-def test_connections_are_cut_while_a_step_is_written(app: App, crew: Crew, folder: Path, colour: str) -> None:
-    held_up(app, crew, folder, colour, lambda: cut(app._store.url), "")
+def test_step_is_stored_after_lost_connections(app: App, crew: Crew, folder: Path, kind: str) -> None:
+    interrupt_second_step(app, crew, folder, kind, lambda: cut(app._store.url), "")
 
 
-# -- a worker that stands still --------------------------------------------------------------------------------
+# -- a frozen worker -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@COLOURS
+@HANDLERS
 @pytest.mark.req("DP-7", "DP-8")
-def test_what_a_frozen_worker_writes_of_a_step_is_refused(app: App, crew: Crew, folder: Path, colour: str) -> None:
+def test_late_step_of_frozen_worker_is_refused(app: App, crew: Crew, folder: Path, kind: str) -> None:
     zombie = crew.start_one()
-    job = enqueue(app, colour)
-    go(folder, "go-0")
-    reached(folder, "pace-1")
+    job = enqueue(app, kind)
+    release(folder, "go-0")
+    wait_for_step(folder, "step-1")
     freeze_outside_a_write(app, zombie)
     other = crew.start_one(lease=2.5)
-    reached(folder, "pace-1", 2)
-    go(folder, "go-1", "go-2")
-    all_ended(app, 1)
-    before, remembered = take_picture(app._store.url), steps(app, job)
+    wait_for_step(folder, "step-1", 2)
+    release(folder, "go-1", "go-2")
+    wait_for_all(app, 1)
+    before, stored = take_snapshot(app._store.url), steps(app, job)
     zombie.thaw()
     until(
         lambda: "lost" in zombie.said() or "no longer claimed by this worker" in zombie.said(),
-        "it is told, and notes it",
+        "the frozen worker logs that it lost its lease",
     )
-    ends_well(app, job, folder, [1, 2, 1], attempts=2)
-    after = take_picture(app._store.url)
-    assert (after.rows, after.ledgers, steps(app, job)) == (before.rows, before.ledgers, remembered)
-    (end,) = [step for step in after.ledgers[job] if step.type == "succeed"]
+    check_success(app, job, folder, [1, 2, 1], attempts=2)
+    after = take_snapshot(app._store.url)
+    assert (after.rows, after.ledgers, steps(app, job)) == (before.rows, before.ledgers, stored)
+    (end,) = [event for event in after.ledgers[job] if event.type == "succeed"]
     assert other.is_author(end.actor)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["asks", "naps"])
+@pytest.mark.parametrize("kind", ["asks", "sleeps"])
 @pytest.mark.req("DP-7", "DP-8", "CX-5")
-def test_nor_does_it_ask_or_sleep_for_the_job(app: App, crew: Crew, folder: Path, kind: str) -> None:
+def test_late_approval_or_sleep_of_frozen_worker_is_refused(app: App, crew: Crew, folder: Path, kind: str) -> None:
     zombie = crew.start_one()
     job = enqueue(app, kind)
-    until(lambda: len(effects(folder, "begun")) == 1, "it is on its way")
+    until(lambda: len(effects(folder, "begun")) == 1, "the job runs")
     freeze_outside_a_write(app, zombie)
     crew.start_one(lease=2.5)
-    until(lambda: len(effects(folder, "begun")) == 2, "another has the job")
-    go(folder, "go")
+    until(lambda: len(effects(folder, "begun")) == 2, "another worker runs the job")
+    release(folder, "go")
     if kind == "asks":
-        until(app.approvals.list, "it asks")
+        until(app.approvals.list, "the job waits for approval")
         app.approvals.approve(app.approvals.list()[0].id, by="ada")
-    all_ended(app, 1)
-    before, remembered = take_picture(app._store.url), steps(app, job)
-    go(folder, "go-first")  # the zombie finds it open when it wakes up
+    wait_for_all(app, 1)
+    before, stored = take_snapshot(app._store.url), steps(app, job)
+    release(folder, "go-first")  # the frozen handler continues when it is thawed
     zombie.thaw()
     until(
         lambda: "lost" in zombie.said() or "no longer claimed by this worker" in zombie.said(),
-        "it is told, and notes it",
+        "the frozen worker logs that it lost its lease",
     )
     zombie.stop()
     check(app._store.url, [job], folder=folder)
-    after = take_picture(app._store.url)
-    assert (after.rows, after.ledgers, steps(app, job)) == (before.rows, before.ledgers, remembered)
+    after = take_snapshot(app._store.url)
+    assert (after.rows, after.ledgers, steps(app, job)) == (before.rows, before.ledgers, stored)
     assert app.approvals.list() == []
 
 
-# -- a worker that is asked to leave ---------------------------------------------------------------------------
+# -- a worker that is stopped ----------------------------------------------------------------------------------
 
 
-@COLOURS
+@HANDLERS
 @pytest.mark.req("SC-13")
-def test_a_job_inside_a_step_may_end(app: App, crew: Crew, folder: Path, colour: str) -> None:
+def test_job_inside_step_may_end_during_grace(app: App, crew: Crew, folder: Path, kind: str) -> None:
     leaving = crew.start_one(lease=30.0, grace=30.0)
-    job = enqueue(app, colour)
-    go(folder, "go-0")
-    reached(folder, "pace-1")
+    job = enqueue(app, kind)
+    release(folder, "go-0")
+    wait_for_step(folder, "step-1")
     leaving.ask_to_stop()
-    until(lambda: "Stopping" in leaving.said(), "it drains")
-    go(folder, "go-1", "go-2")
+    until(lambda: "Stopping" in leaving.said(), "the worker drains")
+    release(folder, "go-1", "go-2")
     assert leaving.wait() == 0
-    ends_well(app, job, folder, [1, 1, 1], attempts=1)
+    check_success(app, job, folder, [1, 1, 1], attempts=1)
 
 
 @pytest.mark.slow
-@COLOURS
+@HANDLERS
 @pytest.mark.req("SC-13")
-def test_one_that_does_not_end_in_time_is_handed_back_and_repeats_the_step_it_was_in(
-    app: App, crew: Crew, folder: Path, colour: str
-) -> None:
+def test_job_that_exceeds_grace_repeats_its_step(app: App, crew: Crew, folder: Path, kind: str) -> None:
     leaving = crew.start_one(lease=30.0, grace=0.2)
-    job = enqueue(app, colour)
-    go(folder, "go-0")
-    reached(folder, "pace-1")
+    job = enqueue(app, kind)
+    release(folder, "go-0")
+    wait_for_step(folder, "step-1")
     leaving.ask_to_stop()
-    assert leaving.wait(10) == 0, "a thread that cannot be stopped does not keep the process"
-    assert [step.name for step in steps(app, job)] == ["pace-0"]
-    assert take_picture(app._store.url).rows[job].lease is None, "at once, not when the lease has lapsed"
-    go(folder, "go-1", "go-2")
+    assert leaving.wait(10) == 0, "a thread that cannot be stopped does not delay the exit"
+    assert [step.name for step in steps(app, job)] == ["step-0"]
+    assert take_snapshot(app._store.url).rows[job].lease is None, "at once, not when the lease has expired"
+    release(folder, "go-1", "go-2")
     crew.start_one(lease=30.0)
-    ends_well(app, job, folder, [1, 2, 1], attempts=2)
-    found = app.jobs.get(job)
-    assert found.crashes == 0
+    check_success(app, job, folder, [1, 2, 1], attempts=2)
+    assert app.jobs.get(job).crashes == 0
 
 
 @pytest.mark.slow
-@COLOURS
+@HANDLERS
 @pytest.mark.req("SC-13")
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-def test_a_worker_that_waits_for_the_store_leaves_all_the_same(app: App, crew: Crew, folder: Path, colour: str) -> None:
-    """Its step is done and is not written yet, as somebody has locked the table: its job is handed back without."""
+def test_worker_stops_while_step_waits_for_table_lock(app: App, crew: Crew, folder: Path, kind: str) -> None:
+    """The step has run but cannot be stored because the table is locked: its job is returned without the step."""
     leaving = crew.start_one(lease=30.0, grace=0.2)
-    job = enqueue(app, colour)
-    go(folder, "go-0")
-    reached(folder, "pace-1")
+    job = enqueue(app, kind)
+    release(folder, "go-0")
+    wait_for_step(folder, "step-1")
     with psycopg.connect(app._store.url) as connection:
         connection.execute("lock table holdfast.step in access exclusive mode")
-        go(folder, "go-1")
-        until(lambda: _waits_for_the_lock(app._store.url), "it writes")
+        release(folder, "go-1")
+        until(lambda: _waits_for_the_lock(app._store.url), "the worker waits for the lock")
         leaving.ask_to_stop()
         assert leaving.wait(10) == 0
-    go(folder, "go-2")
+    release(folder, "go-2")
     crew.start_one(lease=30.0)
-    ends_well(app, job, folder, [1, 2, 1], attempts=2)
+    check_success(app, job, folder, [1, 2, 1], attempts=2)
 
 
 def _waits_for_the_lock(url: str) -> bool:
@@ -298,23 +294,23 @@ def _waits_for_the_lock(url: str) -> bool:
 
 
 @pytest.mark.slow
-@COLOURS
+@HANDLERS
 @pytest.mark.req("SC-13")
-def test_nor_does_a_full_disk_keep_it(tiny_disk: Path, folder: Path, colour: str) -> None:
-    """Its step cannot be written, nor perhaps its job be handed back: then the lease lapses, and it is repeated."""
+def test_worker_stops_while_disk_is_full(tiny_disk: Path, folder: Path, kind: str) -> None:
+    """The step cannot be stored, and perhaps the job not returned: then the lease expires, and the step is repeated."""
     url = f"sqlite:///{tiny_disk}/jobs.db"
     with closing(App(url)) as app, Crew(url, folder) as crew:
         app._store.migrate()
         leaving = crew.start_one(grace=0.2)
-        job = enqueue(app, colour, size=LARGE)
-        go(folder, "go-0")
-        reached(folder, "pace-1")
+        job = enqueue(app, kind, size=LARGE)
+        release(folder, "go-0")
+        wait_for_step(folder, "step-1")
         with no_room(app, tiny_disk):
-            go(folder, "go-1")
-            until(lambda: "Steps could not be written" in leaving.said(), "it waits")
+            release(folder, "go-1")
+            until(lambda: "Steps could not be written" in leaving.said(), "the worker logs the error")
             leaving.ask_to_stop()
             assert leaving.wait(10) == 0
-        go(folder, "go-2")
+        release(folder, "go-2")
         crew.start_one()
-        until(lambda: states(app, [job]) == [State.SUCCEEDED], "another goes on")
-        assert [done(folder)[f"pace-{n}"] for n in range(3)] == [1, 2, 1]
+        until(lambda: states(app, [job]) == [State.SUCCEEDED], "another worker finishes the job")
+        assert [done(folder)[f"step-{n}"] for n in range(3)] == [1, 2, 1]

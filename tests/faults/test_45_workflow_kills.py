@@ -1,6 +1,7 @@
-"""A worker is gone in the middle of a workflow: no parent has ended without its children knowing, and all is done.
+"""Fault 45 for workflows: workers are killed within a workflow. Every ended parent releases its children, and all jobs
+end.
 
-The end of a parent and the release of its children are one transaction, so there is nothing between them to be lost in.
+The end of a parent and the release of its children are one transaction, so nothing can be lost between them.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ import pytest
 from holdfast import App, State
 from holdfast.features.workflows.map_template import MAP
 from holdfast.features.workflows.model import CallbackSpec
-from tests.faults.checker import IN_TIME, check
-from tests.faults.crashing import GONE, Point, When, start
+from tests.faults.checker import RECOVERY_LIMIT, check
+from tests.faults.crash_points import EXIT_CODE, CrashPoint, When, start_worker
 from tests.faults.effects import effects
-from tests.faults.load import PATIENT
-from tests.faults.waiting import all_ended, states
+from tests.faults.workload import PATIENT, states, wait_for_all
 from tests.support.stores import history, spec
 from tests.support.waiting import until
 from tests.support.worker_processes import Crew
@@ -30,8 +30,8 @@ from tests.support.workflows import check as check_workflow
 pytestmark = pytest.mark.req("DP-14", "CX-15")
 
 
-class Works(Flow):
-    """All its jobs are of the kind that the workers of these tests have."""
+class WorkFlow(Flow):
+    """A workflow whose jobs have the kind "work"."""
 
     def _job(self, name: str, fields: dict[str, object]) -> object:  # type: ignore[override]
         payload = {"number": 1, "nap": 0.02}
@@ -39,22 +39,22 @@ class Works(Flow):
 
 
 @pytest.mark.parametrize("when", ["before", "within", "after"])
-def test_gone_at_the_end_of_a_parent(app: App, folder: Path, when: When) -> None:
+def test_crash_at_the_end_of_parent_keeps_workflow_consistent(app: App, folder: Path, when: When) -> None:
     if when == "within" and not app._store.embedded:
-        pytest.skip("a type is one statement there, and the server commits it")
-    flow = Works(app._store, {"a": "", "b": "a", "c": ["a", "b"]})
+        pytest.skip("on PostgreSQL the operation is one statement")
+    flow = WorkFlow(app._store, {"a": "", "b": "a", "c": ["a", "b"]})
     flow.start()
-    # A lease that it does not lose before it comes to that point, however busy the machine is.
-    victim = start(app._store.url, folder, Point("settling", when), burst=True, lease_ttl=1.5)
+    # The lease is long enough to reach that point on a busy machine.
+    victim = start_worker(app._store.url, folder, CrashPoint("settling", when), burst=True, lease_ttl=1.5)
     victim.join(60)
-    assert victim.exitcode == GONE, (folder / "crashing.log").read_text()
+    assert victim.exitcode == EXIT_CODE, (folder / "crashing.log").read_text()
     graph = check_workflow(flow.graph)
     ended = graph.nodes[0].state is State.SUCCEEDED
     assert ended == (when == "after")
     assert [node.unmet for node in graph.nodes] == ([0, 0, 1] if ended else [0, 1, 2])
-    rescuer = start(app._store.url, folder, burst=False)
+    rescuer = start_worker(app._store.url, folder, burst=False)
     try:
-        all_ended(app, 3)
+        wait_for_all(app, 3)
     finally:
         rescuer.kill()
         rescuer.join(10)
@@ -65,8 +65,8 @@ def test_gone_at_the_end_of_a_parent(app: App, folder: Path, when: When) -> None
 @pytest.mark.parametrize(
     ("operation", "when"), [("extend", "after"), ("fire_callbacks", "before"), ("fire_callbacks", "after")]
 )
-def test_gone_while_jobs_are_added_or_called_back(app: App, folder: Path, operation: str, when: When) -> None:
-    """A map adds each of its jobs once, what is behind it waits for them, and a callback is made once."""
+def test_crash_in_map_or_callback_creates_no_duplicates(app: App, folder: Path, operation: str, when: When) -> None:
+    """A map adds each of its jobs once, its descendants wait for them, and a callback is created once."""
     template = {
         "kind": "awork",
         "argument": "number",
@@ -84,12 +84,14 @@ def test_gone_while_jobs_are_added_or_called_back(app: App, folder: Path, operat
     last.kind, last.payload = "work", json.dumps({"number": 4})
     nodes = tuple(replace(node, job=job) for node, job in zip(flow.nodes, (mapped, last), strict=True))
     app._store.run(app._store.workflows.start(replace(flow.spec, nodes=nodes), "default"))
-    victim = start(app._store.url, folder, Point(f"workflows.{operation}", when), burst=False, lease_ttl=1.5)
+    victim = start_worker(
+        app._store.url, folder, CrashPoint(f"workflows.{operation}", when), burst=False, lease_ttl=1.5
+    )
     victim.join(60)
-    assert victim.exitcode == GONE, (folder / "crashing.log").read_text()
-    rescuer = start(app._store.url, folder, burst=False)
+    assert victim.exitcode == EXIT_CODE, (folder / "crashing.log").read_text()
+    rescuer = start_worker(app._store.url, folder, burst=False)
     try:
-        all_ended(app, 6)
+        wait_for_all(app, 6)
     finally:
         rescuer.kill()
         rescuer.join(10)
@@ -98,30 +100,32 @@ def test_gone_while_jobs_are_added_or_called_back(app: App, folder: Path, operat
     assert sorted(node.label for node in flow.graph.nodes) == ["last", "m", "m.1", "m.2", "m.3"]
     assert app.jobs.get(callback.job.id).state is State.SUCCEEDED
     assert app._store.run(app._store.workflows.fire_callbacks(10, "*")) == 0
-    # By the ledger: an exchange settles one job and takes the next at the same time.
+    # By the ledger, because an exchange settles one job and claims the next at the same time.
     seen = {node.label: {each.type: each.seq for each in app.jobs.history(node.job_id)} for node in flow.graph.nodes}
     assert all(seen[f"m.{n}"]["succeed"] < seen["last"]["take"] for n in (1, 2, 3))
 
 
-def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, layers: int, width: int, kills: int) -> None:
+def kill_workers(
+    app: App, crew: Crew, folder: Path, choice: random.Random, *, layers: int, width: int, kills: int
+) -> None:
     drawn: dict[str, str | list[str]] = {f"0.{n}": "" for n in range(width)}
     for layer in range(1, layers):
         drawn |= {f"{layer}.{n}": [f"{layer - 1}.{m}" for m in range(width)] for n in range(width)}
-    flow = Works(app._store, drawn)
+    flow = WorkFlow(app._store, drawn)
     flow.start()
     crew.start(3)
-    until(lambda: effects(folder), "somebody works")
+    until(lambda: effects(folder), "the first job runs")
     for _ in range(kills):
         time.sleep(choice.uniform(0.0, 0.4))
         crew.kill_one(choice)
         crew.start(1)
     ids = list(flow.ids.values())
-    all_ended(app, len(ids), limit=120)
-    check(app._store.url, ids, folder=folder, within=IN_TIME)
+    wait_for_all(app, len(ids), limit=120)
+    check(app._store.url, ids, folder=folder, within=RECOVERY_LIMIT)
     assert set(states(app, ids)) == {State.SUCCEEDED}
     check_workflow(flow.graph)
     assert flow.status == "succeeded"
-    # Nobody began before all its parents had ended. By the ledger: a turn has one time for all it does.
+    # No job began before its parents had ended. By the ledger, because an exchange has one time for all its events.
     began: dict[str, int] = {}
     ended: dict[str, int] = {}
     for name, job_id in flow.ids.items():
@@ -133,12 +137,12 @@ def play(app: App, crew: Crew, folder: Path, choice: random.Random, *, layers: i
 
 
 @pytest.mark.slow
-def test_three_kills(app: App, crew: Crew, folder: Path, choice: random.Random) -> None:
-    play(app, crew, folder, choice, layers=6, width=5, kills=3)
+def test_workflow_survives_three_kills(app: App, crew: Crew, folder: Path, choice: random.Random) -> None:
+    kill_workers(app, crew, folder, choice, layers=6, width=5, kills=3)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
-def test_two_hundred_kills(app: App, crew: Crew, folder: Path, choice: random.Random) -> None:
+def test_workflow_survives_two_hundred_kills(app: App, crew: Crew, folder: Path, choice: random.Random) -> None:
     for _ in range(5):
-        play(app, crew, folder, choice, layers=60, width=20, kills=40)
+        kill_workers(app, crew, folder, choice, layers=60, width=20, kills=40)

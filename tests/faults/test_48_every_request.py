@@ -1,9 +1,9 @@
-"""Fault 48: the connection to PostgreSQL is lost at the k-th request, for every k there is.
+"""Fault 48: the connection to PostgreSQL is lost at the k-th request, for every k.
 
-Either the server never heard of the request, or its answer is lost, or nobody is answered for a while. Whoever runs
-through it ends as if nothing had been, or says what is not known; nothing is lost, and nothing is done halfway.
+Either the request does not reach the server, or its response is lost, or the server does not respond for a while. The
+program ends as if nothing had happened, or reports what is unknown. Nothing is lost, and nothing is done partly.
 
-The ordinary run takes some at random (`choice`), the soak takes every one.
+The ordinary run takes random requests (`choice`), the soak takes all of them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from holdfast import App
 from holdfast.errors import StoreUnavailable
 from holdfast.features.assembly import open_store
 from tests.app.notes import prepare_notes
-from tests.faults.chores import Household
-from tests.faults.errands import ERRANDS
-from tests.faults.serving import WRITES, Service, pages
-from tests.faults.workplace import Cut, OverAProxy, Workplace
+from tests.faults.client_calls import CLIENT_CALLS
+from tests.faults.database_links import Cut, ProxyLink
+from tests.faults.scenarios import WRITES, MaintenanceScenario, Server, WorkerScenario
 from tests.migration.catalogue import catalogue
 from tests.support.concurrency import together
 from tests.support.postgres_databases import Databases, TemplateDatabases
@@ -39,7 +38,7 @@ FATES: tuple[Fate, ...] = ("request", "answer", "silence")
 
 
 def every(cuts: Sequence[Cut], run: Callable[[Cut], object]) -> None:
-    """All of them, also behind one that fails: those that fail together have one reason."""
+    """Run all cuts, also after a failure: several failures often have one reason."""
     failed = []
     for cut in cuts:
         try:
@@ -49,210 +48,209 @@ def every(cuts: Sequence[Cut], run: Callable[[Cut], object]) -> None:
     assert not failed, f"{len(failed)} of {len(cuts)}\n" + "\n".join(failed)
 
 
-# -- a worker, from its start to its leaving ---------------------------------------------------------------------
+# -- a worker, from its start to its shutdown --------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def workplace(postgres_server: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
-    made = Workplace(partial(TemplateDatabases, postgres_server), tmp_path_factory.mktemp("workplace"))
-    yield made
-    made.close()
+def worker(postgres_server: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerScenario]:
+    scenario = WorkerScenario(partial(TemplateDatabases, postgres_server), tmp_path_factory.mktemp("worker"))
+    yield scenario
+    scenario.close()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("leaving", [False, True])
-def test_some_requests_of_a_worker(workplace: Workplace, choice: random.Random, leaving: bool) -> None:
-    cut = (choice.randint(1, 8 if leaving else 120), choice.choice(FATES[:2]))
+@pytest.mark.parametrize("at_shutdown", [False, True])
+def test_worker_survives_some_lost_requests(worker: WorkerScenario, choice: random.Random, at_shutdown: bool) -> None:
+    cut = (choice.randint(1, 8 if at_shutdown else 120), choice.choice(FATES[:2]))
     print("cut", cut)
-    workplace.through(cut, leaving=leaving)
+    worker.run(cut, at_shutdown=at_shutdown)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("fate", FATES)
-def test_every_request_of_a_worker(workplace: Workplace, fate: Fate) -> None:
-    asked = max(workplace.through(None) for _ in range(2))
-    every([(number, fate) for number in range(1, asked + 1)], workplace.through)
+def test_worker_survives_every_lost_request(worker: WorkerScenario, fate: Fate) -> None:
+    requests = max(worker.run(None) for _ in range(2))
+    every([(number, fate) for number in range(1, requests + 1)], worker.run)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("fate", FATES)
 @pytest.mark.req("SC-13")
-def test_every_request_of_a_worker_that_leaves(workplace: Workplace, fate: Fate) -> None:
-    asked = max(workplace.through(None, leaving=True) for _ in range(2))
-    every([(number, fate) for number in range(1, asked + 1)], lambda cut: workplace.through(cut, leaving=True))
+def test_worker_shutdown_survives_every_lost_request(worker: WorkerScenario, fate: Fate) -> None:
+    requests = max(worker.run(None, at_shutdown=True) for _ in range(2))
+    every([(number, fate) for number in range(1, requests + 1)], lambda cut: worker.run(cut, at_shutdown=True))
 
 
-# -- whoever asks for something -----------------------------------------------------------------------------------
+# -- client calls -------------------------------------------------------------------------------------------------
 
 
-class Shop:
-    """One database, and a tenant for each errand that is run."""
+class Client:
+    """Runs client calls on one database, each with its own tenant."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._numbers = itertools.count(1)
         prepare_notes(url)
 
-    def through(self, name: str, colour: str, cut: Cut | None) -> int:
-        errand, tenant = ERRANDS[name], f"t{next(self._numbers)}"
+    def run(self, name: str, form: str, cut: Cut | None) -> int:
+        call, tenant = CLIENT_CALLS[name], f"t{next(self._numbers)}"
         threads = _threads()
-        with Proxy(self.url) as proxy, closing(App(self.url, tenant=tenant)) as outside:
+        with Proxy(self.url) as proxy, closing(App(self.url, tenant=tenant)) as direct:
             if cut is not None:
                 proxy.cut_nth(*cut, 0.3)
-            beside = threading.Thread(target=errand.beside or str, args=(outside,), daemon=True)
-            beside.start()
-            told = errand.tell(App(proxy.url, tenant=tenant), colour)
-            assert not (errand.sure and isinstance(told, Exception)), f"it could have known: {told!r}"
-            beside.join(30)
-            errand.true(outside, told)
-            asked = proxy.asked
+            concurrent = threading.Thread(target=call.concurrent or str, args=(direct,), daemon=True)
+            concurrent.start()
+            response = call.run(App(proxy.url, tenant=tenant), form)
+            assert not (call.reliable and isinstance(response, Exception)), f"needless error: {response!r}"
+            concurrent.join(30)
+            call.check(direct, response)
+            requests = proxy.asked
         until(lambda: not _threads() - threads, "its threads end")
         until(lambda: _connections(self.url) == 0, "its connections are closed")
-        return asked
+        return requests
 
 
 def _threads() -> set[threading.Thread]:
-    """But for those that stay for a while in case they are needed again."""
+    """Return the threads, except one that stays for later use."""
     return {each for each in threading.enumerate() if each.name != "holdfast-watchdog"}
 
 
 def _connections(url: str) -> int:
-    """How many there are, beside the one that asks."""
+    """Count the other connections to the database."""
     with closing(psycopg.connect(url)) as connection:
-        asks = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
-        (found,) = connection.execute(asks).fetchall()
-        return int(found[0])
+        query = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        ((count,),) = connection.execute(query).fetchall()
+        return int(count)
 
 
-COLOURS = pytest.mark.parametrize("colour", ["sync", "async"])
+FORMS = pytest.mark.parametrize("form", ["sync", "async"])
 
 
 @pytest.mark.slow
-@COLOURS
+@FORMS
 @pytest.mark.req("DP-5", "HF-3")
-def test_some_requests_of_each_errand(postgres_url: str, choice: random.Random, colour: str) -> None:
-    shop = Shop(postgres_url)
-    for name in ERRANDS:
+def test_client_calls_survive_some_lost_requests(postgres_url: str, choice: random.Random, form: str) -> None:
+    client = Client(postgres_url)
+    for name in CLIENT_CALLS:
         cut = (choice.randint(1, 6), choice.choice(FATES))
         print(name, cut)
-        shop.through(name, colour, cut)
+        client.run(name, form, cut)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
-@COLOURS
-@pytest.mark.parametrize("name", ERRANDS)
+@FORMS
+@pytest.mark.parametrize("name", CLIENT_CALLS)
 @pytest.mark.req("DP-5", "HF-3")
-def test_every_request_of_an_errand(postgres_url: str, name: str, colour: str) -> None:
-    shop = Shop(postgres_url)
-    asked = shop.through(name, colour, None)
-    cuts = [(number, fate) for fate in FATES for number in range(1, asked + 1)]
-    every(cuts, lambda cut: shop.through(name, colour, cut))
+def test_client_call_survives_every_lost_request(postgres_url: str, name: str, form: str) -> None:
+    client = Client(postgres_url)
+    requests = client.run(name, form, None)
+    cuts = [(number, fate) for fate in FATES for number in range(1, requests + 1)]
+    every(cuts, lambda cut: client.run(name, form, cut))
 
 
-# -- what is done on the side -------------------------------------------------------------------------------------
+# -- maintenance --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def household(postgres_server: Databases) -> Iterator[Household]:
-    made = Household(partial(TemplateDatabases, postgres_server))
-    yield made
-    made.close()
+def maintenance(postgres_server: Databases) -> Iterator[MaintenanceScenario]:
+    scenario = MaintenanceScenario(partial(TemplateDatabases, postgres_server))
+    yield scenario
+    scenario.close()
 
 
 @pytest.mark.slow
 @pytest.mark.req("DP-16", "HK-5")
-def test_some_requests_of_the_duties(household: Household, choice: random.Random) -> None:
-    _, ends = household.through(None)
+def test_maintenance_survives_some_lost_requests(maintenance: MaintenanceScenario, choice: random.Random) -> None:
+    _, ends = maintenance.run(None)
     for _ in range(2):
         cut = (choice.randint(1, 45), choice.choice(FATES))
         print("cut", cut)
-        assert household.through(cut)[1] == ends
+        assert maintenance.run(cut)[1] == ends
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("fate", FATES)
 @pytest.mark.req("DP-16", "HK-5")
-def test_every_request_of_the_duties(household: Household, fate: Fate) -> None:
-    asked, ends = household.through(None)
+def test_maintenance_survives_every_lost_request(maintenance: MaintenanceScenario, fate: Fate) -> None:
+    requests, ends = maintenance.run(None)
 
-    def through(cut: Cut) -> None:
-        found = household.through(cut)[1]
-        assert found == ends, (found - ends, ends - found)
+    def run(cut: Cut) -> None:
+        actual = maintenance.run(cut)[1]
+        assert actual == ends, (actual - ends, ends - actual)
 
-    every([(number, fate) for number in range(1, asked + 1)], through)
+    every([(number, fate) for number in range(1, requests + 1)], run)
 
 
-# -- the service --------------------------------------------------------------------------------------------------
+# -- the HTTP server ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def service(postgres_url: str, folder: Path) -> Iterator[Service]:
-    with OverAProxy(postgres_url) as line:
-        service = Service(postgres_url, line, folder)
+def server(postgres_url: str, folder: Path) -> Iterator[Server]:
+    with ProxyLink(postgres_url) as link:
+        server = Server(postgres_url, link, folder)
         try:
-            yield service
+            yield server
         finally:
-            service.stop()
+            server.stop()
 
 
 @pytest.mark.slow
 @pytest.mark.req("JF-14", "DP-22")
-def test_some_requests_of_the_service(service: Service, choice: random.Random) -> None:
-    for path in choice.sample(pages(service), 5):
+def test_http_server_survives_some_lost_requests(server: Server, choice: random.Random) -> None:
+    for path in choice.sample(server.pages(), 5):
         cut = (choice.randint(1, 4), choice.choice(FATES))
         print(path, cut)
-        service.ask("GET", path, cut)
+        server.request("GET", path, cut)
     for write in WRITES.values():
-        write(service, (choice.randint(1, 4), choice.choice(FATES)))
-    assert service.http.get("/readyz").status_code == 200
+        write(server, (choice.randint(1, 4), choice.choice(FATES)))
+    assert server.http.get("/readyz").status_code == 200
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
 @pytest.mark.req("JF-14", "DP-22")
-def test_every_request_of_every_page(service: Service) -> None:
-    for path in pages(service):
-        cuts = [(number, fate) for fate in FATES[:2] for number in range(1, service.asked("GET", path) + 1)]
-        every(cuts, partial(service.ask, "GET", path))
+def test_every_page_survives_every_lost_request(server: Server) -> None:
+    for path in server.pages():
+        cuts = [(number, fate) for fate in FATES[:2] for number in range(1, server.count_requests("GET", path) + 1)]
+        every(cuts, partial(server.request, "GET", path))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("name", WRITES)
 @pytest.mark.req("JF-14", "DP-22")
-def test_every_request_of_a_write_over_http(service: Service, name: str) -> None:
-    every([(number, fate) for fate in FATES for number in range(1, 12)], lambda cut: WRITES[name](service, cut))
+def test_http_write_survives_every_lost_request(server: Server, name: str) -> None:
+    every([(number, fate) for fate in FATES for number in range(1, 12)], lambda cut: WRITES[name](server, cut))
 
 
-# -- the schema ---------------------------------------------------------------------------------------------------
+# -- migrations ---------------------------------------------------------------------------------------------------
 
 
-def migrated_through(url: str, cut: Cut | None) -> tuple[bool, int]:
-    """Whether all is there: else there is nothing of it."""
+def migrate(url: str, cut: Cut | None) -> tuple[bool, int]:
+    """Migrate with a lost request. Returns whether the schema is complete, otherwise it is empty; and the requests."""
     with Proxy(url) as proxy, closing(open_store(proxy.url)) as store:
         if cut is not None:
             proxy.cut_nth(*cut, 0.3)
         with suppress(StoreUnavailable):
             store.migrate()
-        asked = proxy.asked
+        requests = proxy.asked
     with closing(open_store(url)) as store:
         status = store.schema()
     assert status.current or not status.applied, status
-    return status.current, asked
+    return status.current, requests
 
 
 @pytest.mark.req("DP-20")
-def test_some_requests_of_a_migration(empty_postgres_url: str, choice: random.Random) -> None:
-    """The others that migrate at the same moment do not mind."""
+def test_concurrent_migration_survives_lost_request(empty_postgres_url: str, choice: random.Random) -> None:
     cut = (choice.randint(1, 106), choice.choice(FATES))
     print(cut)
     together(
-        lambda: migrated_through(empty_postgres_url, cut),
-        lambda: migrated_through(empty_postgres_url, None),
+        lambda: migrate(empty_postgres_url, cut),
+        lambda: migrate(empty_postgres_url, None),
     )
     with closing(open_store(empty_postgres_url)) as store:
         assert store.schema().current
@@ -261,15 +259,15 @@ def test_some_requests_of_a_migration(empty_postgres_url: str, choice: random.Ra
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
 @pytest.mark.req("DP-20")
-def test_every_request_of_a_migration(postgres_databases: TemplateDatabases) -> None:
-    """What is lost halfway is lost whole, and the next one begins where the first did."""
+def test_migration_is_atomic_at_every_lost_request(postgres_databases: TemplateDatabases) -> None:
+    """A failed migration leaves nothing, and the next one starts from the beginning."""
     with postgres_databases.empty() as url:
-        _, asked = migrated_through(url, None)
-        whole = catalogue(url)
-    left = [(number, fate) for fate in FATES[:2] for number in range(1, asked + 1)]
-    while left:
+        _, requests = migrate(url, None)
+        complete = catalogue(url)
+    cuts = [(number, fate) for fate in FATES[:2] for number in range(1, requests + 1)]
+    while cuts:
         with postgres_databases.empty() as url:
-            while left and not migrated_through(url, left.pop())[0]:
+            while cuts and not migrate(url, cuts.pop())[0]:
                 pass
-            assert migrated_through(url, None)[0]
-            assert catalogue(url) == whole
+            assert migrate(url, None)[0]
+            assert catalogue(url) == complete

@@ -1,9 +1,10 @@
-"""Fault 49: something is wrong with a SQLite file from its k-th statement on, for every k there is.
+"""Fault 49: a fault of a SQLite file starts at the k-th statement, for every k.
 
-Another has the write lock, the disk is full or broken, nothing can be opened, the process is killed (``trouble``). Who
-can wait does; who cannot is told so by a code, and nothing was done. Nothing is lost, done twice or left half open.
+Another connection holds the write lock, the disk is full or broken, no file can be opened, or the process is killed
+(``sqlite_faults``). A program that can wait does; otherwise it gets an error code, and nothing was done. Nothing is
+lost, done twice or left open.
 
-The ordinary run takes some at random (`choice`), the soak takes every one.
+The ordinary run takes random statements (`choice`), the soak takes all of them.
 """
 
 from __future__ import annotations
@@ -27,95 +28,93 @@ from holdfast.errors import StoreUnavailable
 from holdfast.features.assembly import open_store
 from holdfast.stores.sqlite.connections import StoreConnection
 from tests.app.notes import prepare_notes
-from tests.faults.chores import Household
-from tests.faults.errands_on_a_file import ON_A_FILE
-from tests.faults.on_a_file import Files, Here, There, free
-from tests.faults.serving import WRITES, Service, pages
-from tests.faults.trouble import FATES, WAITING, Fate, Trouble, waiting, watching
-from tests.faults.workplace import Workplace
+from tests.faults.database_links import SqliteFiles, SqliteLink, SqliteProcessLink, check_unlocked
+from tests.faults.scenarios import WRITES, MaintenanceScenario, Server, WorkerScenario
+from tests.faults.sqlite_client_calls import SQLITE_CLIENT_CALLS
+from tests.faults.sqlite_faults import BUSY_TIMEOUT, FAULT_KINDS, Fault, FaultKind, busy_timeout, watching
 from tests.support.caller_connections import path_of
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("CX-15", "DP-7", "DP-8", "SC-11", "SC-19", "DP-22")
 
-SURVIVED = FATES[:-1]
+SURVIVED = FAULT_KINDS[:-1]
 CODES = {"held": "database_locked", "full": "disk_full", "broken": "store_unavailable", "handles": "store_unavailable"}
-"""What is said of it by those who cannot wait; of the others there is nothing to say."""
-LASTS = 0.3
+"""The error codes of programs that cannot wait; the other faults cause no error."""
+DURATION = 0.3
 LOCK = "BEGIN IMMEDIATE"
 
 
-def every(troubles: Sequence[Trouble], run: Callable[[Trouble], object]) -> None:
-    """All of them, also behind one that fails: those that fail together have one reason."""
+def every(faults: Sequence[Fault], run: Callable[[Fault], object]) -> None:
+    """Run all faults, also after a failure: several failures often have one reason."""
     failed = []
-    for trouble in troubles:
+    for fault in faults:
         try:
-            run(trouble)
+            run(fault)
         except Exception as error:
-            failed.append(f"--- {trouble[1]} {trouble[0]}: {type(error).__name__} {error}")
-    assert not failed, f"{len(failed)} of {len(troubles)}\n" + "\n".join(failed)
+            failed.append(f"--- {fault[1]} {fault[0]}: {type(error).__name__} {error}")
+    assert not failed, f"{len(failed)} of {len(faults)}\n" + "\n".join(failed)
 
 
-# -- whoever asks for something -----------------------------------------------------------------------------------
+# -- client calls -------------------------------------------------------------------------------------------------
 
 
-class Shop:
-    """One file, and a tenant for each errand that is run."""
+class Client:
+    """Runs client calls on one file, each with its own tenant."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._numbers = itertools.count(1)
         prepare_notes(url)
 
-    def through(self, name: str, colour: str, trouble: Trouble | None) -> int:
-        errand, tenant = ON_A_FILE[name], f"t{next(self._numbers)}"
+    def run(self, name: str, form: str, fault: Fault | None) -> int:
+        call, tenant = SQLITE_CLIENT_CALLS[name], f"t{next(self._numbers)}"
         threads = _threads()
-        fate = None if trouble is None else trouble[1]
-        with watching(self.url) as watch, closing(App(self.url, tenant=tenant)) as outside:
-            outside.jobs.list()  # a connection is open, as in a program that has run for a while
-            before = watch.asked
-            with waiting(WAITING if fate == "held" else 60.0):
-                beside = threading.Thread(target=errand.beside or str, args=(outside,), daemon=True)
+        kind = None if fault is None else fault[1]
+        with watching(self.url) as injector, closing(App(self.url, tenant=tenant)) as direct:
+            direct.jobs.list()  # opens a connection, as in a program that has run for a while
+            before = injector.asked
+            with busy_timeout(BUSY_TIMEOUT if kind == "held" else 60.0):
+                concurrent = threading.Thread(target=call.concurrent or str, args=(direct,), daemon=True)
                 app = App(self.url, tenant=tenant)
-                if trouble is not None:
-                    watch.expect(trouble, 30.0 if fate == "held" and errand.whole else LASTS)
-                beside.start()
-                told = errand.tell(app, colour)
-                asked = watch.asked - before
-                watch.over()
-            if errand.beside is not None and isinstance(told, Exception):
-                outside.enqueue("x")  # which is what the other waits for
-            beside.join(30)
-            error = told if isinstance(told, Exception) else None
-            _explained(name, fate, error)
-            if error is not None and errand.whole:
-                assert not outside.jobs.list()
-                assert not outside.workflows.list()
-            elif error is None or errand.beside is None:
-                errand.true(outside, told)
-            assert not any(_is_in_a_transaction(each) for each in watch.connections)
+                if fault is not None:
+                    injector.expect(fault, 30.0 if kind == "held" and call.atomic else DURATION)
+                concurrent.start()
+                response = call.run(app, form)
+                statements = injector.asked - before
+                injector.over()
+            if call.concurrent is not None and isinstance(response, Exception):
+                direct.enqueue("x")  # the concurrent thread waits for a job
+            concurrent.join(30)
+            error = response if isinstance(response, Exception) else None
+            _check_error(name, kind, error)
+            if error is not None and call.atomic:
+                assert not direct.jobs.list()
+                assert not direct.workflows.list()
+            elif error is None or call.concurrent is None:
+                call.check(direct, response)
+            assert not any(_in_transaction(each) for each in injector.connections)
         until(lambda: not _threads() - threads, "its threads end")
-        free(path_of(self.url))
-        return asked
+        check_unlocked(path_of(self.url))
+        return statements
 
 
-def _explained(name: str, fate: Fate | None, error: Exception | None) -> None:
-    """Who is told of trouble is told which; of what is over in a moment nobody is told."""
+def _check_error(name: str, kind: FaultKind | None, error: Exception | None) -> None:
+    """An error has the code of its fault; short faults cause none."""
     if error is None:
         return
-    if name == "borrowed, having read" and fate not in CODES:
-        # Its transaction has seen the file as it was before, and has to begin anew.
+    if name == "connection, after read" and kind not in CODES:
+        # The transaction has an old snapshot of the file and must be restarted.
         assert isinstance(error, StoreUnavailable), repr(error)
         assert error.code == "database_locked", repr(error)
         return
-    assert fate in CODES, f"it could have been done: {error!r}"
+    assert kind in CODES, f"needless error: {error!r}"
     if isinstance(error, StoreUnavailable):
-        assert error.code == CODES[fate], repr(error)
+        assert error.code == CODES[kind], repr(error)
     else:
-        assert name.startswith("borrowed"), repr(error)  # of a statement of its own
+        assert name.startswith("connection"), repr(error)  # from a statement of the application
 
 
-def _is_in_a_transaction(connection: StoreConnection) -> bool:
+def _in_transaction(connection: StoreConnection) -> bool:
     try:
         return connection.in_transaction
     except sqlite3.ProgrammingError:
@@ -123,167 +122,172 @@ def _is_in_a_transaction(connection: StoreConnection) -> bool:
 
 
 def _threads() -> set[threading.Thread]:
-    """But for those that stay for a while in case there is another job for them."""
+    """Return the threads, except idle job threads that stay for later use."""
     return {each for each in threading.enumerate() if not each.name.startswith("holdfast-job")}
 
 
-COLOURS = pytest.mark.parametrize("colour", ["sync", "async"])
+FORMS = pytest.mark.parametrize("form", ["sync", "async"])
 
 
 @pytest.mark.slow
-@COLOURS
+@FORMS
 @pytest.mark.req("DP-5", "HF-3")
-def test_some_statements_of_each_errand(sqlite_url: str, choice: random.Random, colour: str) -> None:
-    shop = Shop(sqlite_url)
-    for name in ON_A_FILE:
-        trouble = (choice.randint(1, 130 if name == "tick" else 16), choice.choice(SURVIVED))
-        print(name, trouble)
-        shop.through(name, colour, trouble)
+def test_client_calls_survive_faults_at_some_statements(sqlite_url: str, choice: random.Random, form: str) -> None:
+    client = Client(sqlite_url)
+    for name in SQLITE_CLIENT_CALLS:
+        fault = (choice.randint(1, 130 if name == "tick" else 16), choice.choice(SURVIVED))
+        print(name, fault)
+        client.run(name, form, fault)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
-@COLOURS
-@pytest.mark.parametrize("name", ON_A_FILE)
+@FORMS
+@pytest.mark.parametrize("name", SQLITE_CLIENT_CALLS)
 @pytest.mark.req("DP-5", "HF-3")
-def test_every_statement_of_an_errand(sqlite_url: str, name: str, colour: str) -> None:
-    shop = Shop(sqlite_url)
-    asked = shop.through(name, colour, None)
-    troubles = [(number, fate) for fate in SURVIVED for number in range(1, asked + 1)]
-    every(troubles, lambda trouble: shop.through(name, colour, trouble))
+def test_client_call_survives_fault_at_every_statement(sqlite_url: str, name: str, form: str) -> None:
+    client = Client(sqlite_url)
+    statements = client.run(name, form, None)
+    faults = [(number, kind) for kind in SURVIVED for number in range(1, statements + 1)]
+    every(faults, lambda fault: client.run(name, form, fault))
 
 
-# -- what is done on the side -------------------------------------------------------------------------------------
+# -- maintenance --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def household(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Household]:
-    made = Household(partial(Files, tmp_path_factory.mktemp("household")), Here)
-    yield made
-    made.close()
+def maintenance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MaintenanceScenario]:
+    scenario = MaintenanceScenario(partial(SqliteFiles, tmp_path_factory.mktemp("maintenance")), SqliteLink)
+    yield scenario
+    scenario.close()
 
 
 @pytest.mark.slow
 @pytest.mark.req("DP-16", "HK-5")
-def test_some_statements_of_the_duties(household: Household, choice: random.Random) -> None:
-    _, ends = household.through(None)
+def test_maintenance_survives_faults_at_some_statements(
+    maintenance: MaintenanceScenario, choice: random.Random
+) -> None:
+    _, ends = maintenance.run(None)
     for _ in range(3):
-        trouble = (choice.randint(1, 180), choice.choice(SURVIVED))
-        print(trouble)
-        assert household.through(trouble)[1] == ends
+        fault = (choice.randint(1, 180), choice.choice(SURVIVED))
+        print(fault)
+        assert maintenance.run(fault)[1] == ends
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("fate", SURVIVED)
+@pytest.mark.parametrize("kind", SURVIVED)
 @pytest.mark.req("DP-16", "HK-5")
-def test_every_statement_of_the_duties(household: Household, fate: Fate) -> None:
-    asked, ends = household.through(None)
+def test_maintenance_survives_fault_at_every_statement(maintenance: MaintenanceScenario, kind: FaultKind) -> None:
+    statements, ends = maintenance.run(None)
 
-    def through(trouble: Trouble) -> None:
-        found = household.through(trouble)[1]
-        assert found == ends, (found - ends, ends - found)
+    def run(fault: Fault) -> None:
+        actual = maintenance.run(fault)[1]
+        assert actual == ends, (actual - ends, ends - actual)
 
-    every([(number, fate) for number in range(1, asked + 1)], through)
-
-
-# -- a worker, from its start to its leaving ---------------------------------------------------------------------
+    every([(number, kind) for number in range(1, statements + 1)], run)
 
 
-class Workshop(Workplace):
-    asked: list[str]
-    """What its worker asked for the last time."""
+# -- a worker, from its start to its shutdown --------------------------------------------------------------------
+
+
+class SqliteWorkerScenario(WorkerScenario):
+    statements: list[str]
+    """The statements of the last run."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(partial(Files, folder), folder, self._noting, silence=1.3)  # longer than a lease of a second
+        # The duration is longer than a lease of one second.
+        super().__init__(partial(SqliteFiles, folder), folder, self._recording_link, duration=1.3)
 
     @contextmanager
-    def _noting(self, url: str, folder: Path) -> Iterator[There]:
-        with There(url, folder) as line:
-            yield line
-            self.asked = line.statements
+    def _recording_link(self, url: str, folder: Path) -> Iterator[SqliteProcessLink]:
+        with SqliteProcessLink(url, folder) as link:
+            yield link
+            self.statements = link.statements
 
-    def troubles(self, fate: Fate) -> list[Trouble]:
-        """Each statement that there is, the first time it is asked; and each that takes the lock."""
-        locks: list[Trouble] = [(number, fate, LOCK) for number in range(1, self.asked.count(LOCK) + 1)]
-        return [*locks, *((1, fate, text) for text in dict.fromkeys(self.asked) if text != LOCK)]
+    def faults(self, kind: FaultKind) -> list[Fault]:
+        """Return a fault at the first run of each statement, and at every run of the one that takes the lock."""
+        locks: list[Fault] = [(number, kind, LOCK) for number in range(1, self.statements.count(LOCK) + 1)]
+        return [*locks, *((1, kind, text) for text in dict.fromkeys(self.statements) if text != LOCK)]
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    made = Workshop(tmp_path_factory.mktemp("workshop"))
-    yield made
-    made.close()
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteWorkerScenario]:
+    scenario = SqliteWorkerScenario(tmp_path_factory.mktemp("worker"))
+    yield scenario
+    scenario.close()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("leaving", [False, True])
-def test_some_statements_of_a_worker(workshop: Workshop, choice: random.Random, leaving: bool) -> None:
-    trouble = (choice.randint(1, 6 if leaving else 500), choice.choice(SURVIVED if leaving else FATES))
-    print(trouble)
-    workshop.through(trouble, leaving=leaving)
+@pytest.mark.parametrize("at_shutdown", [False, True])
+def test_worker_survives_faults_at_some_statements(
+    worker: SqliteWorkerScenario, choice: random.Random, at_shutdown: bool
+) -> None:
+    fault = (choice.randint(1, 6 if at_shutdown else 500), choice.choice(SURVIVED if at_shutdown else FAULT_KINDS))
+    print(fault)
+    worker.run(fault, at_shutdown=at_shutdown)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("fate", FATES)
-def test_every_statement_of_a_worker(workshop: Workshop, fate: Fate) -> None:
-    workshop.through(None)
-    every(workshop.troubles(fate), workshop.through)
+@pytest.mark.parametrize("kind", FAULT_KINDS)
+def test_worker_survives_fault_at_every_statement(worker: SqliteWorkerScenario, kind: FaultKind) -> None:
+    worker.run(None)
+    every(worker.faults(kind), worker.run)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("fate", SURVIVED)
+@pytest.mark.parametrize("kind", SURVIVED)
 @pytest.mark.req("SC-13")
-def test_every_statement_of_a_worker_that_leaves(workshop: Workshop, fate: Fate) -> None:
-    asked = max(workshop.through(None, leaving=True) for _ in range(2))
-    every([(number, fate) for number in range(1, asked + 1)], lambda each: workshop.through(each, leaving=True))
+def test_worker_shutdown_survives_fault_at_every_statement(worker: SqliteWorkerScenario, kind: FaultKind) -> None:
+    statements = max(worker.run(None, at_shutdown=True) for _ in range(2))
+    every([(number, kind) for number in range(1, statements + 1)], lambda each: worker.run(each, at_shutdown=True))
 
 
-# -- the service --------------------------------------------------------------------------------------------------
+# -- the HTTP server ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def service(sqlite_url: str, folder: Path) -> Iterator[Service]:
-    with There(sqlite_url, folder) as line:
-        service = Service(sqlite_url, line, folder, sure=False, codes={*CODES.values()})
+def server(sqlite_url: str, folder: Path) -> Iterator[Server]:
+    with SqliteProcessLink(sqlite_url, folder) as link:
+        server = Server(sqlite_url, link, folder, reliable=False, codes={*CODES.values()})
         try:
-            yield service
+            yield server
         finally:
-            service.stop()
-    free(path_of(sqlite_url))
+            server.stop()
+    check_unlocked(path_of(sqlite_url))
 
 
-def look(service: Service, path: str, trouble: Trouble) -> None:
-    """Who only reads has nothing to do with a lock."""
-    answer = service.ask("GET", path, trouble)
-    assert answer.status_code < 500 or trouble[1] not in ("held", "short", "written"), answer.text
+def get_page(server: Server, path: str, fault: Fault) -> None:
+    """Request a page; a read is not affected by a lock."""
+    response = server.request("GET", path, fault)
+    assert response.status_code < 500 or fault[1] not in ("held", "short", "written"), response.text
 
 
 @pytest.mark.slow
 @pytest.mark.req("JF-14", "DP-22")
-def test_some_statements_of_the_service(service: Service, choice: random.Random) -> None:
-    for path in choice.sample(pages(service), 6):
-        trouble = (choice.randint(1, 12), choice.choice(SURVIVED))
-        print(path, trouble)
-        look(service, path, trouble)
+def test_http_server_survives_faults_at_some_statements(server: Server, choice: random.Random) -> None:
+    for path in choice.sample(server.pages(), 6):
+        fault = (choice.randint(1, 12), choice.choice(SURVIVED))
+        print(path, fault)
+        get_page(server, path, fault)
     for name, write in WRITES.items():
-        trouble = (choice.randint(1, 9), choice.choice(SURVIVED))
-        print(name, trouble)
-        write(service, trouble)
-    assert service.http.get("/readyz").status_code == 200
+        fault = (choice.randint(1, 9), choice.choice(SURVIVED))
+        print(name, fault)
+        write(server, fault)
+    assert server.http.get("/readyz").status_code == 200
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("fate", SURVIVED)
+@pytest.mark.parametrize("kind", SURVIVED)
 @pytest.mark.req("JF-14", "DP-22")
-def test_every_statement_of_every_page(service: Service, fate: Fate) -> None:
-    for path in pages(service):
+def test_every_page_survives_fault_at_every_statement(server: Server, kind: FaultKind) -> None:
+    for path in server.pages():
         every(
-            [(number, fate) for number in range(1, service.asked("GET", path) + 1)],
-            partial(look, service, path),
+            [(number, kind) for number in range(1, server.count_requests("GET", path) + 1)],
+            partial(get_page, server, path),
         )
 
 
@@ -291,11 +295,11 @@ def test_every_statement_of_every_page(service: Service, fate: Fate) -> None:
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("name", WRITES)
 @pytest.mark.req("JF-14", "DP-22")
-def test_every_statement_of_a_write_over_http(service: Service, name: str) -> None:
-    every([(number, fate) for fate in SURVIVED for number in range(1, 30)], lambda each: WRITES[name](service, each))
+def test_http_write_survives_fault_at_every_statement(server: Server, name: str) -> None:
+    every([(number, kind) for kind in SURVIVED for number in range(1, 30)], lambda each: WRITES[name](server, each))
 
 
-# -- the command line ---------------------------------------------------------------------------------------------
+# -- the command link ---------------------------------------------------------------------------------------------
 
 COMMANDS = (
     ("jobs", "list"),
@@ -310,98 +314,98 @@ COMMANDS = (
 )
 
 
-def commanded(url: str, command: Sequence[str], trouble: Trouble | None) -> tuple[int, str]:
-    """How many statements it took, and what it said: what it was asked for, or why not in two lines."""
-    with watching(url) as watch, waiting(WAITING if trouble is not None and trouble[1] == "held" else 60.0):
-        if trouble is not None:
-            watch.expect(trouble, 30.0 if trouble[1] == "held" else LASTS)
+def run_command(url: str, command: Sequence[str], fault: Fault | None) -> int:
+    """Run a command, which succeeds or prints the error code of the fault. Returns the number of statements."""
+    with watching(url) as injector, busy_timeout(BUSY_TIMEOUT if fault is not None and fault[1] == "held" else 60.0):
+        if fault is not None:
+            injector.expect(fault, 30.0 if fault[1] == "held" else DURATION)
         run = CliRunner().invoke(commands, [*command, "--url", url, "--json"], prog_name="holdfast")
-        asked = watch.asked
-        watch.over()
-        assert not any(_is_in_a_transaction(each) for each in watch.connections)
-    said = run.stderr.strip()
-    if run.exit_code == 1 and said.startswith('{"error"'):
-        assert trouble is not None
-        assert trouble[1] in CODES, said
-        assert json.loads(said)["error"]["code"] == CODES[trouble[1]], said
+        statements = injector.asked
+        injector.over()
+        assert not any(_in_transaction(each) for each in injector.connections)
+    stderr = run.stderr.strip()
+    if run.exit_code == 1 and stderr.startswith('{"error"'):
+        assert fault is not None
+        assert fault[1] in CODES, stderr
+        assert json.loads(stderr)["error"]["code"] == CODES[fault[1]], stderr
     else:
         assert run.exit_code == 0, (run.exit_code, run.output, run.exception)
-    free(path_of(url))
-    return asked, said
+    check_unlocked(path_of(url))
+    return statements
 
 
-def test_some_statements_of_a_command(sqlite_url: str, choice: random.Random) -> None:
+def test_commands_survive_faults_at_some_statements(sqlite_url: str, choice: random.Random) -> None:
     for command in choice.sample(COMMANDS, 4):
-        trouble = (choice.randint(1, 20), choice.choice(SURVIVED))
-        print(command, trouble)
-        commanded(sqlite_url, command, trouble)
+        fault = (choice.randint(1, 20), choice.choice(SURVIVED))
+        print(command, fault)
+        run_command(sqlite_url, command, fault)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_statement_of_a_command(sqlite_url: str, command: Sequence[str]) -> None:
-    asked, _ = commanded(sqlite_url, command, None)
+def test_command_survives_fault_at_every_statement(sqlite_url: str, command: Sequence[str]) -> None:
+    statements = run_command(sqlite_url, command, None)
     every(
-        [(number, fate) for fate in SURVIVED for number in range(1, asked + 1)],
-        lambda trouble: commanded(sqlite_url, command, trouble),
+        [(number, kind) for kind in SURVIVED for number in range(1, statements + 1)],
+        lambda fault: run_command(sqlite_url, command, fault),
     )
 
 
-# -- the schema ---------------------------------------------------------------------------------------------------
+# -- migrations ---------------------------------------------------------------------------------------------------
 
 
-def migrated_through(url: str, trouble: Trouble | None) -> tuple[bool, int]:
-    """Whether all is there: else there is nothing of it."""
-    fate = None if trouble is None else trouble[1]
-    with watching(url) as watch, waiting(WAITING if fate == "held" else 60.0):
-        if trouble is not None:
-            watch.expect(trouble, 30.0 if fate == "held" else LASTS)
+def migrate(url: str, fault: Fault | None) -> tuple[bool, int]:
+    """Migrate with a fault. Returns whether the schema is complete, otherwise it is empty; and the statements."""
+    kind = None if fault is None else fault[1]
+    with watching(url) as injector, busy_timeout(BUSY_TIMEOUT if kind == "held" else 60.0):
+        if fault is not None:
+            injector.expect(fault, 30.0 if kind == "held" else DURATION)
         with closing(open_store(url)) as store:
             error = None
             try:
                 store.migrate()
             except StoreUnavailable as refused:
                 error = refused
-            _explained("migration", fate, error)
-            asked = watch.asked
-            watch.over()
-            assert not any(_is_in_a_transaction(each) for each in watch.connections)
+            _check_error("migration", kind, error)
+            statements = injector.asked
+            injector.over()
+            assert not any(_in_transaction(each) for each in injector.connections)
             status = store.schema()
     assert status.current or not status.applied, status
-    free(path_of(url))
-    return status.current, asked
+    check_unlocked(path_of(url))
+    return status.current, statements
 
 
 @pytest.mark.req("DP-20")
-def test_some_statements_of_a_migration(tmp_path: Path, choice: random.Random) -> None:
+def test_migration_survives_faults_at_some_statements(tmp_path: Path, choice: random.Random) -> None:
     for n, most in enumerate((12, 500, 500)):
-        trouble, url = (choice.randint(1, most), choice.choice(SURVIVED)), f"sqlite:///{tmp_path}/{n}.db"
-        print(trouble)
-        migrated_through(url, trouble)
-        assert migrated_through(url, None)[0]
+        fault, url = (choice.randint(1, most), choice.choice(SURVIVED)), f"sqlite:///{tmp_path}/{n}.db"
+        print(fault)
+        migrate(url, fault)
+        assert migrate(url, None)[0]
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("fate", SURVIVED)
+@pytest.mark.parametrize("kind", SURVIVED)
 @pytest.mark.req("DP-20")
-def test_every_statement_of_a_migration(tmp_path: Path, fate: Fate) -> None:
-    """What fails halfway fails whole, and the next one begins where the first did."""
-    _, asked = migrated_through(f"sqlite:///{tmp_path}/whole.db", None)
-    whole = shape(tmp_path / "whole.db")
-    left: list[Trouble] = [(number, fate) for number in range(1, asked + 1)]
+def test_migration_is_atomic_at_every_statement(tmp_path: Path, kind: FaultKind) -> None:
+    """A failed migration leaves nothing, and the next one starts from the beginning."""
+    _, statements = migrate(f"sqlite:///{tmp_path}/complete.db", None)
+    complete = schema(tmp_path / "complete.db")
+    faults: list[Fault] = [(number, kind) for number in range(1, statements + 1)]
     for n in itertools.count():
         url = f"sqlite:///{tmp_path}/{n}.db"
-        while left and not migrated_through(url, left.pop())[0]:
+        while faults and not migrate(url, faults.pop())[0]:
             pass
-        assert migrated_through(url, None)[0]
-        assert shape(tmp_path / f"{n}.db") == whole
-        if not left:
+        assert migrate(url, None)[0]
+        assert schema(tmp_path / f"{n}.db") == complete
+        if not faults:
             return
 
 
-def shape(path: Path) -> list[tuple[object, ...]]:
+def schema(path: Path) -> list[tuple[object, ...]]:
     with closing(sqlite3.connect(path)) as connection:
-        asks = "select type, name, sql from sqlite_master where name <> 'beside' order by 1, 2"
-        return connection.execute(asks).fetchall()
+        query = "select type, name, sql from sqlite_master where name <> 'beside' order by 1, 2"
+        return connection.execute(query).fetchall()

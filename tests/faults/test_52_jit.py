@@ -1,6 +1,6 @@
-"""Fault 52: a stock PostgreSQL with LLVM and `jit = on`. Nothing that a worker does may be compiled by the server.
+"""Fault 52: a stock PostgreSQL with LLVM and `jit = on`. The server must not compile any statement of a worker.
 
-A function that sets `enable_seqscan = off` or the like gets plans that cost more than `jit_above_cost`, so each call
+A function that sets `enable_seqscan = off` or similar gets plans that cost more than `jit_above_cost`, so each call
 would be compiled for tens of milliseconds: a burst of a hundred jobs took 20 s instead of 0.3 s.
 """
 
@@ -16,7 +16,7 @@ import pytest
 from holdfast import App, State
 from holdfast.features.assembly import open_store
 from holdfast.stores.requests import JobFilter
-from tests.faults.load import AT_ONCE
+from tests.faults.workload import AT_ONCE
 from tests.support.postgres_binaries import debian_bin
 from tests.support.postgres_server import MISSING, DebianServer
 from tests.support.waiting import until
@@ -33,17 +33,17 @@ PLAN = re.compile(r"plan:\n(?P<plan>(?:\t.*\n)+)")
 READS_A_TABLE = re.compile(r"(?:Seq|Index|Index Only|Bitmap Heap) Scan .*\bon (?!pg_)")
 
 
-def test_every_function_that_bends_the_planner_turns_jit_off(postgres_url: str) -> None:
+def test_every_function_with_planner_settings_disables_jit(postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as connection:
-        bent = connection.execute("select count(*) from pg_proc where proconfig::text like '%enable_%'").fetchone()
-        assert bent is not None
-        assert bent[0] > 40
+        count = connection.execute("select count(*) from pg_proc where proconfig::text like '%enable_%'").fetchone()
+        assert count is not None
+        assert count[0] > 40
         assert connection.execute(UNGUARDED).fetchall() == []
 
 
 @pytest.fixture(scope="session")
 def debian() -> Iterator[DebianServer]:
-    """Its log has the plan of every statement, those inside functions included."""
+    """A server that logs the plan of every statement, also of those inside functions."""
     if debian_bin() is None:
         pytest.skip(MISSING)
     server = DebianServer(
@@ -72,17 +72,17 @@ def stock_url(debian: DebianServer, request: pytest.FixtureRequest) -> Iterator[
     debian.drop_database(name)
 
 
-class Compiled:
-    """The plans that the server has compiled since this was made."""
+class CompiledPlans:
+    """The plans that the server has compiled since the creation of this object."""
 
     def __init__(self, server: DebianServer) -> None:
         self._server = server
         self._seen = len(server.log())
 
     def plans(self) -> list[str]:
-        found = [match["plan"] for match in PLAN.finditer(self._server.log()[self._seen :])]
-        assert found, "the server logs its plans"
-        return [plan for plan in found if "JIT:" in plan]
+        plans = [match["plan"] for match in PLAN.finditer(self._server.log()[self._seen :])]
+        assert plans, "the server logs its plans"
+        return [plan for plan in plans if "JIT:" in plan]
 
 
 def set_for(url: str, **settings: str) -> None:
@@ -92,9 +92,9 @@ def set_for(url: str, **settings: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_server_compiles_what_is_not_guarded(debian: DebianServer, stock_url: str) -> None:
-    """Or the tests below would prove nothing."""
-    compiled = Compiled(debian)
+def test_server_compiles_unguarded_statement(debian: DebianServer, stock_url: str) -> None:
+    """Otherwise the tests below would prove nothing."""
+    compiled = CompiledPlans(debian)
     with psycopg.connect(stock_url, autocommit=True) as connection:
         assert connection.execute("select pg_jit_available(), current_setting('jit')").fetchone() == (True, "on")
         connection.execute("set enable_seqscan = off")
@@ -103,25 +103,25 @@ def test_the_server_compiles_what_is_not_guarded(debian: DebianServer, stock_url
 
 
 @pytest.mark.slow
-def test_nothing_a_worker_does_is_compiled(debian: DebianServer, stock_url: str) -> None:
+def test_no_worker_statement_is_compiled(debian: DebianServer, stock_url: str) -> None:
     set_for(stock_url, **{"auto_explain.log_nested_statements": "on"})
     with closing(App(stock_url, name="tests", enqueued_by="tester")) as app:
 
         @app.job(retry=AT_ONCE)
-        async def errand(number: int) -> int:
+        async def task(number: int) -> int:
             if number % 10 == 0:
                 raise ValueError(number)
             return number
 
-        compiled = Compiled(debian)
+        compiled = CompiledPlans(debian)
         for number in range(20):
-            errand.enqueue(number)
+            task.enqueue(number)
         work_off(app)
         assert len(app.jobs.list(state=State.SUCCEEDED)) == 18
         app.tick()  # every maintenance task
         with working(app):
             before = transactions(stock_url)
-            until(lambda: transactions(stock_url) > before + 5, "the idle worker looks for work")
+            until(lambda: transactions(stock_url) > before + 5, "the idle worker polls")
     assert compiled.plans() == []
 
 
@@ -135,16 +135,16 @@ def transactions(url: str) -> int:
 
 
 @pytest.mark.slow
-def test_no_read_is_compiled_however_dear_its_plan(debian: DebianServer, stock_url: str) -> None:
-    """With this threshold every plan is dear, as on tables with millions of rows."""
+def test_no_read_is_compiled_whatever_its_cost(debian: DebianServer, stock_url: str) -> None:
+    """With this threshold every plan is expensive, as on tables with millions of rows."""
     with closing(App(stock_url, name="tests", enqueued_by="tester")) as app:
 
         @app.job()
-        def errand(number: int) -> None: ...
+        def task(number: int) -> None: ...
 
-        ids = [errand.enqueue(number).id for number in range(3)]
+        ids = [task.enqueue(number).id for number in range(3)]
         set_for(stock_url, jit_above_cost="0")
-    compiled = Compiled(debian)
+    compiled = CompiledPlans(debian)
     with closing(App(stock_url, name="tests", enqueued_by="tester")) as app:
         store, run = app._store, app._store.run
         assert len(run(store.jobs.list(JobFilter(tenant="default")))) == 3
@@ -154,20 +154,19 @@ def test_no_read_is_compiled_however_dear_its_plan(debian: DebianServer, stock_u
         app.health.get()
         app.jobs.why(ids[0])
         app.jobs.handle(ids[0]).history()
-    dear = [plan for plan in compiled.plans() if READS_A_TABLE.search(plan)]
-    assert dear == []
+    assert [plan for plan in compiled.plans() if READS_A_TABLE.search(plan)] == []
 
 
 @pytest.mark.slow
-def test_the_doctor_warns_of_functions_that_would_be_compiled(stock_url: str) -> None:
+def test_doctor_warns_of_functions_that_would_be_compiled(stock_url: str) -> None:
     with closing(open_store(stock_url)) as store:
-        (found,) = [finding for finding in store.diagnose() if finding.name == "jit"]
-        assert (found.ok, found.says) == (True, "jit = on; Holdfast turns it off for its own statements")
+        (jit,) = [finding for finding in store.diagnose() if finding.name == "jit"]
+        assert (jit.ok, jit.says) == (True, "jit = on; Holdfast turns it off for its own statements")
         with psycopg.connect(stock_url, autocommit=True) as connection:
             connection.execute("alter function holdfast.promote_due reset jit")
-        (found,) = [finding for finding in store.diagnose() if finding.name == "jit"]
-        assert not found.ok
-        assert "1 functions of the schema do not turn it off" in found.says
+        (jit,) = [finding for finding in store.diagnose() if finding.name == "jit"]
+        assert not jit.ok
+        assert "1 functions of the schema do not turn it off" in jit.says
         set_for(stock_url, jit="off")
         assert next(finding for finding in store.diagnose() if finding.name == "jit").ok
 
@@ -183,9 +182,9 @@ def test_the_doctor_warns_of_functions_that_would_be_compiled(stock_url: str) ->
         ("enable_nestloop", "off", "whole tables"),
     ],
 )
-def test_the_doctor_warns_of_settings_that_hurt(empty_postgres_url: str, setting: str, value: str, says: str) -> None:
+def test_doctor_warns_of_harmful_settings(empty_postgres_url: str, setting: str, value: str, says: str) -> None:
     with closing(open_store(empty_postgres_url)) as store:
-        assert [found.ok for found in store.diagnose() if found.name == "settings"] == [True]
+        assert [finding.ok for finding in store.diagnose() if finding.name == "settings"] == [True]
         set_for(empty_postgres_url, **{setting: value})
-        (found,) = [found for found in store.diagnose() if found.name == setting]
-        assert (found.ok, says in found.says, bool(found.fix)) == (False, True, True)
+        (finding,) = [finding for finding in store.diagnose() if finding.name == setting]
+        assert (finding.ok, says in finding.says, bool(finding.fix)) == (False, True, True)

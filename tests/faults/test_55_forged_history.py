@@ -1,7 +1,7 @@
 """Fault 55: the owner of the database inserts, deletes or replaces events, actions, seals, payloads or results, with
-the guards in place or briefly off. Either the database refuses, or `audit verify` names what was done.
+the guards enabled or briefly disabled. Either the database refuses, or `audit verify` reports the change.
 
-The attacks are generated: every table of the trail, every operation, every column.
+The attacks are generated for every table of the trail, every operation and every column.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from tests.support.stores import BROKEN, forward, put, put_one, spec, work
 pytestmark = pytest.mark.req("HF-4", "CX-4")
 
 TRAIL = {"event": "seq", "action": "seq", "seal": "number", "job": "id", "job_state": "id", "result": "job_id"}
-# Of a job the trail covers these. What else was asked for, and where it stands in its queue, only the guards keep.
-# The tenant of a seal is always '*'; another number is a deletion and an insertion, which are here by themselves.
+# The trail covers these columns of a job; only the guards protect its options and its position in the queue.
+# The tenant of a seal is always '*'; a changed number is a deletion and an insertion, which are separate attacks.
 COVERED = {"job": {"id", "tenant", "kind", "enqueued_by", "payload"}, "job_state": {"id", "tenant", "kind", "state"}}
 UNCOVERED = {("seal", "tenant"), ("seal", "number")}
 
 
 @dataclass
-class Scene:
-    """Sealed jobs of every sort, one of them purged; and the owner's connection."""
+class Trail:
+    """A database with sealed jobs of every kind, one of them purged, and a connection of its owner."""
 
     store: Store
     owner: ByHand
@@ -43,7 +43,7 @@ class Scene:
 
     @contextmanager
     def attacked(self, *tables: str) -> Iterator[tuple[Store, ByHand]]:
-        """The database to attack in these tables; nothing of it is left for the next attack."""
+        """Yield the database for an attack on these tables, and undo the attack afterwards."""
         if self.owner.name == "sqlite":
             path = self.folder / f"copy-{next(_NUMBERS)}.db"
             original = self.store.url.removeprefix("sqlite:///")
@@ -70,12 +70,12 @@ _NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def scenes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    made: dict[str, Scene] = {}
+def trails(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    created: dict[str, Trail] = {}
     with ExitStack() as stack:
 
-        def scene(name: str) -> Scene:
-            if name not in made:
+        def trail(name: str) -> Trail:
+            if name not in created:
                 folder = tmp_path_factory.mktemp("forged")
                 if name == "sqlite":
                     url = f"sqlite:///{folder}/jobs.db"
@@ -84,10 +84,10 @@ def scenes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
                 store = stack.enter_context(closing(open_store(url)))
                 store.migrate()
                 populate(store)
-                made[name] = Scene(store, stack.enter_context(closing(open_by_hand(url))), folder)
-            return made[name]
+                created[name] = Trail(store, stack.enter_context(closing(open_by_hand(url))), folder)
+            return created[name]
 
-        yield scene
+        yield trail
 
 
 def populate(store: Store) -> None:
@@ -97,7 +97,7 @@ def populate(store: Store) -> None:
     forward(store, 3 * 86400)
     put_one(store)
     seal(store)
-    assert sweep(store)["held"] > 0  # until the event is sealed that says the job was cleaned
+    assert sweep(store)["held"] > 0  # until the event of the cleaning is sealed
     put_one(store)
     seal(store)
     forward(store, 120)
@@ -123,8 +123,8 @@ def columns(owner: ByHand, table: str) -> dict[str, str]:
     return dict(rows)
 
 
-def other(column: str, kind: str, sqlite: bool) -> str:
-    """Another value for this column."""
+def other_value(column: str, kind: str, sqlite: bool) -> str:
+    """Return an SQL expression with another value for this column."""
     if column in ("state", "to_state", "from_state"):
         return f"case {column} when 'cancelled' then 'succeeded' else 'cancelled' end"
     if column in ("payload", "value"):
@@ -149,7 +149,7 @@ def other(column: str, kind: str, sqlite: bool) -> str:
 
 
 def attacks(owner: ByHand) -> Iterator[tuple[str, str, str]]:
-    """A name, the table, the statement; each changes one row that is sealed."""
+    """Yield name, table and statement of each attack, which changes one sealed row."""
     sqlite = owner.name == "sqlite"
     for table, key in TRAIL.items():
         found = columns(owner, table)
@@ -171,7 +171,7 @@ def attacks(owner: ByHand) -> Iterator[tuple[str, str, str]]:
                 where = "number = (select max(number) from seal where action_count > 0)"
             if (column, table) in {("first_seq", "action"), ("last_seq", "action")}:
                 where = "seq = (select min(seq) from action where type = 'purge')"
-            statement = f"update {table} set {column} = {other(column, kind, sqlite)} where {where}{check}"
+            statement = f"update {table} set {column} = {other_value(column, kind, sqlite)} where {where}{check}"
             yield f"update {table}.{column}", table, statement
         listed = [name for name in found if name != key and not (table == "seal" and name == "number")]
         names = ", ".join(listed)
@@ -199,7 +199,7 @@ def attacks(owner: ByHand) -> Iterator[tuple[str, str, str]]:
             for column in found:
                 if column not in COVERED.get(table, found) or column in (key, "tenant", "n"):
                     continue
-                values = ", ".join(other(c, found[c], True) if c == column else c for c in found)
+                values = ", ".join(other_value(c, found[c], True) if c == column else c for c in found)
                 replaced = f"select {values} from {table} where {where}"
                 yield (
                     f"replace {table}.{column}",
@@ -208,41 +208,41 @@ def attacks(owner: ByHand) -> Iterator[tuple[str, str, str]]:
                 )
 
 
-def names(report: Report) -> str:
+def flaw_texts(report: Report) -> str:
     return "; ".join(flaw.says for flaw in report.flaws)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guards", ["with guards", "without guards"])
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
-def test_the_check_names_whatever_was_done(scenes: Any, database: str, guards: str) -> None:
-    scene: Scene = scenes(database)
-    kept = anchor(scene.store)
+def test_every_forgery_is_refused_or_reported(trails: Any, database: str, guards: str) -> None:
+    trail: Trail = trails(database)
+    saved_anchor = anchor(trail.store)
     unnoticed, tried, done = [], 0, 0
-    for name, table, statement in list(attacks(scene.owner)):
+    for name, table, statement in list(attacks(trail.owner)):
         tried += 1
         if guards == "with guards":
-            scene.owner.begin()
-            refused = scene.owner.refusal(statement) is not None
-            scene.owner.rollback()
-            if refused or name == "insert job":  # which is how jobs are enqueued by hand
+            trail.owner.begin()
+            refused = trail.owner.refusal(statement) is not None
+            trail.owner.rollback()
+            if refused or name == "insert job":  # an insert is a valid way to enqueue
                 continue
-        with scene.attacked(table) as (store, owner):
+        with trail.attacked(table) as (store, owner):
             if guards == "with guards":
                 refusal = owner.refusal(statement)
             else:
                 with unguarded(owner, table):
                     refusal = owner.refusal(statement)
                 if refusal is not None and "violates" not in refusal.lower() and "constraint" not in refusal.lower():
-                    pytest.fail(f"{name} is no attack: {refusal}")
+                    pytest.fail(f"{name} is not a valid attack: {refusal}")
             if refusal is None:
                 done += 1
-                if verify(store, [kept]).ok:
-                    seal(store)  # some of it is told when it is sealed
-                    if verify(store, [kept]).ok:
+                if verify(store, [saved_anchor]).ok:
+                    seal(store)  # some forgeries are reported only after the next seal
+                    if verify(store, [saved_anchor]).ok:
                         unnoticed.append(name)
     assert not unnoticed
-    assert verify(scene.store, [kept]).ok, names(verify(scene.store, [kept]))
+    assert verify(trail.store, [saved_anchor]).ok, flaw_texts(verify(trail.store, [saved_anchor]))
     assert tried > 50
     assert done > 30 or guards == "with guards"
 
@@ -250,7 +250,7 @@ def test_the_check_names_whatever_was_done(scenes: Any, database: str, guards: s
 PURGE = (
     "insert into action (tenant, at, actor, type, subject, name, changed, first_seq, last_seq)"
     " values ('default', (select now from present), (select actor from present), 'purge', 'ledger', '1 jobs',"
-    " :told, :low, :high)"
+    " :changed, :low, :high)"
 )
 
 
@@ -259,41 +259,41 @@ def events_of(owner: ByHand, job_id: str) -> list[int]:
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
-@pytest.mark.parametrize("told", ["nothing", "another job", "the job", "a cleaned job"])
-@pytest.mark.parametrize("taken", ["first event", "all events", "whole job"])
-def test_a_purge_that_was_not_one_is_named(scenes: Any, database: str, told: str, taken: str) -> None:
-    """The owner writes that retention took events away, and takes them: guards off, then on again, and sealed anew."""
-    with scenes(database).attacked(*TRAIL) as (store, owner):
-        kept = anchor(store)
+@pytest.mark.parametrize("claimed", ["nothing", "another job", "the job", "a cleaned job"])
+@pytest.mark.parametrize("deleted", ["first event", "all events", "whole job"])
+def test_forged_purge_is_reported(trails: Any, database: str, claimed: str, deleted: str) -> None:
+    """The owner records a purge by retention and deletes the events: guards disabled, then enabled, then sealed."""
+    with trails(database).attacked(*TRAIL) as (store, owner):
+        saved_anchor = anchor(store)
         (victim,) = owner.execute("select job_id from event where type = 'succeed' order by seq desc limit 1")[0]
         (another,) = owner.execute("select id from job_state where state <> 'succeeded' limit 1")[0]
         numbers = events_of(owner, victim)
-        gone = numbers[:1] if taken == "first event" else numbers
+        gone = numbers[:1] if deleted == "first event" else numbers
         changed: dict[str, Any] = {"events": ",".join(map(str, gone)), "count": len(gone), "through": gone[-1]}
         clean: list[Any] = [gone[-1], "test.kind", "succeeded", 1, 0, "retention", None, None]
         clean[6] = json.dumps({"was": "succeeded", "events": ",".join(map(str, gone[:-1] or gone))})
-        if told == "a cleaned job":  # what the one purge there was says of its job, once more
-            (said,) = owner.execute("select changed from action where type = 'purge' order by seq limit 1")[0]
-            before = said if isinstance(said, dict) else json.loads(said)
+        if claimed == "a cleaned job":  # repeats the jobs of the real purge
+            (real,) = owner.execute("select changed from action where type = 'purge' order by seq limit 1")[0]
+            before = real if isinstance(real, dict) else json.loads(real)
             changed["jobs"] = before["jobs"]
-        elif told != "nothing":
-            changed["jobs"] = {victim if told == "the job" else another: clean}
+        elif claimed != "nothing":
+            changed["jobs"] = {victim if claimed == "the job" else another: clean}
         with unguarded(owner, "event", "job", "job_state", "result"):
-            owner.execute(PURGE, {"told": json.dumps(changed), "low": gone[0], "high": gone[-1]})
+            owner.execute(PURGE, {"changed": json.dumps(changed), "low": gone[0], "high": gone[-1]})
             owner.execute(f"delete from event where seq in ({','.join(map(str, gone))})")
-            if taken == "whole job":
+            if deleted == "whole job":
                 for table, key in (("job_state", "id"), ("job", "id"), ("result", "job_id")):
                     owner.execute(f"delete from {table} where {key} = :id", {"id": victim})
-        report = verify(store, [kept])
+        report = verify(store, [saved_anchor])
         assert not report.ok
         assert ("forged", "action") in {(flaw.kind, flaw.what) for flaw in report.flaws}
         seal(store)
-        assert not verify(store, [kept]).ok
+        assert not verify(store, [saved_anchor]).ok
 
 
 @pytest.mark.slow
-def test_a_row_of_another_transaction_or_time_is_refused_and_found(owned_forgery: tuple[Store, ByHand]) -> None:
-    """Somebody's own trigger writes at the depth at which ours do (PostgreSQL)."""
+def test_event_with_false_transaction_or_time_is_refused_or_reported(owned_forgery: tuple[Store, ByHand]) -> None:
+    """A trigger of the owner writes at the same trigger depth as Holdfast's (PostgreSQL)."""
     store, owner = owned_forgery
     job_id = put_one(store)
     seal(store)
@@ -312,7 +312,7 @@ def test_a_row_of_another_transaction_or_time_is_refused_and_found(owned_forgery
     assert "written_now" in str(owner.refusal(f"insert into lever select 1, {old}, now()"))
     now = "pg_current_xact_id()::text::bigint"
     assert "written_now" in str(owner.refusal(f"insert into lever select 1, {now}, now() - interval '1 day'"))
-    owner.execute("alter table event no force row level security")  # as a superuser is under no policy
+    owner.execute("alter table event no force row level security")  # like a superuser, to whom no policy applies
     assert owner.refusal(f"insert into lever select 1, {old}, now()") is None
     owner.execute("alter table event force row level security")
     seal(store)

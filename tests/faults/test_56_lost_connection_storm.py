@@ -1,6 +1,5 @@
-"""Fault 56: backends are killed again and again while jobs flow. A lost connection costs one repeated exchange, no
-pause; the server is asked less and less often only when it fails several times in a row. How long claims take under
-such a storm is measured by `python -m bench --only storm`."""
+"""Fault 56: backends are killed repeatedly under load. A lost connection costs one repeated exchange without a pause;
+pauses grow only after several failures in a row. `python -m bench --only storm` measures the claim latency."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ OTHERS = """
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
-    """The pauses of a worker after failures: the number of failures in a row, and the seconds it slept."""
+    """The pauses of workers before they retry, with the number of failures in a row."""
     taken: list[tuple[int, float]] = []
 
     def counted(failures: int) -> float:
@@ -51,7 +50,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
     return taken
 
 
-def test_pauses_begin_with_the_second_failure_and_are_spread() -> None:
+def test_pauses_start_at_the_second_failure_and_are_random() -> None:
     assert [pause_after(failures) for failures in (0, 1)] == [0.0, 0.0]
     for failures in range(2, 40):
         longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (failures - 2))
@@ -60,51 +59,51 @@ def test_pauses_begin_with_the_second_failure_and_are_spread() -> None:
         assert all(longest / 2 <= each <= longest for each in drawn)
 
 
-@pytest.mark.parametrize("lost", ["the question", "the answer"])
-def test_one_lost_exchange_is_repeated_without_a_pause(
+@pytest.mark.parametrize("lost", ["request", "response"])
+def test_lost_exchange_is_repeated_without_pause(
     url: str, pauses: list[tuple[int, float]], monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     with closing(App(url)) as app:
         outage = Outage(app, monkeypatch)
 
         @app.job()
-        async def errand(number: int) -> None: ...
+        async def task(number: int) -> None: ...
 
-        (outage.failing if lost == "the question" else outage.unanswered)["leases.exchange"] = 1
-        ids = [errand.enqueue(number).id for number in range(5)]
+        (outage.failing if lost == "request" else outage.unanswered)["leases.exchange"] = 1
+        ids = [task.enqueue(number).id for number in range(5)]
         with working(app):
-            until(lambda: len(app.jobs.list(state=State.SUCCEEDED)) == 5, "all are done")
+            until(lambda: len(app.jobs.list(state=State.SUCCEEDED)) == 5, "all jobs are done")
         assert outage.hits["leases.exchange"] == 1
     assert pauses == [(1, 0.0)]
     check(url, ids)
 
 
-def test_failures_in_a_row_are_followed_by_longer_and_longer_pauses(
+def test_pauses_grow_with_consecutive_failures(
     url: str, pauses: list[tuple[int, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(App(url)) as app:
         outage = Outage(app, monkeypatch)
 
         @app.job()
-        async def errand() -> None: ...
+        async def task() -> None: ...
 
-        outage.failing["leases.exchange"] = 3  # with two exchanges at a time, between two and three rounds
+        outage.failing["leases.exchange"] = 3  # with two concurrent exchanges, between two and three rounds
         outage.failing["leases.holdings"] = 2
-        errand.enqueue()
+        task.enqueue()
         with working(app):
-            until(lambda: app.jobs.list(state=State.SUCCEEDED), "it is done")
+            until(lambda: app.jobs.list(state=State.SUCCEEDED), "the job is done")
             before = list(pauses)
             outage.failing["leases.exchange"] = 1
-            errand.enqueue()
-            until(lambda: len(app.jobs.list(state=State.SUCCEEDED)) == 2, "so is the next")
+            task.enqueue()
+            until(lambda: len(app.jobs.list(state=State.SUCCEEDED)) == 2, "the second job is done")
     assert [failures for failures, _ in before] == list(range(1, len(before) + 1))
     assert len(before) >= 4
     assert [pause == 0.0 for _, pause in before] == [True] + [False] * (len(before) - 1)
-    assert pauses[len(before) :] == [(1, 0.0)], "an exchange that came through begins the count anew"
+    assert pauses[len(before) :] == [(1, 0.0)], "a successful exchange resets the count"
 
 
 @pytest.mark.slow
-def test_a_storm_of_lost_connections_loses_no_job(
+def test_lost_connections_lose_no_job(
     postgres_url: str, choice: random.Random, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ExitStack() as stack:
@@ -112,21 +111,21 @@ def test_a_storm_of_lost_connections_loses_no_job(
         for other in others:
 
             @other.job()
-            async def errand(number: int) -> None:
+            async def task(number: int) -> None:
                 await asyncio.sleep(0)
 
             stack.enter_context(working(other))
         killer = stack.enter_context(psycopg.connect(postgres_url, autocommit=True))
         ids: list[str] = []
         for _ in range(12):
-            ids += [app.enqueue("errand", {"number": number}).id for number in range(10)]
+            ids += [app.enqueue("task", {"number": number}).id for number in range(10)]
             pids = [row[0] for row in killer.execute(OTHERS).fetchall()]
             assert pids
             for pid in choice.sample(pids, min(len(pids), choice.choice((1, 2, 100)))):
                 killer.execute("select pg_terminate_backend(%s)", (pid,))
-            until(partial(_done, app, len(ids) // 2), "jobs flow on")
-        until(partial(_done, app, len(ids)), "all are done")
-    assert "Database unavailable" not in caplog.text, "no loss was an outage"
+            until(partial(_done, app, len(ids) // 2), "half of the jobs are done")
+        until(partial(_done, app, len(ids)), "all jobs are done")
+    assert "Database unavailable" not in caplog.text, "a lost connection is not an outage"
     check(postgres_url, ids)
 
 
@@ -135,7 +134,7 @@ def _done(app: App, count: int) -> bool:
 
 
 @pytest.mark.slow
-def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(
+def test_outage_is_logged_at_its_start_and_end(
     own_server: PostgresServer, own_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -143,11 +142,11 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(
         done = threading.Event()
 
         @app.job()
-        async def errand() -> None:
+        async def task() -> None:
             done.set()
 
         with working(app, beat=0.6):
-            errand.enqueue()
+            task.enqueue()
             assert done.wait(20)
             caplog.clear()
             own_server.stop("immediate")
@@ -160,8 +159,7 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(
         for record in caplog.records
         if record.levelno >= logging.INFO and record.name.startswith(("holdfast", "psycopg"))
     ]
-    # The lease may have expired meanwhile.
-    lines = [line for line in lines if not line.startswith(("Lease", "Recovered"))]
+    lines = [line for line in lines if not line.startswith(("Lease", "Recovered"))]  # the lease may have expired
     assert len(lines) == 2, lines
     assert lines[0].startswith("Database unavailable, retrying: ")
     assert lines[1].startswith("Database available again after ")

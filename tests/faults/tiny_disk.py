@@ -1,4 +1,4 @@
-"""A disk that is soon full: a small file system in memory, and how to fill it to the last page."""
+"""A small in-memory file system, and helpers that fill it to the last page."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import pytest
 
 from holdfast import App
 from holdfast.errors import StoreUnavailable
-from tests.faults.load import PATIENT
+from tests.faults.workload import PATIENT
 from tests.support.stores import put, spec
 
 
 @contextlib.contextmanager
 def mounted() -> Iterator[Path]:
-    """A file system of 8 MB, 6 of them taken by a ballast that can be thrown off."""
+    """Mount a file system of 8 MB, with a ballast file of 6 MB that a test can delete."""
     with tempfile.TemporaryDirectory(prefix="holdfast-tiny-") as point:
-        made = subprocess.run(
+        mount = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", point], capture_output=True, text=True, check=False
         )
-        if made.returncode != 0:
-            pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")
+        if mount.returncode != 0:
+            pytest.skip(f"no file system can be mounted here: {mount.stderr.strip()}")
         try:
             disk = Path(point)
             (disk / "ballast").write_bytes(b"\0" * 6 * 1024 * 1024)
@@ -35,7 +35,7 @@ def mounted() -> Iterator[Path]:
 
 
 def fill(app: App, text: str = "x" * 20_000) -> tuple[list[str], StoreUnavailable]:
-    """Enqueue jobs until the disk says no; answers those that were accepted, and what it said."""
+    """Enqueue jobs until the disk is full; returns the accepted jobs and the error."""
     accepted: list[str] = []
     for _ in range(2_000):
         try:
@@ -45,8 +45,8 @@ def fill(app: App, text: str = "x" * 20_000) -> tuple[list[str], StoreUnavailabl
     raise AssertionError("the disk is not full yet")
 
 
-def take_the_rest(disk: Path) -> None:
-    """To the last page: a small write might still have found room."""
+def fill_rest(disk: Path) -> None:
+    """Fill the disk to the last page, so that small writes fail as well."""
     with (disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
         while True:
             filler.write(b"\0" * 4096)
@@ -54,15 +54,14 @@ def take_the_rest(disk: Path) -> None:
 
 @contextlib.contextmanager
 def full(app: App, disk: Path) -> Iterator[list[str]]:
-    """The disk is full and stays full until the ballast is removed; yields the jobs that filled it.
+    """Keep the disk full until the ballast is deleted; yields the jobs that fill it.
 
-    An open read transaction keeps SQLite from starting its log anew: a checkpoint in between could make room for
-    something small.
+    An open read transaction keeps SQLite from restarting its log: a checkpoint could free space for a small write.
     """
     with contextlib.closing(sqlite3.connect(disk / "jobs.db", isolation_level=None)) as reader:
         reader.execute("begin")
         reader.execute("select count(*) from job").fetchone()
         jobs = fill(app)[0]
-        take_the_rest(disk)
+        fill_rest(disk)
         jobs += fill(app, text="")[0]
         yield jobs

@@ -1,4 +1,4 @@
-"""One command for everybody, and everything that can be seen afterwards: SQLite = PostgreSQL = model."""
+"""Applies each command to SQLite, PostgreSQL and the model, and compares everything that can be read afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.features.workflows.model import Graph
 from holdfast.stores.requests import JobFilter
 from tests.model import views
 from tests.model.model import Model
-from tests.model.player import Player
+from tests.model.store_driver import StoreDriver
 from tests.support.workflows import check
 
 T = TypeVar("T")
@@ -27,175 +27,177 @@ SCOPES = ("a", "b", "*")
 
 @dataclass(frozen=True)
 class Refusal:
-    """What was raised, as far as callers may rely on it."""
+    """The type and code of an error: the part callers may rely on."""
 
     kind: str
     code: str
 
 
-def answer(command: Callable[[Model | Player], T], side: Model | Player) -> T | Refusal:
+def call(command: Callable[[Model | StoreDriver], T], side: Model | StoreDriver) -> T | Refusal:
     try:
         return command(side)
     except HoldfastError as error:
         return Refusal(type(error).__name__, error.code)
 
 
-def same(found: object, expected: object, what: str) -> None:
-    """Equal, or an ``AssertionError`` that names the first difference: whole jobs are too much to read."""
-    if found == expected:
+def assert_same(actual: object, expected: object, what: str) -> None:
+    """Raise an ``AssertionError`` that names the first difference: whole jobs are too long to read."""
+    if actual == expected:
         return
-    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
-        for number, (one, other) in enumerate(zip(found, expected, strict=True)):
-            same(one, other, f"{what}, number {number}")
-    elif isinstance(found, dict) and isinstance(expected, dict) and found.keys() == expected.keys():
-        for key in found:
-            same(found[key], expected[key], f"{what}, {key}")
-    elif is_dataclass(found) and type(found) is type(expected):
-        for each in fields(found):
-            same(getattr(found, each.name), getattr(expected, each.name), f"{what}: {each.name}")
-    raise AssertionError(f"{what} is {found!r}, the model has {expected!r}")
+    if isinstance(actual, list) and isinstance(expected, list) and len(actual) == len(expected):
+        for number, (one, other) in enumerate(zip(actual, expected, strict=True)):
+            assert_same(one, other, f"{what}, number {number}")
+    elif isinstance(actual, dict) and isinstance(expected, dict) and actual.keys() == expected.keys():
+        for key in actual:
+            assert_same(actual[key], expected[key], f"{what}, {key}")
+    elif is_dataclass(actual) and type(actual) is type(expected):
+        for each in fields(actual):
+            assert_same(getattr(actual, each.name), getattr(expected, each.name), f"{what}: {each.name}")
+    raise AssertionError(f"{what} is {actual!r}, the model has {expected!r}")
 
 
 class Comparison:
-    """The model beside the stores. ``operations`` counts the steps that were seen, to show that tests get about."""
+    """The model beside the stores. ``types`` counts the event types that occurred, to measure coverage."""
 
-    def __init__(self, model: Model, players: dict[str, Player]) -> None:
+    def __init__(self, model: Model, drivers: dict[str, StoreDriver]) -> None:
         self.model = model
-        self.players = players
+        self.drivers = drivers
         self.types: Counter[str] = Counter()
-        self._told: dict[str, int] = defaultdict(int)
-        self._turn = 0
-        self._rooms: dict[str, dict[Bucket, tuple[int, int]]] = defaultdict(dict)
-        """How many had room and how many waited at a limit on each store."""
+        self._compared_events: dict[str, int] = defaultdict(int)
+        self._checks = 0
+        self._free_slots: dict[str, dict[Bucket, tuple[int, int]]] = defaultdict(dict)
+        """Free slots and waiting jobs of each limit on each store at the last check."""
 
-    def play(self, command: Callable[[Model | Player], T]) -> T | Refusal:
-        expected = answer(command, self.model)
+    def apply(self, command: Callable[[Model | StoreDriver], T]) -> T | Refusal:
+        expected = call(command, self.model)
         self.model.advance()
-        for name, player in self.players.items():
-            same(answer(command, player), expected, f"the answer of {name}")
+        for name, driver in self.drivers.items():
+            assert_same(call(command, driver), expected, f"the response of {name}")
         return expected
 
     def check(self) -> None:
-        """All jobs, all news; one scope and one of the other jobs after another in their turn."""
+        """Compare all jobs and new events; each call also compares one scope and the details of one further job."""
         touched = self._check_events() | self.model.touched
         self.model.touched.clear()
-        self._turn += 1
+        self._checks += 1
         jobs = list(self.model.jobs)
-        chosen = jobs[self._turn % len(jobs)] if jobs else None
-        scope = SCOPES[self._turn % len(SCOPES)]
-        for player in self.players.values():
-            self._check_jobs(player)
+        chosen = jobs[self._checks % len(jobs)] if jobs else None
+        scope = SCOPES[self._checks % len(SCOPES)]
+        for driver in self.drivers.values():
+            self._check_jobs(driver)
             for job_id in touched | ({chosen} if chosen else set()):
-                self._check_details(player, job_id)
+                self._check_details(driver, job_id)
             if chosen:
-                self._check_hidden(player, chosen)
+                self._check_hidden(driver, chosen)
             if self.model.may_park:
-                self._check_limits(player, scope)
-            for flow in self.model.flows.values():
-                same(_flow_as_seen(player.graph(flow.spec.id)), views.flow_of(flow), f"a workflow of {player}")
+                self._check_limits(driver, scope)
+            for flow in self.model.workflows.values():
+                assert_same(_flow_as_seen(driver.graph(flow.spec.id)), views.flow_of(flow), f"a workflow of {driver}")
         self._check_overview(scope)
 
     def _check_events(self) -> set[str]:
-        """Consumers have been told the same of each job. Between jobs of one batch there is no order."""
+        """Compare the new events of each job. Events of different jobs in one batch have no promised order."""
         expected: dict[str, list[Event]] = {}
         for job in self.model.jobs.values():
-            new = job.events[self._told[job.id] :]
+            new = job.events[self._compared_events[job.id] :]
             if new:
                 expected[job.id] = [views.event_of(job, event) for event in new]
-                self._told[job.id] = len(job.events)
+                self._compared_events[job.id] = len(job.events)
                 self.types.update(event.type for event in new)
-        for player in self.players.values():
-            same(_by_job(player.new_events()), expected, f"the new events of {player}")
+        for driver in self.drivers.values():
+            assert_same(_by_job(driver.new_events()), expected, f"the new events of {driver}")
         return set(expected)
 
-    def _check_jobs(self, player: Player) -> None:
+    def _check_jobs(self, driver: StoreDriver) -> None:
         everything = JobFilter(tenant="*", limit=1000)
-        found = player.listed(everything)
-        same(unplaced(found), views.listed(self.model, everything), f"the jobs of {player}")
-        order = [job.id for queue in ("bulk", "default") for job in self.model.line("*", queue)]
-        same(_claim_order(found), order, f"the queues of {player}")
-        for job in found:
+        jobs = driver.list_jobs(everything)
+        assert_same(without_positions(jobs), views.list_jobs(self.model, everything), f"the jobs of {driver}")
+        order = [job.id for queue in ("bulk", "default") for job in self.model.queued_jobs("*", queue)]
+        assert_same(_claim_order(jobs), order, f"the queues of {driver}")
+        for job in jobs:
             assert 0 <= job.retries < job.max_attempts
             assert job.crashes <= job.max_crashes + 1
             assert (job.finished_at is not None) == job.state.finished
 
-    def _check_limits(self, player: Player, scope: str) -> None:
-        """Also that a place that becomes free lets somebody go on at once, who was parked for it."""
-        found = player.limits("*")
-        same([replace(each, waiting=0) for each in found], self.model.limits_of("*"), f"the limits of {player}")
+    def _check_limits(self, driver: StoreDriver, scope: str) -> None:
+        """Compare the limits, and check that a freed slot releases a job that was parked for it at once."""
+        limits = driver.limits("*")
+        assert_same([replace(each, waiting=0) for each in limits], self.model.limits_of("*"), f"the limits of {driver}")
         if scope != "*":
-            seen = [replace(each, waiting=0) for each in player.limits(scope)]
-            same(seen, self.model.limits_of(scope), f"the limits of {player} in {scope}")
-        rooms = {each: max((each.concurrency or 0) - each.running, 0) for each in found if _one_line(each)}
-        for each, room in rooms.items():
-            before, parked = self._rooms[str(player)].get(_what(each), (room, each.waiting))
-            more = max(room - before, 0)
-            assert not more or each.waiting <= max(parked - more, 0), f"{each} on {player}: {parked} waited before"
-        self._rooms[str(player)] = {_what(each): (room, each.waiting) for each, room in rooms.items()}
+            scoped = [replace(each, waiting=0) for each in driver.limits(scope)]
+            assert_same(scoped, self.model.limits_of(scope), f"the limits of {driver} in {scope}")
+        free = {each: max((each.concurrency or 0) - each.running, 0) for each in limits if _has_one_queue(each)}
+        for limit, slots in free.items():
+            before, parked = self._free_slots[str(driver)].get(_bucket(limit), (slots, limit.waiting))
+            more = max(slots - before, 0)
+            assert not more or limit.waiting <= max(parked - more, 0), f"{limit} on {driver}: {parked} waited before"
+        self._free_slots[str(driver)] = {_bucket(limit): (slots, limit.waiting) for limit, slots in free.items()}
 
     def _check_overview(self, scope: str) -> None:
         reasons = set()
-        asked = ApprovalFilter(tenant=scope, state=None, limit=1000)
-        for player in self.players.values():
-            where = f"{player} in {scope}"
+        every = ApprovalFilter(tenant=scope, state=None, limit=1000)
+        for driver in self.drivers.values():
+            where = f"{driver} in {scope}"
             if self.model.approvals:
-                same(player.approvals(asked), views.approvals_of(self.model, asked), f"the approvals of {where}")
-            same(player.counts(scope), views.counts_of(self.model, scope), f"counts of {where}")
-            health, expected = player.health(scope), views.health_of(self.model, scope)
+                assert_same(driver.approvals(every), views.approvals_of(self.model, every), f"the approvals of {where}")
+            assert_same(driver.counts(scope), views.counts_of(self.model, scope), f"counts of {where}")
+            health, expected = driver.health(scope), views.health_of(self.model, scope)
             plain = replace(health, reasons=(), unserved=(), unserved_queues=(), workers=0, approvals_overdue=0)
             if self.model.may_park and health.backlog < expected.backlog:
                 expected = _without_parked(expected, plain)
             else:
                 reasons.add(health.reasons)
-            same(plain, expected, f"health of {where}")
+            assert_same(plain, expected, f"health of {where}")
         assert len(reasons) <= 1, reasons
 
-    def _check_details(self, player: Player, job_id: str) -> None:
+    def _check_details(self, driver: StoreDriver, job_id: str) -> None:
         job = self.model.jobs[job_id]
         own = job.tenant
-        history, attempts = player.history(job_id, own), player.attempts(job_id, own)
-        same(history, views.history_of(job), f"the history on {player}")
-        same(attempts, views.attempts_of(job), f"the attempts on {player}")
-        same(player.get(job_id, own), views.job_of(job), f"the job on {player}")
-        same(player.result(job_id, own), views.result_of(job), f"the result on {player}")
-        same(player.checkpoints(job_id, own), views.checkpoints_of(job), f"the checkpoints on {player}")
-        same(player.artifacts(job_id, own), views.artifacts_of(job), f"the artifacts on {player}")
-        same(player.steps(job_id, own), views.steps_of(job), f"the steps on {player}")
+        history, attempts = driver.history(job_id, own), driver.attempts(job_id, own)
+        assert_same(history, views.history_of(job), f"the history on {driver}")
+        assert_same(attempts, views.attempts_of(job), f"the attempts on {driver}")
+        assert_same(driver.get(job_id, own), views.job_of(job), f"the job on {driver}")
+        assert_same(driver.result(job_id, own), views.result_of(job), f"the result on {driver}")
+        assert_same(driver.checkpoints(job_id, own), views.checkpoints_of(job), f"the checkpoints on {driver}")
+        assert_same(driver.artifacts(job_id, own), views.artifacts_of(job), f"the artifacts on {driver}")
+        assert_same(driver.steps(job_id, own), views.steps_of(job), f"the steps on {driver}")
         for approval in self.model.approvals.values():
-            if approval.seen.job_id == job_id:
-                same(player.votes(approval.seen.id, own), self.model.votes_of(approval), f"the votes on {player}")
-        # What the ledger says is where the job is, and no job was begun without an attempt (SC-4).
+            if approval.record.job_id == job_id:
+                assert_same(
+                    driver.votes(approval.record.id, own), self.model.votes_of(approval), f"the votes on {driver}"
+                )
+        # The ledger replays to the job's state, and no job was started without an attempt (SC-4).
         assert replay(Step(event.type, event.from_state, event.to_state) for event in history) is job.state
         begun = [event.attempt for event in history if event.to_state is State.IN_PROGRESS]
         assert begun == [attempt.attempt for attempt in attempts] == list(range(1, job.attempt + 1))
 
-    def _check_hidden(self, player: Player, job_id: str) -> None:
-        """The other tenant sees nothing of it."""
+    def _check_hidden(self, driver: StoreDriver, job_id: str) -> None:
+        """Check that the other tenant cannot read the job."""
         foreign = "b" if self.model.jobs[job_id].tenant == "a" else "a"
-        assert player.get(job_id, foreign) is None
-        assert player.result(job_id, foreign) is None
-        assert player.history(job_id, foreign) == []
-        assert player.attempts(job_id, foreign) == []
-        assert player.checkpoints(job_id, foreign) == []
-        assert player.steps(job_id, foreign) == []
+        assert driver.get(job_id, foreign) is None
+        assert driver.result(job_id, foreign) is None
+        assert driver.history(job_id, foreign) == []
+        assert driver.attempts(job_id, foreign) == []
+        assert driver.checkpoints(job_id, foreign) == []
+        assert driver.steps(job_id, foreign) == []
 
 
-def unplaced(jobs: Iterable[Job]) -> list[Job]:
-    """Without each store's own numbers for the order."""
+def without_positions(jobs: Iterable[Job]) -> list[Job]:
+    """Remove the positions: each store numbers its queue differently."""
     return [replace(job, position=0) for job in jobs]
 
 
-def _one_line(limit: Limit) -> bool:
-    """Not one for each name, of which every name has a line of its own; nor a resource, which may be reserved."""
+def _has_one_queue(limit: Limit) -> bool:
+    """Exclude limits per name, where every name has its own queue, and resources, which may be reserved."""
     return limit.scope == "all" or (limit.name != EACH and limit.scope != "resource")
 
 
-def _what(limit: Limit) -> Bucket:
+def _bucket(limit: Limit) -> Bucket:
     return Bucket(limit.tenant, limit.scope, limit.name)
 
 
 def _flow_as_seen(graph: Graph) -> dict[str, object]:
-    """And what is kept of it is what follows from its jobs."""
+    """Return the stored workflow, after checking that it follows from the states of its jobs."""
     flow = check(graph).workflow
     return {
         "jobs": {node.job_id: (node.standing, node.unmet) for node in graph.nodes},
@@ -204,12 +206,12 @@ def _flow_as_seen(graph: Graph) -> dict[str, object]:
     }
 
 
-def _without_parked(expected: Health, seen: Health) -> Health:
-    """Who is parked at a full limit is no backlog: whatever is said of that is said of the others."""
-    assert set(seen.waiting_kinds) <= set(expected.waiting_kinds)
-    parked = expected.backlog - seen.backlog
+def _without_parked(expected: Health, actual: Health) -> Health:
+    """Adjust the expected health for jobs parked at a full limit, which do not count as backlog."""
+    assert set(actual.waiting_kinds) <= set(expected.waiting_kinds)
+    parked = expected.backlog - actual.backlog
     return replace(
-        seen,
+        actual,
         reasons=(),
         scheduled=expected.scheduled + parked,
         in_progress=expected.in_progress,
@@ -228,7 +230,7 @@ def _by_job(events: Iterable[Event]) -> dict[str, list[Event]]:
 
 
 def _claim_order(jobs: list[Job]) -> list[str]:
-    """By the stored fields alone (SC-2)."""
+    """Derive the claim order from the stored fields alone (SC-2)."""
     waiting = [job for job in jobs if job.state is State.QUEUED and job.due_at is None]
     ordered = sorted(waiting, key=lambda job: (job.queue, -job.priority, job.position))
     return [job.id for job in ordered]

@@ -1,4 +1,4 @@
-"""Fresh stores for every example: copies of a file and of a database that were migrated once."""
+"""Fresh stores for every example: copies of a file and of a database that are migrated once."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.model.player import Player
+from tests.model.store_driver import StoreDriver
 from tests.support.postgres_databases import TemplateDatabases
 
-Make = Callable[[ExitStack], dict[str, Player]]
+MakeStores = Callable[[ExitStack], dict[str, StoreDriver]]
 
 
 @pytest.fixture
-def make(tmp_path: Path, sqlite_template: Path, postgres_databases: TemplateDatabases) -> Make:
+def make_stores(tmp_path: Path, sqlite_template: Path, postgres_databases: TemplateDatabases) -> MakeStores:
     numbers = itertools.count()
 
-    def fresh(closing: ExitStack) -> dict[str, Player]:
+    def fresh(closing: ExitStack) -> dict[str, StoreDriver]:
         path = tmp_path / f"{next(numbers)}.db"
         shutil.copyfile(sqlite_template, path)
-        embedded = Player(f"sqlite:///{path}")
-        closing.callback(lambda: embedded.store.close())
-        served = Player(closing.enter_context(postgres_databases.fresh()))
-        closing.callback(lambda: served.store.close())
-        for side in (embedded, served):
-            # The model takes jobs in queue order; turns of tenants have a model of their own (contract/test_fair.py).
-            side.store.run(side.store.tenants.set_fair([], "the model"))
-        return {"sqlite": embedded, "postgres": served}
+        sqlite = StoreDriver(f"sqlite:///{path}")
+        closing.callback(lambda: sqlite.store.close())
+        postgres = StoreDriver(closing.enter_context(postgres_databases.fresh()))
+        closing.callback(lambda: postgres.store.close())
+        for driver in (sqlite, postgres):
+            # The model claims in queue order; fairness between tenants has its own model (contract/test_fair.py).
+            driver.store.run(driver.store.tenants.set_fair([], "the model"))
+        return {"sqlite": sqlite, "postgres": postgres}
 
     return fresh

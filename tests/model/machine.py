@@ -1,7 +1,7 @@
-"""The moves Hypothesis plays: every operation, told to all three sides at once.
+"""The state machine that Hypothesis runs: every operation, applied to the model and both stores.
 
-One rule draws the next move by weight. As rules of their own the moves would be switched off at random, half of
-them in each example, and a job needs four or five different ones in a row to get anywhere.
+One rule draws the next move by weight. If each move were a rule, Hypothesis would disable a random half of them in
+each example, and a job needs four or five different moves in a row to make progress.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from holdfast.engine.states import HELD, State
 from holdfast.features.limits.model import Ask
 from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorAction, Reschedule
 from tests.model import views
-from tests.model.comparison import same, unplaced
-from tests.model.drafts import (
+from tests.model.comparison import assert_same, without_positions
+from tests.model.machine_base import UNKNOWN
+from tests.model.moves import LimitMoves
+from tests.model.strategies import (
     Draft,
     definitions,
     delays,
@@ -32,8 +34,6 @@ from tests.model.drafts import (
     scopes,
     tenants,
 )
-from tests.model.governed import Governed
-from tests.model.seat import UNKNOWN
 from tests.support.stores import new_id
 
 MOVES = {
@@ -41,27 +41,27 @@ MOVES = {
     "settle": 6,
     "work_off": 4,
     "enqueue": 3,
-    "time_passes": 4,
-    "run_duties": 4,
+    "advance_time": 4,
+    "run_maintenance": 4,
     "start_or_release": 2,
     "operate": 3,
     "reschedule": 2,
     "move": 2,
     "replace_payload": 1,
-    "save_something": 1,
-    "see_to_a_lease": 2,
-    "claim_choosily": 1,
+    "save_checkpoint_and_artifact": 1,
+    "change_lease": 2,
+    "claim_with_filters": 1,
     "list_jobs": 1,
-    "see_to_an_agent": 2,
-    "see_to_a_reservation": 2,
-    "see_to_a_limit": 3,
+    "change_agent": 2,
+    "change_reservation": 2,
+    "change_limit": 3,
     "start_workflow": 1,
-    "see_to_a_workflow": 2,
+    "change_workflow": 2,
     "settle_anything": 2,
     "enqueue_again": 1,
-    "step_by_hand": 1,
-    "meddle_by_hand": 1,
-    "cut_the_power": 1,
+    "take_illegal_step": 1,
+    "edit_immutable_rows": 1,
+    "cut_power": 1,
     "save_steps": 2,
     "send_event": 3,
     "decide": 4,
@@ -77,22 +77,22 @@ ages = st.sampled_from([0.000001, 0.4, 0.6, 3.0, 31.0, 61.0, 90_000.0])
 wants = st.sampled_from([1, 2, 1000, 1000])
 
 
-class StoresMachine(Governed):
+class StoresMachine(LimitMoves):
     @initialize(
         data=st.data(),
         batch=st.lists(plain_drafts, min_size=2, max_size=4),
         tenant=tenants,
-        what=st.sampled_from(["nothing", "see_to_a_limit", "start_workflow"]),
+        what=st.sampled_from(["nothing", "change_limit", "start_workflow"]),
     )
     def begin(self, data: st.DataObject, batch: Sequence[Draft], tenant: str, what: str) -> None:
-        """With something that holds jobs back, two times of three: drawn as a move it comes late."""
+        """Start two examples of three with a limit or a workflow: drawn as a move, it would come late."""
         self.send([self.spec(draft, tenant) for draft in batch], tenant)
         self.open_lease("*", 3600.0)
         if what != "nothing":
             getattr(self, what)(data)
 
     @rule(data=st.data(), move=st.sampled_from([move for move, weight in MOVES.items() for _ in range(weight)]))
-    def turn(self, data: st.DataObject, move: str) -> None:
+    def next_move(self, data: st.DataObject, move: str) -> None:
         getattr(self, move)(data)
 
     def enqueue(self, data: st.DataObject) -> None:
@@ -104,24 +104,24 @@ class StoresMachine(Governed):
 
     def open_lease(self, scope: str, ttl: float) -> None:
         name = f"lease-{len(self.model.leases)}"
-        self.play(lambda side: side.open_lease(name, f"the holder of {name}", ttl, scope))
+        self.apply(lambda side: side.open_lease(name, f"the holder of {name}", ttl, scope))
 
-    def see_to_a_lease(self, data: st.DataObject) -> None:
+    def change_lease(self, data: st.DataObject) -> None:
         what = data.draw(st.sampled_from(["open", "open", "renew", "end"]))
         ttl = data.draw(ttls, label="ttl")
         lease, under = self.any_lease(data)
         if what == "open":
             self.open_lease(data.draw(scopes, label="scope"), ttl)
         elif what == "renew":
-            self.play(lambda side: side.renew_lease(lease, ttl, under))
+            self.apply(lambda side: side.renew_lease(lease, ttl, under))
         else:
-            self.play(lambda side: side.end_lease(lease, "closed", under))
+            self.apply(lambda side: side.end_lease(lease, "closed", under))
 
     def claim(self, data: st.DataObject) -> None:
-        """Whatever there is, in queue order."""
-        if not self.live():
+        """Claim the next jobs in queue order."""
+        if not self.live_leases():
             self.open_lease("*", 30.0)
-        lease = data.draw(st.sampled_from(self.live()), label="lease")
+        lease = data.draw(st.sampled_from(self.live_leases()), label="lease")
         request = ClaimRequest(
             lease=lease,
             queues=("default", "bulk"),
@@ -130,10 +130,10 @@ class StoresMachine(Governed):
             tenant=self.model.leases[lease].tenant,
         )
         self.attend_limits()
-        self.play(lambda side: side.claim(request))
+        self.apply(lambda side: side.claim(request))
 
-    def claim_choosily(self, data: st.DataObject) -> None:
-        """Only some kinds, a queue twice, nothing at all, or under a lease that is no good."""
+    def claim_with_filters(self, data: st.DataObject) -> None:
+        """Claim some kinds only, one queue twice, nothing, or under an invalid lease."""
         lease, scope = self.any_lease(data)
         request = ClaimRequest(
             lease=lease,
@@ -144,21 +144,21 @@ class StoresMachine(Governed):
             tenant=scope,
         )
         self.attend_limits()
-        self.play(lambda side: side.claim(request))
+        self.apply(lambda side: side.claim(request))
 
     def start_or_release(self, data: st.DataObject) -> None:
-        lease, scope = self.any_lease(data, rather=self.holding(State.LEASED))
+        lease, scope = self.any_lease(data, prefer=self.leases_holding(State.LEASED))
         held = [job.id for job in self.model.held_by(lease, State.LEASED)]
         others = list(self.model.jobs) if data.draw(st.booleans(), label="and others") else []
         ids = [*held[: data.draw(st.integers(1, 3), label="how many")], UNKNOWN, *others]
         if data.draw(st.booleans(), label="release"):
-            self.play(lambda side: side.release(lease, ids, scope))
+            self.apply(lambda side: side.release(lease, ids, scope))
         else:
-            self.play(lambda side: side.start(lease, ids, scope))
+            self.apply(lambda side: side.start(lease, ids, scope))
 
     def settle(self, data: st.DataObject) -> None:
-        """As a worker does it: what it holds, decided by the policy."""
-        holders = self.holding(State.IN_PROGRESS)
+        """Settle held jobs as a worker does, with the retry policy's decision."""
+        holders = self.leases_holding(State.IN_PROGRESS)
         if not holders:
             return
         lease = data.draw(st.sampled_from(holders), label="lease")
@@ -168,64 +168,64 @@ class StoresMachine(Governed):
             if not batch or data.draw(st.booleans()):
                 batch.append(decide(views.claim_of(job), self.outcome(data, job.id), random01))
         scope = self.model.leases[lease].tenant
-        if data.draw(st.booleans(), label="and go on"):
+        if data.draw(st.booleans(), label="and claim"):
             want = data.draw(st.integers(0, 3), label="want")
             request = ClaimRequest(lease=lease, queues=("default", "bulk"), want=want, tenant=scope)
             self.attend_limits()
-            if self.model.may_park or self.model.flows:
-                # What the settling frees lets some of those go on that wait for it, and only a duty the others; and
-                # PostgreSQL looks only at the commit who waited for one that has failed for good.
-                self.play(lambda side: side.settle(lease, batch, scope))
+            if self.model.may_park or self.model.workflows:
+                # A settlement releases some of the parked jobs and the maintenance task the others. PostgreSQL skips
+                # the dependants of a failed job only at commit.
+                self.apply(lambda side: side.settle(lease, batch, scope))
                 self.attend_limits()
                 batch = []
-            self.play(lambda side: side.take_turn(batch, request))
+            self.apply(lambda side: side.exchange(batch, request))
         else:
-            self.play(lambda side: side.settle(lease, batch, scope))
+            self.apply(lambda side: side.settle(lease, batch, scope))
 
     def work_off(self, data: st.DataObject) -> None:
-        """Take what there is and end it at once: for those who wait for an end."""
+        """Claim jobs and end them at once, so that workflows and limits make progress."""
         lease = f"lease-{len(self.model.leases)}"
         self.open_lease("*", 30.0)
         request = ClaimRequest(lease=lease, queues=("default", "bulk"), want=data.draw(st.integers(1, 4), label="want"))
         self.attend_limits()
-        self.play(lambda side: side.claim(request))
+        self.apply(lambda side: side.claim(request))
         ends: st.SearchStrategy[Outcome] = st.sampled_from(
             [Succeeded(), Succeeded(), Failed("boom", "final", final=True)]
         )
         held = self.model.held_by(lease, State.IN_PROGRESS)
         batch = [decide(views.claim_of(job), data.draw(ends, label=job.id), 0.5) for job in held]
-        self.play(lambda side: side.settle(lease, batch, "*"))
+        self.apply(lambda side: side.settle(lease, batch, "*"))
 
-    def save_something(self, data: st.DataObject) -> None:
-        lease, scope = self.any_lease(data, rather=self.holding(State.IN_PROGRESS))
+    def save_checkpoint_and_artifact(self, data: st.DataObject) -> None:
+        lease, scope = self.any_lease(data, prefer=self.leases_holding(State.IN_PROGRESS))
         held = [job.id for job in self.model.held_by(lease, State.IN_PROGRESS)]
-        job = self.any_job(data, rather=held)
+        job = self.any_job(data, prefer=held)
         attempt = job.attempt + data.draw(st.sampled_from([0, 0, 0, 1]), label="off by")
         name = data.draw(st.sampled_from(["x", "a b"]), label="name")
         value = data.draw(st.sampled_from(["null", '{"page": 3}', "[1, 2]"]), label="value")
-        self.play(lambda side: side.save_checkpoint(job.id, lease, attempt, name, value, scope))
-        self.play(lambda side: side.add_artifact(job.id, lease, attempt, name, "file:///x", scope))
+        self.apply(lambda side: side.save_checkpoint(job.id, lease, attempt, name, value, scope))
+        self.apply(lambda side: side.add_artifact(job.id, lease, attempt, name, "file:///x", scope))
 
-    # -- time, duties and people ---------------------------------------------------------------------------------
+    # -- time, maintenance and operators -------------------------------------------------------------------------
 
-    def time_passes(self, data: st.DataObject) -> None:
-        """Often to the very moment something falls due: at a boundary two sides are most likely to differ."""
-        to_go = [(moment - self.model.now).total_seconds() for moment in self.moments()]
+    def advance_time(self, data: st.DataObject) -> None:
+        """Often stop exactly when something becomes due: stores are most likely to differ at a boundary."""
+        to_go = [(moment - self.model.now).total_seconds() for moment in self.due_times()]
         ahead = sorted(seconds for seconds in to_go if seconds > 0)[:3]
         self.pass_time(data.draw(st.sampled_from(ahead) | ages if ahead else ages, label="seconds"))
 
-    def run_duties(self, data: st.DataObject) -> None:
+    def run_maintenance(self, data: st.DataObject) -> None:
         scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")
         want = data.draw(wants, label="want")
-        due = _unambiguous(want, [job.due_at for job in self.model.due(scope)])
-        self.play(lambda side: side.promote_due(due, scope))
-        late = _unambiguous(want, [job.spec.deadline_at for job in self.model.overdue(scope)])
-        self.play(lambda side: side.expire_overdue(late, scope))
-        approvals = _unambiguous(want, [approval.next for approval in self.model.approvals_due(scope)])
-        self.play(lambda side: side.attend_approvals(approvals, scope))
+        due = _unambiguous_limit(want, [job.due_at for job in self.model.due(scope)])
+        self.apply(lambda side: side.promote_due(due, scope))
+        late = _unambiguous_limit(want, [job.spec.deadline_at for job in self.model.overdue(scope)])
+        self.apply(lambda side: side.expire_overdue(late, scope))
+        approvals = _unambiguous_limit(want, [approval.next for approval in self.model.approvals_due(scope)])
+        self.apply(lambda side: side.attend_approvals(approvals, scope))
         unswept = sum(not lease.swept for lease in self.model.leases.values())
         lost = want if unswept <= want else 1000
-        self.play(lambda side: side.reap_lapsed(lost, scope))
+        self.apply(lambda side: side.reap_lapsed(lost, scope))
 
     def operate(self, data: st.DataObject) -> None:
         operations: list[OperatorAction] = ["cancel", "redrive", "discard"]
@@ -233,9 +233,9 @@ class StoresMachine(Governed):
         operation = data.draw(st.sampled_from(operations[1:] if dead else operations), label="operation")
         reason = data.draw(reasons, label="reason")
         scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")
-        ids = [UNKNOWN, self.any_job(data, rather=dead).id, self.any_job(data).id]
+        ids = [UNKNOWN, self.any_job(data, prefer=dead).id, self.any_job(data).id]
         limit = data.draw(st.sampled_from([None, None, 1, 6]), label="limit") if operation == "redrive" else None
-        self.play(lambda side: side.operate(operation, ids, reason, "an operator", scope, limit))
+        self.apply(lambda side: side.operate(operation, ids, reason, "an operator", scope, limit))
 
     def reschedule(self, data: st.DataObject) -> None:
         waiting = self.ids(State.RETRY_WAITING) or self.ids(State.QUEUED)
@@ -247,24 +247,24 @@ class StoresMachine(Governed):
         )
         reason = data.draw(reasons, label="reason")
         scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")
-        ids = [UNKNOWN, self.any_job(data, rather=waiting).id, self.any_job(data).id]
-        self.unpark_by_hand()
-        self.numbers += 1
-        # Told once for the same words, but whoever was parked in between has forgotten them.
-        actor = f"operator {self.numbers}" if self.model.may_park else "an operator"
-        self.play(lambda side: side.reschedule(ids, when, reason, actor, scope))
+        ids = [UNKNOWN, self.any_job(data, prefer=waiting).id, self.any_job(data).id]
+        self.unpark()
+        self.counter += 1
+        # The same request is recorded once, but a job that was parked in between records it again.
+        actor = f"operator {self.counter}" if self.model.may_park else "an operator"
+        self.apply(lambda side: side.reschedule(ids, when, reason, actor, scope))
 
     def replace_payload(self, data: st.DataObject) -> None:
-        job = self.any_job(data, rather=self.ids(State.QUEUED, State.RETRY_WAITING))
+        job = self.any_job(data, prefer=self.ids(State.QUEUED, State.RETRY_WAITING))
         payload = data.draw(st.sampled_from(['{"other":1}', '{"n":1e23}', job.spec.payload]), label="payload")
         scope = data.draw(st.sampled_from(["*", "a", "b"]), label="scope")
-        self.unpark_by_hand()
-        self.play(lambda side: side.replace_payload(job.id, payload, "a reason", "an operator", scope))
+        self.unpark()
+        self.apply(lambda side: side.replace_payload(job.id, payload, "a reason", "an operator", scope))
 
     def move(self, data: st.DataObject) -> None:
-        """Not while one of the queue is away and may come back: where between others that is, is each store's own."""
+        """Skip the move while a job of the queue is held or dead: where it returns to differs between the stores."""
         waiting = self.ids(State.QUEUED, State.RETRY_WAITING)
-        job = self.any_job(data, rather=waiting)
+        job = self.any_job(data, prefer=waiting)
         line = [each for each in self.model.jobs.values() if each.spec.queue == job.spec.queue]
         if job.waiting and any(each.state in HELD | {State.DEAD_LETTER} for each in line):
             return
@@ -275,46 +275,46 @@ class StoresMachine(Governed):
         level = None if beside else data.draw(st.sampled_from([None, None, 0, 1]), label="priority")
         reason = data.draw(reasons, label="reason")
         scope = data.draw(st.sampled_from(["*", "*", "a", "b"]), label="scope")
-        place = Move(where=where, other=other, priority=level)
-        self.play(lambda side: side.move(job.id, place, reason, "an operator", scope))
+        request = Move(where=where, other=other, priority=level)
+        self.apply(lambda side: side.move(job.id, request, reason, "an operator", scope))
 
-    def see_to_an_agent(self, data: st.DataObject) -> None:
-        """Jobs are for "planner" or for nobody; before it is registered that is only a label."""
+    def change_agent(self, data: st.DataObject) -> None:
+        """Jobs have the agent "planner" or none; until it is registered, the name is only a label."""
         tenant = data.draw(tenants, label="tenant")
         what = data.draw(st.sampled_from(["register", "disable", "disable", "enable", "resume"]))
         definition = data.draw(definitions, label="definition")
         if what == "register" or not self.model.agents:
-            self.play(lambda side: side.register_agent(definition, tenant))
+            self.apply(lambda side: side.register_agent(definition, tenant))
         if what == "disable" and not self.model.limited:
-            self.play(lambda side: side.disable_agent("planner", "because → 'so'", "an operator", tenant))
+            self.apply(lambda side: side.disable_agent("planner", "because → 'so'", "an operator", tenant))
         elif what == "enable":
-            self.play(lambda side: side.enable_agent("planner", tenant))
-        if what in ("enable", "resume"):  # whoever enables may die before he has brought the jobs back
-            self.play(lambda side: side.resume_agent("planner", tenant))
+            self.apply(lambda side: side.enable_agent("planner", tenant))
+        if what in ("enable", "resume"):  # the enabling process may die before it resumes the jobs
+            self.apply(lambda side: side.resume_agent("planner", tenant))
 
-    def see_to_a_reservation(self, data: st.DataObject) -> None:
-        """Somebody asks for a queue or for everything, keeps it alive, lets it go, or is never heard of again."""
+    def change_reservation(self, data: st.DataObject) -> None:
+        """Reserve a queue, a resource or everything; renew a reservation, release it, or let it expire."""
         known = list(self.model.reservations.values())
-        what = data.draw(st.sampled_from(["ask", "ask again", "release", "release"]))
+        what = data.draw(st.sampled_from(["reserve", "renew", "release", "release"]))
         ttl = data.draw(st.sampled_from([0.5, 3.5, 60.0]), label="ttl")
-        if what == "ask" or not known:
+        if what == "reserve" or not known:
             tenant = data.draw(scopes, label="tenant")
             scope, name = data.draw(
                 st.sampled_from([("all", "*"), ("queue", "default"), ("queue", "bulk"), ("resource", "gpu")])
             )
-            if scope == "resource" and self.anyone_disabled():
+            if scope == "resource" and self.any_agent_disabled():
                 return  # as for limits
             ask = Ask(new_id(), scope, name, ttl)
-            self.play(lambda side: side.reserve(ask, "somebody", tenant))
+            self.apply(lambda side: side.reserve(ask, "an operator", tenant))
             return
         own = data.draw(st.sampled_from(known[-3:]), label="reservation")
-        if what == "ask again":
+        if what == "renew":
             again = Ask(own.id, own.scope, own.name, ttl)
-            self.play(lambda side: side.reserve(again, "somebody", own.tenant))
+            self.apply(lambda side: side.reserve(again, "an operator", own.tenant))
         else:
-            self.play(lambda side: side.release_reservation(own.id, "done", "somebody", own.tenant))
+            self.apply(lambda side: side.release_reservation(own.id, "done", "an operator", own.tenant))
 
-    # -- looking -------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------
 
     def list_jobs(self, data: st.DataObject) -> None:
         wanted = JobFilter(
@@ -329,10 +329,14 @@ class StoresMachine(Governed):
             before=data.draw(st.sampled_from([None, None, *sorted(self.model.jobs)[-3:]])),
             limit=data.draw(st.sampled_from([1, 3, 50]), label="limit"),
         )
-        for player in self.players.values():
-            same(unplaced(player.listed(wanted)), views.listed(self.model, wanted), f"the list of {player}")
+        for driver in self.drivers.values():
+            assert_same(
+                without_positions(driver.list_jobs(wanted)),
+                views.list_jobs(self.model, wanted),
+                f"the list of {driver}",
+            )
 
 
-def _unambiguous(want: int, moments: Sequence[object]) -> int:
-    """A limit cuts between two jobs only where their times differ: between equals no order is promised."""
+def _unambiguous_limit(want: int, moments: Sequence[object]) -> int:
+    """Return a limit that never separates two jobs with the same time: their order is not promised."""
     return want if want >= len(moments) or moments[want - 1] != moments[want] else 1000

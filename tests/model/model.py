@@ -1,7 +1,7 @@
-"""What Holdfast must do, said once more without a database: the pure model the stores are compared with.
+"""The in-memory model of Holdfast that the stores are compared with.
 
-Written from the design (states, order, leases, keys), not from the SQL: slow, obvious, in memory. Refusals are
-raised as the errors a store would raise, and a command that is refused changes nothing.
+It is written from the design (states, order, leases, keys), not from the SQL: slow and obvious. It raises the errors
+that a store would raise, and a refused command changes nothing.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import ACTIVE, State
 from holdfast.errors import Conflict, Refused, StaleLease
 from holdfast.stores.requests import ClaimRequest
-from tests.model.flowing import Flowing
-from tests.model.people import People
-from tests.model.upkeep import group_of
+from tests.model.model_base import ModelEvent, ModelJob, ModelLease, seconds
+from tests.model.model_operations import group_of
+from tests.model.model_steps import StepsModel
+from tests.model.model_workflows import WorkflowsModel
 from tests.model.views import claim_of
-from tests.model.world import ModelEvent, ModelJob, ModelLease, seconds
 
 
-class Model(People, Flowing):
+class Model(StepsModel, WorkflowsModel):
     def __init__(self, now: datetime) -> None:
         super().__init__(now)
         self.keys: dict[tuple[str, str, str], tuple[str, Any]] = {}
         self.contents: dict[tuple[str, str], str] = {}
 
-    # -- entering ----------------------------------------------------------------------------------------------
+    # -- enqueueing --------------------------------------------------------------------------------------------
 
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> list[Enqueued]:
-        """One after another, in the order given; only a parent must have been there before the batch."""
+        """Enqueue in the given order. A parent must have existed before the batch."""
         before = dict(self.jobs), dict(self.keys), dict(self.contents)
         try:
             return [self._enqueue(spec, tenant, before[0].keys()) for spec in specs]
@@ -46,28 +46,28 @@ class Model(People, Flowing):
             parent = self.jobs.get(spec.parent_id) if spec.parent_id in known else None
             if parent is None or parent.tenant != tenant:
                 return Enqueued(None, False, "parent_not_found", None)
-            spec = _heir(spec, parent.spec)
+            spec = _inherit(spec, parent.spec)
         payload = json.loads(spec.payload)
         name = (tenant, spec.kind, spec.key or "")
         if spec.key is not None:
             if name in self.keys:
-                first, seen = self.keys[name]
-                reason = "duplicate_key" if seen == payload else "idempotency_conflict"
+                first, first_payload = self.keys[name]
+                reason = "duplicate_key" if first_payload == payload else "idempotency_conflict"
                 return Enqueued(first, False, reason, self.jobs[first].state)
             self.keys[name] = (spec.id, payload)
         if spec.content_key is not None:
             last = self.contents.get((tenant, spec.content_key))
-            if last is not None and _stands(self.jobs[last], spec):
+            if last is not None and _is_duplicate(self.jobs[last], spec):
                 if spec.key is not None:
                     self.keys[name] = (last, payload)
                 return Enqueued(last, False, "duplicate_content", self.jobs[last].state)
         refused = self.objection(spec, tenant)
-        if refused is not None:  # and its keys are anybody's again
+        if refused is not None:  # its keys are free again
             self.keys.pop(name, None)
             return Enqueued(None, False, refused.reason, None, refused.detail)
         if spec.content_key is not None:
             self.contents[tenant, spec.content_key] = spec.id
-        self.create(self.under_its_agent(spec, tenant), tenant)
+        self.create(self.with_agent_policy(spec, tenant), tenant)
         return Enqueued(spec.id, True)
 
     def create(self, spec: JobSpec, tenant: str) -> None:
@@ -77,7 +77,7 @@ class Model(People, Flowing):
         if after is None and spec.delay is not None:
             after = self.now + seconds(spec.delay)
         due = after if after is not None and after > self.now else None
-        job = ModelJob(spec, tenant, self.end_of_all(), self.now, after, due)
+        job = ModelJob(spec, tenant, self.last_position(), self.now, after, due)
         job.events.append(ModelEvent("enqueue", None, State.QUEUED, 0, self.now, spec.enqueued_by, {}))
         self.jobs[spec.id] = job
 
@@ -109,7 +109,7 @@ class Model(People, Flowing):
             raise StaleLease("not live")
         taken: list[Claim] = []
         for queue in request.queues:
-            while self.hold_back(picked := self._next(request, queue, request.want - len(taken))):
+            while self.defer_disabled(picked := self._next(request, queue, request.want - len(taken))):
                 pass
             for job in picked:
                 job.lease, job.settled_by = request.lease, None
@@ -118,13 +118,15 @@ class Model(People, Flowing):
         return taken
 
     def _next(self, request: ClaimRequest, queue: str, want: int) -> list[ModelJob]:
-        jobs = [job for job in self.queue(request.tenant, queue) if not self.late(job) and not self.barred(job)]
-        return self.let_in([job for job in jobs if request.kinds is None or job.spec.kind in request.kinds], want)
+        jobs = [
+            job
+            for job in self.claimable_jobs(request.tenant, queue)
+            if not self.is_overdue(job) and not self.is_reserved(job)
+        ]
+        return self.admit([job for job in jobs if request.kinds is None or job.spec.kind in request.kinds], want)
 
-    def take_turn(
-        self, settlements: Sequence[Settlement], request: ClaimRequest
-    ) -> tuple[list[str], list[Claim], bool]:
-        """Settle, then claim; under a lease that has run out, settle only."""
+    def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> tuple[list[str], list[Claim], bool]:
+        """Settle, then claim; under an expired lease, settle only."""
         stale = self.settle(request.lease, settlements, request.tenant)
         self.advance()
         live = self.live(self.leases[request.lease])
@@ -148,14 +150,14 @@ class Model(People, Flowing):
         return running.get(job_id)
 
     def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> list[str]:
-        """Answers what was no longer this lease's."""
+        """Settle, and return the ids of jobs that the lease no longer holds."""
         holder = self.holder(lease, tenant)
         offered: dict[tuple[str, int], Settlement] = {}
-        for item in settlements:  # of several for one attempt, the first
+        for item in settlements:  # the first settlement of an attempt counts
             offered.setdefault((item.id, item.attempt), item)
         pairs = [(item, self._fenced(item.id, lease, item.attempt)) for item in offered.values()]
         for item, job in pairs:
-            if job is not None and _impossible(item, job):
+            if job is not None and _is_invalid(item, job):
                 raise Refused("more retries than there are, or no error", code="broken_invariant")
         for item, job in pairs:
             if job is not None:
@@ -204,8 +206,8 @@ class Model(People, Flowing):
         return True
 
 
-def _heir(spec: JobSpec, parent: JobSpec) -> JobSpec:
-    """A child has its parent's correlation and workflow, unless it brings its own (DP-10)."""
+def _inherit(spec: JobSpec, parent: JobSpec) -> JobSpec:
+    """Copy the parent's correlation and workflow to a child that has none (DP-10)."""
     return replace(
         spec,
         correlation_id=spec.correlation_id or parent.correlation_id or parent.id,
@@ -213,14 +215,14 @@ def _heir(spec: JobSpec, parent: JobSpec) -> JobSpec:
     )
 
 
-def _stands(job: ModelJob, spec: JobSpec) -> bool:
-    """Whether a job with the same content makes a new one needless (HK-2): active, or yet untried."""
+def _is_duplicate(job: ModelJob, spec: JobSpec) -> bool:
+    """Whether an existing job with the same content replaces a new one (HK-2): it is active, or not yet tried."""
     if spec.dedupe == "coalesce":
         return job.state is State.QUEUED and job.attempt == 0
     return job.state in ACTIVE
 
 
-def _impossible(item: Settlement, job: ModelJob) -> bool:
+def _is_invalid(item: Settlement, job: ModelJob) -> bool:
     if item.ending == "retry" and job.retries + 1 >= job.max_attempts:
         return True
     return item.ending in ("retry", "bury", "fail", "crash") and None in (item.code, item.message)

@@ -1,4 +1,4 @@
-"""The same commands on a SQLite file, a PostgreSQL database and the pure model: all answer and look alike."""
+"""Applies the same random commands to a SQLite file, a PostgreSQL database and the model, and compares them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from holdfast.engine.states import EventType
-from tests.model.conftest import Make
+from tests.model.conftest import MakeStores
 from tests.model.machine import StoresMachine
 
 pytestmark = pytest.mark.req(
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.req(
 
 QUICK = settings(
     max_examples=20,
-    derandomize=True,  # the same games in every run; the long form plays others each time
+    derandomize=True,  # the same examples in every run; the long form draws new ones each time
     stateful_step_count=35,
     deadline=None,
     print_blob=True,
@@ -26,17 +26,17 @@ QUICK = settings(
 )
 LONG = settings(QUICK, derandomize=False, max_examples=1_000, stateful_step_count=60)
 
-# No operation of the stores takes this step yet.
-ELSEWHERE = {EventType.CLEAN}
+# No store operation that the machine uses records this event type.
+NOT_COVERED = {EventType.CLEAN}
 
 
-def play(make: Make, how: settings) -> Counter[str]:
-    """Answers how often each step of the table was seen."""
+def run_machine(make_stores: MakeStores, how: settings) -> Counter[str]:
+    """Run the machine, and return how often each event type occurred."""
     seen: Counter[str] = Counter()
 
     class Machine(StoresMachine):
         def __init__(self) -> None:
-            super().__init__(make)
+            super().__init__(make_stores)
 
         def teardown(self) -> None:
             seen.update(self.comparison.types)
@@ -46,14 +46,14 @@ def play(make: Make, how: settings) -> Counter[str]:
     return seen
 
 
-# A failing example is made smaller for up to five minutes before it is shown.
+# Hypothesis shrinks a failing example for up to five minutes before it reports it.
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_stores_and_model_agree(make: Make) -> None:
-    assert {"enqueue", "take", "succeed"} <= play(make, QUICK).keys()
+def test_stores_and_model_agree(make_stores: MakeStores) -> None:
+    assert {"enqueue", "take", "succeed"} <= run_machine(make_stores, QUICK).keys()
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_stores_and_model_agree_for_long(make: Make) -> None:
-    assert set(EventType) - ELSEWHERE <= play(make, LONG).keys()
+def test_stores_and_model_agree_for_long(make_stores: MakeStores) -> None:
+    assert set(EventType) - NOT_COVERED <= run_machine(make_stores, LONG).keys()

@@ -1,6 +1,6 @@
-"""The same game of a workflow on both stores: random graphs and policies, ends, redrives, cancels, jobs added.
+"""Applies the same random commands to a workflow on both stores: graphs, policies, ends, redrives, cancels, added jobs.
 
-After every command both stand alike, and as follows from the states and dependencies alone (`derive`).
+After every command both are equal, and follow from the states and dependencies alone (`derive`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def stores(sqlite_url: str, postgres_url: str) -> Iterator[list[Store]]:
             check_ledger(store)
 
 
-class Game:
-    """One workflow, twice."""
+class WorkflowPair:
+    """One workflow on both stores."""
 
     def __init__(self, stores: list[Store], choice: random.Random) -> None:
         self.choice = choice
@@ -59,12 +59,12 @@ class Game:
         return self.choice.sample(names, k=min(len(names), self.choice.randint(0, 2)))
 
     def both(self, call: Callable[[Flow, int], Any]) -> Any:
-        """The answers are the same, and so is what can be seen."""
+        """Apply the call to both workflows; the results must be equal."""
         one, other = (call(flow, index) for index, flow in enumerate(self.flows))
         assert one == other
         return one
 
-    def seen(self, flow: Flow, _: int) -> object:
+    def snapshot(self, flow: Flow, _: int) -> object:
         graph = check(flow.graph)
         workflow = graph.workflow
         jobs = {node.label: (node.standing, node.state, node.unmet, node.attempt) for node in graph.nodes}
@@ -76,47 +76,47 @@ class Game:
         name = self.choice.choice(self.names)
         outcome: Outcome = self.choice.choice(OUTCOMES)
 
-        def play(flow: Flow, index: int) -> bool:
+        def command(flow: Flow, index: int) -> bool:
             held = claim(flow.store, self.leases[index], 1, kinds=(f"do.{name}",))
             return not held or settle(flow.store, held, outcome) == []
 
-        assert self.both(play)
+        assert self.both(command)
 
     def operate(self) -> None:
         name, operation = self.choice.choice(self.names), self.choice.choice(TYPES)
 
-        def play(flow: Flow, _: int) -> object:
+        def command(flow: Flow, _: int) -> object:
             (verdict,) = flow.store.run(flow.store.jobs.operate(operation, [flow.ids[name]], "why", "ada", TENANT))
             return verdict.refused, verdict.reason, verdict.state
 
-        self.both(play)
+        self.both(command)
 
-    def sweep(self) -> None:
+    def change_workflow(self) -> None:
         operation = self.choice.choice(["resume"] * 5 + ["cancel"])
 
-        def play(flow: Flow, _: int) -> object:
-            swept = flow.store.run(getattr(flow.store.workflows, operation)(flow.id, None, "ada", TENANT))
-            return swept.jobs, swept.refused, swept.reason
+        def command(flow: Flow, _: int) -> object:
+            result = flow.store.run(getattr(flow.store.workflows, operation)(flow.id, None, "ada", TENANT))
+            return result.jobs, result.refused, result.reason
 
-        self.both(play)
+        self.both(command)
 
     def add(self) -> None:
         name, parents, policy = f"j{len(self.names)}", self._some(self.names), self._policy()
 
-        def play(flow: Flow, _: int) -> object:
+        def command(flow: Flow, _: int) -> object:
             flow.on_failure = policy
             return flow.add({name: parents}).reason
 
-        if self.both(play) is None:
+        if self.both(command) is None:
             self.names.append(name)
 
     def later(self) -> None:
-        def play(flow: Flow, _: int) -> int:
+        def command(flow: Flow, _: int) -> int:
             moment = flow.store.run(flow.store.clock.now()) + timedelta(hours=1)
             flow.store.run(flow.store.clock.set(timedelta(0), moment))
             return flow.store.run(flow.store.leases.promote())
 
-        self.both(play)
+        self.both(command)
 
 
 @pytest.mark.parametrize(
@@ -127,11 +127,11 @@ class Game:
         *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 60)),
     ],
 )
-def test_a_game(stores: list[Store], seed: int) -> None:
+def test_stores_agree_on_random_workflows(stores: list[Store], seed: int) -> None:
     choice = random.Random(seed)
     for _ in range(2):
-        game = Game(stores, choice)
+        pair = WorkflowPair(stores, choice)
         for _ in range(COMMANDS):
-            moves = [game.run] * 8 + [game.operate] * 3 + [game.sweep, game.later, game.later, game.add]
+            moves = [pair.run] * 8 + [pair.operate] * 3 + [pair.change_workflow, pair.later, pair.later, pair.add]
             choice.choice(moves)()
-            game.both(game.seen)
+            pair.both(pair.snapshot)

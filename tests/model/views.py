@@ -1,6 +1,6 @@
-"""What a reader would see of the model, in the same records the stores answer with.
+"""Builds the records that the stores return from the model.
 
-``position`` and ``seq`` are each store's own numbers; what they decide (order) is compared instead of them.
+``position`` and ``seq`` differ between stores; the order that they define is compared instead.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from holdfast.engine.steps import Step
 from holdfast.features.approvals.model import Approval, ApprovalFilter
 from holdfast.features.health.model import Health
 from holdfast.stores.requests import JobFilter
-from tests.model.flowing import ModelFlow
-from tests.model.people import People
-from tests.model.world import ModelEvent, ModelJob, World
+from tests.model.model_base import ModelBase, ModelEvent, ModelJob
+from tests.model.model_steps import StepsModel
+from tests.model.model_workflows import ModelFlow
 
 OUTCOMES = {
     "succeed": "succeeded",
@@ -104,12 +104,12 @@ def history_of(job: ModelJob) -> list[Event]:
 
 def attempts_of(job: ModelJob) -> list[Attempt]:
     """An attempt is the event that began it and the next one of the job (SC-5)."""
-    found = []
+    attempts = []
     for began, after in zip(job.events, [*job.events[1:], None], strict=True):
         if began.type not in ("take", "start"):
             continue
         meta = after.meta if after else {}
-        found.append(
+        attempts.append(
             Attempt(
                 job.id,
                 job.tenant,
@@ -126,7 +126,7 @@ def attempts_of(job: ModelJob) -> list[Attempt]:
                 meta.get("traceback"),
             )
         )
-    return found
+    return attempts
 
 
 def artifacts_of(job: ModelJob) -> list[Artifact]:
@@ -136,7 +136,7 @@ def artifacts_of(job: ModelJob) -> list[Artifact]:
 
 
 def checkpoints_of(job: ModelJob) -> list[tuple[str, object]]:
-    """The oldest first."""
+    """Return the checkpoints, oldest first."""
     saved = sorted(job.checkpoints.items(), key=lambda item: (item[1][0], item[0]))
     return [(name, value) for name, (_, value) in saved]
 
@@ -153,39 +153,41 @@ def flow_of(flow: ModelFlow) -> dict[str, object]:
     return {
         "jobs": {job_id: (standing.value, flow.unmet(job_id)) for job_id, standing in flow.standing.items()},
         "met": {(edge.child, edge.parent): edge.met for edge in flow.edges},
-        "flow": (bool(flow.stops), flow.finished_at, flow.cancelled_at),
+        "flow": (bool(flow.stopped_by), flow.finished_at, flow.cancelled_at),
     }
 
 
-def approvals_of(people: People, wanted: ApprovalFilter) -> list[Approval]:
-    """Those that were asked first at the top, by their ids."""
-    found = [
-        approval.seen for approval in people.approvals.values() if wanted.tenant in (EVERY_TENANT, approval.seen.tenant)
+def approvals_of(model: StepsModel, wanted: ApprovalFilter) -> list[Approval]:
+    """Return the matching approvals by id, oldest first."""
+    records = [
+        approval.record
+        for approval in model.approvals.values()
+        if wanted.tenant in (EVERY_TENANT, approval.record.tenant)
     ]
     if wanted.state is not None:
-        found = [approval for approval in found if approval.state == wanted.state]
+        records = [approval for approval in records if approval.state == wanted.state]
     if wanted.job_id is not None:
-        found = [approval for approval in found if approval.job_id == wanted.job_id]
+        records = [approval for approval in records if approval.job_id == wanted.job_id]
     if wanted.approver is not None:
-        found = [approval for approval in found if not approval.approvers or wanted.approver in approval.people]
-    return sorted(found, key=lambda approval: approval.id)[: wanted.limit]
+        records = [approval for approval in records if not approval.approvers or wanted.approver in approval.people]
+    return sorted(records, key=lambda approval: approval.id)[: wanted.limit]
 
 
-def listed(world: World, wanted: JobFilter) -> list[Job]:
-    """Newest first, and ids are what says how new (CX-14)."""
-    found = [job_of(job) for job in world.within(wanted.tenant)]
+def list_jobs(model: ModelBase, wanted: JobFilter) -> list[Job]:
+    """Return the matching jobs by id, newest first (CX-14)."""
+    jobs = [job_of(job) for job in model.within(wanted.tenant)]
     for name in ("state", "kind", "queue", "agent", "correlation_id", "parent_id"):
         value = getattr(wanted, name)
-        found = [job for job in found if value is None or getattr(job, name) == value]
+        jobs = [job for job in jobs if value is None or getattr(job, name) == value]
     if wanted.tag is not None:
-        found = [job for job in found if wanted.tag in job.tags]
+        jobs = [job for job in jobs if wanted.tag in job.tags]
     if wanted.before is not None:
-        found = [job for job in found if job.id < wanted.before]
-    return sorted(found, key=lambda job: job.id, reverse=True)[: wanted.limit]
+        jobs = [job for job in jobs if job.id < wanted.before]
+    return sorted(jobs, key=lambda job: job.id, reverse=True)[: wanted.limit]
 
 
-def counts_of(world: World, scope: str) -> dict[State, int]:
-    states = [job.state for job in world.within(scope)]
+def counts_of(model: ModelBase, scope: str) -> dict[State, int]:
+    states = [job.state for job in model.within(scope)]
     return {state: states.count(state) for state in set(states)}
 
 
@@ -195,28 +197,28 @@ def _ready_since(job: ModelJob) -> datetime:
     return max(job.created_at, job.run_at or job.created_at)
 
 
-def health_of(world: People, scope: str) -> Health:
-    """Without the reasons: they are words for people."""
-    jobs = world.within(scope)
+def health_of(model: StepsModel, scope: str) -> Health:
+    """Compute the health without the reasons, which are text for people."""
+    jobs = model.within(scope)
     waiting = [job for job in jobs if job.claimable]
     dead = sum(job.state is State.DEAD_LETTER for job in jobs)
-    seen = [each for each in world.leases.values() if scope == EVERY_TENANT or each.tenant in (scope, "*")]
-    alive = sum(world.live(lease) for lease in seen)
+    seen = [each for each in model.leases.values() if scope == EVERY_TENANT or each.tenant in (scope, "*")]
+    alive = sum(model.live(lease) for lease in seen)
     oldest = min((_ready_since(job) for job in waiting), default=None)
-    age = None if oldest is None else (world.now - oldest) / timedelta(seconds=1)
-    asked = approvals_of(world, ApprovalFilter(tenant=scope, limit=1000))
-    due = [job.due_at for job in jobs if not job.held and job.due_at is not None and job.due_at <= world.now]
-    late_by = max(((world.now - moment) / timedelta(seconds=1) for moment in due), default=None)
-    lapsed = [lease.until for lease in seen if not lease.ended and lease.until <= world.now]
-    expired = max(((world.now - moment) / timedelta(seconds=1) for moment in lapsed), default=None)
+    age = None if oldest is None else (model.now - oldest) / timedelta(seconds=1)
+    approvals = approvals_of(model, ApprovalFilter(tenant=scope, limit=1000))
+    due = [job.due_at for job in jobs if not job.held and job.due_at is not None and job.due_at <= model.now]
+    late_by = max(((model.now - moment) / timedelta(seconds=1) for moment in due), default=None)
+    lapsed = [lease.until for lease in seen if not lease.ended and lease.until <= model.now]
+    expired = max(((model.now - moment) / timedelta(seconds=1) for moment in lapsed), default=None)
     held = sum(job.lease is not None for job in jobs)
     overdue = any(
-        approval.escalated_at is not None or (approval.expires_at is not None and approval.expires_at <= world.now)
-        for approval in asked
+        approval.escalated_at is not None or (approval.expires_at is not None and approval.expires_at <= model.now)
+        for approval in approvals
     )
-    # Nobody seals here, so the first event of all is the oldest that is not sealed.
+    # The model does not seal, so the first event of all is the oldest unsealed one.
     first = min((job.events[0].at for job in jobs), default=None) if scope == EVERY_TENANT else None
-    unsealed = None if first is None else (world.now - first) / timedelta(seconds=1)
+    unsealed = None if first is None else (model.now - first) / timedelta(seconds=1)
     late = (age is not None and age > 300) or (unsealed is not None and unsealed > 3600)
     unattended = [] if alive else [each for each in (age, late_by, expired if held else None) if each is not None]
     worrying = dead or overdue or unattended or late
@@ -230,9 +232,9 @@ def health_of(world: People, scope: str) -> Health:
         alive,
         tuple(sorted({job.spec.kind for job in waiting})),
         "critical" if alarming else "warn" if worrying else "ok",
-        approvals_open=len(asked),
+        approvals_open=len(approvals),
         oldest_approval_age_s=max(
-            ((world.now - approval.opened_at) / timedelta(seconds=1) for approval in asked), default=None
+            ((model.now - approval.opened_at) / timedelta(seconds=1) for approval in approvals), default=None
         ),
         unsealed_age_s=unsealed,
         due=len(due),

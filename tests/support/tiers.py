@@ -41,7 +41,7 @@ BOTH_STORES = {
     *("faults/test_01_tx_enqueue.py", "faults/test_09_zombie_every_operation.py", "faults/test_10_sweep_vs_settle.py"),
     *("faults/test_12_deadlock_mix.py", "faults/test_25_clock_jump.py", "faults/test_30_payload_fuzz.py"),
     *("faults/test_33_nested_ids.py", "faults/test_34_approval_race.py", "faults/test_39_tampering.py"),
-    "faults/test_42_dead_herd.py",
+    "faults/test_42_bulk_redrive.py",
     *("faults/test_44_durable_outages.py", "faults/test_51_bad_row.py", "faults/test_55_forged_history.py"),
 }
 # These repetitions do not rotate: each `make test-all` runs them.

@@ -17,7 +17,7 @@ from tests.support.forkserver import Warm
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
-TARGET = "tests.faults.victim:app"
+TARGET = "tests.faults.worker_app:app"
 FOLDER_VARIABLE = "HOLDFAST_TEST_FOLDER"
 
 PATIENCE = 20.0

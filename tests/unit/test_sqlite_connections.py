@@ -17,7 +17,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.features.sqlite import SqliteStore
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
 from holdfast.stores.sqlite import connections
-from tests.faults.trouble import statements, watching
+from tests.faults.sqlite_faults import statements, watching
 from tests.support.concurrency import in_a_fork, together
 from tests.support.stores import put_one, spec
 
