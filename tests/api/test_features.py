@@ -249,8 +249,8 @@ async def test_subscriptions_events_executors_reservations_usage_and_audit(app: 
         assert (await api("PUT", f"/reservations/{next_one}", body, 422))["code"] == code
     assert (await api("PUT", "/reservations/mine", {}, 422))["code"] == "invalid_id"
     app._session.run(app._session.store.reservations.set(Ask(OTHER_TENANTS, "queue", "q", 60), "eve", "acme"))
-    for method, body in (("PUT", {"queue": "q"}), ("GET", None), ("DELETE", None)):
-        refused = await api(method, f"/reservations/{OTHER_TENANTS}", body, 404)
+    for method, document in (("PUT", {"queue": "q"}), ("GET", None), ("DELETE", None)):
+        refused = await api(method, f"/reservations/{OTHER_TENANTS}", document, 404)
         assert refused["code"] == "reservation_not_found", "it belongs to another tenant"
     gone = "01900000-0000-7000-8000-000000000000"
     assert (await api("DELETE", f"/reservations/{gone}", status=404))["code"] == "reservation_not_found"

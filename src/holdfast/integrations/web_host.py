@@ -148,7 +148,7 @@ def _report(task: asyncio.Task[None]) -> None:
 
 
 def _worker_options(options: Mapping[str, Any]) -> WorkerOptions:
-    check_options(options, (field.name for field in dataclasses.fields(WorkerOptions)))
+    check_options(options, [field.name for field in dataclasses.fields(WorkerOptions)])
     return WorkerOptions(**options)
 
 

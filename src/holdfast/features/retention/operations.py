@@ -60,7 +60,7 @@ class RetentionPolicies(StoreNamespace):
         it is purged. Only the most specific policy applies: by tenant, then kind, then state. A policy without an age
         keeps jobs that a wider one would remove. Dead letters are removed only by a policy for ``"dead_letter"``.
         """
-        rule = RetentionRule.of(kind, state, clean_after, purge_after)
+        rule = RetentionRule.of(kind_name(kind), state, clean_after, purge_after)
         return (yield from run(self._store.retention.set(rule, self._actor, tenant or self._tenant)))
 
     aset = awaited(set)
