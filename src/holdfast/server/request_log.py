@@ -23,7 +23,7 @@ UNMATCHED = "unmatched"
 STATIC = "/static/{path}"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 PREFIXES = ("/api/v1", "/api")
-FREQUENT = frozenset({STATIC, "/live"})
+FREQUENT = frozenset({"/static", STATIC, "/live"})
 """Routes that every page of the dashboard requests: logged at the level ``debug``."""
 CLOSED = 499
 """The client disconnected before the response."""
