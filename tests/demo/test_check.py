@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from holdfast.cli.demo.check import Reading, Verdict, judge
-from holdfast.cli.demo.workers import ALHISTORIES_FAILS
+from holdfast.cli.demo.workers import ALWAYS_FAILS
 from holdfast.engine.job import Event, Job
 from holdfast.engine.states import TRANSITIONS, State
 
@@ -23,7 +23,7 @@ HISTORIES = {
     "quick": "enqueue take succeed",
     "rescued": "enqueue take lapse retry due take succeed",
     "flaky": "enqueue take fail retry due take succeed",
-    ALHISTORIES_FAILS: "enqueue take fail bury",
+    ALWAYS_FAILS: "enqueue take fail bury",
 }
 
 
@@ -132,7 +132,7 @@ def test_wrong_attempt_count_is_reported() -> None:
 
 def test_unexpected_dead_letter_is_reported() -> None:
     def change(jobs: dict[str, Job], events: list[Event]) -> None:
-        jobs["quick"] = dataclasses.replace(jobs[ALHISTORIES_FAILS], id="quick", kind="quick")
+        jobs["quick"] = dataclasses.replace(jobs[ALWAYS_FAILS], id="quick", kind="quick")
 
     verdict = changed(change)
     assert verdict.dead_letter == 2
