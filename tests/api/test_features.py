@@ -240,13 +240,13 @@ async def test_subscriptions_events_executors_reservations_usage_and_audit(app: 
     )
     assert (await api("PUT", f"/reservations/{next_one}", {"resource": "gpu-0"}))["state"] == "active"
     await api("DELETE", f"/reservations/{next_one}", status=204)
-    for body, code in (
+    for invalid, code in (
         ({"resource": "a", "queue": "b"}, "conflicting_options"),
         ({"resource": "*"}, "invalid_name"),
         ({"ttl": "2h"}, "invalid_duration"),
         ({"tll": 1}, "invalid_request"),
     ):
-        assert (await api("PUT", f"/reservations/{next_one}", body, 422))["code"] == code
+        assert (await api("PUT", f"/reservations/{next_one}", invalid, 422))["code"] == code
     assert (await api("PUT", "/reservations/mine", {}, 422))["code"] == "invalid_id"
     app._session.run(app._session.store.reservations.set(Ask(OTHER_TENANTS, "queue", "q", 60), "eve", "acme"))
     for method, document in (("PUT", {"queue": "q"}), ("GET", None), ("DELETE", None)):
