@@ -109,7 +109,7 @@ def state_directory(environment: Mapping[str, str] = os.environ) -> Path:
     return (Path(base) if base else Path.home() / ".local" / "state") / "holdfast" / "commands"
 
 
-def artifact_place(url: str, environment: Mapping[str, str] = os.environ) -> str | None:
+def artifact_location(url: str, environment: Mapping[str, str] = os.environ) -> str | None:
     """Return the location of the artifact store: ``HOLDFAST_ARTIFACTS``, or a folder beside a SQLite file.
 
     None for a PostgreSQL database without the variable: its workers may run on several hosts, which share no folder.

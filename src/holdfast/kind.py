@@ -25,7 +25,7 @@ from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.limits.model import uses
 from holdfast.features.payloads.model import NO_RULE, Effective
-from holdfast.steps.approvals import Asking
+from holdfast.steps.approvals import ApprovalOptions
 from holdfast.steps.signature import Signature
 from holdfast.stores.ids import new_id
 from holdfast.stores.session import Session
@@ -129,7 +129,7 @@ class Kind(Generic[P, R]):
     defaults: Options = dataclasses.field(default_factory=Options)
     """Options of its jobs, unless ``using`` or ``enqueue`` sets others."""
     _at_most_once: bool = False
-    _approval: Asking | None = None
+    _approval: ApprovalOptions | None = None
     """Options of the approval that jobs of this kind need before they run."""
     _retry_given: bool = False
     _rule: Effective = NO_RULE

@@ -52,9 +52,9 @@ def sign(secrets: str | Sequence[str], id: str, body: bytes, *, now: float | Non
 
 def new_secret(size: object = 32) -> str:
     """Return a new secret of ``size`` random bytes, as text. Holdfast does not store it."""
-    if not isinstance(size, int) or not standard.LEAST_KEY <= size <= standard.MOST_KEY:
+    if not isinstance(size, int) or not standard.MIN_KEY <= size <= standard.MAX_KEY:
         raise InvalidSetting(
-            f"a webhook secret must have {standard.LEAST_KEY} to {standard.MOST_KEY} bytes", code="webhook_secret"
+            f"a webhook secret must have {standard.MIN_KEY} to {standard.MAX_KEY} bytes", code="webhook_secret"
         )
     return standard.secret_of(os.urandom(size))
 

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import App
-from holdfast.features.limits.model import Ask
+from holdfast.features.limits.model import ReservationRequest
 from tests.api.conftest import client_of
 
 API = "/api/v1"
@@ -248,7 +248,9 @@ async def test_subscriptions_events_executors_reservations_usage_and_audit(app: 
     ):
         assert (await api("PUT", f"/reservations/{next_one}", invalid, 422))["code"] == code
     assert (await api("PUT", "/reservations/mine", {}, 422))["code"] == "invalid_id"
-    app._session.run(app._session.store.reservations.set(Ask(OTHER_TENANTS, "queue", "q", 60), "eve", "acme"))
+    app._session.run(
+        app._session.store.reservations.set(ReservationRequest(OTHER_TENANTS, "queue", "q", 60), "eve", "acme")
+    )
     for method, document in (("PUT", {"queue": "q"}), ("GET", None), ("DELETE", None)):
         refused = await api(method, f"/reservations/{OTHER_TENANTS}", document, 404)
         assert refused["code"] == "reservation_not_found", "it belongs to another tenant"

@@ -34,7 +34,7 @@ async def test_service_recovers_fires_and_seals_without_workers(app: App, new_ap
     """With two servers at once."""
     lost = furnish(app)
     other, before = new_app(), asyncio.all_tasks()
-    services = [make_service(one, authenticate=at_this_machine(one), duties="*") for one in (app, other)]
+    services = [make_service(one, authenticate=at_this_machine(one), maintenance="*") for one in (app, other)]
 
     def done() -> bool:
         sealed = app._session.run(app._session.store.audit.get_seal()) is not None

@@ -10,7 +10,7 @@ import pytest
 from holdfast import App, Retry
 from holdfast.engine.states import State
 from holdfast.server.live import LedgerFeed
-from holdfast.server.pages import below
+from holdfast.server.pages import local_path
 from holdfast.server.rendering import THEME
 from tests.api.conftest import client_of
 from tests.api.serving import auntil
@@ -138,8 +138,8 @@ async def test_invalid_parameters_and_missing_objects_get_error_pages(app: App) 
 
 @pytest.mark.parametrize("path", ["https://evil.example", "//evil.example", "/\\evil", "javascript:1", "jobs", "/a\nb"])
 def test_redirects_stay_on_this_site(path: str) -> None:
-    assert below(path) == "/"
-    assert below("/jobs?state=queued") == "/jobs?state=queued"
+    assert local_path(path) == "/"
+    assert local_path("/jobs?state=queued") == "/jobs?state=queued"
 
 
 async def always() -> bool:

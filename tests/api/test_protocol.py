@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from holdfast import App
-from holdfast.server.auth import Lasting
+from holdfast.server.auth import StreamAccess
 from holdfast.server.sessions import tokens_of
 from tests.api.conftest import client_of
 from tests.api.serving import auntil, events_of, serving
@@ -113,7 +113,7 @@ CACHE_CONTROL = {
 @pytest.mark.slow
 @pytest.mark.req("JF-14", "DP-12")
 async def test_stream_ends_when_its_token_is_revoked(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Lasting.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(StreamAccess.__init__, "__defaults__", (0.0,))
     app._session.make_ready()
     good, bad = [await app.tokens.aissue(name, roles=["viewer"]) for name in ("stays", "leaves")]
     by = [{"Authorization": f"Bearer {each.text}"} for each in (good, bad)]

@@ -404,7 +404,7 @@ async def test_a_large_body_is_parsed_beside_the_event_loop(app: App, monkeypatc
 
     monkeypatch.setattr(json_body, "check_shape", recorded)
     monkeypatch.setattr("holdfast.server.bodies.check_shape", recorded)
-    large = b'{"unknown": "' + b"x" * json_body.AT_ONCE + b'"}'
+    large = b'{"unknown": "' + b"x" * json_body.SMALL_BODY + b'"}'
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
         routes = [route for route in every_route(service) if route.body_field is not None]
         for route in routes:

@@ -17,7 +17,7 @@ import holdfast
 from holdfast import App, PayloadPolicy, Retry, State
 from holdfast.engine.retry import fixed
 from holdfast.errors import InvalidSetting, NotFound, Refused
-from holdfast.features.attempts.model import LogPart, piece_of
+from holdfast.features.attempts.model import LogPart, decode_log
 from holdfast.features.payloads.operations import rotate
 from holdfast.stores import host_files
 from holdfast.stores.vault import new_key
@@ -363,7 +363,7 @@ def test_symlinks_are_neither_read_nor_followed_on_delete(tmp_path: Path) -> Non
 def test_log_pages_never_split_a_character() -> None:
     data = "aä€𝄞\n".encode() * 3
     for cut in range(len(data) + 1):
-        after, text = piece_of(data[:cut], 0, at_end=False)
-        rest, more = piece_of(data[after:], after, at_end=True)
+        after, text = decode_log(data[:cut], 0, at_end=False)
+        rest, more = decode_log(data[after:], after, at_end=True)
         assert ((text + more).encode(), rest, "�" in text) == (data, len(data), False)
-    assert piece_of(b"\xff\xfe\x80", 5, at_end=True) == (8, "���")
+    assert decode_log(b"\xff\xfe\x80", 5, at_end=True) == (8, "���")

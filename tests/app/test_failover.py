@@ -72,7 +72,7 @@ def test_pool_keeps_reconnecting_however_long_the_server_is_unreachable(
 
 
 def _failures(store: Any) -> int:
-    loop_pools = [each._pool for lanes in store._pools._loop_pools.values() for each in lanes.values()]
+    loop_pools = [each._pool for pools in store._pools._loop_pools.values() for each in pools.values()]
     opened = [pool for pool in (store._pools._thread_pool, *loop_pools) if pool is not None]
     return sum(pool.get_stats().get("connections_errors", 0) for pool in opened)
 

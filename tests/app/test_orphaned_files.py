@@ -13,7 +13,7 @@ from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.features.payloads.operations import rotate
 from holdfast.stores.artifacts import Artifacts, Directory, Reference
 from holdfast.stores.vault import new_key
-from holdfast.worker.maintenance import clear
+from holdfast.worker.maintenance import delete_orphans
 from tests.app.conftest import NewApp
 from tests.support.stores import forward, new_id
 from tests.support.waiting import until
@@ -84,11 +84,11 @@ async def test_interrupted_deletion_is_completed_by_the_next_run(app: App, folde
     forward(app._store, 700)
     Failing.broken = True
     with pytest.raises(StoreUnavailable):
-        await clear(app._store, artifacts=Artifacts(Failing(folder)), tenant="*")
+        await delete_orphans(app._store, artifacts=Artifacts(Failing(folder)), tenant="*")
     assert blobs(folder) == 2, "one object is deleted, but that is not recorded"
     assert await app._session.arun(app._session.store.retention.orphans(10, "*")) == [], "not retried at once"
     forward(app._store, 4000 + 601)
-    await clear(app._store, artifacts=Artifacts(Failing(folder)), tenant="*")
+    await delete_orphans(app._store, artifacts=Artifacts(Failing(folder)), tenant="*")
     assert blobs(folder) == 0
     await own.aclose()
 

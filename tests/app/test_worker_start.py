@@ -40,7 +40,7 @@ class Timeline:
             self.seen.append("look")
             return 0
 
-        work_off(self.app, concurrency=2, extra_duties=(MaintenanceTask("look", 60.0, run=look),))
+        work_off(self.app, concurrency=2, extra_tasks=(MaintenanceTask("look", 60.0, run=look),))
         return self.seen
 
 

@@ -13,7 +13,7 @@ from holdfast.cli.output import JsonLines, TextLines, duration, instant, line, p
 from holdfast.engine.job import Event
 from holdfast.engine.states import State
 from holdfast.errors import InvalidSetting
-from holdfast.features.jobs.timeline import short, special, timeline
+from holdfast.features.jobs.timeline import event_details, short_actor, timeline
 
 pytestmark = pytest.mark.req("CX-4")
 
@@ -76,17 +76,17 @@ def event(event_type: str, target: State, at: datetime = NOON, source: State | N
 
 def test_details_of_a_history_event() -> None:
     failed = event("fail", State.FAILED, error_code="boom", error_message="it broke", traceback="long")
-    assert special(failed) == "boom: it broke"
-    assert special(event("bury", State.DEAD_LETTER, error_code="boom", error_message="it broke")) == ""
-    assert special(event("retry", State.RETRY_WAITING, due_at="2027-01-31T12:00:02.500Z")) == "again in 2.5 s"
+    assert event_details(failed) == "boom: it broke"
+    assert event_details(event("bury", State.DEAD_LETTER, error_code="boom", error_message="it broke")) == ""
+    assert event_details(event("retry", State.RETRY_WAITING, due_at="2027-01-31T12:00:02.500Z")) == "again in 2.5 s"
     before_midnight = datetime(2027, 1, 31, 23, 59, 30, tzinfo=UTC)
     over_midnight = event("retry", State.RETRY_WAITING, before_midnight, due_at="2027-02-01T00:00:30.000Z")
-    assert special(over_midnight) == "again in 1 m"
-    assert special(event("retry", State.RETRY_WAITING, due_at="2027-02-01T12:00:00.000Z")) == (
+    assert event_details(over_midnight) == "again in 1 m"
+    assert event_details(event("retry", State.RETRY_WAITING, due_at="2027-02-01T12:00:00.000Z")) == (
         "again at 2027-02-01 12:00:00.000"
     )
-    assert special(event("retry", State.RETRY_WAITING, due_at="whenever")) == "due whenever"
-    assert special(event("cancel", State.CANCELLED, reason="[b]no[/b]", ticket=7)) == "[b]no[/b]; ticket: 7"
+    assert event_details(event("retry", State.RETRY_WAITING, due_at="whenever")) == "due whenever"
+    assert event_details(event("cancel", State.CANCELLED, reason="[b]no[/b]", ticket=7)) == "[b]no[/b]; ticket: 7"
 
 
 def test_timeline_shows_the_date_once_per_day() -> None:
@@ -101,7 +101,7 @@ def test_timeline_shows_the_date_once_per_day() -> None:
 
 
 def test_worker_names_are_shortened() -> None:
-    assert short("worker 031546f3-44da-4901-bb20-dce5afa4fee9 (vm:26531)") == "worker 031546f3 (vm:26531)"
+    assert short_actor("worker 031546f3-44da-4901-bb20-dce5afa4fee9 (vm:26531)") == "worker 031546f3 (vm:26531)"
 
 
 @pytest.mark.parametrize("formatter", [TextLines(), JsonLines()])

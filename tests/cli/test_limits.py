@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.features.assembly import Store
-from holdfast.features.limits.model import Ask
+from holdfast.features.limits.model import ReservationRequest
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import TENANT, claim, new_id, open_lease, put, spec
 
@@ -38,7 +38,7 @@ def test_limits_are_set_shown_listed_and_removed(holdfast: Holdfast, store: Stor
 @pytest.mark.req("SC-10")
 def test_reservations_are_listed_and_released(holdfast: Holdfast, store: Store) -> None:
     assert "Nothing is reserved." in holdfast("reservations", "list").stderr
-    request = Ask(new_id(), "resource", "gpu-0", 60.0, "a [red]trial[/red]")
+    request = ReservationRequest(new_id(), "resource", "gpu-0", 60.0, "a [red]trial[/red]")
     store.run(store.reservations.set(request, "ada", TENANT))
     (row,) = document(holdfast("reservations", "list", "--json"))
     assert (row["id"], row["state"], row["holder"], row["name"]) == (request.id, "active", "ada", "gpu-0")

@@ -116,9 +116,9 @@ def test_rotated_keys_reseal_payloads_results_and_steps(
         opened_value = vault.open_value(result.value, result.ref, tenant="default", job_id=claimed.id)
         assert opened_value == returned
     (step,) = store.run(store.steps.list(third.id, "default"))
-    assert vault.open_kept(step.value, what="step", place="1", **bound) == CANARY
+    assert vault.open_part(step.value, what="step", place="1", **bound) == CANARY
     points = store.run(store.jobs.checkpoints(third.id, "default"))
-    assert vault.open_kept(points["row"], what="checkpoint", place="row", **bound) == CANARY
+    assert vault.open_part(points["row"], what="checkpoint", place="row", **bound) == CANARY
     assert points["gone"]["$holdfast"]["key"] == "old"
     other = json.dumps({"$holdfast": step.value["$holdfast"] | {"key": "k9"}}, separators=(",", ":"))
     # No other column of a finished step can be changed by SQL, nor its seal by one of another length.

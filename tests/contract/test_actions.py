@@ -10,8 +10,8 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.agents.model import Definition
 from holdfast.features.assembly import Store
 from holdfast.features.audit.store import ActionFilter
-from holdfast.features.events.model import Subscribing
-from holdfast.features.limits.model import Ask, Rule
+from holdfast.features.events.model import NewSubscription
+from holdfast.features.limits.model import ReservationRequest, Rule
 from holdfast.stores.action_triggers import RECORDED
 from tests.support.direct_sql import ByHand
 from tests.support.features import draft, flaws, pause, resume, seal, verify, webhook
@@ -75,7 +75,7 @@ def test_every_action_is_recorded_with_its_actor(store: Store) -> None:
     run(store.schedules.change(hourly, placed("hourly"), "paused", "bob", tenant))
     run(store.executors.add("gpu", "executor", "ada"))
     run(store.executors.remove("gpu", "bob"))
-    after = Subscribing.of("after", "job.enqueue", "follow.up", declared=False, start="beginning")
+    after = NewSubscription.of("after", "job.enqueue", "follow.up", declared=False, start="beginning")
     run(store.subscriptions.set(after, new_id(), "ada", tenant))
     run(store.subscriptions.pause("after", "too many", "bob", tenant))
     run(store.subscriptions.resume("after", False, tenant, "carol"))
@@ -83,7 +83,7 @@ def test_every_action_is_recorded_with_its_actor(store: Store) -> None:
     run(store.ledger.save_cursor("billing", "0", None, tenant))
     run(store.consumers.reset("billing", True, tenant, "ada"))
     run(store.consumers.remove("billing", tenant, "bob"))
-    ask = Ask(new_id(), "resource", "gpu", 30)
+    ask = ReservationRequest(new_id(), "resource", "gpu", 30)
     run(store.reservations.set(ask, "ada", tenant))
     run(store.reservations.release(ask.id, "done", "bob", tenant))
     question = asking(store)
@@ -147,12 +147,12 @@ def test_actions_record_the_change_without_secrets(store: Store) -> None:
     run(store.limits.set(Rule.of("queue", "mail", 5), "ada", "default"))
     run(store.limits.set(Rule.of("queue", "mail", None, "10/s"), "ada", "default"))
     options: Any = {"payload": {"password": "hunter2"}}
-    new = Subscribing.of("after", "paid", "ship", declared=True, start="beginning", options=options)
+    new = NewSubscription.of("after", "paid", "ship", declared=True, start="beginning", options=options)
     run(store.subscriptions.set(new, new_id(), "ada", "default"))
     other: Any = {"payload": {"password": "hunter3"}}
     run(
         store.subscriptions.set(
-            Subscribing.of("after", "paid", "ship", declared=True, options=other), new_id(), "bob", "default"
+            NewSubscription.of("after", "paid", "ship", declared=True, options=other), new_id(), "bob", "default"
         )
     )
     actions = run(store.audit.actions(ActionFilter(tenant="default")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.features.agents.model import HOLD
+from holdfast.features.agents.model import DISABLED_DELAY
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import ClaimRequest, Reschedule
 from tests.support.direct_sql import ByHand
@@ -73,12 +73,12 @@ def test_held_jobs_return_after_the_hold_time(store: Store) -> None:
     job_id = put_one(store, agent="planner")
     disable(store)
     assert claimed(store) == []
-    forward(store, HOLD.total_seconds())
+    forward(store, DISABLED_DELAY.total_seconds())
     assert store.run(store.leases.promote()) == 1
     assert claimed(store) == []
     store.run(store.agents.enable("planner", "default"))  # without `resume`
     assert claimed(store) == []
-    forward(store, HOLD.total_seconds())
+    forward(store, DISABLED_DELAY.total_seconds())
     store.run(store.leases.promote())
     assert claimed(store) == [job_id]
 

@@ -197,7 +197,7 @@ def connection(store: Store) -> Iterator[psycopg.Connection[Any]]:
 
 
 def borrow(store: Store, connection: psycopg.Connection[Any]) -> Enqueued:
-    return store.run_borrowed(connection, store.borrowed.enqueue([spec(agent="planner")], "default"))[0]
+    return store.run_on_connection(connection, store.on_connection.enqueue([spec(agent="planner")], "default"))[0]
 
 
 def drain_waits(store: Store) -> bool:

@@ -29,7 +29,7 @@ def test_enqueued_batch_appears_when_the_caller_commits(store: Store) -> None:
     specs = [spec(), spec(key="k"), spec(key="k"), spec(content_key="c", dedupe="skip"), spec(tags=("a",))]
     with connect(store) as connection:
         for end in (connection.rollback, connection.commit):
-            answers = store.run_borrowed(connection, store.borrowed.enqueue(specs, "acme"))
+            answers = store.run_on_connection(connection, store.on_connection.enqueue(specs, "acme"))
             assert [answer.created for answer in answers] == [True, True, False, True, True]
             assert store.run(store.jobs.get(specs[0].id, "acme")) is None
             end()
@@ -44,11 +44,11 @@ def test_settlement_takes_effect_when_the_caller_commits(store: Store) -> None:
     settlement = Settlement(taken.id, taken.attempt, "succeeded", result='{"n":1}')
     with connect(store) as connection:
         for end in (connection.rollback, connection.commit):
-            assert store.run_borrowed(connection, store.borrowed.settle(taken.lease, settlement, "*"))
+            assert store.run_on_connection(connection, store.on_connection.settle(taken.lease, settlement, "*"))
             assert job(store, job_id, tenant="acme").state is State.IN_PROGRESS
             end()
         assert job(store, job_id, tenant="acme").state is State.SUCCEEDED
-        assert not store.run_borrowed(connection, store.borrowed.settle(taken.lease, settlement, "*"))
+        assert not store.run_on_connection(connection, store.on_connection.settle(taken.lease, settlement, "*"))
         connection.rollback()
 
 
@@ -59,6 +59,6 @@ def test_lease_of_another_tenant_settles_nothing(store: Store) -> None:
     settlement = Settlement(taken.id, taken.attempt, "succeeded")
     with connect(store) as connection:
         with pytest.raises(StaleLease):
-            store.run_borrowed(connection, store.borrowed.settle(taken.lease, settlement, "other"))
+            store.run_on_connection(connection, store.on_connection.settle(taken.lease, settlement, "other"))
         connection.commit()
     assert job(store, job_id, tenant="acme").state is State.IN_PROGRESS

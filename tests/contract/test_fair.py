@@ -10,7 +10,7 @@ import pytest
 from holdfast.engine.job import Claim
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
-from holdfast.features.limits.model import Ask, Rule
+from holdfast.features.limits.model import ReservationRequest, Rule
 from holdfast.stores.requests import ClaimRequest
 from tests.support.direct_sql import ByHand
 from tests.support.features import fill, pause, resume, served, share, tenants
@@ -168,7 +168,7 @@ def test_shares_respect_limits_and_reservations(store: Store) -> None:
     share(store, "shared")
     register(store, "a", max_running=1)
     fill(store, 6, "a", "b", "c", queue="shared")
-    store.run(store.reservations.set(Ask(new_id(), "queue", "shared", 600.0), "ada", "c"))
+    store.run(store.reservations.set(ReservationRequest(new_id(), "queue", "shared", 600.0), "ada", "c"))
     lease = open_lease(store)
     claims = claim(store, lease, 4, queues=("shared",))
     assert sorted(each.tenant for each in claims) == ["a", "b", "b", "b"]

@@ -8,7 +8,7 @@ from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from holdfast.features.jobs.views import why
 from holdfast.features.jobs.why_reasons import Reason
-from holdfast.features.limits.model import Ask, Rule, uses
+from holdfast.features.limits.model import ReservationRequest, Rule, uses
 from tests.support.direct_sql import ByHand
 from tests.support.stores import BROKEN, FINAL, claim, job, new_id, open_lease, put_one, settle, spec
 from tests.support.workflows import Flow
@@ -55,7 +55,7 @@ def test_why_reports_limits_and_reservations(store: Store) -> None:
     assert "next" not in reasons(store, second)
     store.run(store.limits.remove("queue", "default", "ada", "default"))
 
-    ask = Ask(new_id(), "resource", "gpu-0", 60.0, "measuring")
+    ask = ReservationRequest(new_id(), "resource", "gpu-0", 60.0, "measuring")
     assert store.run(store.reservations.set(ask, "bob", "default")).state == "active"
     cause = reasons(store, second)["reserved"]
     assert cause.says == "bob has reserved resource gpu-0: measuring"

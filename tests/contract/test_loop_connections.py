@@ -99,10 +99,10 @@ async def test_reads_of_one_transaction_bind_the_tenant_of_each_read(store: Post
     def read(*tenants: str) -> Steps[list[str]]:
         results = []
         for tenant in tenants:
-            rows = yield from reads._ask(tenant, "select {scope}() || count(*)::text from {job}")
+            rows = yield from reads._query(tenant, "select {scope}() || count(*)::text from {job}")
             results.append(rows[0][0])
         yield Statement("select holdfast.enter('elsewhere')")
-        rows = yield from reads._ask(tenants[-1], "select {scope}()")
+        rows = yield from reads._query(tenants[-1], "select {scope}()")
         return [*results, rows[0][0]]
 
     tenants_read = ("a", "a", "b", "a")

@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, Refused
 from holdfast.features.agents.model import Definition
 from holdfast.features.assembly import Store
 from holdfast.features.dead_letters.model import NewOperation
-from holdfast.features.limits.model import Pausing, Rule, named
+from holdfast.features.limits.model import PauseDraft, Rule, pause_target
 from holdfast.features.retention.model import RetentionRule
 from holdfast.stores.requests import JobFilter
 from tests.support.direct_sql import ByHand
@@ -138,7 +138,7 @@ def test_pausing_again_keeps_the_start_time(store: Store) -> None:
     now = forward(store)
     pause(store, "first", kind="pay", until=60.0)
     forward(store, 5)
-    again = store.run(store.pauses.set(Pausing.of(named(kind="pay"), "second", None, True), "eve"))
+    again = store.run(store.pauses.set(PauseDraft.of(pause_target(kind="pay"), "second", None, True), "eve"))
     assert (again.reason, again.set_by, again.since, again.until) == ("second", "eve", now, None)
     assert again.refuse_enqueue
     assert store.run(store.pauses.list("default")) == [again]

@@ -7,7 +7,7 @@ import pytest
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from holdfast.stores.flow import Flow, Statement, Steps
-from holdfast.stores.sqlite.base import ids_json, sign, unsign
+from holdfast.stores.sqlite.base import begin_write, end_write, ids_json
 from holdfast.stores.sqlite.ledger import record_removed
 from tests.support.direct_sql import ByHand, unguarded
 from tests.support.features import flaws, seal, verify
@@ -21,13 +21,13 @@ def purge(store: Store, jobs: list[str]) -> None:
     """Purge as retention does: the record first, then states, facts and events."""
 
     def on_sqlite() -> Steps[None]:
-        yield from sign("retention")
+        yield from begin_write("retention")
         yield from record_removed(jobs)
         for table, column in (("job_state", "id"), ("job", "id"), ("event", "job_id")):
             yield Statement(
                 f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", (ids_json(jobs),)
             )
-        yield from unsign()
+        yield from end_write()
 
     def on_postgres() -> Steps[None]:
         yield Statement("select holdfast.enter('default', 'retention')")

@@ -6,21 +6,21 @@ import pytest
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.assembly import Store
-from holdfast.features.limits.model import Ask, Reservation, Standing
+from holdfast.features.limits.model import Reservation, ReservationRequest, ReservationStatus
 from tests.support.stores import TENANT, claim, forward, new_id, open_lease, put, settle, spec
 
 pytestmark = pytest.mark.req("SC-10")
 
 
-def ask(scope: str = "all", name: str = "*", ttl: float = 30.0) -> Ask:
-    return Ask(new_id(), scope, name, ttl, "by hand")
+def ask(scope: str = "all", name: str = "*", ttl: float = 30.0) -> ReservationRequest:
+    return ReservationRequest(new_id(), scope, name, ttl, "by hand")
 
 
-def reserve(store: Store, request: Ask, actor: str = "ada", tenant: str = TENANT) -> Standing:
+def reserve(store: Store, request: ReservationRequest, actor: str = "ada", tenant: str = TENANT) -> ReservationStatus:
     return store.run(store.reservations.set(request, actor, tenant))
 
 
-def release(store: Store, request: Ask, why: str = "done", tenant: str = TENANT) -> bool:
+def release(store: Store, request: ReservationRequest, why: str = "done", tenant: str = TENANT) -> bool:
     return store.run(store.reservations.release(request.id, why, "ada", tenant))
 
 
@@ -39,26 +39,26 @@ def test_no_job_starts_in_a_reserved_scope_and_the_order_stays(store: Store) -> 
     ]
     low, high, gpu_low, gpu_high, other = put(store, *specs)
     queue, gpu, everything = ask("queue", "q"), ask("resource", "gpu-0"), ask()
-    assert reserve(store, queue) == Standing("active", 0, 0)
-    assert reserve(store, gpu) == Standing("active", 0, 0)
+    assert reserve(store, queue) == ReservationStatus("active", 0, 0)
+    assert reserve(store, gpu) == ReservationStatus("active", 0, 0)
     (held,) = claim(store, lease, 9, queues=queues)
     assert held.id == other
     assert claim(store, lease, 9, queues=queues) == []
-    assert reserve(store, everything) == Standing("waiting", 1, 2), "it waits for both"
+    assert reserve(store, everything) == ReservationStatus("waiting", 1, 2), "it waits for both"
     later = ask("queue", "elsewhere")
-    assert reserve(store, later) == Standing("waiting", 0, 1), "later requests wait behind it"
+    assert reserve(store, later) == ReservationStatus("waiting", 0, 1), "later requests wait behind it"
     assert release(store, queue)
     assert [each.id for each in claim(store, lease, 1, queues=queues)] == [high]
     assert release(store, gpu)
     assert not release(store, gpu)
-    assert reserve(store, everything) == Standing("active", 2, 0)
+    assert reserve(store, everything) == ReservationStatus("active", 2, 0)
     assert claim(store, lease, 9, queues=queues) == []
     settle(store, held)
-    assert reserve(store, everything) == Standing("active", 1, 0), "running jobs continue, and are counted"
+    assert reserve(store, everything) == ReservationStatus("active", 1, 0), "running jobs continue, and are counted"
     assert reserve(store, later).ahead == 1
     assert release(store, everything)
     assert [each.id for each in claim(store, lease, 9, queues=queues)] == [gpu_high, gpu_low, low]
-    assert reserve(store, later) == Standing("active", 0, 0)
+    assert reserve(store, later) == ReservationStatus("active", 0, 0)
 
 
 def test_reservation_expires_without_renewal(store: Store) -> None:
@@ -75,7 +75,7 @@ def test_reservation_expires_without_renewal(store: Store) -> None:
     forward(store, 9)
     assert claim(store, lease) == []
     forward(store, 1)
-    assert reserve(store, next_one) == Standing("active", 0, 0), "at once, without a maintenance task"
+    assert reserve(store, next_one) == ReservationStatus("active", 0, 0), "at once, without a maintenance task"
     assert reserve(store, gpu).state == "expired", "it stays expired"
     assert not release(store, gpu)
     result = every(store)
@@ -95,7 +95,7 @@ def test_reservation_of_a_tenant_does_not_affect_others(store: Store) -> None:
     own, all_of_them = ask(), ask("queue", "default")
     assert reserve(store, own, tenant="a").state == "active"
     assert [each.tenant for each in claim(store, lease, 1)] == ["b"]
-    assert reserve(store, ask(), tenant="b") == Standing("active", 1, 0)
+    assert reserve(store, ask(), tenant="b") == ReservationStatus("active", 1, 0)
     assert claim(store, lease, 9) == []
     assert reserve(store, all_of_them, tenant=EVERY_TENANT).state == "waiting"
     assert release(store, own, tenant="b") is False

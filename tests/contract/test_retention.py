@@ -16,8 +16,8 @@ from holdfast.errors import InvalidSetting
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.store import ActionFilter
 from holdfast.features.dead_letters.model import NewOperation
-from holdfast.features.events.model import Subscribing
-from holdfast.features.limits.model import Ask
+from holdfast.features.events.model import NewSubscription
+from holdfast.features.limits.model import ReservationRequest
 from holdfast.features.retention.model import RetentionRule, policy_for
 from holdfast.features.tokens.model import new_token
 from holdfast.stores.requests import JobFilter
@@ -131,7 +131,7 @@ def test_purged_job_leaves_no_trace(store: Store, by_hand: ByHand) -> None:
     assert schedule.next_fire_at is not None
     fired = firing(schedule.next_fire_at)
     assert store.run(store.schedules.fire([decided(schedule, fired)], "*")) == 1
-    follow = Subscribing.of("follow", "job.enqueue", "followed", kind="report", start="beginning")
+    follow = NewSubscription.of("follow", "job.enqueue", "followed", kind="report", start="beginning")
     store.run(store.subscriptions.set(follow, new_id(), "ada", "default"))
     assert store.run(store.subscriptions.feed("follow", 100, "default")).made == 1
     flow = Flow(store, {"a": (), "b": "a"})
@@ -175,7 +175,7 @@ def test_purge_waits_for_consumers_and_subscriptions(store: Store) -> None:
     work(store, want=3)
     (first,) = store.run(store.ledger.read(None, 1, "*"))
     assert store.run(store.ledger.save_cursor("slow", first.cursor, None, "*"))
-    follow = Subscribing.of("follow", "job.succeed", "followed", kind="other", start="beginning")
+    follow = NewSubscription.of("follow", "job.succeed", "followed", kind="other", start="beginning")
     store.run(store.subscriptions.set(follow, new_id(), "ada", "default"))
     store.run(store.subscriptions.pause("follow", None, "ada", "default"))
     keep(store, None, "1h")
@@ -331,7 +331,7 @@ def test_ended_tokens_reservations_and_operations_are_pruned(store: Store, by_ha
     token = run(store.tokens.issue(issuing(text, expires="3000d"), "ada", "default"))
     assert open_session(store, text, ttl=60.0)[1] is not None
     kept = run(store.tokens.issue(issuing(), "ada", "default"))
-    request = Ask(new_id(), "queue", "mail", 60.0, "by hand")
+    request = ReservationRequest(new_id(), "queue", "mail", 60.0, "by hand")
     assert run(store.reservations.set(request, "ada", "default")).state == "active"
     assert run(store.reservations.release(request.id, "done", "ada", "default"))
     hook = webhook(store)

@@ -25,8 +25,8 @@ from holdfast.features.assembly import Store, open_store
 from holdfast.features.attempts.model import LogPart
 from holdfast.features.audit.store import ActionFilter, EventFilter
 from holdfast.features.dead_letters.model import GroupFilter, NewOperation
-from holdfast.features.events.model import Subscribing
-from holdfast.features.limits.model import Ask, Pausing, Rule
+from holdfast.features.events.model import NewSubscription
+from holdfast.features.limits.model import PauseDraft, ReservationRequest, Rule
 from holdfast.features.payloads.model import RuleDraft
 from holdfast.features.payloads.store import SealedPart
 from holdfast.features.registry.model import EventTypeDraft
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.req("DP-17", "DP-2", "JF-2")
 VIEWER, PRODUCER, EXECUTOR, APPROVER, ADMIN = ROLES
 
 ALL = JobFilter(tenant="default")
-AFTER = Subscribing.of("after", "job.enqueue", "follow.up", declared=True, start="beginning")
+AFTER = NewSubscription.of("after", "job.enqueue", "follow.up", declared=True, start="beginning")
 
 READS = {
     "attempts.log",
@@ -259,7 +259,7 @@ def furnish(owner: Store, by_hand: ByHand) -> dict[str, str]:
     failing.start()
     ids["workflow"], ids["its job"] = failing.id, failing.ids["a"]
     ids["webhook"], ids["reservation"] = webhook(owner).id, new_id()
-    owner.run(owner.reservations.set(Ask(ids["reservation"], "queue", "q", 1000), "ada", "default"))
+    owner.run(owner.reservations.set(ReservationRequest(ids["reservation"], "queue", "q", 1000), "ada", "default"))
     return ids
 
 
@@ -364,7 +364,7 @@ def calls(
         "approvals.list": lambda: run(store.approvals.list(ApprovalFilter(tenant=tenant))),
         "approvals.votes": lambda: run(store.approvals.votes(ids["approval"], tenant)),
         "agents.get": lambda: run(store.agents.get("planner", tenant)),
-        "steps.asks_first": lambda: run(store.steps.asks_first("planner", tenant)),
+        "steps.asks_first": lambda: run(store.steps.requires_approval("planner", tenant)),
         "agents.list": lambda: run(store.agents.list(tenant)),
         "agents.set": lambda: run(store.agents.set(Definition(id="planner", name="Planner"), tenant)),
         "agents.disable": lambda: run(store.agents.disable("planner", "because", "ada", tenant)),
@@ -412,14 +412,14 @@ def calls(
         "limits.wake": lambda: run(store.limits.wake(tenant=scope)),
         "limits.attend": lambda: run(store.limits.attend(tenant=scope)),
         "reservations.set": lambda: run(
-            store.reservations.set(Ask(ids["reservation"], "queue", "q", 30), "ada", tenant)
+            store.reservations.set(ReservationRequest(ids["reservation"], "queue", "q", 30), "ada", tenant)
         ),
         "reservations.record": lambda: run(store.reservations.record(ids["reservation"], "calibrate", "ada", tenant)),
         "reservations.release": lambda: run(store.reservations.release(ids["reservation"], "done", "ada", tenant)),
         "reservations.get": lambda: run(store.reservations.get(ids["reservation"], tenant)),
         "reservations.list": lambda: run(store.reservations.list(tenant)),
         "queues.set_aging": lambda: run(store.queues.set_aging("slow", 60.0, 1, 9, "ada", tenant)),
-        "pauses.set": lambda: run(store.pauses.set(Pausing(tenant, "kind", "slow", "by hand"), "ada")),
+        "pauses.set": lambda: run(store.pauses.set(PauseDraft(tenant, "kind", "slow", "by hand"), "ada")),
         "pauses.remove": lambda: run(store.pauses.remove("kind", "slow", "ada", tenant)),
         "pauses.list": lambda: run(store.pauses.list(tenant)),
         "queues.list": lambda: run(store.queues.list(tenant)),

@@ -23,11 +23,11 @@ from holdfast.features.agents.model import Definition
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.attempts.model import LogPart
 from holdfast.features.dead_letters.model import NewOperation
-from holdfast.features.limits.model import Ask, Rule
+from holdfast.features.limits.model import ReservationRequest, Rule
 from holdfast.features.payloads.model import RuleDraft
 from holdfast.features.postgres import PostgresStore
 from holdfast.features.registry.model import EventTypeDraft
-from holdfast.features.retention.model import Leftover, RetentionRule
+from holdfast.features.retention.model import OrphanedFile, RetentionRule
 from holdfast.features.workflows.model import CallbackSpec
 from holdfast.stores.requests import JobFilter, SendEvent
 from tests.support.direct_sql import PostgresByHand
@@ -114,7 +114,7 @@ def database(owned_databases: OwnedDatabases) -> Iterator[Database]:
             store.run(store.limits.set(Rule.of("kind", "mail.send", 9, "9/s", 9), "ada", tenant))
             store.run(store.queues.set_aging("default", 60.0, 1, 9, "ada", tenant))
             pause(store, queue="unused", tenant=tenant)
-            store.run(store.reservations.set(Ask(new_id(), "queue", "unused", 60.0), "ada", tenant))
+            store.run(store.reservations.set(ReservationRequest(new_id(), "queue", "unused", 60.0), "ada", tenant))
             lease = open_lease(store, tenant=tenant)
             done, running, asking, broken = claim(store, lease, 4, tenant=tenant)
             store.run(store.steps.save_checkpoint(running.id, lease, 1, "p", "1", tenant))
@@ -156,7 +156,7 @@ def database(owned_databases: OwnedDatabases) -> Iterator[Database]:
             store.run(store.tokens.issue(issuing(), "ada", tenant))
             store.run(store.policies.set({"unknown_event_types": "warn"}, "ada"))
             store.run(store.ledger.send(SendEvent(new_id(), "unknown", "{}"), "ada", tenant))
-            lost = Leftover(tenant, OLD, f"artifact://{tenant}/{OLD}/{'a' * 64}")
+            lost = OrphanedFile(tenant, OLD, f"artifact://{tenant}/{OLD}/{'a' * 64}")
             assert store.run(store.retention.find_orphans([lost], tenant)) == 1
         store.run(store.usage.count(begin=True))
         store.run(store.executors.add("worker", "executor", "ada"))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.job import holder_of_ours
-from holdfast.engine.names import Place
+from holdfast.engine.job import worker_holder
+from holdfast.engine.names import PagePosition
 from holdfast.features.assembly import Store
 from holdfast.stores.flow import Rows, Statement, drive
 from tests.support.direct_sql import ByHand, PostgresByHand
@@ -47,7 +47,7 @@ def fill(store: Store, by_hand: ByHand) -> None:
 @pytest.mark.slow
 def test_due_schedules_are_found_by_an_index(store: Store, by_hand: ByHand) -> None:
     fill(store, by_hand)
-    store.run(store.leases.open(holder_of_ours(new_id(), "theirs", 1), 3600, "*", kinds=["other"]))
+    store.run(store.leases.open(worker_holder(new_id(), "theirs", 1), 3600, "*", kinds=["other"]))
     start = time.perf_counter()
     _, due, run = store.run(store.schedules.due(["report"], 200, "*"))
     print(f"{len(due)} of {MANY:,} in {(time.perf_counter() - start) * 1000:.1f} ms")
@@ -76,7 +76,7 @@ def test_due_schedules_are_found_by_an_index(store: Store, by_hand: ByHand) -> N
 @pytest.mark.parametrize("tenant", ["default", "*"])
 def test_page_of_schedules_reads_an_index_and_one_page(store: Store, by_hand: ByHand, tenant: str) -> None:
     fill(store, by_hand)
-    page = store.schedules.list(tenant, after=Place("default", "s3"), limit=50)
+    page = store.schedules.list(tenant, after=PagePosition("default", "s3"), limit=50)
     assert [each.name for each in store.run(page)][:2] == ["s30", "s300"]
     plans: list[str] = []
 

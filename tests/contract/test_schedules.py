@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import App
-from holdfast.engine.job import holder_of_ours
+from holdfast.engine.job import worker_holder
 from holdfast.engine.states import State
 from holdfast.errors import Conflict, InvalidArguments, InvalidSetting, NotFound, Refused
 from holdfast.features.assembly import Store
@@ -225,7 +225,7 @@ def test_app_with_the_missing_kind_fires_it_at_once(app: App, store: Store) -> N
 def test_kind_of_another_live_worker_is_left_to_it(app: App, store: Store) -> None:
     set_time(app, MONDAY)
     app.schedules.add("theirs", "0 9 * * *", kind="elsewhere")
-    theirs = holder_of_ours(new_id(), "host", 7)
+    theirs = worker_holder(new_id(), "host", 7)
     lease = store.run(store.leases.open(theirs, 7200, "*", kinds=["elsewhere"])).id
     assert at(app, MONDAY + timedelta(hours=1)) == 0
     assert app.schedules.history("theirs") == []

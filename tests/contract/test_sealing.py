@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.errors import Conflict, InvalidInput
 from holdfast.features.assembly import Store, open_store
-from holdfast.features.audit.model import GENESIS, Anchor, Ranges, Seal, digest_of, encoded, leaves, normal
+from holdfast.features.audit.model import GENESIS, Anchor, Ranges, Seal, digest_of, encoded, leaves, normalized_json
 from holdfast.features.limits.model import Rule
 from holdfast.stores.flow import Flow, Statement, Steps
 from tests.support.direct_sql import ByHand
@@ -82,10 +82,10 @@ def test_normal_form_equals_jsonb_text(postgres_url: str) -> None:
     ]
     with closing(psycopg.connect(postgres_url)) as connection:
         for text in texts:
-            assert connection.execute("select %s::jsonb::text", (text,)).fetchall() == [(normal(text),)]
-    assert normal('{"a":1,"a":2}') != normal('{"a":2}')  # a duplicate key cannot hide the first
-    assert normal("not json") == "not json"
-    assert normal(None) is None
+            assert connection.execute("select %s::jsonb::text", (text,)).fetchall() == [(normalized_json(text),)]
+    assert normalized_json('{"a":1,"a":2}') != normalized_json('{"a":2}')  # a duplicate key cannot hide the first
+    assert normalized_json("not json") == "not json"
+    assert normalized_json(None) is None
 
 
 def test_server_and_library_compute_the_same_hashes(postgres_url: str) -> None:

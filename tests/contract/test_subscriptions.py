@@ -11,7 +11,7 @@ from holdfast.engine.job import Event
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, InvalidSetting, Refused
 from holdfast.features.agents.model import Definition
 from holdfast.features.assembly import Store
-from holdfast.features.events.model import Delivery, JobOptions, Subscribing, Subscription
+from holdfast.features.events.model import Delivery, JobOptions, NewSubscription, Subscription
 from holdfast.features.schedules.model import TemplateDraft
 from holdfast.stores.flow import Flow, Steps
 from tests.support.concurrency import together
@@ -238,7 +238,7 @@ def test_refused_jobs_are_recorded_and_the_feed_continues(store: Store, by_hand:
 def test_redeclared_subscription_keeps_its_cursor(store: Store) -> None:
     subscribe(store, "after", "job.enqueue", kind="import", declared=True, job_kind="old")
     put_one(store, "import")
-    again = Subscribing.of("after", "job.enqueue", "new", kind="*port", declared=True)
+    again = NewSubscription.of("after", "job.enqueue", "new", kind="*port", declared=True)
     assert not store.run(store.subscriptions.set(again, "019a0000-0000-7000-8000-000000000000", "bob", "default"))
     assert feed_all(store, "after") == 1
     assert len(made_of(store, "new")) == 1
@@ -307,7 +307,7 @@ def test_application_events_are_read_in_order_from_stored_cursors(store: Store) 
 @pytest.mark.parametrize("pattern", ["", "*", "job.succeded", "job.zz*", "job.fail|order.paid", "job.", "a" * 600, 7])
 def test_invalid_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidSetting):
-        Subscribing.of("x", pattern, "y")
+        NewSubscription.of("x", pattern, "y")
 
 
 def test_invalid_subscriptions_are_refused(store: Store) -> None:
@@ -319,11 +319,14 @@ def test_invalid_subscriptions_are_refused(store: Store) -> None:
         {"options": {"payload": 7}},
     ):
         with pytest.raises(InvalidSetting):
-            Subscribing.of("x", "job.*", "y", **fields)
-    assert Subscribing.of("x", "job.started", "y").pattern == "job.take|job.start"
-    assert Subscribing.of("x", "job.dead_letter", "y", kind="*").kind is None
+            NewSubscription.of("x", "job.*", "y", **fields)
+    assert NewSubscription.of("x", "job.started", "y").pattern == "job.take|job.start"
+    assert NewSubscription.of("x", "job.dead_letter", "y", kind="*").kind is None
     flow: Flow[bool] = store.subscriptions.set(
-        Subscribing(name=" ", pattern="job.*", job_kind="x"), "019a0000-0000-7000-8000-000000000001", "ada", "default"
+        NewSubscription(name=" ", pattern="job.*", job_kind="x"),
+        "019a0000-0000-7000-8000-000000000001",
+        "ada",
+        "default",
     )
     with pytest.raises(Refused):
         store.run(flow)

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import App, Retry
-from holdfast.engine.names import Place
+from holdfast.engine.names import PagePosition
 from holdfast.errors import Conflict, InvalidArguments, InvalidInput, InvalidSetting, NotFound
 from holdfast.features.assembly import Store
 from tests.support.direct_sql import open_by_hand
@@ -146,12 +146,12 @@ def test_newest_thousand_versions_are_kept_and_paged(store: Store) -> None:
         kept = run(store.templates.versions("monthly", "default"))
         assert [each.version for each in kept] == list(range(1003, 3, -1))
         first = run(store.templates.versions("monthly", "default", limit=3))
-        after = Place("default", str(first[-1].version))
+        after = PagePosition("default", str(first[-1].version))
         assert [*first, *run(store.templates.versions("monthly", "default", after, 2))] == kept[:5]
-        of_every_tenant = run(store.templates.versions("monthly", "*", Place("default", "5")))
+        of_every_tenant = run(store.templates.versions("monthly", "*", PagePosition("default", "5")))
         assert [each.version for each in of_every_tenant] == [4]
         with pytest.raises(InvalidInput, match="invalid_cursor"):
-            run(store.templates.versions("monthly", "default", Place("default", "x")))
+            run(store.templates.versions("monthly", "default", PagePosition("default", "x")))
         actions = by_hand.execute("select type, count(*) from action where subject = 'template' group by type")
         assert [tuple(row) for row in actions] == [("add", 1003)], "pruned versions are not recorded as removed"
         # By hand no version can be deleted early.

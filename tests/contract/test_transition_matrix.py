@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.states import FINISHED, HELD, PAIRS, State, is_legal
-from holdfast.features.approvals.model import VerdictWord
+from holdfast.features.approvals.model import VoteVerdict
 from holdfast.features.assembly import Store
 from tests.support.direct_sql import ByHand
 from tests.support.job_states import Brought, bring, decide_by_hand
@@ -30,7 +30,7 @@ STAY = "update job_state set state = :target, attempt = attempt, lease = lease w
 
 
 # The vote that is needed before a job can leave its approval this way.
-VERDICTS: dict[State, VerdictWord] = {State.QUEUED: "approve", State.FAILED: "deny"}
+VERDICTS: dict[State, VoteVerdict] = {State.QUEUED: "approve", State.FAILED: "deny"}
 
 
 def fields(source: State, target: State, brought: Brought, fresh: str) -> dict[str, object]:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast.features.assembly import Store
-from holdfast.features.events.model import TELLS
+from holdfast.features.events.model import WEBHOOK_KIND
 from holdfast.features.schedules.model import Firing
 from holdfast.features.webhooks.model import KEPT, KEPT_DAYS, subscription_names
 from tests.support.direct_sql import ByHand
@@ -32,7 +32,7 @@ def test_each_event_makes_one_delivery_and_deliveries_none(store: Store) -> None
     settle(store, claim(store, open_lease(store), 3, queues=("default", "elsewhere")), FINAL)
     tell(store, "order.paid")
     assert (feed_all(store, ledger), feed_all(store, application)) == (1, 1)
-    first, second = made_of(store, TELLS)
+    first, second = made_of(store, WEBHOOK_KIND)
     assert (first.payload["webhook"], first.payload["event"]["name"]) == ("ops", "job.bury")
     assert second.payload["event"]["name"] == "order.paid"
     webhook(store, "all", wants=["job.*"])

@@ -11,7 +11,7 @@ import pytest
 from holdfast.engine.outcome import Cancelled, Crashed, Failed, Paused, Snoozed
 from holdfast.engine.states import State
 from holdfast.errors import NotFound
-from holdfast.features.agents.model import AHEAD, Definition
+from holdfast.features.agents.model import MAX_AHEAD, Definition
 from holdfast.features.assembly import Store
 from holdfast.features.jobs.views import Why, story, view, why
 from holdfast.features.jobs.why import REASONS
@@ -251,9 +251,9 @@ def test_reasons_of_jobs_without_a_worker(store: Store) -> None:
 def test_jobs_ahead_are_counted_up_to_a_limit(store: Store) -> None:
     serve(store)
     for _ in range(3):
-        put(store, *(spec() for _ in range(AHEAD // 2)))
+        put(store, *(spec() for _ in range(MAX_AHEAD // 2)))
     last = put_one(store)
-    assert f"{AHEAD:,} or more jobs are before it" in only(store, last, "jobs_ahead").says
+    assert f"{MAX_AHEAD:,} or more jobs are before it" in only(store, last, "jobs_ahead").says
 
 
 def test_every_reason_has_its_own_function(store: Store) -> None:

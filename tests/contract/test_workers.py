@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.engine.job import holder_of_ours
+from holdfast.engine.job import worker_holder
 from holdfast.features.assembly import Store
 from tests.support.stores import claim, new_id, open_lease, put, spec
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.req("JF-16")
 
 
 def test_worker_is_listed_and_receives_stop_requests(store: Store) -> None:
-    run, name = store.run, holder_of_ours(new_id(), "host-1", 4711)
+    run, name = store.run, worker_holder(new_id(), "host-1", 4711)
     lease = run(store.leases.open(name, 30, "default", "worker", ("echo",), ("default",), 4, "1.2.3")).id
     (job,) = put(store, spec())
     claim(store, lease, tenant="default")

@@ -102,8 +102,8 @@ def test_retry_written_while_the_workflow_stops_is_held(store: Store, others: li
     again, fails = held["do.again"], held["do.fails"]
     with ThreadPoolExecutor(1) as pool:
         with store.transaction() as connection:
-            ending = store.borrowed.settle(again.lease, decide(again, BROKEN, 1.0), "*")
-            assert store.run_borrowed(connection, ending, within=True)
+            ending = store.on_connection.settle(again.lease, decide(again, BROKEN, 1.0), "*")
+            assert store.run_on_connection(connection, ending, within=True)
             stopping = pool.submit(settle, others[0], [fails], FINAL)
             wait([stopping], timeout=0.5)  # it waits for the open transaction, or is done
         assert stopping.result(timeout=30) == []

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from holdfast import App
-from holdfast.engine.job import holder_of_ours
+from holdfast.engine.job import worker_holder
 from tests.api.conftest import client_of
 from tests.dashboard.scene import HOSTILE, NAME, declare, is_inert
 from tests.support.stores import new_id
@@ -57,7 +57,7 @@ async def test_queues_are_listed_when_empty_and_paused_and_limited_from_their_ro
 async def test_worker_is_drained_from_its_row(app: App, http: httpx2.AsyncClient) -> None:
     app._session.make_ready()
     run, leases = app._session.run, app._session.store.leases
-    mine, shared = (holder_of_ours(new_id(), "host-7", pid) for pid in (1, 2))
+    mine, shared = (worker_holder(new_id(), "host-7", pid) for pid in (1, 2))
     own = run(leases.open(mine, 30, "acme", "worker", (), ("default",), 4, "9.9")).id
     shared_lease = run(leases.open(shared, 30, "*")).id
     async with client_of(app, role="operator", tenant="acme") as acme:

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import App
 from holdfast.server.app import make_service
-from holdfast.server.pages import below
+from holdfast.server.pages import local_path
 from holdfast.server.sessions import redirect_target, tokens_of
 from tests.api.conftest import HERE, client_of
 
@@ -38,12 +38,12 @@ def lands(location: str) -> str:
 
 @pytest.mark.parametrize("path", FOREIGN)
 def test_foreign_target_is_replaced(path: str) -> None:
-    assert (below(path), redirect_target(path), below(path, "/jobs")) == ("/", "/", "/jobs")
+    assert (local_path(path), redirect_target(path), local_path(path, "/jobs")) == ("/", "/", "/jobs")
 
 
 @pytest.mark.parametrize("path", LOCAL)
 def test_local_target_is_kept(path: str) -> None:
-    assert (below(path), redirect_target(path), lands(path)) == (path, path, "127.0.0.1:8000")
+    assert (local_path(path), redirect_target(path), lands(path)) == (path, path, "127.0.0.1:8000")
 
 
 def test_login_is_never_the_target_of_a_login() -> None:

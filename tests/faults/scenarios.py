@@ -273,7 +273,7 @@ class Server:
         self.link, self.app = link, App(url)
         self.reliable, self._codes = reliable, codes
         self._log, out = folder / "serve.log", folder / "address"
-        command = ["serve", "--no-auth", "--no-duties", "--port", "0", "--json"]
+        command = ["serve", "--no-auth", "--no-maintenance", "--port", "0", "--json"]
         extra, program = link.settings.get("extra"), link.settings.get("program")
         env = environment(link.url, folder, extra)
         self._process = Warm(command, cwd=ROOT, env=env, log=out, errors=self._log, program=program)

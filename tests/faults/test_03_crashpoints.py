@@ -16,7 +16,7 @@ import pytest
 from holdfast import App, State
 from holdfast.features.assembly import open_store
 from holdfast.features.dead_letters.model import NewOperation
-from holdfast.features.events.model import Subscribing
+from holdfast.features.events.model import NewSubscription
 from holdfast.stores.requests import JobFilter
 from tests.faults.checker import RECOVERY_LIMIT, check
 from tests.faults.crash_points import EXIT_CODE, CrashPoint, When, recorded_operations, start_worker
@@ -93,7 +93,7 @@ def prepare(store_url: str) -> list[str]:
         store.run(store.leases.end(lease, "lost", "*"))
         now = store.run(store.clock.now())
         payload = {"payload": {"number": 7}}
-        follow = Subscribing.of("follow", "job.enqueue", "work", kind="spawn", start="beginning", options=payload)  # type: ignore[arg-type]
+        follow = NewSubscription.of("follow", "job.enqueue", "work", kind="spawn", start="beginning", options=payload)  # type: ignore[arg-type]
         store.run(store.subscriptions.set(follow, new_id(), "ada", "default"))
         return [
             lost,

@@ -22,7 +22,7 @@ from holdfast.engine.outcome import Failed, Outcome, Snoozed, Succeeded
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import State
 from holdfast.errors import StaleLease
-from holdfast.features.approvals.model import VerdictWord
+from holdfast.features.approvals.model import VoteVerdict
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorAction
 from tests.faults.checker import check
@@ -120,7 +120,7 @@ class Mix:
         """Decide open approvals; all threads start with the same ones."""
         person = f"{name} {choice.getrandbits(32):x}"
         for each in approvals(self.store, limit=5):
-            verdict: VerdictWord = choice.choice(["approve", "approve", "deny"])
+            verdict: VoteVerdict = choice.choice(["approve", "approve", "deny"])
             result = say(self.store, each.id, ballot(person, verdict))
             if not result.refused and result.state != "open":
                 self.confirmed[each.job_id, verdict, person] += 1

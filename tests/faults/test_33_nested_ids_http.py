@@ -16,7 +16,7 @@ import pytest
 from holdfast import App
 from holdfast.features.assembly import Store
 from holdfast.features.dead_letters.model import NewOperation
-from holdfast.features.limits.model import Ask
+from holdfast.features.limits.model import ReservationRequest
 from holdfast.server.app import make_service
 from holdfast.server.sessions import tokens_of
 from holdfast.stores.requests import JobFilter
@@ -85,7 +85,7 @@ def create_objects(store: Store, by_hand: ByHand) -> dict[str, str]:
     """Create the owner's objects; returns their ids by the names of path parameters."""
     ids, run = furnish(store, by_hand), store.run
     run(store.operations.start(NewOperation(ids["bulk"], "redrive", CANARY), JobFilter(tenant=OWNER), "ada", OWNER))
-    reservation = Ask(new_id(), "queue", "theirs", 3600)
+    reservation = ReservationRequest(new_id(), "queue", "theirs", 3600)
     run(store.reservations.set(reservation, "ada", OWNER))
     run(store.subscriptions.set(AFTER, new_id(), "ada", OWNER))
     run(store.ledger.save_cursor("billing", "0", None, OWNER))

@@ -16,7 +16,7 @@ from holdfast.engine.order import Move, Where
 from holdfast.engine.outcome import Failed, Outcome, Succeeded
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.states import HELD, State
-from holdfast.features.limits.model import Ask
+from holdfast.features.limits.model import ReservationRequest
 from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorAction, Reschedule
 from tests.model import views
 from tests.model.comparison import assert_same, without_positions
@@ -304,12 +304,12 @@ class StoresMachine(LimitMoves):
             )
             if scope == "resource" and self.any_agent_disabled():
                 return  # as for limits
-            ask = Ask(new_id(), scope, name, ttl)
+            ask = ReservationRequest(new_id(), scope, name, ttl)
             self.apply(lambda side: side.reserve(ask, "an operator", tenant))
             return
         own = data.draw(st.sampled_from(known[-3:]), label="reservation")
         if what == "renew":
-            again = Ask(own.id, own.scope, own.name, ttl)
+            again = ReservationRequest(own.id, own.scope, own.name, ttl)
             self.apply(lambda side: side.reserve(again, "an operator", own.tenant))
         else:
             self.apply(lambda side: side.release_reservation(own.id, "done", "an operator", own.tenant))

@@ -61,7 +61,7 @@ class Model(StepsModel, WorkflowsModel):
                 if spec.key is not None:
                     self.keys[name] = (last, payload)
                 return Enqueued(last, False, "duplicate_content", self.jobs[last].state)
-        refused = self.objection(spec, tenant)
+        refused = self.refusal(spec, tenant)
         if refused is not None:  # its keys are free again
             self.keys.pop(name, None)
             return Enqueued(None, False, refused.reason, None, refused.detail)

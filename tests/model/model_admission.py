@@ -13,8 +13,17 @@ from datetime import datetime
 
 from holdfast.engine.job import EVERY_TENANT, JobSpec
 from holdfast.engine.states import HELD, State
-from holdfast.features.agents.model import HOLD, Agent, AgentRefusal, Definition, objection
-from holdfast.features.limits.model import EACH, SCOPES, Ask, Bucket, Limit, ReservationState, Rule, Standing
+from holdfast.features.agents.model import DISABLED_DELAY, Agent, AgentRefusal, Definition, agent_refusal
+from holdfast.features.limits.model import (
+    EACH,
+    SCOPES,
+    Bucket,
+    Limit,
+    ReservationRequest,
+    ReservationState,
+    ReservationStatus,
+    Rule,
+)
 from tests.model.model_base import ModelJob, seconds
 from tests.model.model_operations import OperationsModel
 
@@ -83,9 +92,9 @@ class AgentsModel(OperationsModel):
             job.due_at = job.note = None
         return len(held)
 
-    def objection(self, spec: JobSpec, tenant: str) -> AgentRefusal | None:
+    def refusal(self, spec: JobSpec, tenant: str) -> AgentRefusal | None:
         agent = self.agents.get((tenant, spec.agent or ""))
-        return None if agent is None else objection(agent, spec.kind, len(spec.payload.encode()))
+        return None if agent is None else agent_refusal(agent, spec.kind, len(spec.payload.encode()))
 
     def with_agent_policy(self, spec: JobSpec, tenant: str) -> JobSpec:
         """Apply the call's retry policy, else the agent's, else the kind's; and the agent's deadline, if it has one."""
@@ -107,7 +116,7 @@ class AgentsModel(OperationsModel):
         for agent in disabled:
             for job in self._jobs_of(agent):
                 if job.claimable:
-                    job.due_at, job.note = self.now + HOLD, {"held": "agent_disabled"}
+                    job.due_at, job.note = self.now + DISABLED_DELAY, {"held": "agent_disabled"}
         return bool(disabled)
 
 
@@ -139,10 +148,10 @@ class ReservationsModel(AgentsModel):
         super().__init__(now)
         self.reservations: dict[str, ModelReservation] = {}
 
-    def _standing(self, own: ModelReservation) -> Standing:
+    def _standing(self, own: ModelReservation) -> ReservationStatus:
         state = "expired" if own.state in ("waiting", "active") and own.expires_at <= self.now else own.state
         running = sum(job.state in HELD and own.covers(job) for job in self.jobs.values())
-        return Standing(state, running, len(self._ahead(own)))
+        return ReservationStatus(state, running, len(self._ahead(own)))
 
     def _ahead(self, own: ModelReservation) -> list[ModelReservation]:
         """Return the conflicting reservations that are active or older. An expired one blocks nothing."""
@@ -154,7 +163,7 @@ class ReservationsModel(AgentsModel):
             if each.state == "active" or (each.state == "waiting" and (each.asked_at, each.id) < order)
         ]
 
-    def reserve(self, ask: Ask, actor: str, tenant: str) -> Standing:
+    def reserve(self, ask: ReservationRequest, actor: str, tenant: str) -> ReservationStatus:
         until = self.now + seconds(ask.ttl)
         own = self.reservations.get(ask.id)
         if own is None:
@@ -218,7 +227,7 @@ class LimitsModel(ReservationsModel):
             self.limits[what] = new
         return self.limits[what]
 
-    def reserve(self, ask: Ask, actor: str, tenant: str) -> Standing:
+    def reserve(self, ask: ReservationRequest, actor: str, tenant: str) -> ReservationStatus:
         self.may_park |= ask.scope == "resource"
         return super().reserve(ask, actor, tenant)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT, Verdict
 from holdfast.engine.states import ACTIVE, State
-from holdfast.features.workflows.model import BAD, STANDS, Edge, Standing, Started, Swept, WorkflowSpec
+from holdfast.features.workflows.model import BAD, NODE_STATUS, Edge, NodeStatus, Started, Swept, WorkflowSpec
 from holdfast.stores.requests import OperatorAction
 from tests.model.model_admission import LimitsModel
 from tests.model.model_base import ModelJob
@@ -25,7 +25,7 @@ class ModelFlow:
     spec: WorkflowSpec
     tenant: str
     edges: list[Edge]
-    standing: dict[str, Standing]
+    standing: dict[str, NodeStatus]
     stopped_by: set[str] = field(default_factory=set)
     finished_at: datetime | None = None
     cancelled_at: datetime | None = None
@@ -63,7 +63,7 @@ class WorkflowsModel(LimitsModel):
 
     def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Started:
         edges = [Edge(edge.child, edge.parent, edge.on_failure, False) for edge in spec.edges]
-        flow = ModelFlow(spec, tenant, edges, {node.job.id: Standing.OPEN for node in spec.nodes})
+        flow = ModelFlow(spec, tenant, edges, {node.job.id: NodeStatus.OPEN for node in spec.nodes})
         self.workflows[spec.id] = flow
         for node in spec.nodes:
             self.create(node.job, tenant)
@@ -94,7 +94,7 @@ class WorkflowsModel(LimitsModel):
         flow = self.workflows.get(flow_id)
         if flow is None or scope not in (EVERY_TENANT, flow.tenant):
             return Swept(flow_id, 0, True, "not_found")
-        dead = [job_id for job_id, standing in flow.standing.items() if standing is Standing.DEAD]
+        dead = [job_id for job_id, standing in flow.standing.items() if standing is NodeStatus.DEAD]
         if not dead:
             return Swept(flow_id, 0, True, "nothing_to_resume")
         self.operate("redrive", dead, reason, actor, scope)
@@ -111,13 +111,13 @@ class WorkflowsModel(LimitsModel):
     def _advance(self, flow: ModelFlow, moved: dict[str, str]) -> None:
         was, stopped = dict(flow.standing), bool(flow.stopped_by)
         for job_id in moved:
-            if was[job_id] is not Standing.SKIPPED:
-                flow.standing[job_id] = STANDS.get(self.jobs[job_id].state, Standing.OPEN)
-        ended = {job_id for job_id in moved if flow.standing[job_id] not in (was[job_id], Standing.OPEN)}
-        back = {job_id for job_id in moved if flow.standing[job_id] is Standing.OPEN is not was[job_id]}
+            if was[job_id] is not NodeStatus.SKIPPED:
+                flow.standing[job_id] = NODE_STATUS.get(self.jobs[job_id].state, NodeStatus.OPEN)
+        ended = {job_id for job_id in moved if flow.standing[job_id] not in (was[job_id], NodeStatus.OPEN)}
+        back = {job_id for job_id in moved if flow.standing[job_id] is NodeStatus.OPEN is not was[job_id]}
         bad = {job_id for job_id in ended if flow.standing[job_id] in BAD}
-        skipped = {job_id for job_id in flow.descendants(bad) if flow.standing[job_id] is Standing.OPEN}
-        flow.standing |= dict.fromkeys(skipped, Standing.SKIPPED)
+        skipped = {job_id for job_id in flow.descendants(bad) if flow.standing[job_id] is NodeStatus.OPEN}
+        flow.standing |= dict.fromkeys(skipped, NodeStatus.SKIPPED)
         self._satisfy_edges(flow, ended | skipped)
         flow.stopped_by = (flow.stopped_by - back) | {job_id for job_id in bad if flow.fatal(job_id)}
         if back and not flow.stopped_by:
@@ -126,17 +126,17 @@ class WorkflowsModel(LimitsModel):
             new = [job_id for job_id in flow.standing if not stopped or job_id in moved]
             self._hold(flow, [job_id for job_id in new if job_id not in back])
         self._release(flow)
-        open_ = [job_id for job_id, standing in flow.standing.items() if standing is Standing.OPEN]
+        open_ = [job_id for job_id, standing in flow.standing.items() if standing is NodeStatus.OPEN]
         flow.finished_at = None if open_ else flow.finished_at or self.now
-        if ended and not open_ and Standing.DEAD not in flow.standing.values():
+        if ended and not open_ and NodeStatus.DEAD not in flow.standing.values():
             for job_id, standing in flow.standing.items():
-                if standing is Standing.SKIPPED and self.jobs[job_id].waiting:
+                if standing is NodeStatus.SKIPPED and self.jobs[job_id].waiting:
                     self.step(self.jobs[job_id], "cancel", next(iter(moved.values())), OVER)
 
     def _satisfy_edges(self, flow: ModelFlow, ended: set[str]) -> None:
         """Mark the edges from ended jobs as met, where the end allows the child to run."""
         for n, edge in enumerate(flow.edges):
-            good = flow.standing[edge.parent] is Standing.SUCCEEDED or edge.on_failure == "continue"
+            good = flow.standing[edge.parent] is NodeStatus.SUCCEEDED or edge.on_failure == "continue"
             if edge.parent in ended and good:
                 flow.edges[n] = replace(edge, met=True)
 
@@ -145,25 +145,25 @@ class WorkflowsModel(LimitsModel):
         over = [
             job_id
             for job_id, standing in flow.standing.items()
-            if standing in BAD or (standing is Standing.SKIPPED and not self.jobs[job_id].waiting)
+            if standing in BAD or (standing is NodeStatus.SKIPPED and not self.jobs[job_id].waiting)
         ]
         blocked = flow.descendants(over)
         for job_id, standing in flow.standing.items():
-            if standing is Standing.SKIPPED and job_id not in blocked and self.jobs[job_id].waiting:
-                flow.standing[job_id] = Standing.OPEN
+            if standing is NodeStatus.SKIPPED and job_id not in blocked and self.jobs[job_id].waiting:
+                flow.standing[job_id] = NodeStatus.OPEN
 
     def _hold(self, flow: ModelFlow, jobs: Iterable[str]) -> None:
         """Hold the waiting jobs of a stopped workflow; running jobs continue until they wait."""
         for job_id in jobs:
             job = self.jobs[job_id]
-            if flow.standing[job_id] is Standing.OPEN and job.waiting:
-                flow.standing[job_id] = Standing.SKIPPED
+            if flow.standing[job_id] is NodeStatus.OPEN and job.waiting:
+                flow.standing[job_id] = NodeStatus.SKIPPED
                 job.held, job.due_at = True, None
 
     def _release(self, flow: ModelFlow) -> None:
         for job_id, standing in flow.standing.items():
             job = self.jobs[job_id]
-            if job.held and standing is Standing.OPEN and not flow.unmet(job_id):
+            if job.held and standing is NodeStatus.OPEN and not flow.unmet(job_id):
                 job.held = False
                 later = job.run_at if job.run_at and job.run_at > self.now else None
                 job.due_at = self.now if job.state is State.RETRY_WAITING else later

@@ -13,7 +13,7 @@ from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State, is_legal
 from holdfast.engine.steps import StepEntry
 from holdfast.errors import Refused
-from holdfast.features.approvals.model import ApprovalFilter, Ballot, VerdictWord
+from holdfast.features.approvals.model import ApprovalFilter, Ballot, VoteVerdict
 from holdfast.features.limits.model import Bucket, Rule
 from holdfast.features.workflows.model import ON_FAILURE, EdgeSpec, NodeSpec, WorkflowSpec, plan_hash
 from holdfast.stores.requests import ClaimRequest
@@ -154,7 +154,7 @@ class StepMoves(FaultMoves):
         """Vote, mostly on open approvals; sometimes with a token, valid or not."""
         open_ = [name for name, approval in self.model.approvals.items() if approval.record.state == "open"]
         approval = data.draw(st.sampled_from(open_ * 5 + [*self.model.approvals, UNKNOWN]), label="approval")
-        verdict: VerdictWord = data.draw(st.sampled_from(["approve", "approve", "deny"]), label="verdict")
+        verdict: VoteVerdict = data.draw(st.sampled_from(["approve", "approve", "deny"]), label="verdict")
         known = self.model.approvals.get(approval)
         tokens = [None, None, None, "no token", *(known.tokens if known else ())]
         approvers = list(known.record.people if known else ()) or ["ada"]

@@ -29,7 +29,7 @@ from holdfast.features.agents.model import Agent, Definition
 from holdfast.features.approvals.model import Answer, Approval, ApprovalFilter, Ballot, Vote
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.health.model import Health
-from holdfast.features.limits.model import Ask, Limit, Rule, Standing
+from holdfast.features.limits.model import Limit, ReservationRequest, ReservationStatus, Rule
 from holdfast.features.payloads.model import RuleDraft
 from holdfast.features.workflows.model import Graph, Started, Swept, WorkflowSpec
 from holdfast.stores.flow import Flow, Rows, Statement, Steps
@@ -116,7 +116,7 @@ class StoreDriver:
     def end_lease(self, name: str, why: str, tenant: str) -> bool:
         return self.store.run(self.store.leases.end(self.token(name), why, tenant))
 
-    def reserve(self, ask: Ask, actor: str, tenant: str) -> Standing:
+    def reserve(self, ask: ReservationRequest, actor: str, tenant: str) -> ReservationStatus:
         return self.store.run(self.store.reservations.set(ask, actor, tenant))
 
     def release_reservation(self, reservation_id: str, why: str, actor: str, tenant: str) -> bool:

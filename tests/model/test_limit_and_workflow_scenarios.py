@@ -13,7 +13,7 @@ from holdfast.engine.retry import Retry
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.features.limits.model import Rule
-from holdfast.features.workflows.model import EdgeSpec, NodeSpec, OnFailure, Standing, WorkflowSpec, plan_hash
+from holdfast.features.workflows.model import EdgeSpec, NodeSpec, NodeStatus, OnFailure, WorkflowSpec, plan_hash
 from holdfast.stores.requests import ClaimRequest
 from tests.model.conftest import MakeStores
 from tests.model.strategies import Draft
@@ -162,7 +162,7 @@ def test_stores_agree_on_workflows(scenario: LimitScenario) -> None:
     scenario.run(two["a"])
     scenario.wait(1.0)
     scenario.run(two["b"])
-    assert scenario.standings(two)[:2] == [Standing.SUCCEEDED] * 2
+    assert scenario.standings(two)[:2] == [NodeStatus.SUCCEEDED] * 2
     scenario.apply(lambda side: side.cancel_workflow(two["flow"], None, "an operator", "a"))
     scenario.apply(lambda side: side.cancel_workflow(two["flow"], None, "an operator", "a"))
 

@@ -15,7 +15,7 @@ from holdfast.engine.settlement import Ending, Settlement, decide
 from holdfast.engine.states import EventType, State
 from holdfast.engine.steps import StepEntry
 from holdfast.features.agents.model import Definition
-from holdfast.features.approvals.model import Ballot, VerdictWord
+from holdfast.features.approvals.model import Ballot, VoteVerdict
 from holdfast.stores.requests import ClaimRequest, Reschedule
 from tests.model import views
 from tests.model.comparison import Comparison
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.req("CX-1", "CX-15", "SC-2", "SC-4", "DP-5", "DP-7")
 AGAIN_AND_OUT: tuple[Ending, ...] = ("retry", "bury")
 TWICE = Retry(max_attempts=2, max_crashes=1)
 AT_ONCE = Reschedule()
-VERDICTS: tuple[VerdictWord, ...] = ("approve", "deny")
+VERDICTS: tuple[VoteVerdict, ...] = ("approve", "deny")
 
 
 class Scenario:
@@ -85,7 +85,7 @@ class Scenario:
         self.apply(lambda side: side.settle(self.lease, [item], "*"))
         return approval
 
-    def vote(self, approval: str, person: str, verdict: VerdictWord = "approve", token: str | None = None) -> None:
+    def vote(self, approval: str, person: str, verdict: VoteVerdict = "approve", token: str | None = None) -> None:
         ballot = Ballot(verdict, person, "scenario", None, None, token)
         self.apply(lambda side: side.decide_approval(approval, ballot, "a"))
 

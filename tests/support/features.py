@@ -17,8 +17,8 @@ from holdfast.features.assembly import Store
 from holdfast.features.audit.model import Anchor, Seal
 from holdfast.features.audit.verification import Check, Report
 from holdfast.features.connectors.model import Connector, ConnectorDraft
-from holdfast.features.events.model import Delivery, FeedResult, Subscribing, Subscription
-from holdfast.features.limits.model import Pause, Pausing, named
+from holdfast.features.events.model import Delivery, FeedResult, NewSubscription, Subscription
+from holdfast.features.limits.model import Pause, PauseDraft, pause_target
 from holdfast.features.retention.model import Retention, RetentionRule
 from holdfast.features.tenants.model import Tenant, checked_settings
 from holdfast.features.tokens.model import SESSION_PREFIX, ApiToken, Issuing, hash_of, new_token, shown_of
@@ -134,11 +134,11 @@ def crowd(by_hand: ByHand, ids: list[str], start: int = 1000) -> None:
 def pause(
     store: Store, reason: str = "by hand", *, until: Any = None, refuse: bool | None = None, **scope: Any
 ) -> Pause:
-    return store.run(store.pauses.set(Pausing.of(named(**scope), reason, until, refuse), "ada"))
+    return store.run(store.pauses.set(PauseDraft.of(pause_target(**scope), reason, until, refuse), "ada"))
 
 
 def resume(store: Store, **what: Any) -> bool:
-    tenant, scope, name = named(**what)
+    tenant, scope, name = pause_target(**what)
     return store.run(store.pauses.remove(scope, name, "bob", tenant))
 
 
@@ -189,7 +189,7 @@ def naming(by_hand: ByHand, text: str) -> set[str]:
 def subscribe(
     store: Store, name: str, pattern: str, job_kind: str = "follow.up", *, tenant: str = TENANT, **fields: Any
 ) -> Subscription:
-    new = Subscribing.of(name, pattern, job_kind, **fields)
+    new = NewSubscription.of(name, pattern, job_kind, **fields)
     store.run(store.subscriptions.set(new, new_id(), "ada", tenant))
     return get_subscription(store, name, tenant)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from holdfast.engine.job import Claim
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
-from holdfast.features.approvals.model import VerdictWord
+from holdfast.features.approvals.model import VoteVerdict
 from holdfast.features.assembly import Store
 from tests.support.direct_sql import ByHand
 from tests.support.steps import asks
@@ -63,7 +63,7 @@ def bring(store: Store, by_hand: ByHand, state: State, *, tenant: str = "default
     return Brought(job_id, lease, approval)
 
 
-def decide_by_hand(by_hand: ByHand, approval: str, verdict: VerdictWord) -> None:
+def decide_by_hand(by_hand: ByHand, approval: str, verdict: VoteVerdict) -> None:
     """Record a person's decision and close the approval, which must happen before the job can leave it."""
     by_hand.execute(VOTE, {"approval": approval, "verdict": verdict})
     by_hand.execute(CLOSE, {"approval": approval, "state": "approved" if verdict == "approve" else "denied"})

@@ -33,7 +33,7 @@ def set_time(app: App, moment: datetime) -> datetime:
 def attend(app: App, tenant: str = EVERY_TENANT) -> int:
     """Run the worker's maintenance task for schedules once; return the number of schedules it handled."""
     app._session.make_ready()
-    duty = app._scheduler.duty(tenant, 0)
+    duty = app._scheduler.maintenance_task(tenant, 0)
     assert duty.flow is not None
     return duty.count(app._store.run(duty.flow(app._store)))
 

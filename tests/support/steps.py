@@ -10,7 +10,7 @@ from holdfast.engine.job import EVERY_TENANT, Claim
 from holdfast.engine.outcome import Paused
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.steps import Pause, Saved, Step, StepEntry
-from holdfast.features.approvals.model import Answer, Approval, ApprovalFilter, Ballot, Question, VerdictWord, Vote
+from holdfast.features.approvals.model import Answer, Approval, ApprovalFilter, Ballot, Question, Vote, VoteVerdict
 from holdfast.features.assembly import Store
 from holdfast.stores.requests import SendEvent, SentResult
 from tests.support.stores import TENANT, apply, new_id, put_one, take
@@ -124,7 +124,7 @@ def votes(store: Store, approval_id: str, *, tenant: str = EVERY_TENANT) -> list
     return store.run(store.approvals.votes(approval_id, tenant))
 
 
-def ballot(person: str | None = "ada", verdict: VerdictWord = "approve", **fields: Any) -> Ballot:
+def ballot(person: str | None = "ada", verdict: VoteVerdict = "approve", **fields: Any) -> Ballot:
     return Ballot(verdict, person, fields.pop("how", "test"), **fields)
 
 

@@ -14,8 +14,8 @@ from holdfast.features.workflows.model import (
     EdgeSpec,
     Graph,
     NodeSpec,
+    NodeStatus,
     OnFailure,
-    Standing,
     Started,
     WorkflowSpec,
     derive,
@@ -110,7 +110,7 @@ class Flow:
 
 def check(graph: Graph) -> Graph:
     """Check that the stored counts and standings of a workflow follow from the states of its jobs."""
-    workflow, stored = graph.workflow, {node.job_id: Standing(node.standing) for node in graph.nodes}
+    workflow, stored = graph.workflow, {node.job_id: NodeStatus(node.standing) for node in graph.nodes}
     assert workflow.counts == Counts.of(stored.values())
     assert workflow.total == len(graph.nodes)
     assert (workflow.finished_at is not None) == (workflow.open == 0)
@@ -118,15 +118,15 @@ def check(graph: Graph) -> Graph:
     for node in graph.nodes:
         standing, expected = stored[node.job_id], derived[node.job_id]
         # Only the stored standing shows that a job was skipped before it was cancelled, or redriven while stopped.
-        if node.state == "cancelled" and {standing, expected} <= {Standing.CANCELLED, Standing.SKIPPED}:
+        if node.state == "cancelled" and {standing, expected} <= {NodeStatus.CANCELLED, NodeStatus.SKIPPED}:
             derived[node.job_id] = standing
-        if workflow.stopped and node.state == "queued" and standing is Standing.OPEN and not node.unmet:
+        if workflow.stopped and node.state == "queued" and standing is NodeStatus.OPEN and not node.unmet:
             derived[node.job_id] = standing
     assert stored == derived
     unmet = {node.job_id: 0 for node in graph.nodes}
     for edge in graph.edges:
         unmet[edge.child] += not edge.met
-        if stored[edge.parent] is Standing.SUCCEEDED:
+        if stored[edge.parent] is NodeStatus.SUCCEEDED:
             assert edge.met
     assert {node.job_id: node.unmet for node in graph.nodes} == unmet
     for node in graph.nodes:

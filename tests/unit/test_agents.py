@@ -11,7 +11,7 @@ import pytest
 from holdfast import Agent, Backoff, Retry
 from holdfast.engine.job import JobSpec
 from holdfast.engine.retry import GENTLE, PATIENT
-from holdfast.features.agents.model import AgentRefusal, Definition, objection, under
+from holdfast.features.agents.model import AgentRefusal, Definition, agent_refusal, with_agent_settings
 
 pytestmark = pytest.mark.req("CX-16")
 
@@ -67,17 +67,17 @@ def test_unset_agent_fields_fall_back_to_policy_of_kind() -> None:
 
 
 def test_objection_names_kind_payload_size_or_disabling() -> None:
-    assert objection(agent(), "plan", 10**9) is None
-    assert objection(agent(kind="plan", max_payload_bytes=10), "plan", 10) is None
-    assert objection(agent(kind="mail"), "plan", 2) == AgentRefusal(
+    assert agent_refusal(agent(), "plan", 10**9) is None
+    assert agent_refusal(agent(kind="plan", max_payload_bytes=10), "plan", 10) is None
+    assert agent_refusal(agent(kind="mail"), "plan", 2) == AgentRefusal(
         "agent_kind_mismatch", "agent planner runs jobs of kind mail, not plan"
     )
-    assert objection(agent(max_payload_bytes=10), "plan", 11) == AgentRefusal(
+    assert agent_refusal(agent(max_payload_bytes=10), "plan", 11) == AgentRefusal(
         "agent_payload_limit", "agent planner takes payloads of up to 10 bytes, and this one has 11"
     )
     local = NOW.astimezone(timezone(timedelta(hours=2)))
     disabled = agent(disabled_at=local, disabled_by="ada", disabled_reason="it loops", kind="mail")
-    assert objection(disabled, "plan", 2) == AgentRefusal(
+    assert agent_refusal(disabled, "plan", 2) == AgentRefusal(
         "agent_disabled", "agent planner was disabled by ada on 2026-11-15T09:28:11Z: it loops"
     )
 
@@ -85,9 +85,9 @@ def test_objection_names_kind_payload_size_or_disabling() -> None:
 @pytest.mark.req("CX-9")
 def test_policy_given_for_job_overrides_policy_of_agent() -> None:
     strict = agent(max_attempts=1)
-    assert under(strict, SPEC, NOW).retry.max_attempts == 1
+    assert with_agent_settings(strict, SPEC, NOW).retry.max_attempts == 1
     given = dataclasses.replace(SPEC, retry=Retry(7), retry_given=True)
-    assert under(strict, given, NOW).retry.max_attempts == 7
+    assert with_agent_settings(strict, given, NOW).retry.max_attempts == 7
 
 
 @pytest.mark.req("DP-9")
@@ -95,9 +95,9 @@ def test_max_wait_of_agent_limits_deadline() -> None:
     hasty = agent(max_wait=60.0)
 
     def deadline(**fields: Any) -> datetime | None:
-        return under(hasty, dataclasses.replace(SPEC, **fields), NOW).deadline_at
+        return with_agent_settings(hasty, dataclasses.replace(SPEC, **fields), NOW).deadline_at
 
-    assert under(agent(), SPEC, NOW).deadline_at is None
+    assert with_agent_settings(agent(), SPEC, NOW).deadline_at is None
     assert deadline() == NOW + timedelta(seconds=60)
     assert deadline(delay=10.0) == NOW + timedelta(seconds=70)
     assert deadline(run_at=NOW - timedelta(days=1)) == NOW + timedelta(seconds=60)

@@ -19,6 +19,6 @@ READ, CALL = Statement("select 1", reads=True), Statement("select * from act_und
 def test_binding_is_skipped_only_if_tenant_is_already_bound() -> None:
     binding = Binding()
     statements = [bound("a"), READ, bound("a"), READ, bound("b"), READ, bound("b"), bound("a"), CALL, bound("a"), READ]
-    spared = [binding.spares(statement) for statement in statements]
+    spared = [binding.is_redundant(statement) for statement in statements]
     assert spared == [False, False, True, False, False, False, True, False, False, False, False]
-    assert not Binding().spares(bound("a")), "each transaction starts unbound"
+    assert not Binding().is_redundant(bound("a")), "each transaction starts unbound"

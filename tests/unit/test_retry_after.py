@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.engine.retry import asked_delay, http_date
+from holdfast.engine.retry import http_date, retry_after_delay
 from holdfast.errors import InvalidSetting
 from tests.support.strategies import CHARACTERS
 
@@ -41,14 +41,14 @@ DAY = 86_400.0
     ],
 )
 def test_seconds_and_dates_are_read(value: object, seconds: float) -> None:
-    assert asked_delay(value, NOW, DAY) == seconds
+    assert retry_after_delay(value, NOW, DAY) == seconds
 
 
 @pytest.mark.parametrize(
     "value", ["99999999999", "9" * 100, "1" + "0" * 60 + ".5", 10**12, "Fri, 31 Dec 9999 23:59:59 GMT"]
 )
 def test_long_delay_is_capped(value: object) -> None:
-    assert asked_delay(value, NOW, DAY) == DAY
+    assert retry_after_delay(value, NOW, DAY) == DAY
 
 
 @pytest.mark.parametrize(
@@ -62,19 +62,19 @@ def test_long_delay_is_capped(value: object) -> None:
     ],
 )
 def test_malformed_value_is_ignored(value: object) -> None:
-    assert asked_delay(value, NOW, DAY) is None
+    assert retry_after_delay(value, NOW, DAY) is None
 
 
 @given(st.text(CHARACTERS, max_size=120) | st.binary(max_size=120) | st.integers() | st.floats() | st.none())
 def test_delay_is_within_bounds_for_any_value(value: object) -> None:
-    delay = asked_delay(value, NOW, DAY)
+    delay = retry_after_delay(value, NOW, DAY)
     assert delay is None or 0.0 <= delay <= DAY
 
 
 @pytest.mark.slow
 @given(st.from_regex(r"[A-Za-z]{0,9},? ?[0-9]{1,4}[ -][A-Za-z]{3}[ -][0-9]{1,9} [0-9:]{1,12} ?[A-Z0-9+-]{0,9}"))
 def test_delay_is_within_bounds_for_date_like_text(value: str) -> None:
-    delay = asked_delay(value, NOW, DAY)
+    delay = retry_after_delay(value, NOW, DAY)
     assert delay is None or 0.0 <= delay <= DAY
 
 

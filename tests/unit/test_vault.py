@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.engine.payload import MARK
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
-from holdfast.features.payloads.model import NO_RULE, Effective, RuleDraft, combine, forbidden_at, together
+from holdfast.features.payloads.model import NO_RULE, Effective, RuleDraft, combine, combined, forbidden_at
 from holdfast.stores.vault import EMPTY, KeyRing, Vault, new_key, sealed_in
 from tests.support.stores import new_id
 
@@ -82,8 +82,8 @@ def test_combined_rules_are_as_strict_as_the_strictest() -> None:
     three = RuleDraft.of(store=False)
     assert combine([one, two]) == Effective(frozenset({"a"}), True, 1000, 500, True)
     assert not combine([one, two, three]).store
-    assert together(combine([one]), combine([two])) == combine([one, two])
-    assert together(NO_RULE, combine([two])) == combine([two]) == together(combine([two]), NO_RULE)
+    assert combined(combine([one]), combine([two])) == combine([one, two])
+    assert combined(NO_RULE, combine([two])) == combine([two]) == combined(combine([two]), NO_RULE)
     assert combine([]) is NO_RULE
     deep: object = {"a": 1}
     for _ in range(5000):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.features.workflows.model import Counts, Edge, Standing, WorkflowStatus, derive, find_cycle
+from holdfast.features.workflows.model import Counts, Edge, NodeStatus, WorkflowStatus, derive, find_cycle
 
 pytestmark = pytest.mark.req("DP-14")
 
@@ -49,6 +49,6 @@ def test_standing_follows_from_states() -> None:
         Edge("d", "c", "continue", met=True),
         Edge("e", "d", "skip", met=False),
     ]
-    skipped, open_ = Standing.SKIPPED, Standing.OPEN
-    assert derive(states, edges) == {"a": Standing.DEAD, "b": skipped, "c": skipped, "d": open_, "e": open_}
+    skipped, open_ = NodeStatus.SKIPPED, NodeStatus.OPEN
+    assert derive(states, edges) == {"a": NodeStatus.DEAD, "b": skipped, "c": skipped, "d": open_, "e": open_}
     assert derive(states, edges, stopped=True)["e"] is skipped

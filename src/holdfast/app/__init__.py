@@ -172,7 +172,7 @@ class App(Running):
             tenant=check_name(tenant, "tenant"),
             name=check_name(name or config.program_name(), "name"),
             actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),
-            vault=Vault.of(artifacts or config.artifact_place(database), config.key_text()),
+            vault=Vault.of(artifacts or config.artifact_location(database), config.key_text()),
             hooks=self.hooks,
         )
         super().__init__(session)

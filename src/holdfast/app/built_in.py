@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from holdfast.features.connectors.http_request import REQUEST, check_request, requester
+from holdfast.features.connectors.http_request import REQUEST, check_request, http_request_handler
 from holdfast.features.connectors.outbound import Outbound
-from holdfast.features.connectors.report import GENERATE, Sources, check_report, generator
+from holdfast.features.connectors.report import GENERATE, Sources, check_report, report_handler
 from holdfast.features.webhooks.delivery import deliverer
 from holdfast.features.webhooks.model import DELIVER, DELIVERY_RETRY
 from holdfast.features.workflows.expansion import expand
@@ -26,7 +26,7 @@ _signatures: dict[str, Signature] = {}
 
 def built_in(reach: Outbound, reports: Sources) -> Iterator[BuiltIn]:
     """Yield the name, handler, signature and options of each built-in kind."""
-    deliver, request, generate = deliverer(reach), requester(reach), generator(reports)
+    deliver, request, generate = deliverer(reach), http_request_handler(reach), report_handler(reports)
     if not _signatures:
         _signatures.update(
             {

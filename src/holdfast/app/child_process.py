@@ -29,9 +29,9 @@ from holdfast.engine.names import check_name
 from holdfast.engine.outcome import Outcome, Settled, Succeeded
 from holdfast.engine.payload import encode
 from holdfast.engine.redaction import Redactor
-from holdfast.engine.units import in_words
+from holdfast.engine.units import size_in_words
 from holdfast.errors import HoldfastError, InvalidSetting
-from holdfast.features.assembly import open_store, stand_in
+from holdfast.features.assembly import open_store, substitute_store
 from holdfast.features.payloads.model import NO_RULE
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pack_payload
 from holdfast.steps.driver import StepTools
@@ -47,7 +47,7 @@ from holdfast.worker.processes import sandbox
 from holdfast.worker.processes.pool import Children
 from holdfast.worker.processes.protocol import Message, frame, outcome_to_json, record_from_json
 from holdfast.worker.shutdown import Stop
-from holdfast.worker.startup import put_right
+from holdfast.worker.startup import prepare_process
 from holdfast.worker.threads import Threads
 from holdfast.worker.writers import StepWriter
 
@@ -68,7 +68,7 @@ class ChildRuntime:
 def main() -> None:
     """Serve the worker. ``argv`` has the worker's ``sys.path`` as JSON, and the file descriptor of the socket."""
     sandbox.die_with_parent()
-    put_right()
+    prepare_process()
     faulthandler.enable()  # a crash leaves a trace on the worker's stderr
     link = socket.socket(fileno=int(sys.argv[2]))
     link.set_inheritable(False)
@@ -101,12 +101,12 @@ def _set_up(hello: Message) -> ChildRuntime:
     sys.argv = hello["argv"]
     os.nice(hello["niceness"])
     sandbox.set_up_logging(hello["log"])
-    observers.watched_elsewhere()
+    observers.disable_in_child()
     sandbox.limit_memory(hello["memory"])
     store = open_store(hello["url"], schema=hello["schema"])
     if hello["home"] is not None:  # in a test: the app that is imported must not use its own database
-        stand_in(hello["home"], store)
-    vault = Vault.of(hello["artifacts"] or config.artifact_place(hello["url"]), config.key_text())
+        substitute_store(hello["home"], store)
+    vault = Vault.of(hello["artifacts"] or config.artifact_location(hello["url"]), config.key_text())
     client = Session(store, tenant=hello["tenant"], name=hello["name"], actor=hello["actor"], vault=vault)
     # A sync handler runs in a thread, as in a worker: it may start its own event loop.
     runtime = ChildRuntime(client, Threads(), {}, hello["memory"], hello["notify"])
@@ -159,7 +159,7 @@ def _handler(runtime: ChildRuntime, target: Message) -> Handler:
             runtime.spent = True
             if runtime.memory is None:
                 raise
-            limit = in_words(runtime.memory)
+            limit = size_in_words(runtime.memory)
             raise HoldfastError(f"the process reached its memory limit of {limit}", code="memory_limit") from error
 
     return replace(handler, call=call)

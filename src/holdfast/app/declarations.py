@@ -20,10 +20,10 @@ from holdfast.engine.redaction import Redactor
 from holdfast.engine.retry import AT_MOST_ONCE, Retry, as_policy
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
-from holdfast.features.connectors.command_runner import CommandSettings, Program, command_parts
+from holdfast.features.connectors.command_runner import CommandSettings, Program, command_declaration
 from holdfast.features.connectors.outbound import Outbound
 from holdfast.features.connectors.report import Source, Sources, add_source
-from holdfast.features.events.operations import Declarations, Following
+from holdfast.features.events.operations import Declarations, SubscriptionOptions
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.limits.model import uses
 from holdfast.features.payloads.model import PayloadPolicy, RuleOptions
@@ -33,10 +33,10 @@ from holdfast.features.retention.operations import RetentionPolicies
 from holdfast.features.schedules.model import Missed, Overlap, ScheduleDraft
 from holdfast.features.schedules.runs import Scheduler
 from holdfast.kind import Kind, Options, Prepared, RetryAs
-from holdfast.steps.approvals import Asking, asking, check_notifier
+from holdfast.steps.approvals import ApprovalOptions, check_notifier, required_approval
 from holdfast.steps.signature import Signature
 from holdfast.stores.session import Session
-from holdfast.telemetry.logs import trust
+from holdfast.telemetry.logs import redact_with
 
 T = TypeVar("T")
 
@@ -179,7 +179,7 @@ class JobOptions(TypedDict, total=False):
     Only a redrive starts it again. It excludes ``retry``."""
     process: bool | Process
     """Run the handler in a child process, which is killed on timeout: True, or a ``Process`` with a memory limit."""
-    requires_approval: bool | Asking
+    requires_approval: bool | ApprovalOptions
     """Wait for an approval before a job runs: True, or the options of ``ctx.approval``."""
     keep: Duration | None
     """How long a job is kept after its end (``app.retention``)."""
@@ -278,7 +278,7 @@ class Declaring:
             timeout=limit,
             at_most_once=at_most_once,
             run_mode=as_process(options.get("process", False)),
-            approval=asking(options.get("requires_approval", False)),
+            approval=required_approval(options.get("requires_approval", False)),
             keep=None if keep is None else RetentionRule.of(purge_after=keep, declared=True),
             cost=None if cost is None else check_cost(cost),
             rules=_rules(options.get("rules")),
@@ -305,7 +305,7 @@ class Declaring:
         ``argv`` is the command line with placeholders for the job's arguments, or a function that returns it. No shell
         is involved. The result of the job is ``{"exit_code": 0, "artifacts": […]}``.
         """
-        function, options, timeout, program = command_parts(name, argv, settings)
+        function, options, timeout, program = command_declaration(name, argv, settings)
         return self._declare(function, name, options, timeout, run_mode=program)
 
     def report(self, name: str) -> Callable[[S], S]:
@@ -332,7 +332,7 @@ class Declaring:
         timeout: float | None,
         at_most_once: bool = False,
         run_mode: RunMode | None = None,
-        approval: Asking | None = None,
+        approval: ApprovalOptions | None = None,
         keep: RetentionRule | None = None,
         cost: float | None = None,
         rules: RuleOptions | None = None,
@@ -378,7 +378,7 @@ class Declaring:
         check_options(definition, ("timing", *Timed.__annotations__))
         return ScheduleDecorator(self._scheduler, timing, definition)
 
-    def on(self, pattern: str, **options: Unpack[Following]) -> Callable[[K], K]:
+    def on(self, pattern: str, **options: Unpack[SubscriptionOptions]) -> Callable[[K], K]:
         """Declare that each event which matches ``pattern`` creates a job of the kind::
 
             @app.on("job.succeeded", kind="import")
@@ -426,7 +426,7 @@ class Declaring:
     def _ready_redactor(self) -> Redactor:
         """Return the app's redactor after adding the secrets of the environment. Log lines use it too."""
         self._redactor.know(*self._redactor.in_environment(config.environment()), *config.key_values())
-        trust(self._redactor)
+        redact_with(self._redactor)
         return self._redactor
 
 

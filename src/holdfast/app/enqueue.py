@@ -21,7 +21,7 @@ from holdfast.engine.retry import as_stored_policy
 from holdfast.errors import InvalidArguments, InvalidSetting
 from holdfast.features.events.model import check_event_name
 from holdfast.features.jobs.handle import Handle
-from holdfast.features.payloads.model import NO_RULE, Effective, together
+from holdfast.features.payloads.model import NO_RULE, Effective, combined
 from holdfast.features.workflows.run import WorkflowOptions, WorkflowPlan, plan_workflow
 from holdfast.kind import PAYLOAD_LIMIT, Kind, Options, Prepared, make_spec, pack_payload
 from holdfast.stores.flow import run
@@ -126,7 +126,7 @@ class Enqueuing(StoreNamespace):
                 f"{kind}: the payload must be an object with the arguments by name, got {type(values).__name__}",
                 fix=self._by_name(kind),
             )
-        rule = together(declared.kind._rule, rule)
+        rule = combined(declared.kind._rule, rule)
         limit = max(PAYLOAD_LIMIT, self._session.vault.limit(rule))
         return declared.kind._signature.pack((), values, limit=limit), rule
 

@@ -33,7 +33,7 @@ def enqueue_many(client: Session, calls: Iterable[Prepared[R]], connection: obje
         return _handles(client, first, results)
     hooked = client.hooks is not None and client.hooks.wraps_enqueue  # hooks see all jobs of a call at once
     # A store with a pipeline depth of 1 works in this process: preparing the next batch meanwhile gains nothing.
-    if len(first) < BATCH or client.store.lanes == 1 or hooked:
+    if len(first) < BATCH or client.store.pipeline_depth == 1 or hooked:
         return _in_one_batch(client, [*first, *rest])
     return _in_batches(client, first, rest)
 

@@ -18,7 +18,7 @@ from holdfast.engine.bound_results import filled
 from holdfast.engine.hooks import AppHooks
 from holdfast.engine.job import DEFAULT_RETRY, Claim
 from holdfast.engine.outcome import Settled, Stopped, Succeeded
-from holdfast.engine.payload import look_at
+from holdfast.engine.payload import decode_for_display
 from holdfast.engine.redaction import JobRedactor, Redactor
 from holdfast.engine.retry import as_policy
 from holdfast.engine.steps import RESERVED
@@ -30,7 +30,7 @@ from holdfast.features.payloads.model import HIDDEN, Effective
 from holdfast.features.registry.model import TEXT_LIMIT
 from holdfast.features.workflows.run import BoundResults
 from holdfast.kind import Kind, Prepared
-from holdfast.steps.approvals import Asking
+from holdfast.steps.approvals import ApprovalOptions
 from holdfast.steps.driver import Durable, Plan, StepTools
 from holdfast.steps.handler_run import HandlerRun
 from holdfast.steps.transaction import RESULT_LIMIT, Completion, Stage
@@ -71,7 +71,7 @@ class HandlerTools:
 
     async def aclose(self) -> None:
         """Write what is buffered and end the child processes. Call it after the last handler has ended."""
-        await self.step_tools.recorder.aclose()
+        await self.step_tools.writer.aclose()
         if self.log_writer is not None:
             await self.log_writer.aclose()
         await self.children.aclose()
@@ -173,7 +173,7 @@ def _after_approval(call: Call, kind: Kind[..., Any], tools: HandlerTools) -> Ca
     options = kind._approval
 
     async def with_approval(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
-        await ask_first(tools, claim, options, kind._rule, stop)
+        await require_approval(tools, claim, options, kind._rule, stop)
         return await call(claim, stop)
 
     def if_agent_requires(claim: Claim, stop: Stop) -> Awaitable[str | Succeeded | Settled | None]:
@@ -182,10 +182,14 @@ def _after_approval(call: Call, kind: Kind[..., Any], tools: HandlerTools) -> Ca
     return if_agent_requires if options is None else with_approval
 
 
-async def ask_first(tools: HandlerTools, claim: Claim, asking: Asking | None, rule: Effective, stop: Stop) -> None:
+async def require_approval(
+    tools: HandlerTools, claim: Claim, asking: ApprovalOptions | None, rule: Effective, stop: Stop
+) -> None:
     """Raise ``Suspended`` until the job is approved, if its kind (``asking``) or its agent requires approval."""
-    if asking is None and await tools.client.arun(tools.client.store.steps.asks_first(claim.agent or "", claim.tenant)):
-        asking = Asking()
+    if asking is None and await tools.client.arun(
+        tools.client.store.steps.requires_approval(claim.agent or "", claim.tenant)
+    ):
+        asking = ApprovalOptions()
     if asking is None:
         return
     restricted = tools.rules.of(claim.tenant, claim.kind, rule).restricted
@@ -193,13 +197,13 @@ async def ask_first(tools: HandlerTools, claim: Claim, asking: Asking | None, ru
     plan = Plan(Durable(claim, tools.client, tools.step_tools, redact, stop))
     owner = "" if claim.agent is None else f" for {claim.agent}"
     hidden = restricted or tools.client.vault.keys is not None
-    shown: Asking = {"data": {"payload": HIDDEN} if hidden else _shown(claim, tools.redact)}
+    shown: ApprovalOptions = {"data": {"payload": HIDDEN} if hidden else _shown(claim, tools.redact)}
     await plan.before_all("run", f"Run {claim.kind}{owner} ({claim.id})", shown | asking)
 
 
 def _shown(claim: Claim, redact: Redactor) -> dict[str, Any]:
     """Return the payload as approvers see it: without values whose names suggest a secret."""
-    payload = look_at(claim.payload)
+    payload = decode_for_display(claim.payload)
     if len(claim.payload) > SHOWN_LIMIT or not isinstance(payload, dict):
         return {"payload": f"{len(claim.payload):,} characters; see holdfast jobs show {claim.id}"}
     return {"payload": {name: "***" if redact.looks_secret(name) else value for name, value in payload.items()}}

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import Any
 
-from holdfast.engine.hooks import Around, Kept, RunInfo, enter
+from holdfast.engine.hooks import Around, RaisedError, RunInfo, enter
 from holdfast.engine.job import Claim
 from holdfast.worker.threads import Threads
 
@@ -32,7 +32,7 @@ def hooked(function: Callable[..., Any], hooks: Sequence[Around], threads: Threa
         return await threads.run(kind, partial(_run_inside, within, info, blocking) if within else blocking)
 
     async def invoke(claim: Claim, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        info, kept, value = RunInfo.of(claim), Kept(), None
+        info, kept, value = RunInfo.of(claim), RaisedError(), None
         async with AsyncExitStack() as stack:
             with kept:
                 for hook in around:
@@ -45,7 +45,7 @@ def hooked(function: Callable[..., Any], hooks: Sequence[Around], threads: Threa
 
 
 def _run_inside(hooks: Sequence[Around], info: RunInfo, function: Callable[[], Any]) -> Any:
-    kept, value = Kept(), None
+    kept, value = RaisedError(), None
     with ExitStack() as stack, kept:
         for hook in hooks:
             stack.enter_context(hook.enter(info))

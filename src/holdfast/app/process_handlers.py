@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.job import Claim
 from holdfast.engine.outcome import Crashed, Failed, Settled, Succeeded
-from holdfast.engine.units import Size, in_bytes, in_words
+from holdfast.engine.units import Size, in_bytes, size_in_words
 from holdfast.errors import InvalidSetting
 from holdfast.kind import Kind
 from holdfast.stores.artifacts import Artifacts, Directory
@@ -159,7 +159,7 @@ async def _run(child: Child, target: Message, claim: Claim, timeout: float | Non
     except TimeoutError:
         raise Ended(Failed("timeout", f"the handler was not done after {timeout} s, and was killed")) from None
     except ChildDied as died:
-        limited = f"; its memory limit was {in_words(options.memory)}" if options.memory else ""
+        limited = f"; its memory limit was {size_in_words(options.memory)}" if options.memory else ""
         raise Ended(Crashed("process_died", f"{died.how}{limited}")) from None
 
 

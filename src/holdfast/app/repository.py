@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.engine.job import DEFAULT_QUEUE, Claim, JobSpec
 from holdfast.engine.names import check_name
 from holdfast.engine.outcome import Failed, Outcome, Succeeded
-from holdfast.engine.payload import decode, encode, own
+from holdfast.engine.payload import decode, encode, refuse_reserved
 from holdfast.engine.redaction import Redactor
 from holdfast.engine.settlement import MESSAGE_LIMIT, decide
 from holdfast.engine.times import instant_or_none
@@ -76,7 +76,7 @@ class JobRepository:
         spec = JobSpec(
             id=self._new_id(),
             kind=check_name(kind, "kind"),
-            payload=own(encode({} if payload is None else payload)),
+            payload=refuse_reserved(encode({} if payload is None else payload)),
             enqueued_by=self._owner,
             source_system="repository",
             run_at=instant_or_none(run_at, "run_at"),
@@ -102,7 +102,9 @@ class JobRepository:
 
     def mark_success(self, job_id: str, result: Any = None) -> None:
         """End the job as succeeded. Raises ``StaleLease`` if it is no longer claimed by this loop."""
-        self._settle(job_id, Succeeded(None if result is None else own(encode(result, what="result"), "result")))
+        self._settle(
+            job_id, Succeeded(None if result is None else refuse_reserved(encode(result, what="result"), "result"))
+        )
 
     def mark_failure(self, job_id: str, error: str, *, code: str = "failed", permanent: bool = False) -> None:
         """Record a failure. The job is retried by its policy; it becomes a dead letter if no attempt is left, or if the

@@ -21,10 +21,10 @@ from holdfast.stores.flow import in_thread
 from holdfast.stores.ids import new_id
 from holdfast.stores.session import Session
 from holdfast.worker import startup
-from holdfast.worker.maintenance import BATCHES, MaintenanceTask, clear
-from holdfast.worker.options import Ticking, TickOptions, TickSummary, WorkerKeywords
+from holdfast.worker.maintenance import BATCHES, MaintenanceTask, delete_orphans
+from holdfast.worker.options import TickKeywords, TickOptions, TickSummary, WorkerKeywords
 from holdfast.worker.processes.pool import Children
-from holdfast.worker.startup import when_there
+from holdfast.worker.startup import retry_briefly
 from holdfast.worker.threads import Threads
 from holdfast.worker.tick import Tick
 from holdfast.worker.worker import Worker, WorkerOptions
@@ -63,14 +63,14 @@ class Running(Declaring, Enqueuing):
         If the database is restarting, it waits. Most programs use ``holdfast worker`` or ``run_worker`` instead.
         """
         options = self._with_queues(options or WorkerOptions())
-        when_there(self._session.make_ready)
-        when_there(self._check_role)
-        options = dataclasses.replace(options, tenant=when_there(partial(self._tenant_to_serve, options.tenant)))
-        when_there(partial(self._sync_declarations, options.tenant))
+        retry_briefly(self._session.make_ready)
+        retry_briefly(self._check_role)
+        options = dataclasses.replace(options, tenant=retry_briefly(partial(self._tenant_to_serve, options.tenant)))
+        retry_briefly(partial(self._sync_declarations, options.tenant))
         tools = self._handler_tools(options.tenant, options.concurrency)
-        rules = self.payload_rules._cache.duty(options.tenant, options.promote_every)
+        rules = self.payload_rules._cache.maintenance_task(options.tenant, options.promote_every)
         tasks = self._maintenance(options.tenant, options.promote_every, options.sweep_every)
-        options = dataclasses.replace(options, extra_duties=(*options.extra_duties, *tasks, rules))
+        options = dataclasses.replace(options, extra_tasks=(*options.extra_tasks, *tasks, rules))
         return Worker(self._store, tools.handlers(self._all_kinds), options, on_leave=tools.aclose)
 
     def _queues(self) -> tuple[str, ...]:
@@ -104,9 +104,9 @@ class Running(Declaring, Enqueuing):
     def _maintenance(self, tenant: str, promote_every: float, sweep_every: float) -> tuple[MaintenanceTask, ...]:
         """Return the maintenance tasks that an app adds to those of a worker: fire schedules, and delete the files of
         removed jobs from the artifact store and from this host."""
-        fire_schedules = self._scheduler.duty(tenant, promote_every)
+        fire_schedules = self._scheduler.maintenance_task(tenant, promote_every)
         artifacts = self._session.vault.artifacts
-        run = partial(clear, artifacts=artifacts, tenant=tenant, batches=BATCHES if sweep_every else 1)
+        run = partial(delete_orphans, artifacts=artifacts, tenant=tenant, batches=BATCHES if sweep_every else 1)
         return (fire_schedules, MaintenanceTask("leftovers", sweep_every, run=run, readies=False))
 
     def _handler_tools(
@@ -154,7 +154,7 @@ class Running(Declaring, Enqueuing):
 
         startup.run(serve())
 
-    def tick(self, limit: int = 10, **options: Unpack[Ticking]) -> TickSummary:
+    def tick(self, limit: int = 10, **options: Unpack[TickKeywords]) -> TickSummary:
         """Run at most ``limit`` jobs that are due and return a summary. For cron and serverless hosts.
 
         Raises ``InvalidSetting`` on a running event loop: use ``await app.atick(…)`` there.
@@ -175,7 +175,7 @@ class Running(Declaring, Enqueuing):
         )
 
     async def atick(
-        self, limit: int = 10, *, stop: asyncio.Event | None = None, **options: Unpack[Ticking]
+        self, limit: int = 10, *, stop: asyncio.Event | None = None, **options: Unpack[TickKeywords]
     ) -> TickSummary:
         """Run at most ``limit`` jobs on the running event loop; see ``tick``.
 
@@ -196,7 +196,7 @@ class Running(Declaring, Enqueuing):
         try:
             tasks = self._maintenance(tenant, 0, 0)
             handlers = tools.handlers(self._all_kinds)
-            return await Tick(self._store, handlers, tick_options, stop=stop, extra_duties=tasks).run()
+            return await Tick(self._store, handlers, tick_options, stop=stop, extra_tasks=tasks).run()
         finally:
             await tools.aclose()
 

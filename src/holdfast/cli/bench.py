@@ -30,7 +30,7 @@ from holdfast.cli import options
 from holdfast.cli.demo.check import Reading, read
 from holdfast.cli.demo.command import without_password
 from holdfast.cli.failures import FAILED
-from holdfast.cli.output import console, emit, facts, say, span
+from holdfast.cli.output import console, emit, print_fields, say, span
 from holdfast.cli.session import is_absent, refuse_unready
 from holdfast.cli.supervisor.process import STOP, ChildProcess, Plan, how_it_ended
 from holdfast.engine.job import EVERY_TENANT
@@ -145,7 +145,7 @@ class View:
 
 def print_result(result: Result, concurrency: int) -> None:
     pickup = result.pickup
-    facts(
+    print_fields(
         [
             ("enqueue, one by one", _rate(result.single)),
             ("enqueue, in bulk", _rate(result.bulk)),

@@ -19,7 +19,7 @@ import typer
 from holdfast import config
 from holdfast.app import App
 from holdfast.cli import options, output, serve
-from holdfast.cli.output import announce, emit, facts, span
+from holdfast.cli.output import announce, emit, print_fields, span
 from holdfast.cli.run_worker import on_signals, run_to_end
 from holdfast.cli.serve import HOST, PORT, Host, Port
 from holdfast.cli.session import load_runnable, module_of, scope
@@ -28,7 +28,7 @@ from holdfast.cli.supervisor.reload import Reloader
 from holdfast.cli.supervisor.supervisor import Report
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
-from holdfast.worker.options import Ticking, TickSummary
+from holdfast.worker.options import TickKeywords, TickSummary
 from holdfast.worker.worker import WorkerOptions
 
 DATABASE = "sqlite:///holdfast-dev.db"
@@ -124,7 +124,7 @@ def tick(
     """
     output.set_up(log_level.value, as_json=options.logs_json(log_format, as_json))
     names, weights = options.queues_of(queues)
-    tick_options: Ticking = {
+    tick_options: TickKeywords = {
         "weights": weights,
         "concurrency": concurrency,
         "tenant": scope(tenant, all_tenants, default=EVERY_TENANT),
@@ -138,7 +138,7 @@ def tick(
     if as_json:
         emit(summary)
     else:
-        facts(
+        print_fields(
             [
                 ("taken", f"{summary.taken:,}"),
                 *(
@@ -151,7 +151,7 @@ def tick(
         )
 
 
-async def _once(app: App, limit: int, tick_options: Ticking) -> TickSummary:
+async def _once(app: App, limit: int, tick_options: TickKeywords) -> TickSummary:
     stop = asyncio.Event()
     on_signals(stop.set, stop.set)
     try:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import NoReturn
 
-from holdfast.worker.startup import put_right
+from holdfast.worker.startup import prepare_process
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -65,7 +65,7 @@ EXIT_TIMEOUT = 3.0
 
 
 def run() -> NoReturn:
-    put_right()
+    prepare_process()
     if os.getpid() == 1:
         fork_init()
     try:

@@ -205,7 +205,7 @@ def secret_of(argument: str) -> str:
     return sys.stdin.buffer.readline(1_000).decode(errors="replace").strip()
 
 
-def pairs(arguments: Sequence[str]) -> dict[str, str]:
+def parse_pairs(arguments: Sequence[str]) -> dict[str, str]:
     """Parse ``name=value`` arguments. A name may occur once; the value is everything after the first ``=``."""
     values: dict[str, str] = {}
     for pair in arguments:
@@ -224,7 +224,7 @@ def data_of(arguments: Sequence[str]) -> Any:
     A value that is JSON is parsed as JSON: ``invoice=7`` is a number, ``'invoice="7"'`` is text.
     """
     has_document = bool(arguments) and _is_document(arguments[0])
-    values = {name: as_json(value) for name, value in pairs(arguments[has_document:]).items()}
+    values = {name: as_json(value) for name, value in parse_pairs(arguments[has_document:]).items()}
     return merged(document(arguments[0]) if has_document else {}, values)
 
 
@@ -248,7 +248,7 @@ Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only
 
 
 @dataclass(frozen=True, kw_only=True)
-class Which:
+class JobFilterOptions:
     """Options that select jobs."""
 
     kind: Kind = None

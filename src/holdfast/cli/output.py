@@ -39,7 +39,6 @@ __all__ = [
     "console",
     "duration",
     "emit",
-    "facts",
     "heading",
     "instant",
     "line",
@@ -47,6 +46,7 @@ __all__ = [
     "moment",
     "plain",
     "print_document",
+    "print_fields",
     "rate",
     "say",
     "set_up",
@@ -199,7 +199,7 @@ def _aligned(rows: Sequence[Sequence[Cell]]) -> list[str]:
     return lines
 
 
-def facts(pairs: Iterable[tuple[str, Cell | None]]) -> None:
+def print_fields(pairs: Iterable[tuple[str, Cell | None]]) -> None:
     """Print names and values, one per line. Values of None are left out."""
     shown = [(name, value) for name, value in pairs if value is not None and str(value) != ""]
     width = max((len(name) for name, _ in shown), default=0)

@@ -20,7 +20,7 @@ from holdfast.app import App
 from holdfast.cli.output import counted, line
 from holdfast.cli.probes import WorkerProbe, serve_status
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.worker.startup import entered_again
+from holdfast.worker.startup import run_until_done
 from holdfast.worker.worker import Worker, WorkerOptions
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ def run_to_end(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | N
     loop = loop or asyncio.new_event_loop()
     task = loop.create_task(work)
     try:
-        return entered_again(task, lambda: loop.run_until_complete(task))
+        return run_until_done(task, lambda: loop.run_until_complete(task))
     finally:
         loop.run_until_complete(_cancel_tasks())
         loop.run_until_complete(loop.shutdown_asyncgens())

@@ -50,7 +50,7 @@ def make_web(
     local: bool,
     person: str | None = None,
     dashboard: bool = True,
-    duties: str | None = None,
+    maintenance: str | None = None,
     body_timeout: float = BODY_TIMEOUT,
 ) -> FastAPI:
     """Return the service of an app. With ``local``, requests need no token and may do everything, as ``person``."""
@@ -63,7 +63,9 @@ def make_web(
             raise
         raise _missing() from error
     authenticate = at_this_machine(app, person) if local else tokens_of(app)
-    return make_service(app, authenticate=authenticate, dashboard=dashboard, duties=duties, body_timeout=body_timeout)
+    return make_service(
+        app, authenticate=authenticate, dashboard=dashboard, maintenance=maintenance, body_timeout=body_timeout
+    )
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -273,11 +275,11 @@ def serve(
             help="Address of a proxy whose X-Forwarded-For and -Proto headers are trusted; repeatable.",
         ),
     ] = None,
-    duties: Annotated[
+    maintenance: Annotated[
         bool,
         typer.Option(
-            "--duties/--no-duties",
-            help="Run maintenance tasks (schedules, lapsed leases, seals) in this process, or leave them to workers.",
+            "--maintenance/--no-maintenance",
+            help="Run maintenance tasks (schedules, expired leases, seals) in this process, or leave them to workers.",
         ),
     ] = True,
     body_timeout: Annotated[
@@ -318,7 +320,7 @@ def serve(
         served,
         local=no_auth,
         dashboard=not no_dashboard,
-        duties=(EVERY_TENANT if tenant is None else scope(tenant)) if duties else None,
+        maintenance=(EVERY_TENANT if tenant is None else scope(tenant)) if maintenance else None,
         body_timeout=body_timeout,
     )
     listening = listen(host, port)

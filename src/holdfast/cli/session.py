@@ -27,7 +27,7 @@ from holdfast.errors import InvalidInput, InvalidSetting, NotFound, SchemaMismat
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.session import Session
 from holdfast.stores.sqlite.connections import database_path
-from holdfast.worker.startup import until_reachable, when_there
+from holdfast.worker.startup import retry_briefly, until_reachable
 
 NAME = "holdfast"
 T = TypeVar("T")
@@ -176,7 +176,7 @@ def wait_ready(store: Store) -> None:
 
 def wait_shortly(store: Store) -> None:
     """Like ``refuse_unready``, but wait while a server restarts. For processes that end by themselves."""
-    when_there(lambda: refuse_unready(store))
+    retry_briefly(lambda: refuse_unready(store))
 
 
 def is_absent(store: Store) -> bool:

@@ -32,7 +32,7 @@ from holdfast.errors import InvalidSetting, StoreError
 from holdfast.features.approvals.model import Approval, ApprovalFilter
 from holdfast.features.health.model import CAP
 from holdfast.features.health.statistics import Pulse, QueuePulse, WorkerPulse
-from holdfast.features.jobs.timeline import short
+from holdfast.features.jobs.timeline import short_actor
 from holdfast.stores.requests import JobFilter
 from holdfast.stores.session import Session
 
@@ -142,7 +142,7 @@ def _workers(workers: Sequence[WorkerPulse], narrow: bool) -> Part:
     rows = []
     for worker in sorted(workers, key=lambda worker: (-worker.busy, worker.holder)):
         slots = "" if worker.slots is None else f" of {worker.slots}"
-        row = [_plain(short(worker.holder), 40), Text(f"{worker.busy}{slots}")]
+        row = [_plain(short_actor(worker.holder), 40), Text(f"{worker.busy}{slots}")]
         more = [] if narrow else [_plain(worker.label, 20), _plain(", ".join(worker.queues or ("any",)), 30)]
         rows.append(row + more + ([] if narrow else [_plain(worker.tenant, 20)]))
     return "Workers", headers, rows

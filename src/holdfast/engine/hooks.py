@@ -264,7 +264,7 @@ class AppHooks(Hooks):
             raise InvalidSetting(
                 "an enqueue hook is async, and enqueue blocks", code="async_hook", fix="await aenqueue(…)."
             )
-        errors = Kept()
+        errors = RaisedError()
         with ExitStack() as stack, errors:
             for hook, info in hooks:
                 stack.enter_context(hook.enter(info))
@@ -276,7 +276,7 @@ class AppHooks(Hooks):
         self, specs: Sequence[JobSpec], tenant: str
     ) -> AsyncIterator[Callable[[Sequence[Enqueued]], None]]:
         jobs, hooks = self._around(specs, tenant)
-        errors = Kept()
+        errors = RaisedError()
         async with AsyncExitStack() as stack:
             with errors:
                 for hook, info in hooks:
@@ -319,7 +319,7 @@ class _Jobs:
             job._result = result
 
 
-class Kept:
+class RaisedError:
     """Keeps the error of a block and raises it again, so that a hook cannot turn a failure into a success by
     suppressing it."""
 

@@ -20,12 +20,12 @@ EVERY_TENANT = "*"
 DEFAULT_TENANT = "default"
 DEFAULT_QUEUE = "default"
 
-OURS = "worker ________-____-____-____-____________ (%:%)"
+WORKER_HOLDER_PATTERN = "worker ________-____-____-____-____________ (%:%)"
 """A pattern for SQL's ``like``: the holder of a lease of Holdfast's own workers. Those fire schedules; workers of other
 programs only run jobs."""
 
 
-def holder_of_ours(id: object, host: str, process: int) -> str:
+def worker_holder(id: object, host: str, process: int) -> str:
     return f"worker {id} ({host}:{process})"
 
 

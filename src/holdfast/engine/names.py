@@ -109,7 +109,7 @@ def _invalid_name(what: str, why: str) -> InvalidSetting:
     return InvalidSetting(f"the {what} {why}", code="invalid_name")
 
 
-class Place(NamedTuple):
+class PagePosition(NamedTuple):
     """The position after a page: tenant and name of its last item."""
 
     tenant: str
@@ -120,17 +120,17 @@ class Place(NamedTuple):
         return json.dumps([*self]) if scope == EVERY_TENANT else self.name
 
     @classmethod
-    def read(cls, text: str | None, scope: str) -> Place | None:
+    def read(cls, text: str | None, scope: str) -> PagePosition | None:
         if text is None:
             return None
         try:
             parts = decode(text) if scope == EVERY_TENANT else [scope, text]
         except InvalidPayload:
-            raise unknown_place() from None
+            raise malformed_cursor() from None
         match parts:
             case [str(tenant), str(name)] if "\0" not in tenant + name:
                 return cls(tenant, name)
-        raise unknown_place()
+        raise malformed_cursor()
 
 
 def page_size(limit: object) -> int:
@@ -148,11 +148,11 @@ def check_whole(value: object, what: str) -> int:
 class Paging(TypedDict, total=False):
     """Which part of a list to return: the items after a position, up to a limit. By default all of them."""
 
-    after: Place | None
+    after: PagePosition | None
     limit: int | None
 
 
-def unknown_place() -> InvalidInput:
+def malformed_cursor() -> InvalidInput:
     return InvalidInput(
         "malformed cursor", code="invalid_cursor", fix="Pass the cursor that the previous page returned."
     )

@@ -58,7 +58,7 @@ def encode(value: object, *, limit: int = DEFAULT_LIMIT, what: str = "payload") 
     return _write(_COMPACT, value, limit, what)
 
 
-def own(text: str, what: str = "payload") -> str:
+def refuse_reserved(text: str, what: str = "payload") -> str:
     """Refuse a user's value that looks like the text of the vault. Otherwise a user could write a reference, and would
     be shown the value that is stored there."""
     if text.startswith(MARK):
@@ -108,7 +108,7 @@ class Unreadable(dict[str, Any]):
         return str(self["unreadable"])
 
 
-def look_at(text: str | bytes) -> Any:
+def decode_for_display(text: str | bytes) -> Any:
     """Read JSON for display, whatever is stored in the database. Never raises: a number with too many digits stays
     text, and a document that cannot be read, or not be written again, becomes ``Unreadable``."""
     try:

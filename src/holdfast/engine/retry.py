@@ -274,7 +274,7 @@ _SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")  # the RFC allows whole num
 _NOT_A_DATE = (ValueError, TypeError, OverflowError, IndexError)
 
 
-def asked_delay(value: object, now: datetime, longest: float) -> float | None:
+def retry_after_delay(value: object, now: datetime, longest: float) -> float | None:
     """The delay of a ``Retry-After`` header in seconds, from 0 to ``longest``; None for a malformed one."""
     text = _text(value)
     if text is None:
@@ -319,7 +319,7 @@ def retry_after(
     ``Date`` header of the response, a date is compared with the clock of the service and not of this machine.
     """
     limit = seconds(longest, "duration")
-    delay = asked_delay(value, http_date(date) or datetime.now(UTC), limit)
+    delay = retry_after_delay(value, http_date(date) or datetime.now(UTC), limit)
     if delay is not None or default is None:
         return delay
     return seconds(default, "duration")

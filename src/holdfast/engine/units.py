@@ -26,14 +26,14 @@ def in_bytes(value: object, what: str = "size", *, least: int = 1) -> int:
         size = value
     if size is None or not least <= size <= LARGEST:
         raise InvalidSetting(
-            f"{value!r} is not a {what} of at least {in_words(least)}",
+            f"{value!r} is not a {what} of at least {size_in_words(least)}",
             code="invalid_size",
             fix='Use bytes, or text such as "64MB", "1.5GB".',
         )
     return size
 
 
-def in_words(size: int) -> str:
+def size_in_words(size: int) -> str:
     """The size for messages, in the largest unit that gives a whole number."""
     for unit in ("t", "g", "m", "k"):
         if size and size % _UNITS[unit] == 0:

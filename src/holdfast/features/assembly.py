@@ -107,7 +107,7 @@ class Store(Database, Protocol):
 _substitutes: dict[str, Store] = {}
 
 
-def stand_in(url: str, store: Store) -> None:
+def substitute_store(url: str, store: Store) -> None:
     """Make ``open_store`` return this store for ``url`` in this process. For child processes of the test kit."""
     _substitutes[url] = store
 

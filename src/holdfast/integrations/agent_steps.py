@@ -22,7 +22,7 @@ from holdfast.engine.units import Duration
 from holdfast.errors import InvalidPayload, InvalidSetting
 from holdfast.features.retention.model import check_cost
 from holdfast.kind import Kind
-from holdfast.steps.approvals import Asking, Decision, question
+from holdfast.steps.approvals import ApprovalOptions, Decision, question
 from holdfast.steps.driver import running
 
 MODEL_RETRY: Final = Retry(max_attempts=3)
@@ -79,7 +79,7 @@ def check_budget(budget: float | None) -> float | None:
     return budget
 
 
-def check_calls(approval: Asking | None, **calls: StepOptions | None) -> None:
+def check_calls(approval: ApprovalOptions | None, **calls: StepOptions | None) -> None:
     """Check the options of approvals and of calls (``model=``, ``tool=``) when the agent is declared: a misspelled one
     would otherwise fail the first run, or drop the approvers."""
     question("Call a tool", None, approval or {})
@@ -255,14 +255,14 @@ async def approve_tool_call(
     tool: str,
     arguments: dict[str, Any],
     schema: Mapping[str, Any] | None,
-    options: Asking,
+    options: ApprovalOptions,
     about: Mapping[str, Any] | None = None,
 ) -> tuple[Decision[Any], dict[str, Any]]:
     """Wait for the approval of a tool call. Return the decision and the arguments, which the approver may edit.
 
     With a quorum of several approvers the arguments cannot be edited: all must approve the same call.
     """
-    request: Asking = {"on_deny": "resume", **options}
+    request: ApprovalOptions = {"on_deny": "resume", **options}
     editable = request.get("quorum", 1) == 1 and request.get("on_expire") != "approve"
     shown = json.dumps(arguments, ensure_ascii=False)
     if len(shown) > SUMMARY_SHOWN:

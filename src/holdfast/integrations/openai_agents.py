@@ -47,7 +47,7 @@ from holdfast.integrations.agent_steps import (
     short_name,
 )
 from holdfast.kind import Kind, Options
-from holdfast.steps.approvals import Asking
+from holdfast.steps.approvals import ApprovalOptions
 from holdfast.stores.namespace import StoreNamespace, call
 
 try:
@@ -98,7 +98,7 @@ class ToolOptions(TypedDict, total=False):
 
     retry: Any
     timeout: Duration
-    approval: Asking
+    approval: ApprovalOptions
 
 
 def tokens(response: ModelResponse) -> float:
@@ -112,7 +112,7 @@ class _Settings:
     model: StepOptions
     tool: StepOptions
     tools: Mapping[str, ToolOptions]
-    approval: Asking
+    approval: ApprovalOptions
     price: Price
     budget: float | None
 
@@ -277,7 +277,7 @@ class HoldfastAgent(StoreNamespace, Generic[C]):
         model: StepOptions | None = None,
         tool: StepOptions | None = None,
         tools: Mapping[str, ToolOptions] | None = None,
-        approval: Asking | None = None,
+        approval: ApprovalOptions | None = None,
         price: Price = tokens,
         budget: float | None = None,
         max_turns: int = 10,
@@ -378,7 +378,7 @@ class HoldfastAgent(StoreNamespace, Generic[C]):
         for candidate in getattr(item.agent, "tools", []):
             if isinstance(candidate, FunctionTool) and candidate.name == name:
                 tool = candidate
-        options: Asking = {**self._settings.approval, **self._settings.tools.get(name, {}).get("approval", {})}
+        options: ApprovalOptions = {**self._settings.approval, **self._settings.tools.get(name, {}).get("approval", {})}
         schema = None if tool is None else tool.params_json_schema
         about = {"tool_call_id": call_id}
         decision, allowed = await approve_tool_call(ctx, self._settings.agent, name, arguments, schema, options, about)

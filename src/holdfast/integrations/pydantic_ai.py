@@ -33,7 +33,7 @@ from holdfast.integrations.agent_steps import (
 )
 from holdfast.integrations.pydantic_ai_steps import TOOL_RESULT, HoldfastDurability, Price, dollars, tokens
 from holdfast.kind import Kind, Options
-from holdfast.steps.approvals import Asking
+from holdfast.steps.approvals import ApprovalOptions
 from holdfast.stores.namespace import StoreNamespace, call
 
 try:
@@ -79,7 +79,7 @@ class HoldfastAgent(StoreNamespace, Generic[D, OutputT]):
         model: StepOptions | None = None,
         tool: StepOptions | None = None,
         mcp: StepOptions | None = None,
-        approval: Asking | None = None,
+        approval: ApprovalOptions | None = None,
         price: Price = tokens,
         budget: float | None = None,
         usage_limits: UsageLimits | None = None,

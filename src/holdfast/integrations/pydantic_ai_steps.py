@@ -28,7 +28,7 @@ from holdfast.integrations.agent_steps import (
     recorded_model_request,
     short_name,
 )
-from holdfast.steps.approvals import Asking
+from holdfast.steps.approvals import ApprovalOptions
 
 try:
     from pydantic_ai.agent import AbstractAgent, EventStreamHandler
@@ -131,7 +131,7 @@ class HoldfastDurability(BaseDurabilityCapability[D]):
         model: StepOptions | None = None,
         tool: StepOptions | None = None,
         mcp: StepOptions | None = None,
-        approval: Asking | None = None,
+        approval: ApprovalOptions | None = None,
         price: Price = tokens,
         budget: float | None = None,
         external_timeout: Duration | None = None,
@@ -140,7 +140,7 @@ class HoldfastDurability(BaseDurabilityCapability[D]):
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self.price = price
         self.budget = check_budget(budget)
-        self._approval: Asking = approval or {}
+        self._approval: ApprovalOptions = approval or {}
         self._external_timeout = external_timeout
         self._options: dict[str, StepOptions] = {
             "model": {"retry": MODEL_RETRY, "timeout": MODEL_TIMEOUT, **(model or {})},

@@ -21,7 +21,7 @@ from holdfast.errors import InvalidSetting
 from holdfast.features.tokens.model import Role, scopes_of
 from holdfast.stores.flow import in_thread
 from holdfast.worker.options import WorkerKeywords
-from holdfast.worker.startup import when_there
+from holdfast.worker.startup import retry_briefly
 from holdfast.worker.worker import Worker, WorkerOptions
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Hosted:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the services and the worker within the block. At its end the worker stops first, within its grace."""
-        await in_thread(when_there, self.app._session.make_ready)
+        await in_thread(retry_briefly, self.app._session.make_ready)
         try:
             async with AsyncExitStack() as stack:
                 for service in self._services:

@@ -11,7 +11,7 @@ from holdfast.engine.job import Job
 from holdfast.engine.operation import Items, awaited, awaited_stream, operation, stream
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import WaitTimeout
-from holdfast.features.approvals.model import Approval, ApprovalState, VerdictWord
+from holdfast.features.approvals.model import Approval, ApprovalState, VoteVerdict
 from holdfast.features.approvals.operations import ApprovalRequest
 from holdfast.features.dead_letters.model import BulkAction, DeadLetterGroup, Operation, Order
 from holdfast.remote.handle import check_aware
@@ -221,7 +221,7 @@ class Approvals(RemoteNamespace):
 
     adeny = awaited(deny)
 
-    def _decide(self, verdict: VerdictWord, approval: str, comment: str | None, data: Any) -> Steps[Approval]:
+    def _decide(self, verdict: VoteVerdict, approval: str, comment: str | None, data: Any) -> Steps[Approval]:
         body = without_none(comment=comment, data=data)
         return (yield from self._read(Approval, post(f"/approvals/{segment(approval)}/{verdict}", body)))
 

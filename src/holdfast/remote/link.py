@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
 from holdfast import __version__
-from holdfast.engine.retry import asked_delay, http_date
+from holdfast.engine.retry import http_date, retry_after_delay
 from holdfast.errors import InvalidSetting, StoreError, StoreUnavailable
 from holdfast.remote.http_requests import Open, Pause, Reply, Request, Send, Steps, Unreachable
 from holdfast.remote.responses import is_temporary
@@ -83,7 +83,7 @@ class Retrying:
         if result.status not in RETRIED or not is_temporary(result):
             return None
         now = http_date(result.headers.get("date")) or datetime.now(UTC)
-        requested = asked_delay(result.headers.get("retry-after"), now, float("inf"))
+        requested = retry_after_delay(result.headers.get("retry-after"), now, float("inf"))
         if requested is None:
             return backoff
         # For a longer delay the caller gets the error.

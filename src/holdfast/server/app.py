@@ -43,18 +43,18 @@ def make_service(
     *,
     authenticate: Authenticate,
     dashboard: bool = True,
-    duties: str | None = None,
+    maintenance: str | None = None,
     body_timeout: float = TIMEOUT,
 ) -> FastAPI:
     """Make the ASGI application. ``authenticate`` identifies the caller (``tokens_of(app)``, ``at_this_machine(app)``
-    or your own). ``duties`` is the tenant (``*``: every) whose maintenance tasks the service runs; None leaves them to
-    workers. ``body_timeout`` is the number of seconds that a request body may take; a large one has more, by its
+    or your own). ``maintenance`` is the tenant (``*``: every) whose maintenance tasks the service runs; None leaves them
+    to workers. ``body_timeout`` is the number of seconds that a request body may take; a large one has more, by its
     size."""
     measures: list[Measure] = []
 
     live = LedgerFeed(app._session)
     patience = WaitLimit()  # for background work; ``holdfast serve`` also applies it to requests
-    maintenance = None if duties is None else BackgroundMaintenance(app, duties, patience)
+    background = None if maintenance is None else BackgroundMaintenance(app, maintenance, patience)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -64,8 +64,8 @@ def make_service(
             await asyncio.wait_for(asyncio.shield(connecting), CONNECT_TIMEOUT)
         app._ready_redactor()
         observe_queues(app)
-        if maintenance is not None:
-            maintenance.begin()
+        if background is not None:
+            background.begin()
         yield
         connecting.cancel()
         patience.until = min(patience.until, time.monotonic() + SHUTDOWN_TIMEOUT)
@@ -94,7 +94,7 @@ def make_service(
             Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=4),
         ],
     )
-    service.state.app, service.state.live, service.state.maintenance = app, live, maintenance
+    service.state.app, service.state.live, service.state.maintenance = app, live, background
     service.state.stopping = asyncio.Event()  # requests that wait return when this is set
     service.state.patience = patience
     service.state.measures = measures

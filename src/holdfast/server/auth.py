@@ -87,13 +87,13 @@ class Identity:
         return scope in self.scopes
 
     @property
-    def everywhere(self) -> bool:
+    def is_every_tenant(self) -> bool:
         return self.tenant == EVERY_TENANT
 
     @property
-    def runs_all(self) -> bool:
+    def operates_all(self) -> bool:
         """Whether it may perform operations that affect every tenant: tenants, executors, the seals of the ledger."""
-        return self.whole or self.everywhere
+        return self.whole or self.is_every_tenant
 
 
 Authenticate = Callable[[Request], Identity | Awaitable[Identity | None] | None]
@@ -217,7 +217,7 @@ def require(request: HTTPConnection, scope: Scope) -> Identity:
 def require_all_tenants(request: HTTPConnection, scope: Scope) -> Identity:
     """``require``, for operations that affect every tenant: credentials of one tenant are not enough."""
     identity = require(request, scope)
-    if not identity.runs_all:
+    if not identity.operates_all:
         raise Refused(
             "this operation affects every tenant",
             code="not_for_a_tenant",
@@ -226,10 +226,10 @@ def require_all_tenants(request: HTTPConnection, scope: Scope) -> Identity:
     return identity
 
 
-def require_one(request: HTTPConnection, scope: Scope) -> Identity:
+def require_one_tenant(request: HTTPConnection, scope: Scope) -> Identity:
     """``require``, for operations on one tenant, which the caller has to name."""
     identity = require(request, scope)
-    if identity.everywhere:
+    if identity.is_every_tenant:
         raise Refused(
             "this operation needs one tenant, and none is named",
             code="tenant_required",
@@ -242,7 +242,7 @@ AGAIN = 5.0
 """Seconds for which an authentication is trusted."""
 
 
-class Lasting:
+class StreamAccess:
     """``if not await access.holds(): return``, before each message of a stream."""
 
     def __init__(self, request: Request, scope: Scope, again: float = AGAIN) -> None:

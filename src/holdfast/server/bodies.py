@@ -31,7 +31,7 @@ MAX_ERRORS = 100
 """More than any body of known fields can have. Pydantic cannot report only the first error."""
 
 Text = Annotated[str, Field(max_length=255)]
-Words = Annotated[str, Field(max_length=2_000)]
+LongText = Annotated[str, Field(max_length=2_000)]
 Span = Annotated[
     float | Annotated[str, Field(max_length=50)],
     Field(description="Seconds, or text such as 90s, 1h30m, 2d.", examples=["5m", 90]),
@@ -67,7 +67,7 @@ def _refuse_unknown(model: type[BaseModel], value: Any) -> Any:
     return value
 
 
-def known_to(model: type[BaseModel]) -> BeforeValidator:
+def refuse_unknown_fields(model: type[BaseModel]) -> BeforeValidator:
     """Refuse unknown fields in items of a list whose model is not a ``Body``."""
     return BeforeValidator(partial(_refuse_unknown, model))
 
@@ -87,7 +87,7 @@ class Body(Fields):
         return _refuse_unknown(cls, value)
 
 
-def at_most(most: int) -> BeforeValidator:
+def max_entries(most: int) -> BeforeValidator:
     """Limit the entries of a mapping before its values are validated; pydantic's own limit counts afterwards."""
 
     def check(value: Any) -> Any:
@@ -98,8 +98,8 @@ def at_most(most: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-class Because(Body):
-    reason: Words | None = Field(default=None, description="Recorded in the ledger.")
+class WithReason(Body):
+    reason: LongText | None = Field(default=None, description="Recorded in the ledger.")
 
 
 RetryPreset = Literal["patient", "exponential", "gentle", "hourly_cap"]

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from holdfast.app import App
-from holdfast.app.handlers import ask_first, chain_of
+from holdfast.app.handlers import chain_of, require_approval
 from holdfast.engine.job import Claim, Job
 from holdfast.engine.outcome import Cancelled, Failed, Outcome, Reject, Snoozed, Succeeded
 from holdfast.engine.payload import decode, encode
@@ -37,7 +37,7 @@ from holdfast.features.jobs.lease_answers import SettleResult
 from holdfast.features.payloads.model import HIDDEN, NO_RULE, WITHHELD
 from holdfast.features.retention.model import check_cost
 from holdfast.kind import Kind
-from holdfast.steps.approvals import Asking
+from holdfast.steps.approvals import ApprovalOptions
 from holdfast.steps.transaction import RESULT_LIMIT
 from holdfast.stores.flow import NO_LIMIT, WaitLimit, patience_of
 from holdfast.stores.requests import ClaimRequest
@@ -159,13 +159,13 @@ class ClaimBroker:
 
     async def _request_approval(self, claim: Claim, scope: str) -> None:
         declared = self._app._kinds.get(claim.kind)
-        approval: Asking | None = None if declared is None else declared.kind._approval
+        approval: ApprovalOptions | None = None if declared is None else declared.kind._approval
         if approval is None and claim.agent is None:
             return
         tools = self._app._handler_tools(scope, 1)
         try:
             rule = NO_RULE if declared is None else declared.kind._rule
-            await ask_first(tools, claim, approval, rule, Stop())
+            await require_approval(tools, claim, approval, rule, Stop())
         finally:
             await tools.aclose()
 
@@ -178,7 +178,7 @@ class ClaimBroker:
         values = {name: value for name, value in saved.items() if name not in (RESERVED, RUNNING)}
 
         def unpack() -> dict[str, Any]:
-            open_kept = self.client.vault.open_kept
+            open_kept = self.client.vault.open_part
             return {name: open_kept(value, place=name, **bound) for name, value in values.items()}  # type: ignore[arg-type]
 
         return await asyncio.to_thread(unpack) if any(map(is_stored, values.values())) else unpack()
@@ -206,14 +206,14 @@ class ClaimBroker:
     async def _sweep(self, tenant: str) -> None:
         patience_of.set(self._patience)  # a service that stops does not wait for an unresponsive database
         tasks = standard_tasks(tenant, promote_every=MAINTAIN_EVERY, sweep_every=SWEEP_EVERY)
-        for first in (*tasks, self._app._scheduler.duty(tenant, SWEEP_EVERY)):
+        for first in (*tasks, self._app._scheduler.maintenance_task(tenant, SWEEP_EVERY)):
             task: MaintenanceTask | None = first
             while task is not None:
                 await run_once(task, self.client.store)
                 task = task.then
 
     async def aclose(self) -> None:
-        await self._patience.outlast(*self._tasks)
+        await self._patience.wait_for(*self._tasks)
 
 
 def _job_fields(claim: Claim, checkpoints: dict[str, Any]) -> dict[str, Any]:

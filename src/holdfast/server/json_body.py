@@ -32,7 +32,7 @@ MAX_KEYS_OPEN: Final = 1_000
 """On paths that need no credentials."""
 MAX_NESTING: Final = MAX_DEPTH + 20
 """A payload is a few levels below the body that contains it, and has its own check with a better message."""
-AT_ONCE: Final = 64 * 1024
+SMALL_BODY: Final = 64 * 1024
 """Largest body, in bytes, that is parsed on the event loop: one or two milliseconds."""
 CHUNK: Final = 256 * 1024
 
@@ -56,10 +56,10 @@ def parse(body: bytes, most_keys: int = MAX_KEYS) -> Any:
         raise _too_deep() from None
 
 
-async def at_leisure(body: bytes, work: Callable[[], T]) -> T:
+async def run_off_loop(body: bytes, work: Callable[[], T]) -> T:
     """Run ``work``, whose time grows with the size of the body: directly if the body is small, else in the thread for
     large bodies."""
-    if len(body) <= AT_ONCE:
+    if len(body) <= SMALL_BODY:
         return work()
     # The tenant and the actor are bound to the context.
     return await asyncio.get_running_loop().run_in_executor(_large_bodies, copy_context().run, work)
@@ -155,7 +155,7 @@ class JsonRoute(APIRoute):
             parsed = _Parsed(request.scope, request.receive)
             body = await parsed.body()
             try:
-                value = await at_leisure(body, partial(parse, body, most_keys)) if body else None
+                value = await run_off_loop(body, partial(parse, body, most_keys)) if body else None
                 parsed.outcome = lambda: value
             except ValueError as error:
                 failure = error

@@ -30,7 +30,7 @@ from holdfast.server.claims import POLL_EVERY, ClaimBroker, Report, settle_all
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import TheApp, allowed
 from holdfast.stores.requests import ClaimRequest
-from holdfast.worker.options import Ticking, TickSummary
+from holdfast.worker.options import TickKeywords, TickSummary
 
 router = Router(prefix="/leases", tags=["leases"], dependencies=[allowed(Scope.WORK)])
 
@@ -299,7 +299,7 @@ class TickRequest(Body):
 async def tick(app: TheApp, body: TickRequest | None = None) -> TickSummary:
     """Run at most `limit` jobs now. Several calls may run at the same time; no job is claimed twice."""
     body = body or TickRequest()
-    options: Ticking = {
+    options: TickKeywords = {
         "concurrency": body.concurrency,
         "timeout": body.timeout,
         "tenant": app._session.tenant,

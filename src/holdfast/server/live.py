@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from holdfast.engine.job import EVERY_TENANT, Event
 from holdfast.errors import EventsGone, Refused
-from holdfast.features.events.read import check_gone
+from holdfast.features.events.read import check_events_gone
 from holdfast.stores.session import Session
 
 log = logging.getLogger("holdfast.live")
@@ -162,7 +162,7 @@ class LedgerFeed:
     async def _page(self, position: str, tenant: str, fresh: bool) -> list[Event]:
         page = await self._client.arun(self._client.store.ledger.read(position, PAGE, tenant))
         if not fresh:
-            await self._client.arun(check_gone(self._client.store, position, tenant))
+            await self._client.arun(check_events_gone(self._client.store, position, tenant))
         return page
 
     async def _watcher(self, tenant: str) -> _Watcher:
@@ -306,7 +306,7 @@ class _Watcher:
         page = await client.arun(client.store.ledger.read(self._position, PAGE, scope))
         if time.monotonic() - self._read_at > LATE:
             try:
-                await client.arun(check_gone(client.store, self._position, scope))
+                await client.arun(check_events_gone(client.store, self._position, scope))
             except EventsGone:  # each listener checks from its own position whether it missed events
                 for listener in [each for listeners in self._listeners.values() for each in listeners]:
                     listener.lag()

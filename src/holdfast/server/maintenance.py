@@ -41,7 +41,7 @@ class BackgroundMaintenance:
         wait limit."""
         self._stopping.set()
         if self._task is not None:
-            await self._patience.outlast(self._task)
+            await self._patience.wait_for(self._task)
 
     async def _run(self) -> None:
         patience_of.set(self._patience)
@@ -49,7 +49,7 @@ class BackgroundMaintenance:
             return
         options = WorkerOptions(tenant=self.tenant)
         own = self._app._maintenance(self.tenant, options.promote_every, options.sweep_every)
-        tasks = replace(options, extra_duties=own).duties()
+        tasks = replace(options, extra_tasks=own).maintenance_tasks()
         # Nothing in this process waits for promoted jobs: the store notifies the workers.
         await Maintenance(self._app._store, tasks, self.tenant).run(self._stopping)
 

@@ -82,5 +82,5 @@ async def metrics(request: Request, app: TheApp) -> Response:
         state.measures.append(own.request)
     identity = identity_of(request)
     # The metrics of this process name kinds and queues of every tenant.
-    text = await exposition(state.sources, identity.tenant, own.registry if identity.runs_all else None)
+    text = await exposition(state.sources, identity.tenant, own.registry if identity.operates_all else None)
     return Response(text, headers={"Content-Type": CONTENT, "Cache-Control": "no-store"})

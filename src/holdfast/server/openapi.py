@@ -19,7 +19,7 @@ EXAMPLES: Final[dict[str, Any]] = {
     "AddJobs": {"nodes": [{"name": "print", "kind": "print"}], "edges": [{"parent": "render", "child": "print"}]},
     "AddNode": {"name": "render", "kind": "render", "payload": {"issue": 7}},
     "AddExecutor": {"role": "executor"},
-    "Because": WHY,
+    "WithReason": WHY,
     "Checkpoint": {"job": JOB, "attempt": 1, "name": "row", "value": 100},
     "ClaimJobs": {"queues": ["default", "mail"], "want": 4, "kinds": ["send_mail"], "wait": 20},
     "Decide": {"verdict": "approve", "by": "ada", "comment": "fine"},

@@ -26,7 +26,7 @@ from starlette.routing import Route
 from holdfast.engine.payload import DEFAULT_LIMIT
 from holdfast.errors import HoldfastError, InvalidInput, Refused
 from holdfast.features.tokens.model import Scope
-from holdfast.server.auth import Identity, Lasting, identity_of, require
+from holdfast.server.auth import Identity, StreamAccess, identity_of, require
 from holdfast.server.live import LedgerFeed
 from holdfast.server.problems import status_of
 from holdfast.server.rendering import FLASH, render, the_app
@@ -39,7 +39,7 @@ PAGE = 50
 MAX_TEXT = 500
 
 
-async def posted(request: Request) -> ImmutableMultiDict[str, str]:
+async def posted_form(request: Request) -> ImmutableMultiDict[str, str]:
     """The posted form, URL-encoded. It is read once per request. Multipart forms are refused: there are no files."""
     state = request.scope.setdefault("state", {})
     if "holdfast_form" not in state:
@@ -63,10 +63,10 @@ async def _read(request: Request) -> ImmutableMultiDict[str, str]:
 
 async def fields(request: Request) -> dict[str, str]:
     """The fields of the form; the last value of each name."""
-    return {name: value.strip() for name, value in (await posted(request)).items()}
+    return {name: value.strip() for name, value in (await posted_form(request)).items()}
 
 
-def said(given: Mapping[str, str], name: str, most: int = MAX_TEXT) -> str | None:
+def text_field(given: Mapping[str, str], name: str, most: int = MAX_TEXT) -> str | None:
     """A text field, or None if it is empty."""
     text = given.get(name, "").strip()
     if len(text) > most:
@@ -74,14 +74,14 @@ def said(given: Mapping[str, str], name: str, most: int = MAX_TEXT) -> str | Non
     return text or None
 
 
-def chosen(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+def choice_field(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
     """One of the choices; the first if the value is none of them."""
     value = given.get(name, "")
     return value if value in choices else choices[0]
 
 
-def whole_number(given: Mapping[str, str], name: str, least: int, most: int) -> int | None:
-    text = said(given, name, 20)
+def integer_field(given: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+    text = text_field(given, name, 20)
     if text is None:
         return None
     try:
@@ -94,16 +94,16 @@ def whole_number(given: Mapping[str, str], name: str, least: int, most: int) -> 
 
 
 def number(given: Mapping[str, str], name: str) -> float | None:
-    text = said(given, name, 30)
+    text = text_field(given, name, 30)
     try:
         return None if text is None else float(text)
     except ValueError:
         raise InvalidInput(f"{name} must be a number", code="invalid_request") from None
 
 
-def time_of(given: Mapping[str, str], name: str) -> datetime | None:
+def time_field(given: Mapping[str, str], name: str) -> datetime | None:
     """A time as browsers send it (UTC), or with an offset."""
-    text = said(given, name, 40)
+    text = text_field(given, name, 40)
     if text is None:
         return None
     try:
@@ -116,9 +116,9 @@ def time_of(given: Mapping[str, str], name: str) -> datetime | None:
     return at
 
 
-def document(given: Mapping[str, str], name: str, most: int = DEFAULT_LIMIT) -> Any:
+def json_field(given: Mapping[str, str], name: str, most: int = DEFAULT_LIMIT) -> Any:
     """A JSON field."""
-    text = said(given, name, most) or "{}"
+    text = text_field(given, name, most) or "{}"
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -133,7 +133,7 @@ KEEPALIVE = 15.0
 async def changes(request: Request) -> Response:
     require(request, Scope.READ)
     live: LedgerFeed = request.app.state.live
-    stream = signals(live, the_app(request)._session.tenant, Lasting(request, Scope.READ).holds)
+    stream = signals(live, the_app(request)._session.tenant, StreamAccess(request, Scope.READ).holds)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
@@ -181,26 +181,26 @@ MAX_PATH = 2_000
 """Maximum characters of a path in a request."""
 
 
-def go(request: Request, path: str, said: str | None = None) -> Response:
-    """Redirect to another page, which shows the message ``said`` once. Every redirect of the dashboard is made here."""
+def redirect(request: Request, path: str, message: str | None = None) -> Response:
+    """Redirect to another page, which shows ``message`` once. Every redirect of the dashboard is made here."""
     root = request.scope.get("root_path", "")
     response = RedirectResponse(root + (path if is_own(path) else "/"), status_code=303)
-    if said is not None:
-        response.set_cookie(FLASH, quote(said[:500]), max_age=60, httponly=True, samesite="strict", path=root or "/")
+    if message is not None:
+        response.set_cookie(FLASH, quote(message[:500]), max_age=60, httponly=True, samesite="strict", path=root or "/")
     return response
 
 
 async def field(request: Request, name: str, default: str = "") -> str:
     """One text field of the posted form."""
-    return (await posted(request)).get(name, default).strip()
+    return (await posted_form(request)).get(name, default).strip()
 
 
-async def hidden_fields(request: Request, name: str, most: int = 500) -> list[str]:
+async def repeated_field(request: Request, name: str, most: int = 500) -> list[str]:
     """All values of a repeated field."""
-    return (await posted(request)).getlist(name)[:most]
+    return (await posted_form(request)).getlist(name)[:most]
 
 
-def below(path: str, otherwise: str = "/") -> str:
+def local_path(path: str, otherwise: str = "/") -> str:
     """A path from a request if it stays on this service, else ``otherwise``."""
     return path if is_own(path) and len(path) <= MAX_PATH else otherwise
 
@@ -213,9 +213,9 @@ def is_own(path: str) -> bool:
     return path.startswith("/") and not plain.startswith("//") and path.isprintable() and plain[:2].isprintable()
 
 
-async def ask_first(request: Request, question: str, *, back: str, detail: str | None = None) -> Response | None:
+async def confirm(request: Request, question: str, *, back: str, detail: str | None = None) -> Response | None:
     """A confirmation page that repeats the posted fields; None when the action is confirmed."""
-    form = await posted(request)
+    form = await posted_form(request)
     if form.get("confirmed") == "yes":
         return None
     root = request.scope.get("root_path", "")
@@ -233,12 +233,12 @@ async def ask_first(request: Request, question: str, *, back: str, detail: str |
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def shows(path: str, endpoint: Endpoint, scope: Scope = Scope.READ) -> Route:
+def page_route(path: str, endpoint: Endpoint, scope: Scope = Scope.READ) -> Route:
     """A page that changes nothing."""
     return Route(path, guarded(endpoint, scope), methods=["GET"])
 
 
-def does(path: str, endpoint: Endpoint, scope: Scope) -> Route:
+def action_route(path: str, endpoint: Endpoint, scope: Scope) -> Route:
     """An action of a posted form."""
     return Route(path, guarded(endpoint, scope), methods=["POST"])
 
@@ -249,7 +249,7 @@ def guarded(endpoint: Endpoint, scope: Scope) -> Endpoint:
     async def handle(request: Request) -> Response:
         identity = require(request, scope)
         tenant = request.query_params.get("tenant", "")
-        if not identity.everywhere or not tenant:
+        if not identity.is_every_tenant or not tenant:
             return await endpoint(request)
         with the_app(request)._session.serving(tenant, identity.actor):
             return await endpoint(request)
@@ -257,10 +257,10 @@ def guarded(endpoint: Endpoint, scope: Scope) -> Endpoint:
     return handle
 
 
-def whole(request: Request) -> Identity:
+def check_all_tenants(request: Request) -> Identity:
     """The identity of the caller, if it may act for all tenants; refused otherwise."""
     identity = identity_of(request)
-    if not identity.runs_all:
+    if not identity.operates_all:
         raise Refused(
             f"{identity.actor} acts for tenant {identity.tenant}; this affects all tenants",
             code="missing_scope",

@@ -13,9 +13,9 @@ from holdfast.app import App
 from holdfast.engine.ids import parse_id
 from holdfast.engine.names import check_name
 from holdfast.engine.states import State
-from holdfast.features.jobs.search import NEVER, Search, moment, names_a_time, narrowed, parse
+from holdfast.features.jobs.search import NEVER, Search, moment, narrowed, needs_clock, parse
 from holdfast.features.tokens.model import Scope
-from holdfast.server.auth import Identity, identity_of, require, require_all_tenants, require_one
+from holdfast.server.auth import Identity, identity_of, require, require_all_tenants, require_one_tenant
 from holdfast.server.live import LedgerFeed
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Problem(BaseModel):
     error: str | None = Field(None, examples=["NotFound"], description="The class of the error in Python.")
 
 
-def with_more(record: type[Any], name: str, **more: Any) -> type[BaseModel]:
+def extended_model(record: type[Any], name: str, **more: Any) -> type[BaseModel]:
     """A model with the fields of a record and further fields."""
     hints = get_type_hints(record)
     fields: dict[str, Any] = {field.name: (hints[field.name], ...) for field in dataclasses.fields(record)}
@@ -59,7 +59,7 @@ def with_more(record: type[Any], name: str, **more: Any) -> type[BaseModel]:
     return model
 
 
-def and_more(record: Any, **more: Any) -> dict[str, Any]:
+def extended_record(record: Any, **more: Any) -> dict[str, Any]:
     """The fields of a record and further ones, for a model of ``with_more``."""
     return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)} | more
 
@@ -101,10 +101,10 @@ def _scope_check(scope: Scope, require: Check) -> Callable[[Request], Awaitable[
         return require(request, scope)
 
     check.scope = scope  # type: ignore[attr-defined]  # read by the OpenAPI document and JsonRoute
-    return before_the_body(check)
+    return checked_before_body(check)
 
 
-def before_the_body(check: Callable[[Request], Awaitable[T]]) -> Callable[[Request], Awaitable[T]]:
+def checked_before_body(check: Callable[[Request], Awaitable[T]]) -> Callable[[Request], Awaitable[T]]:
     """A dependency that ``JsonRoute`` calls before it reads the body, and FastAPI once more afterwards."""
     check.first = True  # type: ignore[attr-defined]
     return check
@@ -115,12 +115,12 @@ def allowed(scope: Scope) -> Any:
     return Depends(_scope_check(scope, require))
 
 
-def allowed_one(scope: Scope) -> Any:
+def allowed_one_tenant(scope: Scope) -> Any:
     """For operations on one tenant: an operator of all tenants has to name it."""
-    return Depends(_scope_check(scope, require_one))
+    return Depends(_scope_check(scope, require_one_tenant))
 
 
-def allowed_whole(scope: Scope) -> Any:
+def allowed_all_tenants(scope: Scope) -> Any:
     """For operations that affect every tenant."""
     return Depends(_scope_check(scope, require_all_tenants))
 
@@ -130,11 +130,11 @@ async def _caller(request: Request) -> Identity:
 
 
 TheApp = Annotated[App, Depends(_app)]
-TheLive = Annotated[LedgerFeed, Depends(_live)]
-Who = Annotated[Identity, Depends(_caller)]
+TheFeed = Annotated[LedgerFeed, Depends(_live)]
+Caller = Annotated[Identity, Depends(_caller)]
 
 
-async def the_search(
+async def job_search(
     app: App,
     *,
     q: str | None = None,
@@ -147,7 +147,7 @@ async def the_search(
 ) -> Search:
     """The search of the parameters and ``q`` combined; refused if they contradict each other."""
     client = app._session
-    timed = since is not None or until is not None or names_a_time(q or "")
+    timed = since is not None or until is not None or needs_clock(q or "")
     now = await client.arun(client.store.clock.now()) if timed else NEVER
     return narrowed(
         parse(q or "", now),
@@ -160,7 +160,7 @@ async def the_search(
     )
 
 
-Word = Annotated[str | None, Query(max_length=255)]
+ShortText = Annotated[str | None, Query(max_length=255)]
 
 
 async def _search(
@@ -169,27 +169,27 @@ async def _search(
         str | None, Query(max_length=1_000, examples=['state:dead_letter kind:mail since:1h "connection refused"'])
     ] = None,
     state: State | None = None,
-    kind: Word = None,
-    queue: Word = None,
-    agent: Word = None,
-    executor: Word = None,
-    tag: Word = None,
-    correlation_id: Word = None,
-    parent_id: Word = None,
-    group: Word = None,
-    since: Word = None,
-    until: Word = None,
+    kind: ShortText = None,
+    queue: ShortText = None,
+    agent: ShortText = None,
+    executor: ShortText = None,
+    tag: ShortText = None,
+    correlation_id: ShortText = None,
+    parent_id: ShortText = None,
+    group: ShortText = None,
+    since: ShortText = None,
+    until: ShortText = None,
 ) -> Search:
     named = {"kind": kind, "queue": queue, "agent": agent, "executor": executor, "tag": tag}
     named["correlation_id"] = correlation_id
-    return await the_search(app, q=q, state=state, group=group, parent_id=parent_id, since=since, until=until, **named)
+    return await job_search(app, q=q, state=state, group=group, parent_id=parent_id, since=since, until=until, **named)
 
 
-Sought = Annotated[Search, Depends(_search)]
+JobSearch = Annotated[Search, Depends(_search)]
 
 
 PREFIX = "/api/v1"
 
 
-def here(request: Request, path: str) -> str:
+def api_path(request: Request, path: str) -> str:
     return f"{request.scope.get('root_path', '')}{PREFIX}{path}"

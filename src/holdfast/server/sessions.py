@@ -27,7 +27,7 @@ from holdfast.engine.names import check_name
 from holdfast.errors import HoldfastError, NotFound, Refused
 from holdfast.features.tokens.model import SESSION_PREFIX, Scope, hash_of, is_token, new_token, shown_of
 from holdfast.server.auth import TENANT_HEADER, Identity, is_same_origin, require
-from holdfast.server.pages import below, field, go
+from holdfast.server.pages import field, local_path, redirect
 from holdfast.server.rendering import THEME, THEMES, render
 from holdfast.stores.ids import new_id
 from holdfast.stores.session import Session
@@ -206,7 +206,7 @@ async def log_in(request: Request) -> Response:
         throttle.failed(address)
         return await render(request, "login.html", status=401, wrong="Unknown or expired token.", next=target)
     throttle.succeeded(address)
-    response = go(request, target)
+    response = redirect(request, target)
     response.set_cookie(
         COOKIE,
         session,
@@ -221,14 +221,14 @@ async def log_in(request: Request) -> Response:
 
 async def log_out(request: Request) -> Response:
     await sessions_of(request).end(request)
-    response = go(request, "/login")
+    response = redirect(request, "/login")
     response.delete_cookie(COOKIE, path=request.scope.get("root_path", "") or "/", httponly=True, samesite="strict")
     return response
 
 
 def redirect_target(path: str | None) -> str:
     """The page after login: always a path of this service, whatever the link contains."""
-    target = below(path or "/")
+    target = local_path(path or "/")
     return "/" if target.startswith(("/login", "/logout")) else target
 
 
@@ -245,7 +245,7 @@ A_YEAR = 365 * 86_400
 async def set_theme(request: Request) -> Response:
     require(request, Scope.READ)
     chosen = await field(request, "theme")
-    response = go(request, below(await field(request, "back", "/")))
+    response = redirect(request, local_path(await field(request, "back", "/")))
     if chosen in THEMES:
         path = request.scope.get("root_path", "") or "/"
         response.set_cookie(THEME, chosen, max_age=A_YEAR, httponly=True, samesite="lax", path=path)

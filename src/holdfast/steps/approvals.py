@@ -17,7 +17,7 @@ from holdfast.steps.signature import adapter_for, rebuilt
 F = TypeVar("F")
 
 
-class Asking(TypedDict, total=False):
+class ApprovalOptions(TypedDict, total=False):
     """The options of ``ctx.approval``."""
 
     data: Any
@@ -78,9 +78,9 @@ class ApprovalNotice:
     number: int = 0
 
 
-def question(summary: str, form: Any, options: Asking) -> Question:
+def question(summary: str, form: Any, options: ApprovalOptions) -> Question:
     """Check the options of an approval. ``form`` is a type (with pydantic) or a JSON schema."""
-    check_options(options, Asking.__annotations__)
+    check_options(options, ApprovalOptions.__annotations__)
     return Question(
         summary=summary,
         data=options.get("data"),
@@ -97,11 +97,11 @@ def question(summary: str, form: Any, options: Asking) -> Question:
     )
 
 
-def asking(required: bool | Asking) -> Asking | None:
+def required_approval(required: bool | ApprovalOptions) -> ApprovalOptions | None:
     """The approval that a kind requires before it runs, checked when the kind is declared."""
     if required is False:
         return None
-    options = Asking() if required is True else required
+    options = ApprovalOptions() if required is True else required
     if not isinstance(options, dict):
         raise InvalidSetting("requires_approval must be True or options of ctx.approval", code="invalid_approval")
     if options.get("on_deny", "fail") != "fail":

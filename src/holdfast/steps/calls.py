@@ -17,7 +17,7 @@ from holdfast.engine.retry import Retry, as_policy
 from holdfast.engine.steps import RESERVED, RUNNING, check_step_name
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting, StaleLease
-from holdfast.steps.approvals import Asking, Decision, decision
+from holdfast.steps.approvals import ApprovalOptions, Decision, decision
 from holdfast.steps.driver import Plan, running
 from holdfast.steps.handler_run import HandlerRun, ThreadDriver
 from holdfast.steps.values import AppEvent, is_async, label_of
@@ -130,12 +130,16 @@ class BlockingCalls:
         return event
 
     @overload
-    def approval(self, name: str, *, summary: str, form: type[F], **options: Unpack[Asking]) -> Decision[F]: ...
+    def approval(
+        self, name: str, *, summary: str, form: type[F], **options: Unpack[ApprovalOptions]
+    ) -> Decision[F]: ...
     @overload
     def approval(
-        self, name: str, *, summary: str, form: Mapping[str, Any] | None = None, **options: Unpack[Asking]
+        self, name: str, *, summary: str, form: Mapping[str, Any] | None = None, **options: Unpack[ApprovalOptions]
     ) -> Decision[Any]: ...
-    def approval(self, name: str, *, summary: str, form: Any = None, **options: Unpack[Asking]) -> Decision[Any]:
+    def approval(
+        self, name: str, *, summary: str, form: Any = None, **options: Unpack[ApprovalOptions]
+    ) -> Decision[Any]:
         """Ask people for a decision and wait for it. A denied job fails, unless ``on_deny="resume"``."""
         driver = self._run.thread_driver
         return decision(driver.drive(driver.plan.approval(name, summary, form, options)), form)
@@ -285,14 +289,14 @@ class AwaitedCalls:
 
     @overload
     def approval(
-        self, name: str, *, summary: str, form: type[F], **options: Unpack[Asking]
+        self, name: str, *, summary: str, form: type[F], **options: Unpack[ApprovalOptions]
     ) -> Coroutine[Any, Any, Decision[F]]: ...
     @overload
     def approval(
-        self, name: str, *, summary: str, form: Mapping[str, Any] | None = None, **options: Unpack[Asking]
+        self, name: str, *, summary: str, form: Mapping[str, Any] | None = None, **options: Unpack[ApprovalOptions]
     ) -> Coroutine[Any, Any, Decision[Any]]: ...
     def approval(
-        self, name: str, *, summary: str, form: Any = None, **options: Unpack[Asking]
+        self, name: str, *, summary: str, form: Any = None, **options: Unpack[ApprovalOptions]
     ) -> Coroutine[Any, Any, Decision[Any]]:
         """Ask people for a decision and wait for it. A denied job fails, unless ``on_deny="resume"``."""
         return self._decided(self._run.plan.durable.drive(self._run.plan.approval(name, summary, form, options)), form)
@@ -346,7 +350,7 @@ class _Checkpoints:
         if name not in checkpoints:
             return default
         claim = self._run.claim
-        return self._run.session.vault.open_kept(
+        return self._run.session.vault.open_part(
             checkpoints[name], what="checkpoint", tenant=claim.tenant, job_id=claim.id, place=name
         )
 

@@ -28,7 +28,7 @@ from holdfast.engine.times import instant
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import HoldfastError, InvalidSetting, StaleLease, StoreUnavailable
 from holdfast.steps import program
-from holdfast.steps.approvals import Asking, decision, question
+from holdfast.steps.approvals import ApprovalOptions, decision, question
 from holdfast.steps.program import DurableCall, Lookup, Run, Save, Sleep
 from holdfast.steps.values import Value, check_callable
 from holdfast.stores.ids import new_id
@@ -54,7 +54,7 @@ class StepTools:
     """What a worker provides to its handlers for durable calls. ``notify`` returns the kind of job that notifies people
     of approvals."""
 
-    recorder: StepWriter
+    writer: StepWriter
     threads: Threads
     notify: Callable[[], str | None]
     reached: Reached | None = None
@@ -99,7 +99,7 @@ class Durable:
     async def _load(self) -> None:
         async with self._load_lock:
             while not self._loaded:
-                if self.tools.recorder.closed:  # the worker has ended, and its store is closed
+                if self.tools.writer.closed:  # the worker has ended, and its store is closed
                     raise asyncio.CancelledError
                 try:
                     steps = await self.client.arun(self.client.store.steps.list(self.claim.id, self.claim.tenant))
@@ -120,7 +120,7 @@ class Durable:
         if step.kind != "step" or step.value is None:
             return step
         claim, vault = self.claim, self.client.vault
-        value = vault.open_kept(step.value, what="step", tenant=claim.tenant, job_id=claim.id, place=str(step.n))
+        value = vault.open_part(step.value, what="step", tenant=claim.tenant, job_id=claim.id, place=str(step.n))
         return step if value is step.value else replace(step, value=value)
 
     async def _packed(self, entry: StepEntry) -> StepEntry:
@@ -183,7 +183,7 @@ class Durable:
     def _announce(self, n: int) -> None:
         """Write to the database that a step is running, for people. Only for a step that has run for a while: a short
         one is written once, when it is over."""
-        if n in self._running and not self.tools.recorder.closed and not self.stop.is_set:
+        if n in self._running and not self.tools.writer.closed and not self.stop.is_set:
             self._announcing = asyncio.get_running_loop().create_task(self._save_running())
 
     async def _save_running(self) -> None:
@@ -207,7 +207,7 @@ class Durable:
         self._running.pop(entry.n, None)
         await self.reach("after", entry.name)
         entries = [*self.script.deferred_before(entry.n), entry]
-        saved = await self.tools.recorder.save(self.claim, [await self._packed(item) for item in entries])
+        saved = await self.tools.writer.save(self.claim, [await self._packed(item) for item in entries])
         self.script.written(entries)
         if saved and any(item.fate == "stale" for item in saved):
             raise StaleLease(f"job {self.claim.id} is no longer claimed by this worker")
@@ -291,7 +291,7 @@ class Durable:
     def run_on_loop(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the worker's loop, from a handler's thread. Raises ``Stopped`` if the loop is closed, or
         the worker about to end."""
-        if self.tools.recorder.closed:
+        if self.tools.writer.closed:
             work.close()
             raise Stopped("worker_stopped")
         try:
@@ -359,12 +359,12 @@ class Plan:
         lookback, label = 0.0 if since is None else seconds(since, "since"), check_name(name, "event")
         return program.wait_for_event(self.durable.script, self._next_position(), label, wanted, limit, lookback)
 
-    def approval(self, name: str, summary: str, form: Any, options: Asking) -> DurableCall:
+    def approval(self, name: str, summary: str, form: Any, options: ApprovalOptions) -> DurableCall:
         asked, label = question(summary, form, options), check_step_name(name)
         approval = asked.to_json(new_id(), label, self.durable.tools.notify())
         return program.approval(self.durable.script, self._next_position(), label, approval)
 
-    async def before_all(self, name: str, summary: str, options: Asking) -> None:
+    async def before_all(self, name: str, summary: str, options: ApprovalOptions) -> None:
         """The approval before the handler: raises ``Suspended`` until it is approved."""
         durable = self.durable
         approval = question(summary, None, options).to_json(new_id(), name, durable.tools.notify())

@@ -104,24 +104,24 @@ class Ending:
 
     def complete(self, connection: object, value: Any, *, within: bool = False) -> None:
         if (flow := self._append_log()) is not None:
-            self.client.store.run_borrowed(connection, flow, within=within)
-        self._check(self.client.store.run_borrowed(connection, self._settle(value), within=within))
+            self.client.store.run_on_connection(connection, flow, within=within)
+        self._check(self.client.store.run_on_connection(connection, self._settle(value), within=within))
 
     async def acomplete(self, connection: object, value: Any, *, within: bool = False) -> None:
         if (flow := self._append_log()) is not None:
-            await self.client.store.arun_borrowed(connection, flow, within=within)
-        self._check(await self.client.store.arun_borrowed(connection, self._settle(value), within=within))
+            await self.client.store.arun_on_connection(connection, flow, within=within)
+        self._check(await self.client.store.arun_on_connection(connection, self._settle(value), within=within))
 
     def _append_log(self) -> Flow[None] | None:
         parts = self.lines()
-        return self.client.store.borrowed.append_log(self.claim.lease, parts, self.client.scope) if parts else None
+        return self.client.store.on_connection.append_log(self.claim.lease, parts, self.client.scope) if parts else None
 
     def _settle(self, value: Any) -> Flow[bool]:
         completion = self.completion
         end = replace(completion.end(Succeeded(completion.pack(value), ref=completion.ref)), cost=self.stop.cost)
         settlement = decide(self.claim, end, 0.0)
         # With the scope of the lease, which may be every tenant.
-        return self.client.store.borrowed.settle(self.claim.lease, settlement, self.client.scope)
+        return self.client.store.on_connection.settle(self.claim.lease, settlement, self.client.scope)
 
     def _check(self, applied: bool) -> None:
         if applied:

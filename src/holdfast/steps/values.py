@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from holdfast.engine.payload import decode, own
+from holdfast.engine.payload import decode, refuse_reserved
 from holdfast.engine.redaction import Redact
 from holdfast.engine.settlement import MESSAGE_LIMIT
 from holdfast.engine.steps import Step
@@ -87,7 +87,7 @@ class Value:
         else:
             text = None if value is None else self.vault.encode_part(value, what)
         if text is not None:
-            own(text, "result")
+            refuse_reserved(text, "result")
         return text
 
     def unpack(self, value: Any) -> Any:
@@ -128,8 +128,12 @@ def _revived(kind: type[Exception], message: str, code: str | None) -> Exception
         return error
     error.args = (message,)
     if message_of(error) != message:  # its __str__ uses attributes that are not there
-        own = {"__str__": lambda _: message, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-        error = _revived(type(kind.__name__, (kind,), own), message, code)
+        overrides = {
+            "__str__": lambda _: message,
+            "__module__": kind.__module__,
+            "__qualname__": kind.__qualname__,
+        }
+        error = _revived(type(kind.__name__, (kind,), overrides), message, code)
     return error
 
 

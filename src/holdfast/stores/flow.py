@@ -74,7 +74,7 @@ class Flow(Generic[T_co]):
     writes: bool = True
     single: bool = False
     peek: Callable[[], Steps[T_co | None]] | None = None
-    tells: bool = False
+    notifies: bool = False
     repeat: Callable[[], Steps[T_co]] | None = None
     patience: float | None = None
     hot: bool = False
@@ -89,7 +89,7 @@ def flow(
     writes: bool = True,
     single: bool = False,
     peek: Callable[..., Steps[Any]] | None = None,
-    tells: bool = False,
+    notifies: bool = False,
     repeat: Callable[..., Steps[Any]] | None = None,
     hot: bool = False,
 ) -> Callable[[Callable[P, Steps[T]]], Callable[P, Flow[T]]]:
@@ -100,7 +100,9 @@ def flow(
         def make(*args: P.args, **kwargs: P.kwargs) -> Flow[T]:
             peeking = None if peek is None else functools.partial(peek, *args, **kwargs)
             repeating = None if repeat is None else functools.partial(repeat, *args, **kwargs)
-            return Flow(functools.partial(steps, *args, **kwargs), writes, single, peeking, tells, repeating, hot=hot)
+            return Flow(
+                functools.partial(steps, *args, **kwargs), writes, single, peeking, notifies, repeating, hot=hot
+            )
 
         return make
 
@@ -121,7 +123,7 @@ class Binding:
     def __init__(self) -> None:
         self._last: Statement | None = None
 
-    def spares(self, statement: Statement) -> bool:
+    def is_redundant(self, statement: Statement) -> bool:
         """Whether the statement only binds the transaction to the tenant it is bound to already."""
         if statement.binds:
             same = statement == self._last
@@ -191,7 +193,7 @@ def read_together(*reads: Steps[Any]) -> Steps[tuple[Any, ...]]:
     return tuple(part.result for part in parts)
 
 
-def beside(*flows: Flow[Any]) -> Flow[tuple[Any, ...]]:
+def read_flows(*flows: Flow[Any]) -> Flow[tuple[Any, ...]]:
     """``read_together`` as a flow, for a page that shows several lists."""
     return Flow(lambda: read_together(*(each.start() for each in flows)), writes=False)
 
@@ -249,7 +251,7 @@ class WaitLimit:
     def left(self) -> float:
         return max(0.0, self.until - time.monotonic())
 
-    async def outlast(self, *tasks: asyncio.Task[Any]) -> None:
+    async def wait_for(self, *tasks: asyncio.Task[Any]) -> None:
         """Wait until the tasks have ended or the limit has passed. A task that waits for a response then ends within
         the grace period; the others, which may wait for a connection from the pool, are cancelled."""
         waiting = {task for task in tasks if not task.done()}

@@ -17,7 +17,7 @@ import stat
 from pathlib import Path
 
 from holdfast.errors import Refused
-from holdfast.features.attempts.model import FILE, file_of, file_ref
+from holdfast.features.attempts.model import FILE_SCHEME, file_ref, parse_file_ref
 
 
 def host_name() -> str:
@@ -55,7 +55,7 @@ def remove_directory(ref: str, job_id: str) -> bool:
     if path.name != job_id or _has_links(path):
         return False
     if not path.is_dir():
-        return ref.startswith(f"{FILE}{host_name()}/") and not path.exists()
+        return ref.startswith(f"{FILE_SCHEME}{host_name()}/") and not path.exists()
     try:
         shutil.rmtree(path)
     except OSError:
@@ -66,7 +66,7 @@ def remove_directory(ref: str, job_id: str) -> bool:
 
 
 def _own_path(ref: str, job_id: str) -> Path:
-    location = file_of(ref)
+    location = parse_file_ref(ref)
     path = None if location is None else Path(os.path.normpath(os.fsdecode(location[1])))
     within = path is not None and path.is_absolute() and "\0" not in str(path)
     parts = path.parts if path is not None and within else ()

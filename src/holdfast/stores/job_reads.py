@@ -149,7 +149,7 @@ def _first_id(moment: datetime) -> str:
 _WITHHELD = "'" + WITHHELD.replace("'", "''") + "'"
 
 
-def spoken(message: str, job: str) -> str:
+def visible_message(message: str, job: str) -> str:
     """The expression for an error message, hidden for restricted jobs. ``message`` is its column, ``job`` the alias of
     the table with the tenant and the kind. For jobs without a message no rule is read."""
     return (
@@ -171,7 +171,7 @@ STATE_COLUMNS = frozenset(
 LISTED_COLUMNS = ", ".join(
     f"s.{name}" if name in STATE_COLUMNS else f"j.{name}" for name in Record.columns(Job).split(", ")
 ).replace("s.due_at", "nullif(s.due_at, :never)")
-LISTED_COLUMNS = LISTED_COLUMNS.replace("s.error_message", spoken("s.error_message", "j"))
+LISTED_COLUMNS = LISTED_COLUMNS.replace("s.error_message", visible_message("s.error_message", "j"))
 # Read from the ledger, as in the view `jobs`: maintaining these columns would cost every write.
 LISTED_COLUMNS = LISTED_COLUMNS.replace(
     "j.updated_at", "(select e.at from {event} e where e.job_id = j.id order by e.seq desc limit 1)"
@@ -190,7 +190,7 @@ class Reader(ABC):
 
     dialect: Dialect
 
-    def _ask(self, tenant: str, text: str, /, **params: object) -> Steps[Rows]:
+    def _query(self, tenant: str, text: str, /, **params: object) -> Steps[Rows]:
         binding = self.dialect.bind(tenant)
         if binding is not None:
             yield binding
@@ -214,7 +214,7 @@ class JobReads(Reader):
     @flow(writes=False)
     def get(self, job_id: str, tenant: str) -> Steps[Job | None]:
         text = f"select {JOB_COLUMNS}, {_WHY} from {{jobs}} j where j.id = :id and {within(tenant, 'j.tenant')}"
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
         return self._job_of(rows[0]) if rows else None
 
     @flow(writes=False)
@@ -223,20 +223,20 @@ class JobReads(Reader):
             f"select j.id from {{job}} j where j.id >= :low and j.id <= :high and {within(tenant, 'j.tenant')}"
             f" order by j.id limit {int(limit)}"
         )
-        rows = yield from self._ask(tenant, text, low=low, high=high)
+        rows = yield from self._query(tenant, text, low=low, high=high)
         return [self.dialect.codec.id(row[0]) for row in rows]
 
     @flow(writes=False)
     def notes(self, job_filter: JobFilter) -> Steps[dict[str, dict[str, Any]]]:
         text, params = page("s.id, s.note", job_filter)
-        rows = yield from self._ask(job_filter.tenant, text, **params)
+        rows = yield from self._query(job_filter.tenant, text, **params)
         codec = self.dialect.codec
         return {codec.id(job_id): codec.json(note) for job_id, note in rows if note is not None}
 
     @flow(writes=False)
     def result(self, job_id: str, tenant: str) -> Steps[Result | None]:
         text = f"select r.value, r.ref from {{result}} r where r.job_id = :id and {within(tenant, 'r.tenant')}"
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
         if not rows:
             return None
         value, ref = rows[0]
@@ -248,7 +248,7 @@ class JobReads(Reader):
             f"select c.name, c.value from {{checkpoint}} c"
             f" where c.job_id = :id and {within(tenant, 'c.tenant')} order by c.saved_at, c.name"
         )
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
         return {name: self.dialect.codec.json(value) for name, value in rows}
 
     @flow(writes=False)
@@ -257,7 +257,7 @@ class JobReads(Reader):
             f"select {Record.columns(Artifact, 'a.')} from {{artifact}} a"
             f" where a.job_id = :id and {within(tenant, 'a.tenant')} order by a.attempt, a.name"
         )
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
         decode = Record.decoder(Artifact, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -267,7 +267,7 @@ class JobReads(Reader):
             f"select r.source_ref, r.target_ref, r.payload_ref from {{reference}} r"
             f" where r.job_id = :id and {within(tenant, 'r.tenant')}"
         )
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
         return References(*rows[0]) if rows else _NONE
 
     @cached_property
@@ -280,7 +280,7 @@ class JobReads(Reader):
             f"select {EVENT_COLUMNS} from {{event}} e"
             f" where e.job_id = :id and {within(tenant, 'e.tenant')} order by e.seq"
         )
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
         return [self._event(row) for row in rows]
 
     @flow(writes=False)
@@ -289,14 +289,14 @@ class JobReads(Reader):
             f"select {Record.columns(Attempt, 'a.', skip=('payload',))} from {{attempts}} a"
             f" where a.job_id = :id and {within(tenant, 'a.tenant')} order by a.attempt"
         )
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
         decode = Record.decoder(Attempt, self.dialect.codec, skip=("payload",))
         return [decode(row) for row in rows]
 
     @flow(writes=False)
     def counts(self, tenant: str) -> Steps[dict[State, int]]:
         text = f"select s.state, count(*) from {{job_state}} s where {within(tenant, 's.tenant')} group by s.state"
-        rows = yield from self._ask(tenant, text)
+        rows = yield from self._query(tenant, text)
         return {state_of(state): count for state, count in rows}
 
     @flow(writes=False)
@@ -310,12 +310,12 @@ class JobReads(Reader):
                 name = f"state_{state}"
                 parts.append(f"select '{state}', count(*) from ({id_query.replace(':state', f':{name}')}) {name}")
                 params[name] = given["state"]
-            rows = yield from self._ask(job_filter.tenant, " union all ".join(parts), **params)
+            rows = yield from self._query(job_filter.tenant, " union all ".join(parts), **params)
             counts = {state_of(state): int(count) for state, count in rows}
             return Counted(counts, most, None)
         id_query, params = ids(dataclasses.replace(every, limit=WINDOW), WINDOW)
         text = f"select s.state, count(*) from ({id_query}) c join {{job_state}} s on s.id = c.id group by s.state"
-        rows = yield from self._ask(job_filter.tenant, text, **params)
+        rows = yield from self._query(job_filter.tenant, text, **params)
         in_window = {state_of(state): int(count) for state, count in rows}
         counts = {state: min(most, in_window.get(state, 0)) for state in State}
         return Counted(counts, most, WINDOW if sum(in_window.values()) >= WINDOW else None)
@@ -323,7 +323,7 @@ class JobReads(Reader):
     @flow(writes=False)
     def list(self, job_filter: JobFilter) -> Steps[list[Job]]:
         text, params = page(f"{LISTED_COLUMNS if job_filter.payloads else BARE_COLUMNS}, {_WHY}", job_filter)
-        rows = yield from self._ask(job_filter.tenant, text, **params)
+        rows = yield from self._query(job_filter.tenant, text, **params)
         return [self._job_of(row) for row in rows]
 
 
@@ -340,7 +340,7 @@ class LedgerReads(Reader):
     def cursor(self, consumer: str, tenant: str) -> Steps[str | None]:
         # Always compared: a consumer of every tenant's events stores its cursor under the tenant '*'.
         text = "select c.cursor from {consumer} c where c.name = :name and c.tenant = :scope"
-        rows = yield from self._ask(tenant, text, name=consumer, scope=tenant)
+        rows = yield from self._query(tenant, text, name=consumer, scope=tenant)
         return str(rows[0][0]) if rows else None
 
 
@@ -353,9 +353,9 @@ _NONE = References()
 
 class StepReads(Reader):
     @flow(writes=False)
-    def asks_first(self, agent: str, tenant: str) -> Steps[bool]:
+    def requires_approval(self, agent: str, tenant: str) -> Steps[bool]:
         text = f"select 1 from {{agent}} a where a.id = :agent and {within(tenant, 'a.tenant')} and a.requires_approval"
-        rows = yield from self._ask(tenant, text, agent=agent)
+        rows = yield from self._query(tenant, text, agent=agent)
         return bool(rows)
 
     @flow(writes=False)
@@ -365,6 +365,6 @@ class StepReads(Reader):
             f"select {columns}, p.now from {{step}} t, {{present}} p"
             f" where t.job_id = :id and {within(tenant, 't.tenant')} order by t.n"
         )
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
         decode = Record.decoder(Step, self.dialect.codec)
         return [decode(row) for row in rows]

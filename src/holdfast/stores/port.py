@@ -36,7 +36,7 @@ from holdfast.engine.order import Move
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, Step, StepEntry
-from holdfast.features.agents.model import Circumstances
+from holdfast.features.agents.model import JobSituation
 from holdfast.features.attempts.model import LogPart
 from holdfast.features.events.model import SentEvent
 from holdfast.features.health.model import DEFAULT_THRESHOLDS, Concern, Thresholds
@@ -105,7 +105,7 @@ class Database(Protocol):
         ...
 
     @property
-    def lanes(self) -> int:
+    def pipeline_depth(self) -> int:
         """Pipeline depth: how many exchanges one worker should have under way at the same time."""
         ...
 
@@ -137,12 +137,12 @@ class Database(Protocol):
     def run(self, flow: Flow[T]) -> T: ...
     async def arun(self, flow: Flow[T]) -> T: ...
     @property
-    def borrowed(self) -> CallerOperations: ...
-    def run_borrowed(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
+    def on_connection(self) -> CallerOperations: ...
+    def run_on_connection(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
         """Run a flow of ``borrowed`` on a caller's connection. ``within`` requires an open transaction."""
         ...
 
-    async def arun_borrowed(self, connection: object, flow: Flow[T], *, within: bool = False) -> T: ...
+    async def arun_on_connection(self, connection: object, flow: Flow[T], *, within: bool = False) -> T: ...
     def transaction(self) -> AbstractContextManager[Any]:
         """A plain connection of the driver, in a transaction that ends with the block."""
         ...
@@ -219,7 +219,7 @@ class JobStore(Protocol):
         """The job and the jobs that were created by retrying it as new ones, oldest first."""
         ...
 
-    def circumstances(self, job_id: str, tenant: str) -> Flow[Circumstances | None]:
+    def circumstances(self, job_id: str, tenant: str) -> Flow[JobSituation | None]:
         """Which worker holds the job, which workers could claim it, and how many jobs are ahead of it."""
         ...
 
@@ -356,7 +356,7 @@ class StepStore(Protocol):
         meta: dict[str, Any] | None = None,
     ) -> Flow[bool]: ...
 
-    def asks_first(self, agent: str, tenant: str) -> Flow[bool]:
+    def requires_approval(self, agent: str, tenant: str) -> Flow[bool]:
         """Whether jobs of this agent need an approval before they run."""
         ...
 

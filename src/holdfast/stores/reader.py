@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.engine.names import Place
+from holdfast.engine.names import PagePosition
 from holdfast.stores.codecs import Codec
 from holdfast.stores.flow import Statement
 
@@ -47,7 +47,7 @@ def _rendered(text: str, schema: str, percent: bool) -> str:
     return _PARAMETER.sub(r"%(\1)s", qualified.replace("%", "%%")) if percent else qualified
 
 
-def beyond(tenant: str, after: Place | None, whose: str, name: str) -> tuple[str, dict[str, str]]:
+def beyond(tenant: str, after: PagePosition | None, whose: str, name: str) -> tuple[str, dict[str, str]]:
     """The condition that a page starts after ``after`` in the order of tenant and name, with its parameters. ``whose``
     and ``name`` are the columns."""
     if after is None:

@@ -168,7 +168,7 @@ class Session:
         return results
 
     def _add_observed(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
-        if observers.quiet():
+        if observers.nothing_to_observe():
             return self._add_storing_payloads(specs, tenant, connection)
         with observers.sending(specs, tenant):
             return self._add_storing_payloads(specs, tenant, connection)
@@ -189,7 +189,7 @@ class Session:
     def _add(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is None:
             return self.run(self.store.jobs.enqueue(specs, tenant))
-        return self.store.run_borrowed(connection, self.store.borrowed.enqueue(specs, tenant))
+        return self.store.run_on_connection(connection, self.store.on_connection.enqueue(specs, tenant))
 
     async def aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None = None) -> list[Enqueued]:
         if self.hooks is None or not self.hooks.wraps_enqueue:
@@ -200,7 +200,7 @@ class Session:
         return results
 
     async def _aadd_observed(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
-        if observers.quiet():
+        if observers.nothing_to_observe():
             return await self._aadd_storing_payloads(specs, tenant, connection)
         with observers.sending(specs, tenant):
             return await self._aadd_storing_payloads(specs, tenant, connection)
@@ -224,7 +224,7 @@ class Session:
     async def _aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is None:
             return await self.arun(self.store.jobs.enqueue(specs, tenant))
-        return await self.store.arun_borrowed(connection, self.store.borrowed.enqueue(specs, tenant))
+        return await self.store.arun_on_connection(connection, self.store.on_connection.enqueue(specs, tenant))
 
     def _check_storable(self, refused: Refused, specs: Sequence[JobSpec], tenant: str) -> None:
         """Raise the refusal unless it is about a large payload that the artifact store can take. A payload rule that

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from holdfast.engine.payload import DEFAULT_LIMIT, MARK, Unreadable, decode, encode, own
+from holdfast.engine.payload import DEFAULT_LIMIT, MARK, Unreadable, decode, encode, refuse_reserved
 from holdfast.errors import Conflict, InvalidPayload, InvalidSetting, Refused
 from holdfast.features.payloads.model import Effective
 from holdfast.stores.artifacts import SCHEME, Artifacts, open_artifacts
@@ -171,12 +171,12 @@ class Vault:
 
     def pack(self, text: str, rule: Effective, *, what: What, kind: str, tenant: str, job_id: str) -> str:
         """The text for the database. Raises before anything is written if a rule refuses it."""
-        size = len(own(text, what).encode())
+        size = len(refuse_reserved(text, what).encode())
         most = rule.max_bytes if what == "payload" else rule.max_result_bytes
         elsewhere = size > min(DEFAULT_LIMIT if most is None else most, DEFAULT_LIMIT)
         if what == "payload" and rule.forbidden:
             # The database cannot check sealed or stored payloads for forbidden keys.
-            refusal = Effective(rule.forbidden).objection(kind, text)
+            refusal = Effective(rule.forbidden).refusal(kind, text)
             if refusal is not None:
                 raise refusal
         if elsewhere and not (rule.store and self.artifacts is not None):
@@ -213,7 +213,7 @@ class Vault:
 
     def pack_part(self, text: str, *, what: What, tenant: str, job_id: str, place: str) -> Part:
         """Pack a step result or checkpoint; ``place`` is the number of the step or the name of the checkpoint."""
-        size = len(own(text, what)) if text.isascii() else len(text.encode())
+        size = len(refuse_reserved(text, what)) if text.isascii() else len(text.encode())
         key = None
         if self.keys is not None:
             key, sealed = self.keys.seal(text, _bound_to(what, tenant, job_id, place))
@@ -250,9 +250,7 @@ class Vault:
             )
         return self.keys.open(*sealed, _bound_to(what, tenant, job_id, place))
 
-    def seal_anew(
-        self, opened: str, text: str, *, what: What, tenant: str, job_id: str, place: str | None = None
-    ) -> str:
+    def reseal(self, opened: str, text: str, *, what: What, tenant: str, job_id: str, place: str | None = None) -> str:
         """Seal the opened content of ``text`` with the current key and store it where it was: inline or by
         reference."""
         assert self.keys is not None
@@ -273,7 +271,7 @@ class Vault:
             value = {NAME: {"stored": ref}}
         return self._opened(value, what="result", tenant=tenant, job_id=job_id)
 
-    def open_kept(self, value: Any, *, what: What, tenant: str, job_id: str, place: str) -> Any:
+    def open_part(self, value: Any, *, what: What, tenant: str, job_id: str, place: str) -> Any:
         """Open a step result or checkpoint. One that cannot be read must not be taken for a value."""
         if isinstance(value, Unreadable):
             raise InvalidPayload(f"the {what} {place!r} cannot be read: {value.why}", code="unreadable_value")

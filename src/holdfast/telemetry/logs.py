@@ -37,7 +37,7 @@ _RESERVED: Final = frozenset({"timestamp", "level", "logger", "message", "traceb
 _known: WeakSet[Redactor] = WeakSet()
 
 
-def trust(redactor: Redactor) -> None:
+def redact_with(redactor: Redactor) -> None:
     """Redact all later lines with this redactor too."""
     _known.add(redactor)
 

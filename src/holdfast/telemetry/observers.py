@@ -56,7 +56,7 @@ _logged: set[str] = set()
 _elsewhere = False
 
 
-def watched_elsewhere() -> None:
+def disable_in_child() -> None:
     """To be called in a child process: its worker already watches its jobs."""
     global _elsewhere
     _elsewhere = True
@@ -67,7 +67,7 @@ def unobserved() -> bool:
     return not watchers and (tracing.API not in sys.modules or not active())
 
 
-def quiet() -> bool:
+def nothing_to_observe() -> bool:
     """Whether no watcher is active and no trace is current: an enqueue needs neither."""
     return unobserved() and not tracing.wanted()
 

@@ -70,7 +70,7 @@ def traceback_of(error: BaseException, redact: Redact) -> str:
         return redact(f"{type_name(error)} (its traceback could not be written: {type_name(trouble)})")
 
 
-def places_of(error: BaseException) -> str:
+def locations_of(error: BaseException) -> str:
     """The locations of a traceback and the type of the error, without messages: for a restricted job."""
     try:
         summary = _summary(error)

@@ -190,8 +190,8 @@ class Runner:
     ) -> TickSummary:
         options = TickOptions.of(limit, queues=queues, concurrency=concurrency, timeout=timeout, lease=LEASE)
         # Without jitter: a retry waits for the full backoff.
-        tasks = (self._app._scheduler.duty(EVERY_TENANT, 0),)
-        tick = Tick(self._app._store, handlers, options, extra_duties=tasks, draw=lambda: 1.0)
+        tasks = (self._app._scheduler.maintenance_task(EVERY_TENANT, 0),)
+        tick = Tick(self._app._store, handlers, options, extra_tasks=tasks, draw=lambda: 1.0)
         crashed, self._crashes.abandon = len(self._crashes.happened), tick.abandon
         try:
             summary = await tick.run()

@@ -15,7 +15,7 @@ from holdfast.engine.job import EVERY_TENANT, Event, Job
 from holdfast.engine.times import instant
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import Conflict, InvalidSetting, NotFound
-from holdfast.features.approvals.model import Approval, ApprovalFilter, ApprovalState, VerdictWord, Vote
+from holdfast.features.approvals.model import Approval, ApprovalFilter, ApprovalState, Vote, VoteVerdict
 from holdfast.features.jobs.handle import Handle
 from holdfast.kind import Kind, Prepared
 from holdfast.stores.requests import JobFilter
@@ -61,7 +61,7 @@ class Approvers:
         closed.sort(key=lambda approval: approval.decided_at or approval.opened_at)
         return [Decided(each.name, each.state, each.job_id, each, self._votes(each)) for each in closed]
 
-    def decide(self, verdict: VerdictWord, name: str, by: str | None, **options: Any) -> ApprovalState:
+    def decide(self, verdict: VoteVerdict, name: str, by: str | None, **options: Any) -> ApprovalState:
         """Vote on the open approval with this name or id: as ``by``, or as many approvers as the verdict needs."""
         approval = self._open(name)
         if by is not None:
@@ -71,7 +71,7 @@ class Approvers:
             state = self._vote(verdict, approval, person, options)
         return state
 
-    def _vote(self, verdict: VerdictWord, approval: Approval, person: str, options: dict[str, Any]) -> ApprovalState:
+    def _vote(self, verdict: VoteVerdict, approval: Approval, person: str, options: dict[str, Any]) -> ApprovalState:
         return self._app.approvals._decide(
             verdict, approval.id, person, how="test", tenant=approval.tenant, **options
         ).state

@@ -32,18 +32,18 @@ from holdfast.engine.outcome import (
     Succeeded,
     outcome_label,
 )
-from holdfast.engine.payload import own
+from holdfast.engine.payload import refuse_reserved
 from holdfast.engine.redaction import JobRedactor, Redact, Redactor, one_line
 from holdfast.engine.retry import Retry
 from holdfast.engine.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT, decide
 from holdfast.engine.states import State
 from holdfast.engine.units import span
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidPayload, Refused, StepsChanged, StoreUnavailable
-from holdfast.features.payloads.model import NO_RULE, WITHHELD, Effective, PayloadRule, effective, together
+from holdfast.features.payloads.model import NO_RULE, WITHHELD, Effective, PayloadRule, combined, effective
 from holdfast.stores.flow import in_thread
 from holdfast.stores.vault import EMPTY, Vault, is_packed, reference_in
 from holdfast.telemetry import observers
-from holdfast.telemetry.tracebacks import failure, frame_of, message_of, places_of, traceback_of
+from holdfast.telemetry.tracebacks import failure, frame_of, locations_of, message_of, traceback_of
 from holdfast.worker.maintenance import MaintenanceTask
 from holdfast.worker.shutdown import Ended, Stop, Suspended
 
@@ -84,10 +84,10 @@ class PayloadRuleCache:
         if key not in self._memo:
             if self._rules is None:
                 return replace(declared, restricted=True)
-            self._memo[key] = together(declared, effective(self._rules, tenant, kind))
+            self._memo[key] = combined(declared, effective(self._rules, tenant, kind))
         return self._memo[key]
 
-    def duty(self, tenant: str, every: float) -> MaintenanceTask:
+    def maintenance_task(self, tenant: str, every: float) -> MaintenanceTask:
         async def read(store: Store) -> int:
             if time.monotonic() >= self._until:
                 self.load(await store.arun(store.payload_rules.list(tenant)))
@@ -283,7 +283,7 @@ async def packed(handler: Handler, claim: Claim, outcome: Succeeded) -> Outcome:
     assert outcome.result is not None
     rule = handler.rule_for(claim)
     try:
-        own(outcome.result, "result")
+        refuse_reserved(outcome.result, "result")
         if handler.vault.keys is None and rule.max_result_bytes is None and not rule.store:
             return outcome
         return await in_thread(pack_result, handler.vault, rule, claim, outcome)
@@ -316,7 +316,7 @@ def withheld(outcome: Outcome, error: BaseException | None = None) -> Outcome:
     message may contain anything the handler has read, and it would be stored in the ledger, which is sealed."""
     match outcome:
         case Failed(note=note):
-            locations = None if error is None else places_of(error)
+            locations = None if error is None else locations_of(error)
             return replace(outcome, message=WITHHELD, traceback=locations, note=_without_log(note))
         case Crashed(note=note):
             return replace(outcome, note=_without_log(note))

@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.engine.job import StopMode, holder_of_ours
+from holdfast.engine.job import StopMode, worker_holder
 from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
 from holdfast.stores.flow import in_thread, patience_of
 from holdfast.telemetry.tracebacks import location_of
@@ -151,7 +151,7 @@ class LeaseKeeper:
         """``wake`` wakes the worker, which checks whether the lease was lost. ``stop_requested`` is called on the loop
         when an operator requests the end of the worker, and again with every heartbeat."""
         # A new name for every start: a restarted process must never be taken for its predecessor.
-        self.name = holder_of_ours(uuid.uuid4(), socket.gethostname(), os.getpid())
+        self.name = worker_holder(uuid.uuid4(), socket.gethostname(), os.getpid())
         self.lease = ""
         self.lost = False
         self._store = store

@@ -21,8 +21,8 @@ from holdfast.engine.job import EVERY_TENANT, Sweep
 from holdfast.engine.operation import Program
 from holdfast.engine.settlement import storable
 from holdfast.errors import InvalidInput, Refused, StoreUnavailable
-from holdfast.features.attempts.model import FILE
-from holdfast.features.retention.model import Leftover
+from holdfast.features.attempts.model import FILE_SCHEME
+from holdfast.features.retention.model import OrphanedFile
 from holdfast.stores.artifacts import Artifacts, Reference
 from holdfast.stores.due import KNOWN, DueWork, maintaining
 from holdfast.stores.flow import Flow, in_thread, run
@@ -130,7 +130,7 @@ async def _record_failure(store: Store, scope: str, name: str, id: str, error: E
 BATCH, BATCHES = 100, 20
 
 
-async def clear(store: Store, *, artifacts: Artifacts | None, tenant: str, batches: int = BATCHES) -> int:
+async def delete_orphans(store: Store, *, artifacts: Artifacts | None, tenant: str, batches: int = BATCHES) -> int:
     """Delete orphaned files. Returns 0, as it makes no job ready. Usually it is one query of a small table."""
     for _ in range(batches):
         orphans = await store.arun(store.retention.orphans(BATCH, tenant, host_name(), artifacts is not None))
@@ -141,7 +141,7 @@ async def clear(store: Store, *, artifacts: Artifacts | None, tenant: str, batch
     return 0
 
 
-def clearing(store: Store, artifacts: Artifacts | None, tenant: str) -> Program[int]:
+def delete_all_orphans(store: Store, artifacts: Artifacts | None, tenant: str) -> Program[int]:
     """Delete all orphaned files that can be reached from here. Returns their number."""
     count, stored = 0, artifacts is not None
     while orphans := (yield from run(store.retention.orphans(BATCH, tenant, host_name(), stored))):
@@ -150,14 +150,14 @@ def clearing(store: Store, artifacts: Artifacts | None, tenant: str) -> Program[
     return count
 
 
-def _delete(artifacts: Artifacts | None, orphans: Sequence[Leftover]) -> list[str]:
+def _delete(artifacts: Artifacts | None, orphans: Sequence[OrphanedFile]) -> list[str]:
     """Delete the files that exist here, and return their references. The others may be in an artifact store or on a
     host that another worker reaches; the database drops them from the list if no worker does."""
     return [orphan.ref for orphan in orphans if _delete_one(artifacts, orphan)]
 
 
-def _delete_one(artifacts: Artifacts | None, orphan: Leftover) -> bool:
-    if orphan.ref.startswith(FILE):
+def _delete_one(artifacts: Artifacts | None, orphan: OrphanedFile) -> bool:
+    if orphan.ref.startswith(FILE_SCHEME):
         try:
             return remove_directory(orphan.ref, orphan.job_id)
         except Refused:  # a row that was written by hand
@@ -168,7 +168,7 @@ def _delete_one(artifacts: Artifacts | None, orphan: Leftover) -> bool:
     return True
 
 
-def _is_own(orphan: Leftover) -> bool:
+def _is_own(orphan: OrphanedFile) -> bool:
     """Workers that write SQL may have listed any text. It must not stop the deletion of the others."""
     try:
         return Reference.of(orphan.ref).tenant == orphan.tenant

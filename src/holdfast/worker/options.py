@@ -16,7 +16,7 @@ from holdfast.worker.maintenance import MaintenanceTask, standard_tasks
 LEASE, SHORTEST = 30.0, 0.01
 
 
-class Ticking(TypedDict, total=False):
+class TickKeywords(TypedDict, total=False):
     """The keywords of ``app.tick``."""
 
     queues: Sequence[str]
@@ -43,7 +43,7 @@ class TickOptions:
     weights: Mapping[str, int] | None
 
     @classmethod
-    def of(cls, limit: int, **given: Unpack[Ticking]) -> Self:
+    def of(cls, limit: int, **given: Unpack[TickKeywords]) -> Self:
         concurrency = given.get("concurrency", 16)
         if limit < 1 or concurrency < 1:
             raise InvalidSetting("a tick needs a limit and a concurrency of at least 1", code="invalid_limit")
@@ -122,19 +122,19 @@ class WorkerOptions:
     burst: bool = False
     max_jobs: int | None = None
     sealing: bool = True
-    extra_duties: tuple[MaintenanceTask, ...] = field(default=())
+    extra_tasks: tuple[MaintenanceTask, ...] = field(default=())
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "queues", check_names(self.queues, "queue"))
         check_weights(self.weights)
 
-    def duties(self) -> tuple[MaintenanceTask, ...]:
+    def maintenance_tasks(self) -> tuple[MaintenanceTask, ...]:
         """All maintenance tasks. Extra tasks with the pace of promotion follow it on its connection, because a worker
         has few connections."""
         first, *others = standard_tasks(
             self.tenant, promote_every=self.promote_every, sweep_every=self.sweep_every, sealing=self.sealing
         )
-        for task in self.extra_duties:
+        for task in self.extra_tasks:
             if task.every == first.every:
                 first = first.followed_by(task)
             else:
@@ -160,4 +160,4 @@ class WorkerKeywords(TypedDict, total=False):
     burst: bool
     max_jobs: int | None
     sealing: bool
-    extra_duties: tuple[MaintenanceTask, ...]
+    extra_tasks: tuple[MaintenanceTask, ...]

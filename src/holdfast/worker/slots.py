@@ -23,7 +23,7 @@ log = logging.getLogger("holdfast.worker")
 # locks for tens of milliseconds.
 LARGEST_EXCHANGE = 1_000
 # Seconds that a cancelled task may take to end before its slot is freed.
-LAST_WORDS = 1.0
+STOP_TIMEOUT = 1.0
 
 
 class Run:
@@ -137,7 +137,7 @@ class Slots:
             run.cancel("worker_stopped")
         tasks = {run.task for run in self.running.values() if run.task is not None}
         if tasks:
-            await asyncio.wait(tasks, timeout=LAST_WORDS)
+            await asyncio.wait(tasks, timeout=STOP_TIMEOUT)
         for run in list(self.running.values()):
             if run.task is None:
                 self.return_unstarted([(run.claim.id, run.claim.attempt)])

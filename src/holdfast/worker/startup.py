@@ -33,10 +33,10 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """``asyncio.run``, for work that runs handlers."""
     with asyncio.Runner() as runner:
         task = runner.get_loop().create_task(work)
-        return entered_again(task, lambda: runner.run(_awaited(task)))
+        return run_until_done(task, lambda: runner.run(_awaited(task)))
 
 
-def entered_again(task: asyncio.Task[T], enter: Callable[[], T]) -> T:
+def run_until_done(task: asyncio.Task[T], enter: Callable[[], T]) -> T:
     """Call ``enter``, which runs the loop until the task is done, and call it again if a handler stopped the loop."""
     while True:
         try:
@@ -76,7 +76,7 @@ def until_reachable(begin: Callable[[], T], store: Store) -> T:
     ``begin`` must be safe to repeat: after a lost connection it is unknown whether it was done.
     """
     if store.embedded:
-        return when_there(begin)
+        return retry_briefly(begin)
     for pause in pauses(endless=True):
         try:
             result = begin()
@@ -92,7 +92,7 @@ def until_reachable(begin: Callable[[], T], store: Store) -> T:
 async def when_reachable(begin: Callable[[], object], store: Store) -> None:
     """The same on an event loop: ``begin`` runs on a thread. Cancel it to give up."""
     if store.embedded:
-        await in_thread(when_there, begin)
+        await in_thread(retry_briefly, begin)
         return
     for pause in pauses(endless=True):
         try:
@@ -104,7 +104,7 @@ async def when_reachable(begin: Callable[[], object], store: Store) -> None:
             return store.outage.answered()
 
 
-def when_there(begin: Callable[[], T]) -> T:
+def retry_briefly(begin: Callable[[], T]) -> T:
     """Call ``begin`` until the database can be reached. After a few seconds its error is raised."""
     latest = time.monotonic() + sum(PAUSES)
     for pause in pauses():
@@ -118,7 +118,7 @@ def when_there(begin: Callable[[], T]) -> T:
     return begin()
 
 
-def put_right() -> None:
+def prepare_process() -> None:
     """Make standard streams and ``SIGCHLD`` usable. To be called first in a program, in its main thread."""
     _open_streams()
     _restore_sigchld()

@@ -74,7 +74,7 @@ class Tick:
         options: TickOptions,
         *,
         stop: asyncio.Event | None = None,
-        extra_duties: tuple[MaintenanceTask, ...] = (),
+        extra_tasks: tuple[MaintenanceTask, ...] = (),
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
@@ -84,7 +84,7 @@ class Tick:
         self._draw = draw
         self._reports = EndReports(store, handlers)
         standard = standard_tasks(options.tenant, promote_every=0, sweep_every=0)
-        self._duties = (*self._reports.report_reaped(standard), *extra_duties)
+        self._tasks = (*self._reports.report_reaped(standard), *extra_tasks)
         self._began = time.monotonic()
         self._lease = ""
         self._taken: list[str] = []
@@ -114,7 +114,7 @@ class Tick:
     async def _run_maintenance(self) -> None:
         """Run one batch of each task: many ticks share a large backlog. A failed task is logged, and the next tick
         retries it. Errors of the database end the tick."""
-        for first in self._duties:
+        for first in self._tasks:
             task: MaintenanceTask | None = first
             while task is not None:
                 try:

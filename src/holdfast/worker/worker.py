@@ -172,7 +172,7 @@ class Worker:
                 self._keeper.stop_renewing()
 
     async def _run(self) -> None:
-        tasks = self._reports.report_reaped(self.options.duties())
+        tasks = self._reports.report_reaped(self.options.maintenance_tasks())
         self._tasks_not_run = {task.name for task in tasks if task.readies}
         background = asyncio.create_task(self._run_background(tasks))
         try:
@@ -224,7 +224,7 @@ class Worker:
                 await self._slots.hand_back()
             if self._recovery.must_reconcile and not self._exchanges and not self._gives_up():
                 await self._recovery.reconcile()
-            while len(self._exchanges) < self.store.lanes and self._begin_exchange():
+            while len(self._exchanges) < self.store.pipeline_depth and self._begin_exchange():
                 pass
             if self._is_done():
                 return

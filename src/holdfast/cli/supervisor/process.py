@@ -54,7 +54,7 @@ class Plan:
 
     def to_line(self) -> bytes:
         values = dataclasses.asdict(self)
-        del values["options"]["extra_duties"]  # functions, which cannot be sent; the command line sets none
+        del values["options"]["extra_tasks"]  # functions, which cannot be sent; the command line sets none
         return json.dumps(values).encode() + b"\n"
 
     @classmethod

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from holdfast.cli.output import duration, emit, facts, line, moment, span, write
+from holdfast.cli.output import duration, emit, line, moment, print_fields, span, write
 from holdfast.cli.session import AnyTenant, NoTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.engine.retry import PRESETS, attempt_limit, preset
-from holdfast.engine.units import in_words
+from holdfast.engine.units import size_in_words
 from holdfast.features.agents.model import WAITING_CAP, Agent, Definition
 from holdfast.features.agents.operations import Agents, Executors
 
@@ -144,7 +144,7 @@ def _print(agent: Agent, as_json: bool) -> None:
         emit(agent)
         return
     write(f"{agent.name}  {agent.id}" if agent.name != agent.id else agent.id)
-    facts(
+    print_fields(
         [
             ("state", _state(agent)),
             ("disabled", disabled_since(agent)),
@@ -154,7 +154,7 @@ def _print(agent: Agent, as_json: bool) -> None:
             ("attempts", None if agent.max_attempts is None else str(agent.max_attempts)),
             ("lost workers", None if agent.max_crashes is None else str(agent.max_crashes)),
             ("backoff", _backoff(agent.backoff)),
-            ("payloads up to", None if agent.max_payload_bytes is None else in_words(agent.max_payload_bytes)),
+            ("payloads up to", None if agent.max_payload_bytes is None else size_in_words(agent.max_payload_bytes)),
             ("may wait", None if agent.max_wait is None else span(agent.max_wait)),
             ("needs approval", "yes" if agent.requires_approval else None),
             ("registered", moment(agent.created_at)),

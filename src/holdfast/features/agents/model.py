@@ -23,7 +23,7 @@ LARGEST_PAYLOAD: Final = 2**30
 SHORTEST_WAIT, LONGEST_WAIT = 0.001, 100 * 365 * 86_400.0
 WAITING_CAP: Final = 10_000
 """Limit of the count of waiting jobs, so that listing agents does not read all of their jobs."""
-HOLD: Final = timedelta(minutes=10)
+DISABLED_DELAY: Final = timedelta(minutes=10)
 """How long the jobs of a disabled agent are postponed before a claim considers them again."""
 
 
@@ -133,7 +133,7 @@ class AgentRefusal:
     detail: str
 
 
-def objection(agent: Agent, kind: str, payload_bytes: int) -> AgentRefusal | None:
+def agent_refusal(agent: Agent, kind: str, payload_bytes: int) -> AgentRefusal | None:
     """Why the agent refuses a job of this kind and size, or None if it accepts it."""
     if agent.disabled_at is not None:
         since = agent.disabled_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -148,7 +148,7 @@ def objection(agent: Agent, kind: str, payload_bytes: int) -> AgentRefusal | Non
     return None
 
 
-def under(agent: Agent, spec: JobSpec, now: datetime) -> JobSpec:
+def with_agent_settings(agent: Agent, spec: JobSpec, now: datetime) -> JobSpec:
     """The job with its agent's retry policy and deadline. A policy given for this job takes precedence."""
     deadline = spec.deadline_at
     if spec.deadline_in is not None:
@@ -183,7 +183,7 @@ def _wait_limit(wait: Duration) -> float:
     return limit
 
 
-AHEAD: Final = 1000
+MAX_AHEAD: Final = 1000
 """Limit of the count of jobs ahead of a job in its queue."""
 
 ExecutorRole = Literal["executor", "generator"]
@@ -217,7 +217,7 @@ class WorkerSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class JobSituation:
     """The facts that explain why a job waits or runs: its lease, its position in the queue, and the workers."""
 
     now: datetime

@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import Query
 from pydantic import Field
 
-from holdfast.engine.names import Place
+from holdfast.engine.names import PagePosition
 from holdfast.features.agents.model import Agent, Executor, ExecutorRole
 from holdfast.features.tokens.model import Scope
-from holdfast.server.bodies import Body, RetryPolicy, RetryPreset, Span, Text, Words
+from holdfast.server.bodies import Body, LongText, RetryPolicy, RetryPreset, Span, Text
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import (
     PAGE,
@@ -20,8 +20,8 @@ from holdfast.server.parameters import (
     Page,
     TheApp,
     allowed,
-    allowed_one,
-    allowed_whole,
+    allowed_all_tenants,
+    allowed_one_tenant,
     paged,
 )
 
@@ -40,7 +40,7 @@ class Register(Body):
 
 
 class Disable(Body):
-    reason: Words
+    reason: LongText
 
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Agent])
@@ -53,17 +53,19 @@ async def list_agents(
 ) -> Page[Agent]:
     """List agents by id."""
     scope = app._session.tenant
-    agents = await app.agents.alist(kind=kind, disabled=disabled, after=Place.read(after, scope), limit=limit + 1)
-    return paged(agents, limit, lambda agent: Place(agent.tenant, agent.id).cursor(scope))
+    agents = await app.agents.alist(
+        kind=kind, disabled=disabled, after=PagePosition.read(after, scope), limit=limit + 1
+    )
+    return paged(agents, limit, lambda agent: PagePosition(agent.tenant, agent.id).cursor(scope))
 
 
-@router.post("/{agent:path}/disable", dependencies=[allowed_one(Scope.ADMIN)], response_model=Agent)
+@router.post("/{agent:path}/disable", dependencies=[allowed_one_tenant(Scope.ADMIN)], response_model=Agent)
 async def disable_agent(app: TheApp, agent: NamePath, body: Disable) -> Agent:
     """Disable an agent: refuse new jobs for it. Running jobs finish."""
     return await app.agents.adisable(agent, reason=body.reason)
 
 
-@router.post("/{agent:path}/enable", dependencies=[allowed_one(Scope.ADMIN)], response_model=Agent)
+@router.post("/{agent:path}/enable", dependencies=[allowed_one_tenant(Scope.ADMIN)], response_model=Agent)
 async def enable_agent(app: TheApp, agent: NamePath) -> Agent:
     return await app.agents.aenable(agent)
 
@@ -73,7 +75,7 @@ async def show_agent(app: TheApp, agent: NamePath) -> Agent:
     return await app.agents.aget(agent)
 
 
-@router.put("/{agent:path}", dependencies=[allowed_one(Scope.ADMIN)], response_model=Agent)
+@router.put("/{agent:path}", dependencies=[allowed_one_tenant(Scope.ADMIN)], response_model=Agent)
 async def register_agent(app: TheApp, agent: NamePath, body: Register) -> Agent:
     """Register or redefine an agent. Repeating the same request changes nothing."""
     options = body.given()
@@ -95,13 +97,13 @@ async def list_executors(app: TheApp) -> Page[Executor]:
     return Page(items=await app.executors.alist())
 
 
-@executor_router.put("/{label:path}", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Executor)
+@executor_router.put("/{label:path}", dependencies=[allowed_all_tenants(Scope.ADMIN)], response_model=Executor)
 async def add_executor(app: TheApp, label: NamePath, body: AddExecutor | None = None) -> Executor:
     """Add a label to the allowlist. An executor may claim jobs; a generator only plans them."""
     return await app.executors.aset(label, "executor" if body is None else body.role)
 
 
-@executor_router.delete("/{label:path}", dependencies=[allowed_whole(Scope.ADMIN)], status_code=204)
+@executor_router.delete("/{label:path}", dependencies=[allowed_all_tenants(Scope.ADMIN)], status_code=204)
 async def remove_executor(app: TheApp, label: NamePath) -> None:
     """Remove a label from the allowlist. Its running jobs may finish; it can claim no more."""
     await app.executors.aremove(label)

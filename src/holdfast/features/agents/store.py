@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Protocol
 
-from holdfast.engine.names import Place
+from holdfast.engine.names import PagePosition
 from holdfast.errors import InvalidInput
 from holdfast.features.agents.model import WAITING_CAP, Agent, Definition, Executor
 from holdfast.stores.codecs import Record
@@ -18,7 +18,7 @@ from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import at_most, beyond, within
-from holdfast.stores.sqlite.base import SqlitePart, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, begin_write, end_write
 from holdfast.stores.sqlite.codec import SqliteCodec
 
 
@@ -48,7 +48,7 @@ class AgentStore(Protocol):
         tenant: str,
         kind: str | None = None,
         disabled: bool | None = None,
-        after: Place | None = None,
+        after: PagePosition | None = None,
         limit: int | None = None,
     ) -> Flow[list[Agent]]:
         """Agents by tenant and id: all, those for one kind, the disabled or the enabled ones."""
@@ -78,7 +78,7 @@ class AgentReads(Reader):
     @flow(writes=False)
     def get(self, agent: str, tenant: str) -> Steps[Agent | None]:
         text = f"select {AGENT_COLUMNS} from {{agent}} a where a.id = :agent and {within(tenant, 'a.tenant')}"
-        rows = yield from self._ask(tenant, text, agent=agent)
+        rows = yield from self._query(tenant, text, agent=agent)
         return self._agent(rows[0]) if rows else None
 
     @flow(writes=False)
@@ -87,7 +87,7 @@ class AgentReads(Reader):
         tenant: str,
         kind: str | None = None,
         disabled: bool | None = None,
-        after: Place | None = None,
+        after: PagePosition | None = None,
         limit: int | None = None,
     ) -> Steps[list[Agent]]:
         past_cursor, cursor = beyond(tenant, after, "a.tenant", "a.id")
@@ -100,7 +100,7 @@ class AgentReads(Reader):
             f"select {AGENT_COLUMNS} from {{agent}} a where {' and '.join(conditions)}"
             f" order by a.tenant, a.id{at_most(limit)}"
         )
-        rows = yield from self._ask(tenant, text, kind=kind, **cursor)
+        rows = yield from self._query(tenant, text, kind=kind, **cursor)
         return [self._agent(row) for row in rows]
 
 
@@ -165,7 +165,7 @@ class PostgresExecutors(Calls, Reader):
 
     @flow(writes=False)
     def list(self) -> Steps[list[Executor]]:
-        rows = yield from self._ask("default", f"select {Record.columns(Executor)} from {{executor}} order by label")
+        rows = yield from self._query("default", f"select {Record.columns(Executor)} from {{executor}} order by label")
         decode = Record.decoder(Executor, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -201,9 +201,9 @@ class SqliteAgents(SqlitePart, AgentReads):
     def disable(self, agent: str, reason: str, actor: str, tenant: str) -> Steps[Agent | None]:
         if not reason.strip():
             raise InvalidInput("disabling an agent needs a reason", code="reason_required")
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         yield Statement(_DISABLE, {"now": now, "actor": actor, "reason": reason, "tenant": tenant, "agent": agent})
-        yield from unsign()
+        yield from end_write()
         return (yield from self.get(agent, tenant).start())
 
     @flow(writes=False)
@@ -214,22 +214,22 @@ class SqliteAgents(SqlitePart, AgentReads):
 
     @flow()
     def enable(self, agent: str, tenant: str, actor: str | None = None) -> Steps[Agent | None]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         yield Statement(_ENABLE, {"now": now, "tenant": tenant, "agent": agent})
-        yield from unsign()
+        yield from end_write()
         return (yield from self.get(agent, tenant).start())
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def resume(self, agent: str, want: int, tenant: str) -> Steps[int]:
-        yield from sign(None)
+        yield from begin_write(None)
         rows = yield Statement(_RESUME, {"tenant": tenant, "agent": agent, "want": want})
-        yield from unsign()
+        yield from end_write()
         return len(rows)
 
     @flow()
     def set(self, definition: Definition, tenant: str, actor: str | None = None) -> Steps[Agent]:
         new = definition
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         params = {
             "tenant": tenant,
             "id": new.id,
@@ -244,7 +244,7 @@ class SqliteAgents(SqlitePart, AgentReads):
             "now": now,
         }
         yield Statement(_REGISTER, params)
-        yield from unsign()
+        yield from end_write()
         agent = yield from self.get(new.id, tenant).start()
         assert agent is not None
         return agent
@@ -253,17 +253,17 @@ class SqliteAgents(SqlitePart, AgentReads):
 class SqliteExecutors(SqlitePart):
     @flow()
     def add(self, label: str, role: str, actor: str) -> Steps[Executor]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         yield Statement(_ADD, (label, role, actor, now))
         rows = yield Statement(f"{_EXECUTORS} WHERE label = ?", (label,))
-        yield from unsign()
+        yield from end_write()
         return Record.decoder(Executor, SqliteCodec())(rows[0])
 
     @flow()
     def remove(self, label: str, actor: str | None = None) -> Steps[bool]:
-        yield from sign(actor)
+        yield from begin_write(actor)
         rows = yield Statement("DELETE FROM executor WHERE label = ? RETURNING 1", (label,))
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow(writes=False)

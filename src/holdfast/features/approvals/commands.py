@@ -12,17 +12,17 @@ import typer
 
 from holdfast import config
 from holdfast.cli import options
-from holdfast.cli.options import document, merged, pairs, secret_of
+from holdfast.cli.options import document, merged, parse_pairs, secret_of
 from holdfast.cli.output import (
     Cell,
     age,
     duration,
     emit,
-    facts,
     heading,
     line,
     moment,
     print_document,
+    print_fields,
     say,
     span,
     state_text,
@@ -163,7 +163,7 @@ def show(session: AnyTenant, approval: options.ApprovalId) -> None:
 def _print_facts(request: ApprovalRequest, now: datetime) -> None:
     approval, job = request.approval, request.job
     write(f"{approval.name}  {approval.id}")
-    facts(
+    print_fields(
         [
             ("summary", approval.summary),
             ("state", state_text(approval.state)),
@@ -285,7 +285,7 @@ def approve(
     """Approve a request. The job resumes once enough people have approved."""
     if approval == "-" and data == "-":
         raise InvalidSetting("only one of token and data can come from stdin", code="conflicting_options")
-    named, values = pairs(field or []), None if data is None else document(data)
+    named, values = parse_pairs(field or []), None if data is None else document(data)
     with session.connect() as client:
         approvals, reference = Approvals(client), _full_id(client, secret_of(approval))
         if named:

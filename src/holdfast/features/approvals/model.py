@@ -20,7 +20,7 @@ from holdfast.engine.names import check_name
 from holdfast.engine.payload import canonical
 from holdfast.errors import InvalidInput, InvalidSetting
 
-VerdictWord = Literal["approve", "deny"]
+VoteVerdict = Literal["approve", "deny"]
 ApprovalState = Literal["open", "approved", "denied", "expired", "withdrawn"]
 
 SUMMARY_LIMIT: Final = 2_000
@@ -145,7 +145,7 @@ class Vote:
 
     approval_id: str
     person: str
-    verdict: VerdictWord
+    verdict: VoteVerdict
     how: str
     comment: str | None
     data: Any
@@ -157,7 +157,7 @@ class Ballot:
     """A decision on an approval that is about to be recorded. ``token_hash`` is set if the caller decides with a
     token."""
 
-    verdict: VerdictWord
+    verdict: VoteVerdict
     person: str | None
     how: str
     comment: str | None = None

@@ -26,8 +26,8 @@ from holdfast.features.approvals.model import (
     ApprovalState,
     Ballot,
     Token,
-    VerdictWord,
     Vote,
+    VoteVerdict,
     approval_of_token,
     find_hash,
     form_refusal,
@@ -134,7 +134,7 @@ def _decide(store: Store, reference: str, ballot: Ballot, tenant: str, *, again:
     return Decided(answer, now, wrong)
 
 
-@flow(tells=True, repeat=partial(_decide, again=True))
+@flow(notifies=True, repeat=partial(_decide, again=True))
 def decide(store: Store, reference: str, ballot: Ballot, tenant: str) -> Steps[Decided]:
     """Record a decision. ``reference`` is an approval's id, or a token that decides it."""
     return (yield from _decide(store, reference, ballot, tenant))
@@ -277,7 +277,7 @@ class Approvals(StoreNamespace):
     @operation
     def _decide(
         self,
-        verdict: VerdictWord,
+        verdict: VoteVerdict,
         approval: str,
         by: str | None,
         *,
@@ -315,7 +315,7 @@ class Approvals(StoreNamespace):
 
     def _record(
         self,
-        verdict: VerdictWord,
+        verdict: VoteVerdict,
         approval: str,
         by: str | None,
         *,

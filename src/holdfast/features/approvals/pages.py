@@ -21,11 +21,11 @@ from starlette.routing import Route
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.json_schema import referred
 from holdfast.errors import InvalidInput, NotFound
-from holdfast.features.approvals.model import COMMENT_LIMIT, Approval, ApprovalState, Ballot, VerdictWord, Vote, refusal
+from holdfast.features.approvals.model import COMMENT_LIMIT, Approval, ApprovalState, Ballot, Vote, VoteVerdict, refusal
 from holdfast.features.approvals.operations import REASONS, ApprovalByToken, ApprovalRequest
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Identity, identity_of
-from holdfast.server.pages import PAGE, chosen, does, fields, go, said, shows
+from holdfast.server.pages import PAGE, action_route, choice_field, fields, page_route, redirect, text_field
 from holdfast.server.rendering import render, the_app
 
 Widget = Literal["text", "number", "integer", "checkbox", "choice", "json"]
@@ -193,9 +193,9 @@ STATES: Final = ("open", "approved", "denied", "expired", "withdrawn")
 async def inbox(request: Request) -> Response:
     """List approvals: open ones oldest first, closed ones newest first."""
     query, app = request.query_params, the_app(request)
-    state = cast(ApprovalState, chosen(query, "state", STATES))
+    state = cast(ApprovalState, choice_field(query, "state", STATES))
     person = identity_of(request).actor if query.get("mine") else None
-    newest, after = state != "open", said(query, "after", 50)
+    newest, after = state != "open", text_field(query, "after", 50)
     approvals = await app.approvals._awith_votes(
         state=state, newest=newest, approver=person, after=after, limit=PAGE + 1
     )
@@ -227,14 +227,14 @@ async def decide(request: Request) -> Response:
             pending.approval.id,
             by,
             how="dashboard",
-            comment=said(given, "comment", COMMENT_LIMIT),
+            comment=text_field(given, "comment", COMMENT_LIMIT),
             data=data_of(pending.approval.form, given) if given.get("verdict") == "approve" else None,
         )
     except InvalidInput as error:
         if error.code != "form_invalid":
             raise
         return await _page(request, pending, given=given, wrong=error.message)
-    return go(request, f"/approvals/{approval.id}", outcome(approval))
+    return redirect(request, f"/approvals/{approval.id}", outcome(approval))
 
 
 async def _page(
@@ -253,12 +253,12 @@ async def _page(
     )
 
 
-def verdict_of(given: dict[str, str]) -> VerdictWord:
+def verdict_of(given: dict[str, str]) -> VoteVerdict:
     """The verdict in the posted form. It has no default."""
     verdict = given.get("verdict")
     if verdict not in ("approve", "deny"):
         raise InvalidInput("Choose approve or deny.", code="invalid_request")
-    return cast(VerdictWord, verdict)
+    return cast(VoteVerdict, verdict)
 
 
 def outcome(approval: Approval) -> str:
@@ -280,9 +280,9 @@ def why_not(approval: Approval, votes: Sequence[Vote], identity: Identity) -> st
 
 
 routes = [
-    shows("/approvals", inbox),
-    shows("/approvals/{approval}", show),
-    does("/approvals/{approval}", decide, Scope.DECIDE),
+    page_route("/approvals", inbox),
+    page_route("/approvals/{approval}", show),
+    action_route("/approvals/{approval}", decide, Scope.DECIDE),
 ]
 
 
@@ -296,9 +296,9 @@ async def decide_by_link(request: Request) -> Response:
         approval = await the_app(request).approvals._adecide(
             verdict_of(given),
             request.path_params["token"],
-            said(given, "by", 255),
+            text_field(given, "by", 255),
             how="link",
-            comment=said(given, "comment", COMMENT_LIMIT),
+            comment=text_field(given, "comment", COMMENT_LIMIT),
             data=data_of(pending.approval.form, given) if given.get("verdict") == "approve" else None,
             tenant=pending.approval.tenant,
         )

@@ -14,9 +14,9 @@ from holdfast.errors import Refused
 from holdfast.features.approvals.model import Approval, ApprovalState, Vote
 from holdfast.features.approvals.operations import ApprovalByToken, ApprovalRequest, Spent
 from holdfast.features.tokens.model import Scope
-from holdfast.server.bodies import Body, Span, Text, Words
+from holdfast.server.bodies import Body, LongText, Span, Text
 from holdfast.server.json_body import Router
-from holdfast.server.parameters import PAGE, After, Id, Limit, Page, TheApp, allowed, before_the_body, paged
+from holdfast.server.parameters import PAGE, After, Id, Limit, Page, TheApp, allowed, checked_before_body, paged
 
 router = Router(prefix="/approvals", tags=["approvals"])
 by_token = Router(prefix="/approvals/by-token", tags=["approvals"])
@@ -55,7 +55,7 @@ class Say(Body):
         extra="forbid", json_schema_extra={"examples": [{"comment": "fine", "data": {"amount": 7}}]}
     )
 
-    comment: Words | None = None
+    comment: LongText | None = None
     data: Any = Field(default=None, description="Values of the form, if there is one.")
 
 
@@ -127,7 +127,7 @@ class Decide(Say):
     by: Text | None = Field(default=None, description="Person who decides, if the token was not issued for one.")
 
 
-@before_the_body
+@checked_before_body
 async def _known(request: Request) -> ApprovalByToken:
     """The approval request of the token in the path. The token is the credential, so it is checked before the body is
     read."""

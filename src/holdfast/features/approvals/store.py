@@ -16,8 +16,8 @@ from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
-from holdfast.stores.sqlite.admission import duty
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, sign, unsign
+from holdfast.stores.sqlite.admission import maintenance_flow
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.steps import APPROVAL_NOTICE
 
@@ -62,7 +62,7 @@ class ApprovalReads(Reader):
     @flow(writes=False)
     def get(self, approval_id: str, tenant: str) -> Steps[Approval | None]:
         text = f"select {APPROVAL_COLUMNS} from {{approval}} g where g.id = :id and {within(tenant, 'g.tenant')}"
-        rows = yield from self._ask(tenant, text, id=parse_id(approval_id))
+        rows = yield from self._query(tenant, text, id=parse_id(approval_id))
         return self._approval(rows[0]) if rows else None
 
     @flow(writes=False)
@@ -71,7 +71,7 @@ class ApprovalReads(Reader):
             f"select v.approval_id, {Record.columns(Vote, 'v.', skip=('approval_id',))} from {{vote}} v"
             f" where v.approval_id = :id and {within(tenant, 'v.tenant')} order by v.at, v.person"
         )
-        rows = yield from self._ask(tenant, text, id=parse_id(approval_id))
+        rows = yield from self._query(tenant, text, id=parse_id(approval_id))
         decode = Record.decoder(Vote, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -98,7 +98,7 @@ class ApprovalReads(Reader):
             f"select {APPROVAL_COLUMNS} from {{approval}} g where {' and '.join(conditions)}"
             f" order by g.id{' desc' if wanted.newest else ''} limit {max(1, min(wanted.limit, MAX_PAGE)):d}"
         )
-        rows = yield from self._ask(wanted.tenant, text, **params)
+        rows = yield from self._query(wanted.tenant, text, **params)
         return [self._approval(row) for row in rows]
 
 
@@ -211,7 +211,7 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
     def _read_approval(self) -> Callable[[Row], Approval]:
         return Record.decoder(Approval, SqliteCodec(), skip=("approvals",))
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def decide(self, approval_id: str, ballot: Ballot, tenant: str) -> Steps[Answer]:
         if ballot.verdict not in ("approve", "deny"):
             raise InvalidInput("a verdict must be approve or deny")
@@ -220,12 +220,12 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
             return Answer(parse_id(approval_id), None, True, "not_found")
         token = yield from _token(ballot, approval)
         person = token.person if token is not None and token.person is not None else ballot.person
-        now = yield from sign(person)
+        now = yield from begin_write(person)
         waits = yield Statement(_WAITS, (approval.job_id, approval.id))
         votes = yield Statement(_VOTES, (approval.id,))
         reason = refusal(approval, ballot, person, token, (vote[0] for vote in votes), bool(waits), from_micros(now))
         if reason is not None:
-            yield from unsign()
+            yield from end_write()
             return Answer(approval.id, approval.state, True, reason)
         if ballot.token_hash is not None:
             yield Statement("UPDATE approval_token SET used_at = ? WHERE hash = ?", (now, ballot.token_hash))
@@ -246,7 +246,7 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
             state = yield from _close(approval, "denied", f"denied{by}", now)
         elif sum(vote[1] == "approve" for vote in votes) + 1 >= approval.quorum:
             state = yield from _close(approval, "approved", f"approved{by}", now)
-        yield from unsign()
+        yield from end_write()
         return Answer(approval.id, state, False, None)
 
     @flow()
@@ -260,7 +260,7 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
             return "already_decided"
         if person is not None and approval.approvers and person not in (*approval.approvers, *approval.escalate_to):
             return "not_an_approver"
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         token = {
             "hash": token_hash,
             "tenant": approval.tenant,
@@ -271,7 +271,7 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
             "ttl": None if ttl is None else in_micros(ttl),
         }
         yield Statement(_SAVE_TOKEN, token)
-        yield from unsign()
+        yield from end_write()
         return None
 
     @flow(writes=False)
@@ -287,13 +287,13 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
         rows = yield Statement(_TOKEN_OF, {"hash": token_hash, "any": any_tenant(tenant), "tenant": tenant})
         return _read_token(rows[0]) if rows else None
 
-    @duty(0, _anything_due)
+    @maintenance_flow(0, _anything_due)
     def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
-        now = yield from sign("promoter")
+        now = yield from begin_write("promoter")
         rows = yield Statement(_DUE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         for approval in map(self._read_approval, rows):
             yield from _attend(approval, now)
-        yield from unsign()
+        yield from end_write()
         return len(rows)
 
     def _find(self, approval_id: str, tenant: str) -> Steps[Approval | None]:

@@ -21,7 +21,7 @@ PART_LIMIT: Final = 64 * 1024
 """Bytes of lines in one part."""
 READ_LIMIT: Final = 1024 * 1024
 """Bytes of a log that one read returns."""
-FILE: Final = "file://"
+FILE_SCHEME: Final = "file://"
 _FILE: Final = re.compile(r"file://([^/]*)(/.*)", re.DOTALL)
 
 
@@ -57,7 +57,7 @@ class AttemptLog:
         return self.next < self.size
 
 
-def log_document(parts: Sequence[LogPart]) -> str:
+def log_parts_json(parts: Sequence[LogPart]) -> str:
     """Encode parts as the JSON argument of the SQL function ``append_log``."""
     return json.dumps(
         [
@@ -68,16 +68,16 @@ def log_document(parts: Sequence[LogPart]) -> str:
 
 
 def file_ref(host: str, path: bytes) -> str:
-    return f"{FILE}{host}{quote_from_bytes(path)}"
+    return f"{FILE_SCHEME}{host}{quote_from_bytes(path)}"
 
 
-def file_of(ref: str) -> tuple[str, bytes] | None:
+def parse_file_ref(ref: str) -> tuple[str, bytes] | None:
     """Host and path of a ``file://`` reference, or None for any other reference."""
     match = _FILE.fullmatch(ref)
     return None if match is None else (match[1], unquote_to_bytes(match[2]))
 
 
-def piece_of(data: bytes, start: int, *, at_end: bool) -> tuple[int, str]:
+def decode_log(data: bytes, start: int, *, at_end: bool) -> tuple[int, str]:
     """Decode bytes of a log that begin at offset ``start``. Returns the offset at which the text ends, and the text. A
     character that is cut off at the end belongs to the next piece."""
     size = len(data)

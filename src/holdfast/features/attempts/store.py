@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from holdfast.engine.ids import parse_id
-from holdfast.features.attempts.model import LogPart, log_document
+from holdfast.features.attempts.model import LogPart, log_parts_json
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
-from holdfast.stores.sqlite.base import SqlitePart, act_under, ids_json, unsign
+from holdfast.stores.sqlite.base import SqlitePart, act_under, end_write, ids_json
 
 
 class AttemptStore(Protocol):
@@ -33,7 +33,7 @@ class AttemptReads(Reader):
             f"select {Record.columns(LogPart, 'l.')} from {{attempt_log}} l"
             f" where l.job_id = :id and l.attempt = :attempt and {within(tenant, 'l.tenant')} order by l.n"
         )
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id), attempt=attempt)
+        rows = yield from self._query(tenant, text, id=parse_id(job_id), attempt=attempt)
         decode = Record.decoder(LogPart, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -41,7 +41,7 @@ class AttemptReads(Reader):
 class PostgresAttempts(Calls, AttemptReads):
     @flow(single=True)
     def append_log(self, lease: str, parts: Sequence[LogPart], tenant: str) -> Steps[list[str]]:
-        rows = yield self._call("append_log", "%s, %s::json, %s", lease, log_document(parts), tenant)
+        rows = yield self._call("append_log", "%s, %s::json, %s", lease, log_parts_json(parts), tenant)
         return [str(row[0]) for row in rows]
 
 
@@ -72,5 +72,5 @@ class SqliteAttempts(SqlitePart, AttemptReads):
                 rows.append((part.job_id, job_tenant, part.attempt, part.n, now, part.lines, part.ref))
         if rows:
             yield Statement(_APPEND, rows, many=True)
-        yield from unsign()
+        yield from end_write()
         return list(stale)

@@ -11,14 +11,14 @@ import typer
 
 from holdfast.cli import options
 from holdfast.cli.failures import FAILED
-from holdfast.cli.output import Cell, emit, facts, line, moment, say, since, table, write
+from holdfast.cli.output import Cell, emit, line, moment, print_fields, say, since, table, write
 from holdfast.cli.session import AnyTenant, NoTenant, full_id
 from holdfast.cli.tree import Commands
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.audit.operations import Audit, Progress, verify_file
 from holdfast.features.audit.verification import Report
-from holdfast.features.jobs.timeline import short, way
+from holdfast.features.jobs.timeline import short_actor, transition
 
 commands = Commands("Verify, show and export the sealed ledger.")
 
@@ -79,8 +79,8 @@ def show(session: AnyTenant, job_id: options.JobId) -> None:
                 str(entry.event.seq),
                 moment(entry.event.at),
                 entry.event.type,
-                way(entry.event),
-                short(entry.event.actor),
+                transition(entry.event),
+                short_actor(entry.event.actor),
                 entry.state,
                 "" if entry.seal is None else str(entry.seal),
                 "" if entry.digest is None else entry.digest[:16],
@@ -187,7 +187,7 @@ def _print(report: Report) -> None:
         write(line(flaw.says, 400))
     if report.more:
         write(f"… and {report.more:,} more")
-    facts(
+    print_fields(
         [
             ("verdict", "whole" if report.ok else "NOT WHOLE"),
             ("seals", f"{report.seals:,}"),

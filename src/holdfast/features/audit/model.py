@@ -243,7 +243,7 @@ class _Pairs(list[tuple[str, Any]]):
     """A JSON object with all its keys, including duplicates."""
 
 
-def normal(text: str | None) -> str | None:
+def normalized_json(text: str | None) -> str | None:
     """A JSON document in its normal form, in which a database server prints its binary JSON: keys ordered by length and
     then by bytes, a space after each colon and comma, numbers in full. Text that is not JSON is returned unchanged."""
     if text is None or text == "{}":

@@ -14,7 +14,17 @@ from holdfast.features.audit.store import ActionFilter, EventFilter
 from holdfast.features.audit.verification import Report
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import identity_of
-from holdfast.server.pages import PAGE, chosen, does, fields, said, shows, time_of, whole, whole_number
+from holdfast.server.pages import (
+    PAGE,
+    action_route,
+    check_all_tenants,
+    choice_field,
+    fields,
+    integer_field,
+    page_route,
+    text_field,
+    time_field,
+)
 from holdfast.server.rendering import render, the_app
 
 MOST_SEALS: Final = 5_000
@@ -24,16 +34,20 @@ _verifying = asyncio.Lock()
 
 async def index(request: Request) -> Response:
     query, client = request.query_params, the_app(request)._session
-    show = chosen(query, "show", ("actions", "events"))
-    before = whole_number(query, "before", 1, 2**62)
-    actor, event_type, since = said(query, "actor", 255), said(query, "type", 50), time_of(query, "since")
-    subject = said(query, "subject", 255)
+    show = choice_field(query, "show", ("actions", "events"))
+    before = integer_field(query, "before", 1, 2**62)
+    actor, event_type, since = (
+        text_field(query, "actor", 255),
+        text_field(query, "type", 50),
+        time_field(query, "since"),
+    )
+    subject = text_field(query, "subject", 255)
     actions, events, following = [], [], None
     if show == "actions":
         wanted = ActionFilter(
             tenant=client.tenant,
             subject=subject,
-            name=said(query, "name", 255),
+            name=text_field(query, "name", 255),
             actor=actor,
             type=event_type,
             since=since,
@@ -73,10 +87,10 @@ async def index(request: Request) -> Response:
 
 async def verify(request: Request) -> Response:
     """Verify the newest seals in a thread, one verification at a time, so that the cost is bounded."""
-    whole(request)
+    check_all_tenants(request)
     form = await fields(request)
-    seals = whole_number(form, "seals", 1, MOST_SEALS) or DEFAULT_SEALS
-    anchor = said(form, "anchor", 200)
+    seals = integer_field(form, "seals", 1, MOST_SEALS) or DEFAULT_SEALS
+    anchor = text_field(form, "anchor", 200)
     if _verifying.locked():
         raise Conflict("A verification is already running.", code="verify_running", fix="Try again in a moment.")
     async with _verifying:
@@ -90,11 +104,11 @@ async def verify(request: Request) -> Response:
 
 async def _anchor(request: Request) -> Anchor | None:
     """The newest seal, if the caller may act for every tenant."""
-    if not identity_of(request).runs_all:
+    if not identity_of(request).operates_all:
         return None
     client = the_app(request)._session
     newest = await client.arun(client.store.audit.get_seal())
     return None if newest is None else Anchor(newest.number, newest.digest)
 
 
-routes = [shows("/audit", index), does("/audit/verify", verify, Scope.ADMIN)]
+routes = [page_route("/audit", index), action_route("/audit/verify", verify, Scope.ADMIN)]

@@ -14,7 +14,7 @@ from holdfast.features.audit.verification import Report
 from holdfast.features.jobs.search import moment
 from holdfast.features.tokens.model import Scope
 from holdfast.server.json_body import Router
-from holdfast.server.parameters import PAGE, Id, Limit, Page, TheApp, allowed, allowed_whole, paged
+from holdfast.server.parameters import PAGE, Id, Limit, Page, TheApp, allowed, allowed_all_tenants, paged
 
 router = Router(prefix="/audit", tags=["audit"])
 
@@ -49,7 +49,7 @@ async def list_actions(
     return paged(actions, limit, lambda action: action.seq)
 
 
-@router.get("/verify", dependencies=[allowed_whole(Scope.READ)], response_model=Verified)
+@router.get("/verify", dependencies=[allowed_all_tenants(Scope.READ)], response_model=Verified)
 async def verify_audit(
     app: TheApp,
     begin: Annotated[int, Query(ge=1, le=2**62)] = 1,
@@ -61,7 +61,7 @@ async def verify_audit(
     return Verified(report=report, next=following)
 
 
-@router.get("/anchor", dependencies=[allowed_whole(Scope.READ)], response_model=str)
+@router.get("/anchor", dependencies=[allowed_all_tenants(Scope.READ)], response_model=str)
 async def audit_anchor(app: TheApp) -> str:
     """Show the newest seal as one line. Store it where the database owner cannot change it."""
     anchor: Anchor = await app.audit.aanchor()

@@ -18,7 +18,7 @@ from holdfast.features.audit.model import (
     is_envelope,
     leaf,
     leaves,
-    normal,
+    normalized_json,
 )
 from holdfast.features.audit.store import AuditReads
 from holdfast.stores.codecs import Record, from_micros
@@ -61,7 +61,7 @@ class SqliteAudit(SqlitePart, AuditReads):
         column = _DOCUMENT[len(row)]
         if row[column] is None:
             return tuple(row)
-        return (*row[:column], normal(row[column]), *row[column + 1 :])
+        return (*row[:column], normalized_json(row[column]), *row[column + 1 :])
 
     def seal(self, version: str, want: int = 2000) -> Flow[int]:
         drafted: list[Seal] = []

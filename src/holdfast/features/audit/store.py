@@ -198,16 +198,16 @@ class AuditReads(Reader):
         floors = {"floor": 0, "action_floor": 0}
         if after is not None:
             floors = {"floor": after.floor, "action_floor": after.action_floor}
-        rows = yield from self._ask(EVERY, text, **floors)
+        rows = yield from self._query(EVERY, text, **floors)
         count = int(rows[0][0])
         text = (
             f"select {self._action_fields} from {{action}} e where e.type = 'purge' and e.seq > :floor order by e.seq"
         )
-        rows = yield from self._ask(EVERY, text, floor=floors["action_floor"])
+        rows = yield from self._query(EVERY, text, floor=floors["action_floor"])
         purges = [self._item(row) for row in rows]
         strays: list[Stray] = []
         for says, text in _STRAYS.items():
-            rows = yield from self._ask(EVERY, f"{text} limit {MAX_STRAYS:d}")
+            rows = yield from self._query(EVERY, f"{text} limit {MAX_STRAYS:d}")
             strays += [Stray(self.dialect.codec.id(row[0]), says) for row in rows]
         return Tail(count, purges, (yield from self._proofs(purges)), strays)
 
@@ -217,7 +217,7 @@ class AuditReads(Reader):
             f"select {self._event_fields} from {{event}} e"
             f" where e.job_id = :id and {within(tenant, 'e.tenant')} order by e.seq"
         )
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
         return {int(row[0]): digest_of("event", self._item(row)).hex() for row in rows}
 
     @flow(writes=False)
@@ -230,13 +230,13 @@ class AuditReads(Reader):
             f"select {Record.columns(Action, 'a.')} from {{action}} a where {' and '.join(conditions)}"
             f" order by a.seq desc limit {max(1, min(wanted.limit, 1000)):d}"
         )
-        rows = yield from self._ask(wanted.tenant, text, **params)
+        rows = yield from self._query(wanted.tenant, text, **params)
         decode = Record.decoder(Action, self.dialect.codec)
         return [decode(row) for row in rows]
 
     @flow(writes=False)
     def recent_events(self, wanted: EventFilter) -> Steps[EventPage]:
-        rows = yield from self._ask(wanted.tenant, self._newest)
+        rows = yield from self._query(wanted.tenant, self._newest)
         high = min(wanted.before or 2**62, int(rows[0][0] or 0) + 1)
         low = max(0, high - EVENTS_SCANNED)
         conditions, params = self._filter(wanted, "e", ("kind", "actor", "type"))
@@ -245,7 +245,7 @@ class AuditReads(Reader):
             f"select {EVENT_COLUMNS} from {{event}} e where {' and '.join(conditions)}"
             f" and e.seq < :high and e.seq > :low order by e.seq desc limit {limit:d}"
         )
-        rows = yield from self._ask(wanted.tenant, text, high=high, low=low, **params)
+        rows = yield from self._query(wanted.tenant, text, high=high, low=low, **params)
         decode = Record.decoder(Event, self.dialect.codec, skip=("cursor",))
         events = [decode(row) for row in rows]
         if len(events) == limit:
@@ -269,7 +269,7 @@ class AuditReads(Reader):
 
     def _seal(self, which: str, **params: object) -> Steps[Seal | None]:
         columns = Record.columns(Seal, "s.").replace("s.sealed_at", self._sealed_at)
-        rows = yield from self._ask(EVERY, f"select {columns} from {{seal}} s {which}", **params)
+        rows = yield from self._query(EVERY, f"select {columns} from {{seal}} s {which}", **params)
         if not rows:
             return None
         values: list[Any] = [bytes(value) if isinstance(value, memoryview) else value for value in rows[0]]
@@ -278,12 +278,12 @@ class AuditReads(Reader):
     def _rows(self, what: str, fields: str, low: int, high: int, sealed: bytes) -> Steps[list[Item]]:
         """The rows of a block: those between the previous floor and its own, and late ones outside that it names."""
         text = f"select {fields} from {{{what}}} e where e.seq > :low and e.seq <= :high order by e.seq"
-        rows = yield from self._ask(EVERY, text, low=low, high=high)
+        rows = yield from self._query(EVERY, text, low=low, high=high)
         items = [self._item(row) for row in rows]
         late = [str(number) for number, _ in leaves(sealed) if number <= low or number > high]
         if late:
             text = f"select {fields} from {{{what}}} e where e.seq {self._among}"
-            rows = yield from self._ask(EVERY, text, late=self.dialect.listed(late))
+            rows = yield from self._query(EVERY, text, late=self.dialect.listed(late))
             items += [self._item(row) for row in rows]
         return items
 
@@ -293,18 +293,18 @@ class AuditReads(Reader):
             "select a.changed from {action} a"
             " where a.first_seq <= :high and a.last_seq >= :low and a.first_seq is not null order by a.seq"
         )
-        rows = yield from self._ask(EVERY, text, low=low, high=high)
+        rows = yield from self._query(EVERY, text, low=low, high=high)
         purges = [self.dialect.codec.json(row[0]) for row in rows]
         announced = {number for purge in purges if (number := Purged.announcement(purge)) is not None}
         ranges = [Ranges.purged(purge) for purge in purges if Purged.announcement(purge) is None]
         text = "select a.changed from {action} a where a.seq = :number and a.type = 'announce'"
         for number in sorted(announced):
-            rows = yield from self._ask(EVERY, text, number=number)
+            rows = yield from self._query(EVERY, text, number=number)
             ranges += [Ranges.purged(self.dialect.codec.json(row[0])) for row in rows]
         return ranges
 
     def _trails(self, low: int, high: int) -> Steps[list[Trail]]:
-        rows = yield from self._ask(EVERY, _TRAILS, low=low, high=high)
+        rows = yield from self._query(EVERY, _TRAILS, low=low, high=high)
         trails = []
         for (job_id, state), group in groupby(rows, itemgetter(0, 1)):
             steps = list(group)
@@ -320,7 +320,7 @@ class AuditReads(Reader):
             late = self.dialect.listed(numbers[start : start + 200])
             texts: dict[Literal["payload", "result"], str] = {"payload": payloads, "result": _RESULTS + self._among}
             for what, text in texts.items():
-                rows = yield from self._ask(EVERY, text, late=late)
+                rows = yield from self._query(EVERY, text, late=late)
                 for row in rows:
                     values, replaced = (row[3:4], row[4]) if what == "payload" else (row[3:], None)
                     content = yield from self._content(what, row[0], row[1], row[2], values)
@@ -342,7 +342,7 @@ class AuditReads(Reader):
             return Content(seq, what, job_id, state, None)
         digest, resealed = content_digest(what, job_id, *texts), []
         if is_envelope(texts[0]):
-            rows = yield from self._ask(EVERY, _RESEALED, name=job_id)
+            rows = yield from self._query(EVERY, _RESEALED, name=job_id)
             actions = [self.dialect.codec.json(row[0]) for row in rows]
             resealed = [str(changed.get(what)) for changed in actions if isinstance(changed, dict)]
         return Content(seq, what, job_id, state, digest, resealed)
@@ -363,7 +363,7 @@ class AuditReads(Reader):
             alive: frozenset[str] = frozenset()
             if cleaned:
                 text = _ALIVE.replace("{among}", self._jobs)
-                rows = yield from self._ask(EVERY, text, jobs=self.dialect.listed(list(cleaned)))
+                rows = yield from self._query(EVERY, text, jobs=self.dialect.listed(list(cleaned)))
                 alive = frozenset(self.dialect.codec.id(row[0]) for row in rows)
             proofs[int(action[0] or 0)] = Proof(sealed, alive)
         return proofs
@@ -375,7 +375,7 @@ class AuditReads(Reader):
         text = "select s.events from {seal} s where s.last_seq >= :seq and s.first_seq <= :seq order by s.number"
         for number in wanted:
             if number not in digests:
-                rows = yield from self._ask(EVERY, text, seq=number)
+                rows = yield from self._query(EVERY, text, seq=number)
                 for row in rows:
                     sealed = dict(leaves(bytes(row[0])))
                     digests |= {seq: sealed[seq] for seq in wanted if seq in sealed}
@@ -405,7 +405,7 @@ class PostgresAudit(Calls, AuditReads):
     def _payloads(self) -> Steps[str]:
         """Read the table itself if that is allowed: the owner of the database could have changed the function."""
         text = "select has_column_privilege('{job}', 'payload', 'select')"
-        rows = yield from self._ask(EVERY, text)
+        rows = yield from self._query(EVERY, text)
         if rows[0][0]:
             return PAYLOADS + self._among
         return "select b.seq, b.job_id, b.state, b.payload, b.replaced from {brought_payloads}(:late::bigint[]) b"

@@ -42,7 +42,7 @@ from holdfast.worker.processes.child import Child, ChildDied, Recipe
 from holdfast.worker.processes.pool import Children
 from holdfast.worker.processes.protocol import Message
 from holdfast.worker.shutdown import Ended
-from holdfast.worker.slots import LAST_WORDS
+from holdfast.worker.slots import STOP_TIMEOUT
 
 log = logging.getLogger("holdfast.worker")
 
@@ -338,7 +338,7 @@ async def _run(request: Message, program: Program, timeout: float | None, childr
         # A cancelled job may take its time to stop. In every other case the job is about to be released to another
         # worker, and must not run twice.
         patient = cancellation.args[:1] == ("cancelled",)
-        await _stop(child, program.kill_after if patient else min(program.kill_after, 0.8 * LAST_WORDS))
+        await _stop(child, program.kill_after if patient else min(program.kill_after, 0.8 * STOP_TIMEOUT))
         raise
     except ChildDied as died:
         raise Ended(Crashed("process_died", f"the shim of the program: {died.how}")) from None
@@ -382,7 +382,7 @@ class CommandSettings(TypedDict, total=False):
     kill_after: Duration
 
 
-def command_parts(
+def command_declaration(
     name: str, argv: Sequence[str] | Callable[..., Sequence[str]], settings: CommandSettings
 ) -> tuple[Callable[..., Sequence[str]], Options, float | None, Program]:
     """Check the arguments of ``app.command``. Returns the function that makes command lines, the kind's options, the

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.options import pairs
-from holdfast.cli.output import duration, emit, facts, line, moment, span, write
+from holdfast.cli.options import parse_pairs
+from holdfast.cli.output import duration, emit, line, moment, print_fields, span, write
 from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
-from holdfast.engine.units import in_words
+from holdfast.engine.units import size_in_words
 from holdfast.errors import InvalidSetting
 from holdfast.features.connectors.model import Connector, ConnectorOptions, secret_in
 from holdfast.features.connectors.operations import Connectors
@@ -103,7 +103,7 @@ def set_connector(
     if host or any_host:
         options["hosts"] = list(host or ())
     if header or secret_header:
-        options["headers"] = pairs(header or ()) | _secret_headers(pairs(secret_header or ()), prefix)
+        options["headers"] = parse_pairs(header or ()) | _secret_headers(parse_pairs(secret_header or ()), prefix)
     if secret:
         options["secrets"] = secret
     if timeout is not None:
@@ -134,7 +134,7 @@ def _print(connector: Connector, as_json: bool) -> None:
         emit(connector)
         return
     write(connector.name)
-    facts(
+    print_fields(
         [
             ("tenant", connector.tenant),
             ("enabled", "yes" if connector.enabled else "no"),
@@ -142,7 +142,7 @@ def _print(connector: Connector, as_json: bool) -> None:
             ("headers", ", ".join(_header(name, value) for name, value in connector.headers.items()) or None),
             ("secrets", ", ".join(connector.secrets) or None),
             ("timeout", None if connector.timeout is None else span(connector.timeout)),
-            ("max bytes", None if connector.max_bytes is None else in_words(connector.max_bytes)),
+            ("max bytes", None if connector.max_bytes is None else size_in_words(connector.max_bytes)),
             ("set", f"{moment(connector.updated_at)} by {connector.set_by}"),
         ]
     )

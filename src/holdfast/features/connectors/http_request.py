@@ -17,7 +17,7 @@ from holdfast.context import Context
 from holdfast.engine.outcome import Failed
 from holdfast.engine.payload import decode
 from holdfast.engine.redaction import one_line
-from holdfast.engine.retry import asked_delay, http_date
+from holdfast.engine.retry import http_date, retry_after_delay
 from holdfast.errors import (
     EgressError,
     EgressRefused,
@@ -54,7 +54,7 @@ class HttpResult(TypedDict, total=False):
     artifact: str
 
 
-def requester(reach: Outbound) -> Callable[..., Awaitable[HttpResult]]:
+def http_request_handler(reach: Outbound) -> Callable[..., Awaitable[HttpResult]]:
     """The handler of ``http.request``."""
 
     async def http_request(
@@ -126,7 +126,7 @@ def _failure(ctx: Context, response: Answer, secrets: list[bytes]) -> Ended:
     if response.status not in RETRIED_STATUSES:
         return Ended(Failed("http_rejected", message, final=True, note={"status": response.status}))
     since = http_date(response.header("date")) or datetime.now(UTC)
-    after = asked_delay(response.header("retry-after"), since, LONGEST_WAIT)
+    after = retry_after_delay(response.header("retry-after"), since, LONGEST_WAIT)
     return Ended(Failed("http_unavailable", message, no_sooner=after, note={"status": response.status}))
 
 

@@ -177,7 +177,7 @@ def add_source(sources: Sources, name: str, function: Source) -> None:
     sources[name] = function
 
 
-def generator(sources: Sources) -> Callable[..., Awaitable[ReportResult]]:
+def report_handler(sources: Sources) -> Callable[..., Awaitable[ReportResult]]:
     """The handler of ``report.generate``."""
 
     async def report_generate(

@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.features.connectors.model import LARGEST, MOST
 from holdfast.features.tokens.model import Scope
-from holdfast.server.bodies import Body, Span, Text, at_most
+from holdfast.server.bodies import Body, Span, Text, max_entries
 from holdfast.server.json_body import Router
-from holdfast.server.parameters import Name, Page, TheApp, allowed, allowed_one
+from holdfast.server.parameters import Name, Page, TheApp, allowed, allowed_one_tenant
 
 router = Router(prefix="/connectors", tags=["connectors"])
 
@@ -55,7 +55,7 @@ class SetConnector(Body):
     )
 
     hosts: list[Text] = Field(default_factory=list, max_length=MOST)
-    headers: Annotated[dict[Text, Annotated[str, Field(max_length=2_000)] | SecretHeader], at_most(MOST)] = Field(
+    headers: Annotated[dict[Text, Annotated[str, Field(max_length=2_000)] | SecretHeader], max_entries(MOST)] = Field(
         default_factory=dict, max_length=MOST
     )
     secrets: list[Text] = Field(default_factory=list, max_length=MOST)
@@ -75,7 +75,7 @@ async def show_connector(app: TheApp, name: Name) -> Any:
     return await app.connectors.aget(name)
 
 
-@router.put("/{name}", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownConnector)
+@router.put("/{name}", dependencies=[allowed_one_tenant(Scope.ADMIN)], response_model=ShownConnector)
 async def set_connector(app: TheApp, name: Name, body: SetConnector) -> Any:
     """Set what a connector may reach. It applies to jobs that start from now on."""
     options: Any = body.given()
@@ -84,7 +84,7 @@ async def set_connector(app: TheApp, name: Name, body: SetConnector) -> Any:
     return await app.connectors.aset(name, **options)
 
 
-@router.delete("/{name}", dependencies=[allowed_one(Scope.ADMIN)], status_code=204)
+@router.delete("/{name}", dependencies=[allowed_one_tenant(Scope.ADMIN)], status_code=204)
 async def remove_connector(app: TheApp, name: Name) -> None:
     """Remove a connector's settings. Its jobs are rejected from then on."""
     await app.connectors.aremove(name)

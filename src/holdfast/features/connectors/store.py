@@ -11,7 +11,7 @@ from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
-from holdfast.stores.sqlite.base import SqlitePart, ids_json, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, begin_write, end_write, ids_json
 from holdfast.stores.sqlite.codec import SqliteCodec
 
 
@@ -35,7 +35,7 @@ class ConnectorReads(Reader):
         text = (
             f"select {Record.columns(Connector, 'c.')} from {{connector}} c where c.name = :name and c.tenant = :tenant"
         )
-        rows = yield from self._ask(tenant, text, name=name)
+        rows = yield from self._query(tenant, text, name=name)
         return Record.decoder(Connector, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(writes=False)
@@ -44,7 +44,7 @@ class ConnectorReads(Reader):
             f"select {Record.columns(Connector, 'c.')} from {{connector}} c where {within(tenant, 'c.tenant')}"
             " order by c.name, c.tenant"
         )
-        rows = yield from self._ask(tenant, text)
+        rows = yield from self._query(tenant, text)
         decode = Record.decoder(Connector, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -83,18 +83,18 @@ _REMOVE = "DELETE FROM connector WHERE tenant = ? AND name = ? RETURNING 1"
 class SqliteConnectors(SqlitePart, ConnectorReads):
     @flow()
     def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
-        yield from sign(actor)
+        yield from begin_write(actor)
         rows = yield Statement(_REMOVE, (tenant, name))
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow()
     def set(self, draft: ConnectorDraft, actor: str, tenant: str) -> Steps[Connector]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         params = {"tenant": tenant, "name": draft.name, "enabled": int(draft.enabled), "hosts": ids_json(draft.hosts)}
         params |= {"headers": json.dumps(draft.headers, sort_keys=True), "secrets": ids_json(draft.secrets)}
         params |= {"timeout": draft.timeout, "max_bytes": draft.max_bytes, "actor": actor, "now": now}
         yield Statement(_PUT, params)
         rows = yield Statement(_ONE, params)
-        yield from unsign()
+        yield from end_write()
         return Record.decoder(Connector, SqliteCodec())(rows[0])

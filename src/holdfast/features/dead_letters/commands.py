@@ -14,17 +14,17 @@ import typer
 
 from holdfast.cli import options
 from holdfast.cli.failures import FAILED
-from holdfast.cli.options import Kind, Queue, Which
+from holdfast.cli.options import JobFilterOptions, Kind, Queue
 from holdfast.cli.output import (
     age,
     console,
     duration,
     emit,
-    facts,
     heading,
     line,
     moment,
     plain,
+    print_fields,
     say,
     since,
     table,
@@ -55,7 +55,7 @@ Wait = Annotated[bool, typer.Option("--wait", help="Run the operation in this pr
 All = Annotated[bool, typer.Option("--all", help="Select all jobs, if no other option selects some.")]
 
 
-def _selection(client: Session, which: Which, everything: bool, state: State | None = None) -> JobSelection:
+def _selection(client: Session, which: JobFilterOptions, everything: bool, state: State | None = None) -> JobSelection:
     """The options as a selection. Selecting all jobs needs ``--all``."""
     selection = which.wanted(client.run(client.store.clock.now()))
     if state is not None:
@@ -88,7 +88,7 @@ def start(
         State | None, typer.Option("--state", metavar="STATE", help="Only jobs in this state (for cancel).")
     ] = None,
     *,
-    which: Which,
+    which: JobFilterOptions,
     everything: All = False,
     rate: Rate = None,
     reason: options.Reason = None,
@@ -164,7 +164,7 @@ def _print_operation(operation: Operation, as_json: bool) -> None:
         return
     write(f"{operation.action}  {operation.id}")
     ended = None if operation.finished_at is None else moment(operation.finished_at)
-    facts(
+    print_fields(
         [
             ("state", operation.state),
             ("which", _which(operation)),
@@ -321,7 +321,7 @@ def redrive(
     session: AnyTenant,
     group: SomeGroup = None,
     *,
-    which: Which,
+    which: JobFilterOptions,
     everything: All = False,
     rate: Rate = None,
     max_attempts: MaxAttempts = None,
@@ -354,7 +354,7 @@ def discard(
     group: SomeGroup = None,
     *,
     reason: options.NeededReason,
-    which: Which,
+    which: JobFilterOptions,
     everything: All = False,
     rate: Rate = None,
     wait: Wait = False,
@@ -379,7 +379,7 @@ def _everything(group: str | None, everything: bool) -> bool:
 def _print(group: DeadLetterGroup) -> None:
     write(f"{group.kind}  {group.fingerprint}")
     noted = None if group.noted_at is None else f"{group.note} ({group.noted_by}, {moment(group.noted_at)})"
-    facts(
+    print_fields(
         [
             ("error", f"{group.error_code}: {group.error_message}"),
             ("where", group.frame),

@@ -171,7 +171,7 @@ class GroupFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Remade:
+class Replacement:
     """The link between a dead letter that was redriven with another payload and the job that replaced it."""
 
     job_id: str

@@ -18,7 +18,19 @@ from holdfast.features.dead_letters.operations import GroupOptions
 from holdfast.features.payloads.model import HIDDEN
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import require
-from holdfast.server.pages import PAGE, ask_first, chosen, document, does, fields, go, number, said, shows, whole_number
+from holdfast.server.pages import (
+    PAGE,
+    action_route,
+    choice_field,
+    confirm,
+    fields,
+    integer_field,
+    json_field,
+    number,
+    page_route,
+    redirect,
+    text_field,
+)
 from holdfast.server.rendering import render, the_app
 
 MAX_ATTEMPTS: Final = 1_000
@@ -28,12 +40,12 @@ REASON_LIMIT: Final = 1_000
 async def groups(request: Request) -> Response:
     params = request.query_params
     options: GroupOptions = {
-        "order": cast(Order, chosen(params, "order", ORDERS)),
+        "order": cast(Order, choice_field(params, "order", ORDERS)),
         "resolved": bool(params.get("resolved")),
         "limit": PAGE + 1,
     }
     for name in ("kind", "queue", "text", "after"):
-        value = said(params, name)
+        value = text_field(params, name)
         if value is not None:
             options[name] = value
     result = await the_app(request).dead_letters.agroups(**options)
@@ -45,7 +57,7 @@ async def groups(request: Request) -> Response:
 
 
 async def group(request: Request) -> Response:
-    app, before = the_app(request), said(request.query_params, "before", 50)
+    app, before = the_app(request), text_field(request.query_params, "before", 50)
     result = await _group(request)
     jobs = await app.dead_letters.ajobs(result.fingerprint, limit=PAGE + 1, before=before)
     client = app._session
@@ -70,8 +82,8 @@ async def group(request: Request) -> Response:
 
 async def note(request: Request) -> Response:
     group, form = await _group(request), await fields(request)
-    await the_app(request).dead_letters.anote(group.fingerprint, said(form, "note", NOTE_LIMIT))
-    return go(request, _path(request, group), "Note saved.")
+    await the_app(request).dead_letters.anote(group.fingerprint, text_field(form, "note", NOTE_LIMIT))
+    return redirect(request, _path(request, group), "Note saved.")
 
 
 async def redrive(request: Request) -> Response:
@@ -79,21 +91,21 @@ async def redrive(request: Request) -> Response:
     group, form = await _group(request), await fields(request)
     started = await the_app(request).dead_letters.aredrive(
         group.fingerprint,
-        reason=said(form, "reason", REASON_LIMIT),
+        reason=text_field(form, "reason", REASON_LIMIT),
         rate=number(form, "rate"),
-        max_attempts=whole_number(form, "max_attempts", 1, MAX_ATTEMPTS),
+        max_attempts=integer_field(form, "max_attempts", 1, MAX_ATTEMPTS),
     )
-    return go(request, f"/operations/{started.id}", "Redriving the jobs of this group.")
+    return redirect(request, f"/operations/{started.id}", "Redriving the jobs of this group.")
 
 
 async def discard(request: Request) -> Response:
     group, form = await _group(request), await fields(request)
     reason = _required_reason(form)
     question = f"Discard all {group.open:,} dead letters of this group permanently?"
-    if (confirmation := await ask_first(request, question, back=_path(request, group))) is not None:
+    if (confirmation := await confirm(request, question, back=_path(request, group))) is not None:
         return confirmation
     started = await the_app(request).dead_letters.adiscard(group.fingerprint, reason=reason, rate=number(form, "rate"))
-    return go(request, f"/operations/{started.id}", "Discarding the jobs of this group.")
+    return redirect(request, f"/operations/{started.id}", "Discarding the jobs of this group.")
 
 
 async def resolve(request: Request) -> Response:
@@ -101,11 +113,11 @@ async def resolve(request: Request) -> Response:
     group, form = await _group(request), await fields(request)
     job, jobs = await _job(request), the_app(request).jobs
     if form.get("action") == "redrive":
-        verdicts = await jobs.aredrive(job.id, reason=said(form, "reason", REASON_LIMIT), tenant=job.tenant)
+        verdicts = await jobs.aredrive(job.id, reason=text_field(form, "reason", REASON_LIMIT), tenant=job.tenant)
     elif form.get("action") == "discard":
         reason = _required_reason(form)
         if (
-            confirmation := await ask_first(request, f"Discard job {job.id} permanently?", back=_path(request, group))
+            confirmation := await confirm(request, f"Discard job {job.id} permanently?", back=_path(request, group))
         ) is not None:
             return confirmation
         verdicts = await jobs.adiscard(job.id, reason=reason, tenant=job.tenant)
@@ -116,7 +128,7 @@ async def resolve(request: Request) -> Response:
             f"Cannot change job {job.id}: it is already {job.state} ({verdicts[0].reason})", code=verdicts[0].reason
         )
     done = "redriven" if form["action"] == "redrive" else "discarded"
-    return go(request, _path(request, group), f"Job {job.id} {done}.")
+    return redirect(request, _path(request, group), f"Job {job.id} {done}.")
 
 
 async def edit(request: Request) -> Response:
@@ -128,9 +140,11 @@ async def edit(request: Request) -> Response:
 async def replace(request: Request) -> Response:
     """Replace the dead letter with a new job that has the edited payload."""
     job, form = await _job(request), await fields(request)
-    payload = document(form, "payload")
-    new = await the_app(request).dead_letters.aredrive_as(job.id, payload, reason=said(form, "reason", REASON_LIMIT))
-    return go(request, f"/jobs/{new}", f"This job replaces {job.id}.")
+    payload = json_field(form, "payload")
+    new = await the_app(request).dead_letters.aredrive_as(
+        job.id, payload, reason=text_field(form, "reason", REASON_LIMIT)
+    )
+    return redirect(request, f"/jobs/{new}", f"This job replaces {job.id}.")
 
 
 async def _group(request: Request) -> DeadLetterGroup:
@@ -146,7 +160,7 @@ async def _job(request: Request) -> Job:
 
 
 def _required_reason(form: dict[str, str]) -> str:
-    reason = said(form, "reason", REASON_LIMIT)
+    reason = text_field(form, "reason", REASON_LIMIT)
     if reason is None:
         raise InvalidInput("Discarding dead letters needs a reason.", code="reason_required")
     return reason
@@ -159,14 +173,14 @@ def _path(request: Request, group: DeadLetterGroup) -> str:
 
 ONE: Final = "/dead-letters/{fingerprint}"
 routes = [
-    shows("/dead-letters", groups),
-    shows(ONE, group),
-    does(ONE + "/note", note, Scope.OPERATE),
-    does(ONE + "/redrive", redrive, Scope.OPERATE),
-    does(ONE + "/discard", discard, Scope.OPERATE),
-    does(ONE + "/jobs/{job}", resolve, Scope.OPERATE),
-    shows(ONE + "/jobs/{job}/edit", edit, Scope.OPERATE),
-    does(ONE + "/jobs/{job}/edit", replace, Scope.OPERATE),
+    page_route("/dead-letters", groups),
+    page_route(ONE, group),
+    action_route(ONE + "/note", note, Scope.OPERATE),
+    action_route(ONE + "/redrive", redrive, Scope.OPERATE),
+    action_route(ONE + "/discard", discard, Scope.OPERATE),
+    action_route(ONE + "/jobs/{job}", resolve, Scope.OPERATE),
+    page_route(ONE + "/jobs/{job}/edit", edit, Scope.OPERATE),
+    action_route(ONE + "/jobs/{job}/edit", replace, Scope.OPERATE),
 ]
 
 
@@ -198,10 +212,10 @@ async def cancel(request: Request) -> Response:
     operation = await _operation(request)
     page = f"/operations/{operation.id}"
     question = f"Cancel this operation? {operation.done:,} finished jobs are not undone."
-    if (confirmation := await ask_first(request, question, back=page)) is not None:
+    if (confirmation := await confirm(request, question, back=page)) is not None:
         return confirmation
     await the_app(request).operations.acancel(operation.id)
-    return go(request, page, "Operation cancelled.")
+    return redirect(request, page, "Operation cancelled.")
 
 
 async def _operation(request: Request) -> Operation:

@@ -16,9 +16,9 @@ from holdfast.features.dead_letters.model import BulkAction, DeadLetterGroup, Op
 from holdfast.features.dead_letters.operations import GroupOptions
 from holdfast.features.jobs.search import moment
 from holdfast.features.tokens.model import Scope
-from holdfast.server.bodies import Because, Body, Text, Words
+from holdfast.server.bodies import Body, LongText, Text, WithReason
 from holdfast.server.json_body import Router
-from holdfast.server.parameters import PAGE, After, Id, Limit, Name, Page, TheApp, allowed, here, paged, the_search
+from holdfast.server.parameters import PAGE, After, Id, Limit, Name, Page, TheApp, allowed, api_path, job_search, paged
 from holdfast.stores.requests import JobFilter
 
 router = Router(prefix="/dead-letters", tags=["dead letters"])
@@ -72,7 +72,7 @@ async def list_dead_jobs(app: TheApp, group: Name, after: After = None, limit: L
 
 
 class Note(Body):
-    note: Words | None = Field(description="The note; null removes it.")
+    note: LongText | None = Field(description="The note; null removes it.")
 
 
 @router.post("/{group}/note", dependencies=[allowed(Scope.OPERATE)], response_model=DeadLetterGroup)
@@ -81,7 +81,7 @@ async def note_dead_letters(app: TheApp, group: Name, body: Note) -> DeadLetterG
     return await app.dead_letters.anote(group, body.note)
 
 
-class RedriveGroup(Because):
+class RedriveGroup(WithReason):
     rate: Rate
     max_attempts: int | None = Field(default=None, ge=1, le=101)
 
@@ -95,12 +95,12 @@ async def redrive_dead_letters(
     started = await app.dead_letters.aredrive(
         group, reason=options.reason, rate=options.rate, max_attempts=options.max_attempts
     )
-    response.headers["location"] = here(request, f"/operations/{started.id}")
+    response.headers["location"] = api_path(request, f"/operations/{started.id}")
     return started
 
 
 class DiscardGroup(Body):
-    reason: Words
+    reason: LongText
     rate: Rate
 
 
@@ -110,7 +110,7 @@ async def discard_dead_letters(
 ) -> Operation:
     """Discard all dead letters of a group."""
     started = await app.dead_letters.adiscard(group, reason=body.reason, rate=body.rate)
-    response.headers["location"] = here(request, f"/operations/{started.id}")
+    response.headers["location"] = api_path(request, f"/operations/{started.id}")
     return started
 
 
@@ -136,7 +136,7 @@ class Which(Body):
 
     async def selection(self, app: App) -> dict[str, Any]:
         names = self.model_fields_set & {*Which.model_fields} - {"everything"}
-        search = await the_search(app, **{name: getattr(self, name) for name in names})
+        search = await job_search(app, **{name: getattr(self, name) for name in names})
         if search.examines:
             raise InvalidInput(
                 "an operation cannot select jobs by error text",
@@ -169,7 +169,7 @@ async def start_operation(request: Request, response: Response, app: TheApp, bod
     started = await app.operations.astart(
         body.action, reason=body.reason, rate=body.rate, max_attempts=body.max_attempts, **selection
     )
-    response.headers["location"] = here(request, f"/operations/{started.id}")
+    response.headers["location"] = api_path(request, f"/operations/{started.id}")
     return started
 
 
@@ -189,6 +189,6 @@ async def show_operation(app: TheApp, operation_id: Id) -> Operation:
 
 
 @operation_router.post("/{operation_id}/cancel", dependencies=[allowed(Scope.OPERATE)], response_model=Operation)
-async def cancel_operation(app: TheApp, operation_id: Id, body: Because | None = None) -> Operation:
+async def cancel_operation(app: TheApp, operation_id: Id, body: WithReason | None = None) -> Operation:
     """Cancel an operation. Jobs it has already changed stay changed."""
     return await app.operations.acancel(operation_id, reason=None if body is None else body.reason)

@@ -16,7 +16,7 @@ from holdfast.stores.codecs import Record, in_micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.requests import JobFilter
 from holdfast.stores.sqlite.admission import halted
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write
 from holdfast.stores.sqlite.enqueue import IN_PLACE, SAME
 from holdfast.stores.sqlite.jobs import apply
 
@@ -41,13 +41,13 @@ _LINK = "INSERT INTO redriven_as (job_id, tenant, new_id, by, at) VALUES (:old, 
 class SqliteDeadLetters(SqlitePart, DeadLetterReads):
     @flow()
     def note(self, fingerprint: str, note: str | None, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         params = {"note": note or None, "actor": actor, "now": now, "tenant": tenant, "name": fingerprint}
         rows = yield Statement(_NOTE, params)
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def redrive_as(
         self, job_id: str, new_id: str, payload: str, reason: str | None, actor: str, tenant: str
     ) -> Steps[Enqueued]:
@@ -61,7 +61,7 @@ class SqliteDeadLetters(SqlitePart, DeadLetterReads):
             refusal = "in_workflow"
         if refusal is not None:
             return Enqueued(None, False, refusal)
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         note = f"redriven as {new_id}" + (f": {reason}" if reason else "")
         job_ids = {"old": old, "new": new_id}
         yield Statement(_DISCARD, {"old": old, "now": now, "note": json.dumps({"reason": note})})
@@ -69,7 +69,7 @@ class SqliteDeadLetters(SqlitePart, DeadLetterReads):
         for statement in IN_PLACE:
             yield Statement(statement, job_ids)
         yield Statement(_LINK, job_ids | {"tenant": job_tenant, "actor": actor, "now": now})
-        yield from unsign()
+        yield from end_write()
         return Enqueued(new_id, True)
 
 
@@ -101,12 +101,12 @@ class SqliteOperations(SqlitePart, OperationBatches):
     def start(self, new: NewOperation, wanted: JobFilter, actor: str, tenant: str) -> Steps[Operation]:
         wanted = for_action(new.action, wanted)
         total = yield from self._count(wanted)
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         params: dict[str, Any] = {"id": new.id, "tenant": tenant, "action": new.action, "wanted": filter_json(wanted)}
         params |= {"reason": new.reason or None, "limit": new.max_attempts, "rate": new.rate, "actor": actor}
         params |= {"total": min(total, COUNTED), "capped": int(total > COUNTED), "now": now}
         yield Statement(_START, params)
-        yield from unsign()
+        yield from end_write()
         started = yield from self.get(new.id, tenant).start()
         assert started is not None
         return started
@@ -118,16 +118,16 @@ class SqliteOperations(SqlitePart, OperationBatches):
             return None
         return max(0.0, float(due - now) / 1_000_000)
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def work(self, tenant: str = EVERY_TENANT, only: str | None = None) -> Steps[int | None]:
         return (yield from self._work(tenant, only))
 
     @flow()
     def cancel(self, operation_id: str, reason: str | None, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         params = {"id": parse_id(operation_id), "any": any_tenant(tenant), "tenant": tenant}
         rows = yield Statement(_CANCEL, params | {"now": now, "actor": actor, "reason": reason or None})
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     def _hold_operation(self, only: str | None, tenant: str) -> Steps[Operation | None]:
@@ -138,7 +138,7 @@ class SqliteOperations(SqlitePart, OperationBatches):
         return self._operation(rows[0]) if rows else None
 
     def _do_operation(self, operation: Operation, jobs: Sequence[str], last: str | None, over: bool) -> Steps[None]:
-        now = yield from sign(operation.created_by)
+        now = yield from begin_write(operation.created_by)
         verdicts = yield from apply(
             operation.action, jobs, operation.reason, operation.tenant, now, operation.max_attempts, operation.id
         )
@@ -155,4 +155,4 @@ class SqliteOperations(SqlitePart, OperationBatches):
             "now": now,
         }
         yield Statement(_ADVANCE, progress)
-        yield from unsign()
+        yield from end_write()

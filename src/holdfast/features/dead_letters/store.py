@@ -28,11 +28,11 @@ from holdfast.features.dead_letters.model import (
     GroupFilter,
     NewOperation,
     Operation,
-    Remade,
+    Replacement,
 )
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
-from holdfast.stores.job_reads import MOST, Reader, ids, page, spoken
+from holdfast.stores.job_reads import MOST, Reader, ids, page, visible_message
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
 from holdfast.stores.requests import JobFilter
@@ -56,7 +56,7 @@ class DeadLetterStore(Protocol):
         returns the same job with ``created`` False. If the id is None, ``reason`` is the refusal."""
         ...
 
-    def remade(self, job_id: str, tenant: str) -> Flow[list[Remade]]:
+    def remade(self, job_id: str, tenant: str) -> Flow[list[Replacement]]:
         """The job that this job replaced, and the job that replaced it."""
         ...
 
@@ -87,7 +87,9 @@ class OperationStore(Protocol):
         ...
 
 
-GROUP_COLUMNS = Record.columns(DeadLetterGroup, "g.").replace("g.error_message", spoken("g.error_message", "g"))
+GROUP_COLUMNS = Record.columns(DeadLetterGroup, "g.").replace(
+    "g.error_message", visible_message("g.error_message", "g")
+)
 OPERATION_COLUMNS = Record.columns(Operation, "o.")
 # A case-insensitive search for literal text. It reads a few hundred groups, not the dead letters.
 _CONTAINS_TEXT = " or ".join(
@@ -131,7 +133,7 @@ class DeadLetterReads(Reader):
             f"select {GROUP_COLUMNS} from {{dead_letter_group}} g{hint} where {' and '.join(conditions)}"
             f" order by {by} desc, g.fingerprint desc limit {max(1, min(wanted.limit, MOST)):d}"
         )
-        rows = yield from self._ask(wanted.tenant, text, **params)
+        rows = yield from self._query(wanted.tenant, text, **params)
         return [self._group(row) for row in rows]
 
     @flow(writes=False)
@@ -140,7 +142,7 @@ class DeadLetterReads(Reader):
             f"select {GROUP_COLUMNS} from {{dead_letter_group}} g"
             f" where {within(tenant, 'g.tenant')} and g.fingerprint = :name order by g.tenant limit 1"
         )
-        rows = yield from self._ask(tenant, text, name=fingerprint)
+        rows = yield from self._query(tenant, text, name=fingerprint)
         return self._group(rows[0]) if rows else None
 
     @flow(writes=False)
@@ -149,17 +151,17 @@ class DeadLetterReads(Reader):
             f"select {GROUP_COLUMNS} from {{dead_letter}} l join {{dead_letter_group}} g on g.tenant = l.tenant"
             f" and g.fingerprint = l.fingerprint where l.job_id = :id and {within(tenant, 'l.tenant')}"
         )
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
         return self._group(rows[0]) if rows else None
 
     @flow(writes=False)
-    def remade(self, job_id: str, tenant: str) -> Steps[list[Remade]]:
+    def remade(self, job_id: str, tenant: str) -> Steps[list[Replacement]]:
         text = (
-            f"select {Record.columns(Remade, 'r.')} from {{redriven_as}} r"
+            f"select {Record.columns(Replacement, 'r.')} from {{redriven_as}} r"
             f" where (r.job_id = :id or r.new_id = :id) and {within(tenant, 'r.tenant')} order by r.at"
         )
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
-        decode = Record.decoder(Remade, self.dialect.codec)
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
+        decode = Record.decoder(Replacement, self.dialect.codec)
         return [decode(row) for row in rows]
 
 
@@ -171,7 +173,7 @@ class OperationReads(Reader):
     @flow(writes=False)
     def get(self, operation_id: str, tenant: str) -> Steps[Operation | None]:
         text = f"select {OPERATION_COLUMNS} from {{operation}} o where o.id = :id and {within(tenant, 'o.tenant')}"
-        rows = yield from self._ask(tenant, text, id=parse_id(operation_id))
+        rows = yield from self._query(tenant, text, id=parse_id(operation_id))
         return self._operation(rows[0]) if rows else None
 
     @flow(writes=False)
@@ -185,7 +187,7 @@ class OperationReads(Reader):
             f"select {OPERATION_COLUMNS} from {{operation}} o where {' and '.join(conditions)}"
             f" order by o.id desc limit {max(1, min(limit, MOST)):d}"
         )
-        rows = yield from self._ask(tenant, text, **({} if before is None else {"before": parse_id(before)}))
+        rows = yield from self._query(tenant, text, **({} if before is None else {"before": parse_id(before)}))
         return [self._operation(row) for row in rows]
 
 
@@ -252,7 +254,7 @@ class OperationBatches(OperationReads):
         """Matching jobs by id, newest first, from the operation's position on."""
         wanted = _stored_filter(operation, limit if _has_state(operation) else WINDOW)
         text, params = page("page.id, s.state", wanted)
-        rows = yield from self._ask(operation.tenant, text, **params)
+        rows = yield from self._query(operation.tenant, text, **params)
         return [(self.dialect.codec.id(row[0]), state_of(row[1])) for row in rows]
 
     def _count(self, wanted: JobFilter) -> Steps[int]:
@@ -262,7 +264,7 @@ class OperationBatches(OperationReads):
         if wanted.state is None:
             active = ", ".join(f"'{state}'" for state in sorted(ACTIVE))
             text += f" join {{job_state}} s on s.id = c.id where s.state in ({active})"
-        rows = yield from self._ask(wanted.tenant, text, **params)
+        rows = yield from self._query(wanted.tenant, text, **params)
         return int(rows[0][0])
 
     @abstractmethod

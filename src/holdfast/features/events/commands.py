@@ -19,12 +19,12 @@ from holdfast.cli.output import (
     Cell,
     duration,
     emit,
-    facts,
     heading,
     line,
     moment,
     plain,
     print_document,
+    print_fields,
     say,
     table,
     to_json,
@@ -37,9 +37,9 @@ from holdfast.engine.names import check_name
 from holdfast.errors import Conflict
 from holdfast.features.events.model import DEFAULT_DEPTH, MAX_DEPTH, JobOptions, Subscription
 from holdfast.features.events.operations import Events, Subscriptions
-from holdfast.features.events.read import check_gone
+from holdfast.features.events.read import check_events_gone
 from holdfast.features.events.store import COUNTED
-from holdfast.features.jobs.timeline import short, special, way
+from holdfast.features.jobs.timeline import event_details, short_actor, transition
 from holdfast.stores.requests import SentResult
 from holdfast.stores.session import Session
 
@@ -241,7 +241,7 @@ def _print(one: Subscription, behind: int) -> None:
         reason = f": {one.paused_reason}" if one.paused_reason else ""
         paused = f"since {moment(one.paused_at)} by {one.paused_by}{reason}"
     write(one.name)
-    facts(
+    print_fields(
         [
             ("state", _state(one)),
             ("paused", paused),
@@ -318,7 +318,7 @@ def _pages(
         want = PAGE if left is None else min(PAGE, left)
         page = client.run(client.store.ledger.read(position, want, client.tenant))
         if consumer is None and position is not None and not skip_gaps:  # a consumer holds back a purge
-            client.run(check_gone(client.store, position, client.tenant))
+            client.run(check_events_gone(client.store, position, client.tenant))
         if page:
             yield page
             if consumer is not None:
@@ -338,9 +338,11 @@ def _save_position(client: Session, consumer: str, cursor: str, was: str | None)
 
 def _line(event: Event) -> str:
     attempt = f" try {event.attempt}" if event.attempt else ""
-    details = line(special(event))
-    text = f"{moment(event.at)}  {event.job_id}  {line(event.kind, 60)}  {event.type}  {way(event).plain}{attempt}"
-    return plain(f"{text}  by {short(event.actor)}" + (f"  {details}" if details else ""))
+    details = line(event_details(event))
+    text = (
+        f"{moment(event.at)}  {event.job_id}  {line(event.kind, 60)}  {event.type}  {transition(event).plain}{attempt}"
+    )
+    return plain(f"{text}  by {short_actor(event.actor)}" + (f"  {details}" if details else ""))
 
 
 consumer_commands = Commands("Manage event consumers and their stored positions.")

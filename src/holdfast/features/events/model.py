@@ -18,7 +18,7 @@ from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_RETRY, Event, JobSpec
 from holdfast.engine.job_options import job_options
 from holdfast.engine.names import check_name
 from holdfast.engine.order import check_priority
-from holdfast.engine.payload import canonical, encode, own
+from holdfast.engine.payload import canonical, encode, refuse_reserved
 from holdfast.engine.retry import Backoff, Retry, as_stored_policy
 from holdfast.engine.states import EventType
 from holdfast.engine.steps import projection
@@ -31,13 +31,13 @@ Start = Literal["now", "beginning"]
 
 
 LEDGER: Final = "job."
-TOLD_BY_US: Final = ("schedule.missed", "webhook.disabled")
+SYSTEM_EVENTS: Final = ("schedule.missed", "webhook.disabled")
 """Events of Holdfast that are not about a job. The database sends them as application events."""
 DEFAULT_DEPTH: Final = 5
 """Default maximum length of a chain of jobs that subscriptions create."""
 MAX_DEPTH: Final = 100
 PATTERN_LIMIT: Final = 500
-TELLS: Final = "webhook.deliver"
+WEBHOOK_KIND: Final = "webhook.deliver"
 """The kind of the jobs that deliver events to webhooks (features/webhooks/model.py)."""
 
 # Names that patterns may use, and the ledger's event types. `take` is a claim and a start in one step, by a worker with
@@ -107,7 +107,7 @@ class SentEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscribing:
+class NewSubscription:
     """A checked subscription that is about to be stored."""
 
     name: str
@@ -133,7 +133,7 @@ class Subscribing:
         start: Start = "now",
         options: JobOptions | None = None,
         declared: bool = False,
-    ) -> Subscribing:
+    ) -> NewSubscription:
         if start not in ("now", "beginning"):
             raise InvalidSetting("a subscription must start now or at the beginning", code="invalid_subscription")
         if not 1 <= max_depth <= MAX_DEPTH:
@@ -182,14 +182,14 @@ class Subscription:
 
     @property
     def of_ledger(self) -> bool:
-        return of_ledger(self.pattern)
+        return is_ledger_pattern(self.pattern)
 
     def wants(self, event: Event | SentEvent) -> bool:
         """Whether the event matches the pattern, the kind and the data of this subscription."""
         if isinstance(event, Event):
             if self.kind is not None and not _matches(self.kind, event.kind):
                 return False
-            if event.kind == self.job_kind == TELLS:
+            if event.kind == self.job_kind == WEBHOOK_KIND:
                 return False  # delivering the events of deliveries would never end
             data: Mapping[str, Any] = event.meta
         else:
@@ -286,14 +286,14 @@ def _bad_pattern(message: str) -> InvalidSetting:
 def check_event_name(name: object) -> str:
     """Check the name of an application event. Names of Holdfast's own events are reserved."""
     checked = check_name(name, "event")
-    if checked.startswith(LEDGER) or checked in TOLD_BY_US:
+    if checked.startswith(LEDGER) or checked in SYSTEM_EVENTS:
         raise InvalidSetting(
-            f"events named job.…, {' and '.join(TOLD_BY_US)} are reserved for Holdfast", code="reserved_name"
+            f"events named job.…, {' and '.join(SYSTEM_EVENTS)} are reserved for Holdfast", code="reserved_name"
         )
     return checked
 
 
-def of_ledger(pattern: str) -> bool:
+def is_ledger_pattern(pattern: str) -> bool:
     return pattern.startswith(LEDGER)
 
 
@@ -359,7 +359,7 @@ def job_for(
         return JobSpec(
             id=new_id,
             kind=subscription.job_kind if template is None else template.kind,
-            payload=own(encode(payload)),
+            payload=refuse_reserved(encode(payload)),
             enqueued_by=f"subscription {subscription.name}",
             source_system="subscription",
             queue=options.get("queue", DEFAULT_QUEUE),
@@ -425,7 +425,7 @@ def stored_options(options: JobOptions) -> dict[str, Any]:
     if "payload" in options:
         if not isinstance(options["payload"], dict):
             raise InvalidSetting("the payload must be a JSON object", code="invalid_subscription")
-        own(encode(options["payload"]))
+        refuse_reserved(encode(options["payload"]))
         stored["payload"] = options["payload"]
     return stored
 

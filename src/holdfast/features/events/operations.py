@@ -16,9 +16,9 @@ from holdfast.features.events.model import (
     Consumer,
     Delivery,
     JobOptions,
+    NewSubscription,
     SentEvent,
     Start,
-    Subscribing,
     Subscription,
     check_pattern,
 )
@@ -64,7 +64,7 @@ class Subscriptions(StoreNamespace):
         if (kind is None) == (template is None):
             raise InvalidSetting("a subscription needs either a kind or a template", code="invalid_subscription")
         job_kind = kind if kind is not None else (yield from self._kind(check_name(template, "template"), scope))
-        new = Subscribing.of(
+        new = NewSubscription.of(
             name, on, job_kind, kind=of_kind, match=match, start=start, max_depth=max_depth, options=options
         )
         yield from run(self._store.subscriptions.set(new, new_id(), self._actor, scope))
@@ -150,7 +150,7 @@ class Subscriptions(StoreNamespace):
         return subscription
 
 
-class Following(JobOptions, total=False):
+class SubscriptionOptions(JobOptions, total=False):
     """The options of ``app.on``. Options of jobs default to those of their kind."""
 
     kind: str | NamedKind
@@ -182,9 +182,9 @@ class Declarations:
     starts."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str | None], Subscribing] = {}
+        self._known: dict[tuple[str, str | None], NewSubscription] = {}
 
-    def on(self, pattern: str, options: Following) -> Callable[[D], D]:
+    def on(self, pattern: str, options: SubscriptionOptions) -> Callable[[D], D]:
         def declare(kind: D) -> D:
             if not hasattr(kind, "defaults"):
                 raise InvalidSetting("@app.on(…) must be above @app.job()", code="invalid_subscription")
@@ -199,7 +199,7 @@ class Declarations:
             if isinstance(defaults.get("retry"), Retry):  # errors by type stay with the kind, where the handler runs
                 policy = defaults["retry"]
                 defaults = {**defaults, "retry": Retry(policy.max_attempts, policy.backoff, policy.max_crashes)}
-            new = Subscribing.of(
+            new = NewSubscription.of(
                 options.get("name") or f"{kind.name} on {check_pattern(pattern)}"[:100],
                 pattern,
                 kind.name,

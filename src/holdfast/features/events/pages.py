@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from holdfast.errors import InvalidInput
 from holdfast.features.tokens.model import Scope
-from holdfast.server.pages import ask_first, does, fields, go, said, shows
+from holdfast.server.pages import action_route, confirm, fields, page_route, redirect, text_field
 from holdfast.server.rendering import render, the_app
 
 SHOWN: Final = 200
@@ -29,26 +29,26 @@ async def index(request: Request) -> Response:
 
 async def change(request: Request) -> Response:
     form, app = await fields(request), the_app(request)
-    name = said(form, "name", 255) or ""
+    name = text_field(form, "name", 255) or ""
     match form.get("do"):
         case "pause":
-            await app.subscriptions.apause(name, reason=said(form, "reason", 1_000))
-            return go(request, "/subscriptions", f"Paused subscription {name}.")
+            await app.subscriptions.apause(name, reason=text_field(form, "reason", 1_000))
+            return redirect(request, "/subscriptions", f"Paused subscription {name}.")
         case "resume":
             await app.subscriptions.aresume(name, skip=bool(form.get("skip")))
-            return go(request, "/subscriptions", f"Resumed subscription {name}.")
+            return redirect(request, "/subscriptions", f"Resumed subscription {name}.")
         case "remove":
             question = f"Remove subscription {name}? Jobs it has made stay."
-            if (confirmation := await ask_first(request, question, back="/subscriptions")) is not None:
+            if (confirmation := await confirm(request, question, back="/subscriptions")) is not None:
                 return confirmation
             await app.subscriptions.aremove(name)
-            return go(request, "/subscriptions", f"Removed subscription {name}.")
+            return redirect(request, "/subscriptions", f"Removed subscription {name}.")
     raise InvalidInput("do must be pause, resume or remove", code="invalid_request")
 
 
 async def change_consumer(request: Request) -> Response:
     form, app = await fields(request), the_app(request)
-    name, do = said(form, "name", 255) or "", form.get("do")
+    name, do = text_field(form, "name", 255) or "", form.get("do")
     match do:
         case "beginning":
             question = f"Let consumer {name} read all events again?"
@@ -58,17 +58,17 @@ async def change_consumer(request: Request) -> Response:
             question = f"Remove consumer {name} and its position?"
         case _:
             raise InvalidInput("do must be beginning, now or remove", code="invalid_request")
-    if (confirmation := await ask_first(request, question, back="/subscriptions")) is not None:
+    if (confirmation := await confirm(request, question, back="/subscriptions")) is not None:
         return confirmation
     if do == "remove":
         await app.events.aremove_consumer(name)
-        return go(request, "/subscriptions", f"Removed consumer {name}.")
+        return redirect(request, "/subscriptions", f"Removed consumer {name}.")
     await app.events.areset_consumer(name, "beginning" if do == "beginning" else "now")
-    return go(request, "/subscriptions", f"Reset consumer {name}.")
+    return redirect(request, "/subscriptions", f"Reset consumer {name}.")
 
 
 routes = [
-    shows("/subscriptions", index),
-    does("/subscriptions", change, Scope.ADMIN),
-    does("/consumers", change_consumer, Scope.ADMIN),
+    page_route("/subscriptions", index),
+    action_route("/subscriptions", change, Scope.ADMIN),
+    action_route("/consumers", change_consumer, Scope.ADMIN),
 ]

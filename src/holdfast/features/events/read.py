@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @flow(writes=False)
-def check_gone(store: Store, cursor: str, tenant: str) -> Steps[None]:
+def check_events_gone(store: Store, cursor: str, tenant: str) -> Steps[None]:
     """Raise ``EventsGone`` if unread events after this cursor were purged. Call it after reading the page from the
     cursor, so that no purge can happen in between."""
     through = yield from store.ledger.gone(cursor, tenant).start()

@@ -16,10 +16,10 @@ from starlette.responses import Response
 from holdfast.engine.job import Event
 from holdfast.errors import EventsGone, StoreUnavailable
 from holdfast.features.events.model import DEFAULT_DEPTH, MAX_DEPTH, Consumer, Delivery, Subscription
-from holdfast.features.events.read import check_gone
+from holdfast.features.events.read import check_events_gone
 from holdfast.features.tokens.model import Scope
-from holdfast.server.auth import Lasting
-from holdfast.server.bodies import Because, Body, RetryPolicy, RetryPreset, Span, Text
+from holdfast.server.auth import StreamAccess
+from holdfast.server.bodies import Body, RetryPolicy, RetryPreset, Span, Text, WithReason
 from holdfast.server.json_body import Router
 from holdfast.server.live import FeedItem, LedgerFeed, ListenerBehind
 from holdfast.server.parameters import (
@@ -29,12 +29,12 @@ from holdfast.server.parameters import (
     NamePath,
     Page,
     TheApp,
-    TheLive,
+    TheFeed,
     allowed,
-    allowed_one,
-    and_more,
+    allowed_one_tenant,
     as_json,
-    with_more,
+    extended_model,
+    extended_record,
 )
 from holdfast.stores.requests import SentResult
 
@@ -87,7 +87,7 @@ Filter = Annotated[EventSelection, Depends(_selection)]
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Event], responses=GONE)
 async def list_events(
     app: TheApp,
-    live: TheLive,
+    live: TheFeed,
     wanted: Filter,
     after: After = None,
     limit: Limit = PAGE,
@@ -103,7 +103,7 @@ async def list_events(
     for _ in range(MAX_PAGES):
         page = await client.arun(client.store.ledger.read(position, limit, client.tenant))
         if position is not None and gaps == "tell":
-            await client.arun(check_gone(client.store, position, client.tenant))
+            await client.arun(check_events_gone(client.store, position, client.tenant))
         for event in page:
             position = event.cursor
             if await wanted.matches(event, live):
@@ -124,7 +124,7 @@ async def list_events(
 async def stream_events(
     request: Request,
     app: TheApp,
-    live: TheLive,
+    live: TheFeed,
     wanted: Filter,
     after: After = None,
     last_event_id: Annotated[str | None, Header(max_length=8_000)] = None,
@@ -143,8 +143,8 @@ async def stream_events(
     else:  # an invalid cursor is refused now, not in the middle of the stream
         await app._session.arun(app._session.store.ledger.read(position, 1, tenant))
         if gaps == "tell":
-            await app._session.arun(check_gone(app._session.store, position, tenant))
-    messages = _messages(live, tenant, position, wanted, Lasting(request, Scope.READ), gaps == "skip")
+            await app._session.arun(check_events_gone(app._session.store, position, tenant))
+    messages = _messages(live, tenant, position, wanted, StreamAccess(request, Scope.READ), gaps == "skip")
     # The position is also in a header: headers arrive completely or not at all, so a client whose stream breaks right
     # after them can continue. While many transactions are open a cursor is long, and proxies refuse long headers.
     headers = {"Holdfast-Cursor": position} if len(position) <= LONGEST_HEADER else None
@@ -161,7 +161,7 @@ async def stream_events(
 
 
 async def _messages(
-    live: LedgerFeed, tenant: str, position: str, wanted: EventSelection, lasting: Lasting, skip: bool
+    live: LedgerFeed, tenant: str, position: str, wanted: EventSelection, lasting: StreamAccess, skip: bool
 ) -> AsyncIterator[ServerSentEvent]:
     yield ServerSentEvent(comment="following", retry=2_000, id=position)
     passed_over = False
@@ -202,7 +202,7 @@ class SendEvent(Body):
     job: str | None = Field(default=None, max_length=100, description="Send it only to this job.")
 
 
-@router.post("", dependencies=[allowed_one(Scope.ENQUEUE)], status_code=201, response_model=SentResult)
+@router.post("", dependencies=[allowed_one_tenant(Scope.ENQUEUE)], status_code=201, response_model=SentResult)
 async def send_event(app: TheApp, body: SendEvent) -> SentResult:
     """Send an application event. Jobs that wait for it resume."""
     return await app.asend_event(body.name, body.data, key=body.key, job=body.job)
@@ -210,7 +210,7 @@ async def send_event(app: TheApp, body: SendEvent) -> SentResult:
 
 subscription_router = Router(prefix="/subscriptions", tags=["subscriptions"])
 
-ShownSubscription: Any = with_more(Subscription, "ShownSubscription", behind=int)
+ShownSubscription: Any = extended_model(Subscription, "ShownSubscription", behind=int)
 
 
 class Subscribe(Body):
@@ -254,7 +254,9 @@ async def list_subscriptions(app: TheApp) -> Page[Subscription]:
     return Page(items=await app.subscriptions.alist())
 
 
-@subscription_router.post("", dependencies=[allowed_one(Scope.OPERATE)], status_code=201, response_model=Subscription)
+@subscription_router.post(
+    "", dependencies=[allowed_one_tenant(Scope.OPERATE)], status_code=201, response_model=Subscription
+)
 async def create_subscription(app: TheApp, body: Subscribe) -> Subscription:
     return await app.subscriptions.aset(body.name, body.on, **body.options())
 
@@ -263,14 +265,18 @@ class ResumeSubscription(Body):
     skip: bool = Field(default=False, description="Skip events that arrived while it was paused.")
 
 
-@subscription_router.post("/{name:path}/pause", dependencies=[allowed_one(Scope.OPERATE)], response_model=Subscription)
-async def pause_subscription(app: TheApp, name: NamePath, body: Because | None = None) -> Subscription:
+@subscription_router.post(
+    "/{name:path}/pause", dependencies=[allowed_one_tenant(Scope.OPERATE)], response_model=Subscription
+)
+async def pause_subscription(app: TheApp, name: NamePath, body: WithReason | None = None) -> Subscription:
     """Pause a subscription. Events that arrive meanwhile are kept until it resumes."""
     reason = None if body is None else body.reason
     return await app.subscriptions.apause(name, reason=reason)
 
 
-@subscription_router.post("/{name:path}/resume", dependencies=[allowed_one(Scope.OPERATE)], response_model=Subscription)
+@subscription_router.post(
+    "/{name:path}/resume", dependencies=[allowed_one_tenant(Scope.OPERATE)], response_model=Subscription
+)
 async def resume_subscription(app: TheApp, name: NamePath, body: ResumeSubscription | None = None) -> Subscription:
     """Resume a subscription, including the events that arrived meanwhile."""
     return await app.subscriptions.aresume(name, skip=body is not None and body.skip)
@@ -289,10 +295,10 @@ async def list_deliveries(
 async def show_subscription(app: TheApp, name: NamePath) -> Any:
     """Show a subscription and how many events it is behind, counted up to 10,000."""
     one = await app.subscriptions.aget(name)
-    return and_more(one, behind=await app.subscriptions.abehind(one))
+    return extended_record(one, behind=await app.subscriptions.abehind(one))
 
 
-@subscription_router.delete("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], status_code=204)
+@subscription_router.delete("/{name:path}", dependencies=[allowed_one_tenant(Scope.OPERATE)], status_code=204)
 async def delete_subscription(app: TheApp, name: NamePath) -> None:
     await app.subscriptions.aremove(name)
 

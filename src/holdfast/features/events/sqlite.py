@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Conflict
-from holdfast.features.events.model import Cause, Delivery, FeedResult, Subscribing, Subscription, of_ledger
+from holdfast.features.events.model import Cause, Delivery, FeedResult, NewSubscription, Subscription, is_ledger_pattern
 from holdfast.features.events.store import ConsumerReads, SubscriptionReads
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.admission import halted
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, note_action, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json, note_action
 
 if TYPE_CHECKING:
     from holdfast.features.payloads.store import PayloadRuleStore
@@ -80,38 +80,38 @@ class SqliteSubscriptions(SqlitePart, SubscriptionReads):
 
     @flow()
     def pause(self, name: str, reason: str | None, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         params = {"reason": reason, "actor": actor, "now": now, "tenant": tenant, "name": name}
         rows = yield Statement(_PAUSE, params)
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow()
     def resume(self, name: str, skip: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         ledger, sent = yield from _end_cursors()
         params = {"skip": int(skip), "ledger": ledger, "sent": sent, "now": now, "tenant": tenant, "name": name}
         rows = yield Statement(_RESUME, params)
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow()
     def remove(self, name: str, tenant: str, actor: str | None = None) -> Steps[bool]:
-        yield from sign(actor)
+        yield from begin_write(actor)
         rows = yield Statement("DELETE FROM subscription WHERE tenant = ? AND name = ? RETURNING 1", (tenant, name))
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
-    @flow(peek=_peek, tells=True)
+    @flow(peek=_peek, notifies=True)
     def feed(self, name: str, want: int, tenant: str) -> Steps[FeedResult]:
         return (yield from self._feed(name, want, tenant))
 
     @flow()
     def failed(self, id: str, failure: str, tenant: str) -> Steps[None]:
-        now = yield from sign(None)
+        now = yield from begin_write(None)
         text = "UPDATE subscription SET failure = ?, failed_at = ? WHERE id = ? AND tenant = ?"
         yield Statement(text, (failure, now, id, tenant))
-        yield from unsign()
+        yield from end_write()
 
     def _hold(self, name: str, tenant: str) -> Steps[Subscription | None]:
         """There is one writer at a time: the write lock holds the subscription."""
@@ -136,7 +136,7 @@ class SqliteSubscriptions(SqlitePart, SubscriptionReads):
         return {row[0] for row in rows}
 
     def _advance(self, subscription: Subscription, cursor: str, deliveries: Sequence[Delivery]) -> Steps[None]:
-        now = yield from sign(None)
+        now = yield from begin_write(None)
         if deliveries:
             rows: list[Any] = [
                 (subscription.id, d.event, d.tenant, d.job_id, d.refusal, d.depth, now) for d in deliveries
@@ -152,11 +152,11 @@ class SqliteSubscriptions(SqlitePart, SubscriptionReads):
         }
         if not (yield Statement(_ADVANCE, params)):
             raise Conflict("the subscription was changed at the same time", code="subscription_changed")
-        yield from unsign()
+        yield from end_write()
 
     @flow()
-    def set(self, new: Subscribing, id: str, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
+    def set(self, new: NewSubscription, id: str, actor: str, tenant: str) -> Steps[bool]:
+        now = yield from begin_write(actor)
         ledger, sent = yield from _end_cursors()
         params = {column: getattr(new, column) for column in _DEFINITION} | {
             "id": id,
@@ -165,7 +165,7 @@ class SqliteSubscriptions(SqlitePart, SubscriptionReads):
             "match": None if new.match is None else json.dumps(new.match, sort_keys=True),
             "job_options": json.dumps(new.job_options, sort_keys=True),
             "declared": int(new.declared),
-            "cursor": None if new.start == "beginning" else ledger if of_ledger(new.pattern) else sent,
+            "cursor": None if new.start == "beginning" else ledger if is_ledger_pattern(new.pattern) else sent,
             "actor": actor,
             "now": now,
         }
@@ -174,14 +174,14 @@ class SqliteSubscriptions(SqlitePart, SubscriptionReads):
             raise Conflict(f"subscription {new.name} already exists", code="subscription_exists")
         if not added:
             yield Statement(_REDEFINE, params)
-        yield from unsign()
+        yield from end_write()
         return bool(added)
 
 
 class SqliteConsumers(SqlitePart, ConsumerReads):
     @flow()
     def reset(self, consumer: str, beginning: bool, tenant: str, actor: str | None = None) -> Steps[bool]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         ledger, sent = ("0", "a0") if beginning else (yield from _end_cursors())
         rows = yield Statement(
             "UPDATE consumer SET updated_at = ?, cursor = CASE WHEN cursor LIKE 'a%' THEN ? ELSE ? END"
@@ -191,14 +191,14 @@ class SqliteConsumers(SqlitePart, ConsumerReads):
         if rows:
             changed = json.dumps({"beginning": beginning})
             yield from note_action(tenant, "reset", "consumer", consumer, changed)
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow()
     def remove(self, consumer: str, tenant: str, actor: str | None = None) -> Steps[bool]:
-        yield from sign(actor)
+        yield from begin_write(actor)
         rows = yield Statement("DELETE FROM consumer WHERE tenant = ? AND name = ? RETURNING 1", (tenant, consumer))
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
 

@@ -22,8 +22,8 @@ from holdfast.features.events.model import (
     Consumer,
     Delivery,
     FeedResult,
+    NewSubscription,
     SentEvent,
-    Subscribing,
     Subscription,
     cause_id,
     event_key,
@@ -68,7 +68,7 @@ class SubscriptionStore(Protocol):
 
     def behind(self, cursor: str | None, of_ledger: bool, tenant: str) -> Flow[int]: ...
 
-    def set(self, new: Subscribing, id: str, actor: str, tenant: str) -> Flow[bool]:
+    def set(self, new: NewSubscription, id: str, actor: str, tenant: str) -> Flow[bool]:
         """Create a subscription; False if it exists. An existing declared one is redefined and keeps its position."""
         ...
 
@@ -102,12 +102,12 @@ class CursorReads(Reader):
         if self.dialect.percent:  # PostgreSQL, where only the server can parse a cursor
             function = "events_after" if of_ledger else "app_events_after"
             text = f"select count(*) from {{{function}}}(:cursor, :most, :scope)"
-            rows = yield from self._ask(tenant, text, cursor=cursor, most=most, scope=tenant)
+            rows = yield from self._query(tenant, text, cursor=cursor, most=most, scope=tenant)
             return int(rows[0][0])
         table = "event" if of_ledger else "app_event"
         in_scope = "1 = 1" if tenant == EVERY_TENANT else "e.tenant = :tenant"
         text = f"select count(*) from (select 1 from {{{table}}} e where e.seq > :seq and {in_scope} limit :most)"
-        rows = yield from self._ask(
+        rows = yield from self._query(
             tenant, text, seq=int((cursor or "0").lstrip("a").partition(";")[0] or 0), most=most
         )
         return int(rows[0][0])
@@ -129,7 +129,7 @@ class SubscriptionReads(CursorReads):
     def get(self, name: str, tenant: str) -> Steps[Subscription | None]:
         # A subscription to the events of every tenant is stored with the tenant '*', so an equal comparison finds it.
         text = f"select {COLUMNS} from {{subscription}} s where s.name = :name and s.tenant = :scope"
-        rows = yield from self._ask(tenant, text, name=name, scope=tenant)
+        rows = yield from self._query(tenant, text, name=name, scope=tenant)
         return self._subscription(rows[0]) if rows else None
 
     @flow(writes=False)
@@ -140,7 +140,7 @@ class SubscriptionReads(CursorReads):
             f"select {Record.columns(Delivery, 'd.')} from {{delivery}} d where d.subscription_id = :id {only}"
             f" and {within(tenant, 'd.tenant')} order by d.at desc, d.event desc limit {max(1, min(limit, 1000)):d}"
         )
-        rows = yield from self._ask(tenant, text, id=id)
+        rows = yield from self._query(tenant, text, id=id)
         decode = Record.decoder(Delivery, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -184,7 +184,7 @@ class SubscriptionReads(CursorReads):
                 continue  # does not match after all: events do not contain the queue of their job
             job = job_for(subscription, event, cause, new_id(), templates.get(event.tenant))
             if isinstance(job, JobSpec) and rules:  # checked here, because the store would refuse the whole batch
-                refused = effective(rules, event.tenant, job.kind).objection(job.kind, job.payload)
+                refused = effective(rules, event.tenant, job.kind).refusal(job.kind, job.payload)
                 job = job if refused is None else refused.code
             if isinstance(job, JobSpec):
                 specs.setdefault(event.tenant, {})[key] = job
@@ -233,7 +233,7 @@ class SubscriptionReads(CursorReads):
     @flow(writes=False)
     def list(self, tenant: str) -> Steps[list[Subscription]]:
         text = f"select {COLUMNS} from {{subscription}} s where {within(tenant, 's.tenant')} order by s.name, s.tenant"
-        rows = yield from self._ask(tenant, text)
+        rows = yield from self._query(tenant, text)
         return [self._subscription(row) for row in rows]
 
 
@@ -244,7 +244,7 @@ class ConsumerReads(CursorReads):
             "select c.tenant, c.name, c.cursor, c.updated_at from {consumer} c"
             f" where {within(tenant, 'c.tenant')} order by c.name, c.tenant"
         )
-        rows: Rows = yield from self._ask(tenant, text)
+        rows: Rows = yield from self._query(tenant, text)
         consumers = []
         for scope, name, cursor, updated_at in rows:
             of: Literal["jobs", "application"] = "application" if cursor.startswith("a") else "jobs"
@@ -328,7 +328,7 @@ class PostgresSubscriptions(Calls, SubscriptionReads):
         yield self._call("advance_subscription", "%s, %s, %s, %s::json, %s", *params)
 
     @flow(single=True)
-    def set(self, new: Subscribing, id: str, actor: str, tenant: str) -> Steps[bool]:
+    def set(self, new: NewSubscription, id: str, actor: str, tenant: str) -> Steps[bool]:
         rows = yield self._call(
             "save_subscription",
             "%s, %s, %s, %s, %s, %s::json, %s::json, %s, %s, %s, %s, %s",

@@ -111,7 +111,7 @@ class ActivityReads(Reader):
             f"select {self.dialect.minute('e.at')}, min(e.at), {label}, {_HAPPENED}{_IN_RANGE}{only}"
             f" and {within(tenant, 'e.tenant')} group by {'1, 3' if grouped else '1'} order by 1"
         )
-        rows = yield from self._ask(tenant, text, low=last - TAIL, high=last)
+        rows = yield from self._query(tenant, text, low=last - TAIL, high=last)
         if last > TAIL and rows and self.dialect.codec.time(rows[0][1]) > since:
             return (yield from self._estimated(tenant, last, now, range, by))
         # Events with a time far ahead or before 1970 are left out.
@@ -160,22 +160,22 @@ class ActivityReads(Reader):
                 f" (select max(e.at), {label}, {_HAPPENED} from {{event}} e where e.seq > n.high - {SAMPLE}"
                 f" and e.seq <= n.high{only} and {own}{group}) l order by n.high"
             )
-            return (yield from self._ask(tenant, text, highs=list(highs)))
+            return (yield from self._query(tenant, text, highs=list(highs)))
         counts = f"select max(e.at), {label}, {_HAPPENED}{_IN_RANGE}{only} and {own}{group}"
         text = f"select :high, l.* from ({counts}) l"
         rows: Rows = []
         for high in highs:
-            rows += yield from self._ask(tenant, text, low=high - SAMPLE, high=high)
+            rows += yield from self._query(tenant, text, low=high - SAMPLE, high=high)
         return rows
 
     def _last(self, tenant: str) -> Steps[int]:
         number = "select last_value from {event_seq}" if self.dialect.percent else "select max(seq) from {event}"
-        rows = yield from self._ask(tenant, number)
+        rows = yield from self._query(tenant, number)
         return int(rows[0][0] or 0)
 
     def _first_at(self, tenant: str, low: int, high: int) -> Steps[datetime | None]:
         text = f"select min(e.at){_IN_RANGE} and {within(tenant, 'e.tenant')}"
-        rows = yield from self._ask(tenant, text, low=low, high=high)
+        rows = yield from self._query(tenant, text, low=low, high=high)
         return None if rows[0][0] is None else self.dialect.codec.time(rows[0][0])
 
     # --- durations, schedules ---
@@ -195,7 +195,7 @@ class ActivityReads(Reader):
             f" from ({newest}) n join {{job_state}} s on s.id = n.id join {{job}} j on j.id = n.id"
             " where s.state = 'succeeded' and s.started_at is not null"
         )
-        rows = yield from self._ask(tenant, text)
+        rows = yield from self._query(tenant, text)
         return self._durations(rows)
 
     def _durations(self, rows: Iterable[Sequence[Any]]) -> tuple[Spread | None, Spread | None]:
@@ -214,7 +214,7 @@ class ActivityReads(Reader):
             "select c.tenant, c.name, c.kind, c.next_fire_at from {schedule} c where c.state = 'active'"
             f" and c.next_fire_at is not null and {within(tenant, 'c.tenant')} order by c.next_fire_at, c.name limit 6"
         )
-        rows = yield from self._ask(tenant, text)
+        rows = yield from self._query(tenant, text)
         return [Due(owner, name, kind, self.dialect.codec.time(at)) for owner, name, kind, at in rows]
 
     # --- queues and kinds ---
@@ -224,7 +224,9 @@ class ActivityReads(Reader):
         """Queues with a job in the last day, with their figures of the last hour."""
         now = yield from self._database_now()
         newest = _NEWEST_OF_ALL if tenant == EVERY_TENANT else _NEWEST
-        queues, last = yield from read_together(self._ask(tenant, newest, of=TAIL, most=MAX_QUEUES), self._last(tenant))
+        queues, last = yield from read_together(
+            self._query(tenant, newest, of=TAIL, most=MAX_QUEUES), self._last(tenant)
+        )
         time = self.dialect.codec.time
         used = {str(queue): time(at) for queue, at in queues if at is not None}
         text = (
@@ -233,7 +235,7 @@ class ActivityReads(Reader):
             f" where e.seq > :past and (e.to_state = 'succeeded' or ({_FAILED}))"
             f" and {within(tenant, 'e.tenant')} order by e.seq desc limit :most"
         )
-        rows = yield from self._ask(tenant, text, past=last - LATELY, most=LATELY)
+        rows = yield from self._query(tenant, text, past=last - LATELY, most=LATELY)
         rows = [row for row in rows if now - time(row[1]) <= HOUR]
         window = HOUR if last <= LATELY or not rows else min(HOUR, max(MINUTE, now - time(rows[-1][1])))
         ended: dict[str, list[Any]] = {}
@@ -268,7 +270,7 @@ class ActivityReads(Reader):
             f"select j.{other}, s.state, s.attempt, s.started_at, s.finished_at, j.created_at, j.run_at"
             f" from ({newest}) n join {{job_state}} s on s.id = n.id join {{job}} j on j.id = n.id"
         )
-        rows = yield from self._ask(tenant, text, name=name)
+        rows = yield from self._query(tenant, text, name=name)
         return self._recent(rows, now, range)
 
     def _recent(self, rows: Rows, now: datetime, range: str | None) -> Recent:

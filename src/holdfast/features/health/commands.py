@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from holdfast.cli.failures import FAILED
-from holdfast.cli.output import Cell, advice, emit, facts, line, say, span, table, write
+from holdfast.cli.output import Cell, advice, emit, line, print_fields, say, span, table, write
 from holdfast.cli.session import AnyTenant, NoTenant, refuse_absent, scope, store_at
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import Refused
@@ -50,7 +50,7 @@ def health(
         emit(result)
     else:
         age, approval_age = result.oldest_queued_age_s, result.oldest_approval_age_s
-        facts(
+        print_fields(
             [
                 ("verdict", Text(result.verdict, style=STYLES[result.verdict])),
                 ("waiting", _count(result.backlog)),

@@ -13,10 +13,10 @@ from starlette.routing import Route
 from holdfast import __version__
 from holdfast.app import App
 from holdfast.features.health.statistics import RANGES, Activity, range_of
-from holdfast.features.limits.operations import listed
+from holdfast.features.limits.operations import pauses_with_disabled_agents
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import identity_of, require
-from holdfast.server.pages import chosen, does, shows, whole
+from holdfast.server.pages import action_route, check_all_tenants, choice_field, page_route
 from holdfast.server.rendering import chart_rows, render, the_app
 
 SHOWN: Final = 200
@@ -26,7 +26,7 @@ async def index(request: Request) -> Response:
     app = the_app(request)
     client = app._session
     schema, health = await app._store.aschema(), await app.health.aget()
-    pauses = await client.arun(listed(client, client.tenant))
+    pauses = await client.arun(pauses_with_disabled_agents(client, client.tenant))
     return await render(
         request,
         "system.html",
@@ -36,20 +36,20 @@ async def index(request: Request) -> Response:
         health=health,
         reason_links=REASON_LINKS,
         pauses=[each for each in pauses if each.scope == "all"][:SHOWN],
-        whole=identity_of(request).runs_all,
+        whole=identity_of(request).operates_all,
     )
 
 
 async def doctor(request: Request) -> Response:
     """Diagnostics read the whole catalogue, so they run on request."""
-    whole(request)
+    check_all_tenants(request)
     findings = await asyncio.to_thread(the_app(request)._store.diagnose)
     return await render(request, "doctor.html", findings=findings)
 
 
 routes = [
-    shows("/system", index),
-    does("/system/doctor", doctor, Scope.ADMIN),
+    page_route("/system", index),
+    action_route("/system/doctor", doctor, Scope.ADMIN),
 ]
 
 
@@ -78,7 +78,7 @@ async def overview(request: Request) -> Response:
     app = the_app(request)
     client, store = app._session, app._session.store
     query = request.query_params
-    wanted, by = query.get("range", ""), chosen(query, "by", BY) or None
+    wanted, by = query.get("range", ""), choice_field(query, "by", BY) or None
     health, standing, activity, groups = await asyncio.gather(
         app.health.aget(),
         client.arun(store.health.workers(client.tenant)),

@@ -137,20 +137,20 @@ class SnapshotReads(HealthReads):
         waiting: Waiting = {}
         later = Counter[tuple[str, str]]()
         if tenant == EVERY_TENANT:
-            rows = yield from self._ask(tenant, _EVERYWHERE, cap=CAP, head=HEAD, most=MAX_QUEUES)
+            rows = yield from self._query(tenant, _EVERYWHERE, cap=CAP, head=HEAD, most=MAX_QUEUES)
             for queue, count, first, lowest in rows:
                 waiting[queue] = count, self._age(now, min(filter(None, (first, lowest)), default=None))
-            rows = yield from self._ask(tenant, _LATER, cap=CAP)
+            rows = yield from self._query(tenant, _LATER, cap=CAP)
             later.update({(queue, str(state)): count for queue, state, count in rows})
             return waiting, later
         rows, oldest, retrying = yield from read_together(
-            self._ask(tenant, _OF_ONE, cap=CAP, most=2 * MAX_QUEUES),
-            self._ask(tenant, _OLDEST, walk=WALK, head=HEAD),
-            self._ask(tenant, _RETRYING, cap=CAP),
+            self._query(tenant, _OF_ONE, cap=CAP, most=2 * MAX_QUEUES),
+            self._query(tenant, _OLDEST, walk=WALK, head=HEAD),
+            self._query(tenant, _RETRYING, cap=CAP),
         )
         since = {row[0]: row[1] for row in oldest}
         if any(queue not in since for queue, is_later, _ in rows if not is_later):  # its jobs are beyond the first rows
-            oldest = yield from self._ask(tenant, _OLDEST, walk=CAP, head=1)
+            oldest = yield from self._query(tenant, _OLDEST, walk=CAP, head=1)
             since = {row[0]: row[1] for row in oldest} | since
         for queue, is_later, count in rows:
             if is_later:
@@ -161,7 +161,7 @@ class SnapshotReads(HealthReads):
         return waiting, later
 
     def _held(self, tenant: str) -> Steps[Counter[str]]:
-        rows = yield from self._ask(tenant, _RUNNING.replace("MINE", within(tenant, "s.tenant")), cap=CAP)
+        rows = yield from self._query(tenant, _RUNNING.replace("MINE", within(tenant, "s.tenant")), cap=CAP)
         return Counter({row[0]: row[1] for row in rows})
 
     def _lateness(self, tenant: str, now: Any) -> Steps[tuple[int, float]]:
@@ -171,27 +171,27 @@ class SnapshotReads(HealthReads):
             f" where c.state = 'active' and c.attend_at is not null and c.next_fire_at < :now"
             f" and {within(tenant, 'c.tenant')} limit :cap) c"
         )
-        rows = yield from self._ask(tenant, text, now=now, cap=CAP)
+        rows = yield from self._query(tenant, text, now=now, cap=CAP)
         count, first = rows[0]
         return count, max(0.0, self._age(now, first) or 0.0)
 
     def _recent_events(self, tenant: str, now: datetime) -> Steps[tuple[Rates, tuple[Failure, ...]]]:
         """Rates and failures from the last events of the ledger. Its end is known without a search for the tenant's."""
         end = "select last_value from {event_seq}" if self.dialect.percent else "select max(seq) from {event}"
-        rows = yield from self._ask(tenant, end)
+        rows = yield from self._query(tenant, end)
         last = int(rows[0][0] or 0)
         text = (
             "select e.type, e.at, e.kind, e.job_id, e.tenant, e.attempt, e.seq from {event} e"
             f" where e.seq > :past and {within(tenant, 'e.tenant')} order by e.seq desc limit :most"
         )
-        rows = yield from self._ask(tenant, text, past=last - LATELY, most=LATELY)
+        rows = yield from self._query(tenant, text, past=last - LATELY, most=LATELY)
         codec = self.dialect.codec
         rates = rates_of(((str(row[0]), codec.time(row[1])) for row in rows), now, whole=last <= LATELY)
         failures = []
         failed = [row for row in rows if row[0] in FAILURES][:MAX_FAILURES]
         for event_type, at, kind, job, owner, attempt, seq in failed:
             # The error code of the event: the job may have failed differently since, or have succeeded.
-            details = yield from self._ask(tenant, "select e.meta from {event} e where e.seq = :seq", seq=seq)
+            details = yield from self._query(tenant, "select e.meta from {event} e where e.seq = :seq", seq=seq)
             meta = codec.json(details[0][0]) if details and details[0][0] is not None else {}
             code = meta.get("error_code")
             failures.append(Failure(codec.id(job), owner, kind, str(event_type), attempt, codec.time(at), code))

@@ -181,7 +181,7 @@ class HealthReads(Reader):
                 f" from {{job_state}} s where s.state = 'retry_waiting' and {_NOT_HELD} and s.tenant = :tenant"
                 f" limit :cap) r) from (select s.due_at from {{job_state}} s where {queued} limit :cap) w"
             )
-        rows = yield from self._ask(tenant, text, cap=CAP)
+        rows = yield from self._query(tenant, text, cap=CAP)
         return int(rows[0][0]), min(int(rows[0][1]), CAP)
 
     def _dead(self, tenant: str) -> Steps[int]:
@@ -190,7 +190,7 @@ class HealthReads(Reader):
             text = f"{_TENANTS} select coalesce(sum({each}), 0) from t where t.tenant is not null"
         else:
             text = "select " + _DEAD.replace("WHOSE", ":tenant")
-        rows = yield from self._ask(tenant, text, cap=CAP)
+        rows = yield from self._query(tenant, text, cap=CAP)
         return min(int(rows[0][0]), CAP)
 
     def _oldest(self, tenant: str, paused: frozenset[str]) -> Steps[Any]:
@@ -200,15 +200,15 @@ class HealthReads(Reader):
         if tenant == EVERY_TENANT:
             each = query.replace("WHOSE", "t.tenant")
             text = f"{_TENANTS} select min(o.since) from (select {each} as since from t where t.tenant is not null) o"
-            rows = yield from self._ask(tenant, text, shut=names, walk=500, head=50)
+            rows = yield from self._query(tenant, text, shut=names, walk=500, head=50)
         else:
             text = "select " + query.replace("WHOSE", ":tenant")
-            rows = yield from self._ask(tenant, text, shut=names, walk=CAP, head=HEAD)
+            rows = yield from self._query(tenant, text, shut=names, walk=CAP, head=HEAD)
         return rows[0][0]
 
     def _heads(self, tenant: str, paused: frozenset[str]) -> Steps[list[tuple[str, str]]]:
         """Queues and kinds of the jobs at the head of each queue, where jobs stay that no worker claims."""
-        rows = yield from self._ask(
+        rows = yield from self._query(
             tenant, f"{_QUEUES} select q.queue from q where q.queue is not null limit :most", most=HEAD
         )
         queues = [row[0] for row in rows if row[0] not in paused]
@@ -225,7 +225,7 @@ class HealthReads(Reader):
             " and s.state = 'queued' and s.due_at is null order by s.priority desc, s.position limit :head) h"
             f" where {mine} order by h.kind"
         )
-        rows = yield from self._ask(tenant, text, queue=queue, head=HEAD)
+        rows = yield from self._query(tenant, text, queue=queue, head=HEAD)
         return [(queue, str(row[0])) for row in rows]
 
     def _executors(self, tenant: str) -> Steps[list[str]]:
@@ -233,7 +233,7 @@ class HealthReads(Reader):
         theirs = f"s.executor = x.label and s.tenant = :tenant and {_CLAIMABLE_FOR}"
         own = "1 = 1" if tenant == EVERY_TENANT else f"exists (select 1 from {{job_state}} s where {theirs})"
         text = f"{_EXECUTORS} select x.label from x where x.label is not null and {own} limit :most"
-        rows = yield from self._ask(tenant, text, most=HEAD)
+        rows = yield from self._query(tenant, text, most=HEAD)
         return [str(row[0]) for row in rows]
 
     def _leases(self, tenant: str, now: Any) -> Steps[tuple[list[tuple[Any, Any]], frozenset[str]]]:
@@ -243,7 +243,7 @@ class HealthReads(Reader):
             "select l.kinds, l.queues, l.name from {lease} l where l.ended_at is null and l.until > :now"
             f" and {own} limit {LEASES}"
         )
-        rows = yield from self._ask(tenant, text, now=now)
+        rows = yield from self._query(tenant, text, now=now)
         tags = self.dialect.codec.tags
         serving = [tuple(None if names is None else frozenset(tags(names)) for names in row[:2]) for row in rows]
         return serving, frozenset(row[2] for row in rows)  # type: ignore[return-value]
@@ -252,7 +252,7 @@ class HealthReads(Reader):
         """When the first of the leases expired that no sweep has ended yet."""
         own = "1 = 1" if tenant == EVERY_TENANT else "l.tenant in (:tenant, '*')"
         text = f"select min(l.until) from {{lease}} l where l.ended_at is null and l.until <= :now and {own}"
-        rows = yield from self._ask(tenant, text, now=now)
+        rows = yield from self._query(tenant, text, now=now)
         return rows[0][0]
 
     def _overdue(self, tenant: str, now: Any, paused: frozenset[str]) -> Steps[tuple[int, Any]]:
@@ -262,7 +262,7 @@ class HealthReads(Reader):
             " and s.due_at <= :now and s.state in ('queued', 'retry_waiting')"
             f" and {within(tenant, 's.tenant')} and not ({self.dialect.has(':shut', 's.queue')}) limit :cap) o"
         )
-        rows = yield from self._ask(tenant, text, now=now, cap=CAP, shut=self.dialect.listed(sorted(paused)))
+        rows = yield from self._query(tenant, text, now=now, cap=CAP, shut=self.dialect.listed(sorted(paused)))
         return int(rows[0][0]), rows[0][1]
 
     def _other_counts(self, tenant: str, now: Any) -> Steps[tuple[int, Any, int, int, int]]:
@@ -281,7 +281,7 @@ class HealthReads(Reader):
             " (select count(*) from (select 1 from {job_state} s where s.state in ('leased', 'in_progress')"
             f"  and {own} limit :cap) a)"
         )
-        rows = yield from self._ask(tenant, text, now=now, cap=CAP)
+        rows = yield from self._query(tenant, text, now=now, cap=CAP)
         return tuple(rows[0])
 
     def _late(self, tenant: str, now: Any, when: Thresholds) -> Steps[tuple[str, ...]]:
@@ -293,7 +293,7 @@ class HealthReads(Reader):
             "select c.name from {schedule} c where c.state = 'active' and c.next_fire_at < :limit"
             f" and c.attend_at is not null and {within(tenant, 'c.tenant')} order by c.name limit {NAMES}"
         )
-        rows = yield from self._ask(tenant, text, limit=limit)
+        rows = yield from self._query(tenant, text, limit=limit)
         return tuple(str(row[0]) for row in rows)
 
     def _behind(self, tenant: str, when: Thresholds) -> Steps[tuple[str, ...]]:
@@ -320,13 +320,13 @@ class HealthReads(Reader):
                 "select e.at from {event} e where e.seq > coalesce((select s.floor from {seal} s"
                 " order by s.number desc limit 1), 0) order by e.seq limit 1"
             )
-            rows = yield from self._ask(tenant, text)
+            rows = yield from self._query(tenant, text)
             first = rows[0][0] if rows else None
         text = (
             "select distinct p.held_by from {retention_pass} p where p.held > 0 and p.held_by is not null"
             f" and p.held_by <> 'usage' and {within(tenant, 'p.tenant')} order by p.held_by limit {NAMES}"
         )
-        rows = yield from self._ask(tenant, text)
+        rows = yield from self._query(tenant, text)
         return first, tuple(str(row[0]) for row in rows)
 
 

@@ -13,14 +13,14 @@ from holdfast.engine.operation import Program
 from holdfast.engine.states import State
 from holdfast.errors import NotFound, Refused
 from holdfast.features.attempts.model import (
-    FILE,
+    FILE_SCHEME,
     READ_LIMIT,
     AttemptLog,
     LogPart,
     check_attempt,
     check_window,
-    file_of,
-    piece_of,
+    decode_log,
+    parse_file_ref,
 )
 from holdfast.features.payloads.model import HIDDEN
 from holdfast.stores.artifacts import SCHEME
@@ -88,7 +88,7 @@ def read_log(
         cut = data.find(b"\n", 0, -1) + 1 or next((n for n, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
         begin, data = begin + cut, data[cut:]
     ended = (job.state is not State.IN_PROGRESS or job.attempt != attempt) if attempt else job.state.finished
-    after, text = piece_of(data, begin, at_end=ended and begin + len(data) >= size)
+    after, text = decode_log(data, begin, at_end=ended and begin + len(data) >= size)
     return AttemptLog(job.id, attempt, text, begin, after, size, ended, ref)
 
 
@@ -127,7 +127,7 @@ def _lines(
 
 
 def _output(vault: Vault, job: Job, ref: str, start: int | None, most: int) -> tuple[int, int, bytes]:
-    if ref.startswith(FILE):
+    if ref.startswith(FILE_SCHEME):
         output = read_file(ref, job.id, start, most)
         if output is None:
             raise _elsewhere("log", ref)
@@ -163,7 +163,7 @@ def read_artifact(vault: Vault, location: tuple[Job, Artifact]) -> bytes:
     job, artifact = location
     if job.payload == HIDDEN:
         raise Refused("artifacts of a restricted kind are not shown", code="restricted")
-    if artifact.ref.startswith(FILE):
+    if artifact.ref.startswith(FILE_SCHEME):
         contents = _own_file(job, artifact)
         if contents is None:
             raise _elsewhere("artifact", artifact.ref)
@@ -194,7 +194,7 @@ def _stored(vault: Vault, job: Job, ref: str, what: str) -> bytes:
 
 
 def _elsewhere(what: str, ref: str) -> Refused:
-    file = file_of(ref)
+    file = parse_file_ref(ref)
     where = "not in this program's artifact store" if file is None else f"on host {file[0]}, and cannot be read here"
     return Refused(
         f"the {what} is {where}",

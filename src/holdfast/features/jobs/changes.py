@@ -105,7 +105,7 @@ def redrive_time(at: datetime | None, delay: Duration | None) -> Reschedule | No
     return None if at is None and delay is None else Reschedule.of(at, delay, None)
 
 
-@flow(tells=True)
+@flow(notifies=True)
 def redrive_jobs(
     store: Store,
     ids: Sequence[str],

@@ -16,18 +16,18 @@ from rich.text import Text
 from holdfast import config
 from holdfast.app import App
 from holdfast.cli import options
-from holdfast.cli.options import Which, document
+from holdfast.cli.options import JobFilterOptions, document
 from holdfast.cli.output import (
     advice,
     age,
     duration,
     emit,
-    facts,
     heading,
     instant,
     line,
     plain,
     print_document,
+    print_fields,
     say,
     state_text,
     table,
@@ -80,7 +80,7 @@ def list_jobs(
         State | None, typer.Option("--state", metavar="STATE", help=f"Only jobs in this state: {', '.join(State)}.")
     ] = None,
     *,
-    which: Which,
+    which: JobFilterOptions,
     limit: options.Limit = PAGE,
     after: Annotated[
         str | None, typer.Option("--after", metavar="CURSOR", help="Next page: the id of the last job on this one.")
@@ -211,7 +211,9 @@ def show(session: AnyTenant, job: options.JobId) -> None:
     checkpoints = {name: shown(value) for name, value in details.checkpoints.items() if name != RESERVED}
     if checkpoints:
         heading("Checkpoints")
-        facts([(line(name), line(json.dumps(value, ensure_ascii=False), 100)) for name, value in checkpoints.items()])
+        print_fields(
+            [(line(name), line(json.dumps(value, ensure_ascii=False), 100)) for name, value in checkpoints.items()]
+        )
     if details.artifacts:
         heading("Artifacts")
         table(("try", "name", "where"), [[str(a.attempt), line(a.name), line(a.ref)] for a in details.artifacts])
@@ -246,7 +248,7 @@ def log(
 ) -> None:
     """Print the log of an attempt: lines of ctx.log, or the output of a command job."""
     with session.connect() as client:
-        vault = Vault.of(config.artifact_place(client.store.url), config.key_text())
+        vault = Vault.of(config.artifact_location(client.store.url), config.key_text())
         job_id = full_id(client, job)
 
         def read(number: int | None, offset: int | None, tail: int | None) -> AttemptLog:
@@ -278,7 +280,7 @@ def artifact(
 ) -> None:
     """Write the contents of an artifact to a file or to stdout."""
     with session.connect() as client:
-        vault = Vault.of(config.artifact_place(client.store.url), config.key_text())
+        vault = Vault.of(config.artifact_location(client.store.url), config.key_text())
         location = client.run(artifact_of(client.store, full_id(client, job), name, attempt, client.tenant))
         data = read_artifact(vault, location)
     if output is None:

@@ -24,7 +24,7 @@ from holdfast.features.jobs.views import Story, view
 from holdfast.features.payloads.model import HIDDEN, effective
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import require
-from holdfast.server.pages import ask_first, field, go
+from holdfast.server.pages import confirm, field, redirect
 from holdfast.server.rendering import render, the_app
 from holdfast.stores.vault import shown
 
@@ -188,10 +188,10 @@ def _can(job: Job) -> frozenset[str]:
 async def cancel(request: Request) -> Response:
     require(request, Scope.OPERATE)
     job, page = await _job(request)
-    if (question := await ask_first(request, f"Cancel this job ({job.kind})?", back=page)) is not None:
+    if (question := await confirm(request, f"Cancel this job ({job.kind})?", back=page)) is not None:
         return question
     verdicts = await the_app(request).jobs.acancel(job.id, reason=await _reason(request), tenant=job.tenant)
-    return go(request, page, _message(verdicts, "Cancelled. If the job is running, its worker was notified."))
+    return redirect(request, page, _message(verdicts, "Cancelled. If the job is running, its worker was notified."))
 
 
 async def redrive(request: Request) -> Response:
@@ -205,8 +205,8 @@ async def redrive(request: Request) -> Response:
             job.id, reason=await _reason(request), from_step=from_step, delay=delay, tenant=job.tenant
         )
     except InvalidInput as refused:
-        return go(request, page, f"Not redriven: {refused.message}.")
-    return go(request, page, _message(verdicts, "Redriven: the job is queued again."))
+        return redirect(request, page, f"Not redriven: {refused.message}.")
+    return redirect(request, page, _message(verdicts, "Redriven: the job is queued again."))
 
 
 async def discard(request: Request) -> Response:
@@ -214,13 +214,13 @@ async def discard(request: Request) -> Response:
     job, page = await _job(request)
     reason = await _reason(request)
     if reason is None:
-        return go(request, page, "Discarding needs a reason. Enter one and try again.")
+        return redirect(request, page, "Discarding needs a reason. Enter one and try again.")
     if (
-        question := await ask_first(request, f"Discard this dead letter ({job.kind}) permanently?", back=page)
+        question := await confirm(request, f"Discard this dead letter ({job.kind}) permanently?", back=page)
     ) is not None:
         return question
     verdicts = await the_app(request).jobs.adiscard(job.id, reason=reason, tenant=job.tenant)
-    return go(request, page, _message(verdicts, "Discarded."))
+    return redirect(request, page, _message(verdicts, "Discarded."))
 
 
 async def move(request: Request) -> Response:
@@ -232,14 +232,14 @@ async def move(request: Request) -> Response:
     verdict = await the_app(request).jobs.amove(
         job.id, first=where == "first", last=where == "last", reason=await _reason(request), tenant=job.tenant
     )
-    return go(request, page, _message([verdict], f"Moved: the job is {where} in its queue."))
+    return redirect(request, page, _message([verdict], f"Moved: the job is {where} in its queue."))
 
 
 async def run_now(request: Request) -> Response:
     require(request, Scope.OPERATE)
     job, page = await _job(request)
     verdicts = await the_app(request).jobs.areschedule(job.id, reason=await _reason(request), tenant=job.tenant)
-    return go(request, page, _message(verdicts, "The job can start now."))
+    return redirect(request, page, _message(verdicts, "The job can start now."))
 
 
 async def edit(request: Request) -> Response:
@@ -248,7 +248,9 @@ async def edit(request: Request) -> Response:
     require(request, Scope.OPERATE)
     job, page = await _job(request)
     if "edit" not in await _allowed(request, job):
-        return go(request, page, "This payload cannot be changed: the job runs, has ended, or its kind forbids it.")
+        return redirect(
+            request, page, "This payload cannot be changed: the job runs, has ended, or its kind forbids it."
+        )
     if request.method == "GET":
         return await _form(request, job, json.dumps(job.payload, indent=2, ensure_ascii=False), None)
     text = await field(request, "payload")
@@ -260,11 +262,11 @@ async def edit(request: Request) -> Response:
     try:
         if job.state is not State.DEAD_LETTER:
             await app.jobs.areplace_payload(job.id, payload, reason=reason or "", tenant=job.tenant)
-            return go(request, page, "Payload replaced.")
+            return redirect(request, page, "Payload replaced.")
         new = await app.dead_letters.aredrive_as(job.id, payload, reason=reason)
     except (InvalidInput, Refused) as refused:
         return await _form(request, job, text, refused.message)
-    return go(request, f"/jobs/{new}", "This job replaces the dead letter.")
+    return redirect(request, f"/jobs/{new}", "This job replaces the dead letter.")
 
 
 async def _form(request: Request, job: Job, text: str, error: str | None) -> Response:

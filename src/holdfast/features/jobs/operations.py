@@ -30,7 +30,7 @@ from holdfast.features.jobs.changes import (
     replace_payload,
 )
 from holdfast.features.jobs.handle import Handle
-from holdfast.features.jobs.search import NEVER, SearchPage, index_path, matching, names_a_time, parse
+from holdfast.features.jobs.search import NEVER, SearchPage, index_path, matching, needs_clock, parse
 from holdfast.features.jobs.views import (
     Why,
     artifacts_of,
@@ -117,7 +117,7 @@ class Jobs(StoreNamespace):
         size: object = limit
         if not isinstance(size, int) or not 1 <= size <= MOST:
             raise InvalidSetting(f"limit must be from 1 to {MOST:,}", code="invalid_limit")
-        now = (yield from run(self._store.clock.now())) if names_a_time(text) else NEVER
+        now = (yield from run(self._store.clock.now())) if needs_clock(text) else NEVER
         search, cursor = parse(text, now), None if before is None else parse_id(before)
         return (yield from run(matching(self._store, search, self._tenant, limit, cursor, payloads=True)))
 

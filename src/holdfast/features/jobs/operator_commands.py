@@ -227,7 +227,7 @@ def letters_of(client: Session, url: str | None = None) -> DeadLetters:
     environment configures."""
 
     def prepare(kind: str, payload: Any, tenant: str) -> JobSpec:
-        vault = Vault.of(config.artifact_place(config.database_url(url)), config.key_text())
+        vault = Vault.of(config.artifact_location(config.database_url(url)), config.key_text())
         spec, _ = make_spec(kind, encode(payload, limit=PAYLOAD_LIMIT), Options(tenant=tenant), client)
         pack_payload(spec, tenant, NO_RULE, vault)
         return spec

@@ -17,10 +17,10 @@ from holdfast.engine.states import ACTIVE, State
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.features.dead_letters.model import BULK_ACTIONS, BulkAction
 from holdfast.features.health.model import CAP
-from holdfast.features.jobs.search import NEVER, Search, SearchPage, listed, names_a_time, narrowed, parse
+from holdfast.features.jobs.search import NEVER, Search, SearchPage, listed, narrowed, needs_clock, parse
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import require
-from holdfast.server.pages import ask_first, below, field, go, hidden_fields, posted
+from holdfast.server.pages import confirm, field, local_path, posted_form, redirect, repeated_field
 from holdfast.server.rendering import link_of, render, the_app
 from holdfast.stores.requests import Counted
 
@@ -92,10 +92,10 @@ async def list_jobs(request: Request) -> Response:
     text = request.query_params.get("q", "")
     job_id = only_id(text)
     if job_id is not None and await client.arun(client.store.jobs.get(job_id, client.tenant)) is not None:
-        return go(request, f"/jobs/{job_id}")
+        return redirect(request, f"/jobs/{job_id}")
     error: HoldfastError | None = None
     counted: Counted | None = None
-    now = await client.arun(client.store.clock.now()) if names_a_time(text) else NEVER
+    now = await client.arun(client.store.clock.now()) if needs_clock(text) else NEVER
     try:
         wanted = ListRequest.of(request.query_params, now)
         result, counted = await client.arun(
@@ -133,20 +133,20 @@ async def act(request: Request) -> Response:
     page."""
     require(request, Scope.OPERATE)
     app = the_app(request)
-    form = await posted(request)
+    form = await posted_form(request)
     action, reason = await field(request, "action"), await field(request, "reason") or None
-    ids, everything = await hidden_fields(request, "id", MANY), await field(request, "everything") == "yes"
+    ids, everything = await repeated_field(request, "id", MANY), await field(request, "everything") == "yes"
     now = await app._session.arun(app._session.store.clock.now())
     wanted = ListRequest.of(form, now)
-    back = below(link_of("/jobs", state=await field(request, "state"), q=wanted.text), "/jobs")
+    back = local_path(link_of("/jobs", state=await field(request, "state"), q=wanted.text), "/jobs")
     if action not in BULK_ACTIONS:
         raise InvalidInput(f"The operation is one of {', '.join(BULK_ACTIONS)}.", code="unknown_action")
     if not ids and not everything:
-        return go(request, back, "No jobs selected.")
+        return redirect(request, back, "No jobs selected.")
     if action == "discard" and reason is None:
-        return go(request, back, "Discarding needs a reason. Enter one and try again.")
+        return redirect(request, back, "Discarding needs a reason. Enter one and try again.")
     if everything and wanted.search.examines:
-        return go(
+        return redirect(
             request,
             back,
             "A bulk operation cannot use words of an error or keys of a payload."
@@ -154,12 +154,12 @@ async def act(request: Request) -> Response:
         )
     which = "all matching jobs" if everything else f"{len(ids)} selected {'job' if len(ids) == 1 else 'jobs'}"
     detail = f"Search: {wanted.text or wanted.state or 'everything'}" if everything else None
-    if (question := await ask_first(request, f"{action.capitalize()} {which}?", back=back, detail=detail)) is not None:
+    if (question := await confirm(request, f"{action.capitalize()} {which}?", back=back, detail=detail)) is not None:
         return question
     if everything:
         operation = await app.operations.astart(cast(BulkAction, action), reason=reason, **wanted.search.given)
-        return go(request, f"/operations/{operation.id}")
-    return go(request, back, _summary(action, await _operate(app, action, ids, reason)))
+        return redirect(request, f"/operations/{operation.id}")
+    return redirect(request, back, _summary(action, await _operate(app, action, ids, reason)))
 
 
 async def _operate(app: App, action: str, ids: list[str], reason: str | None) -> list[Verdict]:

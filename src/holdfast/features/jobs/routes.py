@@ -35,22 +35,22 @@ from holdfast.features.tokens.model import Scope
 from holdfast.features.tokens.model import Scope as Allowed
 from holdfast.kind import Prepared
 from holdfast.server.api_problems import invalid_request
-from holdfast.server.auth import path_below, require_one
-from holdfast.server.bodies import Because, Body, Enqueue, Instant, Span, Text, Words, known_to, read
-from holdfast.server.json_body import AT_ONCE, Router, at_leisure
+from holdfast.server.auth import path_below, require_one_tenant
+from holdfast.server.bodies import Body, Enqueue, Instant, LongText, Span, Text, WithReason, read, refuse_unknown_fields
+from holdfast.server.json_body import SMALL_BODY, Router, run_off_loop
 from holdfast.server.parameters import (
     PAGE,
     PREFIX,
     After,
     Id,
+    JobSearch,
     Limit,
     Page,
-    Sought,
     TheApp,
     allowed,
-    allowed_one,
+    allowed_one_tenant,
+    api_path,
     as_json,
-    here,
     paged,
 )
 from holdfast.server.problems import refusal_of
@@ -78,7 +78,7 @@ class Accepted:
 
 @router.post(
     "",
-    dependencies=[allowed_one(Scope.ENQUEUE)],
+    dependencies=[allowed_one_tenant(Scope.ENQUEUE)],
     status_code=201,
     response_model=Accepted,
     responses={200: {"model": Accepted, "description": "There was such a job already."}},
@@ -102,25 +102,27 @@ async def enqueue_job(request: Request) -> Response:
     with another body it is refused (`idempotency_conflict`)."""
     app: App = request.app.state.app
     body = await request.body()
-    wanted = read(Enqueue, body) if len(body) <= AT_ONCE else await at_leisure(body, partial(read, Enqueue, body))
+    wanted = read(Enqueue, body) if len(body) <= SMALL_BODY else await run_off_loop(body, partial(read, Enqueue, body))
     options, idempotency_key = wanted.options("kind", "payload"), request.headers.get("idempotency-key")
     if idempotency_key is not None and options.setdefault("key", idempotency_key) != idempotency_key:
         raise InvalidSetting("the header and the body name different idempotency keys", code="conflicting_options")
-    if len(body) <= AT_ONCE:
+    if len(body) <= SMALL_BODY:
         handle = await app.aenqueue(wanted.kind, wanted.payload, **options)
     else:
-        prepared = await at_leisure(body, partial(app.prepare, wanted.kind, wanted.payload, **options))
+        prepared = await run_off_loop(body, partial(app.prepare, wanted.kind, wanted.payload, **options))
         handle = await app._session.aenqueue(prepared.spec, prepared.tenant, prepared.decode)
     return Response(
         as_json(Accepted(handle.id, handle.tenant, handle.created, handle.reason)),
         201 if handle.created else 200,
-        {"location": here(request, f"/jobs/{handle.id}")},
+        {"location": api_path(request, f"/jobs/{handle.id}")},
         media_type="application/json",
     )
 
 
 class EnqueueMany(Body):
-    jobs: Annotated[list[Annotated[Enqueue, known_to(Enqueue)]], FailFast()] = Field(min_length=1, max_length=MANY)
+    jobs: Annotated[list[Annotated[Enqueue, refuse_unknown_fields(Enqueue)]], FailFast()] = Field(
+        min_length=1, max_length=MANY
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ class Judged:
     detail: str | None
 
 
-@router.post("/batch", dependencies=[allowed_one(Scope.ENQUEUE)], response_model=Page[Judged])
+@router.post("/batch", dependencies=[allowed_one_tenant(Scope.ENQUEUE)], response_model=Page[Judged])
 async def enqueue_jobs(app: TheApp, many: EnqueueMany) -> Response:
     """Enqueue many jobs in one transaction. Results come in the order of the request."""
     prepared = await asyncio.to_thread(_prepare, app, many)
@@ -161,7 +163,7 @@ def _prepare(app: App, many: EnqueueMany) -> list[Prepared[Any] | Judged]:
 
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
-async def list_jobs(app: TheApp, search: Sought, after: After = None, limit: Limit = PAGE) -> Response:
+async def list_jobs(app: TheApp, search: JobSearch, after: After = None, limit: Limit = PAGE) -> Response:
     """List jobs, newest first, without payloads (null). `q` takes qualifiers (state: kind: queue: agent: tag:
     correlation: parent: group: since: until:), keys of the payload (payload.customer.id:7) and words of the error; the
     parameters do the same as the qualifiers. Words and keys without an index are compared with 2,000 jobs per request:
@@ -173,7 +175,7 @@ async def list_jobs(app: TheApp, search: Sought, after: After = None, limit: Lim
 
 
 @router.get("/counts", dependencies=[allowed(Scope.READ)], response_model=Counted)
-async def count_jobs(app: TheApp, search: Sought) -> Counted:
+async def count_jobs(app: TheApp, search: JobSearch) -> Counted:
     """Count jobs in each state, up to `most`. The state and the words of a search are ignored."""
     client = app._session
     return await client.arun(client.store.jobs.capped_counts(search.filter(client.tenant), COUNTED))
@@ -306,12 +308,12 @@ operator_router = Router(prefix="/jobs/{job_id}", tags=["jobs"], dependencies=[a
 
 
 @operator_router.post("/cancel", response_model=Verdict)
-async def cancel_job(app: TheApp, job_id: Id, body: Because | None = None) -> Verdict:
+async def cancel_job(app: TheApp, job_id: Id, body: WithReason | None = None) -> Verdict:
     """Cancel a job that has not finished. The worker of a running job is notified to stop."""
     return accepted(await app.jobs.acancel(job_id, reason=None if body is None else body.reason))
 
 
-class Redrive(Because):
+class Redrive(WithReason):
     max_attempts: int | None = Field(default=None, ge=1, le=101, description="Another limit than it had.")
     from_step: int | Text | None = Field(
         default=None, description="Do this step, by number or name, and those after it again."
@@ -335,7 +337,7 @@ async def redrive_job(app: TheApp, job_id: Id, body: Redrive | None = None) -> V
     return accepted(verdicts)
 
 
-class RedriveAs(Because):
+class RedriveAs(WithReason):
     payload: Any
 
 
@@ -352,7 +354,7 @@ async def redrive_job_as(app: TheApp, job_id: Id, body: RedriveAs) -> RedrivenAs
 
 
 class Discard(Body):
-    reason: Words
+    reason: LongText
 
 
 @operator_router.post("/discard", response_model=Verdict)
@@ -365,7 +367,7 @@ async def discard_job(app: TheApp, job_id: Id, body: Discard) -> Verdict:
 
 class ReplacePayload(Body):
     payload: Any
-    reason: Words
+    reason: LongText
 
 
 @operator_router.post("/replace-payload", response_model=Verdict)
@@ -374,7 +376,7 @@ async def replace_job_payload(app: TheApp, job_id: Id, body: ReplacePayload) -> 
     return await app.jobs.areplace_payload(job_id, body.payload, reason=body.reason)
 
 
-class MoveTo(Because):
+class MoveTo(WithReason):
     """One of the four positions, within the job's priority or another one. A priority alone means behind all others of
     it."""
 
@@ -400,7 +402,7 @@ async def move_job(app: TheApp, job_id: Id, body: MoveTo) -> Verdict:
     return accepted([verdict])
 
 
-class RescheduleTo(Because):
+class RescheduleTo(WithReason):
     """The new start: at a time, or after a delay."""
 
     at: Instant | None = None
@@ -418,7 +420,7 @@ async def reschedule_job(app: TheApp, job_id: Id, body: RescheduleTo) -> Verdict
 
 
 @operator_router.post("/run-now", response_model=Verdict)
-async def run_job_now(app: TheApp, job_id: Id, body: Because | None = None) -> Verdict:
+async def run_job_now(app: TheApp, job_id: Id, body: WithReason | None = None) -> Verdict:
     """Run a delayed or retrying job now."""
     return accepted(await app.jobs.areschedule(job_id, reason=None if body is None else body.reason))
 
@@ -438,7 +440,7 @@ class FastEnqueue:
         scope["route"] = ROUTE
         request = Request(scope, receive)
         try:
-            require_one(request, Allowed.ENQUEUE)
+            require_one_tenant(request, Allowed.ENQUEUE)
             response = await enqueue_job(request)
         except HoldfastError as error:
             response = refusal_of(error)

@@ -143,7 +143,7 @@ class Search:
         return True
 
 
-def names_a_time(text: str) -> bool:
+def needs_clock(text: str) -> bool:
     """Whether the search contains a time, so that parsing needs the store's clock; ``NEVER`` suffices otherwise."""
     return _TIMED.search(text) is not None
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.text import Text
 
-from holdfast.cli.output import Cell, clock, counted, facts, line, moment, span, state_text, table, write
+from holdfast.cli.output import Cell, clock, counted, line, moment, print_fields, span, state_text, table, write
 from holdfast.engine.job import Attempt, Event, Job, Liveness
 from holdfast.engine.states import State
 from holdfast.engine.steps import NO_LIMIT, Progress, Step
@@ -185,20 +185,20 @@ def _row(event: Event, before: Event | None) -> list[Cell]:
         clock(event.at).rjust(23) if same_day else moment(event.at),
         "" if before is None else f"+{span(event.at - before.at)}",
         event.type,
-        way(event),
+        transition(event),
         str(event.attempt) if event.attempt else "",
-        short(event.actor),
-        line(special(event)),
+        short_actor(event.actor),
+        line(event_details(event)),
     ]
 
 
-def way(event: Event) -> Text:
+def transition(event: Event) -> Text:
     if event.from_state is None:
         return Text.assemble("→ ", state_text(event.to_state))
     return Text.assemble(state_text(event.from_state), " → ", state_text(event.to_state))
 
 
-def special(event: Event) -> str:
+def event_details(event: Event) -> str:
     """The details of an event: the error, the reason, the time of the next attempt, and the rest of its metadata."""
     meta = event.meta
     parts = []
@@ -229,7 +229,7 @@ def _short_value(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
-def short(actor: str) -> str:
+def short_actor(actor: str) -> str:
     """An actor with its UUIDs cut to their first eight digits."""
     return line(_UUID.sub(r"\1", actor), 80)
 
@@ -241,7 +241,7 @@ def print_attempts(attempts: Sequence[Attempt]) -> None:
             moment(attempt.started_at),
             "" if attempt.ended_at is None else span(attempt.ended_at - attempt.started_at),
             attempt.outcome or "running",
-            short(attempt.worker),
+            short_actor(attempt.worker),
             line(f"{attempt.error_code}: {attempt.error_message}" if attempt.error_code else ""),
         ]
         for attempt in attempts
@@ -324,7 +324,7 @@ def print_facts(story: Story, agent_disabled: str | None) -> None:
         return None if at is None else moment(at)
 
     write(f"{job.kind}  {job.id}")
-    facts(
+    print_fields(
         [
             ("state", state_text(job.state)),
             ("why", reason_text(story)),

@@ -14,7 +14,7 @@ from holdfast.engine.steps import RESERVED, RUNNING, Step, with_running
 from holdfast.errors import NotFound
 from holdfast.features.agents.model import Agent
 from holdfast.features.approvals.model import Approval, ApprovalFilter
-from holdfast.features.dead_letters.model import DeadLetterGroup, Remade
+from holdfast.features.dead_letters.model import DeadLetterGroup, Replacement
 from holdfast.features.jobs.why import reasons
 from holdfast.features.jobs.why_reasons import Reason, Snapshot
 from holdfast.features.limits.model import Limit, Reservation
@@ -54,7 +54,7 @@ class Story:
     """The job and its retries, where each retry is a new job; only the job itself otherwise."""
     group: DeadLetterGroup | None = None
     """For a dead letter: the group of dead letters with the same failure."""
-    remade: list[Remade] = field(default_factory=list)
+    remade: list[Replacement] = field(default_factory=list)
     """The job that this one replaced, or that replaced it, in a redrive with another payload."""
     references: References = field(default_factory=References)
     """URIs of the input, the output and the payload."""
@@ -232,7 +232,7 @@ def _opened(vault: Vault, job: Job, value: Any, what: What, place: str) -> Any:
     """A value that the handler saved: read from the artifact store, and unsealed if this program has the keys."""
     if not isinstance(value, dict) or (vault.keys is None and not is_stored(value)):
         return value
-    return vault.open_kept(value, what=what, tenant=job.tenant, job_id=job.id, place=place)
+    return vault.open_part(value, what=what, tenant=job.tenant, job_id=job.id, place=place)
 
 
 def opened_steps(store: Store, vault: Vault, job_id: str, tenant: str) -> Program[list[Step]]:

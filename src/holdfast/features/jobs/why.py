@@ -14,7 +14,7 @@ from typing import Final
 
 from holdfast.engine.states import HELD as HELD_STATES
 from holdfast.engine.states import State
-from holdfast.features.agents.model import AHEAD, WorkerSeen
+from holdfast.features.agents.model import MAX_AHEAD, WorkerSeen
 from holdfast.features.jobs.why_reasons import (
     WAITING,
     Reason,
@@ -185,7 +185,7 @@ def jobs_ahead(snapshot: Snapshot) -> Reason | None:
     ahead = snapshot.ahead
     if not snapshot.is_due or not ahead:
         return None
-    many = f"{ahead:,} or more jobs are" if ahead >= AHEAD else "1 job is" if ahead == 1 else f"{ahead:,} jobs are"
+    many = f"{ahead:,} or more jobs are" if ahead >= MAX_AHEAD else "1 job is" if ahead == 1 else f"{ahead:,} jobs are"
     tenant = "" if snapshot.share is None else f", of its own tenant {snapshot.job.tenant}"
     says = f"{many} before it in queue {snapshot.job.queue}{tenant}"
     return Reason("jobs_ahead", says, f"holdfast jobs move {snapshot.job.id} --first", {"ahead": ahead})

@@ -11,11 +11,11 @@ from typing import Any, Final
 from holdfast.engine.job import EVERY_TENANT, Event, Job
 from holdfast.engine.states import State
 from holdfast.engine.steps import Step
-from holdfast.features.agents.model import Agent, Circumstances, Executor, WorkerSeen
+from holdfast.features.agents.model import Agent, Executor, JobSituation, WorkerSeen
 from holdfast.features.approvals.model import Approval
 from holdfast.features.dead_letters.model import DeadLetterGroup
 from holdfast.features.limits.model import EACH, Limit, Pause, Reservation
-from holdfast.features.tenants.model import TurnOf
+from holdfast.features.tenants.model import QueueShare
 from holdfast.features.workflows.model import ParentResult
 
 WAITING: Final = frozenset({State.QUEUED, State.RETRY_WAITING})
@@ -26,7 +26,7 @@ class Snapshot:
     """Everything that the reasons depend on."""
 
     job: Job
-    around: Circumstances
+    around: JobSituation
     history: list[Event]
     steps: list[Step]
     approval: Approval | None
@@ -37,7 +37,7 @@ class Snapshot:
     limits: list[Limit] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     pauses: list[Pause] = field(default_factory=list)
-    share: TurnOf | None = None
+    share: QueueShare | None = None
     """The share of its tenant, if tenants share its queue fairly."""
     group: DeadLetterGroup | None = None
     """For a dead letter: the group of dead letters with the same failure."""

@@ -8,12 +8,24 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.output import duration, emit, facts, line, moment, rate, say, span, state_text, time_or_span, write
+from holdfast.cli.output import (
+    duration,
+    emit,
+    line,
+    moment,
+    print_fields,
+    rate,
+    say,
+    span,
+    state_text,
+    time_or_span,
+    write,
+)
 from holdfast.cli.session import AnyTenant, NoTenant
 from holdfast.cli.tree import Commands
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.features.limits.model import Limit, Named, Reservation, Rule, counted
+from holdfast.features.limits.model import Limit, PauseTarget, Reservation, Rule, limit_target
 from holdfast.features.limits.operations import Limits, Pauses, Queues, Reservations
 
 commands = Commands("Limit how many jobs run at once or start per period.")
@@ -112,7 +124,7 @@ def set_limit(
     what: LimitedJobs,
 ) -> None:
     """Limit the jobs of a queue, kind, key, resource or agent; without one, all jobs. Takes effect at once."""
-    rule = Rule.of(*counted(**what.named), concurrency, rate, burst)
+    rule = Rule.of(*limit_target(**what.named), concurrency, rate, burst)
     with session.connect() as client:
         client.run(client.store.limits.set(rule, client.actor, client.tenant))
         limit = Limits(client).get(**what.named)  # with the number of running jobs
@@ -138,7 +150,7 @@ def _print(limit: Limit, as_json: bool) -> None:
         emit(limit)
         return
     write(_target(limit))
-    facts(
+    print_fields(
         [
             ("tenant", "every tenant together" if limit.tenant == EVERY_TENANT else limit.tenant),
             ("concurrency", None if limit.concurrency is None else f"{limit.concurrency:,}"),
@@ -176,7 +188,7 @@ def pause(
     ] = None,
 ) -> None:
     """Pause a queue, a kind, an agent, a tenant or everything. Running jobs finish."""
-    what = Named(queue=queue, kind=kind, agent=agent, tenant=tenant, everything=everything)
+    what = PauseTarget(queue=queue, kind=kind, agent=agent, tenant=tenant, everything=everything)
     with session.connect(EVERY_TENANT if tenant is None else tenant) as client:
         paused = Pauses(client).set(
             reason=reason,
@@ -188,7 +200,7 @@ def pause(
         emit(paused)
         return
     write(f"{paused.what} is paused")
-    facts(
+    print_fields(
         [
             ("reason", paused.reason),
             ("since", f"{moment(paused.since)} by {paused.set_by}"),
@@ -207,7 +219,7 @@ def resume(
     everything: Everything = False,
 ) -> None:
     """Resume what was paused. Name it with the same options."""
-    what = Named(queue=queue, kind=kind, agent=agent, tenant=tenant, everything=everything)
+    what = PauseTarget(queue=queue, kind=kind, agent=agent, tenant=tenant, everything=everything)
     with session.connect() as client:
         Pauses(client).remove(**what)
     session.answer({"resumed": True}, "Resumed.")

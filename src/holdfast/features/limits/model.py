@@ -131,7 +131,7 @@ class Rule:
         return cls(scope, name, concurrency, count, per, 1 if burst is None else _whole(burst, "burst", 1))
 
 
-def counted(**names: object) -> tuple[str, str]:
+def limit_target(**names: object) -> tuple[str, str]:
     """The scope and the name of a limit or a reservation. At most one name may be given; none means everything."""
     given = [(scope, name) for scope, name in names.items() if name is not None]
     if len(given) > 1:
@@ -245,7 +245,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Pausing:
+class PauseDraft:
     """A checked pause, ready to be stored. ``lasting`` is in seconds of the store's clock, instead of ``until``."""
 
     tenant: str
@@ -270,7 +270,7 @@ class Pausing:
         reason: object,
         until: datetime | Duration | None = None,
         refuse_enqueue: bool | None = None,
-    ) -> Pausing:
+    ) -> PauseDraft:
         why = storable(reason) if isinstance(reason, str) else None
         if why is None or not why.strip():
             raise InvalidInput("a pause needs a reason", code="reason_required")
@@ -283,7 +283,7 @@ class Pausing:
         return cls(tenant, scope, name, why, instant(until, "until"), None, refuse_enqueue)
 
 
-class Named(TypedDict, total=False):
+class PauseTarget(TypedDict, total=False):
     """The target of a pause: a queue, a kind or an agent, of every tenant or of one; a tenant; or everything."""
 
     queue: str | None
@@ -293,7 +293,7 @@ class Named(TypedDict, total=False):
     everything: bool
 
 
-def named(
+def pause_target(
     queue: str | None = None,
     kind: str | NamedKind | None = None,
     agent: str | None = None,
@@ -382,7 +382,7 @@ class Reserved(Reservation):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ReservationRequest:
     """A request for a reservation. Repeating it with the same id keeps the reservation for another ``ttl`` seconds."""
 
     id: str
@@ -393,7 +393,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReservationStatus:
     """The state of a request: the number of reservations ``ahead`` of it, and of ``running`` jobs in its scope."""
 
     state: ReservationState
@@ -404,7 +404,7 @@ class Standing:
 RunEnd = Succeeded | Failed
 """How the recorded run of a reservation ended, as its holder reports it."""
 
-OTHER_TENANTS: Final = Standing("withdrawn", 0, 0)
+OTHER_TENANTS: Final = ReservationStatus("withdrawn", 0, 0)
 """The answer for an id that belongs to another tenant."""
 
 

@@ -22,22 +22,22 @@ from holdfast.features.limits.model import (
     RESERVATION_LONGEST,
     RESERVATION_SHORTEST,
     TTL,
-    Ask,
     Limit,
     LimitOptions,
     LimitTarget,
-    Named,
     Pause,
-    Pausing,
+    PauseDraft,
+    PauseTarget,
     QueueSetting,
     Reservation,
     ReservationOptions,
+    ReservationRequest,
     Reserved,
     Rule,
     RunEnd,
-    counted,
     in_words,
-    named,
+    limit_target,
+    pause_target,
 )
 from holdfast.stores.flow import Steps, flow, read_together, run
 from holdfast.stores.ids import new_id
@@ -154,8 +154,8 @@ def _request(
     queue: str | None = None,
     ttl: Duration = TTL,
     reason: str | None = None,
-) -> Ask:
-    scope, name = counted(resource=resource, queue=queue)
+) -> ReservationRequest:
+    scope, name = limit_target(resource=resource, queue=queue)
     lifetime = seconds(ttl, "ttl")
     if not RESERVATION_SHORTEST <= lifetime <= RESERVATION_LONGEST:
         raise InvalidSetting(
@@ -163,7 +163,7 @@ def _request(
         )
     if scope != "all" and name == "*":
         raise InvalidSetting("pass a name to reserve, or nothing to reserve everything", code="invalid_name")
-    return Ask(id, scope, name, lifetime, storable(reason))
+    return ReservationRequest(id, scope, name, lifetime, storable(reason))
 
 
 def _run_end(outcome: str | None, code: str | None, message: str | None) -> RunEnd | None:
@@ -196,7 +196,7 @@ class Pauses(StoreNamespace):
         reason: str,
         until: datetime | Duration | None = None,
         refuse_enqueue: bool | None = None,
-        **what: Unpack[Named],
+        **what: Unpack[PauseTarget],
     ) -> Program[Pause]:
         """Start no more jobs of a ``queue``, a ``kind``, an ``agent`` (of every tenant, or of a ``tenant``), of a whole
         ``tenant``, or of ``everything``: ``app.pauses.set(queue="mail", reason="SMTP is down", until="1h")``. After
@@ -206,21 +206,21 @@ class Pauses(StoreNamespace):
         New jobs are accepted and wait; ``refuse_enqueue=True`` refuses them. A pause of everything refuses them by
         default, and stops maintenance too: no schedule fires, no job is promoted, expired or freed.
         """
-        check_options(what, Named.__annotations__)
-        pausing = Pausing.of(named(**what), reason, until, refuse_enqueue)
+        check_options(what, PauseTarget.__annotations__)
+        pausing = PauseDraft.of(pause_target(**what), reason, until, refuse_enqueue)
         return (yield from run(self._store.pauses.set(pausing, self._actor)))
 
     aset = awaited(set)
 
     @operation
-    def remove(self, **what: Unpack[Named]) -> Program[None]:
+    def remove(self, **what: Unpack[PauseTarget]) -> Program[None]:
         """End a pause, named as it was set: ``app.pauses.remove(queue="mail")``. Also enables a disabled agent."""
-        check_options(what, Named.__annotations__)
-        tenant, scope, name = named(**what)
+        check_options(what, PauseTarget.__annotations__)
+        tenant, scope, name = pause_target(**what)
         if (yield from run(_resume(self._caller, (tenant, scope, name)))):
             return
         fix = "List the pauses: holdfast pauses"
-        for pause in (yield from run(listed(self._caller, tenant))):
+        for pause in (yield from run(pauses_with_disabled_agents(self._caller, tenant))):
             if (pause.scope, pause.name) == (scope, name):  # for one tenant instead of all, or the reverse
                 whose = "all tenants" if pause.tenant == EVERY_TENANT else f"tenant {pause.tenant}"
                 fix = f"It is paused for {whose}: holdfast resume {pause.options}"
@@ -232,7 +232,7 @@ class Pauses(StoreNamespace):
     @operation
     def list(self) -> Program[_Pauses]:
         """Pauses of this tenant and of all tenants, the widest first, including disabled agents."""
-        return (yield from run(listed(self._caller, self._tenant)))
+        return (yield from run(pauses_with_disabled_agents(self._caller, self._tenant)))
 
     alist = awaited(list)
 
@@ -252,7 +252,7 @@ def _resume(caller: Caller, what: tuple[str, str, str]) -> Steps[bool]:
 
 
 @flow(writes=False)
-def listed(caller: Caller, tenant: str) -> Steps[_Pauses]:
+def pauses_with_disabled_agents(caller: Caller, tenant: str) -> Steps[_Pauses]:
     """The pauses, and the disabled agents as pauses."""
     pauses, disabled = yield from read_together(
         caller.store.pauses.list(tenant).start(), caller.store.agents.list(tenant, disabled=True).start()
@@ -287,7 +287,7 @@ class Limits(StoreNamespace):
             for name, value in options.items()
             if name not in bounds
         }
-        rule = Rule.of(*counted(**target), **bounds)  # type: ignore[arg-type]
+        rule = Rule.of(*limit_target(**target), **bounds)  # type: ignore[arg-type]
         return (yield from run(self._store.limits.set(rule, self._actor, self._tenant)))
 
     aset = awaited(set)
@@ -296,7 +296,7 @@ class Limits(StoreNamespace):
     def remove(self, **what: Unpack[LimitTarget]) -> Program[None]:
         """Remove a limit: ``app.limits.remove(queue="mail")``; without a target, the limit on all jobs."""
         check_options(what, LimitTarget.__annotations__)
-        scope, name = counted(**what)
+        scope, name = limit_target(**what)
         if not (yield from run(self._store.limits.remove(scope, name, self._actor, self._tenant))):
             raise NotFound(f"no limit on {scope} {name} in this tenant", code="limit_not_found")
 
@@ -313,7 +313,7 @@ class Limits(StoreNamespace):
     def get(self, **what: Unpack[LimitTarget]) -> Program[Limit]:
         """The limit on exactly this target, or ``NotFound``."""
         check_options(what, LimitTarget.__annotations__)
-        scope, name = counted(**what)
+        scope, name = limit_target(**what)
         for limit in (yield from run(self._store.limits.list(self._tenant))):
             if (limit.tenant, limit.scope, limit.name) == (self._tenant, scope, name):
                 return limit

@@ -14,13 +14,25 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.units import seconds
 from holdfast.errors import InvalidInput
 from holdfast.features.health.statistics import RANGES, QueueFigures, QueuePulse, Standing
-from holdfast.features.limits.model import SCOPES, Limit, LimitOptions, Named, Pause, QueueSetting
-from holdfast.features.limits.operations import listed
+from holdfast.features.limits.model import SCOPES, Limit, LimitOptions, Pause, PauseTarget, QueueSetting
+from holdfast.features.limits.operations import pauses_with_disabled_agents
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import identity_of
-from holdfast.server.pages import ask_first, below, chosen, does, fields, go, said, shows, time_of, whole, whole_number
+from holdfast.server.pages import (
+    action_route,
+    check_all_tenants,
+    choice_field,
+    confirm,
+    fields,
+    integer_field,
+    local_path,
+    page_route,
+    redirect,
+    text_field,
+    time_field,
+)
 from holdfast.server.rendering import chart_rows, render, the_app
-from holdfast.stores.flow import beside
+from holdfast.stores.flow import read_flows
 
 PAUSED: Final = ("queue", "kind", "agent", "everything")
 REASON: Final = 1_000
@@ -45,10 +57,10 @@ async def _rows(app: App) -> tuple[dict[str, QueueRow], Standing, list[Pause], l
     client = app._session
     store, tenant = client.store, client.tenant
     current, figures, pauses, settings, limits = await client.arun(
-        beside(
+        read_flows(
             store.health.workers(tenant),
             store.health.queues(tenant),
-            listed(client, tenant),
+            pauses_with_disabled_agents(client, tenant),
             store.queues.list(tenant),
             store.limits.list(tenant),
         )
@@ -111,9 +123,9 @@ async def kind(request: Request) -> Response:
     app, name = the_app(request), request.path_params["name"]
     client = app._session
     current, pauses, limits, recent = await client.arun(
-        beside(
+        read_flows(
             client.store.health.workers(client.tenant),
-            listed(client, client.tenant),
+            pauses_with_disabled_agents(client, client.tenant),
             client.store.limits.list(client.tenant),
             client.store.health.recent(client.tenant, "kind", name, _range(request)),
         )
@@ -153,13 +165,13 @@ async def limits(request: Request) -> Response:
 async def release(request: Request) -> Response:
     """End a reservation, so that jobs start there again."""
     given = await fields(request)
-    reason = said(given, "reason", REASON) or "released by an operator"
+    reason = text_field(given, "reason", REASON) or "released by an operator"
     if (
-        confirmation := await ask_first(request, "Release this reservation? Jobs start again.", back="/limits")
+        confirmation := await confirm(request, "Release this reservation? Jobs start again.", back="/limits")
     ) is not None:
         return confirmation
-    await the_app(request).reservations.arelease(said(given, "id", 64) or "", reason=reason)
-    return go(request, "/limits", "Reservation released.")
+    await the_app(request).reservations.arelease(text_field(given, "id", 64) or "", reason=reason)
+    return redirect(request, "/limits", "Reservation released.")
 
 
 def _range(request: Request) -> str | None:
@@ -171,77 +183,77 @@ async def pause(request: Request) -> Response:
     """Pause a target of the caller's tenant; of every tenant only with a token of all tenants."""
     given = await fields(request)
     what, label = _target(request, given)
-    reason = said(given, "reason", REASON)
+    reason = text_field(given, "reason", REASON)
     if reason is None:
         raise InvalidInput("A pause needs a reason.", code="reason_required")
     if what.get("everything") or given.get("what") == "everything":
         question = f"Pause {label}? No job starts until it is resumed."
-        if (confirmation := await ask_first(request, question, back=_back(given))) is not None:
+        if (confirmation := await confirm(request, question, back=_back(given))) is not None:
             return confirmation
-    duration = said(given, "for", 30)
-    until = time_of(given, "until") if duration is None else seconds(duration, "time")
+    duration = text_field(given, "for", 30)
+    until = time_field(given, "until") if duration is None else seconds(duration, "time")
     refuse = {"yes": True, "no": False}.get(given.get("refuse", ""))
     await the_app(request).pauses.aset(reason=reason, until=until, refuse_enqueue=refuse, **what)
-    return go(request, _back(given), f"Paused {label}.")
+    return redirect(request, _back(given), f"Paused {label}.")
 
 
 async def resume(request: Request) -> Response:
     given = await fields(request)
     what, label = _target(request, given)
     await the_app(request).pauses.aremove(**what)
-    return go(request, _back(given), f"Resumed {label}.")
+    return redirect(request, _back(given), f"Resumed {label}.")
 
 
 async def age(request: Request) -> Response:
     """Set or remove aging: whether waiting raises the priority."""
     given = await fields(request)
-    queue, every = said(given, "queue", 255) or "", said(given, "every", 30)
-    step = whole_number(given, "step", 1, 32_767) or 1
+    queue, every = text_field(given, "queue", 255) or "", text_field(given, "every", 30)
+    step = integer_field(given, "step", 1, 32_767) or 1
     await the_app(request).queues.aset_aging(
-        queue, every=every, step=step, most=whole_number(given, "most", 1, 32_767) or 100
+        queue, every=every, step=step, most=integer_field(given, "most", 1, 32_767) or 100
     )
     done = "Removed aging of" if every is None else "Set aging of"
-    return go(request, _back(given), f"{done} queue {queue}.")
+    return redirect(request, _back(given), f"{done} queue {queue}.")
 
 
 async def limit(request: Request) -> Response:
     given = await fields(request)
     options: dict[str, Any] = _counted(given)
-    options["concurrency"] = whole_number(given, "concurrency", 0, 1_000_000)
-    options["rate"] = said(given, "rate", 50)
+    options["concurrency"] = integer_field(given, "concurrency", 0, 1_000_000)
+    options["rate"] = text_field(given, "rate", 50)
     if options["rate"] is not None:
-        options["burst"] = whole_number(given, "burst", 1, 1_000_000)
+        options["burst"] = integer_field(given, "burst", 1, 1_000_000)
     await the_app(request).limits.aset(**LimitOptions(**options))  # type: ignore[typeddict-item]
-    return go(request, _back(given), "Limit set.")
+    return redirect(request, _back(given), "Limit set.")
 
 
 async def unlimit(request: Request) -> Response:
     given = await fields(request)
-    if (confirmation := await ask_first(request, "Remove this limit?", back=_back(given))) is not None:
+    if (confirmation := await confirm(request, "Remove this limit?", back=_back(given))) is not None:
         return confirmation
     await the_app(request).limits.aremove(**_counted(given))
-    return go(request, _back(given), "Limit removed.")
+    return redirect(request, _back(given), "Limit removed.")
 
 
 def _counted(given: dict[str, str]) -> dict[str, str]:
-    scope = chosen(given, "scope", SCOPES)
-    return {} if scope == "all" else {scope: said(given, "name", 255) or ""}
+    scope = choice_field(given, "scope", SCOPES)
+    return {} if scope == "all" else {scope: text_field(given, "name", 255) or ""}
 
 
-def _target(request: Request, given: dict[str, str]) -> tuple[Named, str]:
+def _target(request: Request, given: dict[str, str]) -> tuple[PauseTarget, str]:
     """The target of a pause, and its name in words. The credentials decide the tenant; those of every tenant may name
     one."""
     identity = identity_of(request)
     tenant: str | None = the_app(request)._session.tenant
     if given.get("whose") == "all" or tenant == EVERY_TENANT:
-        whole(request)
+        check_all_tenants(request)
         tenant = None
-    scope = chosen(given, "what", PAUSED)
-    owner = "" if tenant is None else f" of tenant {identity.tenant if not identity.everywhere else tenant}"
+    scope = choice_field(given, "what", PAUSED)
+    owner = "" if tenant is None else f" of tenant {identity.tenant if not identity.is_every_tenant else tenant}"
     if scope == "everything":
-        target: Named = {"everything": True} if tenant is None else {"tenant": tenant}
+        target: PauseTarget = {"everything": True} if tenant is None else {"tenant": tenant}
         return target, f"everything{owner}"
-    name = said(given, "name", 255) or ""
+    name = text_field(given, "name", 255) or ""
     target = {scope: name}  # type: ignore[misc]
     if tenant is not None:
         target["tenant"] = tenant
@@ -249,18 +261,18 @@ def _target(request: Request, given: dict[str, str]) -> tuple[Named, str]:
 
 
 def _back(given: dict[str, str]) -> str:
-    return below(given.get("back", ""), "/limits")
+    return local_path(given.get("back", ""), "/limits")
 
 
 routes = [
-    shows("/queues", queues),
-    shows("/queues/{name:path}", queue),
-    shows("/kinds/{name:path}", kind),
-    shows("/limits", limits),
-    does("/pause", pause, Scope.OPERATE),
-    does("/resume", resume, Scope.OPERATE),
-    does("/queues/aging", age, Scope.ADMIN),
-    does("/limits", limit, Scope.ADMIN),
-    does("/limits/remove", unlimit, Scope.ADMIN),
-    does("/reservations/release", release, Scope.OPERATE),
+    page_route("/queues", queues),
+    page_route("/queues/{name:path}", queue),
+    page_route("/kinds/{name:path}", kind),
+    page_route("/limits", limits),
+    action_route("/pause", pause, Scope.OPERATE),
+    action_route("/resume", resume, Scope.OPERATE),
+    action_route("/queues/aging", age, Scope.ADMIN),
+    action_route("/limits", limit, Scope.ADMIN),
+    action_route("/limits/remove", unlimit, Scope.ADMIN),
+    action_route("/reservations/release", release, Scope.OPERATE),
 ]

@@ -10,12 +10,12 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from holdfast.engine.ids import parse_id
 from holdfast.errors import Refused
-from holdfast.features.limits.model import Limit, Named, Pause, QueueSetting, Reservation, Reserved
+from holdfast.features.limits.model import Limit, Pause, PauseTarget, QueueSetting, Reservation, Reserved
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Identity
-from holdfast.server.bodies import Body, Instant, Span, Text, Words, time_if_dated
+from holdfast.server.bodies import Body, Instant, LongText, Span, Text, time_if_dated
 from holdfast.server.json_body import Router
-from holdfast.server.parameters import PAGE, Id, NamePath, Page, TheApp, Who, allowed, allowed_one
+from holdfast.server.parameters import PAGE, Caller, Id, NamePath, Page, TheApp, allowed, allowed_one_tenant
 from holdfast.server.parameters import Limit as PageLimit
 
 pause_router = Router(prefix="/pauses", tags=["pauses"])
@@ -30,16 +30,16 @@ class What(Body):
     everything: bool = False
     every_tenant: bool = Field(default=False, description="For operators of the whole system.")
 
-    def named(self, who: Identity) -> Named:
-        given = Named()
+    def named(self, who: Identity) -> PauseTarget:
+        given = PauseTarget()
         if self.queue is not None:
             given["queue"] = self.queue
         if self.kind is not None:
             given["kind"] = self.kind
         if self.agent is not None:
             given["agent"] = self.agent
-        if self.every_tenant or who.everywhere:
-            if not who.runs_all:
+        if self.every_tenant or who.is_every_tenant:
+            if not who.operates_all:
                 raise Refused(
                     "this operation affects every tenant",
                     code="not_for_a_tenant",
@@ -56,7 +56,7 @@ class PauseRequest(What):
         extra="forbid", json_schema_extra={"examples": [{"queue": "mail", "reason": "SMTP is down", "until": "1h"}]}
     )
 
-    reason: Words
+    reason: LongText
     until: Annotated[Instant | Span | None, BeforeValidator(time_if_dated)] = Field(
         default=None, description="A time, or a duration."
     )
@@ -70,7 +70,7 @@ async def list_pauses(app: TheApp) -> Page[Pause]:
 
 
 @pause_router.post("", dependencies=[allowed(Scope.OPERATE)], response_model=Pause)
-async def pause(app: TheApp, who: Who, body: PauseRequest) -> Pause:
+async def pause(app: TheApp, who: Caller, body: PauseRequest) -> Pause:
     """Pause a queue, a kind, an agent or everything. Running jobs finish."""
     return await app.pauses.aset(
         reason=body.reason, until=body.until, refuse_enqueue=body.refuse_enqueue, **body.named(who)
@@ -78,7 +78,7 @@ async def pause(app: TheApp, who: Who, body: PauseRequest) -> Pause:
 
 
 @pause_router.post("/resume", dependencies=[allowed(Scope.OPERATE)], status_code=204)
-async def resume(app: TheApp, who: Who, body: What) -> None:
+async def resume(app: TheApp, who: Caller, body: What) -> None:
     """Resume what was paused, named in the same way."""
     await app.pauses.aremove(**body.named(who))
 
@@ -111,7 +111,7 @@ async def list_limits(app: TheApp) -> Page[Limit]:
     return Page(items=await app.limits.alist())
 
 
-@router.put("", dependencies=[allowed_one(Scope.ADMIN)], response_model=Limit)
+@router.put("", dependencies=[allowed_one_tenant(Scope.ADMIN)], response_model=Limit)
 async def set_limit(app: TheApp, body: SetLimit) -> Limit:
     """Set a limit. It replaces an earlier one on the same target at once."""
     given: dict[str, Any] = {name: value for name, value in body.given().items() if value is not None}
@@ -121,7 +121,7 @@ async def set_limit(app: TheApp, body: SetLimit) -> Limit:
 TargetName = Annotated[str | None, Query(max_length=255)]
 
 
-@router.delete("", dependencies=[allowed_one(Scope.ADMIN)], status_code=204)
+@router.delete("", dependencies=[allowed_one_tenant(Scope.ADMIN)], status_code=204)
 async def remove_limit(
     app: TheApp,
     queue: TargetName = None,
@@ -148,7 +148,7 @@ class Reserve(Body):
     resource: Text | None = None
     queue: Text | None = None
     ttl: Span | None = None
-    reason: Words | None = None
+    reason: LongText | None = None
 
 
 @reservation_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Reservation])
@@ -164,7 +164,7 @@ async def show_reservation(app: TheApp, reservation_id: Id) -> Reservation:
     return await app.reservations.aget(reservation_id)
 
 
-@reservation_router.put("/{reservation_id}", dependencies=[allowed_one(Scope.OPERATE)], response_model=Reserved)
+@reservation_router.put("/{reservation_id}", dependencies=[allowed_one_tenant(Scope.OPERATE)], response_model=Reserved)
 async def reserve(app: TheApp, reservation_id: Id, body: Reserve) -> Reserved:
     """Request a reservation under an id of yours (a UUID), or renew it for another `ttl`; renew it every third of that.
     It is yours while its state is `active`. `running` is the number of jobs that started there before and still run."""
@@ -198,7 +198,7 @@ class RecordedRun:
 
 
 @reservation_router.post(
-    "/{reservation_id}/record", dependencies=[allowed_one(Scope.OPERATE)], response_model=RecordedRun
+    "/{reservation_id}/record", dependencies=[allowed_one_tenant(Scope.OPERATE)], response_model=RecordedRun
 )
 async def record_reservation(app: TheApp, reservation_id: Id, body: Record) -> RecordedRun:
     """Record the work of an active reservation's holder as a running job of this kind."""
@@ -220,7 +220,9 @@ async def list_queue_settings(app: TheApp) -> Page[QueueSetting]:
     return Page(items=await app.queues.alist())
 
 
-@queue_router.put("/{name:path}/aging", dependencies=[allowed_one(Scope.ADMIN)], response_model=QueueSetting | None)
+@queue_router.put(
+    "/{name:path}/aging", dependencies=[allowed_one_tenant(Scope.ADMIN)], response_model=QueueSetting | None
+)
 async def age_queue(app: TheApp, name: NamePath, body: Aging) -> QueueSetting | None:
     """Raise the priority of jobs by `step` for each `every` that they wait, up to `most`."""
     return await app.queues.aset_aging(name, every=body.every, step=body.step, most=body.most)

@@ -12,24 +12,31 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.limits.model import (
     OTHER_TENANTS,
     SCOPES,
-    Ask,
     Bucket,
     Limit,
     Pause,
-    Pausing,
+    PauseDraft,
     QueueSetting,
+    ReservationRequest,
+    ReservationStatus,
     Rule,
     RunEnd,
-    Standing,
 )
 from holdfast.features.limits.sqlite_runs import end_run, record_run, renew_run
 from holdfast.features.limits.store import PauseReads, QueueReads, ReservationReads
 from holdfast.stores.codecs import Record, in_micros, micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
-from holdfast.stores.sqlite.admission import duty, go_on, halted, is_limited, next_token_at, wake_later
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.admission import (
+    halted,
+    is_limited,
+    maintenance_flow,
+    next_token_at,
+    release_parked,
+    wake_later,
+)
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json
 from holdfast.stores.sqlite.codec import SqliteCodec
-from holdfast.stores.sqlite.limit_rows import NEXT_PARKED, RULE, beginning_of, drop_limit, put_limit, sweep
+from holdfast.stores.sqlite.limit_rows import NEXT_PARKED, RULE, bucket_prefix, drop_limit, put_limit, sweep
 
 _REQUEST = (
     "INSERT INTO reservation (id, tenant, scope, name, holder, reason, asked_at, expires_at)"
@@ -72,32 +79,32 @@ _EXPIRE = (
 
 
 class SqliteReservations(SqlitePart, ReservationReads):
-    @flow(tells=True)
+    @flow(notifies=True)
     def release(self, reservation_id: str, why: str, actor: str, tenant: str, end: RunEnd | None = None) -> Steps[bool]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         params = {"id": reservation_id, "why": why, "actor": actor, "now": now}
         rows = yield Statement(_RELEASE, {**params, "any": any_tenant(tenant), "tenant": tenant})
         for owner, scope, name, state, job_id in rows:
             yield from _requeue(owner, scope, name, now)
             if job_id is not None:
                 yield from end_run(job_id, end, actor, now, lost=state == "expired")
-        yield from unsign()
+        yield from end_write()
         return bool(rows) and rows[0][3] != "expired"
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def record(self, reservation_id: str, kind: str, actor: str, tenant: str) -> Steps[str | None]:
         return (yield from record_run(reservation_id, kind, actor, tenant))
 
-    @flow(tells=True)
-    def set(self, ask: Ask, actor: str, tenant: str) -> Steps[Standing]:
-        now = yield from sign(actor)
+    @flow(notifies=True)
+    def set(self, ask: ReservationRequest, actor: str, tenant: str) -> Steps[ReservationStatus]:
+        now = yield from begin_write(actor)
         params = {"id": ask.id, "tenant": tenant, "now": now, "until": now + in_micros(ask.ttl)}
         what = {"tenant": tenant, "scope": ask.scope, "name": ask.name}
         if (yield Statement(_STATE, params)):
             yield Statement(_RENEW, params)
             yield from renew_run(ask.id, tenant, now + in_micros(ask.ttl), now)
         elif (yield Statement("SELECT 1 FROM reservation WHERE id = ?", (ask.id,))):
-            yield from unsign()
+            yield from end_write()
             return OTHER_TENANTS
         else:
             yield Statement(_REQUEST, {**params, **what, "actor": actor, "reason": ask.reason or None})
@@ -109,8 +116,8 @@ class SqliteReservations(SqlitePart, ReservationReads):
             yield _LIMITED_ON
             state = "active"
         ((running,),) = yield Statement(_RUNNING, what)
-        yield from unsign()
-        return Standing(state, running, ahead)
+        yield from end_write()
+        return ReservationStatus(state, running, ahead)
 
 
 def expire_reservations(now: int) -> Steps[int]:
@@ -126,7 +133,7 @@ def expire_reservations(now: int) -> Steps[int]:
 def _requeue(tenant: str, scope: str, name: str, now: int) -> Steps[None]:
     """Requeue the jobs parked for a resource. Queues need nothing: workers are notified of every commit."""
     if scope == "resource":
-        yield from go_on(Bucket(tenant, scope, name), 1000, now)
+        yield from release_parked(Bucket(tenant, scope, name), 1000, now)
 
 
 BATCH = 1000
@@ -144,24 +151,24 @@ _END_PAUSES = "DELETE FROM pause WHERE until <= ? RETURNING tenant, scope, name"
 
 
 class SqlitePauses(SqlitePart, PauseReads):
-    @flow(tells=True)
+    @flow(notifies=True)
     def remove(self, scope: str, name: str, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         rows = yield Statement(_RESUME, {"tenant": tenant, "scope": scope, "name": name})
         if rows:
-            yield from go_on(Bucket(tenant, scope, name), BATCH, now)
-        yield from unsign()
+            yield from release_parked(Bucket(tenant, scope, name), BATCH, now)
+        yield from end_write()
         return bool(rows) and (rows[0][0] is None or rows[0][0] > now)
 
-    @flow(tells=True)
-    def set(self, what: Pausing, actor: str) -> Steps[Pause]:
-        now = yield from sign(actor)
+    @flow(notifies=True)
+    def set(self, what: PauseDraft, actor: str) -> Steps[Pause]:
+        now = yield from begin_write(actor)
         until = None if what.until is None else micros(what.until)
         params = {"tenant": what.tenant, "scope": what.scope, "name": what.name, "reason": what.reason, "now": now}
         params |= {"until": until if what.lasting is None else now + in_micros(what.lasting), "actor": actor}
         yield Statement(_PAUSE, {**params, "refuse_enqueue": int(what.refuses)})
         rows = yield Statement(_GET_PAUSE, params)
-        yield from unsign()
+        yield from end_write()
         return Record.decoder(Pause, SqliteCodec())(rows[0])
 
 
@@ -169,7 +176,7 @@ def end_pauses(now: int) -> Steps[int]:
     """Delete pauses that have ended; they have had no effect since."""
     rows = yield Statement(_END_PAUSES, (now,))
     for tenant, scope, name in rows:
-        yield from go_on(Bucket(tenant, scope, name), BATCH, now)
+        yield from release_parked(Bucket(tenant, scope, name), BATCH, now)
     return len(rows)
 
 
@@ -247,7 +254,7 @@ def _hand_out_tokens(now: int, want: int) -> Steps[int]:
     for row in (yield Statement(_WAKING, (now, want))):
         bucket = Bucket(*row)
         yield Statement(_CLEAR_WAKE, bucket)
-        freed = yield from go_on(bucket, want, now)
+        freed = yield from release_parked(bucket, want, now)
         count += freed
         rules = yield Statement(RULE, (bucket.name, *bucket))
         if rules and (yield Statement(_WAITS, (bucket.text,))):
@@ -260,40 +267,40 @@ class SqliteLimits(SqlitePart):
     def _limit(self) -> Callable[[Row], Limit]:
         return Record.decoder(Limit, SqliteCodec(), skip=("running", "waiting"))
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def remove(self, scope: str, name: str, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         removed = yield from drop_limit(scope, name, tenant, now)
-        yield from unsign()
+        yield from end_write()
         return removed
 
     @flow(peek=_nothing_due)
     def attend(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
-        now = yield from sign("promoter")
+        now = yield from begin_write("promoter")
         count = yield from end_pauses(now)
         if (yield from halted()):
-            yield from unsign()
+            yield from end_write()
             return count
         count += yield from expire_reservations(now)
         yield Statement(_ORPHANS)
         count += yield from _hand_out_tokens(now, want)
         count += yield from sweep(now, want)
         yield _LIMITED_OFF
-        yield from unsign()
+        yield from end_write()
         return count
 
-    @duty(0, _no_token)
+    @maintenance_flow(0, _no_token)
     def wake(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
-        now = yield from sign("promoter")
+        now = yield from begin_write("promoter")
         count = yield from _hand_out_tokens(now, want)
-        yield from unsign()
+        yield from end_write()
         return count
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def set(self, rule: Rule, actor: str, tenant: str) -> Steps[Limit]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         row = yield from put_limit(rule, actor, tenant, now)
-        yield from unsign()
+        yield from end_write()
         return self._limit(row)
 
     @flow(writes=False)
@@ -302,7 +309,7 @@ class SqliteLimits(SqlitePart):
         parked = yield Statement(_PARKED, scope)
         limits = []
         for row in (yield Statement(_LIST, scope)):
-            own, beginning = Bucket(*row[:3]).text, beginning_of(row[0], row[1])
+            own, beginning = Bucket(*row[:3]).text, bucket_prefix(row[0], row[1])
             waiting = sum(n for held, n in parked if held == own or (row[2] == "*" and held.startswith(beginning)))
             limits.append(Record.decoder(Limit, SqliteCodec())((*row, waiting)))
         order: list[str] = list(SCOPES)
@@ -349,7 +356,7 @@ class SqliteQueues(SqlitePart, QueueReads):
     def set_aging(
         self, queue: str, every: float | None, step: int, most: int, actor: str, tenant: str
     ) -> Steps[QueueSetting | None]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         target = {"tenant": tenant, "queue": queue}
         if every is None:
             rows = yield Statement(_REMOVE_AGING, target)
@@ -357,12 +364,12 @@ class SqliteQueues(SqlitePart, QueueReads):
             rows = yield Statement(
                 _SET_AGING, {**target, "every": float(every), "step": step, "most": most, "actor": actor, "now": now}
             )
-        yield from unsign()
+        yield from end_write()
         return Record.decoder(QueueSetting, SqliteCodec())(rows[0]) if rows else None
 
-    @duty(0, _no_settings)
+    @maintenance_flow(0, _no_settings)
     def age(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
-        now = yield from sign("aging")
+        now = yield from begin_write("aging")
         decode = Record.decoder(QueueSetting, SqliteCodec())
         count = 0
         for setting in map(
@@ -385,5 +392,5 @@ class SqliteQueues(SqlitePart, QueueReads):
                 }
                 raised = yield Statement(_RAISE, params)
                 count += len(raised)
-        yield from unsign()
+        yield from end_write()
         return count

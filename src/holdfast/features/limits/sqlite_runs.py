@@ -17,7 +17,7 @@ from holdfast.errors import InvalidInput
 from holdfast.features.limits.model import RunEnd
 from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.ids import new_id
-from holdfast.stores.sqlite.base import sign, unsign
+from holdfast.stores.sqlite.base import begin_write, end_write
 from holdfast.stores.sqlite.enqueue import add
 
 HOUR: Final = 3_600_000_000
@@ -48,11 +48,11 @@ _END = (
 
 
 def record_run(reservation_id: str, kind: str, actor: str, tenant: str) -> Steps[str | None]:
-    now = yield from sign(actor)
+    now = yield from begin_write(actor)
     params = {"id": reservation_id, "tenant": tenant, "now": now, "actor": actor}
     rows = yield Statement(_ACTIVE, params)
     if not rows or rows[0][0] is not None:
-        yield from unsign()
+        yield from end_write()
         return rows[0][0] if rows else None
     if tenant == EVERY_TENANT:
         raise InvalidInput("a recorded run belongs to one tenant")
@@ -69,12 +69,12 @@ def record_run(reservation_id: str, kind: str, actor: str, tenant: str) -> Steps
         external_ref=f"reservation/{reservation_id}",
     )
     yield from add([spec], tenant, now)
-    yield from unsign()  # gives the job its state
-    yield from sign(actor)
+    yield from end_write()  # gives the job its state
+    yield from begin_write(actor)
     params |= {"job": spec.id, "lease": str(uuid4()), "until": expires + HOUR}
     for text in (_LEASE, _START, "UPDATE reservation SET job_id = :job WHERE id = :id"):
         yield Statement(text, params)
-    yield from unsign()
+    yield from end_write()
     return spec.id
 
 

@@ -10,15 +10,15 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.outcome import Failed
 from holdfast.features.limits.model import (
     OTHER_TENANTS,
-    Ask,
     Limit,
     Pause,
-    Pausing,
+    PauseDraft,
     QueueSetting,
     Reservation,
+    ReservationRequest,
+    ReservationStatus,
     Rule,
     RunEnd,
-    Standing,
 )
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Flow, Statement, Steps, flow
@@ -68,7 +68,7 @@ class ReservationStore(Protocol):
 
     def get(self, reservation_id: str, tenant: str) -> Flow[Reservation | None]: ...
 
-    def set(self, ask: Ask, actor: str, tenant: str) -> Flow[Standing]:
+    def set(self, ask: ReservationRequest, actor: str, tenant: str) -> Flow[ReservationStatus]:
         """Request a reservation, or renew the one with this id."""
         ...
 
@@ -82,7 +82,7 @@ class PauseStore(Protocol):
         """False if it is not paused. Jobs that were held back are requeued."""
         ...
 
-    def set(self, what: Pausing, actor: str) -> Flow[Pause]:
+    def set(self, what: PauseDraft, actor: str) -> Flow[Pause]:
         """Set or replace a pause. After this returns, no claim takes its jobs."""
         ...
 
@@ -99,7 +99,7 @@ class QueueReads(Reader):
     def list(self, tenant: str) -> Steps[list[QueueSetting]]:
         columns = Record.columns(QueueSetting, "r.")
         text = f"select {columns} from {{queue_setting}} r where {_OWN} order by r.queue, r.tenant"
-        rows = yield from self._ask(tenant, text)
+        rows = yield from self._query(tenant, text)
         decode = Record.decoder(QueueSetting, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -108,7 +108,7 @@ class ReservationReads(Reader):
     @flow(writes=False)
     def get(self, reservation_id: str, tenant: str) -> Steps[Reservation | None]:
         text = f"select {Record.columns(Reservation, 'r.')} from {{reservation}} r where r.id = :id and {_OWN}"
-        rows = yield from self._ask(tenant, text, id=parse_id(reservation_id))
+        rows = yield from self._query(tenant, text, id=parse_id(reservation_id))
         return Record.decoder(Reservation, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(writes=False)
@@ -119,7 +119,7 @@ class ReservationReads(Reader):
             f"select {Record.columns(Reservation, 'r.')} from {{reservation}} r where {which} and {_OWN}"
             f" order by r.asked_at {order}, r.id {order} limit {max(1, min(limit, 1000)):d}"
         )
-        rows = yield from self._ask(tenant, text)
+        rows = yield from self._query(tenant, text)
         decode = Record.decoder(Reservation, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -133,7 +133,7 @@ class PauseReads(Reader):
             " order by case w.scope when 'all' then 0 when 'queue' then 1 when 'kind' then 2 else 3 end,"
             " w.name, w.tenant"
         )
-        rows = yield from self._ask(tenant, text)
+        rows = yield from self._query(tenant, text)
         decode = Record.decoder(Pause, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -207,7 +207,7 @@ class PostgresReservations(Calls, ReservationReads):
         return None if rows[0][0] is None else str(rows[0][0])
 
     @flow(single=True)
-    def set(self, ask: Ask, actor: str, tenant: str) -> Steps[Standing]:
+    def set(self, ask: ReservationRequest, actor: str, tenant: str) -> Steps[ReservationStatus]:
         rows = yield self._call(
             "reserve",
             "%s, %s, %s, make_interval(secs => %s), %s, %s, %s",
@@ -220,7 +220,7 @@ class PostgresReservations(Calls, ReservationReads):
             tenant,
         )
         _, state, _, running, ahead = rows[0]
-        return OTHER_TENANTS if state is None else Standing(state, running, ahead)
+        return OTHER_TENANTS if state is None else ReservationStatus(state, running, ahead)
 
 
 class PostgresPauses(Calls, PauseReads):
@@ -230,7 +230,7 @@ class PostgresPauses(Calls, PauseReads):
         return bool(rows[0][0])
 
     @flow(single=True)
-    def set(self, what: Pausing, actor: str) -> Steps[Pause]:
+    def set(self, what: PauseDraft, actor: str) -> Steps[Pause]:
         schema = self.dialect.schema
         until = f"coalesce(%s::timestamptz, {schema}clock_now() + %s::interval)"
         text = f"select {Record.columns(Pause)} from {schema}pause(%s, %s, %s, {until}, %s::boolean, %s, %s)"

@@ -10,10 +10,10 @@ import typer
 from holdfast import config
 from holdfast.cli import options
 from holdfast.cli.options import document
-from holdfast.cli.output import emit, facts, line, moment, say, table, write
+from holdfast.cli.output import emit, line, moment, print_fields, say, table, write
 from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
-from holdfast.engine.units import in_words
+from holdfast.engine.units import size_in_words
 from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.payloads.model import EACH_KIND, PayloadRule, RuleDraft
 from holdfast.features.payloads.operations import PayloadRules, Rotated, rotate
@@ -150,8 +150,8 @@ def _size(text: str | None) -> int | str | None:
 def _summary(rule: PayloadRule) -> str:
     parts = ["signal only"] if rule.signal_only else []
     parts += ["restricted"] if rule.classification == "restricted" else []
-    parts += [] if rule.max_bytes is None else [f"payload up to {in_words(rule.max_bytes)}"]
-    parts += [] if rule.max_result_bytes is None else [f"result up to {in_words(rule.max_result_bytes)}"]
+    parts += [] if rule.max_bytes is None else [f"payload up to {size_in_words(rule.max_bytes)}"]
+    parts += [] if rule.max_result_bytes is None else [f"result up to {size_in_words(rule.max_result_bytes)}"]
     parts += [] if rule.store is None else ["larger is stored" if rule.store else "nothing is stored"]
     parts += [] if rule.replaceable is None else ["replaceable" if rule.replaceable else "not replaceable"]
     return ", ".join(parts)
@@ -162,7 +162,7 @@ def _print(rule: PayloadRule, as_json: bool) -> None:
         emit(rule)
         return
     write("each kind" if rule.kind == EACH_KIND else rule.kind)
-    facts(
+    print_fields(
         [
             ("tenant", "every tenant" if rule.tenant == "*" else rule.tenant),
             ("says", _summary(rule)),
@@ -214,7 +214,7 @@ def rotate_keys(
     ] = 100,
 ) -> None:
     """Re-encrypt with the current key everything sealed with older ones. You can stop and restart it at any time."""
-    vault = Vault.of(config.artifact_place(config.database_url(session.url)), config.key_text())
+    vault = Vault.of(config.artifact_location(config.database_url(session.url)), config.key_text())
     if vault.keys is None:
         raise InvalidSetting(
             "no encryption keys are set", code="no_keys", fix="Set HOLDFAST_KEYS with the new key first."

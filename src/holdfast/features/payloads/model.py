@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypedDict
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
-from holdfast.engine.payload import JsonValue, look_at, path_of
+from holdfast.engine.payload import JsonValue, decode_for_display, path_of
 from holdfast.engine.units import Size, in_bytes
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
 
@@ -174,7 +174,7 @@ class Effective:
     store: bool = False
     replaceable: bool = False
 
-    def objection(self, kind: str, payload: str) -> HoldfastError | None:
+    def refusal(self, kind: str, payload: str) -> HoldfastError | None:
         """Why a payload (JSON text) is refused, or None. The error names the path of a key, never its value."""
         size = len(payload) if payload.isascii() else len(payload.encode())
         if self.max_bytes is not None and size > self.max_bytes:
@@ -183,7 +183,7 @@ class Effective:
                 code="payload_over_limit",
                 fix="Pass a reference, or change the rule to store larger payloads (holdfast rules set --store).",
             )
-        path = forbidden_at(look_at(payload), self.forbidden) if self.forbidden else None
+        path = forbidden_at(decode_for_display(payload), self.forbidden) if self.forbidden else None
         if path is None:
             return None
         return Refused(
@@ -212,7 +212,7 @@ def combine(rules: Iterable[PayloadRule | RuleDraft]) -> Effective:
     )
 
 
-def together(one: Effective, other: Effective) -> Effective:
+def combined(one: Effective, other: Effective) -> Effective:
     """Combine two combinations. One ``store`` or ``replaceable`` is enough here: each side has already checked that
     none of its own rules forbids it."""
     if one is NO_RULE or other is NO_RULE:

@@ -34,7 +34,7 @@ from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
 from holdfast.stores.vault import Vault, What
 from holdfast.worker.executor import PayloadRuleCache
-from holdfast.worker.maintenance import clearing
+from holdfast.worker.maintenance import delete_all_orphans
 
 log = logging.getLogger("holdfast.worker")
 
@@ -103,7 +103,7 @@ class PayloadRules(StoreNamespace):
     def check(self, kind: str, payload: Any) -> Program[HoldfastError | None]:
         """Check a payload against the rules without enqueuing it. Returns the error, or None if it is accepted."""
         rules = yield from run(self._store.payload_rules.list(self._tenant))
-        return effective(rules, self._tenant, kind).objection(kind, encode(payload))
+        return effective(rules, self._tenant, kind).refusal(kind, encode(payload))
 
     acheck = awaited(check)
 
@@ -175,7 +175,7 @@ def rotate(
         report(done)
     done = _rotate_parts(caller, vault, done, report, page)
     if vault.artifacts is not None:
-        StoreNamespace(caller)._drive(clearing(caller.store, vault.artifacts, caller.tenant))
+        StoreNamespace(caller)._drive(delete_all_orphans(caller.store, vault.artifacts, caller.tenant))
     return done
 
 
@@ -196,9 +196,7 @@ def _reseal_part(caller: Caller, vault: Vault, part: SealedPart) -> bool | None:
         opened = vault.open(part.text, what=part.what, tenant=part.tenant, job_id=part.job_id, place=part.place)
     except HoldfastError:
         return None
-    becomes = vault.seal_anew(
-        opened, part.text, what=part.what, tenant=part.tenant, job_id=part.job_id, place=part.place
-    )
+    becomes = vault.reseal(opened, part.text, what=part.what, tenant=part.tenant, job_id=part.job_id, place=part.place)
     written = caller.run(caller.store.payload_rules.reseal_part(part, becomes, caller.actor, part.tenant))
     if not written:
         vault.drop(becomes, tenant=part.tenant)
@@ -215,7 +213,7 @@ def _reseal(caller: Caller, vault: Vault, job: SealedJob, what: What, text: str)
         opened = _opened(caller, vault, job, what, text)
     except HoldfastError:
         return None
-    becomes = vault.seal_anew(opened, text, what=what, tenant=job.tenant, job_id=job.id)
+    becomes = vault.reseal(opened, text, what=what, tenant=job.tenant, job_id=job.id)
     written = caller.run(caller.store.payload_rules.reseal(job.id, text, becomes, caller.actor, job.tenant))
     if not written:
         vault.drop(becomes, tenant=job.tenant)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from holdfast.features.payloads.model import EACH_KIND
 from holdfast.features.tokens.model import Scope
-from holdfast.server.pages import ask_first, does, fields, go, said, shows
+from holdfast.server.pages import action_route, confirm, fields, page_route, redirect, text_field
 from holdfast.server.rendering import render, the_app
 
 SHOWN: Final = 200
@@ -24,25 +24,25 @@ async def change(request: Request) -> Response:
     """Save an operator's rule for one kind, or for all kinds."""
     form = await fields(request)
     await the_app(request).payload_rules.aset(
-        said(form, "kind", 255) or EACH_KIND,
+        text_field(form, "kind", 255) or EACH_KIND,
         signal_only=form.get("signal_only") == "yes",
         restricted=form.get("restricted") == "yes",
-        max_bytes=said(form, "max_bytes", 20),
+        max_bytes=text_field(form, "max_bytes", 20),
     )
-    return go(request, "/payload-rules", "Rule saved. It applies to jobs that are enqueued from now on.")
+    return redirect(request, "/payload-rules", "Rule saved. It applies to jobs that are enqueued from now on.")
 
 
 async def remove(request: Request) -> Response:
     form = await fields(request)
-    kind = said(form, "kind", 255) or EACH_KIND
-    if (confirmation := await ask_first(request, "Remove this rule?", back="/payload-rules")) is not None:
+    kind = text_field(form, "kind", 255) or EACH_KIND
+    if (confirmation := await confirm(request, "Remove this rule?", back="/payload-rules")) is not None:
         return confirmation
-    await the_app(request).payload_rules.aremove(kind, declared_by=said(form, "declared_by", 255) or "")
-    return go(request, "/payload-rules", "Rule removed.")
+    await the_app(request).payload_rules.aremove(kind, declared_by=text_field(form, "declared_by", 255) or "")
+    return redirect(request, "/payload-rules", "Rule removed.")
 
 
 routes = [
-    shows("/payload-rules", index),
-    does("/payload-rules", change, Scope.ADMIN),
-    does("/payload-rules/remove", remove, Scope.ADMIN),
+    page_route("/payload-rules", index),
+    action_route("/payload-rules", change, Scope.ADMIN),
+    action_route("/payload-rules/remove", remove, Scope.ADMIN),
 ]

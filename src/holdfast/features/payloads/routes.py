@@ -11,7 +11,7 @@ from holdfast.features.payloads.model import EACH_KIND, Effective, PayloadRule
 from holdfast.features.tokens.model import Scope
 from holdfast.server.bodies import Body, Text
 from holdfast.server.json_body import Router
-from holdfast.server.parameters import Page, TheApp, allowed, allowed_one
+from holdfast.server.parameters import Page, TheApp, allowed, allowed_one_tenant
 
 router = Router(prefix="/payload-rules", tags=["payload rules"])
 
@@ -42,14 +42,14 @@ async def effective_payload_rule(app: TheApp, kind: Kind) -> Effective:
     return await app.payload_rules.aeffective(kind)
 
 
-@router.put("", dependencies=[allowed_one(Scope.ADMIN)], response_model=PayloadRule)
+@router.put("", dependencies=[allowed_one_tenant(Scope.ADMIN)], response_model=PayloadRule)
 async def set_payload_rule(app: TheApp, body: SetRule) -> PayloadRule:
     """Set a payload rule for jobs that are enqueued from now on. Restricted payloads are hidden at once."""
     options = {name: value for name, value in body.given().items() if name != "kind"}
     return await app.payload_rules.aset(body.kind, **options)
 
 
-@router.delete("", dependencies=[allowed_one(Scope.ADMIN)], status_code=204)
+@router.delete("", dependencies=[allowed_one_tenant(Scope.ADMIN)], status_code=204)
 async def delete_payload_rule(
     app: TheApp, kind: Kind = EACH_KIND, declared_by: Annotated[str, Query(max_length=255)] = ""
 ) -> None:

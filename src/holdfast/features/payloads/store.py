@@ -14,7 +14,7 @@ from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, note_action, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, note_action
 from holdfast.stores.sqlite.codec import SqliteCodec
 
 
@@ -79,7 +79,7 @@ class PayloadRuleReads(Reader):
             f"select {Record.columns(PayloadRule, 'r.')} from {{payload_rule}} r"
             " where :tenant = '*' or r.tenant = :tenant or r.tenant = '*' order by r.tenant, r.kind, r.declared_by"
         )
-        rows = yield from self._ask(tenant, text)
+        rows = yield from self._query(tenant, text)
         decode = Record.decoder(PayloadRule, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -211,18 +211,18 @@ _decode = Record.decoder(PayloadRule, SqliteCodec())
 class SqlitePayloadRules(SqlitePart, PayloadRuleReads):
     @flow()
     def remove(self, kind: str, declared_by: str, actor: str, tenant: str) -> Steps[bool]:
-        yield from sign(actor)
+        yield from begin_write(actor)
         rows = yield Statement(_DELETE, (tenant, kind, declared_by))
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow()
     def declare(self, program: str, drafts: Sequence[RuleDraft], actor: str, tenant: str) -> Steps[int]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         yield Statement(_UNDECLARE, (tenant, program, json.dumps([draft.kind for draft in drafts])))
         for draft in drafts:
             yield _put(draft, program, actor, tenant, now)
-        yield from unsign()
+        yield from end_write()
         return len(drafts)
 
     @flow(writes=False)
@@ -233,7 +233,7 @@ class SqlitePayloadRules(SqlitePart, PayloadRuleReads):
 
     @flow()
     def reseal(self, job_id: str, was: str, becomes: str, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         params = {"id": job_id, "was": was, "becomes": becomes, "actor": actor, "now": now}
         scope = {"any": any_tenant(tenant), "tenant": tenant}
         rows = yield Statement(_UNCHANGED, params | scope)
@@ -248,7 +248,7 @@ class SqlitePayloadRules(SqlitePart, PayloadRuleReads):
             # The seals of the ledger contain the digest of the old ciphertext. This action records the new one.
             yield from note_action(rows[0][0], "reseal", "job", job_id, json.dumps(digests))
             yield Statement(_ORPHAN_OLD_FILE, params | {"tenant": rows[0][0]})
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow(writes=False)
@@ -260,18 +260,18 @@ class SqlitePayloadRules(SqlitePart, PayloadRuleReads):
 
     @flow()
     def reseal_part(self, part: SealedPart, becomes: str, actor: str, tenant: str) -> Steps[bool]:
-        yield from sign(actor)
+        yield from begin_write(actor)
         params = {"job": part.job_id, "place": part.place, "was": part.text, "becomes": becomes}
         rows = yield Statement(_RESEAL_PART[part.what], params | {"any": any_tenant(tenant), "tenant": tenant})
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow()
     def set(self, draft: RuleDraft, actor: str, tenant: str) -> Steps[PayloadRule]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         yield _put(draft, "", actor, tenant, now)
         rows = yield Statement(_ONE, (tenant, draft.kind, ""))
-        yield from unsign()
+        yield from end_write()
         return _decode(rows[0])
 
 

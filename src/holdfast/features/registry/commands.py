@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.options import document, pairs
-from holdfast.cli.output import emit, facts, heading, line, moment, print_document, write
+from holdfast.cli.options import document, parse_pairs
+from holdfast.cli.output import emit, heading, line, moment, print_document, print_fields, write
 from holdfast.cli.session import AnyTenant, NoTenant, load_app
 from holdfast.cli.tree import Commands
 from holdfast.errors import InvalidSetting
@@ -50,7 +50,7 @@ def show_kind(session: NoTenant, name: KindName) -> None:
         emit(kind)
         return
     write(kind.name)
-    facts([("description", kind.description), ("set", f"{moment(kind.set_at)} by {kind.set_by}")])
+    print_fields([("description", kind.description), ("set", f"{moment(kind.set_at)} by {kind.set_by}")])
 
 
 @kind_commands.add("register", "holdfast kinds register shop.jobs:app")
@@ -168,7 +168,7 @@ def set_policies(
 ) -> None:
     """Change policies. They apply to what is enqueued, sent or claimed from now on."""
     booleans = {"true": True, "false": False}
-    changes: Any = {name: booleans.get(value, value) for name, value in pairs(policies).items()}
+    changes: Any = {name: booleans.get(value, value) for name, value in parse_pairs(policies).items()}
     if not changes:
         raise InvalidSetting("name a policy and its value: unknown_kinds=refuse", code="invalid_policy")
     with session.connect() as client:
@@ -198,7 +198,7 @@ def _print_type(event_type: EventType, as_json: bool) -> None:
         emit(event_type)
         return
     write(event_type.name)
-    facts(
+    print_fields(
         [
             ("domain", event_type.domain),
             ("description", event_type.description),
@@ -215,4 +215,4 @@ def _print_policies(policies: Policies, as_json: bool) -> None:
         return
     heading("Policies")
     values = {name: getattr(policies, name) for name in Policies.__dataclass_fields__}
-    facts([(name, str(value).lower() if isinstance(value, bool) else value) for name, value in values.items()])
+    print_fields([(name, str(value).lower() if isinstance(value, bool) else value) for name, value in values.items()])

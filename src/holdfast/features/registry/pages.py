@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.features.registry.model import Policies
-from holdfast.server.pages import shows
+from holdfast.server.pages import page_route
 from holdfast.server.rendering import render, the_app
 
 SHOWN: Final = 500
@@ -27,4 +27,4 @@ async def registry(request: Request) -> Response:
     )
 
 
-routes = [shows("/registry", registry)]
+routes = [page_route("/registry", registry)]

@@ -17,7 +17,7 @@ from holdfast.features.registry.model import (
 from holdfast.features.tokens.model import Scope
 from holdfast.server.bodies import Body, Text
 from holdfast.server.json_body import Router
-from holdfast.server.parameters import NamePath, Page, TheApp, Word, allowed, allowed_whole
+from holdfast.server.parameters import NamePath, Page, ShortText, TheApp, allowed, allowed_all_tenants
 
 kind_router = Router(prefix="/kinds", tags=["registry"])
 event_type_router = Router(prefix="/event-types", tags=["registry"])
@@ -69,20 +69,20 @@ async def show_kind(app: TheApp, name: NamePath) -> RegisteredKind:
     return await app.kinds.aget(name)
 
 
-@kind_router.put("/{name:path}", dependencies=[allowed_whole(Scope.ADMIN)], response_model=RegisteredKind)
+@kind_router.put("/{name:path}", dependencies=[allowed_all_tenants(Scope.ADMIN)], response_model=RegisteredKind)
 async def set_kind(app: TheApp, name: NamePath, body: SetKind | None = None) -> RegisteredKind:
     """Register a kind, or change its description."""
     return await app.kinds.aset(name, None if body is None else body.description)
 
 
-@kind_router.delete("/{name:path}", dependencies=[allowed_whole(Scope.ADMIN)], status_code=204)
+@kind_router.delete("/{name:path}", dependencies=[allowed_all_tenants(Scope.ADMIN)], status_code=204)
 async def remove_kind(app: TheApp, name: NamePath) -> None:
     """Remove a kind from the registry. Its jobs stay."""
     await app.kinds.aremove(name)
 
 
 @event_type_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[EventType])
-async def list_event_types(app: TheApp, domain: Word = None) -> Page[EventType]:
+async def list_event_types(app: TheApp, domain: ShortText = None) -> Page[EventType]:
     """List the registered event types by name, or those of a domain."""
     return Page(items=await app.event_types.alist(domain=domain))
 
@@ -92,7 +92,7 @@ async def show_event_type(app: TheApp, name: NamePath) -> EventType:
     return await app.event_types.aget(name)
 
 
-@event_type_router.put("/{name:path}", dependencies=[allowed_whole(Scope.ADMIN)], response_model=EventType)
+@event_type_router.put("/{name:path}", dependencies=[allowed_all_tenants(Scope.ADMIN)], response_model=EventType)
 async def set_event_type(app: TheApp, name: NamePath, body: SetEventType | None = None) -> EventType:
     """Register an event type, or replace it."""
     definition = body or SetEventType()
@@ -101,7 +101,7 @@ async def set_event_type(app: TheApp, name: NamePath, body: SetEventType | None 
     )
 
 
-@event_type_router.delete("/{name:path}", dependencies=[allowed_whole(Scope.ADMIN)], status_code=204)
+@event_type_router.delete("/{name:path}", dependencies=[allowed_all_tenants(Scope.ADMIN)], status_code=204)
 async def remove_event_type(app: TheApp, name: NamePath) -> None:
     """Remove an event type from the registry. Events that were sent stay."""
     await app.event_types.aremove(name)
@@ -113,7 +113,7 @@ async def show_policies(app: TheApp) -> Policies:
     return await app.policies.aget()
 
 
-@policy_router.put("", dependencies=[allowed_whole(Scope.ADMIN)], response_model=Policies)
+@policy_router.put("", dependencies=[allowed_all_tenants(Scope.ADMIN)], response_model=Policies)
 async def set_policies(app: TheApp, body: SetPolicies) -> Policies:
     """Change policies. They apply to what is enqueued, sent or claimed from now on."""
     changes: Any = {name: value for name, value in body.given().items() if value is not None}

@@ -21,7 +21,7 @@ from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
-from holdfast.stores.sqlite.base import SqlitePart, note_action, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, begin_write, end_write, note_action
 from holdfast.stores.sqlite.codec import SqliteCodec
 
 
@@ -56,7 +56,7 @@ class KindReads(Reader):
     @flow(writes=False)
     def get(self, name: str, tenant: str) -> Steps[RegisteredKind | None]:
         text = f"select {Record.columns(RegisteredKind)} from {{registered_kind}} where name = :name"
-        rows = yield from self._ask(tenant, text, name=name)
+        rows = yield from self._query(tenant, text, name=name)
         return Record.decoder(RegisteredKind, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(writes=False)
@@ -66,20 +66,20 @@ class KindReads(Reader):
             f" where {within(tenant, 'u.tenant')} order by u.registry, u.name, u.tenant limit 1000"
         )
         decode = Record.decoder(UnregisteredName, self.dialect.codec)
-        return [decode(row) for row in (yield from self._ask(tenant, text))]
+        return [decode(row) for row in (yield from self._query(tenant, text))]
 
     @flow(writes=False)
     def list(self, tenant: str) -> Steps[list[RegisteredKind]]:
         text = f"select {Record.columns(RegisteredKind)} from {{registered_kind}} order by name"
         decode = Record.decoder(RegisteredKind, self.dialect.codec)
-        return [decode(row) for row in (yield from self._ask(tenant, text))]
+        return [decode(row) for row in (yield from self._query(tenant, text))]
 
 
 class EventTypeReads(Reader):
     @flow(writes=False)
     def get(self, name: str, tenant: str) -> Steps[EventType | None]:
         text = f"select {Record.columns(EventType)} from {{registered_event}} where name = :name"
-        rows = yield from self._ask(tenant, text, name=name)
+        rows = yield from self._query(tenant, text, name=name)
         return Record.decoder(EventType, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(writes=False)
@@ -87,7 +87,7 @@ class EventTypeReads(Reader):
         only = "" if domain is None else " where domain = :domain"
         text = f"select {Record.columns(EventType)} from {{registered_event}}{only} order by name"
         decode = Record.decoder(EventType, self.dialect.codec)
-        return [decode(row) for row in (yield from self._ask(tenant, text, domain=domain))]
+        return [decode(row) for row in (yield from self._query(tenant, text, domain=domain))]
 
 
 class PostgresKinds(Calls, KindReads):
@@ -139,19 +139,19 @@ _FORGET_UNREGISTERED = "DELETE FROM unregistered_name WHERE registry = ? AND nam
 class SqliteKinds(SqlitePart, KindReads):
     @flow()
     def register(self, kinds: Mapping[str, str | None], actor: str) -> Steps[int]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         changed = 0
         for name, about in kinds.items():
             changed += len((yield Statement(_REGISTER, {"name": name, "about": about, "actor": actor, "now": now})))
             yield Statement(_FORGET_UNREGISTERED, ("kind", name))
-        yield from unsign()
+        yield from end_write()
         return changed
 
     @flow()
     def remove(self, name: str, actor: str) -> Steps[bool]:
-        yield from sign(actor)
+        yield from begin_write(actor)
         rows = yield Statement("DELETE FROM registered_kind WHERE name = ? RETURNING 1", (name,))
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
 
@@ -166,20 +166,20 @@ _SET = (
 class SqliteEventTypes(SqlitePart, EventTypeReads):
     @flow()
     def set(self, draft: EventTypeDraft, actor: str) -> Steps[EventType]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         yield Statement(_SET, (draft.name, draft.domain, draft.schema, draft.description, actor, now))
         yield Statement(_FORGET_UNREGISTERED, ("event type", draft.name))
         rows = yield Statement(
             f"SELECT {Record.columns(EventType)} FROM registered_event WHERE name = ?", (draft.name,)
         )
-        yield from unsign()
+        yield from end_write()
         return Record.decoder(EventType, SqliteCodec())(rows[0])
 
     @flow()
     def remove(self, name: str, actor: str) -> Steps[bool]:
-        yield from sign(actor)
+        yield from begin_write(actor)
         rows = yield Statement("DELETE FROM registered_event WHERE name = ? RETURNING 1", (name,))
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
 
@@ -202,7 +202,7 @@ class SqlitePolicies(SqlitePart):
 
     @flow()
     def set(self, changes: Mapping[str, Any], actor: str) -> Steps[Policies]:
-        yield from sign(actor)
+        yield from begin_write(actor)
         old = dataclasses.asdict((yield from _policies()))
         new = {**old, **check_policies(changes)}
         if new != old:
@@ -214,7 +214,7 @@ class SqlitePolicies(SqlitePart):
                 changed = json.dumps({name: [old[name], new[name]]})
                 yield from note_action(EVERY_TENANT, "change", "policies", name, changed)
         policies = yield from _policies()
-        yield from unsign()
+        yield from end_write()
         return policies
 
 

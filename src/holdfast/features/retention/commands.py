@@ -126,7 +126,7 @@ def run(
 ) -> None:
     """Remove everything that is due now, without the pauses that workers take between batches."""
     with session.connect() as client:
-        artifacts = open_artifacts(config.artifact_place(config.database_url(session.url)))
+        artifacts = open_artifacts(config.artifact_location(config.database_url(session.url)))
         done = RetentionPolicies(client, artifacts).sweep(limit=limit)
     session.answer(
         done,
@@ -140,7 +140,7 @@ def orphans(session: AnyTenant) -> None:
     """Find orphaned files in the artifact store: older than a week, and of no job or a cleaned one. Workers, or
     "run", delete them. Only this database may use the store."""
     with session.connect() as client:
-        artifacts = open_artifacts(config.artifact_place(config.database_url(session.url)))
+        artifacts = open_artifacts(config.artifact_location(config.database_url(session.url)))
         count = RetentionPolicies(client, artifacts).remove_orphans()
     session.answer({"found": count}, f"{count:,} orphaned files found.")
 

@@ -210,7 +210,7 @@ PREVIEWED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class OrphanedFile:
     """An orphaned file: a file in the artifact store or on a host that no job needs any more."""
 
     tenant: str

@@ -14,7 +14,7 @@ from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.retention.model import (
     ANY,
     By,
-    Leftover,
+    OrphanedFile,
     Preview,
     Retention,
     RetentionRule,
@@ -27,7 +27,7 @@ from holdfast.stores.artifacts import Artifacts
 from holdfast.stores.flow import run
 from holdfast.stores.namespace import StoreNamespace, call
 from holdfast.stores.port import Caller
-from holdfast.worker.maintenance import clearing, release
+from holdfast.worker.maintenance import delete_all_orphans, release
 
 _Policies = list[Retention]  # inside the class, `list` is an operation
 _Previews = list[Preview]
@@ -110,7 +110,7 @@ class RetentionPolicies(StoreNamespace):
             if result.action == "purge" and result.looked and not result.done:
                 while (yield from run(store.audit.seal(release()))):
                     pass
-        done["delete"] = yield from clearing(store, self._artifacts, scope)
+        done["delete"] = yield from delete_all_orphans(store, self._artifacts, scope)
         return done
 
     asweep = awaited(sweep)
@@ -129,7 +129,7 @@ class RetentionPolicies(StoreNamespace):
             )
         references, new = self._artifacts.references(), 0
         while batch := (yield from call(lambda: tuple(itertools.islice(references, 500)))):
-            files = [Leftover(reference.tenant, reference.job_id, str(reference)) for reference in batch]
+            files = [OrphanedFile(reference.tenant, reference.job_id, str(reference)) for reference in batch]
             new += yield from run(self._store.retention.find_orphans(files, tenant or self._tenant))
         return new
 

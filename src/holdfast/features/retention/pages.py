@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from holdfast.features.retention.model import ANY, Usage
 from holdfast.features.tokens.model import Scope
-from holdfast.server.pages import ask_first, chosen, does, fields, go, said, shows
+from holdfast.server.pages import action_route, choice_field, confirm, fields, page_route, redirect, text_field
 from holdfast.server.rendering import render, the_app
 
 SHOWN: Final = 200
@@ -27,28 +27,28 @@ async def policies(request: Request) -> Response:
 async def set_policy(request: Request) -> Response:
     form = await fields(request)
     await the_app(request).retention.aset(
-        kind=said(form, "kind", 255),
-        state=chosen(form, "state", STATES) or None,
-        clean_after=said(form, "clean_after", 30),
-        purge_after=said(form, "purge_after", 30),
+        kind=text_field(form, "kind", 255),
+        state=choice_field(form, "state", STATES) or None,
+        clean_after=text_field(form, "clean_after", 30),
+        purge_after=text_field(form, "purge_after", 30),
     )
-    return go(request, "/retention", "Policy saved. Workers apply it with their next sweep.")
+    return redirect(request, "/retention", "Policy saved. Workers apply it with their next sweep.")
 
 
 async def remove_policy(request: Request) -> Response:
     form = await fields(request)
-    kind, state = said(form, "kind", 255) or ANY, said(form, "state", 50) or ANY
+    kind, state = text_field(form, "kind", 255) or ANY, text_field(form, "state", 50) or ANY
     question = "Remove this policy? The next wider one applies; without one, jobs are kept for ever."
-    if (confirmation := await ask_first(request, question, back="/retention")) is not None:
+    if (confirmation := await confirm(request, question, back="/retention")) is not None:
         return confirmation
     await the_app(request).retention.aremove(kind=kind, state=state)
-    return go(request, "/retention", "Policy removed.")
+    return redirect(request, "/retention", "Policy removed.")
 
 
 async def usage(request: Request) -> Response:
     """Show the sums counted so far. The page only reads: workers and ``holdfast usage`` count."""
     app, params = the_app(request), request.query_params
-    days = int(chosen(params, "days", DAYS))
+    days = int(choice_field(params, "days", DAYS))
     daily = await app.usage.alist(by="day", since=days, count=False)
     kinds = await app.usage.alist(by="kind", since=days, count=False)
     now = await app._session.arun(app._session.store.clock.now())
@@ -72,8 +72,8 @@ def _midnight(at: datetime) -> datetime:
 
 
 routes = [
-    shows("/retention", policies),
-    does("/retention", set_policy, Scope.ADMIN),
-    does("/retention/remove", remove_policy, Scope.ADMIN),
-    shows("/usage", usage),
+    page_route("/retention", policies),
+    action_route("/retention", set_policy, Scope.ADMIN),
+    action_route("/retention/remove", remove_policy, Scope.ADMIN),
+    page_route("/usage", usage),
 ]

@@ -11,7 +11,7 @@ from holdfast.features.retention.model import By, Preview, Retention, Usage
 from holdfast.features.tokens.model import Scope
 from holdfast.server.bodies import Body, Span, Text
 from holdfast.server.json_body import Router
-from holdfast.server.parameters import Page, TheApp, allowed, allowed_one
+from holdfast.server.parameters import Page, TheApp, allowed, allowed_one_tenant
 
 router = Router(prefix="/retention", tags=["retention"])
 
@@ -37,7 +37,7 @@ async def preview_retention(app: TheApp) -> Page[Preview]:
     return Page(items=await app.retention.apreview())
 
 
-@router.put("", dependencies=[allowed_one(Scope.ADMIN)], response_model=Retention)
+@router.put("", dependencies=[allowed_one_tenant(Scope.ADMIN)], response_model=Retention)
 async def set_retention(app: TheApp, body: SetRetention) -> Retention:
     """Set a retention policy for a kind, a state, or all jobs. The most specific policy applies."""
     return await app.retention.aset(
@@ -48,7 +48,7 @@ async def set_retention(app: TheApp, body: SetRetention) -> Retention:
     )
 
 
-@router.delete("", dependencies=[allowed_one(Scope.ADMIN)], status_code=204)
+@router.delete("", dependencies=[allowed_one_tenant(Scope.ADMIN)], status_code=204)
 async def delete_retention(
     app: TheApp, kind: Annotated[str | None, Query(max_length=255)] = None, state: End | None = None
 ) -> None:

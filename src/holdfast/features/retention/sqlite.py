@@ -23,8 +23,8 @@ from holdfast.features.retention.sqlite_purge import SqliteOrphans, clean_jobs, 
 from holdfast.features.retention.store import RetentionReads, UsageReads
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
-from holdfast.stores.sqlite.admission import duty
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.admission import maintenance_flow
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json
 from holdfast.stores.sqlite.codec import NEVER, SqliteCodec
 
 DAY, MINUTE, SOON = 86_400_000_000, 60_000_000, 10_000_000
@@ -127,11 +127,11 @@ def _peek_sweep(_: object, want: int = 200, look: int = 2000, tenant: str = EVER
 class SqliteRetention(SqlitePart, SqliteOrphans, RetentionReads):
     @flow()
     def remove(self, kind: str, state: str, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         rows = yield Statement(_DELETE, (tenant, kind, state))
         if rows:
             yield from _restart(tenant, now)
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow(writes=False)
@@ -158,21 +158,21 @@ class SqliteRetention(SqlitePart, SqliteOrphans, RetentionReads):
             previews.append(Preview(tenant, ANY, ANY, "delete", count, count >= most, from_micros(oldest), 0, None))
         return previews
 
-    @duty(IDLE, _peek_sweep)
+    @maintenance_flow(IDLE, _peek_sweep)
     def sweep(self, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[SweepResult]:
-        now = yield from sign("retention")
+        now = yield from begin_write("retention")
         scope = {"now": now, "any": any_tenant(tenant), "tenant": tenant}
         if (yield Statement(_PRUNE_DUE, scope)):
             result = yield from _prune(want, now)
         else:
             rows = yield Statement(_NEXT_PASS, scope)
             result = (yield from _sweep_slice(rows[0], want, look, now)) if rows else IDLE
-        yield from unsign()
+        yield from end_write()
         return result
 
     @flow()
     def set(self, rule: RetentionRule, actor: str, tenant: str) -> Steps[Retention]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         params = {
             "tenant": tenant,
             "kind": rule.kind,
@@ -189,7 +189,7 @@ class SqliteRetention(SqlitePart, SqliteOrphans, RetentionReads):
             if rule.purge_after is not None:  # usage is counted before jobs are purged
                 yield Statement(_START_COUNTING, (now,))
         rows = yield Statement(_ONE, (tenant, rule.kind, rule.state))
-        yield from unsign()
+        yield from end_write()
         return _decode(rows[0])
 
 
@@ -346,7 +346,7 @@ def _peek_count(_: object, want: int = 2000, begin: bool = False) -> Steps[Any]:
 class SqliteUsage(SqlitePart, UsageReads):
     @flow(peek=_peek_count)
     def count(self, want: int = 2000, begin: bool = False) -> Steps[int]:
-        now = yield from sign(None)
+        now = yield from begin_write(None)
         if begin:
             yield Statement(_START_COUNTING, (now,))
         rows = yield Statement(_CURSOR)
@@ -357,5 +357,5 @@ class SqliteUsage(SqlitePart, UsageReads):
             if count:
                 yield Statement(_ADD, {"after": after, "last": last})
                 yield Statement(_SAVE_CURSOR, (str(last), now))
-        yield from unsign()
+        yield from end_write()
         return int(count)

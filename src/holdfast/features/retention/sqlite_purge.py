@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.features.retention.model import Leftover
+from holdfast.features.retention.model import OrphanedFile
 from holdfast.stores.flow import Statement, Steps, flow
-from holdfast.stores.sqlite.admission import duty
-from holdfast.stores.sqlite.base import any_tenant, ids_json, note_action, sign, unsign
+from holdfast.stores.sqlite.admission import maintenance_flow
+from holdfast.stores.sqlite.base import any_tenant, begin_write, end_write, ids_json, note_action
 from holdfast.stores.sqlite.ledger import record_removed
 from holdfast.stores.sqlite.settle import ADVANCE
 
@@ -179,7 +179,7 @@ _FIND = (
 
 def _none_due(
     _: object, want: int = 100, tenant: str = EVERY_TENANT, host: str | None = None, stored: bool = True
-) -> Steps[list[Leftover] | None]:
+) -> Steps[list[OrphanedFile] | None]:
     """Check first whether a file is due: a task that writes without need would wake every listener."""
     scope = {"any": any_tenant(tenant), "tenant": tenant, "host": host, "stored": int(stored)}
     rows = yield Statement(_ANY_DUE, scope)
@@ -187,21 +187,21 @@ def _none_due(
 
 
 class SqliteOrphans:
-    @duty([], _none_due)
+    @maintenance_flow([], _none_due)
     def orphans(
         self, want: int = 100, tenant: str = EVERY_TENANT, host: str | None = None, stored: bool = True
-    ) -> Steps[list[Leftover]]:
-        now = yield from sign("retention")
+    ) -> Steps[list[OrphanedFile]]:
+        now = yield from begin_write("retention")
         scope = {"any": any_tenant(tenant), "tenant": tenant, "host": host, "stored": int(stored)}
         rows = yield Statement(_DUE, {**scope, "now": now, "want": want})
-        files = [Leftover(*row) for row in rows]
-        unreferenced: list[Leftover] = []
+        files = [OrphanedFile(*row) for row in rows]
+        unreferenced: list[OrphanedFile] = []
         for file in files:
             referenced = yield Statement(_REFERENCED, {"job": file.job_id, "ref": file.ref})
             unreferenced += [] if referenced else [file]
         if files:
             yield Statement(_POSTPONE, [(now, TEN_MINUTES, file.tenant, file.ref) for file in files], many=True)
-        yield from unsign()
+        yield from end_write()
         return unreferenced
 
     @flow()
@@ -210,14 +210,14 @@ class SqliteOrphans:
         return len(rows)
 
     @flow()
-    def find_orphans(self, files: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Steps[int]:
-        now = yield from sign(None)
+    def find_orphans(self, files: Sequence[OrphanedFile], tenant: str = EVERY_TENANT) -> Steps[int]:
+        now = yield from begin_write(None)
         scope = {"any": any_tenant(tenant), "tenant": tenant, "now": now, "first": first_id(now - 7 * DAY)}
         count = 0
         for file in files:
             rows = yield Statement(_FIND, {**scope, "whose": file.tenant, "ref": file.ref, "job": file.job_id})
             count += len(rows)
-        yield from unsign()
+        yield from end_write()
         return count
 
 

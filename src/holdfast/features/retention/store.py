@@ -14,7 +14,7 @@ from holdfast.features.retention.model import (
     MILLION,
     PREVIEWED,
     By,
-    Leftover,
+    OrphanedFile,
     Preview,
     Retention,
     RetentionRule,
@@ -39,7 +39,7 @@ class RetentionStore(Protocol):
 
     def orphans(
         self, want: int = 100, tenant: str = EVERY_TENANT, host: str | None = None, stored: bool = True
-    ) -> Flow[list[Leftover]]:
+    ) -> Flow[list[OrphanedFile]]:
         """Orphaned files that the caller can reach: those in the artifact store (``stored``) and those on its ``host``.
         The caller deletes them; they are returned to no other caller for ten minutes."""
         ...
@@ -48,7 +48,7 @@ class RetentionStore(Protocol):
         """Remove the records of files that were deleted. Returns how many there were."""
         ...
 
-    def find_orphans(self, files: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Flow[int]:
+    def find_orphans(self, files: Sequence[OrphanedFile], tenant: str = EVERY_TENANT) -> Flow[int]:
         """Of these files in the artifact store, record those that belong to no job or to a cleaned one and are older
         than a week. Returns how many are new."""
         ...
@@ -91,7 +91,7 @@ class RetentionReads(Reader):
             f"select {Record.columns(Retention, 'r.')} from {{retention}} r"
             " where :tenant = '*' or r.tenant = :tenant or r.tenant = '*' order by r.tenant, r.kind, r.state"
         )
-        rows = yield from self._ask(tenant, text)
+        rows = yield from self._query(tenant, text)
         decode = Record.decoder(Retention, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -121,7 +121,7 @@ class UsageReads(Reader):
         grouping = f" group by {groups} order by {groups}" if by else " having count(*) > 0"
         sums = _SUMS if self.dialect.percent else _BOUNDED_SUMS
         text = f"select {columns}, {sums} from {{usage}} u where {' and '.join(conditions)}{grouping}"
-        rows = yield from self._ask(tenant, text, **params)
+        rows = yield from self._query(tenant, text, **params)
         return [_usage(row) for row in rows]
 
 
@@ -155,9 +155,9 @@ class PostgresRetention(Calls, RetentionReads):
     @flow(single=True)
     def orphans(
         self, want: int = 100, tenant: str = EVERY_TENANT, host: str | None = None, stored: bool = True
-    ) -> Steps[list[Leftover]]:
+    ) -> Steps[list[OrphanedFile]]:
         rows = yield self._call("leftovers", "%s, %s, %s::text, %s", want, tenant, host, stored)
-        return [Leftover(job_tenant, str(job_id), ref) for job_tenant, job_id, ref in rows]
+        return [OrphanedFile(job_tenant, str(job_id), ref) for job_tenant, job_id, ref in rows]
 
     @flow(single=True)
     def forget_orphans(self, refs: Sequence[str], tenant: str = EVERY_TENANT) -> Steps[int]:
@@ -165,7 +165,7 @@ class PostgresRetention(Calls, RetentionReads):
         return int(rows[0][0])
 
     @flow(single=True)
-    def find_orphans(self, files: Sequence[Leftover], tenant: str = EVERY_TENANT) -> Steps[int]:
+    def find_orphans(self, files: Sequence[OrphanedFile], tenant: str = EVERY_TENANT) -> Steps[int]:
         lists = ([file.tenant for file in files], [file.job_id for file in files], [file.ref for file in files])
         rows = yield self._call("find_leftovers", "%s::text[], %s::uuid[], %s::text[], %s", *lists, tenant)
         return int(rows[0][0])

@@ -16,12 +16,12 @@ from holdfast.cli.options import document
 from holdfast.cli.output import (
     Cell,
     emit,
-    facts,
     heading,
     instant,
     line,
     moment,
     print_document,
+    print_fields,
     say,
     span,
     table,
@@ -169,7 +169,7 @@ def print_schedule(schedule: Schedule) -> None:
         return None if at is None else moment(at)
 
     write(schedule.name)
-    facts(
+    print_fields(
         [
             ("state", styled(schedule.state)),
             ("note", schedule.trouble),

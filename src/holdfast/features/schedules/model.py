@@ -18,8 +18,8 @@ from typing import Any, Final, Literal, get_args
 
 from holdfast.engine.job import JobSpec
 from holdfast.engine.job_options import job_options, stored_options
-from holdfast.engine.names import Place, check_name, unknown_place
-from holdfast.engine.payload import encode, own
+from holdfast.engine.names import PagePosition, check_name, malformed_cursor
+from holdfast.engine.payload import encode, refuse_reserved
 from holdfast.engine.units import seconds
 from holdfast.errors import InvalidSetting
 from holdfast.features.payloads.model import HIDDEN
@@ -75,10 +75,10 @@ class MadeFrom:
     due_at: datetime | None
 
 
-def version_of(place: Place) -> int:
+def version_of(place: PagePosition) -> int:
     """The version number in a cursor: lists of versions use it as the name."""
     if not place.name.isascii() or not place.name.isdigit() or len(place.name) > 9:
-        raise unknown_place()
+        raise malformed_cursor()
     return int(place.name)
 
 
@@ -89,7 +89,7 @@ def payload_text(payload: Mapping[str, Any] | None, what: str) -> str:
         raise InvalidSetting(
             f"the payload of {what} is the placeholder of a restricted payload", code="payload_reserved"
         )
-    return own(encode(dict(payload or {}), limit=PAYLOAD_LIMIT, what=f"payload of {what}"))
+    return refuse_reserved(encode(dict(payload or {}), limit=PAYLOAD_LIMIT, what=f"payload of {what}"))
 
 
 def job_arguments(

@@ -174,7 +174,7 @@ class Schedules(StoreNamespace):
         change = self._store.schedules.change(read, placed, state, self._actor, self._tenant)
         return (yield from change.start())
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def _run(self, name: str, anyway: bool) -> Steps[str]:
         store, tenant = self._store, self._tenant
         read = yield from self._stored(name)

@@ -11,15 +11,26 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.app import App
-from holdfast.engine.names import Place
+from holdfast.engine.names import PagePosition
 from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting
 from holdfast.features.payloads.model import HIDDEN, effective
 from holdfast.features.schedules.model import Schedule
 from holdfast.features.schedules.recurrence import Coming, Timing, preview, zone_of
 from holdfast.features.tokens.model import Scope
-from holdfast.server.pages import PAGE, ask_first, chosen, document, does, fields, go, said, shows, time_of
+from holdfast.server.pages import (
+    PAGE,
+    action_route,
+    choice_field,
+    confirm,
+    fields,
+    json_field,
+    page_route,
+    redirect,
+    text_field,
+    time_field,
+)
 from holdfast.server.rendering import render, the_app
-from holdfast.stores.flow import beside
+from holdfast.stores.flow import read_flows
 
 LISTED: Final = 500
 SEARCHED: Final = 5_000
@@ -31,7 +42,7 @@ TEXTS: Final = ("timing", "tz", "kind", "template", "missed", "overlap", "jitter
 
 async def index(request: Request) -> Response:
     query = request.query_params
-    state, kind, name = chosen(query, "state", STATES), said(query, "kind"), said(query, "name")
+    state, kind, name = choice_field(query, "state", STATES), text_field(query, "kind"), text_field(query, "name")
     schedules = await _matching(the_app(request), state or None, kind, name)
     return await render(
         request,
@@ -51,13 +62,13 @@ async def _matching(app: App, state: str | None, kind: str | None, name: str | N
     """The schedules to list, and one more if there are more. Names are compared here, page by page, so that other
     requests run in between."""
     result: list[Schedule] = []
-    last: Place | None = None
+    last: PagePosition | None = None
     for _ in range(SEARCHED // LISTED):
         page = await app.schedules.alist(state=state, kind=kind, after=last, limit=LISTED + 1)
         result += [schedule for schedule in page if name is None or name.lower() in schedule.name.lower()]
         if len(page) <= LISTED or len(result) > LISTED:
             break
-        last = Place(page[-1].tenant, page[-1].name)
+        last = PagePosition(page[-1].tenant, page[-1].name)
     return result
 
 
@@ -69,9 +80,9 @@ async def show(request: Request) -> Response:
         return await _form(request, _form_values(schedule, hides), schedule=schedule, hides=hides)
     zone = _zone(query.get("zone"))
     client, store = app._session, app._session.store
-    before = time_of(query, "before")
+    before = time_field(query, "before")
     fires, rules, now = await client.arun(
-        beside(
+        read_flows(
             store.schedules.fires(schedule.id, client.tenant, PAGE, before),
             store.payload_rules.list(schedule.tenant),
             store.clock.now(),
@@ -102,11 +113,11 @@ async def create(request: Request) -> Response:
     if given.get("do") != "save":
         return await _form(request, given, tried=True)
     try:
-        name = said(given, "name") or ""
+        name = text_field(given, "name") or ""
         made = await the_app(request).schedules.aadd(name, **_definition(given))
     except HoldfastError as error:
         return await _form(request, given, wrong=error, tried=True)
-    return go(request, path_of(made.name), f"Created schedule {made.name}.")
+    return redirect(request, path_of(made.name), f"Created schedule {made.name}.")
 
 
 async def act(request: Request) -> Response:
@@ -117,19 +128,19 @@ async def act(request: Request) -> Response:
     match given.get("do"):
         case "run":
             job = await schedules.arun(schedule.name, anyway=bool(given.get("anyway")))
-            return go(request, f"/jobs/{job}", f"Ran schedule {schedule.name}. This is the job.")
+            return redirect(request, f"/jobs/{job}", f"Ran schedule {schedule.name}. This is the job.")
         case "pause":
             await schedules.apause(schedule.name)
-            return go(request, here, f"Paused schedule {schedule.name}.")
+            return redirect(request, here, f"Paused schedule {schedule.name}.")
         case "resume":
             await schedules.aresume(schedule.name)
-            return go(request, here, f"Resumed schedule {schedule.name}.")
+            return redirect(request, here, f"Resumed schedule {schedule.name}.")
         case "delete":
             question = f"Delete schedule {schedule.name}? Its jobs and its history stay."
-            if (confirmation := await ask_first(request, question, back=here)) is not None:
+            if (confirmation := await confirm(request, question, back=here)) is not None:
                 return confirmation
             await schedules.aremove(schedule.name)
-            return go(request, "/schedules", f"Deleted schedule {schedule.name}.")
+            return redirect(request, "/schedules", f"Deleted schedule {schedule.name}.")
         case "preview":
             return await _form(request, given, schedule=schedule, hides=await _hides(request, schedule), tried=True)
         case "save":
@@ -138,7 +149,7 @@ async def act(request: Request) -> Response:
                 await schedules.aedit(schedule.name, **_definition(given, keep_payload=hides))
             except HoldfastError as error:
                 return await _form(request, given, schedule=schedule, hides=hides, wrong=error, tried=True)
-            return go(request, here, f"Saved schedule {schedule.name}.")
+            return redirect(request, here, f"Saved schedule {schedule.name}.")
     raise InvalidInput("do is run, pause, resume, delete, preview or save", code="invalid_request")
 
 
@@ -178,17 +189,17 @@ async def _form(
 
 def _definition(given: dict[str, str], *, keep_payload: bool = False) -> dict[str, Any]:
     """The posted values as arguments of ``app.schedules``. Empty fields are left out, or reset."""
-    definition: dict[str, Any] = {name: said(given, name) for name in ("kind", "template")}
+    definition: dict[str, Any] = {name: text_field(given, name) for name in ("kind", "template")}
     definition = {name: value for name, value in definition.items() if value is not None}
-    definition["timing"] = said(given, "timing") or ""
-    definition["tz"] = said(given, "tz") or "UTC"
-    definition["missed"] = said(given, "missed") or "once"
-    definition["overlap"] = said(given, "overlap") or "allow"
-    definition["jitter"] = said(given, "jitter", 30) or 0
-    if not keep_payload or said(given, "payload", 1_048_576) is not None:
-        definition["payload"] = document(given, "payload")
+    definition["timing"] = text_field(given, "timing") or ""
+    definition["tz"] = text_field(given, "tz") or "UTC"
+    definition["missed"] = text_field(given, "missed") or "once"
+    definition["overlap"] = text_field(given, "overlap") or "allow"
+    definition["jitter"] = text_field(given, "jitter", 30) or 0
+    if not keep_payload or text_field(given, "payload", 1_048_576) is not None:
+        definition["payload"] = json_field(given, "payload")
     for name in ("queue", "priority"):
-        text = said(given, name)
+        text = text_field(given, name)
         if text is not None:
             definition[name] = _whole(text) if name == "priority" else text
     return definition
@@ -259,23 +270,23 @@ async def templates(request: Request) -> Response:
 async def use_template(request: Request) -> Response:
     """Enqueue a job from a template, or remove the template."""
     given, app = await fields(request), the_app(request)
-    name = said(given, "name") or ""
+    name = text_field(given, "name") or ""
     if given.get("do") == "remove":
         question = f"Remove template {name}? Its versions and its jobs stay."
-        if (confirmation := await ask_first(request, question, back="/templates")) is not None:
+        if (confirmation := await confirm(request, question, back="/templates")) is not None:
             return confirmation
         await app.templates.aremove(name)
-        return go(request, "/templates", f"Removed template {name}.")
+        return redirect(request, "/templates", f"Removed template {name}.")
     job = await app.templates.aenqueue(name)
-    return go(request, f"/jobs/{job.id}", f"Enqueued a job from template {name}.")
+    return redirect(request, f"/jobs/{job.id}", f"Enqueued a job from template {name}.")
 
 
 routes = [
-    shows("/templates", templates),
-    does("/templates", use_template, Scope.OPERATE),
-    shows("/schedules", index),
-    shows("/new/schedule", new, Scope.OPERATE),
-    does("/new/schedule", create, Scope.OPERATE),
-    shows("/schedules/{name:path}", show),
-    does("/schedules/{name:path}", act, Scope.OPERATE),
+    page_route("/templates", templates),
+    action_route("/templates", use_template, Scope.OPERATE),
+    page_route("/schedules", index),
+    page_route("/new/schedule", new, Scope.OPERATE),
+    action_route("/new/schedule", create, Scope.OPERATE),
+    page_route("/schedules/{name:path}", show),
+    action_route("/schedules/{name:path}", act, Scope.OPERATE),
 ]

@@ -9,7 +9,7 @@ from fastapi import Query
 from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
-from holdfast.engine.names import Place
+from holdfast.engine.names import PagePosition
 from holdfast.errors import NotFound
 from holdfast.features.jobs.routes import Accepted
 from holdfast.features.schedules.model import Schedule, ScheduleRun, Template
@@ -17,7 +17,18 @@ from holdfast.features.schedules.recurrence import Coming
 from holdfast.features.tokens.model import Scope
 from holdfast.server.bodies import Body, Instant, JobOptions, RetryPolicy, RetryPreset, Span, Text
 from holdfast.server.json_body import Router
-from holdfast.server.parameters import PAGE, After, Limit, NamePath, Page, TheApp, allowed, allowed_one, as_json, paged
+from holdfast.server.parameters import (
+    PAGE,
+    After,
+    Limit,
+    NamePath,
+    Page,
+    TheApp,
+    allowed,
+    allowed_one_tenant,
+    as_json,
+    paged,
+)
 
 template_router = Router(prefix="/templates", tags=["templates"])
 
@@ -65,18 +76,18 @@ async def list_templates(
 ) -> Page[Template]:
     """List templates in their newest versions, by name."""
     scope = app._session.tenant
-    templates = await app.templates.alist(after=Place.read(after, scope), limit=limit + 1)
-    return paged(templates, limit, lambda template: Place(template.tenant, template.name).cursor(scope))
+    templates = await app.templates.alist(after=PagePosition.read(after, scope), limit=limit + 1)
+    return paged(templates, limit, lambda template: PagePosition(template.tenant, template.name).cursor(scope))
 
 
 @template_router.get("/{name:path}/versions", dependencies=[allowed(Scope.READ)], response_model=Page[Template])
 async def template_versions(app: TheApp, name: NamePath, after: After = None, limit: Limit = PAGE) -> Page[Template]:
     """List the versions of a template, newest first, including removals."""
     scope = app._session.tenant
-    versions = await app.templates.aversions(name, after=Place.read(after, scope), limit=limit + 1)
+    versions = await app.templates.aversions(name, after=PagePosition.read(after, scope), limit=limit + 1)
     if not versions and after is None:
         raise _missing(name)
-    return paged(versions, limit, lambda version: Place(version.tenant, str(version.version)).cursor(scope))
+    return paged(versions, limit, lambda version: PagePosition(version.tenant, str(version.version)).cursor(scope))
 
 
 class FromTemplate(JobOptions, Body):
@@ -87,7 +98,7 @@ class FromTemplate(JobOptions, Body):
 
 
 @template_router.post(
-    "/{name:path}/enqueue", dependencies=[allowed_one(Scope.ENQUEUE)], status_code=201, response_model=Accepted
+    "/{name:path}/enqueue", dependencies=[allowed_one_tenant(Scope.ENQUEUE)], status_code=201, response_model=Accepted
 )
 async def enqueue_template(app: TheApp, name: NamePath, body: FromTemplate | None = None) -> Accepted:
     """Enqueue a job from a template."""
@@ -105,13 +116,13 @@ async def show_template(
     return await app.templates.aget(name, version)
 
 
-@template_router.put("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], response_model=Template)
+@template_router.put("/{name:path}", dependencies=[allowed_one_tenant(Scope.OPERATE)], response_model=Template)
 async def put_template(app: TheApp, name: NamePath, body: PutTemplate) -> Template:
     """Create a template or a new version of it. Older versions stay. Repeating the same request changes nothing."""
     return await app.templates.aset(name, body.kind, body.payload, **body.options("kind", "payload"))
 
 
-@template_router.delete("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], status_code=204)
+@template_router.delete("/{name:path}", dependencies=[allowed_one_tenant(Scope.OPERATE)], status_code=204)
 async def remove_template(app: TheApp, name: NamePath) -> None:
     """Remove a template from use. Its versions stay readable."""
     await app.templates.aremove(name)
@@ -159,12 +170,14 @@ async def list_schedules(
 ) -> Response:
     """List schedules by name."""
     scope = app._session.tenant
-    schedules = await app.schedules.alist(state=state, kind=kind, after=Place.read(after, scope), limit=limit + 1)
-    page = paged(schedules, limit, lambda schedule: Place(schedule.tenant, schedule.name).cursor(scope))
+    schedules = await app.schedules.alist(
+        state=state, kind=kind, after=PagePosition.read(after, scope), limit=limit + 1
+    )
+    page = paged(schedules, limit, lambda schedule: PagePosition(schedule.tenant, schedule.name).cursor(scope))
     return Response(as_json(page), media_type="application/json")  # skips the validation of the response model
 
 
-@router.post("", dependencies=[allowed_one(Scope.OPERATE)], status_code=201, response_model=Schedule)
+@router.post("", dependencies=[allowed_one_tenant(Scope.OPERATE)], status_code=201, response_model=Schedule)
 async def create_schedule(app: TheApp, body: CreateSchedule) -> Schedule:
     """Create a schedule for a kind or a template."""
     definition = body.options("name", "timing")
@@ -187,13 +200,13 @@ async def schedule_history(
     return paged(runs, limit, lambda fire: fire.due_at.isoformat())
 
 
-@router.post("/{name:path}/pause", dependencies=[allowed_one(Scope.OPERATE)], response_model=Schedule)
+@router.post("/{name:path}/pause", dependencies=[allowed_one_tenant(Scope.OPERATE)], response_model=Schedule)
 async def pause_schedule(app: TheApp, name: NamePath) -> Schedule:
     """Pause a schedule."""
     return await app.schedules.apause(name)
 
 
-@router.post("/{name:path}/resume", dependencies=[allowed_one(Scope.OPERATE)], response_model=Schedule)
+@router.post("/{name:path}/resume", dependencies=[allowed_one_tenant(Scope.OPERATE)], response_model=Schedule)
 async def resume_schedule(app: TheApp, name: NamePath) -> Schedule:
     return await app.schedules.aresume(name)
 
@@ -203,7 +216,9 @@ class Ran:
     job_id: str
 
 
-@router.post("/{name:path}/run-now", dependencies=[allowed_one(Scope.OPERATE)], status_code=201, response_model=Ran)
+@router.post(
+    "/{name:path}/run-now", dependencies=[allowed_one_tenant(Scope.OPERATE)], status_code=201, response_model=Ran
+)
 async def run_schedule_now(app: TheApp, name: NamePath, anyway: bool = False) -> Ran:
     """Run a schedule now, in addition to its times. A schedule that does not allow overlap is refused while a job of it
     runs, unless `anyway`."""
@@ -215,13 +230,13 @@ async def show_schedule(app: TheApp, name: NamePath) -> Schedule:
     return await app.schedules.aget(name)
 
 
-@router.patch("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], response_model=Schedule)
+@router.patch("/{name:path}", dependencies=[allowed_one_tenant(Scope.OPERATE)], response_model=Schedule)
 async def edit_schedule(app: TheApp, name: NamePath, body: Definition) -> Schedule:
     """Change the given fields. An option that is null is removed."""
     return await app.schedules.aedit(name, **body.changes())
 
 
-@router.delete("/{name:path}", dependencies=[allowed_one(Scope.OPERATE)], status_code=204)
+@router.delete("/{name:path}", dependencies=[allowed_one_tenant(Scope.OPERATE)], status_code=204)
 async def delete_schedule(app: TheApp, name: NamePath) -> None:
     """Delete a schedule. Its jobs and history stay; its name can be used again."""
     await app.schedules.aremove(name)

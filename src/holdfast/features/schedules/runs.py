@@ -90,12 +90,12 @@ class Scheduler:
             self._job(draft.kind, draft.name, None, payload, draft.options, due, self._caller.tenant)
         self._declared[draft.name] = draft
 
-    def duty(self, tenant: str, every: float) -> MaintenanceTask:
+    def maintenance_task(self, tenant: str, every: float) -> MaintenanceTask:
         return MaintenanceTask("schedules", every, lambda store: self.attend(store, tenant), self._count, BATCH)
 
     def attend(self, store: Store, tenant: str) -> Flow[FireResult]:
         peek, fire = partial(self._peek, store, tenant), partial(self.fire_schedules, store, tenant)
-        return Flow(fire, peek=peek, tells=True)
+        return Flow(fire, peek=peek, notifies=True)
 
     def _count(self, result: FireResult) -> int:
         if result.reconciled:  # remembered only now that it is committed
@@ -252,7 +252,7 @@ def _checked_payloads(decision: Decision, rules: Sequence[PayloadRule]) -> Decis
     def check(firing: Firing) -> Firing:
         job = firing.job
         rule = NO_RULE if job is None else effective(rules, decision.schedule.tenant, job.kind)
-        refused = None if job is None else rule.objection(job.kind, job.payload)
+        refused = None if job is None else rule.refusal(job.kind, job.payload)
         return (
             firing if refused is None else Firing(firing.due_at, "failed", code=refused.code, message=refused.message)
         )

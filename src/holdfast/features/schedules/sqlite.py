@@ -17,9 +17,9 @@ from holdfast.features.schedules.store import ScheduleReads, TemplateReads
 from holdfast.stores.codecs import micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.sqlite.admission import halted
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json
 from holdfast.stores.sqlite.enqueue import add
-from holdfast.stores.sqlite.insert_checks import no_room
+from holdfast.stores.sqlite.insert_checks import capacity_refusal
 from holdfast.stores.sqlite.registry_checks import unregistered
 
 _ADD = (
@@ -33,32 +33,32 @@ _ADD_ORIGIN = "INSERT INTO made_from (job_id, tenant, template, template_version
 class SqliteTemplates(SqlitePart, TemplateReads):
     @flow()
     def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         last = yield from self.get(name, tenant).start()
         exists = last is not None and not last.removed
         if exists and last is not None:
             payload, options = json.dumps(last.payload), json.dumps(last.options)
             yield Statement(_ADD, (tenant, name, last.version + 1, last.kind, payload, options, 1, actor, now))
             yield Statement(_PRUNE, (tenant, name, last.version + 1))
-        yield from unsign()
+        yield from end_write()
         return exists
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def enqueue(self, specs: Sequence[JobSpec], template: str, version: int, tenant: str) -> Steps[list[Enqueued]]:
-        now = yield from sign(None)
+        now = yield from begin_write(None)
         answers = yield from add(specs, tenant, now)
         made = [(answer.id, tenant, template, version) for answer in answers if answer.created]
         if made:
             yield Statement(_ADD_ORIGIN, made, many=True)
-        yield from unsign()
+        yield from end_write()
         return answers
 
     @flow()
     def set(self, draft: TemplateDraft, actor: str, tenant: str) -> Steps[Template | None]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         last = yield from self.get(draft.name, tenant).start()
         if last is not None and last.kind != draft.kind:
-            yield from unsign()
+            yield from end_write()
             return None
         same = last is not None and not last.removed and last.options == draft.options
         if not same or last is None or last.payload != json.loads(draft.payload):
@@ -66,7 +66,7 @@ class SqliteTemplates(SqlitePart, TemplateReads):
             options = json.dumps(draft.options)
             yield Statement(_ADD, (tenant, draft.name, version, draft.kind, draft.payload, options, 0, actor, now))
             yield Statement(_PRUNE, (tenant, draft.name, version))
-        yield from unsign()
+        yield from end_write()
         return (yield from self.get(draft.name, tenant).start())
 
 
@@ -139,32 +139,32 @@ _SCHEDULER = "scheduler"
 class SqliteSchedules(SqlitePart, ScheduleReads):
     @flow()
     def add(self, schedule: Placed, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         identity = {"id": schedule.id, "name": schedule.draft.name, "tenant": tenant, "actor": actor, "now": now}
         rows = yield Statement(_SCHEDULE_ADD, {**_columns(schedule, schedule.state), **identity})
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow()
     def change(self, read: Schedule, becomes: Placed, state: str, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         identity = {"id": read.id, "revision": read.revision, "tenant": tenant, "any": any_tenant(tenant)}
         rows = yield Statement(_CHANGE, {**_columns(becomes, state), **identity, "actor": actor, "now": now})
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow()
     def declare(self, declared_by: str, names: Sequence[str], tenant: str) -> Steps[list[str]]:
-        now = yield from sign(_SCHEDULER)
+        now = yield from begin_write(_SCHEDULER)
         params = {"tenant": tenant, "program": declared_by, "names": ids_json(names), "now": now}
         yield Statement(_DECLARED, params)
         rows = yield Statement(_UNDECLARED, params)
-        yield from unsign()
+        yield from end_write()
         return sorted(str(row[0]) for row in rows)
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def fire(self, decisions: Sequence[Decision], tenant: str) -> Steps[int]:
-        now = yield from sign(_SCHEDULER)
+        now = yield from begin_write(_SCHEDULER)
         applied, skipped = 0, list[str]()
         is_halted = yield from halted()
         for decision in [] if is_halted else sorted(decisions, key=lambda decision: decision.schedule.id):
@@ -174,18 +174,18 @@ class SqliteSchedules(SqlitePart, ScheduleReads):
             if rows:
                 applied += 1
                 yield from _apply(decision, now, skipped)
-        yield from unsign()
+        yield from end_write()
         if skipped:  # unsign has given them a state
-            yield from sign(_SCHEDULER)
+            yield from begin_write(_SCHEDULER)
             yield Statement(_SKIP, {"now": now, "ids": ids_json(skipped)})
-            yield from unsign()
+            yield from end_write()
         return applied
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def run(
         self, schedule_id: str, firing: Firing, anyway: bool, actor: str, tenant: str
     ) -> Steps[tuple[str | None, str | None, str | None]]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         text = "SELECT name FROM schedule WHERE id = ? AND state <> 'deleted' AND (? OR tenant = ?)"
         names = yield Statement(text, (schedule_id, any_tenant(tenant), tenant))
         schedule = None if not names else (yield from self.get(names[0][0], tenant).start())
@@ -196,7 +196,7 @@ class SqliteSchedules(SqlitePart, ScheduleReads):
             else:
                 rows = yield Statement(_MANUAL, (now, schedule.id))
                 result = (yield from _make(schedule, firing, rows[0][0], now, True, actor))[1:]
-        yield from unsign()
+        yield from end_write()
         return result
 
 
@@ -261,7 +261,7 @@ def _make(
     """Create the job of one time and record the result. Returns the status, the job, and the error code and message.
     ``waited``: the time has a row with the status ``waiting``."""
     assert firing.job is not None
-    refused = yield from no_room(1, firing.job.kind, schedule.tenant, now)
+    refused = yield from capacity_refusal(1, firing.job.kind, schedule.tenant, now)
     if refused is None:
         refused = yield from unregistered([firing.job], schedule.tenant, now)
     if refused is None:

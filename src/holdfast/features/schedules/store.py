@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from holdfast.engine.ids import parse_id
-from holdfast.engine.job import OURS, Enqueued, JobSpec
-from holdfast.engine.names import Place
+from holdfast.engine.job import WORKER_HOLDER_PATTERN, Enqueued, JobSpec
+from holdfast.engine.names import PagePosition
 from holdfast.features.schedules.model import (
     Decision,
     Firing,
@@ -77,7 +77,7 @@ class ScheduleStore(Protocol):
         tenant: str,
         state: str | None = None,
         kind: str | None = None,
-        after: Place | None = None,
+        after: PagePosition | None = None,
         limit: int | None = None,
     ) -> Flow[list[Schedule]]:
         """Schedules by tenant and name."""
@@ -92,7 +92,7 @@ class TemplateStore(Protocol):
         ...
 
     def versions(
-        self, name: str, tenant: str, after: Place | None = None, limit: int | None = None
+        self, name: str, tenant: str, after: PagePosition | None = None, limit: int | None = None
     ) -> Flow[list[Template]]:
         """Versions by tenant, newest first. ``after`` has the number of a version as its name."""
         ...
@@ -109,7 +109,7 @@ class TemplateStore(Protocol):
         """Add a version, unless it equals the newest one; None if the template is of another kind."""
         ...
 
-    def list(self, tenant: str, after: Place | None = None, limit: int | None = None) -> Flow[list[Template]]:
+    def list(self, tenant: str, after: PagePosition | None = None, limit: int | None = None) -> Flow[list[Template]]:
         """The newest version of each template that was not removed, by tenant and name."""
         ...
 
@@ -131,7 +131,7 @@ class ScheduleReads(Reader):
             f"select {SCHEDULE_COLUMNS} from {{schedule}} s"
             f" where s.name = :name and s.state <> 'deleted' and {within(tenant, 's.tenant')}"
         )
-        rows = yield from self._ask(tenant, text, name=name)
+        rows = yield from self._query(tenant, text, name=name)
         return self._schedule(rows[0]) if rows else None
 
     @flow(writes=False)
@@ -141,7 +141,7 @@ class ScheduleReads(Reader):
             " where s.declared_by = :program and s.declared_by is not null"
             f" and {within(tenant, 's.tenant')} and s.state <> 'deleted' order by s.name"
         )
-        rows = yield from self._ask(tenant, text, program=declared_by)
+        rows = yield from self._query(tenant, text, program=declared_by)
         return [self._schedule(row) for row in rows]
 
     @flow(writes=False)
@@ -154,7 +154,7 @@ class ScheduleReads(Reader):
             f" and {within(tenant, 'f.tenant')}{earlier} order by f.due_at desc, f.manual desc limit :limit"
         )
         moment = None if before is None else self.dialect.codec.moment(before)
-        rows = yield from self._ask(tenant, text, id=parse_id(schedule_id), limit=limit, before=moment)
+        rows = yield from self._query(tenant, text, id=parse_id(schedule_id), limit=limit, before=moment)
         decode = Record.decoder(ScheduleRun, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -165,7 +165,7 @@ class ScheduleReads(Reader):
         """Schedules whose handlers another live Holdfast worker has are left to that worker: it can check their
         arguments. Workers in other languages do not fire schedules, but count for the kinds that are handled."""
         codec, own = self.dialect.codec, within(tenant, "s.tenant")
-        rows = yield from self._ask(tenant, "select p.now from {present} p")
+        rows = yield from self._query(tenant, "select p.now from {present} p")
         now: Any = rows[0][0]
         mine = self.dialect.has(":kinds", "s.kind")
         if held:
@@ -173,7 +173,7 @@ class ScheduleReads(Reader):
                 f"select {SCHEDULE_COLUMNS} from {{schedule}} s where s.problem = 'unknown_kind' and {mine}"
                 f" and s.next_fire_at <= :now and s.state = 'active' and {own} order by s.next_fire_at limit :want"
             )
-            rows = yield from self._ask(tenant, text, now=now, kinds=self.dialect.listed(kinds), want=want)
+            rows = yield from self._query(tenant, text, now=now, kinds=self.dialect.listed(kinds), want=want)
             if rows:
                 return codec.time(now), [self._schedule(row) for row in rows], frozenset()
         # ORDER BY makes the planners use the index, whatever their row estimates are.
@@ -190,7 +190,9 @@ class ScheduleReads(Reader):
             f" and ({mine} or not exists (select 1 {ALIVE} l.kinds is not null and l.holder like :ours and {named}))"
             " order by s.attend_at limit :want"
         )
-        rows = yield from self._ask(tenant, text, now=now, kinds=self.dialect.listed(kinds), want=want, ours=OURS)
+        rows = yield from self._query(
+            tenant, text, now=now, kinds=self.dialect.listed(kinds), want=want, ours=WORKER_HOLDER_PATTERN
+        )
         due = [(self._schedule(row[:-1]), row[-1]) for row in rows]
         handled = frozenset(schedule.kind for schedule, workers in due if workers)
         return codec.time(now), [schedule for schedule, _ in due], handled
@@ -201,7 +203,7 @@ class ScheduleReads(Reader):
         tenant: str,
         state: str | None = None,
         kind: str | None = None,
-        after: Place | None = None,
+        after: PagePosition | None = None,
         limit: int | None = None,
     ) -> Steps[list[Schedule]]:
         later, cursor = beyond(tenant, after, "s.tenant", "s.name")
@@ -214,7 +216,7 @@ class ScheduleReads(Reader):
             f"select {SCHEDULE_COLUMNS} from {{schedule}} s where {' and '.join(conditions)}"
             f" order by s.tenant, s.name{at_most(limit)}"
         )
-        rows = yield from self._ask(tenant, text, state=state, kind=kind, **cursor)
+        rows = yield from self._query(tenant, text, state=state, kind=kind, **cursor)
         return [self._schedule(row) for row in rows]
 
 
@@ -231,12 +233,12 @@ class TemplateReads(Reader):
             f" where t.name = :name and {within(tenant, 't.tenant')}{which}"
             " order by t.version desc limit 1"
         )
-        rows = yield from self._ask(tenant, text, name=name, version=version)
+        rows = yield from self._query(tenant, text, name=name, version=version)
         return self._template(rows[0]) if rows else None
 
     @flow(writes=False)
     def versions(
-        self, name: str, tenant: str, after: Place | None = None, limit: int | None = None
+        self, name: str, tenant: str, after: PagePosition | None = None, limit: int | None = None
     ) -> Steps[list[Template]]:
         older, cursor = "1 = 1", {}
         if after is not None:
@@ -246,7 +248,7 @@ class TemplateReads(Reader):
             f"select {TEMPLATE_COLUMNS} from {{template}} t where t.name = :name and {within(tenant, 't.tenant')}"
             f" and {older} order by t.tenant, t.version desc{at_most(limit)}"
         )
-        rows = yield from self._ask(tenant, text, name=name, **cursor)
+        rows = yield from self._query(tenant, text, name=name, **cursor)
         return [self._template(row) for row in rows]
 
     @flow(writes=False)
@@ -255,7 +257,7 @@ class TemplateReads(Reader):
             f"select {Record.columns(MadeFrom, 'm.')} from {{made_from}} m"
             f" where m.job_id = :id and {within(tenant, 'm.tenant')}"
         )
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
         return Record.decoder(MadeFrom, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(writes=False)
@@ -266,11 +268,11 @@ class TemplateReads(Reader):
             " union all select w.parent_id from {callback} c join {workflow} w on w.id = c.workflow_id"
             f" where c.job_id = :id) and {within(tenant, 'm.tenant')}"
         )
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
         return self.dialect.codec.time(rows[0][0]) if rows else None
 
     @flow(writes=False)
-    def list(self, tenant: str, after: Place | None = None, limit: int | None = None) -> Steps[list[Template]]:
+    def list(self, tenant: str, after: PagePosition | None = None, limit: int | None = None) -> Steps[list[Template]]:
         later, cursor = beyond(tenant, after, "t.tenant", "t.name")
         text = (
             f"select {TEMPLATE_COLUMNS} from {{template}} t where {within(tenant, 't.tenant')} and not t.removed"
@@ -278,7 +280,7 @@ class TemplateReads(Reader):
             " where n.tenant = t.tenant and n.name = t.name and n.version > t.version)"
             f" order by t.tenant, t.name{at_most(limit)}"
         )
-        rows = yield from self._ask(tenant, text, **cursor)
+        rows = yield from self._query(tenant, text, **cursor)
         return [self._template(row) for row in rows]
 
 

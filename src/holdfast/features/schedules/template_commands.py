@@ -13,7 +13,7 @@ import typer
 from holdfast.app.declarations import TemplateMaker
 from holdfast.cli import options
 from holdfast.cli.options import document
-from holdfast.cli.output import Cell, duration, emit, facts, line, moment, print_document, say, table, write
+from holdfast.cli.output import Cell, duration, emit, line, moment, print_document, print_fields, say, table, write
 from holdfast.cli.session import AnyTenant, CommandSession, OneTenant, load_app
 from holdfast.cli.tree import Commands
 from holdfast.engine.job import JobSpec
@@ -242,7 +242,7 @@ def _print(template: Template, as_json: bool) -> None:
         emit(template)
         return
     write(template.name)
-    facts(
+    print_fields(
         [
             ("version", str(template.version)),
             ("removed", "yes" if template.removed else None),

@@ -130,7 +130,7 @@ class Templates(StoreNamespace):
             return templates
         return [replace(t, payload=shown_payload(rules, t.tenant, t.kind, t.payload)) for t in templates]
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def _enqueue(self, name: str, arguments: Mapping[str, Any]) -> Steps[tuple[Any, Sequence[Enqueued]]]:
         tenant = self._options.get("tenant", self._tenant)
         if "connection" in self._options:

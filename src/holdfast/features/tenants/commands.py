@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.output import emit, facts, line, moment, say, write
+from holdfast.cli.output import emit, line, moment, print_fields, say, write
 from holdfast.cli.session import NoTenant
 from holdfast.cli.tree import Commands
 from holdfast.features.tenants.model import MOST_PENDING, MOST_WEIGHT, Tenant, TenantOptions, fair_text
@@ -217,7 +217,7 @@ def _print(tenant: Tenant, as_json: bool) -> None:
         emit(tenant)
         return
     write(tenant.name)
-    facts(
+    print_fields(
         [
             ("title", tenant.title),
             ("waiting", _of(tenant.pending, tenant.max_pending)),

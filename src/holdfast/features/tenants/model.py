@@ -73,7 +73,7 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnOf:
+class QueueShare:
     """The position of a job in a shared queue: how many jobs of its own tenant are ahead of it, and how many tenants
     have waiting jobs there. Both are counted up to a limit."""
 
@@ -82,7 +82,7 @@ class TurnOf:
     weight: int
 
 
-def in_shares(queue: str, fair: Sequence[str]) -> bool:
+def is_shared(queue: str, fair: Sequence[str]) -> bool:
     """Whether tenants share a queue. ``*`` means every queue; ``*`` with ``-mail`` every queue but mail."""
     return queue in fair or (EVERY_QUEUE in fair and f"-{queue}" not in fair)
 

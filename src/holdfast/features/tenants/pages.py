@@ -12,7 +12,15 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.tenants.model import MOST_PENDING, MOST_WEIGHT, Tenant, TenantOptions, fair_text
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import identity_of
-from holdfast.server.pages import does, fields, go, said, shows, whole, whole_number
+from holdfast.server.pages import (
+    action_route,
+    check_all_tenants,
+    fields,
+    integer_field,
+    page_route,
+    redirect,
+    text_field,
+)
 from holdfast.server.rendering import render, the_app
 
 COUNTED: Final = 10_000
@@ -21,7 +29,7 @@ LISTED: Final = 200
 
 async def index(request: Request) -> Response:
     identity, client = identity_of(request), the_app(request)._session
-    all_tenants = identity.runs_all
+    all_tenants = identity.operates_all
     scope = EVERY_TENANT if all_tenants else identity.tenant
     result = await client.arun(client.store.tenants.list(scope, most=COUNTED, names=LISTED + 1))
     tenants = result[:LISTED] if all_tenants else [_own(tenant) for tenant in result if tenant.name == scope]
@@ -41,27 +49,27 @@ async def index(request: Request) -> Response:
 
 async def change(request: Request) -> Response:
     """Save the limits of a tenant. An empty field removes a limit."""
-    whole(request)
+    check_all_tenants(request)
     form = await fields(request)
-    rate = said(form, "rate", 50)
+    rate = text_field(form, "rate", 50)
     options: TenantOptions = {
-        "title": said(form, "title", 200),
-        "max_pending": whole_number(form, "max_pending", 0, MOST_PENDING),
-        "max_running": whole_number(form, "max_running", 0, 1_000_000),
-        "weight": whole_number(form, "weight", 1, MOST_WEIGHT),
+        "title": text_field(form, "title", 200),
+        "max_pending": integer_field(form, "max_pending", 0, MOST_PENDING),
+        "max_running": integer_field(form, "max_running", 0, 1_000_000),
+        "weight": integer_field(form, "weight", 1, MOST_WEIGHT),
         "rate": rate,
     }
     if rate is not None:
-        options["burst"] = whole_number(form, "burst", 1, 1_000_000)
-    tenant = await the_app(request).tenants.aset(said(form, "name", 255) or "", **options)
-    return go(request, "/tenants", f"Saved the limits of tenant {tenant.name}.")
+        options["burst"] = integer_field(form, "burst", 1, 1_000_000)
+    tenant = await the_app(request).tenants.aset(text_field(form, "name", 255) or "", **options)
+    return redirect(request, "/tenants", f"Saved the limits of tenant {tenant.name}.")
 
 
 async def share(request: Request) -> Response:
-    whole(request)
+    check_all_tenants(request)
     form = await fields(request)
-    queues = await the_app(request).tenants.aset_fair_queues(form.get("on") == "yes", queue=said(form, "queue"))
-    return go(request, "/tenants", f"{fair_text(queues)}.")
+    queues = await the_app(request).tenants.aset_fair_queues(form.get("on") == "yes", queue=text_field(form, "queue"))
+    return redirect(request, "/tenants", f"{fair_text(queues)}.")
 
 
 def _own(tenant: Tenant) -> Tenant:
@@ -71,7 +79,7 @@ def _own(tenant: Tenant) -> Tenant:
 
 
 routes = [
-    shows("/tenants", index),
-    does("/tenants", change, Scope.ADMIN),
-    does("/tenants/fair", share, Scope.ADMIN),
+    page_route("/tenants", index),
+    action_route("/tenants", change, Scope.ADMIN),
+    action_route("/tenants/fair", share, Scope.ADMIN),
 ]

@@ -11,14 +11,14 @@ from typing import Any, Protocol
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import Refused
-from holdfast.features.agents.model import AHEAD
+from holdfast.features.agents.model import MAX_AHEAD
 from holdfast.features.limits.model import Rule
-from holdfast.features.tenants.model import EVERY_QUEUE, Pin, Tenant, TurnOf, in_shares, shares
+from holdfast.features.tenants.model import EVERY_QUEUE, Pin, QueueShare, Tenant, is_shared, shares
 from holdfast.stores.flow import Flow, Statement, Steps, flow, read_together
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, note_action, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, note_action
 from holdfast.stores.sqlite.fair_shares import FAIR_INDEX
 from holdfast.stores.sqlite.limit_rows import drop_limit, put_limit
 
@@ -38,7 +38,7 @@ class TenantStore(Protocol):
 
     def registered_only(self) -> Flow[bool]: ...
 
-    def next_share(self, job_id: str, tenant: str) -> Flow[TurnOf | None]:
+    def next_share(self, job_id: str, tenant: str) -> Flow[QueueShare | None]:
         """The position of a job in a shared queue; None if it does not wait in one."""
         ...
 
@@ -113,11 +113,11 @@ class TenantReads(Reader):
         if most is not None:
             if tenant != EVERY_TENANT:
                 every_name = "select cast(:tenant as text) as name"  # no search for one known tenant
-            rows = yield from self._ask(tenant, _CAPPED.replace("NAMES", every_name), most=most, names=names or 2**31)
+            rows = yield from self._query(tenant, _CAPPED.replace("NAMES", every_name), most=most, names=names or 2**31)
             return {name: (min(most, waiting), running) for name, waiting, running in rows}
-        rows = yield from self._ask(tenant, every_name)
-        waiting = {row[0]: row[1] for row in (yield from self._ask(tenant, _WAITING.format(**scope)))}
-        running = {row[0]: row[1] for row in (yield from self._ask(tenant, _RUNNING.format(**scope)))}
+        rows = yield from self._query(tenant, every_name)
+        waiting = {row[0]: row[1] for row in (yield from self._query(tenant, _WAITING.format(**scope)))}
+        running = {row[0]: row[1] for row in (yield from self._query(tenant, _RUNNING.format(**scope)))}
         return {name: (waiting.get(name, 0), running.get(name, 0)) for (name,) in rows}
 
     @abstractmethod
@@ -133,8 +133,8 @@ class TenantReads(Reader):
         }
         counts, registered_rows, limit_rows = yield from read_together(
             self._counted(tenant, scope, most, names),
-            self._ask(tenant, _SET.format(**scope)),
-            self._ask(tenant, _LIMITS.format(**scope)),
+            self._query(tenant, _SET.format(**scope)),
+            self._query(tenant, _LIMITS.format(**scope)),
         )
         registered = {row[0]: row[1:] for row in registered_rows}
         limits = {row[0]: row[1:] for row in limit_rows}
@@ -181,9 +181,9 @@ class PostgresTenants(Calls, TenantReads):
         return bool(rows[0][0])
 
     @flow(single=True)
-    def next_share(self, job_id: str, tenant: str) -> Steps[TurnOf | None]:
-        rows = yield self._look("turn_of", "%s, %s, %s", parse_id(job_id), AHEAD, tenant)
-        return TurnOf(*rows[0]) if rows else None
+    def next_share(self, job_id: str, tenant: str) -> Steps[QueueShare | None]:
+        rows = yield self._look("turn_of", "%s, %s, %s", parse_id(job_id), MAX_AHEAD, tenant)
+        return QueueShare(*rows[0]) if rows else None
 
     @flow(single=True)
     def set(self, name: str, settings: dict[str, Any], actor: str) -> Steps[None]:
@@ -202,7 +202,7 @@ class PostgresTenants(Calls, TenantReads):
 
     @flow(writes=False)
     def pins(self) -> Steps[Sequence[Pin]]:
-        rows = yield from self._ask(EVERY_TENANT, _PINS)
+        rows = yield from self._query(EVERY_TENANT, _PINS)
         time = self.dialect.codec.time
         return [Pin(login, tenant, by, time(created), exists) for login, tenant, by, created, exists in rows]
 
@@ -282,21 +282,21 @@ class SqliteTenants(SqlitePart, TenantReads):
         yield from ()
         return None
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def remove(self, name: str, actor: str) -> Steps[bool]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         rows = yield Statement(_REMOVE, (name,))
         if rows:
             yield Statement(_FORGET_LOAD, (name,))
             yield from drop_limit("tenant", name, name, now)
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def set_fair(self, queues: Sequence[str], actor: str) -> Steps[None]:
-        yield from sign(actor)
+        yield from begin_write(actor)
         yield from _share(queues)
-        yield from unsign()
+        yield from end_write()
 
     @flow(writes=False)
     def fair_queues(self) -> Steps[list[str]]:
@@ -304,12 +304,12 @@ class SqliteTenants(SqlitePart, TenantReads):
 
     @flow()
     def set_registered_only(self, on: bool, actor: str) -> Steps[bool]:
-        yield from sign(actor)
+        yield from begin_write(actor)
         rows = yield Statement(_SET_REGISTERED, {"on": int(on)})
         if rows:
             changed = json.dumps({"registered": [not on, on]})
             yield from note_action(EVERY_TENANT, "change", "tenants", "registered only", changed)
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow(writes=False)
@@ -317,19 +317,19 @@ class SqliteTenants(SqlitePart, TenantReads):
         return bool((yield Statement(_REGISTERED))[0][0])
 
     @flow(writes=False)
-    def next_share(self, job_id: str, tenant: str) -> Steps[TurnOf | None]:
+    def next_share(self, job_id: str, tenant: str) -> Steps[QueueShare | None]:
         ((stored, _),) = yield Statement(_FAIR)
         fair = [] if stored is None else json.loads(stored)
         rows = yield Statement(_WAITING_JOB, {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant})
-        if not rows or not in_shares(rows[0][1], fair):
+        if not rows or not is_shared(rows[0][1], fair):
             return None
         job = dict(zip(("tenant", "queue", "priority", "position"), rows[0], strict=True))
-        rows = yield Statement(_POSITION, {**job, "most": AHEAD})
-        return TurnOf(*rows[0])
+        rows = yield Statement(_POSITION, {**job, "most": MAX_AHEAD})
+        return QueueShare(*rows[0])
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def set(self, name: str, settings: dict[str, Any], actor: str) -> Steps[None]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         yield Statement(_ADD, {"name": name, "actor": actor, "now": now})
         for column in ("title", "max_pending", "weight"):
             if column in settings:
@@ -341,7 +341,7 @@ class SqliteTenants(SqlitePart, TenantReads):
             yield from _set_limit(name, settings, actor, now)
         if settings.get("weight") is not None and (yield Statement(_FAIR))[0] == (None, 1):
             yield from _share([EVERY_QUEUE])
-        yield from unsign()
+        yield from end_write()
 
 
 def _set_limit(name: str, settings: dict[str, Any], actor: str, now: int) -> Steps[None]:

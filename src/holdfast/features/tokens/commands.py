@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.output import emit, facts, line, moment, say, time_or_span, write
+from holdfast.cli.output import emit, line, moment, print_fields, say, time_or_span, write
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.engine.job import EVERY_TENANT
@@ -91,7 +91,9 @@ def revoke(session: AnyTenant, id: Annotated[str, typer.Argument(metavar="ID", h
         emit(token)
         return
     write(f"{token.prefix}… is revoked")
-    facts([("name", token.name), ("since", f"{moment(token.revoked_at or token.created_at)} by {token.revoked_by}")])
+    print_fields(
+        [("name", token.name), ("since", f"{moment(token.revoked_at or token.created_at)} by {token.revoked_by}")]
+    )
 
 
 def _roles(token: ApiToken) -> str:

@@ -13,7 +13,7 @@ from holdfast.stores.flow import Flow, Rows, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write
 from holdfast.stores.sqlite.codec import SqliteCodec
 
 
@@ -59,7 +59,7 @@ class TokenReads(Reader):
             f" where {within(tenant, 't.tenant')}{kind}{older} order by t.id desc limit {max(1, min(limit, 1000)):d}"
         )
         params = {} if before is None else {"before": parse_id(before)}
-        rows = yield from self._ask(tenant, text, **params)
+        rows = yield from self._query(tenant, text, **params)
         decode = Record.decoder(ApiToken, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -154,7 +154,7 @@ def _used_recently(_: object, token_hash: str) -> Steps[bool | None]:
 class SqliteTokens(SqlitePart, TokenReads):
     @flow()
     def issue(self, new: Issuing, actor: str, tenant: str) -> Steps[ApiToken]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         at = None if new.expires_at is None else micros(new.expires_at)
         expires = at if new.lasting is None else now + in_micros(new.lasting)
         row: dict[str, Any] = {
@@ -166,16 +166,16 @@ class SqliteTokens(SqlitePart, TokenReads):
         }
         row |= {"roles": json.dumps(new.roles), "scopes": json.dumps(new.scopes), "parent": None}
         rows = yield Statement(_ISSUE, {**row, "now": now, "actor": actor, "expires": expires})
-        yield from unsign()
+        yield from end_write()
         return _tokens(rows)[0]
 
     @flow()
     def revoke(self, token_id: str, actor: str, tenant: str) -> Steps[ApiToken | None]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         which: dict[str, Any] = {"id": parse_id(token_id), "any": any_tenant(tenant), "tenant": tenant}
         yield Statement(_REVOKE, {**which, "now": now, "actor": actor})
         rows = yield Statement(_ONE, which)
-        yield from unsign()
+        yield from end_write()
         return next(iter(_tokens(rows)), None)
 
     @flow(writes=False)
@@ -184,9 +184,9 @@ class SqliteTokens(SqlitePart, TokenReads):
 
     @flow(peek=_used_recently)
     def used(self, token_hash: str) -> Steps[None]:
-        now = yield from sign(None)
+        now = yield from begin_write(None)
         yield Statement(_USED, (now, token_hash))
-        yield from unsign()
+        yield from end_write()
 
     @flow()
     def open_session(
@@ -195,13 +195,13 @@ class SqliteTokens(SqlitePart, TokenReads):
         token = next(iter(_tokens((yield Statement(_VALID, (token_hash,))))), None)
         if token is None or token.is_session:
             return None
-        now = yield from sign(token.name)
+        now = yield from begin_write(token.name)
         last = now + in_micros(ttl)
         row = {"id": session_id, "tenant": token.tenant, "name": token.name, "hash": session_hash, "prefix": prefix}
         row |= {"roles": json.dumps(token.roles), "scopes": json.dumps(token.scopes), "parent": token.id}
         expires = last if token.expires_at is None else min(last, micros(token.expires_at))
         rows = yield Statement(_ISSUE, {**row, "now": now, "actor": token.name, "expires": expires})
-        yield from unsign()
+        yield from end_write()
         return _tokens(rows)[0]
 
     @flow()
@@ -209,10 +209,10 @@ class SqliteTokens(SqlitePart, TokenReads):
         session = next(iter(_tokens((yield Statement(_VALID, (session_hash,))))), None)
         if session is None or not session.is_session:
             return False
-        now = yield from sign(session.name)
+        now = yield from begin_write(session.name)
         which = {"id": session.id, "any": 0, "tenant": session.tenant}
         yield Statement(_REVOKE, {**which, "now": now, "actor": session.name})
-        yield from unsign()
+        yield from end_write()
         return True
 
 

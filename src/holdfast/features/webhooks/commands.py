@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from holdfast.cli import options
-from holdfast.cli.output import Cell, emit, facts, line, moment, say, table, write
+from holdfast.cli.output import Cell, emit, line, moment, print_fields, say, table, write
 from holdfast.cli.session import AnyTenant, OneTenant
 from holdfast.cli.tree import Commands
 from holdfast.features.events.model import JobOptions
@@ -251,7 +251,7 @@ def _print(webhook: Webhook) -> None:
     if webhook.disabled_at is not None:
         disabled = f"since {moment(webhook.disabled_at)} by {webhook.disabled_by}: {webhook.disabled_reason}"
     write(webhook.name)
-    facts(
+    print_fields(
         [
             ("state", _state(webhook)),
             ("disabled", disabled),

@@ -18,7 +18,7 @@ from typing import Any, Final
 from holdfast.context import Context
 from holdfast.engine.outcome import Cancel, Failed, Reject
 from holdfast.engine.redaction import one_line
-from holdfast.engine.retry import asked_delay, http_date
+from holdfast.engine.retry import http_date, retry_after_delay
 from holdfast.errors import EgressRefused, HoldfastError, InvalidSetting, StoreUnavailable
 from holdfast.features.connectors.outbound import Outbound
 from holdfast.features.webhooks import signing
@@ -138,7 +138,7 @@ class _Attempt:
                 raise Reject("webhook_gone", f"{reason}: it is gone, and the webhook is disabled")
             reason = f"{reason}, and has another URL by now"
         since = http_date(response.header("date")) or datetime.now(UTC)
-        after = asked_delay(response.header("retry-after"), since, MAX_RETRY_AFTER)
+        after = retry_after_delay(response.header("retry-after"), since, MAX_RETRY_AFTER)
         raise Ended(
             Failed(verdict.code or "webhook_failed", reason, no_sooner=after, final=verdict.action == "give_up")
         )

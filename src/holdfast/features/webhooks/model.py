@@ -21,18 +21,18 @@ from holdfast.engine.payload import encode
 from holdfast.engine.retry import Backoff, Retry
 from holdfast.errors import InvalidInput, InvalidSetting
 from holdfast.features.events.model import (
-    TELLS,
-    TOLD_BY_US,
+    SYSTEM_EVENTS,
+    WEBHOOK_KIND,
     JobOptions,
-    Subscribing,
+    NewSubscription,
     check_pattern,
+    is_ledger_pattern,
     job_policy,
-    of_ledger,
     stored_options,
 )
 from holdfast.features.webhooks.signing import MAX_SECRETS, PREFIX
 
-DELIVER: Final = TELLS
+DELIVER: Final = WEBHOOK_KIND
 PING: Final = "ping"
 URL_LIMIT: Final = 2_000
 MAX_WANTS: Final = 30
@@ -210,18 +210,20 @@ class WebhookDraft:
         unchanged = {name: value for name, value in was.job_options.items() if name not in replaced}
         return replace(draft, job_options=unchanged | draft.job_options)
 
-    def subscriptions(self) -> dict[str, Subscribing | None]:
+    def subscriptions(self) -> dict[str, NewSubscription | None]:
         """Its subscriptions by name: one for the ledger, one for events of applications; None if it does not need
         one."""
-        result: dict[str, Subscribing | None] = dict.fromkeys(subscription_names(self.name))
+        result: dict[str, NewSubscription | None] = dict.fromkeys(subscription_names(self.name))
         options: Any = _job_options(self.job_options) | {"payload": {"webhook": self.name, "event": "$"}}
         for name, ledger in zip(result, (True, False), strict=True):
             if not ledger:  # events of applications have no queue
                 options.pop("of_queue", None)
-            parts = [part for want in self.wants if of_ledger(part := _PATTERNS.get(want, want)) == ledger]
+            parts = [part for want in self.wants if is_ledger_pattern(part := _PATTERNS.get(want, want)) == ledger]
             if parts:
                 kind = self.kind if ledger else None
-                result[name] = Subscribing.of(name, "|".join(parts), DELIVER, kind=kind, options=options, declared=True)
+                result[name] = NewSubscription.of(
+                    name, "|".join(parts), DELIVER, kind=kind, options=options, declared=True
+                )
         return result
 
 
@@ -323,7 +325,7 @@ def message_of(payload: Mapping[str, Any], job_id: str, made_at: datetime) -> tu
 
 def is_reserved(type: str | None) -> bool:
     """Whether this is the type of a message of Holdfast: about a job, a schedule or a webhook."""
-    return type is not None and (of_ledger(type) or type in TOLD_BY_US or type == PING)
+    return type is not None and (is_ledger_pattern(type) or type in SYSTEM_EVENTS or type == PING)
 
 
 def _of_event(event: Any) -> tuple[str, str, dict[str, Any]]:

@@ -231,7 +231,7 @@ def _remove(caller: Caller, name: str) -> Steps[None]:
         raise _missing(name)
 
 
-@flow(tells=True)
+@flow(notifies=True)
 def _ping(caller: Caller, name: str) -> Steps[str]:
     webhook = yield from _get(caller, name)
     return (yield from _enqueue(caller, webhook, {"type": PING, "data": {"webhook": name}}))
@@ -248,7 +248,7 @@ def _log(caller: Caller, name: str, wanted: DeliveryFilter) -> Steps[_Deliveries
     return (yield from query.start())
 
 
-@flow(tells=True)
+@flow(notifies=True)
 def _resend(caller: Caller, name: str, message: str) -> Steps[str]:
     """Enqueue a delivery with the payload of the first job, so that the body is the same."""
     webhook = yield from _get(caller, name)

@@ -11,7 +11,7 @@ from holdfast.errors import InvalidInput
 from holdfast.features.tokens.model import Scope
 from holdfast.features.webhooks.model import NOTICES
 from holdfast.features.webhooks.operations import DeliveryFilter
-from holdfast.server.pages import PAGE, ask_first, does, fields, go, said, shows
+from holdfast.server.pages import PAGE, action_route, confirm, fields, page_route, redirect, text_field
 from holdfast.server.rendering import render, the_app
 
 REASON: Final = 1_000
@@ -26,7 +26,7 @@ async def show(request: Request) -> Response:
     app, query = the_app(request), request.query_params
     webhook = await app.webhooks.aget(request.path_params["name"])
     wanted: DeliveryFilter = {"limit": PAGE + 1, "failed": bool(query.get("failed"))}
-    before = said(query, "before", 50)
+    before = text_field(query, "before", 50)
     if before is not None:
         wanted["before"] = before
     log = await app.webhooks.adeliveries(webhook.name, **wanted)
@@ -44,13 +44,13 @@ async def add(request: Request) -> Response:
     """Add a webhook. The form has only the names of secrets: their values are in the environment of the workers."""
     given = await fields(request)
     webhook = await the_app(request).webhooks.aadd(
-        said(given, "name", 255) or "",
-        said(given, "url", 2_000) or "",
+        text_field(given, "name", 255) or "",
+        text_field(given, "url", 2_000) or "",
         secrets=_words(given, "secrets"),
         wants=_words(given, "wants") or None,
-        kind=said(given, "kind", 255),
+        kind=text_field(given, "kind", 255),
     )
-    return go(request, f"/webhooks/{webhook.name}", f"Added webhook {webhook.name}.")
+    return redirect(request, f"/webhooks/{webhook.name}", f"Added webhook {webhook.name}.")
 
 
 async def change(request: Request) -> Response:
@@ -60,20 +60,20 @@ async def change(request: Request) -> Response:
     here = f"/webhooks/{webhook.name}"
     match given.get("do"):
         case "disable":
-            await webhooks.adisable(webhook.name, reason=said(given, "reason", REASON) or "")
-            return go(request, here, f"Disabled webhook {webhook.name}.")
+            await webhooks.adisable(webhook.name, reason=text_field(given, "reason", REASON) or "")
+            return redirect(request, here, f"Disabled webhook {webhook.name}.")
         case "enable":
             await webhooks.aenable(webhook.name, skip=bool(given.get("skip")))
-            return go(request, here, f"Enabled webhook {webhook.name}.")
+            return redirect(request, here, f"Enabled webhook {webhook.name}.")
         case "rotate":
-            await webhooks.arotate_secret(webhook.name, said(given, "secret", 255) or "")
-            return go(request, here, "Added the signing secret.")
+            await webhooks.arotate_secret(webhook.name, text_field(given, "secret", 255) or "")
+            return redirect(request, here, "Added the signing secret.")
         case "remove":
             question = f"Remove webhook {webhook.name} and its delivery log?"
-            if (confirmation := await ask_first(request, question, back=here)) is not None:
+            if (confirmation := await confirm(request, question, back=here)) is not None:
                 return confirmation
             await webhooks.aremove(webhook.name)
-            return go(request, "/webhooks", f"Removed webhook {webhook.name}.")
+            return redirect(request, "/webhooks", f"Removed webhook {webhook.name}.")
     raise InvalidInput("do is disable, enable, rotate or remove", code="invalid_request")
 
 
@@ -81,22 +81,22 @@ async def send(request: Request) -> Response:
     """Send a ping, or a previous message again."""
     given, webhooks = await fields(request), the_app(request).webhooks
     webhook = await webhooks.aget(request.path_params["name"])
-    message = said(given, "message", 255)
+    message = text_field(given, "message", 255)
     if message is None:
         job = await webhooks.atest(webhook.name)
     else:
         job = await webhooks.aresend(webhook.name, message)
-    return go(request, f"/jobs/{job}", "This job sends the message.")
+    return redirect(request, f"/jobs/{job}", "This job sends the message.")
 
 
 def _words(given: dict[str, str], name: str) -> list[str]:
-    return (said(given, name, 2_000) or "").replace(",", " ").split()
+    return (text_field(given, name, 2_000) or "").replace(",", " ").split()
 
 
 routes = [
-    shows("/webhooks", index),
-    does("/webhooks", add, Scope.ADMIN),
-    shows("/webhooks/{name}", show),
-    does("/webhooks/{name}", change, Scope.ADMIN),
-    does("/webhooks/{name}/send", send, Scope.OPERATE),
+    page_route("/webhooks", index),
+    action_route("/webhooks", add, Scope.ADMIN),
+    page_route("/webhooks/{name}", show),
+    action_route("/webhooks/{name}", change, Scope.ADMIN),
+    action_route("/webhooks/{name}/send", send, Scope.OPERATE),
 ]

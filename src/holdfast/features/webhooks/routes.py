@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from holdfast.features.events.model import JobOptions
 from holdfast.features.tokens.model import Scope
 from holdfast.features.webhooks.operations import Changes, DeliveryFilter
-from holdfast.server.bodies import Body, RetryPolicy, RetryPreset, Text, Words
+from holdfast.server.bodies import Body, LongText, RetryPolicy, RetryPreset, Text
 from holdfast.server.json_body import Router
-from holdfast.server.parameters import PAGE, After, Limit, Name, Page, TheApp, allowed, allowed_one, paged
+from holdfast.server.parameters import PAGE, After, Limit, Name, Page, TheApp, allowed, allowed_one_tenant, paged
 
 router = Router(prefix="/webhooks", tags=["webhooks"])
 
@@ -121,7 +121,7 @@ class Rotate(Body):
 
 
 class Disable(Body):
-    reason: Words
+    reason: LongText
 
 
 class Enable(Body):
@@ -138,7 +138,7 @@ async def list_webhooks(app: TheApp) -> Any:
     return {"items": [webhook.described() for webhook in await app.webhooks.alist()]}
 
 
-@router.post("", dependencies=[allowed_one(Scope.ADMIN)], status_code=201, response_model=ShownWebhook)
+@router.post("", dependencies=[allowed_one_tenant(Scope.ADMIN)], status_code=201, response_model=ShownWebhook)
 async def add_webhook(app: TheApp, body: AddWebhook) -> Any:
     options = JobOptions(**{name: value for name, value in body.options().items() if value is not None})  # type: ignore[typeddict-item]
     webhook = await app.webhooks.aadd(
@@ -152,7 +152,7 @@ async def show_webhook(app: TheApp, name: Name) -> Any:
     return (await app.webhooks.aget(name)).described()
 
 
-@router.patch("/{name}", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownWebhook)
+@router.patch("/{name}", dependencies=[allowed_one_tenant(Scope.ADMIN)], response_model=ShownWebhook)
 async def change_webhook(app: TheApp, name: Name, body: ChangeWebhook) -> Any:
     options = body.options()
     settings = {name: value for name, value in body.given().items() if name not in options}
@@ -160,36 +160,40 @@ async def change_webhook(app: TheApp, name: Name, body: ChangeWebhook) -> Any:
     return (await app.webhooks.aset(name, **changes)).described()
 
 
-@router.delete("/{name}", dependencies=[allowed_one(Scope.ADMIN)], status_code=204)
+@router.delete("/{name}", dependencies=[allowed_one_tenant(Scope.ADMIN)], status_code=204)
 async def remove_webhook(app: TheApp, name: Name) -> None:
     """Remove a webhook and its delivery log. Pending deliveries are cancelled."""
     await app.webhooks.aremove(name)
 
 
-@router.post("/{name}/rotate", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownWebhook)
+@router.post("/{name}/rotate", dependencies=[allowed_one_tenant(Scope.ADMIN)], response_model=ShownWebhook)
 async def rotate_secret(app: TheApp, name: Name, body: Rotate) -> Any:
     """Add a signing secret. The old ones still sign, so that receivers can change theirs in time."""
     return (await app.webhooks.arotate_secret(name, body.secret, keep=body.keep)).described()
 
 
-@router.post("/{name}/disable", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownWebhook)
+@router.post("/{name}/disable", dependencies=[allowed_one_tenant(Scope.ADMIN)], response_model=ShownWebhook)
 async def disable_webhook(app: TheApp, name: Name, body: Disable) -> Any:
     "Disable a webhook. Events that arrive meanwhile are kept until it is enabled."
     return (await app.webhooks.adisable(name, reason=body.reason)).described()
 
 
-@router.post("/{name}/enable", dependencies=[allowed_one(Scope.ADMIN)], response_model=ShownWebhook)
+@router.post("/{name}/enable", dependencies=[allowed_one_tenant(Scope.ADMIN)], response_model=ShownWebhook)
 async def enable_webhook(app: TheApp, name: Name, body: Enable | None = None) -> Any:
     return (await app.webhooks.aenable(name, skip=body is not None and body.skip)).described()
 
 
-@router.post("/{name}/test", dependencies=[allowed_one(Scope.OPERATE)], status_code=202, response_model=SentMessage)
+@router.post(
+    "/{name}/test", dependencies=[allowed_one_tenant(Scope.OPERATE)], status_code=202, response_model=SentMessage
+)
 async def ping_webhook(app: TheApp, name: Name) -> Any:
     """Send a `ping` to a webhook, also while it is disabled."""
     return {"job_id": await app.webhooks.atest(name)}
 
 
-@router.post("/{name}/resend", dependencies=[allowed_one(Scope.OPERATE)], status_code=202, response_model=SentMessage)
+@router.post(
+    "/{name}/resend", dependencies=[allowed_one_tenant(Scope.OPERATE)], status_code=202, response_model=SentMessage
+)
 async def resend_message(app: TheApp, name: Name, body: Resend) -> Any:
     "Send a message again, unchanged and under the same id."
     return {"job_id": await app.webhooks.aresend(name, body.message)}

@@ -21,8 +21,8 @@ from holdfast.errors import InvalidInput, InvalidPayload, InvalidSetting, Refuse
 
 PREFIX: Final = "whsec_"
 VERSION: Final = "v1"
-LEAST_KEY: Final = 24
-MOST_KEY: Final = 64
+MIN_KEY: Final = 24
+MAX_KEY: Final = 64
 TOLERANCE: Final = 300.0
 """Maximum difference, in seconds, between the clocks of sender and receiver, in both directions."""
 MAX_SECRETS: Final = 5
@@ -67,8 +67,8 @@ def key_of(secret: object) -> bytes:
         key = base64.b64decode(secret[len(PREFIX) :].encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError):
         raise _bad_secret(f"the text after {PREFIX} is not base64") from None
-    if not LEAST_KEY <= len(key) <= MOST_KEY:
-        raise _bad_secret(f"a webhook secret must have {LEAST_KEY} to {MOST_KEY} bytes, not {len(key)}")
+    if not MIN_KEY <= len(key) <= MAX_KEY:
+        raise _bad_secret(f"a webhook secret must have {MIN_KEY} to {MAX_KEY} bytes, not {len(key)}")
     return key
 
 

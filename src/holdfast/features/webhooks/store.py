@@ -19,7 +19,7 @@ from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
-from holdfast.stores.sqlite.base import SqlitePart, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, begin_write, end_write
 
 if TYPE_CHECKING:
     from holdfast.features.events.store import SubscriptionStore
@@ -78,7 +78,7 @@ class WebhookReads(Reader):
             f"select {Record.columns(Webhook, 'e.')} from {{webhook}} e"
             f" where e.name = :name and {within(tenant, 'e.tenant')} order by e.tenant limit 1"
         )
-        rows = yield from self._ask(tenant, text, name=name)
+        rows = yield from self._query(tenant, text, name=name)
         return Record.decoder(Webhook, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(writes=False)
@@ -105,7 +105,7 @@ class WebhookReads(Reader):
             f"select d.id, d.tenant, d.webhook_id, {_REST} from {{webhook_delivery}} d"
             f" where {' and '.join(conditions)} order by d.id desc limit {max(1, min(limit, MAX_ROWS)):d}"
         )
-        rows = yield from self._ask(tenant, text, **params)
+        rows = yield from self._query(tenant, text, **params)
         decode = Record.decoder(WebhookDelivery, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -115,7 +115,7 @@ class WebhookReads(Reader):
             f"select {Record.columns(Webhook, 'e.')} from {{webhook}} e where {within(tenant, 'e.tenant')}"
             f" order by e.name, e.tenant limit {MAX_ROWS:d}"
         )
-        rows = yield from self._ask(tenant, text)
+        rows = yield from self._query(tenant, text)
         decode = Record.decoder(Webhook, self.dialect.codec)
         return [decode(row) for row in rows]
 
@@ -219,56 +219,56 @@ class SqliteWebhooks(SqlitePart, WebhookReads):
 
     @flow()
     def add(self, draft: WebhookDraft, id: str, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         rows = yield Statement(_ADD, {"id": id, **_row(draft), "actor": actor, "now": now, "tenant": tenant})
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow()
     def change(self, draft: WebhookDraft, actor: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         rows = yield Statement(_CHANGE, {**_row(draft), "now": now, "tenant": tenant})
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow()
     def disable(self, name: str, reason: str, actor: str, tenant: str) -> Steps[bool]:
         for each in subscription_names(name):
             yield from self._subscriptions.pause(each, reason, actor, tenant).start()
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         params = {"name": name, "reason": reason, "actor": actor, "now": now, "tenant": tenant}
         rows = yield Statement(_DISABLE, params)
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow()
     def enable(self, name: str, skip: bool, actor: str, tenant: str) -> Steps[bool]:
         for each in subscription_names(name):
             yield from self._subscriptions.resume(each, skip, tenant, actor).start()
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         rows = yield Statement(_ENABLE, {"name": name, "now": now, "tenant": tenant})
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow()
     def remove(self, name: str, actor: str, tenant: str) -> Steps[bool]:
         for each in subscription_names(name):
             yield from self._subscriptions.remove(each, tenant, actor).start()
-        yield from sign(actor)
+        yield from begin_write(actor)
         rows = yield Statement("DELETE FROM webhook WHERE tenant = ? AND name = ? RETURNING 1", (tenant, name))
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow()
     def note_delivery(self, entry: WebhookDelivery, tenant: str) -> Steps[bool]:
-        now = yield from sign(None)
+        now = yield from begin_write(None)
         names = ("id", "webhook_id", "message", "type", "job_id", "attempt", "status", "error_code", "duration_ms")
         params: dict[str, Any] = {name: getattr(entry, name) for name in (*names, "excerpt")}
         rows = yield Statement(_NOTE, params | {"now": now, "tenant": tenant})
         if rows:
             yield Statement(_TRIM, {"webhook_id": entry.webhook_id, "kept": KEPT})
             yield Statement(_AGED, {"webhook_id": entry.webhook_id, "old": now - KEPT_DAYS * _DAY})
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
 

@@ -8,7 +8,16 @@ from starlette.responses import Response
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.features.tokens.model import Scope
 from holdfast.features.workers.operations import named
-from holdfast.server.pages import ask_first, chosen, does, fields, go, said, shows, whole
+from holdfast.server.pages import (
+    action_route,
+    check_all_tenants,
+    choice_field,
+    confirm,
+    fields,
+    page_route,
+    redirect,
+    text_field,
+)
 from holdfast.server.rendering import render, the_app
 
 QUESTIONS = {
@@ -25,17 +34,17 @@ async def index(request: Request) -> Response:
 
 async def request_stop(request: Request) -> Response:
     app, form = the_app(request), await fields(request)
-    mode, worker = chosen(form, "mode", ("drain", "stop")), said(form, "worker", 255) or ""
+    mode, worker = choice_field(form, "mode", ("drain", "stop")), text_field(form, "worker", 255) or ""
     if any(running.tenant == EVERY_TENANT and named(running, worker) for running in await app.workers.alist()):
-        whole(request)  # one tenant may not stop a worker that serves every tenant
-    if (confirmation := await ask_first(request, QUESTIONS[mode].format(worker[:8]), back="/workers")) is not None:
+        check_all_tenants(request)  # one tenant may not stop a worker that serves every tenant
+    if (confirmation := await confirm(request, QUESTIONS[mode].format(worker[:8]), back="/workers")) is not None:
         return confirmation
     result = await (app.workers.adrain(worker) if mode == "drain" else app.workers.astop(worker))
     message = f"Asked worker {result.id[:8]} to {mode}. It reads the request with its next heartbeat."
-    return go(request, "/workers", message)
+    return redirect(request, "/workers", message)
 
 
 routes = [
-    shows("/workers", index),
-    does("/workers", request_stop, Scope.OPERATE),
+    page_route("/workers", index),
+    action_route("/workers", request_stop, Scope.OPERATE),
 ]

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from holdfast.cli import options
-from holdfast.cli.output import STYLES, Cell, age, console, emit, facts, heading, line, moment, say, table, write
+from holdfast.cli.output import STYLES, Cell, age, console, emit, heading, line, moment, print_fields, say, table, write
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
 from holdfast.features.workflows.model import CallbackRecord, Edge, Graph, Node, Workflow
@@ -167,7 +167,7 @@ def _print_facts(graph: Graph) -> None:
     workflow, counts = graph.workflow, graph.workflow.counts
     shown = [(count, name) for name in counts.__dataclass_fields__ if (count := getattr(counts, name))]
     write(f"{workflow.kind}  {workflow.id}")
-    facts(
+    print_fields(
         [
             ("status", _styled(workflow.status)),
             ("jobs", f"{workflow.total:,}: " + ", ".join(f"{count:,} {name}" for count, name in shown)),

@@ -33,7 +33,7 @@ class WorkflowStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Standing(StrEnum):
+class NodeStatus(StrEnum):
     OPEN = "open"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -42,12 +42,12 @@ class Standing(StrEnum):
     SKIPPED = "skipped"
 
 
-BAD = frozenset({Standing.FAILED, Standing.DEAD, Standing.CANCELLED})
-STANDS: Mapping[State, Standing] = {
-    State.SUCCEEDED: Standing.SUCCEEDED,
-    State.FAILED: Standing.FAILED,
-    State.DEAD_LETTER: Standing.DEAD,
-    State.CANCELLED: Standing.CANCELLED,
+BAD = frozenset({NodeStatus.FAILED, NodeStatus.DEAD, NodeStatus.CANCELLED})
+NODE_STATUS: Mapping[State, NodeStatus] = {
+    State.SUCCEEDED: NodeStatus.SUCCEEDED,
+    State.FAILED: NodeStatus.FAILED,
+    State.DEAD_LETTER: NodeStatus.DEAD,
+    State.CANCELLED: NodeStatus.CANCELLED,
 }
 
 
@@ -220,9 +220,9 @@ class Counts:
     skipped: int = 0
 
     @classmethod
-    def of(cls, standings: Iterable[Standing]) -> Counts:
+    def of(cls, standings: Iterable[NodeStatus]) -> Counts:
         counted = list(standings)
-        return cls(**{standing.value: counted.count(standing) for standing in Standing})
+        return cls(**{standing.value: counted.count(standing) for standing in NodeStatus})
 
     def status(self, *, stopped: bool = False, cancelled: bool = False) -> WorkflowStatus:
         """``failed`` if a failure stopped the workflow or nothing succeeded; ``partially_failed`` if other jobs
@@ -341,20 +341,20 @@ class Graph:
 
     def parts(self) -> dict[str, WorkflowStatus]:
         """The status of each group and sub-workflow, derived from its jobs."""
-        standings_of: dict[str, list[Standing]] = {}
+        standings_of: dict[str, list[NodeStatus]] = {}
         for node in self.nodes:
             names = [] if node.part is None else node.part.split(".")
             for length in range(1, len(names) + 1):
-                standings_of.setdefault(".".join(names[:length]), []).append(Standing(node.standing))
+                standings_of.setdefault(".".join(names[:length]), []).append(NodeStatus(node.standing))
         return {name: Counts.of(standings).status() for name, standings in standings_of.items()}
 
 
-def derive(states: Mapping[str, State], edges: Sequence[Edge], stopped: bool = False) -> dict[str, Standing]:
+def derive(states: Mapping[str, State], edges: Sequence[Edge], stopped: bool = False) -> dict[str, NodeStatus]:
     """The standing of every job, computed from states and dependencies alone, for comparison with the database.
 
     In a stopped workflow, waiting jobs count as skipped; so do jobs that were cancelled behind a failed one.
     """
-    standing = {job: STANDS.get(state, Standing.OPEN) for job, state in states.items()}
+    standing = {job: NODE_STATUS.get(state, NodeStatus.OPEN) for job, state in states.items()}
     children: dict[str, list[Edge]] = {}
     for edge in edges:
         children.setdefault(edge.parent, []).append(edge)
@@ -362,11 +362,11 @@ def derive(states: Mapping[str, State], edges: Sequence[Edge], stopped: bool = F
     while reached:
         for edge in children.get(reached.pop(), ()):
             waits = not edge.met and edge.on_failure != "continue"
-            if waits and standing[edge.child] is not Standing.SKIPPED:
-                standing[edge.child] = Standing.SKIPPED
+            if waits and standing[edge.child] is not NodeStatus.SKIPPED:
+                standing[edge.child] = NodeStatus.SKIPPED
                 reached.append(edge.child)
     if stopped:
         for job, value in standing.items():
-            if value is Standing.OPEN and states[job] in (State.QUEUED, State.RETRY_WAITING):
-                standing[job] = Standing.SKIPPED
+            if value is NodeStatus.OPEN and states[job] in (State.QUEUED, State.RETRY_WAITING):
+                standing[job] = NodeStatus.SKIPPED
     return standing

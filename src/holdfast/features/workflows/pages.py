@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from holdfast.features.tokens.model import Scope
 from holdfast.features.workflows.model import Graph, Node
-from holdfast.server.pages import PAGE, ask_first, chosen, does, fields, go, said, shows
+from holdfast.server.pages import PAGE, action_route, choice_field, confirm, fields, page_route, redirect, text_field
 from holdfast.server.rendering import render, the_app
 
 WIDTH, LABEL, ROW, TOP = 960, 220, 24, 24
@@ -75,11 +75,11 @@ REASON: Final = 1_000
 
 async def index(request: Request) -> Response:
     query = request.query_params
-    show = chosen(query, "show", ("active", "over", "all"))
+    show = choice_field(query, "show", ("active", "over", "all"))
     workflows = await the_app(request).workflows.alist(
-        kind=said(query, "kind"),
+        kind=text_field(query, "kind"),
         over=None if show == "all" else show == "over",
-        before=said(query, "before", 50),
+        before=text_field(query, "before", 50),
         limit=PAGE + 1,
     )
     following = workflows[PAGE - 1].id if len(workflows) > PAGE else None
@@ -127,19 +127,17 @@ async def drawing(request: Request) -> Response:
 async def cancel(request: Request) -> Response:
     given, id_ = await fields(request), request.path_params["workflow"]
     if (
-        confirmation := await ask_first(
-            request, "Cancel all unfinished jobs of this workflow?", back=f"/workflows/{id_}"
-        )
+        confirmation := await confirm(request, "Cancel all unfinished jobs of this workflow?", back=f"/workflows/{id_}")
     ) is not None:
         return confirmation
-    swept = await the_app(request).workflows.acancel(id_, reason=said(given, "reason", REASON))
-    return go(request, f"/workflows/{swept.id}", f"Cancelled {swept.jobs:,} jobs.")
+    swept = await the_app(request).workflows.acancel(id_, reason=text_field(given, "reason", REASON))
+    return redirect(request, f"/workflows/{swept.id}", f"Cancelled {swept.jobs:,} jobs.")
 
 
 async def resume(request: Request) -> Response:
     given, id_ = await fields(request), request.path_params["workflow"]
-    swept = await the_app(request).workflows.aresume(id_, reason=said(given, "reason", REASON))
-    return go(request, f"/workflows/{swept.id}", f"Redrove {swept.jobs:,} dead letters.")
+    swept = await the_app(request).workflows.aresume(id_, reason=text_field(given, "reason", REASON))
+    return redirect(request, f"/workflows/{swept.id}", f"Redrove {swept.jobs:,} dead letters.")
 
 
 async def _graph(request: Request) -> Graph:
@@ -167,9 +165,9 @@ def _node(node: Node, root: str) -> dict[str, Any]:
 
 
 routes = [
-    shows("/workflows", index),
-    shows("/workflows/{workflow}", show),
-    shows("/workflows/{workflow}/graph.json", drawing),
-    does("/workflows/{workflow}/cancel", cancel, Scope.OPERATE),
-    does("/workflows/{workflow}/resume", resume, Scope.OPERATE),
+    page_route("/workflows", index),
+    page_route("/workflows/{workflow}", show),
+    page_route("/workflows/{workflow}/graph.json", drawing),
+    action_route("/workflows/{workflow}/cancel", cancel, Scope.OPERATE),
+    action_route("/workflows/{workflow}/resume", resume, Scope.OPERATE),
 ]

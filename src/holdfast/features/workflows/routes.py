@@ -24,7 +24,7 @@ from holdfast.features.workflows.model import (
     WorkflowStatus,
 )
 from holdfast.features.workflows.run import Extension, WorkflowPlan
-from holdfast.server.bodies import Because, Body, Enqueue, Text
+from holdfast.server.bodies import Body, Enqueue, Text, WithReason
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import (
     PAGE,
@@ -34,17 +34,17 @@ from holdfast.server.parameters import (
     Page,
     TheApp,
     allowed,
-    allowed_one,
-    and_more,
-    here,
-    with_more,
+    allowed_one_tenant,
+    api_path,
+    extended_model,
+    extended_record,
 )
 
 router = Router(prefix="/workflows", tags=["workflows"])
 
 MOST_NODES, MOST_EDGES, MOST_CALLBACKS = 1_000, 10_000, 100
 
-ShownWorkflow: Any = with_more(Workflow, "ShownWorkflow", status=WorkflowStatus)
+ShownWorkflow: Any = extended_model(Workflow, "ShownWorkflow", status=WorkflowStatus)
 
 
 class ShownGraph(BaseModel):
@@ -118,7 +118,7 @@ class StartedWorkflow:
 
 @router.post(
     "",
-    dependencies=[allowed_one(Scope.ENQUEUE)],
+    dependencies=[allowed_one_tenant(Scope.ENQUEUE)],
     status_code=201,
     response_model=StartedWorkflow,
     responses={200: {"model": StartedWorkflow, "description": "It was started before, under this key."}},
@@ -130,7 +130,7 @@ async def start_workflow(request: Request, response: Response, app: TheApp, body
     await asyncio.to_thread(_add_jobs, app, plan, body)
     started = await plan.astart()
     response.status_code = 201 if started.created else 200
-    response.headers["location"] = here(request, f"/workflows/{started.id}")
+    response.headers["location"] = api_path(request, f"/workflows/{started.id}")
     jobs = {name: job.spec.id for name, job in started.planned.items()} if started.created else {}
     return StartedWorkflow(started.id, started.tenant, started.created, started.reason, jobs)
 
@@ -181,7 +181,10 @@ async def show_workflow(app: TheApp, workflow_id: Id) -> Any:
 
 
 @router.post(
-    "/{workflow_id}/jobs", dependencies=[allowed_one(Scope.ENQUEUE)], status_code=201, response_model=StartedWorkflow
+    "/{workflow_id}/jobs",
+    dependencies=[allowed_one_tenant(Scope.ENQUEUE)],
+    status_code=201,
+    response_model=StartedWorkflow,
 )
 async def extend_workflow(app: TheApp, workflow_id: Id, body: AddJobs) -> StartedWorkflow:
     """Add jobs to an unfinished workflow. Edges may name existing jobs as parents."""
@@ -193,16 +196,16 @@ async def extend_workflow(app: TheApp, workflow_id: Id, body: AddJobs) -> Starte
 
 
 @router.post("/{workflow_id}/cancel", dependencies=[allowed(Scope.OPERATE)], response_model=Swept)
-async def cancel_workflow(app: TheApp, workflow_id: Id, body: Because | None = None) -> Swept:
+async def cancel_workflow(app: TheApp, workflow_id: Id, body: WithReason | None = None) -> Swept:
     """Cancel all unfinished jobs of the workflow."""
     return await app.workflows.acancel(workflow_id, reason=None if body is None else body.reason)
 
 
 @router.post("/{workflow_id}/resume", dependencies=[allowed(Scope.OPERATE)], response_model=Swept)
-async def resume_workflow(app: TheApp, workflow_id: Id, body: Because | None = None) -> Swept:
+async def resume_workflow(app: TheApp, workflow_id: Id, body: WithReason | None = None) -> Swept:
     """Resume a workflow by redriving its dead letters. Dependent jobs continue once they succeed."""
     return await app.workflows.aresume(workflow_id, reason=None if body is None else body.reason)
 
 
 def _shown(workflow: Workflow) -> dict[str, Any]:
-    return and_more(workflow, status=workflow.status)
+    return extended_record(workflow, status=workflow.status)

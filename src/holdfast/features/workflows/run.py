@@ -235,9 +235,9 @@ class WorkflowPlan(Plan):
         with observers.sending([node.job for node in spec.nodes], self.tenant):
             if connection is None:
                 return self._started((yield from run(store.workflows.start(spec, self.tenant))))
-            flow = store.borrowed.start_workflow(spec, self.tenant)
+            flow = store.on_connection.start_workflow(spec, self.tenant)
             started = yield from call(
-                partial(store.run_borrowed, connection, flow), partial(store.arun_borrowed, connection, flow)
+                partial(store.run_on_connection, connection, flow), partial(store.arun_on_connection, connection, flow)
             )
             return self._started(started)
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.ids import parse_id
 from holdfast.errors import InvalidInput, Refused
-from holdfast.features.workflows.model import BAD, Addition, EdgeSpec, Standing, Started, Swept, WorkflowSpec
+from holdfast.features.workflows.model import BAD, Addition, EdgeSpec, NodeStatus, Started, Swept, WorkflowSpec
 from holdfast.features.workflows.store import WorkflowReads
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.postgres.codec import job_document, job_of
-from holdfast.stores.sqlite.admission import duty
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.admission import maintenance_flow
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json
 from holdfast.stores.sqlite.enqueue import add
-from holdfast.stores.sqlite.insert_checks import no_room
+from holdfast.stores.sqlite.insert_checks import capacity_refusal
 
 if TYPE_CHECKING:
     from holdfast.stores.port import JobStore
@@ -74,53 +74,53 @@ class SqliteWorkflows(SqlitePart, WorkflowReads):
     def __init__(self, jobs: JobStore) -> None:
         self._jobs = jobs
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def start(self, spec: WorkflowSpec, tenant: str) -> Steps[Started]:
-        now = yield from sign(spec.enqueued_by)
+        now = yield from begin_write(spec.enqueued_by)
         known = [] if spec.key is None else (yield Statement(_OF_KEY, (tenant, spec.kind, spec.key)))
         if known:
-            yield from unsign()
+            yield from end_write()
             same = known[0][1] == spec.plan_hash
             return Started(known[0][0], False, "duplicate_key" if same else "idempotency_conflict")
         definition = (spec.id, tenant, spec.kind, spec.generator, spec.on_failure, spec.key, spec.plan_hash)
         origin = (spec.correlation_id, spec.parent_id, spec.enqueued_by, spec.source_system, now)
         yield Statement(_START, (*definition, *origin))
         yield from _plan(spec.id, Addition(spec.nodes, spec.edges, spec.callbacks), tenant, now, stopped=False)
-        yield from unsign()
+        yield from end_write()
         return Started(spec.id, True)
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def extend(self, workflow_id: str, more: Addition, actor: str, tenant: str) -> Steps[Started]:
         flow_id = parse_id(workflow_id)
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         rows = yield Statement(_GET, {"id": flow_id, "any": any_tenant(tenant), "tenant": tenant})
         reason = "not_found" if not rows else "workflow_over" if rows[0][1] else None
         if reason is None and (yield Statement(_NAMED, (flow_id, ids_json(node.name for node in more.nodes)))):
             reason = "name_taken"
         if reason is None:
             yield from _plan(flow_id, more, rows[0][0], now, stopped=bool(rows[0][2]))
-        yield from unsign()
+        yield from end_write()
         return Started(flow_id, reason is None, reason)
 
-    @duty(0, _none_due)
+    @maintenance_flow(0, _none_due)
     def fire_callbacks(self, want: int, tenant: str) -> Steps[int]:
-        now = yield from sign("workflows")
+        now = yield from begin_write("workflows")
         count = 0
         for job_id, owner, job in (
             yield Statement(_DUE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
         ):
             spec = job_of(json.loads(job))
-            refused = yield from no_room(1, spec.kind, owner, now)
+            refused = yield from capacity_refusal(1, spec.kind, owner, now)
             try:
                 created = refused is None and (yield from add([spec], owner, now))[0].created
             except Refused:  # paused, or its payload is not accepted: nothing was written
                 created = False
             yield Statement(_FIRED, (now, job_id)) if created else Statement(_POSTPONE, (now + _RETRY_AFTER, job_id))
             count += created
-        yield from unsign()
+        yield from end_write()
         return count
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def cancel(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Steps[Swept]:
         flow_id = parse_id(workflow_id)
         if not (yield Statement(_GET, {"id": flow_id, "any": any_tenant(tenant), "tenant": tenant})):
@@ -130,12 +130,12 @@ class SqliteWorkflows(SqlitePart, WorkflowReads):
             return Swept(flow_id, 0, True, "already_finished")
         ids = [row[0] for row in active]
         verdicts = yield from self._jobs.operate("cancel", ids, reason, actor, tenant).start()
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         yield Statement(_CANCELLED, (now, flow_id))
-        yield from unsign()
+        yield from end_write()
         return Swept(flow_id, sum(not verdict.refused for verdict in verdicts), False, None)
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def resume(self, workflow_id: str, reason: str | None, actor: str, tenant: str) -> Steps[Swept]:
         flow_id = parse_id(workflow_id)
         if not (yield Statement(_GET, {"id": flow_id, "any": any_tenant(tenant), "tenant": tenant})):
@@ -153,20 +153,20 @@ def _plan(flow_id: str, more: Addition, tenant: str, now: int, *, stopped: bool)
     new = {node.job.id for node in nodes}
     old = sorted({edge.parent for edge in edges} - new)
     rows = (yield Statement(_STANDINGS, (flow_id, ids_json(old)))) if old else []
-    standings = {job_id: Standing(standing) for job_id, standing in rows}
+    standings = {job_id: NodeStatus(standing) for job_id, standing in rows}
     if len(standings) < len(old):
         raise InvalidInput("a job can wait only for jobs of its own workflow", code="unknown_parent")
     behind = _behind(edges, standings)
     unmet = dict.fromkeys(new, 0)
     dependencies = []
     for edge in edges:
-        known = standings.get(edge.parent, Standing.OPEN)
-        ended = known is not Standing.OPEN or edge.parent in behind
-        met = known is Standing.SUCCEEDED or (edge.on_failure == "continue" and ended)
+        known = standings.get(edge.parent, NodeStatus.OPEN)
+        ended = known is not NodeStatus.OPEN or edge.parent in behind
+        met = known is NodeStatus.SUCCEEDED or (edge.on_failure == "continue" and ended)
         unmet[edge.child] += not met
         dependencies.append((edge.child, edge.parent, tenant, edge.on_failure, int(met)))
     yield Statement(_EDGES, dependencies, many=True)
-    standing = [Standing.SKIPPED if stopped or node.job.id in behind else Standing.OPEN for node in nodes]
+    standing = [NodeStatus.SKIPPED if stopped or node.job.id in behind else NodeStatus.OPEN for node in nodes]
     yield Statement(
         _NODES,
         [
@@ -182,7 +182,7 @@ def _plan(flow_id: str, more: Addition, tenant: str, now: int, *, stopped: bool)
     if more.callbacks:
         callbacks = [(c.job.id, tenant, flow_id, c.step, c.fires, job_document(c.job)) for c in more.callbacks]
         yield Statement(_CALLBACKS, callbacks, many=True)
-    counts = {"total": len(nodes), "open": standing.count(Standing.OPEN), "now": now, "id": flow_id}
+    counts = {"total": len(nodes), "open": standing.count(NodeStatus.OPEN), "now": now, "id": flow_id}
     yield Statement(_COUNT, counts)
     answers = yield from add([node.job for node in nodes], tenant, now)
     refused = next((answer for answer in answers if not answer.created), None)
@@ -192,9 +192,9 @@ def _plan(flow_id: str, more: Addition, tenant: str, now: int, *, stopped: bool)
         raise Refused(f"a job of the workflow was refused: {why}", code="job_refused")
 
 
-def _behind(edges: Sequence[EdgeSpec], standings: dict[str, Standing]) -> set[str]:
+def _behind(edges: Sequence[EdgeSpec], standings: dict[str, NodeStatus]) -> set[str]:
     """The new jobs that are behind a failed one."""
-    bad = {job_id for job_id, standing in standings.items() if standing in BAD or standing is Standing.SKIPPED}
+    bad = {job_id for job_id, standing in standings.items() if standing in BAD or standing is NodeStatus.SKIPPED}
     behind: set[str] = set()
     while bad:
         more = {e.child for e in edges if e.on_failure != "continue" and e.parent in bad | behind} - behind

@@ -94,7 +94,7 @@ class WorkflowReads(Reader):
     def get(self, workflow_id: str, tenant: str) -> Steps[Workflow | None]:
         own = within(tenant, "w.tenant")
         text = f"select {Record.columns(Workflow, 'w.')} from {{workflow}} w where w.id = :id and {own}"
-        rows = yield from self._ask(tenant, text, id=parse_id(workflow_id))
+        rows = yield from self._query(tenant, text, id=parse_id(workflow_id))
         return Record.decoder(Workflow, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(writes=False)
@@ -106,7 +106,7 @@ class WorkflowReads(Reader):
             f"select {NODE_COLUMNS} from {{node}} n join {{job_state}} s on s.id = n.job_id"
             f" where n.workflow_id = :id and {within(tenant, 'n.tenant')} order by n.job_id{_first(limit)}"
         )
-        rows = yield from self._ask(tenant, text, id=workflow.id)
+        rows = yield from self._query(tenant, text, id=workflow.id)
         decode = Record.decoder(Node, self.dialect.codec)
         nodes = [decode(row) for row in rows]
         text = (
@@ -114,14 +114,14 @@ class WorkflowReads(Reader):
             f" where n.workflow_id = :id and {within(tenant, 'n.tenant')} order by d.child, d.parent"
             f"{_first(None if limit is None else limit * EDGES)}"
         )
-        rows = yield from self._ask(tenant, text, id=workflow.id)
+        rows = yield from self._query(tenant, text, id=workflow.id)
         identity = self.dialect.codec.id
         edges = [Edge(identity(c), identity(p), why, bool(met)) for c, p, why, met in rows]
         text = (
             f"select {Record.columns(CallbackRecord, 'c.')} from {{callback}} c"
             f" where c.workflow_id = :id and {within(tenant, 'c.tenant')} order by c.job_id"
         )
-        rows = yield from self._ask(tenant, text, id=workflow.id)
+        rows = yield from self._query(tenant, text, id=workflow.id)
         return Graph(workflow, nodes, edges, [Record.decoder(CallbackRecord, self.dialect.codec)(row) for row in rows])
 
     @flow(writes=False)
@@ -130,7 +130,7 @@ class WorkflowReads(Reader):
         own = within(tenant, "n.tenant")
         text = f"select n.job_id from {{node}} n where n.workflow_id = :id and n.name = :name and {own}"
         for name in names:
-            rows = yield from self._ask(tenant, text, id=parse_id(workflow_id), name=name)
+            rows = yield from self._query(tenant, text, id=parse_id(workflow_id), name=name)
             if rows:
                 ids[name] = self.dialect.codec.id(rows[0][0])
         return ids
@@ -152,7 +152,7 @@ class WorkflowReads(Reader):
             " join {node} n on n.job_id = p.id join {job_state} s on s.id = p.id"
             f" left join {{result}} r on r.job_id = p.id where {within(tenant, 'n.tenant')} order by p.id"
         )
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
         codec = self.dialect.codec
         return [
             ParentResult(
@@ -168,7 +168,7 @@ class WorkflowReads(Reader):
             " join {workflow} w on w.id = c.workflow_id left join {node} n on n.job_id = c.failed_job"
             f" where c.job_id = :id and c.failed_job is not null and {within(tenant, 'c.tenant')}"
         )
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
         identity = self.dialect.codec.id
         for workflow_id, kind, name, failed, *error in rows:
             return WorkflowFailure(identity(workflow_id), kind, name, identity(failed), *error)
@@ -177,7 +177,7 @@ class WorkflowReads(Reader):
     @flow(writes=False)
     def name_of(self, job_id: str, tenant: str) -> Steps[str]:
         text = f"select n.name from {{node}} n where n.job_id = :id and {within(tenant, 'n.tenant')}"
-        rows = yield from self._ask(tenant, text, id=parse_id(job_id))
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
         if not rows:
             raise NotFound(f"job {job_id} is not part of a workflow")
         return str(rows[0][0])
@@ -190,7 +190,7 @@ class WorkflowReads(Reader):
             f" and {within(tenant, 'n.tenant')} order by n.job_id"
         )
         inner = part.replace("!", "!!").replace("%", "!%").replace("_", "!_") + ".%"
-        rows = yield from self._ask(tenant, text, id=parse_id(workflow_id), part=part, inner=inner)
+        rows = yield from self._query(tenant, text, id=parse_id(workflow_id), part=part, inner=inner)
         return [self.dialect.codec.id(row[0]) for row in rows]
 
     @flow(writes=False)
@@ -209,7 +209,7 @@ class WorkflowReads(Reader):
             f" order by w.id desc limit {max(1, min(limit, MOST)):d}"
         )
         cursor = None if before is None else parse_id(before)
-        rows = yield from self._ask(tenant, text, kind=kind, before=cursor)
+        rows = yield from self._query(tenant, text, kind=kind, before=cursor)
         decode = Record.decoder(Workflow, self.dialect.codec)
         return [decode(row) for row in rows]
 

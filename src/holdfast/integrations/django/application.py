@@ -106,7 +106,7 @@ class DjangoSession(Session):
         if wrapper.vendor == SQLITE or (not wrapper.in_atomic_block and can_host(self.alias)):
             return run_on_django(wrapper, self.store.jobs.enqueue(specs, tenant))
         try:
-            return self.store.run_borrowed(wrapper, self.store.borrowed.enqueue(specs, tenant))
+            return self.store.run_on_connection(wrapper, self.store.on_connection.enqueue(specs, tenant))
         except SchemaMismatch as error:
             raise not_migrated() from error
 

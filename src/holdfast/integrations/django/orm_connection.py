@@ -141,7 +141,7 @@ def _run_postgresql(wrapper: Any, flow: Flow[T]) -> T:
     cursor, binding = _cursor_of(wrapper), Binding()
 
     def execute(statement: Statement) -> Rows:
-        if binding.spares(statement):
+        if binding.is_redundant(statement):
             return []
         cursor.execute(statement.sql, statement.params)
         return [] if cursor.rownumber is None else list(cursor.fetchall())
@@ -163,7 +163,7 @@ def _cursor_of(wrapper: Any) -> Any:
     from psycopg.types.json import set_json_loads
     from psycopg.types.string import TextLoader
 
-    from holdfast.engine.payload import look_at
+    from holdfast.engine.payload import decode_for_display
     from holdfast.stores.postgres.connections import DUMPERS, TimeLoader
 
     cursor = Cursor(wrapper.connection, row_factory=tuple_row)
@@ -171,7 +171,7 @@ def _cursor_of(wrapper: Any) -> Any:
         cursor.adapters.register_dumper(kind, dumper)
     cursor.adapters.register_loader("uuid", TextLoader)
     cursor.adapters.register_loader("timestamptz", TimeLoader)
-    set_json_loads(look_at, cursor)
+    set_json_loads(decode_for_display, cursor)
     setattr(wrapper, _CURSOR_ATTRIBUTE, cursor)
     return cursor
 

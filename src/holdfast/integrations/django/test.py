@@ -76,7 +76,7 @@ async def arun_jobs(queues: Sequence[str] | None = None, *, limit: int = 1_000) 
             handlers = tools.handlers(app._all_kinds)
             options = TickOptions.of(limit, queues=queues or ("default",), concurrency=1, lease=LEASE)
             tick = Tick(app._store, handlers, options)
-            tick._duties = tuple(task for task in tick._duties if task.name == "promote")
+            tick._tasks = tuple(task for task in tick._tasks if task.name == "promote")
             return await tick.run()
         finally:
             await tools.aclose()

@@ -18,7 +18,7 @@ from psycopg.types.string import TextLoader
 from typing_extensions import override
 
 from holdfast import config
-from holdfast.engine.payload import look_at
+from holdfast.engine.payload import decode_for_display
 from holdfast.engine.times import FIRST, LAST
 from holdfast.stores.flow import Rows, Statement
 from holdfast.stores.outage import Outage
@@ -187,7 +187,7 @@ def prepare_connection(connection: Connection[Any] | AsyncConnection[Any]) -> No
     """Register the conversions. Ids are read as text: creating UUID objects is most of the cost of a claim."""
     connection.adapters.register_loader("uuid", TextLoader)
     connection.adapters.register_loader("timestamptz", TimeLoader)
-    set_json_loads(look_at, connection)
+    set_json_loads(decode_for_display, connection)
     connection.add_notice_handler(_log_warning)
 
 

@@ -9,7 +9,7 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Enqueued, Job, JobSpec, Liveness, Verdict
 from holdfast.engine.order import Move
 from holdfast.engine.states import state_of
-from holdfast.features.agents.model import AHEAD, Circumstances, WorkerSeen
+from holdfast.features.agents.model import MAX_AHEAD, JobSituation, WorkerSeen
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.job_reads import JOB_COLUMNS, JobReads, index_name
@@ -160,8 +160,8 @@ class PostgresJobs(Calls, JobReads):
         return Record.decoder(Liveness, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(single=True)
-    def circumstances(self, job_id: str, tenant: str) -> Steps[Circumstances | None]:
-        rows = yield self._look("circumstances", "%s, %s, %s", parse_id(job_id), AHEAD, tenant)
+    def circumstances(self, job_id: str, tenant: str) -> Steps[JobSituation | None]:
+        rows = yield self._look("circumstances", "%s, %s, %s", parse_id(job_id), MAX_AHEAD, tenant)
         if not rows:
             return None
         now, note, holder, label, until, held, ahead, documents, renewed = rows[0]
@@ -180,7 +180,7 @@ class PostgresJobs(Calls, JobReads):
         )
         ends_at = None if until is None else time(until)
         renewed_at = None if renewed is None else time(renewed)
-        return Circumstances(time(now), note or {}, holder, label, ends_at, held, ahead, workers, renewed_at)
+        return JobSituation(time(now), note or {}, holder, label, ends_at, held, ahead, workers, renewed_at)
 
     @flow(single=True, writes=False)
     def by_payload(

@@ -36,7 +36,7 @@ class PostgresLedger(Calls, LedgerReads):
     @flow(writes=False)
     def end(self, tenant: str) -> Steps[str]:
         text = "select s.last_value || ';' || pg_current_snapshot()::text from {event_seq} s"
-        rows = yield from self._ask(tenant, text)
+        rows = yield from self._query(tenant, text)
         return str(rows[0][0])
 
     @flow(single=True)

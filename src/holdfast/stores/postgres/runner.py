@@ -160,7 +160,7 @@ def run_on(connection: Connection[Any], flow: Flow[T]) -> T:
         return _read_on(connection, Reading(flow.start()))
     binding = Binding()
     with connection.transaction():
-        return drive(flow.start(), lambda statement: [] if binding.spares(statement) else execute(statement))
+        return drive(flow.start(), lambda statement: [] if binding.is_redundant(statement) else execute(statement))
 
 
 def _read_on(connection: StoreConnection, reading: Reading[T]) -> T:
@@ -171,7 +171,7 @@ def _read_on(connection: StoreConnection, reading: Reading[T]) -> T:
             return reading.result
         binding = Binding()
         with connection.transaction():
-            return drive(reading.rest(), lambda each: [] if binding.spares(each) else connection.fetch(each))
+            return drive(reading.rest(), lambda each: [] if binding.is_redundant(each) else connection.fetch(each))
 
 
 def run_steps(connection: Connection[Any], steps: Steps[T]) -> T:
@@ -211,7 +211,7 @@ async def _adrive(steps: Steps[T], connection: AsyncStoreConnection) -> T:
     try:
         statement, binding = next(steps), Binding()
         while True:
-            if binding.spares(statement):
+            if binding.is_redundant(statement):
                 statement = steps.send([])
             elif statement.batch:
                 statement = steps.send([await connection.fetch(each) for each in statement.batch])

@@ -83,7 +83,7 @@ def _check_url(url: str) -> None:
 
 class PostgresDatabase(PostgresTransactions):
     embedded = False
-    lanes = 2  # while the server works on one exchange, the worker runs the jobs that the other one claimed
+    pipeline_depth = 2  # while the server works on one exchange, the worker runs the jobs that the other one claimed
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class PostgresDatabase(PostgresTransactions):
         self._plan = Plan.of(CODE_FILES, features, Script("action_triggers", postgres_triggers()))
         self._size = pool_size
         self.outage = Outage()
-        self._pools = Pools(url, pool_size, min(self.lanes, pool_size), self.outage)
+        self._pools = Pools(url, pool_size, min(self.pipeline_depth, pool_size), self.outage)
         self._answer_within = answer_within
         self._watchdog = Watchdog(functools.partial(_name_blockers, url, schema))
         self._listener = PostgresListener(url, schema, CONNECTION, self.outage)
@@ -253,7 +253,7 @@ class PostgresDatabase(PostgresTransactions):
     def most_connections(self) -> int:
         """Maximum connections of a process with one event loop: a pool for threads, one for the loop, one for
         exchanges, and the listener. Connections that handlers open are not included."""
-        return 2 * self._size + min(self.lanes, self._size) + 1
+        return 2 * self._size + min(self.pipeline_depth, self._size) + 1
 
     def conditions(self, when: Thresholds = DEFAULT_THRESHOLDS) -> list[Concern]:
         with self._connected() as connection:

@@ -22,7 +22,7 @@ from psycopg import AsyncConnection, Connection, OperationalError
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.settlement import Settlement
 from holdfast.errors import Conflict, InvalidSetting, StoreUnavailable
-from holdfast.features.attempts.model import LogPart, log_document
+from holdfast.features.attempts.model import LogPart, log_parts_json
 from holdfast.features.workflows.model import Started, WorkflowSpec
 from holdfast.stores.adapters import POSTGRESQL, TransactionState, adapt, adapt_async, transaction_ended
 from holdfast.stores.flow import Flow, Statement, Steps, flow
@@ -95,7 +95,7 @@ class PostgresCallerOperations:
 
     @flow(single=True)
     def append_log(self, lease: str, parts: Sequence[LogPart], tenant: str) -> Steps[None]:
-        yield Statement(self._log, (lease, log_document(parts), tenant))
+        yield Statement(self._log, (lease, log_parts_json(parts), tenant))
 
 
 # Autocommit, so that the block's BEGIN and COMMIT are the only ones.
@@ -109,10 +109,10 @@ class PostgresTransactions:
     schema_name: str
 
     @cached_property
-    def borrowed(self) -> PostgresCallerOperations:
+    def on_connection(self) -> PostgresCallerOperations:
         return PostgresCallerOperations(self.schema_name)
 
-    def run_borrowed(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
+    def run_on_connection(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
         adapter = adapt(connection)
         try:
             return adapter.run(partial(_framed, flow, within))
@@ -122,7 +122,7 @@ class PostgresTransactions:
                 raise
             raise translated from error
 
-    async def arun_borrowed(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
+    async def arun_on_connection(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
         adapter = adapt_async(connection)
         try:
             return await adapter.arun(partial(_framed, flow, within))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.times import MICROSECOND
-from holdfast.features.agents.model import HOLD
+from holdfast.features.agents.model import DISABLED_DELAY
 from holdfast.features.limits.model import EACH, Bucket, Rule, tokens
 from holdfast.stores.codecs import in_micros
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
@@ -204,7 +204,7 @@ def _capacity(bucket: Bucket, rule: Rule, now: int) -> Steps[int]:
     return min(capacities)
 
 
-def go_on(bucket: Bucket, want: int, now: int) -> Steps[int]:
+def release_parked(bucket: Bucket, want: int, now: int) -> Steps[int]:
     """Release parked jobs, as many as their limit has capacity for, in queue order; returns their number."""
     rules = yield from _rules([bucket], now)
     rule = rules.get(bucket)
@@ -316,7 +316,9 @@ def halted() -> Steps[bool]:
     return bool((yield _HALTED))
 
 
-def duty(idle: Any, peek: Callable[..., Steps[Any]]) -> Callable[[Callable[P, Steps[T]]], Callable[P, Flow[T]]]:
+def maintenance_flow(
+    idle: Any, peek: Callable[..., Steps[Any]]
+) -> Callable[[Callable[P, Steps[T]]], Callable[P, Flow[T]]]:
     """The flow of a maintenance task. ``peek`` checks whether there is something to do. While everything is paused,
     neither runs, and the result is ``idle``."""
 
@@ -365,7 +367,7 @@ def postpone_disabled(picked: Sequence[Row], owners: Sequence[tuple[str, str | N
     disabled = {(tenant, agent) for tenant, agent in rows}
     if not disabled:
         return list(picked)
-    until = now + HOLD // MICROSECOND
+    until = now + DISABLED_DELAY // MICROSECOND
     postponed = [row[0] for row, owner in zip(picked, owners, strict=True) if owner in disabled]
     yield Statement(_POSTPONE_PICKED, {"until": until, "numbers": ids_json(postponed)})
     for tenant, agent in disabled:

@@ -24,7 +24,7 @@ _SIGN_ENQUEUE = Statement(f"{_SIGN}, (SELECT ruled FROM dispatch WHERE id = 1)",
 _UNSIGN = Statement("UPDATE clock SET actor = NULL, now = NULL, floor = NULL")
 
 
-def sign(actor: str | None) -> Steps[int]:
+def begin_write(actor: str | None) -> Steps[int]:
     """Begin a write as ``actor``; returns its time."""
     rows = yield Statement(_SIGN, (actor,))
     return int(rows[0][0])
@@ -36,7 +36,7 @@ def sign_enqueue() -> Steps[tuple[int, bool]]:
     return int(rows[0][0]), bool(rows[0][1])
 
 
-def unsign() -> Steps[None]:
+def end_write() -> Steps[None]:
     """End a write. A trigger then gives new jobs their state and first event. A flow that signed either ends with this
     or is rolled back."""
     yield _UNSIGN
@@ -47,7 +47,7 @@ def act_under(lease: str, tenant: str) -> Steps[int]:
     rows = yield Statement("SELECT holder FROM lease WHERE id = ? AND tenant = ?", (lease, tenant))
     if not rows:
         raise StaleLease(f"unknown lease {lease}")
-    now = yield from sign(rows[0][0])
+    now = yield from begin_write(rows[0][0])
     return now
 
 

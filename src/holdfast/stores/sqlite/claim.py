@@ -24,7 +24,7 @@ from holdfast.stores.sqlite.admission import (
     postpone_disabled,
     wake_queue_later,
 )
-from holdfast.stores.sqlite.base import NOT_QUARANTINED, act_under, any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.base import NOT_QUARANTINED, act_under, any_tenant, begin_write, end_write, ids_json
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.fair_shares import Share, advance, pick_fairly, share_of, share_when_needed
 
@@ -243,36 +243,36 @@ class SqliteLeaseRows:
         slots: int | None = None,
         version: str | None = None,
     ) -> Steps[Lease]:
-        now = yield from sign(None)
+        now = yield from begin_write(None)
         lease, until = str(uuid.uuid4()), now + in_micros(ttl)
         kind_names, queue_names = (None if names is None else ids_json(names) for names in (kinds, queues))
         yield from share_when_needed(tenant)
         yield Statement(_OPEN, (lease, tenant, name, holder, until, now, now, kind_names, queue_names, slots, version))
-        yield from unsign()
+        yield from end_write()
         return Lease(lease, from_micros(until))
 
     @flow()
     def renew(self, lease: str, ttl: float, tenant: str) -> Steps[Renewal]:
-        now = yield from sign(None)
+        now = yield from begin_write(None)
         params = {"until": now + in_micros(ttl), "now": now, "lease": lease, "tenant": tenant}
         rows = yield Statement(_RENEW, params)
-        yield from unsign()
+        yield from end_write()
         renewal: Renewal = rows[0][0] if rows else False
         return renewal
 
     @flow()
     def request_stop(self, worker: str, mode: StopMode, actor: str | None, tenant: str) -> Steps[bool]:
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         params = {"mode": mode, "now": now, "worker": worker, "any": any_tenant(tenant), "tenant": tenant}
         rows = yield Statement(_REQUEST_STOP, params)
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow()
     def end(self, lease: str, why: str, tenant: str) -> Steps[bool]:
-        now = yield from sign(None)
+        now = yield from begin_write(None)
         rows = yield Statement(_END, {"now": now, "why": why, "lease": lease, "tenant": tenant})
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow()
@@ -284,7 +284,7 @@ class SqliteLeaseRows:
         if not allowed:
             raise executor_refused()
         claims, _ = yield from self.take(request, now)
-        yield from unsign()
+        yield from end_write()
         return claims
 
     def take(self, request: ClaimRequest, now: int) -> Steps[tuple[list[Claim], float | None]]:
@@ -323,12 +323,12 @@ class SqliteLeaseRows:
     def start(self, lease: str, ids: Sequence[str], tenant: str) -> Steps[dict[str, int]]:
         now = yield from act_under(lease, tenant)
         rows = yield Statement(_START, {"now": now, "ids": ids_json(ids), "lease": lease})
-        yield from unsign()
+        yield from end_write()
         return dict(rows)  # type: ignore[arg-type]
 
     @flow()
     def release(self, lease: str, ids: Sequence[str], tenant: str) -> Steps[list[str]]:
         yield from act_under(lease, tenant)
         rows = yield Statement(_RELEASE, {"ids": ids_json(ids), "lease": lease})
-        yield from unsign()
+        yield from end_write()
         return [row[0] for row in rows]

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.engine.job import JobSpec
-from holdfast.engine.payload import look_at
+from holdfast.engine.payload import decode_for_display
 from holdfast.engine.retry import PATIENT, Retry
 from holdfast.stores.codecs import from_micros, in_micros, micros, texts
 from holdfast.stores.flow import Statement
@@ -26,7 +26,7 @@ class SqliteCodec:
         return micros(value)
 
     def json(self, value: Any) -> Any:
-        return look_at(value)
+        return decode_for_display(value)
 
     def id(self, value: str) -> str:
         return value

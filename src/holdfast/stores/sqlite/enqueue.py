@@ -11,7 +11,7 @@ from dataclasses import astuple
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.payload import canonical, decode
 from holdfast.engine.states import ACTIVE, State, state_of
-from holdfast.features.agents.model import objection, under
+from holdfast.features.agents.model import agent_refusal, with_agent_settings
 from holdfast.stores.codecs import from_micros
 from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.ids import new_id
@@ -56,7 +56,7 @@ def add(specs: Sequence[JobSpec], tenant: str, now: int, ruled: bool | None = No
                 continue
             spec = child
         agent = agents.get(spec.agent) if spec.agent is not None else None
-        refused = None if agent is None else objection(agent, spec.kind, len(spec.payload.encode()))
+        refused = None if agent is None else agent_refusal(agent, spec.kind, len(spec.payload.encode()))
         keyed = spec.key is not None or spec.content_key is not None
         # A duplicate returns the existing job even if its agent would refuse a new one.
         duplicate = (yield from _duplicate(spec, tenant, refused is not None)) if keyed else None
@@ -65,7 +65,7 @@ def add(specs: Sequence[JobSpec], tenant: str, now: int, ruled: bool | None = No
         elif refused is not None:
             results.append(Enqueued(None, False, refused.reason, None, refused.detail))
         else:
-            new.append(spec if agent is None else under(agent, spec, from_micros(now)))
+            new.append(spec if agent is None else with_agent_settings(agent, spec, from_micros(now)))
             results.append(Enqueued(spec.id, True))
     if new:
         if ruled or (ruled is None and (yield from is_ruled())):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.features.tenants.model import EVERY_QUEUE, in_shares
+from holdfast.features.tenants.model import EVERY_QUEUE, is_shared
 from holdfast.stores.flow import Row, Statement, Steps
 from holdfast.stores.requests import ClaimRequest
 from holdfast.stores.sqlite.base import ids_json
@@ -80,7 +80,7 @@ def share_when_needed(tenant: str) -> Steps[None]:
 
 def share_of(request: ClaimRequest, queue: str, fair: Sequence[str]) -> Steps[Share | None]:
     """The share of a queue; None if it is not shared, or only one tenant has jobs in it."""
-    if request.tenant != EVERY_TENANT or not in_shares(queue, fair):
+    if request.tenant != EVERY_TENANT or not is_shared(queue, fair):
         return None
     ((first, last),) = yield Statement(_ENDS, {"queue": queue})
     if first == last:

@@ -47,12 +47,12 @@ _COMING = "SELECT count(*) FROM clock c CROSS JOIN job j WHERE j.n > c.floor AND
 
 def check_cap(new: Sequence[JobSpec], tenant: str, now: int) -> Steps[None]:
     """Refuse these jobs if the tenant is not registered or they exceed its cap on waiting jobs."""
-    refusal = yield from no_room(len(new), new[0].kind, tenant, now)
+    refusal = yield from capacity_refusal(len(new), new[0].kind, tenant, now)
     if refusal is not None:
         raise refusal
 
 
-def no_room(jobs: int, kind: str, tenant: str, now: int) -> Steps[Refused | None]:
+def capacity_refusal(jobs: int, kind: str, tenant: str, now: int) -> Steps[Refused | None]:
     """Why the tenant may not enqueue this number of jobs; None if it may."""
     ((ruled, registered, running),) = yield Statement(_RULED)
     if registered and not (yield Statement(_KNOWN, (tenant,))):
@@ -144,6 +144,6 @@ def check_payloads(specs: Sequence[JobSpec], tenant: str) -> Steps[None]:
     for spec in specs if rules else ():
         if spec.kind not in known:
             known[spec.kind] = effective(rules, tenant, spec.kind)
-        refusal = known[spec.kind].objection(spec.kind, spec.payload)
+        refusal = known[spec.kind].refusal(spec.kind, spec.payload)
         if refusal is not None:
             raise refusal

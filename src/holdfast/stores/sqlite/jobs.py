@@ -13,13 +13,13 @@ from holdfast.engine.order import Move
 from holdfast.engine.states import ACTIVE, State, state_of
 from holdfast.engine.steps import RESERVED
 from holdfast.errors import InvalidInput
-from holdfast.features.agents.model import AHEAD, Circumstances, WorkerSeen
+from holdfast.features.agents.model import MAX_AHEAD, JobSituation, WorkerSeen
 from holdfast.features.audit.model import content_digest
 from holdfast.stores.codecs import Record, from_micros, in_micros, micros
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.job_reads import JOB_COLUMNS, JobReads, index_name
 from holdfast.stores.requests import OperatorAction, Reschedule
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, sign, sign_enqueue, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json, sign_enqueue
 from holdfast.stores.sqlite.codec import NEVER
 from holdfast.stores.sqlite.enqueue import add
 from holdfast.stores.sqlite.insert_checks import rule_for
@@ -168,7 +168,7 @@ def _worker(row: Row) -> WorkerSeen:
 class SqliteJobs(SqlitePart, JobReads):
     """``store.jobs``."""
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def operate(
         self,
         action: OperatorAction,
@@ -181,9 +181,9 @@ class SqliteJobs(SqlitePart, JobReads):
         _check_limit(max_attempts)
         if action == "discard" and not (reason or "").strip():
             return [Verdict(job_id, None, True, "reason_required") for job_id in ids]
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         verdicts = yield from apply(action, ids, reason, tenant, now, max_attempts)
-        yield from unsign()
+        yield from end_write()
         if action == "discard" and any(verdict.refused for verdict in verdicts):
             # Discarding a dead letter may have cancelled later jobs of its workflow: report their current state.
             scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
@@ -191,12 +191,12 @@ class SqliteJobs(SqlitePart, JobReads):
             verdicts = [replace(each, state=states.get(each.id, each.state)) for each in verdicts]
         return verdicts
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def reschedule(
         self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, tenant: str
     ) -> Steps[list[Verdict]]:
         _check_limit(when.max_attempts)
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         scope = {"ids": ids_json(ids), "any": any_tenant(tenant), "tenant": tenant}
         jobs = {row[0]: (state_of(row[1]), int(row[2]), row[3]) for row in (yield Statement(_FIND, scope))}
         refusals = {job_id: _refusal(*job, when) for job_id, job in jobs.items()}
@@ -208,7 +208,7 @@ class SqliteJobs(SqlitePart, JobReads):
             "reason": reason or None,
         }
         yield Statement(_RESCHEDULE, params)
-        yield from unsign()
+        yield from end_write()
         verdicts = []
         for job_id in ids:
             refusal = refusals[job_id] if job_id in jobs else "not_found"
@@ -229,10 +229,10 @@ class SqliteJobs(SqlitePart, JobReads):
 
     @flow()
     def replace_payload(self, job_id: str, payload: str, reason: str, actor: str, tenant: str) -> Steps[Verdict]:
-        job_id, now = parse_id(job_id), (yield from sign(actor))
+        job_id, now = parse_id(job_id), (yield from begin_write(actor))
         rows = yield Statement(_REPLACEABLE, {"job": job_id, "any": any_tenant(tenant), "tenant": tenant})
         if not rows:
-            yield from unsign()
+            yield from end_write()
             return Verdict(job_id, None, True, "not_found")
         state, job_tenant, kind, old_payload, keyed, begun = rows[0]
         rule = yield from rule_for(job_tenant, kind)
@@ -249,7 +249,7 @@ class SqliteJobs(SqlitePart, JobReads):
             if begun
             else None
         )
-        if refusal is None and (objection := rule.objection(kind, payload)) is not None:
+        if refusal is None and (objection := rule.refusal(kind, payload)) is not None:
             raise objection
         if refusal is None and old_payload != payload:
             old, new = (content_digest("payload", job_id, text).hex() for text in (old_payload, payload))
@@ -257,7 +257,7 @@ class SqliteJobs(SqlitePart, JobReads):
             params = {"job": job_id, "told": details, "payload": payload, "was": old_payload, "now": now}
             for text in (_NOTE_REPLACED, _ORPHAN_REPLACED, _REPLACE):
                 yield Statement(text, params | {"tenant": job_tenant})
-        yield from unsign()
+        yield from end_write()
         return Verdict(job_id, state_of(state), refusal is not None, refusal)
 
     @flow(writes=False)
@@ -266,7 +266,7 @@ class SqliteJobs(SqlitePart, JobReads):
         return Record.decoder(Liveness, self.dialect.codec)(rows[0]) if rows else None
 
     @flow(writes=False)
-    def circumstances(self, job_id: str, tenant: str) -> Steps[Circumstances | None]:
+    def circumstances(self, job_id: str, tenant: str) -> Steps[JobSituation | None]:
         scope = {"any": any_tenant(tenant), "tenant": tenant}
         rows = yield Statement(_CIRCUMSTANCES, {"job": parse_id(job_id)} | scope)
         if not rows:
@@ -274,10 +274,10 @@ class SqliteJobs(SqlitePart, JobReads):
         now, note, holder, label, until, held, lease, state, due, queue, priority, position, renewed = rows[0]
         ahead = None
         if state == "queued" and due is None:
-            params = {"queue": queue, "priority": priority, "position": position, "most": AHEAD}
+            params = {"queue": queue, "priority": priority, "position": position, "most": MAX_AHEAD}
             ahead = (yield Statement(_AHEAD, params))[0][0]
         workers = yield Statement(_WORKERS, {"now": now} | scope)
-        return Circumstances(
+        return JobSituation(
             from_micros(now),
             {} if note is None else json.loads(note),
             holder,
@@ -289,14 +289,14 @@ class SqliteJobs(SqlitePart, JobReads):
             None if renewed is None else from_micros(renewed),
         )
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> Steps[list[Enqueued]]:
         now, ruled = yield from sign_enqueue()
         results = yield from add(specs, tenant, now, ruled)
-        yield from unsign()
+        yield from end_write()
         return results
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Steps[Verdict]:
         return (yield from move_job(job_id, move, reason, actor, tenant))
 

@@ -16,8 +16,8 @@ from holdfast.engine.job import EVERY_TENANT, Exchange, Sweep
 from holdfast.engine.settlement import Settlement, fingerprint
 from holdfast.stores.flow import Row, Statement, Steps, flow
 from holdfast.stores.requests import ClaimRequest
-from holdfast.stores.sqlite.admission import duty
-from holdfast.stores.sqlite.base import NOT_QUARANTINED, act_under, any_tenant, ids_json, sign, unsign
+from holdfast.stores.sqlite.admission import maintenance_flow
+from holdfast.stores.sqlite.base import NOT_QUARANTINED, act_under, any_tenant, begin_write, end_write, ids_json
 from holdfast.stores.sqlite.claim import SqliteLeaseRows, executor_refused, has_work, lease_state
 from holdfast.stores.sqlite.enqueue import retry_as_new
 from holdfast.stores.sqlite.fair_shares import SHARING_NEEDED, share_when_needed
@@ -223,27 +223,27 @@ class SqliteLeases(SqliteLeaseRows):
         alive, allowed = yield from lease_state(request, now)
         # An executor that was removed from the allowlist keeps its settlements, but claims nothing more.
         claims, next_in = (yield from self.take(request, now)) if alive and allowed and request.want > 0 else ([], None)
-        yield from unsign()
+        yield from end_write()
         return Exchange(claims, stale, alive, next_in=next_in)
 
-    @duty(0, _idle_unless(_IS_DUE, 0))
+    @maintenance_flow(0, _idle_unless(_IS_DUE, 0))
     def promote(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
-        now = yield from sign("promoter")
+        now = yield from begin_write("promoter")
         yield from share_when_needed(tenant)
         rows = yield Statement(_PROMOTE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
-        yield from unsign()
+        yield from end_write()
         return len(rows)
 
-    @duty(0, _idle_unless(_IS_OVERDUE, 0))
+    @maintenance_flow(0, _idle_unless(_IS_OVERDUE, 0))
     def expire(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int]:
-        now = yield from sign("promoter")
+        now = yield from begin_write("promoter")
         rows = yield Statement(_EXPIRE, {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want})
-        yield from unsign()
+        yield from end_write()
         return len(rows)
 
-    @duty(Sweep(0, 0, 0), _idle_unless(_IS_LAPSED, Sweep(0, 0, 0)))
+    @maintenance_flow(Sweep(0, 0, 0), _idle_unless(_IS_LAPSED, Sweep(0, 0, 0)))
     def reap(self, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Sweep]:
-        now = yield from sign("reaper")
+        now = yield from begin_write("reaper")
         scope = {"any": any_tenant(tenant), "tenant": tenant, "want": want}
         yield Statement(_ANCHOR, {"now": now, **scope})
         lapsed = yield Statement(_LAPSE, {"now": now, **scope})
@@ -259,7 +259,7 @@ class SqliteLeases(SqliteLeaseRows):
             yield Statement(_SWEPT, (now, leases))
             if begun:
                 dead = yield Statement(_DEAD, (ids_json(begun),))
-        yield from unsign()
+        yield from end_write()
         return Sweep(len(lapsed), len(leased), len(begun), tuple(row[0] for row in dead))
 
     @flow()
@@ -271,7 +271,7 @@ class SqliteLeases(SqliteLeaseRows):
         want: int = 1000,
         tenant: str = EVERY_TENANT,
     ) -> Steps[list[str]]:
-        now = yield from sign("reaper")
+        now = yield from begin_write("reaper")
         live = yield Statement(_LIVE, (lease, tenant, now))
         scope = {"now": now, "any": any_tenant(tenant), "tenant": tenant, "want": want, "queues": ids_json(queues)}
         scope["kinds"] = None if kinds is None else ids_json(kinds)
@@ -286,12 +286,12 @@ class SqliteLeases(SqliteLeaseRows):
                 if why is not None:
                     yield Statement(_NOTE, {"n": n, "why": why[:1000], "now": now, "until": now + QUARANTINE})
                     quarantined.append(job_id)
-        yield from unsign()
+        yield from end_write()
         return quarantined
 
     @flow()
     def settle(self, lease: str, settlements: Sequence[Settlement], tenant: str) -> Steps[list[str]]:
         now = yield from act_under(lease, tenant)
         stale = yield from end_attempts(lease, settlements, now)
-        yield from unsign()
+        yield from end_write()
         return stale

@@ -13,16 +13,16 @@ from operator import itemgetter
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event
-from holdfast.engine.payload import canonical, look_at
+from holdfast.engine.payload import canonical, decode_for_display
 from holdfast.engine.steps import projection
 from holdfast.errors import InvalidInput
-from holdfast.features.audit.model import Ranges, normal
+from holdfast.features.audit.model import Ranges, normalized_json
 from holdfast.features.events.model import SentEvent
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.job_reads import LedgerReads
 from holdfast.stores.requests import SendEvent, SentResult
-from holdfast.stores.sqlite.base import SqlitePart, any_tenant, ids_json, note_action, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write, ids_json, note_action
 from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.registry_checks import refuse_event
 from holdfast.stores.sqlite.steps import FULFIL, WAKE, event_value
@@ -100,30 +100,30 @@ class SqliteLedger(SqlitePart, LedgerReads):
 
     @flow()
     def save_cursor(self, consumer: str, cursor: str, was: str | None, tenant: str) -> Steps[bool]:
-        now = yield from sign(None)
+        now = yield from begin_write(None)
         params = {"tenant": tenant, "name": consumer, "cursor": cursor, "now": now}
         if was is None:
             rows = yield Statement(_ADD_CURSOR, params)
         else:
             rows = yield Statement(_MOVE_CURSOR, {**params, "was": was})
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
-    @flow(tells=True)
+    @flow(notifies=True)
     def send(self, event: SendEvent, actor: str, tenant: str) -> Steps[SentResult]:
         if any_tenant(tenant):
             raise InvalidInput("an event must be sent in one tenant")
-        now = yield from sign(actor)
+        now = yield from begin_write(actor)
         name, job = event.name, None if event.job_id is None else parse_id(event.job_id)
         before = [] if event.key is None else (yield Statement(_SENT_BEFORE, (tenant, name, event.key)))
         if before:
-            yield from unsign()
+            yield from end_write()
             return SentResult(before[0][0], False, 0)
         yield from refuse_event(event, tenant, now)
         params = {"id": event.id, "tenant": tenant, "name": name, "data": event.data, "key": event.key, "job": job}
         yield Statement(_SEND, params | {"actor": actor, "now": now, "cause": event.cause_id})
         value = event_value(event.id, name, event.data, actor, now)
-        data, woke, shape = look_at(event.data), 0, ""
+        data, woke, shape = decode_for_display(event.data), 0, ""
         while rows := (yield Statement(_NEXT_SHAPE, {"tenant": tenant, "name": name, "shape": shape})):
             shape = rows[0][0]
             wanted = canonical(projection(data, json.loads(shape)))
@@ -135,7 +135,7 @@ class SqliteLedger(SqlitePart, LedgerReads):
                 yield Statement(FULFIL, {"value": value, "now": now, "job": waiting, "n": n})
                 woken = yield Statement(WAKE, {"job": waiting, "n": n, "note": json.dumps({"event": name})})
                 woke += len(woken)
-        yield from unsign()
+        yield from end_write()
         return SentResult(event.id, True, woke)
 
 
@@ -167,7 +167,9 @@ def record_removed(job_ids: Sequence[str]) -> Steps[int]:
         " ORDER BY tenant, seq",
         (ids_json(job_ids),),
     )
-    cleaned = {row[0]: [*row[1:7], normal(row[7]), None] for row in (yield Statement(_CLEANED, (ids_json(job_ids),)))}
+    cleaned = {
+        row[0]: [*row[1:7], normalized_json(row[7]), None] for row in (yield Statement(_CLEANED, (ids_json(job_ids),)))
+    }
     for tenant, group in groupby(rows, itemgetter(0)):
         events = list(group)
         numbers = [seq for _, seq, _, _ in events]

@@ -7,7 +7,7 @@ import json
 from holdfast.features.limits.model import Bucket, Limit, Rule
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps
-from holdfast.stores.sqlite.admission import go_on
+from holdfast.stores.sqlite.admission import release_parked
 
 SWEPT_LIMITS = 200  # maximum of limits in one sweep
 
@@ -61,7 +61,7 @@ def put_limit(rule: Rule, actor: str, tenant: str, now: int) -> Steps[Row]:
     yield _LIMITED_ON
     if rule.concurrency is not None:
         yield Statement(_COUNT_RUNNING, key)
-    yield from sweep(now, 1000, beginning_of(tenant, rule.scope))
+    yield from sweep(now, 1000, bucket_prefix(tenant, rule.scope))
     rows = yield Statement(_ONE, key)
     return rows[0]
 
@@ -73,11 +73,11 @@ def drop_limit(scope: str, name: str, tenant: str, now: int) -> Steps[bool]:
     if rows:
         yield Statement(_FORGET.format(table="occupied_slot", what="concurrency"), key)
         yield Statement(_FORGET.format(table="rate_meter", what="rate"), key)
-        yield from sweep(now, 1000, beginning_of(tenant, scope))
+        yield from sweep(now, 1000, bucket_prefix(tenant, scope))
     return bool(rows)
 
 
-def beginning_of(tenant: str, scope: str) -> str:
+def bucket_prefix(tenant: str, scope: str) -> str:
     """The common prefix of the texts of all buckets of a scope."""
     return Bucket(tenant, scope, "").text[:-3]
 
@@ -98,7 +98,7 @@ def sweep(now: int, want: int, beginning: str | None = None) -> Steps[int]:
         bucket = Bucket(*json.loads(position))
         rules = [] if beginning else (yield Statement(RULE, (bucket.name, *bucket)))
         if not rules or rules[0][3] is None:  # jobs that wait for a token are woken when it is available
-            count += yield from go_on(bucket, want - count, now)
+            count += yield from release_parked(bucket, want - count, now)
     if beginning is None:
         yield Statement("UPDATE dispatch SET swept = :place WHERE swept <> :place", {"place": position})
     return count

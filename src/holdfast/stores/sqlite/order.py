@@ -14,7 +14,7 @@ from holdfast.engine.job import Verdict
 from holdfast.engine.order import GAP, WINDOW, Move, needed
 from holdfast.engine.states import State, state_of
 from holdfast.stores.flow import Statement, Steps
-from holdfast.stores.sqlite.base import any_tenant, sign, unsign
+from holdfast.stores.sqlite.base import any_tenant, begin_write, end_write
 
 WAITING = (State.QUEUED, State.RETRY_WAITING)
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
@@ -69,12 +69,12 @@ def move_job(job_id: str, move: Move, reason: str | None, actor: str, tenant: st
     refusal = _refusal(job, other, move)
     if refusal is not None:
         return Verdict(job_id, job.state, True, refusal)
-    yield from sign(actor)
+    yield from begin_write(actor)
     order = QueueOrder(job, move.priority if move.priority is not None else (other or job).priority)
     position = yield from order.new_position(move, other)
     params = {"job": job.n, "priority": order.priority, "position": position, "to": move.where}
     yield Statement(_MOVE, {**params, "other": move.other, "reason": reason or None})
-    yield from unsign()
+    yield from end_write()
     return Verdict(job_id, job.state, False, None)
 
 

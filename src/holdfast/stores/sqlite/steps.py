@@ -9,13 +9,13 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.engine.ids import parse_id
-from holdfast.engine.payload import MARK, canonical, look_at
+from holdfast.engine.payload import MARK, canonical, decode_for_display
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.steps import Saved, StepEntry, projection
 from holdfast.stores.codecs import from_micros, in_micros, micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.job_reads import StepReads
-from holdfast.stores.sqlite.base import SqlitePart, act_under, any_tenant, sign, unsign
+from holdfast.stores.sqlite.base import SqlitePart, act_under, any_tenant, begin_write, end_write
 
 _HELD = (
     "SELECT id, attempt FROM job_state"
@@ -97,23 +97,23 @@ class SqliteSteps(SqlitePart, StepReads):
                 results.append(Saved(job_id, entry.n, "stale"))
             elif (job_id, entry.n) in finished:
                 value = finished[job_id, entry.n]
-                results.append(Saved(job_id, entry.n, "kept", value and look_at(value)))
+                results.append(Saved(job_id, entry.n, "kept", value and decode_for_display(value)))
             else:
                 rows.append(_row(job_id, entry, now))
         if rows:
             yield Statement(_SAVE, rows, many=True)
             if stored := [(row[0], row[4]) for row in rows if row[4] is not None and row[4].startswith(MARK)]:
                 yield Statement(_UPLOADED, stored, many=True)
-        yield from unsign()
+        yield from end_write()
         return results
 
     @flow()
     def rewind(self, job_id: str, to: int, actor: str, tenant: str) -> Steps[int | None]:
-        yield from sign(actor)
+        yield from begin_write(actor)
         scope = {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant}
         dead = yield Statement(_IS_DEAD, scope)
         deleted = (yield Statement(_FORGET, (parse_id(job_id), to))) if dead else []
-        yield from unsign()
+        yield from end_write()
         return len(deleted) if dead else None
 
     @flow()
@@ -125,7 +125,7 @@ class SqliteSteps(SqlitePart, StepReads):
         rows = yield Statement(_CHECKPOINT, params)
         if rows and value.startswith(MARK):
             yield Statement(_UPLOADED, [(claim_id, value)], many=True)
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
     @flow()
@@ -135,7 +135,7 @@ class SqliteSteps(SqlitePart, StepReads):
         held = yield Statement(_IS_HELD, params)
         if held:
             yield Statement(_UPLOAD, params)
-        yield from unsign()
+        yield from end_write()
         return bool(held)
 
     @flow()
@@ -153,7 +153,7 @@ class SqliteSteps(SqlitePart, StepReads):
         document = None if meta is None else json.dumps(meta)
         params = {"id": claim_id, "lease": lease, "attempt": attempt, "name": name, "ref": ref, "meta": document}
         rows = yield Statement(_ADD_ARTIFACT, params | {"now": now})
-        yield from unsign()
+        yield from end_write()
         return bool(rows)
 
 
@@ -201,7 +201,10 @@ def _matching_event(job_id: str, pause: dict[str, Any], tenant: str, since: int)
     received = {row[0] for row in (yield Statement(_RECEIVED, (job_id,)))}
     events = yield Statement(_SENT, {"tenant": tenant, "name": pause["name"], "since": since, "job": job_id})
     for event_id, data, sent_by, sent_at in events:
-        if event_id not in received and canonical(projection(look_at(data), list(pause["wanted"]))) == wanted:
+        if (
+            event_id not in received
+            and canonical(projection(decode_for_display(data), list(pause["wanted"]))) == wanted
+        ):
             return event_value(event_id, pause["name"], data, sent_by, sent_at)
     return None
 

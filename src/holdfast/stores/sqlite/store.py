@@ -135,7 +135,7 @@ CODE_FILES = CodeFiles(
 
 class SqliteDatabase(SqliteTransactions):
     embedded = True
-    lanes = 1  # there is one writer at a time; a second exchange would only wait for the first
+    pipeline_depth = 1  # there is one writer at a time; a second exchange would only wait for the first
 
     def __init__(self, url: str, *, features: tuple[str, ...] = ()) -> None:
         """``features`` are the features whose SQL is installed with the engine's."""
@@ -169,7 +169,7 @@ class SqliteDatabase(SqliteTransactions):
             time.sleep(random.uniform(0.005, 0.02) * 2**attempt)
         else:
             raise AssertionError("unreachable")  # the last attempt breaks or raises
-        if flow.tells:
+        if flow.notifies:
             self._listener.notify("")
         return result
 

@@ -76,14 +76,14 @@ class SqliteTransactions(abc.ABC):
     """Whether the tables were checked and are those of this release."""
 
     @property
-    def borrowed(self) -> SqliteCallerOperations:
+    def on_connection(self) -> SqliteCallerOperations:
         return SqliteCallerOperations(self.jobs, self.leases, self.workflows, self.attempts)
 
     @abc.abstractmethod
     def migrate(self) -> SchemaStatus:
         """Migrate the tables, on a connection of the store."""
 
-    def run_borrowed(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
+    def run_on_connection(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
         adapter = adapt(connection)
         frame = partial(self._framed, flow, connection, within)
         try:
@@ -98,7 +98,7 @@ class SqliteTransactions(abc.ABC):
                 raise
             raise translated from error
 
-    async def arun_borrowed(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
+    async def arun_on_connection(self, connection: object, flow: Flow[T], *, within: bool = False) -> T:
         adapter = adapt_async(connection)
         frame = partial(self._framed, flow, connection, within)
         try:
