@@ -74,7 +74,7 @@ READS = {
         "jobs.watch",
         "agents.get",
         "agents.list",
-        "steps.asks_first",
+        "steps.requires_approval",
     ),
     *(
         "steps.list",
@@ -364,7 +364,7 @@ def calls(
         "approvals.list": lambda: run(store.approvals.list(ApprovalFilter(tenant=tenant))),
         "approvals.votes": lambda: run(store.approvals.votes(ids["approval"], tenant)),
         "agents.get": lambda: run(store.agents.get("planner", tenant)),
-        "steps.asks_first": lambda: run(store.steps.requires_approval("planner", tenant)),
+        "steps.requires_approval": lambda: run(store.steps.requires_approval("planner", tenant)),
         "agents.list": lambda: run(store.agents.list(tenant)),
         "agents.set": lambda: run(store.agents.set(Definition(id="planner", name="Planner"), tenant)),
         "agents.disable": lambda: run(store.agents.disable("planner", "because", "ada", tenant)),

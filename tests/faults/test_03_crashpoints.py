@@ -65,7 +65,7 @@ READS = {
     *("operations.list", "operations.next", "pauses.list", "payload_rules.list", "payload_rules.sealed_parts"),
     *("payload_rules.sealed_payloads", "queues.list", "reservations.get", "reservations.list", "retention.list"),
     *("retention.preview", "schedules.declared", "schedules.due", "schedules.fires", "schedules.get"),
-    *("schedules.list", "steps.asks_first", "steps.list", "subscriptions.active", "subscriptions.behind"),
+    *("schedules.list", "steps.requires_approval", "steps.list", "subscriptions.active", "subscriptions.behind"),
     *("subscriptions.deliveries", "subscriptions.get", "subscriptions.list", "templates.get", "templates.list"),
     *("templates.made_from", "templates.scheduled_at", "templates.versions", "tenants.fair_queues", "tenants.list"),
     *("tenants.next_share", "tenants.pinned", "tenants.pins", "tenants.registered_only", "tokens.find"),

@@ -1891,20 +1891,6 @@ export interface ReleaseReservationInput {
   error_message?: string | null | undefined;
 }
 
-/** The link between a dead letter that was redriven with another payload and the job that replaced it. */
-export interface Remade {
-  job_id: string;
-  new_id: string;
-  by: string;
-  at: Date;
-}
-export const decodeRemade: Decoder<Remade> = record<Remade>(() => ({
-  job_id: text,
-  new_id: text,
-  by: text,
-  at: time,
-}));
-
 export interface RemoveLimitInput {
   queue?: string | null | undefined;
   kind?: string | null | undefined;
@@ -1932,6 +1918,20 @@ export interface ReplaceJobPayloadInput {
   payload: unknown;
   reason: string;
 }
+
+/** The link between a dead letter that was redriven with another payload and the job that replaced it. */
+export interface Replacement {
+  job_id: string;
+  new_id: string;
+  by: string;
+  at: Date;
+}
+export const decodeReplacement: Decoder<Replacement> = record<Replacement>(() => ({
+  job_id: text,
+  new_id: text,
+  by: text,
+  at: time,
+}));
 
 export interface Report {
   ok: boolean;
@@ -2603,7 +2603,7 @@ export interface Story {
   parents: ParentResult[];
   chain: Job[];
   group: DeadLetterGroup | null;
-  remade: Remade[];
+  remade: Replacement[];
   references?: References | undefined;
   liveness: Liveness | null;
 }
@@ -2621,7 +2621,7 @@ export const decodeStory: Decoder<Story> = record<Story>(() => ({
   parents: list(decodeParentResult),
   chain: list(decodeJob),
   group: missing(nullable(decodeDeadLetterGroup), () => (null)),
-  remade: missing(list(decodeRemade), () => ([])),
+  remade: missing(list(decodeReplacement), () => ([])),
   references: optional(decodeReferences),
   liveness: missing(nullable(decodeLiveness), () => (null)),
 }));
