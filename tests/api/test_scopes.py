@@ -81,7 +81,7 @@ async def test_role_has_access_exactly_where_its_scopes_allow(app: App) -> None:
     transport = httpx2.ASGITransport(make_service(app, authenticate=lambda _: who[0]), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url=HERE) as http:
         for role, (method, path, name, scope) in itertools.product(Role, found):
-            who[0] = Identity("somebody", "default", scopes_of([role]))
+            who[0] = Identity("user", "default", scopes_of([role]))
             may = scope is None or scope in ROLES[role]
             if may and name in ENDLESS:
                 continue
@@ -103,7 +103,7 @@ def filled(path: str) -> str:
 @pytest.mark.slow
 async def test_get_requests_change_nothing(app: App) -> None:
     job = app.enqueue("mail", {}).id
-    identity = Identity("somebody", "default", scopes_of(["admin"]), whole=True)
+    identity = Identity("user", "default", scopes_of(["admin"]), whole=True)
     service = make_service(app, authenticate=lambda _: identity)
 
     def database_contents() -> str:
@@ -124,7 +124,7 @@ async def test_get_requests_change_nothing(app: App) -> None:
 
 
 def as_admin_of(tenant: str) -> Authenticate:
-    identity = Identity("somebody", tenant, scopes_of(["admin"]))
+    identity = Identity("user", tenant, scopes_of(["admin"]))
     return lambda _: identity
 
 

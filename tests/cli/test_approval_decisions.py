@@ -231,7 +231,7 @@ def test_token_is_shown_once_and_decides_once(holdfast: Holdfast, store: Store) 
     again = holdfast("approvals", "approve", "-", "--json", input=token)
     assert refused(again) == (4, "token_used")
     assert token not in again.output
-    # Whoever uses the token, the decision is Bob's.
+    # The decision is Bob's, even if another person uses the token.
     link = issued(holdfast, approval.id, "--for", "bob", "--service", "https://jobs.example.com/")
     base, _, token_of_bob = link.rpartition("/")
     assert base == "https://jobs.example.com/decide"
