@@ -102,5 +102,5 @@ async def test_a_time_out_of_range_is_refused_in_every_field(app: App) -> None:
             assert status in (200, 201), (path, field, code)
         assert (await http.get(f"{API}/jobs")).status_code == 200
     last = app.enqueue("mail", queue="later")
-    await asyncio.to_thread(app.run_worker, burst=True, queues=["later"])
+    await asyncio.to_thread(app.run_worker, burst=True, queues=("later",))
     assert last.state() is State.SUCCEEDED

@@ -11,7 +11,10 @@ import psycopg
 import pytest
 
 from holdfast import App
+from holdfast.stores.postgres import listener
+from holdfast.worker.claim_order import MAX_EMPTY_CLAIMS
 from tests.support.postgres_roles import as_role, ensure_roles
+from tests.support.waiting import until
 from tests.support.workers import working
 
 pytestmark = pytest.mark.req("JF-7", "CX-11")
@@ -61,6 +64,49 @@ def notification(outsider: psycopg.Connection[Any], app: App) -> str:
     (notice, *_) = outsider.notifies(timeout=10, stop_after=1)
     outsider.execute("unlisten holdfast")
     return notice.payload
+
+
+@pytest.mark.slow
+def test_notifications_after_empty_claims_are_deferred(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted instead of timed, unlike the test below, which a slow machine passes anyway."""
+    monkeypatch.setattr("holdfast.worker.worker.NOTIFICATION_DELAY", 60.0)
+    exchanges = 0
+    exchange = app._store.leases.exchange
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal exchanges
+        exchanges += 1
+        return exchange(*arguments)
+
+    with working(app, poll=60.0) as beside:
+        worker = beside.worker
+        assert worker is not None
+        until(lambda: worker._asleep, "it has claimed everything")
+        monkeypatch.setattr(app._store.leases, "exchange", counted)
+        for _ in range(2 * MAX_EMPTY_CLAIMS):
+            before, end = exchanges, time.monotonic() + 0.3
+            worker._on_notification("default")
+            while exchanges == before and time.monotonic() < end:
+                time.sleep(0.005)
+    assert exchanges <= MAX_EMPTY_CLAIMS + 4  # two are under way at a time, and one ends the lease
+
+
+@pytest.mark.slow
+def test_many_empty_notifications_are_passed_on_as_one(
+    app: App, outsider: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each makes every worker read the head of every queue."""
+    monkeypatch.setattr(listener, "EVERYTHING_PAUSE", 60.0)
+    received: list[str] = []
+    stop = app._store.listen(received.append, lambda: ("default",))
+    until(lambda: "" in received, "it listens")
+    for _ in range(50):
+        outsider.execute("select pg_notify('holdfast', '')")
+        time.sleep(0.005)
+    app.enqueue("ping")
+    until(lambda: "default" in received, "it is notified of jobs all the same")
+    stop()
+    assert received.count("") <= 2
 
 
 @pytest.mark.slow
