@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import App, State
 from holdfast.stores.outage import FIRST_PAUSE, LONGEST_PAUSE, pause_after
-from holdfast.worker import worker
+from holdfast.worker import recovery
 from tests.app.away import Away
 from tests.faults.checker import check
 from tests.support.servers import PostgresServer
@@ -40,7 +40,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
         taken.append((failures, pause))
         return pause
 
-    monkeypatch.setattr(worker, "pause_after", recorded)
+    monkeypatch.setattr(recovery, "pause_after", recorded)
     return taken
 
 
