@@ -121,7 +121,7 @@ def n3(snapshot: Snapshot) -> Iterator[Violation]:
         for done in steps:
             # Waits are ended from outside; steps and patches by the attempt that is stored with them.
             later = [event.attempt for event in begun if event.attempt > done.attempt and event.at < done.ended]
-            if later and done.kind in ("event", "patch"):
+            if later and done.kind in ("step", "patch"):
                 yield Violation("N3", job, f"step {done.n} was stored for attempt {done.attempt} during {later[0]}")
 
 

@@ -115,7 +115,7 @@ def _crash_within(flow: Flow[Any]) -> Flow[Any]:
 def run_worker(url: str, folder: str, point: CrashPoint | None, burst: bool, **options: Any) -> None:
     """Run a worker in this process. With `burst` it ends when there is nothing to claim."""
     os.environ["HOLDFAST_URL"], os.environ[FOLDER_VARIABLE] = url, folder
-    with (Path(folder) / "crashing.log").open("ab", buffering=0) as log:
+    with (Path(folder) / "worker.log").open("ab", buffering=0) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     from tests.faults.worker_app import app

@@ -117,7 +117,7 @@ def _install(kind: Any) -> None:
 def run_worker(url: str, folder: str, moment: str | None, target: str) -> None:
     """Run a worker in this process that is killed at that moment; with the target "child", a child of it is."""
     os.environ["HOLDFAST_URL"], os.environ[FOLDER_VARIABLE] = url, folder
-    with (Path(folder) / "killing.log").open("ab", buffering=0) as log:
+    with (Path(folder) / "worker.log").open("ab", buffering=0) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     if moment is not None:

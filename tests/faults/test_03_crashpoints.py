@@ -122,7 +122,7 @@ def run_case(app: App, folder: Path, case: tuple[str, CrashPoint] | None) -> Non
     victim.join(60)
     if point is not None and victim.exitcode == 0:
         pytest.skip(f"no worker reaches {point}")
-    assert victim.exitcode == (0 if point is None else EXIT_CODE), (folder / "crashing.log").read_text()
+    assert victim.exitcode == (0 if point is None else EXIT_CODE), (folder / "worker.log").read_text()
     consumer.poll()
     rescuer = start_worker(url, folder, burst=False)
     try:

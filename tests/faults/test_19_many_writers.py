@@ -84,7 +84,7 @@ def kill_writers(app: App, folder: Path, choice: random.Random, *, kills: int, p
             each.kill()
             each.join(10)
     assert not (folder / "errors").exists(), (folder / "errors").read_text()
-    assert "locked" not in (folder / "crashing.log").read_text()
+    assert "locked" not in (folder / "worker.log").read_text()
     snapshot = check(url, accepted, folder=folder, uncertain=set(offered) - set(accepted))
     assert {row.state for row in snapshot.rows.values()} == {State.SUCCEEDED}
     print(f"{len(accepted)} jobs accepted, {len(offered) - len(accepted)} writers killed in between")

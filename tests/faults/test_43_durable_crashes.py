@@ -142,7 +142,7 @@ class OrderRun:
         return {"sleep": "sleeps", "event": "waits"}.get(last.kind)
 
     def _log(self) -> str:
-        log = self._folder / "killing.log"
+        log = self._folder / "worker.log"
         return log.read_text()[-4000:] if log.exists() else "(nothing)"
 
 

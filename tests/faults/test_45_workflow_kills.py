@@ -47,7 +47,7 @@ def test_crash_at_the_end_of_parent_keeps_workflow_consistent(app: App, folder: 
     # The lease is long enough to reach that point on a busy machine.
     victim = start_worker(app._store.url, folder, CrashPoint("settling", when), burst=True, lease_ttl=1.5)
     victim.join(60)
-    assert victim.exitcode == EXIT_CODE, (folder / "crashing.log").read_text()
+    assert victim.exitcode == EXIT_CODE, (folder / "worker.log").read_text()
     graph = check_workflow(flow.graph)
     ended = graph.nodes[0].state is State.SUCCEEDED
     assert ended == (when == "after")
@@ -88,7 +88,7 @@ def test_crash_in_map_or_callback_creates_no_duplicates(app: App, folder: Path, 
         app._store.url, folder, CrashPoint(f"workflows.{operation}", when), burst=False, lease_ttl=1.5
     )
     victim.join(60)
-    assert victim.exitcode == EXIT_CODE, (folder / "crashing.log").read_text()
+    assert victim.exitcode == EXIT_CODE, (folder / "worker.log").read_text()
     rescuer = start_worker(app._store.url, folder, burst=False)
     try:
         wait_for_all(app, 6)

@@ -34,7 +34,7 @@ def test_retention_and_usage_survive_crashes(app: App, folder: Path) -> None:
     for point in POINTS:
         victim = start_worker(store.url, folder, point, burst=False)
         victim.join(60)
-        assert victim.exitcode == EXIT_CODE, (point, (folder / "crashing.log").read_text())
+        assert victim.exitcode == EXIT_CODE, (point, (folder / "worker.log").read_text())
     put_one(store)  # the newest row of SQLite's ledger must stay
     store.run(store.clock.set(timedelta(hours=3), None))
     sweep(store)

@@ -48,8 +48,8 @@ def make_service(
 ) -> FastAPI:
     """Make the ASGI application. ``authenticate`` identifies the caller (``tokens_of(app)``, ``at_this_machine(app)``
     or your own). ``maintenance`` is the tenant (``*``: every) whose maintenance tasks the service runs; None leaves
-    them to workers. ``body_timeout`` is the number of seconds that a request body may take; a large one has more, by its
-    size."""
+    them to workers. ``body_timeout`` is the number of seconds that a request body may take; a large one has more, by
+    its size."""
     measures: list[Measure] = []
 
     live = LedgerFeed(app._session)
