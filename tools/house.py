@@ -35,6 +35,7 @@ SAME_NOUN = {
     "approvals": "the feature in steps (`ctx.approval`) and in the remote client",
     "enqueue": "the operation in App and in the SQLite store",
     "handle": "`Handle` of a local and of a remote job",
+    "hints": "names that users guess: in Python, and on the command line",
     "ids": "the rule in the engine, the process's id maker (clock and entropy) in stores",
     "maintenance": "the tasks in the worker, the loop that runs them in a service",
     "options": "options of a worker, options of the command line",

@@ -9,9 +9,10 @@ import httpx2
 import pytest
 
 import holdfast
-from holdfast import App, PayloadPolicy
+from holdfast import App, PayloadPolicy, Retry
 from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
+from holdfast.server.bodies import RetryPolicy
 from tests.api.conftest import HERE, client_of
 
 JOBS = "/api/v1/jobs"
@@ -279,3 +280,8 @@ async def test_restricted_data_is_hidden_and_artifacts_are_downloads(new_app: An
         assert file.headers["content-disposition"].startswith('attachment; filename="a_b.html"')
         assert file.headers["x-content-type-options"] == "nosniff"
         assert (await http.get(f"{JOBS}/{open_}/artifacts/none")).json()["code"] == "artifact_not_found"
+
+
+@pytest.mark.req("CX-9")
+def test_retry_policy_over_http_has_the_defaults_of_python() -> None:
+    assert RetryPolicy().policy() == Retry()

@@ -108,9 +108,9 @@ RetryPreset = Literal["patient", "exponential", "gentle", "hourly_cap"]
 class RetryPolicy(Body):
     """How many times a job is attempted before it becomes a dead letter, and how long it waits in between."""
 
-    max_attempts: int = Field(default=5, ge=1, le=101)
+    max_attempts: int = Field(default=10, ge=1, le=101)
     max_crashes: int = Field(default=3, ge=0, le=100)
-    backoff: RetryPreset | BackoffRule = "exponential"
+    backoff: RetryPreset | BackoffRule = "patient"
 
     def policy(self) -> Retry:
         backoff = Backoff(**self.backoff.given()) if isinstance(self.backoff, BackoffRule) else self.backoff
