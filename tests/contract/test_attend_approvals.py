@@ -64,9 +64,9 @@ def test_approval_expires_by_its_policy(
     (step,) = steps(store, pending.job_id)
     assert (step.over, step.value["state"], len(step.value["votes"])) == (True, approval_state, 1)
     if state is State.FAILED:
-        assert (stored.error_code, stored.error_message) == ("approval_expired", "nobody decided in time")
+        assert (stored.error_code, stored.error_message) == ("approval_expired", "no decision in time")
     else:
-        assert last.meta["reason"] == "nobody decided in time"
+        assert last.meta["reason"] == "no decision in time"
 
 
 def test_reminders_repeat(store: Store) -> None:

@@ -80,7 +80,7 @@ def test_reservation_expires_without_renewal(store: Store) -> None:
     assert not release(store, gpu)
     result = every(store)
     assert [result[each.id].state for each in (gpu, gone, next_one)] == ["expired", "withdrawn", "active"]
-    assert (result[gpu.id].holder, result[gpu.id].ended_why) == ("ada", "nobody kept it alive")
+    assert (result[gpu.id].holder, result[gpu.id].ended_why) == ("ada", "the reservation was not renewed")
     assert claim(store, lease) == []
     forward(store, 31)
     assert store.run(store.limits.attend()) >= 1

@@ -52,6 +52,6 @@ def test_reservation_of_killed_owner_expires(app: App, crew: Crew, folder: Path)
     assert begun == [ids[3], ids[2], ids[1], ids[0]], "in their original order"
     (reservation,) = app.reservations.list(ended=True)
     assert (reservation.state, reservation.holder) == ("expired", "the owner")
-    assert reservation.ended_why == "nobody kept it alive"
+    assert reservation.ended_why == "the reservation was not renewed"
     with app.reservations.hold("gpu", wait=0, ttl=TTL):
         assert os.getpid()

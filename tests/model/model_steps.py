@@ -17,7 +17,7 @@ from holdfast.stores.requests import SentResult
 from tests.model.model_base import ModelJob, seconds
 from tests.model.model_operations import OperationsModel
 
-EXPIRED = "nobody decided in time"
+EXPIRED = "no decision in time"
 
 
 @dataclass

@@ -367,7 +367,7 @@ begin
             perform give_notice(v_approval, 'reminder', v_approval.reminders, v_now);
         elsif v_approval.expires_at <= v_now then
             perform close_approval(v_approval, case v_approval.on_expire when 'approve' then 'approved' else 'expired' end,
-                               'nobody decided in time', v_now);
+                               'no decision in time', v_now);
         elsif v_approval.remind_at <= v_now then
             update approval g set reminders = g.reminders + 1, remind_at = v_now + g.remind_every
              where g.id = v_approval.id returning g.* into v_approval;

@@ -327,7 +327,7 @@ def _attend(approval: Approval, now: int) -> Steps[None]:
     expired = approval.expires_at is not None and approval.expires_at <= present
     if expired and approval.on_expire != "remind":
         yield from _close(
-            approval, "approved" if approval.on_expire == "approve" else "expired", "nobody decided in time", now
+            approval, "approved" if approval.on_expire == "approve" else "expired", "no decision in time", now
         )
     elif expired or (approval.remind_at is not None and approval.remind_at <= present):
         yield Statement(_RENEW if expired else _REMIND, {"approval": approval.id, "now": now})

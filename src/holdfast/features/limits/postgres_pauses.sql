@@ -289,7 +289,7 @@ begin
     loop
         update reservation r
            set state = case r.state when 'waiting' then 'withdrawn' else 'expired' end, ended_at = p_now, ended_by = actor(),
-               ended_why = 'nobody kept it alive'
+               ended_why = 'the reservation was not renewed'
          where r.id = v_one.id;
         perform after_reservation(v_one, p_now);
         perform end_recorded(v_one, 'lost', null, null, p_now);

@@ -73,7 +73,7 @@ _RELEASE = (
 )
 _EXPIRE = (
     "UPDATE reservation SET state = CASE state WHEN 'waiting' THEN 'withdrawn' ELSE 'expired' END, ended_at = :now,"
-    " ended_by = (SELECT actor FROM present), ended_why = 'nobody kept it alive'"
+    " ended_by = (SELECT actor FROM present), ended_why = 'the reservation was not renewed'"
     " WHERE state IN ('waiting', 'active') AND expires_at <= :now RETURNING tenant, scope, name, job_id"
 )
 

@@ -1114,7 +1114,7 @@ create index callback_due on callback (due_at) where due_at is not null and fire
 
 create sequence action_seq;
 
--- One row per configuration change, whoever made it: the ledger of everything that is not a job.
+-- One row per configuration change: the ledger of everything that is not a job.
 create table action (
     seq       bigint      not null primary key default nextval('action_seq'),
     xid       bigint      not null default pg_current_xact_id()::text::bigint,

@@ -1061,7 +1061,7 @@ CREATE TABLE round (id INTEGER PRIMARY KEY CHECK (id = 1)) STRICT;
 
 -- --- The audit trail ---
 
--- One row per configuration change, whoever made it: the ledger of everything that is not a job.
+-- One row per configuration change: the ledger of everything that is not a job.
 CREATE TABLE action (
     seq       INTEGER PRIMARY KEY,   -- never used twice: no row is ever deleted
     tenant    TEXT    NOT NULL,
