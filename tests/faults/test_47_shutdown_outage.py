@@ -50,7 +50,7 @@ def stop_workers(*workers: WorkerProcess, twice: WorkerProcess) -> None:
     """Send SIGTERM to all workers, and a second one to `twice`."""
     for worker in workers:
         worker.ask_to_stop()
-    until(lambda: "send the signal again" in twice.said(), "the worker has received the signal")
+    until(lambda: "Stopping" in twice.said(), "the worker has received the signal")
     twice.ask_to_stop()
     end = time.monotonic() + EXIT_LIMIT
     codes = [worker.wait(max(0.0, end - time.monotonic())) for worker in workers]
