@@ -15,7 +15,7 @@ from holdfast.engine.states import State
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.tokens.model import new_token
 from holdfast.features.workflows.model import CallbackSpec
-from tests.attacks.__init__ import ATTACKS
+from tests.attacks import ATTACKS
 from tests.attacks.attack import LATER, Attack
 from tests.attacks.on_agents import REGISTERED
 from tests.attacks.on_dead_letters import OPERATIONS

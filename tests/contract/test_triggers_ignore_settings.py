@@ -18,7 +18,7 @@ import pytest
 from holdfast.features import FEATURES
 from holdfast.features.assembly import open_store
 from holdfast.stores.postgres.migrations import CODE_FILES
-from tests.attacks.__init__ import ATTACKS
+from tests.attacks import ATTACKS
 from tests.contract.test_attacks import _populate, _used
 from tests.support.direct_sql import PostgresByHand
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.features.assembly import open_store
-from tests.attacks.__init__ import ATTACKS
+from tests.attacks import ATTACKS
 from tests.docs.attacks_page import GROUPS, NAMES, PAGE, SPELT, setup
 from tests.support.direct_sql import ByHand, open_by_hand
 from tests.support.ledger import check_ledger
