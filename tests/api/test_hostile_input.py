@@ -64,7 +64,7 @@ async def test_internal_error_reveals_nothing(
     async with httpx2.AsyncClient(transport=transport, base_url=HERE) as http:
         answer = await http.get("/api/v1/queues")
         # The token of an approval link is in the path and must not be logged.
-        monkeypatch.setattr("holdfast.features.approvals.routes._asked_with", broken)
+        monkeypatch.setattr("holdfast.features.approvals.routes._request_of", broken)
         monkeypatch.setattr("holdfast.features.approvals.pages._request_by_token", broken)
         for path in ("/api/v1/approvals/by-token/hfg_secret-token", "/decide/hfg_secret-token"):
             assert (await http.get(path)).status_code == 500

@@ -25,7 +25,7 @@ _MASKS = (
     (re.compile(r"\s+"), " "),
 )
 INTERRUPT = "Ctrl-C"
-_DONE_ALREADY = ("mkdir ", "python3 -m venv", "pip install")
+_SKIPPED = ("mkdir ", "python3 -m venv", "pip install", "holdfast dev ")
 _READS = re.compile(r"^holdfast (?:jobs|approvals) (?:list|show|history)\b|^holdfast health")
 _RUNS_ON = re.compile(r"^holdfast worker (?!.*--burst)")
 PATIENCE = 40.0
@@ -59,7 +59,7 @@ class Console:
 
     def follow(self, page: str) -> None:
         for command, expected in commands(page):
-            if command.startswith(_DONE_ALREADY) or command.startswith("export "):
+            if command.startswith(_SKIPPED) or command.startswith("export "):
                 continue
             if _RUNS_ON.match(command):
                 self._start(command, expected)

@@ -19,7 +19,7 @@ HELPERS = {
     "_refusal": 0,  # engine/payload.py
     "_whole": 4,  # engine/retry.py
     "Reject": 0,  # engine/outcome.py: the error code of a final failure
-    "Fate": 1,  # features/webhooks/model.py
+    "DeliveryVerdict": 1,  # features/webhooks/model.py
     "Failed": 0,  # engine/outcome.py: the error code of an attempt
     "Crashed": 0,  # the same, for a process that died
     "Snoozed": 1,  # the reason of a snooze
@@ -63,7 +63,7 @@ def python_codes(source: str) -> Iterator[str]:
                 yield from _texts(value)
             case ast.Assign(targets=[ast.Name(id="default_code")], value=value):
                 yield from _texts(value)
-            case ast.Assign(targets=[ast.Name(id="reason" | "code")], value=value):
+            case ast.Assign(targets=[ast.Name(id="reason" | "code" | "RETRY_REQUESTED")], value=value):
                 yield from _texts(value)
             case ast.Assign(targets=[ast.Name(id="REASONS")], value=ast.Dict(keys=keys)):
                 yield from (code for key in keys if key is not None for code in _texts(key))

@@ -132,7 +132,7 @@ def test_tutorial_programs_print_the_same_on_postgresql(postgres_url: str, tmp_p
 def test_tutorial_works_as_printed(tmp_path: Path) -> None:
     whole = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     page, waiting, _ = whole.partition("## Waiting for a result")
-    before, right, after = page.partition("## Putting it right")
+    before, right, after = page.partition("## Fix and redrive it")
     assert waiting
     assert right
     receipts, first, change, more, _ = blocks("docs/tutorial.md")

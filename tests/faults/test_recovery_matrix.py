@@ -68,7 +68,7 @@ def test_queued_jobs_keep_their_order_after_kill(app: App, crew: Crew, folder: P
     """All workers are killed and the enqueuing app is closed: the queue is only in the database."""
     crew.start(2, options=("--queues", "elsewhere"))
     ids = put(app._store, *(spec("work", payload={"number": n}, priority=n % 3) for n in range(30)))
-    until(lambda: all("serves" in member.said() for member in crew.members), "both workers run")
+    until(lambda: all("started:" in member.said() for member in crew.members), "both workers run")
     crew.kill_all()
     app.close()
     snapshot = take_snapshot(app._store.url)

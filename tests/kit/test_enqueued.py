@@ -86,7 +86,6 @@ def test_jobs_match_by_options_and_typed_values(jobs: Kit, match: dict[str, Any]
         {"parent": "01a1df98-f17f-7363-9510-026d0c8abae3"},
         {"invoice": shop.Invoice(8, MARCH)},
         {"invoice": 3},
-        {"no_such_argument": 1},
         {"payload": {"queue": "slow"}},
     ],
 )

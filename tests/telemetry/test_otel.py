@@ -188,9 +188,9 @@ def test_nothing_is_recorded_without_an_sdk() -> None:
         "import sys; sys.modules['opentelemetry'] = None\n"  # not installed
         "import holdfast\n"
         "from holdfast.telemetry import observers\n"
-        "assert observers.quiet() and not observers.active()\n"
+        "assert observers.nothing_to_observe() and not observers.active()\n"
         "with holdfast.trace_from('00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'):\n"
-        "    assert not observers.quiet() and holdfast.outgoing_headers()\n"
+        "    assert not observers.nothing_to_observe() and holdfast.outgoing_headers()\n"
         "print('quiet')"
     )
     done = subprocess.run(
