@@ -265,6 +265,8 @@ def test_waiting_without_a_drain_raises_instead_of_hanging(kit: Kit) -> None:
         asyncio.run(handle.aresult())
     with pytest.raises(WaitTimeout):
         handle.result(timeout=0.01)
+    with pytest.raises(Conflict, match="not_drained"):
+        handle.result(timeout=600)
     wf = shop.app.workflow("orders")
     wf.add(shop.place_order, 8)
     with pytest.raises(Conflict, match="not_drained"):

@@ -67,7 +67,7 @@ class Session:
         """For the test kit: whether no job runs now, and none will before the test calls ``drain``."""
 
     def check_waiting(self, what: str, since: float) -> None:
-        """Called between the polls of a wait without a timeout. Raises ``Conflict`` if the wait would never end."""
+        """Called between the polls of a wait. Raises ``Conflict`` if the wait would never end."""
         if self.nothing_runs is not None and time.monotonic() - since > DRAIN_GRACE and self.nothing_runs():
             raise Conflict(
                 f"waiting for {what}, which has not ended, and no job runs in a test outside kit.drain()",

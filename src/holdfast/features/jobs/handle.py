@@ -408,8 +408,7 @@ class Handle(Namespace, Generic[R]):
         pause, watched_until = FIRST_PAUSE, began
         while True:
             now = time.monotonic()
-            if end is None:
-                self._session.check_waiting(f"job {self.id}", began)
+            self._session.check_waiting(f"job {self.id}", began)
             remaining = MAX_PAUSE if end is None else end - now
             watch = None
             if watched_until - now < WATCH / 2 and remaining > 0:

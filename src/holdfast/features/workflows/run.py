@@ -175,8 +175,7 @@ class WorkflowRun(StoreNamespace):
         end = None if timeout is None else began + seconds(timeout, "timeout")
         pause = FIRST_PAUSE
         while True:
-            if end is None:
-                self._caller.check_waiting(f"workflow {self.id}", began)
+            self._caller.check_waiting(f"workflow {self.id}", began)
             remaining = MAX_PAUSE if end is None else end - time.monotonic()
             yield max(0.0, min(pause, remaining))
             if remaining <= 0:
