@@ -193,7 +193,7 @@ def test_reasons_of_suspended_jobs(store: Store) -> None:
     assert "Pay 7,000?" in cause.says
     assert "ada, bob may decide, but not" in cause.says
     assert "1 of 2 approvals" in cause.says
-    assert f"approvals approve {approval.id}" in (cause.change or "")
+    assert f"approvals approve {approval.id} --by NAME" in (cause.change or "")
     denied = asking(store)
     store.run(store.approvals.decide(denied.id, ballot("eve", verdict="deny"), "default"))
     assert "denied by eve" in only(store, denied.job_id, "denied").says

@@ -263,11 +263,12 @@ def waiting_for_approval(snapshot: Snapshot) -> Reason | None:
     who = ", ".join(approval.approvers) or "anyone"
     expires = "" if approval.expires_at is None else f"; it expires at {at(approval.expires_at)}"
     not_requester = f", but not {approval.requester}" if approval.not_requester else ""
+    by = " --by NAME" if approval.approvers else ""
     return Reason(
         "waiting_for_approval",
         f"it waits for a decision: {approval.summary} ({approval.name}). {who} may decide{not_requester};"
         f" it has {approval.approvals} of {approval.quorum} approvals{expires}",
-        f"holdfast approvals approve {approval.id} (or: holdfast approvals deny {approval.id})",
+        f"holdfast approvals approve {approval.id}{by} (or: holdfast approvals deny {approval.id}{by})",
         {"approval": approval.id, "approvers": list(approval.approvers)},
     )
 
