@@ -60,3 +60,9 @@ def test_one_name_instead_of_a_list_of_queues_is_refused(app: App) -> None:
     with pytest.raises(InvalidSetting, match="at least one queue"):
         app.tick(queues=[])
     assert WorkerOptions(queues=["mail"]).queues == ("mail",)
+
+
+@pytest.mark.req("DP-19")
+def test_worker_without_slots_is_refused(app: App) -> None:
+    with pytest.raises(InvalidSetting, match="concurrency of at least 1"):
+        app.run_worker(concurrency=0, burst=True)

@@ -127,6 +127,8 @@ class WorkerOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "queues", check_names(self.queues, "queue"))
         check_weights(self.weights)
+        if self.concurrency < 1:
+            raise InvalidSetting("a worker needs a concurrency of at least 1", code="invalid_limit")
 
     def maintenance_tasks(self) -> tuple[MaintenanceTask, ...]:
         """All maintenance tasks. Extra tasks with the pace of promotion follow it on its connection, because a worker
