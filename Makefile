@@ -46,7 +46,7 @@ test: $(READY) ## Run the tests to run before a commit, about 5 minutes (ARGS="-
 	$(BIN)/$(PYTEST) $(ARGS)
 
 .PHONY: test-all
-test-all: $(READY) ## Run the slow tests too, on every PostgreSQL at hand, 20 to 25 minutes (ARGS="--seed 7" repeats a seed)
+test-all: $(READY) ## Run the slow tests too, on every PostgreSQL at hand, about 20 minutes (ARGS="--seed 7" repeats a seed)
 	$(BIN)/python -m tests.support.run_in_copy $(PYTEST) --tier all $(ARGS)
 	$(MAKE) test-servers
 
