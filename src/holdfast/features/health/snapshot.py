@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -81,9 +82,9 @@ Waiting = dict[str, tuple[int, float | None]]
 
 
 class SnapshotReads(HealthReads):
+    @abstractmethod
     def _workers(self, tenant: str) -> Steps[list[WorkerPulse]]:
         """Different in each store: on PostgreSQL the ids of leases may not be read, so a function counts their jobs."""
-        raise NotImplementedError
 
     @flow(writes=False)
     def workers(self, tenant: str) -> Steps[Standing]:
