@@ -7,7 +7,7 @@ begin
         raise exception '% is written by triggers only', tg_table_name
             using errcode = 'ZH002', hint = 'Insert into job, or call enqueue(…).';
     end if;
-    return null;
+    return new;   -- null in a statement trigger, without an expression to evaluate
 end $$;
 
 create or replace trigger refuse_insert before insert on job_state for each statement execute function refuse_insert();

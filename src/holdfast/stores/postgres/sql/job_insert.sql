@@ -1,9 +1,10 @@
 -- Give each new job its state and the first event of its ledger.
 --
--- Usually it is one plain job. Then the cost is not the row but each statement, aggregate and function call, which the server
--- prepares every time. So the first query reads only the first row, without an aggregate, and checks whether anything else has
--- to be done (docs/adr/0033). Rules of features are hooks (`*_on_insert`), called with the ids of the new jobs, whose rows are
--- already in `job`. Their order decides which refusal is reported.
+-- Usually it is one plain job. Then the cost is not the row but each statement, aggregate, function call and expression, which
+-- the server prepares every time. So the first query reads only the first row, without an aggregate, and checks whether
+-- anything else has to be done; if not, the two inserts follow at once (docs/adr/0033). Rules of features are hooks
+-- (`*_on_insert`), called with the ids of the new jobs, whose rows are already in `job`. Their order decides which refusal is
+-- reported.
 
 -- Whether a job has facts that need more than its state row and its first event. One call that counts the nulls takes fewer
 -- steps than ten comparisons.
@@ -16,30 +17,43 @@ return tags <> '{}' or num_nonnulls(uses, retry_as, depth, agent, workflow_id, r
 create or replace function on_job_insert() returns trigger language plpgsql set search_path from current as $$
 declare
     v_now timestamptz;
-    v_xid bigint := pg_current_xact_id()::text::bigint;
+    v_many    boolean;   -- more than one row
+    v_long    boolean;   -- a payload that may be deep
     v_special boolean;
-    v_tagged boolean;
+    v_ruled   boolean;   -- features have rules for new jobs
+    v_tagged  boolean;
     v_agented boolean;
     v_flowing boolean;
     v_retried boolean;
-    v_ruled   boolean;
-    v_broken boolean;
-    v_later  boolean;
-    v_long   boolean;
-    v_many   boolean;   -- more than one row
-    v_count  bigint;
-    v_queue  text;
-    v_void   text;
-    v_key    text;
+    v_broken  boolean;
+    v_later   boolean;
+    v_count   bigint;
+    v_queue   text;
+    v_key     text;
 begin
     -- SELECT INTO takes the first row.
-    select exists (select from added offset 1), (select d.ruled from dispatch d), (select d.signal_key from dispatch d),
-           (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c),   -- clock_now(), inlined
+    select exists (select from added offset 1), octet_length(a.payload::text) > 200,
            odd_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_attempts, a.max_crashes)
            or special_facts(a.tags, a.uses, a.retry_as, a.depth, a.agent, a.workflow_id, a.retry_of, a.run_at, a.deadline_at,
                             a.backoff, a.executor),
-           a.queue, octet_length(a.payload::text) > 200
-      into v_many, v_ruled, v_key, v_now, v_special, v_queue, v_long from added a;
+           (select coalesce(c.stopped, clock_timestamp() + c.shift) from clock c),   -- clock_now(), inlined
+           (select case when not d.ruled then d.signal_key end from dispatch d), a.queue
+      into v_many, v_long, v_special, v_now, v_key, v_queue from added a;
+    if (v_many or v_long or v_special or v_key is null) is false then   -- one plain job
+        insert into job_state (id, tenant, kind, queue, state, priority, max_attempts, max_crashes)
+        select id, tenant, kind, queue, 'queued', priority, max_attempts, max_crashes from added;
+        insert into event (xid, job_id, tenant, kind, type, to_state, attempt, at, actor)
+        select txid_current(), id, tenant, kind, 'enqueue', 'queued', 0, v_now, enqueued_by from added;
+        -- notify_listeners(v_queue) in one expression, which takes fewer steps than a statement.
+        if current_setting('holdfast.notify', true) is distinct from 'off'
+           and pg_notify(current_schema(), left(encode(sha256(convert_to(v_key || v_queue, 'UTF8')), 'hex'), 32)) is null then
+        end if;
+        return new;   -- null in a statement trigger, without an expression to evaluate
+    end if;
+    if v_many is null then   -- no row at all
+        return null;
+    end if;
+    v_ruled := v_key is null;
     if v_many then
         select bool_or(odd_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_attempts, a.max_crashes)
                        or special_facts(a.tags, a.uses, a.retry_as, a.depth, a.agent, a.workflow_id, a.retry_of, a.run_at,
@@ -80,7 +94,7 @@ begin
         perform workflows_on_insert(array(select a.id from added a), v_now);
     end if;
     insert into event (xid, job_id, tenant, kind, type, from_state, to_state, attempt, at, actor)
-    select v_xid, id, tenant, kind, 'enqueue', null, 'queued', 0, v_now, enqueued_by
+    select txid_current(), id, tenant, kind, 'enqueue', null, 'queued', 0, v_now, enqueued_by
       from added;
     get diagnostics v_count = row_count;
     if v_special then
@@ -102,9 +116,8 @@ begin
     if v_count > 1 or v_later then
         perform notify_listeners(q.queue) from (select distinct a.queue from added a
                                       where a.run_at is null or a.run_at <= v_now) q;
-    elsif v_count = 1 and current_setting('holdfast.notify', true) is distinct from 'off' then
-        -- notify_listeners(v_queue), inlined
-        v_void := pg_notify(current_schema(), left(encode(sha256(convert_to(v_key || v_queue, 'UTF8')), 'hex'), 32))::text;
+    elsif v_count = 1 then
+        perform notify_listeners(v_queue);
     end if;
     return null;
 end $$;
