@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,8 @@ EXCLUDED |= {"check_options", "firm"}  # of a kind, used by other parts of the a
 
 
 @pytest.fixture
-def app() -> Iterator[App]:
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
+    monkeypatch.chdir(tmp_path)  # some of the functions write files
     app = App("sqlite:///:memory:", name="tests", enqueued_by="tester")
 
     @app.job("work")
