@@ -121,7 +121,8 @@ begin
                   o.due_at is distinct from n.due_at,
                   o.started_at is distinct from n.started_at,
                   o.finished_at is distinct from n.finished_at or o.settled_by is distinct from n.settled_by
-                      or o.error_code is distinct from n.error_code or o.error_message is distinct from n.error_message);
+                      or o.error_code is distinct from n.error_code or o.error_message is distinct from n.error_message
+                      or o.approval_id is distinct from n.approval_id);
     if v_seen.asked then
         perform approvals_on_transition(o, n) from old_rows o join new_rows n on n.id = o.id where o.state = 'waiting_for_approval';
     end if;

@@ -252,6 +252,8 @@ begin
     elsif v_same and (old.finished_at, old.settled_by, old.error_code, old.error_message)
                      is distinct from (new.finished_at, new.settled_by, new.error_code, new.error_message) then
         v_what := 'the end of an attempt';
+    elsif v_same and new.approval_id is distinct from old.approval_id then
+        v_what := 'approval_id';
     elsif v_same and new.due_at is distinct from old.due_at and not v_timed and not coalesce(
               -- Held back, by a named cause.
               new.note ->> 'held' = 'parents' and new.workflow_id is not null

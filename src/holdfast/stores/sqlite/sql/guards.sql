@@ -200,14 +200,15 @@ END;
 -- ways only.
 DROP TRIGGER IF EXISTS judge_quiet;
 CREATE TRIGGER judge_quiet AFTER UPDATE OF queue, priority, position, retries, crashes, max_attempts, due_at, deadline_at, started_at,
-    finished_at, settled_by, error_code, error_message ON job_state
+    finished_at, settled_by, error_code, error_message, approval_id ON job_state
 WHEN (SELECT now FROM clock) IS NULL AND (
      NEW.queue <> OLD.queue OR NEW.deadline_at IS NOT OLD.deadline_at
      OR ((NEW.priority <> OLD.priority OR NEW.position <> OLD.position)
          AND (json_extract(NEW.note, '$.moved') IS NULL OR json_extract(NEW.note, '$.moved') IS json_extract(OLD.note, '$.moved')))
      OR (NEW.started_at IS NOT OLD.started_at AND (NEW.state = OLD.state OR NEW.state <> 'in_progress'))
      OR (NEW.state = OLD.state AND (NEW.finished_at IS NOT OLD.finished_at OR NEW.settled_by IS NOT OLD.settled_by
-                                    OR NEW.error_code IS NOT OLD.error_code OR NEW.error_message IS NOT OLD.error_message))
+                                    OR NEW.error_code IS NOT OLD.error_code OR NEW.error_message IS NOT OLD.error_message
+                                    OR NEW.approval_id IS NOT OLD.approval_id))
      OR (NEW.state = OLD.state AND NEW.due_at IS NOT OLD.due_at
          AND (NEW.note IS OLD.note OR json_extract(NEW.note, '$.rescheduled') IS NULL)
          AND NOT coalesce(
