@@ -196,31 +196,25 @@ class StepsModel(OperationsModel):
         def later(span: str) -> datetime | None:
             return None if question.get(span) is None else self.now + seconds(question[span])
 
+        same = ("id", "summary", "data", "form", "quorum", "not_requester", "on_deny", "on_expire", "content_hash")
+        asked: dict[str, Any] = {name: question.get(name) for name in same}
         approval = Approval(
-            question["id"],
-            job.tenant,
-            job.id,
-            pause["n"],
-            pause["name"],
-            question["summary"],
-            question.get("data"),
-            question.get("form"),
-            tuple(question["approvers"]),
-            question["quorum"],
-            job.spec.enqueued_by,
-            question["not_requester"],
-            question["on_deny"],
-            question["on_expire"],
-            later("expires_in"),
-            later("remind_every"),
-            0,
-            later("escalate_after"),
-            tuple(question["escalate_to"]),
-            None,
-            question["content_hash"],
-            "open",
-            self.now,
-            None,
+            **asked,
+            tenant=job.tenant,
+            job_id=job.id,
+            n=pause["n"],
+            name=pause["name"],
+            approvers=tuple(question["approvers"]),
+            requester=job.spec.enqueued_by,
+            expires_at=later("expires_in"),
+            remind_at=later("remind_every"),
+            reminders=0,
+            escalate_at=later("escalate_after"),
+            escalate_to=tuple(question["escalate_to"]),
+            escalated_at=None,
+            state="open",
+            opened_at=self.now,
+            decided_at=None,
         )
         self.approvals[approval.id] = ModelApproval(approval, question.get("remind_every"), question.get("expires_in"))
 
