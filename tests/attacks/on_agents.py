@@ -71,9 +71,7 @@ AGENTS = [
         says="reason_given",
     ),
     both(
-        "register an agent for every tenant",
-        f"{_AGENT}) values ('*', 'new', 'New', {NOW}, {NOW})",
-        says="tenant_named",
+        "register an agent for every tenant", f"{_AGENT}) values ('*', 'new', 'New', {NOW}, {NOW})", says="tenant_named"
     ),
     both("register an agent without an id", f"{_AGENT}) values ('default', ' ', 'New', {NOW}, {NOW})", says="id_named"),
     both("register an agent without a name", f"{_AGENT}) values ('default', 'x', '', {NOW}, {NOW})", says="name_named"),

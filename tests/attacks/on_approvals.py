@@ -205,14 +205,10 @@ VOTES = [
         says=_VOTER,
     ),
     both(
-        "vote on a decided approval",
-        f"{_VOTE} values (:decided, 'default', 'bob', 'deny', 'sql', {NOW})",
-        says=_VOTER,
+        "vote on a decided approval", f"{_VOTE} values (:decided, 'default', 'bob', 'deny', 'sql', {NOW})", says=_VOTER
     ),
     both(
-        "vote after the expiry",
-        f"{_VOTE} values (:approval, 'default', 'bob', 'approve', 'sql', :later)",
-        says=_VOTER,
+        "vote after the expiry", f"{_VOTE} values (:approval, 'default', 'bob', 'approve', 'sql', :later)", says=_VOTER
     ),
     both(
         "vote on an unknown approval",
@@ -220,9 +216,7 @@ VOTES = [
         says=_VOTER,
     ),
     both(
-        "vote from another tenant",
-        f"{_VOTE} values (:approval, 'acme', 'bob', 'approve', 'sql', {NOW})",
-        says=_VOTER,
+        "vote from another tenant", f"{_VOTE} values (:approval, 'acme', 'bob', 'approve', 'sql', {NOW})", says=_VOTER
     ),
     both(
         "vote twice",
@@ -244,10 +238,7 @@ VOTES = [
     both(
         "delete a vote",
         "delete from vote where approval_id = :approval",
-        says=(
-            "immutable: votes are never deleted",
-            "vote: rows are never deleted while their approval exists",
-        ),
+        says=("immutable: votes are never deleted", "vote: rows are never deleted while their approval exists"),
     ),
     only_postgres("truncate the votes", "truncate vote", says="vote: rows are never changed (truncate refused)"),
     both("mark a used token as unused", "update approval_token set used_at = null where hash = 'used'", says=_USED),

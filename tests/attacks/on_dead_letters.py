@@ -62,14 +62,10 @@ DEAD_LETTERS = [
     only_postgres("truncate the dead letters", "truncate dead_letter", says="rows are never changed"),
     only_postgres("truncate the operations", "truncate operation", says="rows are never changed"),
     both(
-        "change the filter of an operation",
-        f"update operation set wanted = '{{}}' where id = {_OPEN}",
-        says=_COUNTED,
+        "change the filter of an operation", f"update operation set wanted = '{{}}' where id = {_OPEN}", says=_COUNTED
     ),
     both(
-        "change the action of an operation",
-        f"update operation set action = 'cancel' where id = {_OPEN}",
-        says=_COUNTED,
+        "change the action of an operation", f"update operation set action = 'cancel' where id = {_OPEN}", says=_COUNTED
     ),
     both("change the rate of an operation", f"update operation set rate = 1000 where id = {_OPEN}", says=_COUNTED),
     both("lower the progress of an operation", f"update operation set done = 0 where id = {_OPEN}", says=_COUNTED),

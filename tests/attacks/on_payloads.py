@@ -78,11 +78,7 @@ PAYLOADS = [
         says=("references are written once", "no job"),
     ),
     only_postgres("truncate the references", "truncate reference", says="rows are never changed"),
-    both(
-        "re-encrypt a payload without a record",
-        _seal('{"key": "k2", "sealed": "BBBB"}'),
-        says=_NEVER,
-    ),
+    both("re-encrypt a payload without a record", _seal('{"key": "k2", "sealed": "BBBB"}'), says=_NEVER),
     *(
         both(f"record a re-encryption and {what}", _RECORD, _seal(inside), says=_NEVER)
         for what, inside in (

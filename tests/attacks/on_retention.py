@@ -46,9 +46,5 @@ RETENTION = [
         f"{_POLICY}, purge_after) values ('default', 'x', 'queued', 'ada', {NOW}, {NOW}, 8)",
         says="state_known",
     ),
-    both(
-        "delete an unused approval token",
-        "delete from approval_token where hash = 'fresh'",
-        says="deleted while",
-    ),
+    both("delete an unused approval token", "delete from approval_token where hash = 'fresh'", says="deleted while"),
 ]

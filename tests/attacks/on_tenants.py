@@ -30,17 +30,11 @@ TENANTS = [
         says=("tenant full", "tenant full has 0 waiting jobs and may have 0: 1 of kind k refused"),
     ),
     both(
-        "rename the tenant of a cap",
-        "update tenant set tenant = 'eve' where tenant = 'default'",
-        says="cannot change",
+        "rename the tenant of a cap", "update tenant set tenant = 'eve' where tenant = 'default'", says="cannot change"
     ),
     both("set a cap for every tenant", f"{_TENANT}) values ('*', 'eve', {NOW}, {NOW})", says="tenant_named"),
     *(
-        both(
-            f"set {what} for a tenant",
-            f"{_TENANT}, {column}) values ('x', 'ada', {NOW}, {NOW}, {value})",
-            says=says,
-        )
+        both(f"set {what} for a tenant", f"{_TENANT}, {column}) values ('x', 'ada', {NOW}, {NOW}, {value})", says=says)
         for what, column, value, says in (
             ("a negative cap", "max_pending", "-1", "pending_bounded"),
             ("a weight of zero", "weight", "0", "weight_bounded"),

@@ -33,11 +33,7 @@ WORKFLOWS = [
         says=("only the ends of its parents release a job", "waits for its parents"),
     ),
     both("clear the open parents of a job", "update node set unmet = 0 where job_id = :child", says=_BY_TRIGGERS),
-    both(
-        "mark a node as succeeded",
-        "update node set standing = 'succeeded' where job_id = :child",
-        says=_BY_TRIGGERS,
-    ),
+    both("mark a node as succeeded", "update node set standing = 'succeeded' where job_id = :child", says=_BY_TRIGGERS),
     both(
         "mark a dependency as met",
         "update dependency set met = (1 = 1) where child = :child",

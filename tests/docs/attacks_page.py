@@ -186,10 +186,7 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
         "A job waits until its parents have finished; the plan never changes, and triggers maintain the rest.",
         WORKFLOWS,
     ),
-    "Pausing": (
-        "A pause holds until it is resumed, for claims and for enqueues.",
-        PAUSES,
-    ),
+    "Pausing": ("A pause holds until it is resumed, for claims and for enqueues.", PAUSES),
     "Limits and reservations": ("Counters cannot be changed, and past reservations are history.", LIMITS),
     "Payloads": ("Rules restrict payloads; a sealed payload can only change its key.", PAYLOADS),
     "API tokens and sessions": (

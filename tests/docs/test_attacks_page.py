@@ -18,9 +18,8 @@ from tests.support.ledger import check_ledger
 pytestmark = pytest.mark.req("CX-1", "CX-3", "CX-4", "CX-13", "DP-7")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    url: str = request.getfixturevalue(f"{request.param}_url")
+@pytest.fixture
+def url(url: str) -> Iterator[str]:
     with closing(open_store(url)) as store:
         store.migrate()
         yield url

@@ -344,19 +344,16 @@ def reads(app: App, rows: dict[str, list[Row]]) -> Iterator[tuple[str, Flow[Any]
                 yield name, operation(store, name)(job, every)
             yield "story", story(store, job, every)
             yield "why", why(store, job, every)
-    for approval in rows.get("approval", []):
-        if len(str(approval["id"])) == 36:
-            yield "votes", store.approvals.votes(approval["id"], every)
-            yield "approval", store.approvals.get(approval["id"], every)
-    for row in rows.get("workflow", []):
-        if len(str(row["id"])) == 36:
-            yield "graph", store.workflows.graph(row["id"], every)
-    for row in rows.get("schedule", []):
-        if len(str(row["id"])) == 36:
-            yield "fires", store.schedules.fires(row["id"], every)
-    for row in rows.get("webhook", []):
-        if len(str(row["id"])) == 36:
-            yield "webhook_deliveries", store.webhooks.deliveries(row["id"], every, 100)
-    for row in rows.get("subscription", []):
-        if len(str(row["id"])) == 36:
-            yield "deliveries", store.subscriptions.deliveries(row["id"], every, False, 100)
+    of_object: dict[str, tuple[str, tuple[Any, ...]]] = {
+        "approval": ("approvals.votes", ()),
+        "workflow": ("workflows.graph", ()),
+        "schedule": ("schedules.fires", ()),
+        "webhook": ("webhooks.deliveries", (100,)),
+        "subscription": ("subscriptions.deliveries", (False, 100)),
+    }
+    for table, (name, more) in of_object.items():
+        for row in rows.get(table, []):
+            if len(str(row["id"])) == 36:
+                yield name, operation(store, name)(row["id"], every, *more)
+                if table == "approval":
+                    yield "approval", store.approvals.get(row["id"], every)

@@ -8,13 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from holdfast.engine.job import (
-    EVERY_TENANT,
-    Claim,
-    Event,
-    Job,
-    Verdict,
-)
+from holdfast.engine.job import EVERY_TENANT, Claim, Event, Job, Verdict
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.steps import Saved, Step, StepEntry
 from holdfast.features.assembly import Store, open_store

@@ -232,10 +232,7 @@ LISTS: dict[str, tuple[str, dict[str, Any]]] = {
     "by parent": ("job_by_parent", {"parent_id": job_id(1)}),
     "by time": (
         "by_state",
-        {
-            "since": datetime.fromtimestamp(1_700_000_500, UTC),
-            "until": datetime.fromtimestamp(1_700_000_510, UTC),
-        },
+        {"since": datetime.fromtimestamp(1_700_000_500, UTC), "until": datetime.fromtimestamp(1_700_000_510, UTC)},
     ),
     "a distant page": ("by_state", {"before": job_id(500)}),
     "a distant page, by state": ("by_state", {"before": job_id(9_000), "state": State.DEAD_LETTER}),

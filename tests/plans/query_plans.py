@@ -146,7 +146,7 @@ def _counters(connection: Connection) -> tuple[dict[str, int], dict[str, int]]:
     rows = connection.execute(
         "select relkind = 'i', relname, pg_stat_get_xact_tuples_returned(oid),"
         " pg_stat_get_xact_numscans(oid) from pg_class"
-        " where relnamespace = 'holdfast'::regnamespace and relkind in ('r', 'i')",
+        " where relnamespace = 'holdfast'::regnamespace and relkind in ('r', 'i')"
     ).fetchall()
     tables, indexes = Counter[str](), Counter[str]()
     for is_index, name, returned, scans in rows:

@@ -31,6 +31,14 @@ def environment(url: str, folder: Path, extra: Mapping[str, str] | None = None) 
     return clean | ours | dict(extra or {})
 
 
+def adopt(url: str, folder: str) -> None:
+    """Make this forked process one that runs a worker: its database, its folder, and its output in `worker.log`."""
+    os.environ[config.URL_VARIABLE], os.environ[FOLDER_VARIABLE] = url, folder
+    with (Path(folder) / "worker.log").open("ab", buffering=0) as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+
+
 class WorkerProcess:
     """One worker. `lease` is in seconds, and also the interval of its sweeps."""
 
