@@ -7,6 +7,7 @@ An attack is one or more statements in one transaction; one of them must be refu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 NOW = "(select now from present)"
@@ -17,40 +18,52 @@ STATE = "(id, tenant, kind, queue, state, priority, position, max_attempts, max_
 
 
 @dataclass(frozen=True)
-class Attack:
-    """`sqlite` or `postgres` is empty if the store has no such statement; `says` is a part of each refusal."""
+class Sql:
+    """Statements that differ between the stores; empty if a store has no such statement."""
 
+    sqlite: tuple[str, ...]
+    postgres: tuple[str, ...]
+
+
+Table = Mapping[str, tuple[str | Sql, str | tuple[str, str]]]
+"""By name, the statements of each attack, separated by semicolons, and a part of its refusal: the same on both stores,
+or SQLite's and PostgreSQL's."""
+
+
+@dataclass(frozen=True)
+class Attack:
     name: str
     sqlite: tuple[str, ...]
     postgres: tuple[str, ...]
     says: tuple[str, str]
 
 
-def both(name: str, *sql: str, says: str | tuple[str, str]) -> Attack:
-    return Attack(name, sql, sql, _pair(says))
+def attacks(table: Table) -> list[Attack]:
+    result = []
+    for name, (sql, says) in table.items():
+        stores = each(sql, sql) if isinstance(sql, str) else sql
+        pair = (says, says) if isinstance(says, str) else says
+        result.append(Attack(name, stores.sqlite, stores.postgres, pair))
+    return result
 
 
-def each(name: str, sqlite: str, postgres: str, *, says: str | tuple[str, str]) -> Attack:
-    return Attack(name, (sqlite,) if sqlite else (), (postgres,) if postgres else (), _pair(says))
+def each(sqlite: str, postgres: str) -> Sql:
+    return Sql(*(tuple(sql.split("; ")) if sql else () for sql in (sqlite, postgres)))
 
 
-def update(table: str, key: str, name: str, columns: str, row: str, *, says: str | tuple[str, str]) -> Attack:
-    """An attack that sets columns of the row whose key is the parameter `row`."""
-    return both(name, f"update {table} set {columns} where {key} = :{row}", says=says)
+def on_sqlite(sql: str) -> Sql:
+    return each(sql, "")
 
 
-def only_sqlite(name: str, *sql: str, says: str) -> Attack:
-    return Attack(name, sql, (), (says, says))
+def on_postgres(sql: str) -> Sql:
+    return each("", sql)
 
 
-def only_postgres(name: str, *sql: str, says: str) -> Attack:
-    return Attack(name, (), sql, (says, says))
+def update(table: str, key: str, columns: str, row: str) -> str:
+    """Set columns of the row whose key is the parameter `row`."""
+    return f"update {table} set {columns} where {key} = :{row}"
 
 
 def immutable(text: str) -> tuple[str, str]:
     """A refusal with the same text on both stores; SQLite puts its code before it."""
     return f"immutable: {text}", text
-
-
-def _pair(says: str | tuple[str, str]) -> tuple[str, str]:
-    return (says, says) if isinstance(says, str) else says

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.attacks.attack import LATER, Attack
+from tests.attacks.attack import LATER, Attack, Table, attacks
 from tests.attacks.on_agents import AGENTS, REGISTERED
 from tests.attacks.on_approvals import APPROVALS, STEPS, UNDECIDED, VOTES
 from tests.attacks.on_dead_letters import DEAD_LETTERS, OPERATIONS
@@ -166,7 +166,7 @@ Now try the attacks. The last two columns show a part of the error message. Run 
 transaction: `begin`, the statements, `rollback`. A dash means that the store has no such statement.
 """
 
-GROUPS: dict[str, tuple[str, list[Attack]]] = {
+GROUPS: dict[str, tuple[str, Table]] = {
     "Facts": ("Facts of a job never change, and a job is not deleted while it has a state.", FACTS),
     "The ledger": ("Rows come from triggers only, and stay.", LEDGER),
     "Artifacts": ("Files of an attempt are added, never changed.", ARTIFACTS),
@@ -217,11 +217,10 @@ def _lines() -> Iterator[str]:
         sqlite_names="\n".join([".parameter init", *sqlite]),
         setup="\n".join(f"{statement};" for statement in setup()),
     ).rstrip()
-    for title, (what, attacks) in GROUPS.items():
+    for title, (what, table) in GROUPS.items():
         yield f"\n## {title}\n\n{what}\n"
         yield "| attack | SQL | SQLite | PostgreSQL |\n|---|---|---|---|"
-        for attack in attacks:
-            yield _row(attack)
+        yield from map(_row, attacks(table))
 
 
 def _row(attack: Attack) -> str:
