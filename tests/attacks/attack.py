@@ -17,17 +17,9 @@ LATER: dict[str, object] = {"sqlite": 4102444800000000, "postgres": "2100-01-01"
 STATE = "(id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes)"
 
 
-@dataclass(frozen=True)
-class Sql:
-    """Statements that differ between the stores; empty if a store has no such statement."""
-
-    sqlite: tuple[str, ...]
-    postgres: tuple[str, ...]
-
-
-Table = Mapping[str, tuple[str | Sql, str | tuple[str, str]]]
-"""By name, the statements of each attack, separated by semicolons, and a part of its refusal: the same on both stores,
-or SQLite's and PostgreSQL's."""
+Table = Mapping[str, tuple[str | tuple[str, str], str | tuple[str | None, str | None]]]
+"""By name, the statements of an attack, separated by semicolons, and a part of its refusal. Each is a pair if it
+differs between SQLite and PostgreSQL; None is the refusal of a store that has no such statement."""
 
 
 @dataclass(frozen=True)
@@ -41,22 +33,17 @@ class Attack:
 def attacks(table: Table) -> list[Attack]:
     result = []
     for name, (sql, says) in table.items():
-        stores = each(sql, sql) if isinstance(sql, str) else sql
-        pair = (says, says) if isinstance(says, str) else says
-        result.append(Attack(name, stores.sqlite, stores.postgres, pair))
+        texts, refusals = (each if isinstance(each, tuple) else (each, each) for each in (sql, says))
+        sqlite, postgres = (
+            tuple((text or "").split("; ")) if words else () for text, words in zip(texts, refusals, strict=True)
+        )
+        result.append(Attack(name, sqlite, postgres, (refusals[0] or "", refusals[1] or "")))
     return result
 
 
-def each(sqlite: str, postgres: str) -> Sql:
-    return Sql(*(tuple(sql.split("; ")) if sql else () for sql in (sqlite, postgres)))
-
-
-def on_sqlite(sql: str) -> Sql:
-    return each(sql, "")
-
-
-def on_postgres(sql: str) -> Sql:
-    return each("", sql)
+def same(**columns: str) -> dict[str, tuple[str, str]]:
+    """Values of columns that both stores write the same way."""
+    return {column: (value, value) for column, value in columns.items()}
 
 
 def update(table: str, key: str, columns: str, row: str) -> str:

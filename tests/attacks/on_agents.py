@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import NOW, Table, on_postgres
+from tests.attacks.attack import NOW, Table
 
 # The database has two agents: one is disabled, the other restricts kind, payload and wait.
 REGISTERED = (
@@ -40,7 +40,7 @@ AGENTS: Table = {
         ),
     ),
     "delete an agent": ("delete from agent where id = 'shut'", "agents cannot be deleted; disable the agent instead"),
-    "truncate the agents": (on_postgres("truncate agent"), "agents cannot be deleted; disable the agent instead"),
+    "truncate the agents": ("truncate agent", (None, "agents cannot be deleted; disable the agent instead")),
     "change the id of an agent": (
         "update agent set id = 'open' where id = 'shut'",
         ("the id of an agent cannot change", "the id cannot change, because jobs refer to it"),

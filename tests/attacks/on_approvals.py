@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.attacks.attack import NOW, Table, each, immutable, on_postgres, on_sqlite, update
+from tests.attacks.attack import NOW, Table, immutable, same, update
 
 _UNDECIDED = "illegal transition waiting_for_approval -> queued: its approval has no such decision"
 _UNDENIED = "illegal transition waiting_for_approval -> failed: its approval has no such decision"
@@ -26,6 +26,8 @@ _USED = (
     "immutable: a token can be marked as used once",
     "a token can be marked as used once and never changed otherwise",
 )
+_KEPT = ("immutable: an approval is never deleted", "approval: rows are never deleted while their job exists")
+_ISSUED = ("immutable: a token must be issued unused", "a token must be issued unused and for an open approval")
 _FINISHED = ("immutable: a finished step cannot be written again", "has finished and cannot be written again")
 _SENT = ("immutable: application events are never changed", "app_event: rows are never changed (update refused)")
 _APPROVAL = immutable("only the decision of its approval can finish this step")
@@ -90,29 +92,19 @@ UNDECIDED: Table = {
 # -- approvals (CX-5) ------------------------------------------------------------------------------------------------
 
 _REQUEST = {
-    "tenant": ("'acme'", "'acme'"),
-    "job_id": (":queued", ":queued"),
-    "n": ("9", "9"),
-    "name": ("'x'", "'x'"),
-    "summary": ("'Pay 1'", "'Pay 1'"),
-    "data": ("'{}'", "'{}'"),
-    "form": ("'{}'", "'{}'"),
+    **same(tenant="'acme'", job_id=":queued", n="9", name="'x'", summary="'Pay 1'", data="'{}'", form="'{}'"),
     "approvers": ("""'["mallory"]'""", "array['mallory']"),
-    "quorum": ("1", "1"),
-    "requester": ("'mallory'", "'mallory'"),
+    **same(quorum="1", requester="'mallory'"),
     "not_requester": ("1", "true"),
-    "on_deny": ("'resume'", "'resume'"),
-    "on_expire": ("'approve'", "'approve'"),
+    **same(on_deny="'resume'", on_expire="'approve'"),
     "escalate_to": ("""'["mallory"]'""", "array['mallory']"),
-    "notify": ("'evil'", "'evil'"),
-    "content_hash": ("'x'", "'x'"),
-    "opened_at": (NOW, NOW),
+    **same(notify="'evil'", content_hash="'x'", opened_at=NOW),
 }
 
 APPROVALS: Table = {
     **{
         f"change the {column} of an approval": (
-            each(
+            (
                 f"update approval set {column} = {sqlite} where id = :approval",
                 f"update approval set {column} = {postgres} where id = :approval",
             ),
@@ -145,24 +137,16 @@ APPROVALS: Table = {
         _OPENED,
     ),
     "replace an approval": (
-        on_sqlite("insert or replace into approval select * from approval where id = :approval"),
-        _OPENED[0],
+        "insert or replace into approval select * from approval where id = :approval",
+        (_OPENED[0], None),
     ),
     "upsert an approval": (
-        on_postgres(
-            "insert into approval select * from approval where id = :approval on conflict (id) do update set quorum = 1"
-        ),
-        _DECIDED[1],
+        "insert into approval select * from approval where id = :approval on conflict (id) do update set quorum = 1",
+        (None, _DECIDED[1]),
     ),
-    "delete an open approval": (
-        "delete from approval where id = :approval",
-        ("immutable: an approval is never deleted", "approval: rows are never deleted while their job exists"),
-    ),
-    "delete all decisions": (
-        "delete from approval where state <> 'open'",
-        ("immutable: an approval is never deleted", "approval: rows are never deleted while their job exists"),
-    ),
-    "truncate the approvals": (on_postgres("truncate approval"), "approval: rows are never changed (truncate refused)"),
+    "delete an open approval": ("delete from approval where id = :approval", _KEPT),
+    "delete all decisions": ("delete from approval where state <> 'open'", _KEPT),
+    "truncate the approvals": ("truncate approval", (None, "approval: rows are never changed (truncate refused)")),
 }
 
 # -- votes and tokens (CX-6, CX-7) -------------------------------------------------------------------------------
@@ -191,24 +175,20 @@ VOTES: Table = {
         (_VOTER[0], 'duplicate key value violates unique constraint "vote_pkey"'),
     ),
     "replace a vote": (
-        on_sqlite(
-            f"insert or replace into vote (approval_id, tenant, person, verdict, how, at)"
-            f" values (:approval, 'default', 'ada', 'deny', 'sql', {NOW})"
-        ),
-        _VOTER[0],
+        f"insert or replace into vote (approval_id, tenant, person, verdict, how, at)"
+        f" values (:approval, 'default', 'ada', 'deny', 'sql', {NOW})",
+        (_VOTER[0], None),
     ),
     "upsert a vote": (
-        on_postgres(
-            "insert into vote select * from vote where approval_id = :approval"
-            " on conflict (approval_id, person) do update set verdict = 'deny'"
-        ),
-        _VOTED[1],
+        "insert into vote select * from vote where approval_id = :approval"
+        " on conflict (approval_id, person) do update set verdict = 'deny'",
+        (None, _VOTED[1]),
     ),
     "delete a vote": (
         "delete from vote where approval_id = :approval",
         ("immutable: votes are never deleted", "vote: rows are never deleted while their approval exists"),
     ),
-    "truncate the votes": (on_postgres("truncate vote"), "vote: rows are never changed (truncate refused)"),
+    "truncate the votes": ("truncate vote", (None, "vote: rows are never changed (truncate refused)")),
     "mark a used token as unused": ("update approval_token set used_at = null where hash = 'used'", _USED),
     "change the time a token was used": (f"update approval_token set used_at = {NOW} where hash = 'used'", _USED),
     "change the person of a token": ("update approval_token set person = 'mallory' where hash = 'fresh'", _USED),
@@ -222,25 +202,18 @@ VOTES: Table = {
     ),
     "issue a token for a decided approval": (
         f"{_TOKEN} values ('x', 'default', :decided, 'mallory', {NOW}, null)",
-        ("immutable: a token must be issued unused", "a token must be issued unused and for an open approval"),
+        _ISSUED,
     ),
-    "issue a token in another tenant": (
-        f"{_TOKEN} values ('x', 'acme', :approval, 'mallory', {NOW}, null)",
-        ("immutable: a token must be issued unused", "a token must be issued unused and for an open approval"),
-    ),
+    "issue a token in another tenant": (f"{_TOKEN} values ('x', 'acme', :approval, 'mallory', {NOW}, null)", _ISSUED),
     "replace a used token": (
-        on_sqlite(
-            f"insert or replace into approval_token (hash, tenant, approval_id, issued_by, issued_at)"
-            f" values ('used', 'default', :approval, 'mallory', {NOW})"
-        ),
-        "already exists: this approval token is already stored",
+        f"insert or replace into approval_token (hash, tenant, approval_id, issued_by, issued_at)"
+        f" values ('used', 'default', :approval, 'mallory', {NOW})",
+        ("already exists: this approval token is already stored", None),
     ),
     "upsert a used token": (
-        on_postgres(
-            f"{_TOKEN} values ('used', 'default', :approval, 'mallory', {NOW}, null)"
-            " on conflict (hash) do update set used_at = null"
-        ),
-        _USED[1],
+        f"{_TOKEN} values ('used', 'default', :approval, 'mallory', {NOW}, null)"
+        " on conflict (hash) do update set used_at = null",
+        (None, _USED[1]),
     ),
     "delete a used token": (
         "delete from approval_token where hash = 'used'",
@@ -249,7 +222,7 @@ VOTES: Table = {
             "approval_token: rows are never deleted while their approval exists",
         ),
     ),
-    "truncate the tokens": (on_postgres("truncate approval_token"), "rows are never changed (truncate refused)"),
+    "truncate the tokens": ("truncate approval_token", (None, "rows are never changed (truncate refused)")),
 }
 
 # -- steps and events (HF-6) -------------------------------------------------------------------------------------
@@ -276,52 +249,42 @@ STEPS: Table = {
         _APPROVAL,
     ),
     "replace a finished step": (
-        on_sqlite(
-            f"insert or replace {_STEP[7:]} values (:running, 1, 'default', 'charge', 'step', '2', 1, {NOW}, {NOW})"
-        ),
-        _FINISHED[0],
+        f"insert or replace {_STEP[7:]} values (:running, 1, 'default', 'charge', 'step', '2', 1, {NOW}, {NOW})",
+        (_FINISHED[0], None),
     ),
     "replace a wait by another": (
-        on_sqlite(
-            f"insert or replace {_STEP[7:]} values (:waiting, 2, 'default', 'refunded', 'event', null, 1, {NOW}, null)"
-        ),
-        _FINISHED[0],
+        f"insert or replace {_STEP[7:]} values (:waiting, 2, 'default', 'refunded', 'event', null, 1, {NOW}, null)",
+        (_FINISHED[0], None),
     ),
     "insert a step of an unknown job": (
-        on_sqlite(f"{_STEP} values (:unknown, 1, 'default', 'x', 'step', null, 1, {NOW}, {NOW})"),
-        "immutable: a step must belong to an existing job",
+        f"{_STEP} values (:unknown, 1, 'default', 'x', 'step', null, 1, {NOW}, {NOW})",
+        ("immutable: a step must belong to an existing job", None),
     ),
     "upsert a finished step": (
-        on_postgres(
-            f"{_STEP} values (:running, 1, 'default', 'charge', 'step', '2', 1, {NOW}, {NOW})"
-            " on conflict (job_id, n) do update set value = excluded.value"
-        ),
-        _FINISHED[1],
+        f"{_STEP} values (:running, 1, 'default', 'charge', 'step', '2', 1, {NOW}, {NOW})"
+        " on conflict (job_id, n) do update set value = excluded.value",
+        (None, _FINISHED[1]),
     ),
     "delete a step of a running job": (
         "delete from step where job_id = :running",
         immutable("only the steps of dead letters can be deleted"),
     ),
-    "truncate the steps": (on_postgres("truncate step"), "step: rows are never changed (truncate refused)"),
+    "truncate the steps": ("truncate step", (None, "step: rows are never changed (truncate refused)")),
     "change the data of an application event": (_event("""data = '{"sum": 1}'""", "told"), _SENT),
     "change the sender of an application event": (_event("sent_by = 'mallory'", "told"), _SENT),
     "move an application event to another tenant": (_event("tenant = 'acme'", "told"), _SENT),
     "replace an application event": (
-        on_sqlite(
-            "insert or replace into app_event (id, tenant, name, data, sent_by, sent_at)"
-            " select id, tenant, name, '{}', 'm', sent_at from app_event"
-        ),
-        "already exists: this event was sent before",
+        "insert or replace into app_event (id, tenant, name, data, sent_by, sent_at)"
+        " select id, tenant, name, '{}', 'm', sent_at from app_event",
+        ("already exists: this event was sent before", None),
     ),
     "replace an application event by its key": (
-        on_sqlite(
-            f"insert or replace into app_event (tenant, name, data, key, sent_by, sent_at)"
-            f" values ('default', 'paid', '{{}}', 'k', 'mallory', {NOW})"
-        ),
-        "already exists: this event was sent before",
+        f"insert or replace into app_event (tenant, name, data, key, sent_by, sent_at)"
+        f" values ('default', 'paid', '{{}}', 'k', 'mallory', {NOW})",
+        ("already exists: this event was sent before", None),
     ),
     "upsert an application event": (
-        on_postgres("insert into app_event select * from app_event on conflict (id) do update set data = '{}'"),
-        _SENT[1],
+        "insert into app_event select * from app_event on conflict (id) do update set data = '{}'",
+        (None, _SENT[1]),
     ),
 }

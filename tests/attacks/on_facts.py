@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import EVENT, NOW, Sql, Table, each, on_postgres, on_sqlite
+from tests.attacks.attack import EVENT, NOW, Table, same
 
 # -- facts and results (CX-3) --------------------------------------------------------------------------------
 
 _NEVER = ("immutable: the facts of a job never change", "the facts and the payload of a job never change")
 _PAYLOAD = ("immutable: the payload never changes", "the facts and the payload of a job never change")
 _FACTS = {
-    "id": (":unknown", ":unknown"),
-    "tenant": ("'acme'", "'acme'"),
-    "kind": ("'evil'", "'evil'"),
-    "queue": ("'evil'", "'evil'"),
-    "priority": ("9", "9"),
-    "run_at": (NOW, NOW),
-    "deadline_at": (NOW, NOW),
-    "max_attempts": ("9", "9"),
-    "max_crashes": ("9", "9"),
-    "backoff": ("'{}'", "'{}'"),
-    "idempotency_key": ("'k'", "'k'"),
-    "content_key": ("'k'", "'k'"),
+    **same(id=":unknown", tenant="'acme'", kind="'evil'", queue="'evil'", priority="9", run_at=NOW, deadline_at=NOW),
+    **same(max_attempts="9", max_crashes="9", backoff="'{}'", idempotency_key="'k'", content_key="'k'"),
     "tags": ("""'["x"]'""", "array['x']"),
-    "agent": ("'a'", "'a'"),
-    "correlation_id": ("'c'", "'c'"),
-    "causation_id": ("'c'", "'c'"),
-    "parent_id": (":running", ":running"),
-    "workflow_id": (":unknown", ":unknown"),
-    "external_ref": ("'e'", "'e'"),
-    "enqueued_by": ("'mallory'", "'mallory'"),
-    "source_system": ("'evil'", "'evil'"),
-    "created_at": (NOW, NOW),
+    **same(agent="'a'", correlation_id="'c'", causation_id="'c'", parent_id=":running", workflow_id=":unknown"),
+    **same(external_ref="'e'", enqueued_by="'mallory'", source_system="'evil'", created_at=NOW),
 }
-
 _ONCE = "written once, when its job succeeds"
 _VALUES = "(job_id, tenant, value) values"
 
@@ -52,14 +34,14 @@ FACTS: Table = {
     "insert a result for a running job": (f"insert into result {_VALUES} (:running, 'default', '1')", _ONCE),
     "insert a result for a failed job": (f"insert into result {_VALUES} (:dead, 'default', '1')", _ONCE),
     "insert a result for another tenant": (f"insert into result {_VALUES} (:succeeded, 'acme', '1')", _ONCE),
-    "truncate the results": (on_postgres("truncate result"), "never changed"),
+    "truncate the results": ("truncate result", (None, "never changed")),
     "change the payload": ("""update job set payload = '{"to": "mallory"}' where id = :queued""", _PAYLOAD),
     "change the payload of a cleaned job": ("update job set payload = '[1]' where id = :cleaned", _PAYLOAD),
     "empty the payload of a live job": ("update job set payload = '{}' where id = :running", _PAYLOAD),
     "empty every payload": ("update job set payload = '{}'", _PAYLOAD),
     **{
         f"change the fact {column}": (
-            each(
+            (
                 f"update job set {column} = {sqlite} where id = :queued",
                 f"update job set {column} = {postgres} where id = :queued",
             ),
@@ -69,22 +51,20 @@ FACTS: Table = {
     },
     "delete a job": ("delete from job where id = :succeeded", "never deleted while it has a state"),
     "delete all jobs": ("delete from job", "never deleted while it has a state"),
-    "truncate the jobs": (on_postgres("truncate job"), "rows are never changed (truncate refused)"),
+    "truncate the jobs": ("truncate job", (None, "rows are never changed (truncate refused)")),
     "replace a job": (
-        on_sqlite("insert or replace into job (id, kind, payload) values (:queued, 'mail.send', '[]')"),
-        "already exists: there is a job with this id",
+        "insert or replace into job (id, kind, payload) values (:queued, 'mail.send', '[]')",
+        ("already exists: there is a job with this id", None),
     ),
     "replace a job by its number": (
-        on_sqlite("insert or replace into job (n, id, kind) select n, :unknown, kind from job where id = :queued"),
-        "already exists: there is a job with this id",
+        "insert or replace into job (n, id, kind) select n, :unknown, kind from job where id = :queued",
+        ("already exists: there is a job with this id", None),
     ),
-    "give a job another's id": (on_sqlite("update or replace job set id = :leased where id = :queued"), _NEVER[0]),
+    "give a job another's id": ("update or replace job set id = :leased where id = :queued", (_NEVER[0], None)),
     "upsert a job": (
-        on_postgres(
-            "insert into job (id, kind, tenant) values (:queued, 'mail.send', 'default')"
-            " on conflict (id) do update set payload = excluded.payload"
-        ),
-        _NEVER[1],
+        "insert into job (id, kind, tenant) values (:queued, 'mail.send', 'default')"
+        " on conflict (id) do update set payload = excluded.payload",
+        (None, _NEVER[1]),
     ),
     "enqueue with 101 retries": (
         "insert into job (id, kind, tenant, max_attempts) values (:unknown, 'k', 'default', 102)",
@@ -111,6 +91,23 @@ _LEDGER = ("immutable: ledger rows are never changed", "event: rows are never ch
 _KEPT = ("immutable: ledger rows are never deleted", "event: rows are never deleted while their job exists")
 _WRITTEN = ("immutable: the ledger is written by triggers only", "event is written by triggers only")
 
+_RESCHEDULED = """'{"rescheduled": "now"}'"""
+_MOVED = """'{"moved": {"to": "first"}}'"""
+_TO_FIRST = """'{"to":"first"}'"""
+
+
+def _noted(note: str) -> str:
+    return f"update job_state set note = {note} where id = :queued"
+
+
+def _recorded(event_type: str, meta: str | None = None) -> str:
+    columns, values = (EVENT, "") if meta is None else (f"{EVENT[:-1]}, meta)", f", {meta}")
+    return (
+        f"insert into event {columns} values (:queued, 'default', 'mail.send', '{event_type}', 'queued', 'queued', 0,"
+        f" {NOW}, 'm'{values})"
+    )
+
+
 LEDGER: Table = {
     "change the actor of an event": ("update event set actor = 'nobody' where job_id = :running", _LEDGER),
     "change the type of events": ("update event set type = 'succeed', to_state = 'succeeded'", _LEDGER),
@@ -118,47 +115,19 @@ LEDGER: Table = {
     "delete one event": ("delete from event where job_id = :running and type = 'take'", _KEPT),
     "delete the events of a job": ("delete from event where job_id = :cleaned", _KEPT),
     "delete all events": ("delete from event", _KEPT),
-    "truncate the ledger": (on_postgres("truncate event"), "event: rows are never changed (truncate refused)"),
-    "insert a reschedule event": (
-        "insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)"
-        f" values (:queued, 'default', 'mail.send', 'reschedule', 'queued', 'queued', 0, {NOW}, 'm',"
-        ' \'{"rescheduled": "now"}\')',
-        _WRITTEN,
-    ),
+    "truncate the ledger": ("truncate event", (None, "event: rows are never changed (truncate refused)")),
+    "insert a reschedule event": (_recorded("reschedule", _RESCHEDULED), _WRITTEN),
     "insert a second reschedule event": (
-        'update job_state set note = \'{"rescheduled": "now"}\' where id = :queued'
-        "; insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)"
-        f" values (:queued, 'default', 'mail.send', 'reschedule', 'queued', 'queued', 0, {NOW}, 'm',"
-        ' \'{"rescheduled": "now"}\')',
+        f"{_noted(_RESCHEDULED)}; {_recorded('reschedule', _RESCHEDULED)}",
         _WRITTEN,
     ),
     "insert a reschedule event without its details": (
-        'update job_state set note = \'{"rescheduled": "now"}\' where id = :queued'
-        "; update job_state set note = null where id = :queued"
-        "; insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor)"
-        f" values (:queued, 'default', 'mail.send', 'reschedule', 'queued', 'queued', 0, {NOW}, 'm')",
+        f"{_noted(_RESCHEDULED)}; {_noted('null')}; {_recorded('reschedule')}",
         _WRITTEN,
     ),
-    "insert a move event": (
-        "insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)"
-        f" values (:queued, 'default', 'mail.send', 'move', 'queued', 'queued', 0, {NOW}, 'm',"
-        ' \'{"to":"first"}\')',
-        _WRITTEN,
-    ),
-    "insert a second move event": (
-        'update job_state set note = \'{"moved": {"to": "first"}}\' where id = :queued'
-        "; insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)"
-        f" values (:queued, 'default', 'mail.send', 'move', 'queued', 'queued', 0, {NOW}, 'm',"
-        ' \'{"to":"first"}\')',
-        _WRITTEN,
-    ),
-    "record a move as a reschedule": (
-        'update job_state set note = \'{"moved": {"to": "first"}}\' where id = :queued'
-        "; insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)"
-        f" values (:queued, 'default', 'mail.send', 'reschedule', 'queued', 'queued', 0, {NOW}, 'm',"
-        ' \'{"moved": {"to": "first"}}\')',
-        _WRITTEN,
-    ),
+    "insert a move event": (_recorded("move", _TO_FIRST), _WRITTEN),
+    "insert a second move event": (f"{_noted(_MOVED)}; {_recorded('move', _TO_FIRST)}", _WRITTEN),
+    "record a move as a reschedule": (f"{_noted(_MOVED)}; {_recorded('reschedule', _MOVED)}", _WRITTEN),
     "insert an event": (
         f"insert into event {EVENT} values (:queued, 'default', 'mail.send', 'take', 'queued', 'in_progress', 1,"
         f" {NOW}, 'mallory')",
@@ -179,28 +148,21 @@ LEDGER: Table = {
         _WRITTEN,
     ),
     "replace an event": (
-        on_sqlite(
-            "insert or replace into event select seq, job_id, tenant, kind, type, from_state, to_state, attempt, at,"
-            " 'mallory', meta from event where job_id = :running"
-        ),
-        _WRITTEN[0],
+        "insert or replace into event select seq, job_id, tenant, kind, type, from_state, to_state, attempt, at,"
+        " 'mallory', meta from event where job_id = :running",
+        (_WRITTEN[0], None),
     ),
-    'bypass the ledger trigger with "or ignore"': (
-        on_sqlite("update or ignore event set actor = 'nobody'"),
-        _LEDGER[0],
-    ),
-    "swap two events": (on_sqlite("update or replace event set seq = seq - 1 where seq > 1"), _LEDGER[0]),
+    'bypass the ledger trigger with "or ignore"': ("update or ignore event set actor = 'nobody'", (_LEDGER[0], None)),
+    "swap two events": ("update or replace event set seq = seq - 1 where seq > 1", (_LEDGER[0], None)),
     "upsert an event": (
-        on_postgres(
-            "insert into event select * from event where job_id = :running"
-            " on conflict (job_id, seq) do update set actor = 'm'"
-        ),
-        _WRITTEN[1],
+        "insert into event select * from event where job_id = :running"
+        " on conflict (job_id, seq) do update set actor = 'm'",
+        (None, _WRITTEN[1]),
     ),
     "delete the clock, then change a job": (
-        Sql(
-            ("delete from clock", "update job_state set state = 'cancelled', finished_at = 1 where id = :queued"),
-            ("delete from clock", "update job_state set state = 'cancelled', finished_at = now() where id = :queued"),
+        (
+            "delete from clock; update job_state set state = 'cancelled', finished_at = 1 where id = :queued",
+            "delete from clock; update job_state set state = 'cancelled', finished_at = now() where id = :queued",
         ),
         ("immutable: the clock must keep its one row", 'null value in column "at"'),
     ),
@@ -220,18 +182,14 @@ ARTIFACTS: Table = {
             "artifact: rows are never changed (delete refused)",
         ),
     ),
-    "truncate the artifacts": (on_postgres("truncate artifact"), "rows are never changed (truncate refused)"),
+    "truncate the artifacts": ("truncate artifact", (None, "rows are never changed (truncate refused)")),
     "replace an artifact": (
-        on_sqlite(
-            "insert or replace into artifact select job_id, tenant, attempt, name, 'file:evil', meta, at from artifact"
-        ),
-        "already exists: there is an artifact with this name",
+        "insert or replace into artifact select job_id, tenant, attempt, name, 'file:evil', meta, at from artifact",
+        ("already exists: there is an artifact with this name", None),
     ),
-    "rename an artifact over another": (on_sqlite("update or replace artifact set name = 'log'"), _ADDED[0]),
+    "rename an artifact over another": ("update or replace artifact set name = 'log'", (_ADDED[0], None)),
     "upsert an artifact": (
-        on_postgres(
-            "insert into artifact select * from artifact on conflict (job_id, attempt, name) do update set ref = 'x'"
-        ),
-        _ADDED[1],
+        "insert into artifact select * from artifact on conflict (job_id, attempt, name) do update set ref = 'x'",
+        (None, _ADDED[1]),
     ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.attacks.attack import NOW, STATE, Table, immutable, on_postgres, on_sqlite, update
+from tests.attacks.attack import NOW, STATE, Table, immutable, update
 
 _BY_TRIGGERS = immutable("job_state is written by triggers only")
 _EXISTS = ("already exists: there is a job with this id", "job_state is written by triggers only")
@@ -26,37 +26,29 @@ ROWS: Table = {
         _EXISTS,
     ),
     "replace a state": (
-        on_sqlite(
-            "insert or replace into job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts,"
-            " max_crashes) select n, id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :succeeded"
-        ),
-        _EXISTS[0],
+        "insert or replace into job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts,"
+        " max_crashes) select n, id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :succeeded",
+        (_EXISTS[0], None),
     ),
     "replace a state by its id": (
-        on_sqlite(
-            "insert or replace into job_state (id, tenant, kind, queue, state, priority, position, max_attempts,"
-            " max_crashes) select id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :succeeded"
-        ),
-        _EXISTS[0],
+        "insert or replace into job_state (id, tenant, kind, queue, state, priority, position, max_attempts,"
+        " max_crashes) select id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :succeeded",
+        (_EXISTS[0], None),
     ),
     "give a finished job a new state through the view of hand-written jobs": (
-        on_sqlite("insert into hand_written_job select * from job where id = :succeeded"),
-        _EXISTS[0],
+        "insert into hand_written_job select * from job where id = :succeeded",
+        (_EXISTS[0], None),
     ),
     "give a state to a missing job through the view of hand-written jobs": (
-        on_sqlite(
-            "insert into hand_written_job (n, id, tenant, kind, queue, payload, priority, max_attempts, max_crashes,"
-            " tags, enqueued_by, source_system, created_at)"
-            " values (999999, :unknown, 'default', 'k', 'default', '{}', 0, 4, 3, '[]', 'sql', 'sql', 0)"
-        ),
-        _BY_TRIGGERS[0],
+        "insert into hand_written_job (n, id, tenant, kind, queue, payload, priority, max_attempts, max_crashes,"
+        " tags, enqueued_by, source_system, created_at)"
+        " values (999999, :unknown, 'default', 'k', 'default', '{}', 0, 4, 3, '[]', 'sql', 'sql', 0)",
+        (_BY_TRIGGERS[0], None),
     ),
     "upsert a state": (
-        on_postgres(
-            "insert into job_state select * from job_state where id = :succeeded"
-            " on conflict (id) do update set state = 'queued', finished_at = null"
-        ),
-        _BY_TRIGGERS[1],
+        "insert into job_state select * from job_state where id = :succeeded"
+        " on conflict (id) do update set state = 'queued', finished_at = null",
+        (None, _BY_TRIGGERS[1]),
     ),
     "queue a cleaned job again": (
         "delete from job_state where id = :cleaned"
@@ -65,20 +57,18 @@ ROWS: Table = {
         _EXISTS,
     ),
     "queue a cleaned job again by its number": (
-        on_sqlite(
-            "delete from job_state where id = :cleaned"
-            "; insert into job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes)"
-            " select n, id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :cleaned"
-        ),
-        _EXISTS[0],
+        "delete from job_state where id = :cleaned"
+        "; insert into job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes)"
+        " select n, id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :cleaned",
+        (_EXISTS[0], None),
     ),
     "delete a state": ("delete from job_state where id = :queued", "only a cleaned job can be purged"),
     "delete a finished state": ("delete from job_state where id = :succeeded", "only a cleaned job"),
     "delete all states": ("delete from job_state", "only a cleaned job can be purged"),
-    "truncate the states": (on_postgres("truncate job_state"), "rows are never changed (truncate refused)"),
+    "truncate the states": ("truncate job_state", (None, "rows are never changed (truncate refused)")),
     'bypass the transition trigger with "or ignore"': (
-        on_sqlite(f"update or ignore job_state set state = 'succeeded', finished_at = {NOW} where id = :queued"),
-        "illegal transition queued -> succeeded",
+        f"update or ignore job_state set state = 'succeeded', finished_at = {NOW} where id = :queued",
+        ("illegal transition queued -> succeeded", None),
     ),
     "move a state to another tenant": (_change("tenant = 'acme'", "queued"), _IDENTITY),
     "change the kind of a state": (_change("kind = 'evil'", "queued"), _IDENTITY),
@@ -86,12 +76,12 @@ ROWS: Table = {
     "send a job to another executor": (_change("executor = 'mine'", "queued"), _IDENTITY),
     "allow more crashes": (_change("max_crashes = 100", "running"), _IDENTITY),
     "replace a state with another job's id": (
-        on_sqlite("update or replace job_state set id = :leased where id = :queued"),
-        _IDENTITY[0],
+        "update or replace job_state set id = :leased where id = :queued",
+        (_IDENTITY[0], None),
     ),
     "replace a state with another job's number": (
-        on_sqlite("update or replace job_state set n = (select n from job where id = :leased) where id = :queued"),
-        _IDENTITY[0],
+        "update or replace job_state set n = (select n from job where id = :leased) where id = :queued",
+        (_IDENTITY[0], None),
     ),
 }
 
@@ -185,8 +175,8 @@ FENCE: Table = {
     "declare a live lease lost": (_LOSE, _LOST),
     "declare a live lease lost with another lease": (_LOSE.replace("where", ", settled_by = :other where"), _LOST),
     "declare a live lease lost from inside a tenant": (
-        on_postgres(f"select set_config('holdfast.tenant', 'default', true); {_LOSE}"),
-        _LOST[1],
+        f"select set_config('holdfast.tenant', 'default', true); {_LOSE}",
+        (None, _LOST[1]),
     ),
     **{
         f"{event_type} under {what} lease": (
