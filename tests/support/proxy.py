@@ -10,24 +10,27 @@ import re
 import socket
 import threading
 from contextlib import suppress
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from tests.support.http_server import Listener
 
 READY = re.compile(rb"Z\x00\x00\x00\x05[ITE]\Z")
 Fate = Literal["answer", "request", "silence"]
+Cut = tuple[int, Fate]
 
 
 class Proxy(Listener):
     """``with Proxy(url) as proxy:`` connect to ``proxy.url``. It forwards everything until a method below is called."""
+
+    settings: dict[str, Any] = {}  # noqa: RUF012 - of a worker process that uses the proxy
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
         self._server = (parts.hostname, parts.port or 5432)
         self.cuts = 0
-        self.asked = 0
+        self.requests = 0
         """The number of requests, including those that open or close a connection."""
         self.lost = b""
         """The request that was cut last."""
@@ -56,14 +59,14 @@ class Proxy(Listener):
         with self._guard:
             self._doomed += [(pattern, fate, after)] * times
 
-    def cut_nth(self, number: int, fate: Fate, silence: float = 0.0) -> None:
+    def inject(self, fault: Cut, seconds: float = 0.0) -> None:
         """Cut the request with this number, counted from now over all connections. With the fate ``silence`` no
-        connection is cut: neither this request nor any other is answered for ``silence`` seconds."""
+        connection is cut: neither this request nor any other is answered for ``seconds``."""
         with self._guard:
-            self._nth = (self.asked + number, fate, silence)
+            self._nth = (self.requests + fault[0], fault[1], seconds)
 
-    def cut_none(self) -> None:
-        """Forget a pending `cut_nth`."""
+    def clear(self) -> None:
+        """Forget a pending fault of `inject`."""
         with self._guard:
             self._nth = None
 
@@ -123,8 +126,8 @@ class Proxy(Listener):
 
     def _fate_of(self, data: bytes, sent: bytes) -> Fate | None:
         with self._guard:
-            self.asked += 1
-            if self._nth is not None and self.asked == self._nth[0]:
+            self.requests += 1
+            if self._nth is not None and self.requests == self._nth[0]:
                 _, nth, silence = self._nth
                 self.cuts += 1
                 self.lost = data
