@@ -39,6 +39,8 @@ _NEW_APPROVAL = (
 )
 _WAITS = "state = 'waiting_for_approval', lease = null, settled_by = :lease"
 _WAIT = f"update job_state set {_WAITS}, approval_id = {{}} where id = :running"
+_WAIT_FOR_UNKNOWN = _WAIT.format(":unknown")
+_CONTINUE_RUNNING = f"update job_state set {_CONTINUE} where id = :running"
 
 _state = partial(update, "job_state", "id")
 _approval = partial(update, "approval", "id")
@@ -65,13 +67,10 @@ UNDECIDED: Table = {
         ("immutable: a job waits for one approval", "and cannot wait for another one"),
     ),
     "wait for an approval and continue on another job's decision": (
-        f"{_WAIT.format(':decided')}; update job_state set {_CONTINUE} where id = :running",
+        f"{_WAIT.format(':decided')}; {_CONTINUE_RUNNING}",
         _UNDECIDED,
     ),
-    "wait for an unknown approval and continue": (
-        f"{_WAIT.format(':unknown')}; update job_state set {_CONTINUE} where id = :running",
-        _UNDECIDED,
-    ),
+    "wait for an unknown approval and continue": (f"{_WAIT_FOR_UNKNOWN}; {_CONTINUE_RUNNING}", _UNDECIDED),
     "mark an approval as approved without the votes": (
         f"update approval set state = 'approved', decided_at = {NOW} where id = :approval"
         f"; update job_state set {_CONTINUE} where id = :asking",
@@ -101,6 +100,14 @@ _REQUEST = {
     **same(notify="'evil'", content_hash="'x'", opened_at=NOW),
 }
 
+
+_APPROVED = f"'approved', {NOW}"
+
+
+def _open(job: str, tenant: str = "default", state: str = "'open', null") -> str:
+    return f"{_NEW_APPROVAL} values (:unknown, '{tenant}', :{job}, 1, 'x', 'x', 'x', 'x', {NOW}, {state})"
+
+
 APPROVALS: Table = {
     **{
         f"change the {column} of an approval": (
@@ -118,24 +125,10 @@ APPROVALS: Table = {
     "postpone the expiry of an approval": (_approval("expires_at = :later", "approval"), _TIMES),
     "bring the expiry of an approval forward": (_approval(f"expires_at = {NOW}", "approval"), _TIMES),
     "escalate an approval early": (_approval(f"escalated_at = {NOW}, escalate_at = null", "approval"), _TIMES),
-    "open an approval for a job that does not wait": (
-        f"{_NEW_APPROVAL} values (:unknown, 'default', :queued, 1, 'x', 'x', 'x', 'x', {NOW}, 'open', null)",
-        _OPENED,
-    ),
-    "open a second approval for a waiting job": (
-        f"{_NEW_APPROVAL} values (:unknown, 'default', :asking, 1, 'x', 'x', 'x', 'x', {NOW}, 'open', null)",
-        _OPENED,
-    ),
-    "open an approval in another tenant": (
-        f"{_WAIT.format(':unknown')}"
-        f"; {_NEW_APPROVAL} values (:unknown, 'acme', :running, 1, 'x', 'x', 'x', 'x', {NOW}, 'open', null)",
-        _OPENED,
-    ),
-    "open an approval already approved": (
-        f"{_WAIT.format(':unknown')}"
-        f"; {_NEW_APPROVAL} values (:unknown, 'default', :running, 1, 'x', 'x', 'x', 'x', {NOW}, 'approved', {NOW})",
-        _OPENED,
-    ),
+    "open an approval for a job that does not wait": (_open("queued"), _OPENED),
+    "open a second approval for a waiting job": (_open("asking"), _OPENED),
+    "open an approval in another tenant": (f"{_WAIT_FOR_UNKNOWN}; {_open('running', 'acme')}", _OPENED),
+    "open an approval already approved": (f"{_WAIT_FOR_UNKNOWN}; {_open('running', state=_APPROVED)}", _OPENED),
     "replace an approval": (
         "insert or replace into approval select * from approval where id = :approval",
         (_OPENED[0], None),
@@ -154,31 +147,23 @@ APPROVALS: Table = {
 _VOTE = "insert into vote (approval_id, tenant, person, verdict, how, at)"
 _TOKEN = "insert into approval_token (hash, tenant, approval_id, issued_by, issued_at, used_at)"
 
+
+def _cast(approval: str, person: str, verdict: str = "approve", tenant: str = "default", at: str = NOW) -> str:
+    return f"{_VOTE} values (:{approval}, '{tenant}', '{person}', '{verdict}', 'sql', {at})"
+
+
 VOTES: Table = {
     "change the verdict of a vote": (_vote("verdict = 'deny'", "approval"), _VOTED),
     "change the comment of a vote": (_vote("comment = 'never'", "decided"), _VOTED),
     "change the person of a vote": (_vote("person = 'bob'", "approval"), _VOTED),
-    "vote as a person who is not an approver": (
-        f"{_VOTE} values (:approval, 'default', 'mallory', 'approve', 'sql', {NOW})",
-        _VOTER,
-    ),
-    "vote as an escalation approver before escalation": (
-        f"{_VOTE} values (:approval, 'default', 'boss', 'approve', 'sql', {NOW})",
-        _VOTER,
-    ),
-    "vote on a decided approval": (f"{_VOTE} values (:decided, 'default', 'bob', 'deny', 'sql', {NOW})", _VOTER),
-    "vote after the expiry": (f"{_VOTE} values (:approval, 'default', 'bob', 'approve', 'sql', :later)", _VOTER),
-    "vote on an unknown approval": (f"{_VOTE} values (:unknown, 'default', 'bob', 'approve', 'sql', {NOW})", _VOTER),
-    "vote from another tenant": (f"{_VOTE} values (:approval, 'acme', 'bob', 'approve', 'sql', {NOW})", _VOTER),
-    "vote twice": (
-        f"{_VOTE} values (:approval, 'default', 'ada', 'approve', 'sql', {NOW})",
-        (_VOTER[0], 'duplicate key value violates unique constraint "vote_pkey"'),
-    ),
-    "replace a vote": (
-        f"insert or replace into vote (approval_id, tenant, person, verdict, how, at)"
-        f" values (:approval, 'default', 'ada', 'deny', 'sql', {NOW})",
-        (_VOTER[0], None),
-    ),
+    "vote as a person who is not an approver": (_cast("approval", "mallory"), _VOTER),
+    "vote as an escalation approver before escalation": (_cast("approval", "boss"), _VOTER),
+    "vote on a decided approval": (_cast("decided", "bob", "deny"), _VOTER),
+    "vote after the expiry": (_cast("approval", "bob", at=":later"), _VOTER),
+    "vote on an unknown approval": (_cast("unknown", "bob"), _VOTER),
+    "vote from another tenant": (_cast("approval", "bob", tenant="acme"), _VOTER),
+    "vote twice": (_cast("approval", "ada"), (_VOTER[0], 'duplicate key value violates unique constraint "vote_pkey"')),
+    "replace a vote": (_cast("approval", "ada", "deny").replace("insert", "insert or replace"), (_VOTER[0], None)),
     "upsert a vote": (
         "insert into vote select * from vote where approval_id = :approval"
         " on conflict (approval_id, person) do update set verdict = 'deny'",
@@ -217,10 +202,7 @@ VOTES: Table = {
     ),
     "delete a used token": (
         "delete from approval_token where hash = 'used'",
-        (
-            "immutable: a token is never deleted",
-            "approval_token: rows are never deleted while their approval exists",
-        ),
+        ("immutable: a token is never deleted", "approval_token: rows are never deleted while their approval exists"),
     ),
     "truncate the tokens": ("truncate approval_token", (None, "rows are never changed (truncate refused)")),
 }

@@ -22,6 +22,8 @@ _LETTER = "insert into dead_letter (job_id, tenant, fingerprint, kind, queue, bu
 _BY_TRIGGERS = ("maintained by triggers", "maintained by triggers")
 _COUNTED = "its counts only grow"
 
+_WRITTEN = ("maintained by triggers", "written by triggers only")
+
 DEAD_LETTERS: Table = {
     "lower the number of open dead letters": (
         "update dead_letter_group set open = open - 1, last_job = :dead where open > 0",
@@ -35,7 +37,7 @@ DEAD_LETTERS: Table = {
     ),
     "insert a group": (
         f"{_GROUP} values ('default', 'x', 'pay', 'x', 'y', :dead, {NOW}, {NOW}, 5, 5, :dead)",
-        ("maintained by triggers", "written by triggers only"),
+        _WRITTEN,
     ),
     "delete a dead letter": (
         "delete from dead_letter where job_id = :dead",
@@ -43,7 +45,7 @@ DEAD_LETTERS: Table = {
     ),
     "insert a dead letter for a queued job": (
         f"{_LETTER} values (:queued, 'default', 'x', 'pay', 'q', {NOW})",
-        ("maintained by triggers", "written by triggers only"),
+        _WRITTEN,
     ),
     "move a dead letter to another group": (
         "update dead_letter set fingerprint = 'x' where job_id = :dead",

@@ -18,18 +18,23 @@ _FACTS = {
 _ONCE = "written once, when its job succeeds"
 _VALUES = "(job_id, tenant, value) values"
 
+_TAKEN = ("already exists: there is a job with this id", None)
+
+
+def _enqueue(column: str, value: str) -> str:
+    return f"insert into job (id, kind, tenant, {column}) values (:unknown, 'k', 'default', {value})"
+
+
+def _result(columns: str) -> str:
+    return f"update result set {columns} where job_id = :returned"
+
+
 FACTS: Table = {
-    "change a result": ("""update result set value = '{"paid": 9}' where job_id = :returned""", "a result never"),
-    "empty a result": ("update result set value = 'null' where job_id = :returned", "a result never"),
-    "change the location of a result": ("update result set ref = 'file:x' where job_id = :returned", "a result never"),
-    "move a result to another job": (
-        "update result set job_id = :succeeded where job_id = :returned",
-        "a result never",
-    ),
-    "seal a result by hand": (
-        """update result set value = '{"$holdfast": {"key": "k"}}' where job_id = :returned""",
-        "a result never",
-    ),
+    "change a result": (_result("""value = '{"paid": 9}'"""), "a result never"),
+    "empty a result": (_result("value = 'null'"), "a result never"),
+    "change the location of a result": (_result("ref = 'file:x'"), "a result never"),
+    "move a result to another job": (_result("job_id = :succeeded"), "a result never"),
+    "seal a result by hand": (_result("""value = '{"$holdfast": {"key": "k"}}'"""), "a result never"),
     "delete a result": ("delete from result where job_id = :returned", "only retention deletes results"),
     "insert a result for a running job": (f"insert into result {_VALUES} (:running, 'default', '1')", _ONCE),
     "insert a result for a failed job": (f"insert into result {_VALUES} (:dead, 'default', '1')", _ONCE),
@@ -52,13 +57,10 @@ FACTS: Table = {
     "delete a job": ("delete from job where id = :succeeded", "never deleted while it has a state"),
     "delete all jobs": ("delete from job", "never deleted while it has a state"),
     "truncate the jobs": ("truncate job", (None, "rows are never changed (truncate refused)")),
-    "replace a job": (
-        "insert or replace into job (id, kind, payload) values (:queued, 'mail.send', '[]')",
-        ("already exists: there is a job with this id", None),
-    ),
+    "replace a job": ("insert or replace into job (id, kind, payload) values (:queued, 'mail.send', '[]')", _TAKEN),
     "replace a job by its number": (
         "insert or replace into job (n, id, kind) select n, :unknown, kind from job where id = :queued",
-        ("already exists: there is a job with this id", None),
+        _TAKEN,
     ),
     "give a job another's id": ("update or replace job set id = :leased where id = :queued", (_NEVER[0], None)),
     "upsert a job": (
@@ -66,22 +68,13 @@ FACTS: Table = {
         " on conflict (id) do update set payload = excluded.payload",
         (None, _NEVER[1]),
     ),
-    "enqueue with 101 retries": (
-        "insert into job (id, kind, tenant, max_attempts) values (:unknown, 'k', 'default', 102)",
-        "attempts_bounded",
-    ),
-    "enqueue with a crash limit of 101": (
-        "insert into job (id, kind, tenant, max_crashes) values (:unknown, 'k', 'default', 101)",
-        "crashes_bounded",
-    ),
+    "enqueue with 101 retries": (_enqueue("max_attempts", "102"), "attempts_bounded"),
+    "enqueue with a crash limit of 101": (_enqueue("max_crashes", "101"), "crashes_bounded"),
     "enqueue a payload that is not JSON": (
-        "insert into job (id, kind, tenant, payload) values (:unknown, 'k', 'default', '{to: ada}')",
+        _enqueue("payload", "'{to: ada}'"),
         ("payload_is_json", "invalid input syntax for type json"),
     ),
-    "enqueue without an actor": (
-        "insert into job (id, kind, tenant, enqueued_by) values (:unknown, 'k', 'default', ' ')",
-        "enqueued_by_named",
-    ),
+    "enqueue without an actor": (_enqueue("enqueued_by", "' '"), "enqueued_by_named"),
     "enqueue for every tenant": ("insert into job (id, kind, tenant) values (:unknown, 'k', '*')", "tenant_named"),
 }
 
@@ -117,10 +110,7 @@ LEDGER: Table = {
     "delete all events": ("delete from event", _KEPT),
     "truncate the ledger": ("truncate event", (None, "event: rows are never changed (truncate refused)")),
     "insert a reschedule event": (_recorded("reschedule", _RESCHEDULED), _WRITTEN),
-    "insert a second reschedule event": (
-        f"{_noted(_RESCHEDULED)}; {_recorded('reschedule', _RESCHEDULED)}",
-        _WRITTEN,
-    ),
+    "insert a second reschedule event": (f"{_noted(_RESCHEDULED)}; {_recorded('reschedule', _RESCHEDULED)}", _WRITTEN),
     "insert a reschedule event without its details": (
         f"{_noted(_RESCHEDULED)}; {_noted('null')}; {_recorded('reschedule')}",
         _WRITTEN,

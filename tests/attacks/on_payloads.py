@@ -25,6 +25,9 @@ _ONCE, _TWICE = (_seal(f'{{"key": "k2", "sealed": "{text}"}}') for text in ("BBB
 _RECORD = f"{_RESEALED} ({_SEALED}, 'default', 1, 'k1', 'k2', 'eve', {NOW})"
 _NEVER = "never change"
 
+_WRITTEN = ("references are written once", "no job")
+_REFER = "insert into reference (job_id, tenant, source_ref) values"
+
 PAYLOADS: Table = {
     "enqueue a forbidden key": (
         f"""{_ENQUEUE} '{{"rows": [{{"Password": "x"}}]}}')""",
@@ -60,14 +63,8 @@ PAYLOADS: Table = {
         f"delete from reference where job_id = {_SEALED}",
         ("never deleted while its job exists", "never deleted while their job exists"),
     ),
-    "add a reference to an unknown job": (
-        "insert into reference (job_id, tenant, source_ref) values (:unknown, 'default', 's3://x')",
-        ("references are written once", "no job"),
-    ),
-    "add a reference to another tenant's job": (
-        "insert into reference (job_id, tenant, source_ref) values (:queued, 'acme', 's3://x')",
-        ("references are written once", "no job"),
-    ),
+    "add a reference to an unknown job": (f"{_REFER} (:unknown, 'default', 's3://x')", _WRITTEN),
+    "add a reference to another tenant's job": (f"{_REFER} (:queued, 'acme', 's3://x')", _WRITTEN),
     "truncate the references": ("truncate reference", (None, "rows are never changed")),
     "re-encrypt a payload without a record": (_ONCE, _NEVER),
     **{
@@ -80,10 +77,7 @@ PAYLOADS: Table = {
             ("point to another location", '{"key": "k2", "stored": "artifact://x"}'),
         )
     },
-    "re-encrypt twice with one record": (
-        f"{_RECORD}; {_ONCE}; {_TWICE}",
-        _NEVER,
-    ),
+    "re-encrypt twice with one record": (f"{_RECORD}; {_ONCE}; {_TWICE}", _NEVER),
     "record the re-encryption of an unencrypted payload": (
         f"{_RESEALED} (:queued, 'default', 1, 'k1', 'k2', 'eve', {NOW})",
         "is not encrypted with",

@@ -14,6 +14,18 @@ _VERSION = "insert into template (tenant, name, version, kind, created_by, creat
 _FIRE = "insert into fire (schedule_id, due_at, manual, tenant, status, job_id, actor, at)"
 _MADE = "insert into made_from (job_id, tenant, template, template_version)"
 
+_NEXT = "the next version must be one more than the newest"
+_FIRED = ("the result of a fired time cannot change", "cannot change")
+
+
+def _version(number: int, kind: str = "report") -> str:
+    return f"{_VERSION} values ('default', 'monthly', {number}, '{kind}', 'ada', {NOW})"
+
+
+def _schedule(columns: str) -> str:
+    return f"update schedule set {columns} where id = :schedule"
+
+
 SCHEDULES: Table = {
     "change a version of a template": (
         "update template set kind = 'other' where name = 'monthly' and version = 1",
@@ -24,35 +36,23 @@ SCHEDULES: Table = {
         ("versions of a template are never deleted", "newest 1,000 versions are never deleted"),
     ),
     "truncate the templates": ("truncate template", (None, "rows are never changed")),
-    "skip a template version": (
-        f"{_VERSION} values ('default', 'monthly', 4, 'report', 'ada', {NOW})",
-        "the next version must be one more than the newest",
-    ),
-    "insert a template version again": (
-        f"{_VERSION} values ('default', 'monthly', 2, 'report', 'ada', {NOW})",
-        "the next version must be one more than the newest",
-    ),
+    "skip a template version": (_version(4), _NEXT),
+    "insert a template version again": (_version(2), _NEXT),
     "change the kind of a template": (
-        f"{_VERSION} values ('default', 'monthly', 3, 'other', 'ada', {NOW})",
+        _version(3, "other"),
         ("the kind of a template cannot change", "the kind cannot change; create another template"),
     ),
     "delete the schedules": (
         "delete from schedule",
         ("schedules cannot be deleted from the table", "rows are never changed"),
     ),
-    "move the next time of a schedule back": (
-        "update schedule set next_fire_at = :fired where id = :schedule",
-        "its next time cannot move back",
-    ),
+    "move the next time of a schedule back": (_schedule("next_fire_at = :fired"), "its next time cannot move back"),
     "give a schedule to another tenant": (
-        "update schedule set tenant = 'acme' where id = :schedule",
+        _schedule("tenant = 'acme'"),
         ("the identity of a schedule cannot change", "its identity cannot change"),
     ),
-    "pause a schedule without clearing its next time": (
-        "update schedule set state = 'paused' where id = :schedule",
-        "attended_iff_active",
-    ),
-    "invent a policy for missed times": ("update schedule set missed = 'twice' where id = :schedule", "missed_known"),
+    "pause a schedule without clearing its next time": (_schedule("state = 'paused'"), "attended_iff_active"),
+    "invent a policy for missed times": (_schedule("missed = 'twice'"), "missed_known"),
     "fire a scheduled time again": (
         f"{_FIRE} values (:schedule, :fired, false, 'default', 'fired', :queued, 'ada', {NOW})",
         ("a time is fired once", "fire_pkey"),
@@ -63,11 +63,11 @@ SCHEDULES: Table = {
     ),
     "change the job of a fired time": (
         "update fire set job_id = :queued where schedule_id = :schedule and status = 'fired'",
-        ("the result of a fired time cannot change", "cannot change"),
+        _FIRED,
     ),
     "mark a fired time as missed": (
         "update fire set status = 'missed', job_id = null where schedule_id = :schedule and status = 'fired'",
-        ("the result of a fired time cannot change", "cannot change"),
+        _FIRED,
     ),
     "delete a fired time": (
         "delete from fire where schedule_id = :schedule",

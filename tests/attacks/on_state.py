@@ -88,17 +88,15 @@ ROWS: Table = {
 # -- between the fields (CX-13, CX-9) ------------------------------------------------------------------------
 
 _COUNTED = ("immutable: attempt cannot change; only starting a job adds one", "attempt cannot change from")
-_ENDED = f"lease = null, settled_by = :lease, finished_at = {NOW}"
+_SETTLED = "lease = null, settled_by = :lease"
+_ENDED = f"{_SETTLED}, finished_at = {NOW}"
 
 INVARIANTS: Table = {
     "clear the end of a succeeded job": (_change("finished_at = null", "succeeded"), "finished_iff_terminal"),
     "clear the end of a dead letter": (_change("finished_at = null", "dead"), "finished_iff"),
     "finish a waiting job": (_change(f"finished_at = {NOW}", "queued"), "finished_iff"),
     "finish a running job": (_change(f"finished_at = {NOW}", "running"), "finished_iff"),
-    "succeed without an end time": (
-        _change("state = 'succeeded', lease = null, settled_by = :lease", "running"),
-        "finished_iff_terminal",
-    ),
+    "succeed without an end time": (_change(f"state = 'succeeded', {_SETTLED}", "running"), "finished_iff_terminal"),
     "fail without an error": (_change(f"state = 'failed', {_ENDED}", "running"), "error_when_failed"),
     "fail without a message": (
         _change(f"state = 'failed', error_code = 'x', {_ENDED}", "running"),
@@ -106,12 +104,12 @@ INVARIANTS: Table = {
     ),
     "clear the error of a dead letter": (_change("error_code = null", "dead"), "error_when"),
     "wait for a retry without a time": (
-        _change("state = 'retry_waiting', lease = null, settled_by = :lease", "running"),
+        _change(f"state = 'retry_waiting', {_SETTLED}", "running"),
         "due_when_retry_waiting",
     ),
     "clear the time of a retry": (_change("due_at = null", "waiting"), "due_when_retry"),
     "wait for approval without an approval": (
-        _change("state = 'waiting_for_approval', lease = null, settled_by = :lease", "running"),
+        _change(f"state = 'waiting_for_approval', {_SETTLED}", "running"),
         "approval_when_waiting",
     ),
     "move to leased without a lease": (_change("state = 'leased'", "queued"), "lease_iff_held"),

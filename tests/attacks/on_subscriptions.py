@@ -18,19 +18,18 @@ _LEASE = (
 )
 _LISTED = "insert into executor (label, role, added_by, added_at) values ('{}', '{}', 'ada', " + NOW + ")"
 
+_NO_JOB = ("the delivery refers to a job that does not exist", "does not exist")
+_UNLISTED = "is not registered as an executor"
+
+
+def _deliver(event: str, job: str, tenant: str = "default") -> str:
+    return f"{_DELIVERY} values (:subscription, {event}, '{tenant}', :{job}, 1, {NOW})"
+
+
 DELIVERIES: Table = {
-    "deliver an event twice": (
-        f"{_DELIVERY} values (:subscription, :event, 'default', :follower, 1, {NOW})",
-        ("already exists", "delivery_pkey"),
-    ),
-    "record a delivery with an unknown job": (
-        f"{_DELIVERY} values (:subscription, '0', 'default', :unknown, 1, {NOW})",
-        ("the delivery refers to a job that does not exist", "does not exist"),
-    ),
-    "record a delivery with another tenant's job": (
-        f"{_DELIVERY} values (:subscription, '0', 'acme', :follower, 1, {NOW})",
-        ("the delivery refers to a job that does not exist", "does not exist"),
-    ),
+    "deliver an event twice": (_deliver(":event", "follower"), ("already exists", "delivery_pkey")),
+    "record a delivery with an unknown job": (_deliver("'0'", "unknown"), _NO_JOB),
+    "record a delivery with another tenant's job": (_deliver("'0'", "follower", "acme"), _NO_JOB),
     "delete a delivery": ("delete from delivery where event = :event", _NEVER),
     "change a delivery": ("update delivery set refusal = 'x', job_id = null", _NEVER),
     "truncate the deliveries": ("truncate delivery", (None, "delivery: rows are never changed")),
@@ -63,17 +62,14 @@ RETRIES: Table = {
 }
 
 EXECUTORS: Table = {
-    "open a lease as an unregistered executor": (
-        f"{_LISTED.format('known', 'executor')}; {_LEASE}",
-        ("is not registered as an executor", "is not registered as an executor"),
-    ),
+    "open a lease as an unregistered executor": (f"{_LISTED.format('known', 'executor')}; {_LEASE}", _UNLISTED),
     "open a lease as a generator": (
         f"{_LISTED.format('stranger', 'generator')}; {_LEASE}",
         ("it is a generator", "is a generator"),
     ),
     "rename a lease to an unregistered label": (
         f"{_LISTED.format('known', 'executor')}; update lease set name = 'stranger' where id = :other",
-        ("is not registered as an executor", "is not registered as an executor"),
+        _UNLISTED,
     ),
     "register an executor in an unknown role": (_LISTED.format("x", "boss"), "role_known"),
     "register an executor for one tenant": (

@@ -13,22 +13,18 @@ _RENAME = ("immutable: name and tenant of a webhook cannot change", "name and te
 _NOT_THERE = ("the webhook of this delivery does not exist", "does not exist")
 
 WEBHOOKS: Table = {
-    "store a secret instead of its name in a webhook": (
-        ("""update webhook set secrets = '["whsec_c2VjcmV0"]'""", "update webhook set secrets = '{whsec_c2VjcmV0}'"),
-        "secrets_named",
-    ),
-    "store an invalid name of a secret in a webhook": (
-        ("""update webhook set secrets = '["a b+c="]'""", """update webhook set secrets = '{"a b+c="}'"""),
-        "secrets_named",
-    ),
-    "name a secret of another tenant": (
-        ("""update webhook set secrets = '["ACME__HOOK"]'""", "update webhook set secrets = '{ACME__HOOK}'"),
-        "secrets_named",
-    ),
-    "remove all secrets of a webhook": (
-        ("update webhook set secrets = '[]'", "update webhook set secrets = '{}'"),
-        "secrets_named",
-    ),
+    **{
+        name: (
+            (f"update webhook set secrets = '[{names}]'", f"update webhook set secrets = '{{{array}}}'"),
+            "secrets_named",
+        )
+        for name, names, array in (
+            ("store a secret instead of its name in a webhook", '"whsec_c2VjcmV0"', "whsec_c2VjcmV0"),
+            ("store an invalid name of a secret in a webhook", '"a b+c="', '"a b+c="'),
+            ("name a secret of another tenant", '"ACME__HOOK"', "ACME__HOOK"),
+            ("remove all secrets of a webhook", "", ""),
+        )
+    },
     "store a password in a webhook URL": ("update webhook set url = 'https://u:p@example.com/'", "url_plain"),
     "set a webhook URL that is not HTTP": ("update webhook set url = 'file:///etc/passwd'", "url_plain"),
     "move a webhook to another tenant": ("update webhook set tenant = 'acme' where id = :webhook", _RENAME),
