@@ -67,16 +67,7 @@ def setup() -> list[str]:
             for job in ("running", "succeeded")
             for name in ("log", "report")
         ),
-        *REGISTERED,
-        *LIMITED,
-        *PAUSED,
-        *RULED,
-        *CAPPED,
-        *RETAINED,
-        *OPERATIONS,
-        *ISSUED,
-        *_people(),
-        *PLANNED,
+        *(*REGISTERED, *LIMITED, *PAUSED, *RULED, *CAPPED, *RETAINED, *OPERATIONS, *ISSUED, *_people(), *PLANNED),
     ]
 
 
@@ -109,27 +100,17 @@ def _people() -> list[str]:
     ]
 
 
-# Values that the two shells write differently.
-SPELT: dict[str, dict[str, object]] = {
-    "sqlite": {
-        "later": LATER["sqlite"],
-        "soon": 4070908800000000,
-        "hour": 3600000000,
-        "people": '["ada", "bob"]',
-        "bosses": '["boss"]',
-        "roles": '["viewer"]',
-        "none": "[]",
-    },
-    "postgres": {
-        "later": LATER["postgres"],
-        "soon": "2099-01-01",
-        "hour": "1 hour",
-        "people": '{"ada", "bob"}',
-        "bosses": '{"boss"}',
-        "roles": '{"viewer"}',
-        "none": "{}",
-    },
+# Values that the two shells write differently: in the sqlite3 shell, and in psql.
+_SPELT: dict[str, tuple[object, object]] = {
+    "later": (LATER["sqlite"], LATER["postgres"]),
+    "soon": (4070908800000000, "2099-01-01"),
+    "hour": (3600000000, "1 hour"),
+    "people": ('["ada", "bob"]', '{"ada", "bob"}'),
+    "bosses": ('["boss"]', '{"boss"}'),
+    "roles": ('["viewer"]', '{"viewer"}'),
+    "none": ("[]", "{}"),
 }
+SPELT = {store: {name: pair[n] for name, pair in _SPELT.items()} for n, store in enumerate(("sqlite", "postgres"))}
 
 
 HEAD = """\

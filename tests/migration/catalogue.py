@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -79,20 +80,19 @@ def _of_postgres(url: str, schema: str) -> Catalogue:
 
 def applied(url: str, schema: str = "holdfast") -> dict[str, str]:
     """Names and digests of the applied migrations."""
-    if url.startswith("sqlite:"):
-        with closing(sqlite3.connect(database_path(url))) as connection:
-            return dict(connection.execute("select name, digest from migration").fetchall())
-    with psycopg.connect(url) as connection:
-        query = sql.SQL("select name, digest from {}.migration").format(sql.Identifier(schema))
-        return dict(connection.execute(query).fetchall())
+    with _connect(url, schema) as connection:
+        return dict(connection.execute("select name, digest from migration").fetchall())
 
 
 def write(url: str, statement: str) -> None:
     """Run one statement, with tables named without a schema."""
+    with _connect(url, "holdfast") as connection:
+        connection.execute(statement)
+
+
+def _connect(url: str, schema: str) -> Any:
     if url.startswith("sqlite:"):
-        with closing(sqlite3.connect(database_path(url), isolation_level=None)) as connection:
-            connection.execute(statement)
-        return
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("set search_path = holdfast")
-        connection.execute(statement.encode())
+        return closing(sqlite3.connect(database_path(url), isolation_level=None))
+    connection = psycopg.connect(url, autocommit=True)
+    connection.execute(sql.SQL("set search_path = {}").format(sql.Identifier(schema)))
+    return closing(connection)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.engine.job import Event, Job
 from holdfast.engine.states import State, Step, replay
@@ -207,16 +207,9 @@ def _without_parked(expected: Health, actual: Health) -> Health:
     """Adjust the expected health for jobs parked at a full limit, which do not count as backlog."""
     assert set(actual.waiting_kinds) <= set(expected.waiting_kinds)
     parked = expected.backlog - actual.backlog
-    return replace(
-        actual,
-        reasons=(),
-        scheduled=expected.scheduled + parked,
-        in_progress=expected.in_progress,
-        dead_letter_open=expected.dead_letter_open,
-        lease_active=expected.lease_active,
-        approvals_open=expected.approvals_open,
-        oldest_approval_age_s=expected.oldest_approval_age_s,
-    )
+    same = ("in_progress", "dead_letter_open", "lease_active", "approvals_open", "oldest_approval_age_s")
+    kept: dict[str, Any] = {name: getattr(expected, name) for name in same}
+    return replace(actual, reasons=(), scheduled=expected.scheduled + parked, **kept)
 
 
 def _by_job(events: Iterable[Event]) -> dict[str, list[Event]]:

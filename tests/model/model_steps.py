@@ -93,21 +93,11 @@ class StepsModel(OperationsModel):
         was = job.steps.get(entry["n"])
         if was is not None and was.over:
             return False
-        job.steps[entry["n"]] = Step(
-            job.id,
-            entry["n"],
-            entry["name"],
-            entry["kind"],
-            None if value is None else json.loads(value),
-            entry.get("error"),
-            entry["tries"],
-            job.attempt,
-            self.now - seconds(entry["took"]) if was is None else was.started_at,
-            None if was is None else was.wake_at,
-            self.now,
-            None if was is None else was.wanted,
-            self.now,
-        )
+        result = None if value is None else json.loads(value)
+        facts = (job.id, entry["n"], entry["name"], entry["kind"], result, entry.get("error"), entry["tries"])
+        began = self.now - seconds(entry["took"]) if was is None else was.started_at
+        wake_at, wanted = (None, None) if was is None else (was.wake_at, was.wanted)
+        job.steps[entry["n"]] = Step(*facts, job.attempt, began, wake_at, self.now, wanted, self.now)
         return True
 
     def rewind(self, job_id: str, to: int, actor: str, scope: str) -> int | None:
