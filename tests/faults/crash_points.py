@@ -28,14 +28,8 @@ OPERATIONS_FILE = "operations"
 When = Literal["before", "within", "after"]
 
 # With these values a recovery takes half a second.
-FAST_OPTIONS: dict[str, Any] = {
-    "lease_ttl": 0.35,
-    "poll": 0.02,
-    "promote_every": 0.05,
-    "sweep_every": 0.06,
-    "concurrency": 4,
-    "grace": 2.0,
-}
+FAST_OPTIONS: dict[str, Any] = {"lease_ttl": 0.35, "poll": 0.02, "promote_every": 0.05, "sweep_every": 0.06}
+FAST_OPTIONS |= {"concurrency": 4, "grace": 2.0}
 
 
 @dataclass(frozen=True)

@@ -28,14 +28,8 @@ WORKER_VARIABLE = "HOLDFAST_TEST_KILL_WORKER"
 KILLED_FILE = "killed"
 ENDINGS = {"succeeded": "succeed", "ask": "ask"}
 # One second is the shortest lease that a busy machine can renew in time.
-OPTIONS: dict[str, Any] = {
-    "lease_ttl": 1.0,
-    "poll": 0.1,
-    "promote_every": 0.1,
-    "sweep_every": 0.2,
-    "concurrency": 4,
-    "grace": 2.0,
-}
+OPTIONS: dict[str, Any] = {"lease_ttl": 1.0, "poll": 0.1, "promote_every": 0.1, "sweep_every": 0.2}
+OPTIONS |= {"concurrency": 4, "grace": 2.0}
 
 
 def kill_point(moment: str) -> None:

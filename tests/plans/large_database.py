@@ -44,16 +44,8 @@ DECIDED = 50_000
 SENT = 20_000
 
 BIG = (
-    "job",
-    "job_state",
-    "job_tag",
-    "event",
-    "step",
-    "app_event",
-    "approval",
-    "vote",
-    "dead_letter",
-    "dead_letter_group",
+    *("job", "job_state", "job_tag", "event", "step", "app_event", "approval", "vote"),
+    *("dead_letter", "dead_letter_group"),
 )
 
 HELD_BACK = f"n > {CLAIMABLE} and n <= {FUTURE} and n % 10 = 0"

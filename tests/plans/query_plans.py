@@ -17,16 +17,8 @@ from holdfast.stores.postgres.store import run_on
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _BIG = (
-    "job",
-    "job_state",
-    "job_tag",
-    "event",
-    "lease",
-    "step",
-    "app_event",
-    "approval",
-    "dead_letter",
-    "dead_letter_group",
+    *("job", "job_state", "job_tag", "event", "lease", "step", "app_event", "approval"),
+    *("dead_letter", "dead_letter_group"),
 )
 
 Connection = psycopg.Connection[Any]
