@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from holdfast.stores.sqlite.connections import database_path
+from tests.support.direct_sql import PostgresByHand, SqliteByHand, open_by_hand
 
 Catalogue = dict[str, list[str]]
 
@@ -80,19 +80,11 @@ def _of_postgres(url: str, schema: str) -> Catalogue:
 
 def applied(url: str, schema: str = "holdfast") -> dict[str, str]:
     """Names and digests of the applied migrations."""
-    with _connect(url, schema) as connection:
-        return dict(connection.execute("select name, digest from migration").fetchall())
+    with closing(SqliteByHand(url) if url.startswith("sqlite:") else PostgresByHand(url, schema=schema)) as by_hand:
+        return {str(name): str(digest) for name, digest in by_hand.execute("select name, digest from migration")}
 
 
 def write(url: str, statement: str) -> None:
     """Run one statement, with tables named without a schema."""
-    with _connect(url, "holdfast") as connection:
-        connection.execute(statement)
-
-
-def _connect(url: str, schema: str) -> Any:
-    if url.startswith("sqlite:"):
-        return closing(sqlite3.connect(database_path(url), isolation_level=None))
-    connection = psycopg.connect(url, autocommit=True)
-    connection.execute(sql.SQL("set search_path = {}").format(sql.Identifier(schema)))
-    return closing(connection)
+    with closing(open_by_hand(url)) as by_hand:
+        by_hand.execute(statement)
