@@ -209,21 +209,22 @@ class Aiosqlite(AsyncBorrower):
 
 class SqlalchemyConnection(Borrower):
     driver = "psycopg"
+    create: Callable[..., Any] = staticmethod(sa.create_engine)
 
     def open(self) -> None:
-        self._engine = sa.create_engine(sqlalchemy_url(self.url, self.driver), poolclass=NullPool)
+        self._engine = self.create(sqlalchemy_url(self.url, self.driver), poolclass=NullPool)
         self.connection = self._connect()
 
     def _connect(self) -> Any:
         return self._engine.connect()
 
     def execute(self, statement: str) -> list[Any]:
-        result = self.connection.execute(sa.text(statement))
+        result = self.do(self.connection.execute(sa.text(statement)))
         return [tuple(row) for row in result] if result.returns_rows else []
 
     def close(self) -> None:
-        self.connection.close()
-        self._engine.dispose()
+        self.do(self.connection.close())
+        self.do(self._engine.dispose())
 
 
 class SqlalchemyPsycopg2(SqlalchemyConnection):
@@ -243,24 +244,12 @@ class SqlalchemySqliteSession(SqlalchemySession):
     driver = "pysqlite"
 
 
-class SqlalchemyAsync(AsyncBorrower):
+class SqlalchemyAsync(AsyncBorrower, SqlalchemyConnection):
     driver = "asyncpg"
-
-    def open(self) -> None:
-        self._engine = create_async_engine(sqlalchemy_url(self.url, self.driver), poolclass=NullPool)
-        self.connection = self._connect()
+    create = staticmethod(create_async_engine)
 
     def _connect(self) -> Any:
         return self.do(_opened(self._engine.connect()))
-
-    def execute(self, statement: str) -> list[Any]:
-        result = self.do(self.connection.execute(sa.text(statement)))
-        return [tuple(row) for row in result] if result.returns_rows else []
-
-    def close(self) -> None:
-        self.do(self.connection.close())
-        self.do(self._engine.dispose())
-        self._runner.close()
 
 
 class SqlalchemyAsyncPsycopg(SqlalchemyAsync):
