@@ -18,7 +18,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from holdfast.features.assembly import open_store
+from holdfast.features.assembly import Store, open_store
+from tests.support.direct_sql import ByHand, open_by_hand
 from tests.support.ledger import check_ledger
 from tests.support.postgres_binaries import MEMORY, debian_bin, has_room
 from tests.support.postgres_databases import TemplateDatabases
@@ -191,6 +192,20 @@ def postgres_url(postgres_databases: TemplateDatabases) -> Iterator[str]:
     """A fresh, migrated database."""
     with postgres_databases.fresh() as dsn:
         yield dsn
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    """A fresh, migrated database of each kind."""
+    value: str = request.getfixturevalue(f"{request.param}_url")
+    return value
+
+
+@pytest.fixture
+def by_hand(store: Store) -> Iterator[ByHand]:
+    """The database of the fixture `store`, for SQL written by hand."""
+    with closing(open_by_hand(store.url)) as connection:
+        yield connection
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from holdfast.features.tokens.model import scopes_of
 from holdfast.server.api import close_background
 from holdfast.server.app import make_service
 from holdfast.server.auth import Identity, at_this_machine
-from tests.app.conftest import app, new_app, url
+from tests.app.conftest import app, new_app
 
-__all__ = ["app", "new_app", "url"]
+__all__ = ["app", "new_app"]
 
 HERE = "http://127.0.0.1:8000"
 

@@ -14,12 +14,6 @@ from tests.support.ledger import check_ledger
 NewApp = Callable[..., App]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest) -> str:
-    value: str = request.getfixturevalue(f"{request.param}_url")
-    return value
-
-
 @pytest.fixture
 def new_app(url: str) -> Iterator[NewApp]:
     """Apps on one database, each with its own store, as in several processes."""

@@ -29,7 +29,7 @@ def test_worker_waits_for_a_file_that_cannot_be_read_yet(sqlite_url: str, fate: 
         handle = outside.enqueue("quick")
     with watching(sqlite_url, tmp_path) as watch, closing(App(sqlite_url)) as app:
         app.job("quick")(lambda: "done")
-        watch.expect((1, fate), 0.4)  # type: ignore[arg-type]
+        watch.inject((1, fate), 0.4)  # type: ignore[arg-type]
         work_off(app)
         assert not (tmp_path / LASTING).exists()
         assert app.jobs.handle(handle.id).result(timeout=1) == "done"
@@ -78,10 +78,10 @@ def test_transaction_opened_for_the_job_can_write(sqlite_url: str) -> None:
         app.jobs.list()
         for number in range(1, 12):
             with closing(App(sqlite_url)) as newcomer, closing(connect(sqlite_url, factory=Counted)) as connection:
-                watch.expect((number, "written"), 0.0)
+                watch.inject((number, "written"), 0.0)
                 newcomer.enqueue("x", connection=connection)
                 connection.commit()
-                watch.over()
+                watch.clear()
         assert len(app.jobs.list()) == 11
 
 
@@ -93,11 +93,11 @@ def test_transaction_begun_by_the_caller_can_write(sqlite_url: str) -> None:
                 closing(App(sqlite_url)) as newcomer,
                 closing(connect(sqlite_url, factory=Counted, isolation_level=None)) as connection,
             ):
-                watch.expect((number, "written"), 0.0)
+                watch.inject((number, "written"), 0.0)
                 connection.execute("begin")
                 newcomer.enqueue("x", connection=connection)
                 connection.execute("commit")
-                watch.over()
+                watch.clear()
         assert len(app.jobs.list()) == 10
 
 
@@ -108,9 +108,9 @@ def test_marked_job_is_not_reported_lost_when_the_lease_renewal_fails(sqlite_url
     with closing(App(sqlite_url)) as app, watching(sqlite_url) as watch, closing(app.repository()) as repository:
         first, second = (app.enqueue("x") for _ in range(2))
         (work,) = repository.claim()
-        watch.expect((1, "full", "UPDATE lease SET until"), 30.0)
+        watch.inject((1, "full", "UPDATE lease SET until"), 30.0)
         repository.mark_success(work.id)
-        watch.over()
+        watch.clear()
         assert {first.state(), second.state()} == {State.SUCCEEDED, State.QUEUED}
         (work,) = repository.claim()
         repository.mark_success(work.id)

@@ -18,7 +18,7 @@ from holdfast.engine.states import FINISHED
 from holdfast.features.webhooks.model import DELIVER, MAX_REFUSALS
 from holdfast.outgoing import EgressPolicy
 from tests.app.conftest import NewApp
-from tests.support.http_server import Receiver, Turn, receiving
+from tests.support.http_server import Receiver, Turn
 from tests.support.proxy import Fate, Proxy
 from tests.support.waiting import until
 from tests.support.workers import work_off, working
@@ -33,7 +33,7 @@ BUSY = b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n"
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with receiving() as made:
+    with Receiver() as made:
         yield made
 
 
@@ -148,7 +148,7 @@ def test_lost_delivery_log_entry_does_not_change_the_outcome(postgres_url: str, 
 def test_gone_disables_only_the_address_that_answered(new_app: NewApp, receiver: Receiver) -> None:
     """While the message is in flight the webhook gets another address or is replaced under the same name: the 410 of
     the old address does not disable it, and the message goes to the new one."""
-    with receiving() as other:
+    with Receiver() as other:
         app = new_app(egress=loopback(receiver, other))
         other.turn = (None, FINE, "closed")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import Attack
+from tests.attacks.attack import Attack, attacks
 from tests.attacks.on_agents import AGENTS
 from tests.attacks.on_approvals import APPROVALS, STEPS, UNDECIDED, VOTES
 from tests.attacks.on_audit import AUDIT
@@ -21,12 +21,9 @@ from tests.attacks.on_tokens import TOKENS
 from tests.attacks.on_webhooks import WEBHOOKS
 from tests.attacks.on_workflows import WORKFLOWS
 
-_ON_APPROVALS = (*UNDECIDED, *APPROVALS, *VOTES, *STEPS)
-_ON_JOBS = (*FACTS, *LEDGER, *ARTIFACTS, *ROWS, *INVARIANTS, *FENCE)
-_ON_SUBSCRIPTIONS = (*DELIVERIES, *RETRIES, *EXECUTORS)
-_ON_GOVERNANCE = (
-    *(*DEAD_LETTERS, *AUDIT, *PAUSES, *TOKENS, *TENANTS, *RETENTION, *PAYLOADS),
-    *(*WEBHOOKS, *CONNECTORS),
+_TABLES = (
+    *(FACTS, LEDGER, ARTIFACTS, ROWS, INVARIANTS, FENCE, AGENTS, UNDECIDED, APPROVALS, VOTES, STEPS, SCHEDULES),
+    *(WORKFLOWS, LIMITS, DELIVERIES, RETRIES, EXECUTORS, DEAD_LETTERS, AUDIT, PAUSES, TOKENS, TENANTS, RETENTION),
+    *(PAYLOADS, WEBHOOKS, CONNECTORS),
 )
-_ALL = (*_ON_JOBS, *AGENTS, *_ON_APPROVALS, *SCHEDULES, *WORKFLOWS, *LIMITS, *_ON_SUBSCRIPTIONS, *_ON_GOVERNANCE)
-ATTACKS: dict[str, Attack] = {attack.name: attack for attack in _ALL}
+ATTACKS: dict[str, Attack] = {attack.name: attack for table in _TABLES for attack in attacks(table)}

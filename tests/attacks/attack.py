@@ -7,6 +7,7 @@ An attack is one or more statements in one transaction; one of them must be refu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 NOW = "(select now from present)"
@@ -16,41 +17,40 @@ LATER: dict[str, object] = {"sqlite": 4102444800000000, "postgres": "2100-01-01"
 STATE = "(id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes)"
 
 
+Table = Mapping[str, tuple[str | tuple[str, str], str | tuple[str | None, str | None]]]
+"""By name, the statements of an attack, separated by semicolons, and a part of its refusal. Each is a pair if it
+differs between SQLite and PostgreSQL; None is the refusal of a store that has no such statement."""
+
+
 @dataclass(frozen=True)
 class Attack:
-    """`sqlite` or `postgres` is empty if the store has no such statement; `says` is a part of each refusal."""
-
     name: str
     sqlite: tuple[str, ...]
     postgres: tuple[str, ...]
     says: tuple[str, str]
 
 
-def both(name: str, *sql: str, says: str | tuple[str, str]) -> Attack:
-    return Attack(name, sql, sql, _pair(says))
+def attacks(table: Table) -> list[Attack]:
+    result = []
+    for name, (sql, says) in table.items():
+        texts, refusals = (each if isinstance(each, tuple) else (each, each) for each in (sql, says))
+        sqlite, postgres = (
+            tuple((text or "").split("; ")) if words else () for text, words in zip(texts, refusals, strict=True)
+        )
+        result.append(Attack(name, sqlite, postgres, (refusals[0] or "", refusals[1] or "")))
+    return result
 
 
-def each(name: str, sqlite: str, postgres: str, *, says: str | tuple[str, str]) -> Attack:
-    return Attack(name, (sqlite,) if sqlite else (), (postgres,) if postgres else (), _pair(says))
+def same(**columns: str) -> dict[str, tuple[str, str]]:
+    """Values of columns that both stores write the same way."""
+    return {column: (value, value) for column, value in columns.items()}
 
 
-def update(table: str, key: str, name: str, columns: str, row: str, *, says: str | tuple[str, str]) -> Attack:
-    """An attack that sets columns of the row whose key is the parameter `row`."""
-    return both(name, f"update {table} set {columns} where {key} = :{row}", says=says)
-
-
-def only_sqlite(name: str, *sql: str, says: str) -> Attack:
-    return Attack(name, sql, (), (says, says))
-
-
-def only_postgres(name: str, *sql: str, says: str) -> Attack:
-    return Attack(name, (), sql, (says, says))
+def update(table: str, key: str, columns: str, row: str) -> str:
+    """Set columns of the row whose key is the parameter `row`."""
+    return f"update {table} set {columns} where {key} = :{row}"
 
 
 def immutable(text: str) -> tuple[str, str]:
     """A refusal with the same text on both stores; SQLite puts its code before it."""
     return f"immutable: {text}", text
-
-
-def _pair(says: str | tuple[str, str]) -> tuple[str, str]:
-    return (says, says) if isinstance(says, str) else says

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import NOW, both, only_postgres
+from tests.attacks.attack import NOW, Table
 
 # The database has two agents: one is disabled, the other restricts kind, payload and wait.
 REGISTERED = (
@@ -15,73 +15,55 @@ REGISTERED = (
 _JOB = "insert into job (id, tenant, kind, agent, payload, deadline_at)"
 _AGENT = "insert into agent (tenant, id, name, created_at, updated_at"
 
-AGENTS = [
-    both(
-        "enqueue for a disabled agent",
+AGENTS: Table = {
+    "enqueue for a disabled agent": (
         f"{_JOB} values (:unknown, 'default', 'plan', 'shut', '{{}}', null)",
-        says=("agent disabled: it accepts no jobs", "agent shut was disabled by ada on"),
+        ("agent disabled: it accepts no jobs", "agent shut was disabled by ada on"),
     ),
-    both(
-        "enqueue a kind the agent does not run",
+    "enqueue a kind the agent does not run": (
         f"{_JOB} values (:unknown, 'default', 'mail.send', 'narrow', '{{}}', {NOW})",
-        says=("agent kind mismatch", "agent narrow runs jobs of kind plan, not mail.send"),
+        ("agent kind mismatch", "agent narrow runs jobs of kind plan, not mail.send"),
     ),
-    both(
-        "enqueue a payload over the agent's limit",
+    "enqueue a payload over the agent's limit": (
         f"{_JOB} values (:unknown, 'default', 'plan', 'narrow', '{{\"to\": \"a very long one\"}}', {NOW})",
-        says=("agent payload limit", "agent narrow takes payloads of up to 20 bytes, and this one has 25"),
+        ("agent payload limit", "agent narrow takes payloads of up to 20 bytes, and this one has 25"),
     ),
-    both(
-        "enqueue for an agent without the deadline it requires",
+    "enqueue for an agent without the deadline it requires": (
         f"{_JOB} values (:unknown, 'default', 'plan', 'narrow', '{{}}', null)",
-        says=("agent wait limit", "a job of agent narrow may wait 60 s, and needs a deadline that says so"),
+        ("agent wait limit", "a job of agent narrow may wait 60 s, and needs a deadline that says so"),
     ),
-    both(
-        "change the agent of a job",
+    "change the agent of a job": (
         "update job_state set agent = 'nobody' where id = :queued",
-        says=(
+        (
             "number, id, tenant, kind, agent, executor and crash limit",
             "id, tenant, kind, agent, executor and crash limit",
         ),
     ),
-    both(
-        "delete an agent",
-        "delete from agent where id = 'shut'",
-        says="agents cannot be deleted; disable the agent instead",
-    ),
-    only_postgres("truncate the agents", "truncate agent", says="agents cannot be deleted; disable the agent instead"),
-    both(
-        "change the id of an agent",
+    "delete an agent": ("delete from agent where id = 'shut'", "agents cannot be deleted; disable the agent instead"),
+    "truncate the agents": ("truncate agent", (None, "agents cannot be deleted; disable the agent instead")),
+    "change the id of an agent": (
         "update agent set id = 'open' where id = 'shut'",
-        says=("the id of an agent cannot change", "the id cannot change, because jobs refer to it"),
+        ("the id of an agent cannot change", "the id cannot change, because jobs refer to it"),
     ),
-    both(
-        "disable an agent without a reason",
+    "disable an agent without a reason": (
         f"update agent set disabled_at = {NOW}, disabled_by = 'ada' where id = 'narrow'",
-        says="disabled_for_what",
+        "disabled_for_what",
     ),
-    both(
-        "disable an agent without an actor",
+    "disable an agent without an actor": (
         f"update agent set disabled_at = {NOW}, disabled_reason = 'x' where id = 'narrow'",
-        says="disabled_by_whom",
+        "disabled_by_whom",
     ),
-    both(
-        "disable an agent with a blank reason",
+    "disable an agent with a blank reason": (
         f"update agent set disabled_at = {NOW}, disabled_by = 'ada', disabled_reason = '  ' where id = 'narrow'",
-        says="reason_given",
+        "reason_given",
     ),
-    both(
-        "register an agent for every tenant",
-        f"{_AGENT}) values ('*', 'new', 'New', {NOW}, {NOW})",
-        says="tenant_named",
-    ),
-    both("register an agent without an id", f"{_AGENT}) values ('default', ' ', 'New', {NOW}, {NOW})", says="id_named"),
-    both("register an agent without a name", f"{_AGENT}) values ('default', 'x', '', {NOW}, {NOW})", says="name_named"),
-    *(
-        both(
-            f"register an agent with {what}",
+    "register an agent for every tenant": (f"{_AGENT}) values ('*', 'new', 'New', {NOW}, {NOW})", "tenant_named"),
+    "register an agent without an id": (f"{_AGENT}) values ('default', ' ', 'New', {NOW}, {NOW})", "id_named"),
+    "register an agent without a name": (f"{_AGENT}) values ('default', 'x', '', {NOW}, {NOW})", "name_named"),
+    **{
+        f"register an agent with {what}": (
             f"{_AGENT}, {column}) values ('default', 'new', 'New', {NOW}, {NOW}, {value})",
-            says=says,
+            says,
         )
         for what, column, value, says in (
             ("a blank kind", "kind", "' '", "kind_named"),
@@ -91,5 +73,5 @@ AGENTS = [
             ("a payload limit of zero", "max_payload_bytes", "0", "payload_bounded"),
             ("a wait limit of zero", "max_wait", "0", "wait_bounded"),
         )
-    ),
-]
+    },
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import NOW, both, only_postgres
+from tests.attacks.attack import NOW, Table
 
 # The database has a dead letter with its group, a running operation and a finished one.
 _OPEN, _DONE = "'00000000-0000-7000-8000-0000000000b1'", "'00000000-0000-7000-8000-0000000000b2'"
@@ -22,80 +22,59 @@ _LETTER = "insert into dead_letter (job_id, tenant, fingerprint, kind, queue, bu
 _BY_TRIGGERS = ("maintained by triggers", "maintained by triggers")
 _COUNTED = "its counts only grow"
 
-DEAD_LETTERS = [
-    both(
-        "lower the number of open dead letters",
+_WRITTEN = ("maintained by triggers", "written by triggers only")
+
+DEAD_LETTERS: Table = {
+    "lower the number of open dead letters": (
         "update dead_letter_group set open = open - 1, last_job = :dead where open > 0",
-        says=_BY_TRIGGERS,
+        _BY_TRIGGERS,
     ),
-    both(
-        "raise the counts of a group",
-        "update dead_letter_group set times = times + 1, open = open + 1",
-        says=_BY_TRIGGERS,
-    ),
-    both("change the error of a group", "update dead_letter_group set error_message = 'nothing'", says=_BY_TRIGGERS),
-    both(
-        "delete a group with open dead letters",
+    "raise the counts of a group": ("update dead_letter_group set times = times + 1, open = open + 1", _BY_TRIGGERS),
+    "change the error of a group": ("update dead_letter_group set error_message = 'nothing'", _BY_TRIGGERS),
+    "delete a group with open dead letters": (
         "delete from dead_letter_group where open > 0",
-        says=("a group with open dead letters cannot be deleted", "rows are never changed"),
+        ("a group with open dead letters cannot be deleted", "rows are never changed"),
     ),
-    both(
-        "insert a group",
+    "insert a group": (
         f"{_GROUP} values ('default', 'x', 'pay', 'x', 'y', :dead, {NOW}, {NOW}, 5, 5, :dead)",
-        says=("maintained by triggers", "written by triggers only"),
+        _WRITTEN,
     ),
-    both(
-        "delete a dead letter",
+    "delete a dead letter": (
         "delete from dead_letter where job_id = :dead",
-        says=("dead letters cannot be deleted", "maintained by triggers"),
+        ("dead letters cannot be deleted", "maintained by triggers"),
     ),
-    both(
-        "insert a dead letter for a queued job",
+    "insert a dead letter for a queued job": (
         f"{_LETTER} values (:queued, 'default', 'x', 'pay', 'q', {NOW})",
-        says=("maintained by triggers", "written by triggers only"),
+        _WRITTEN,
     ),
-    both(
-        "move a dead letter to another group",
+    "move a dead letter to another group": (
         "update dead_letter set fingerprint = 'x' where job_id = :dead",
-        says=("maintained by triggers", "rows are never changed"),
+        ("maintained by triggers", "rows are never changed"),
     ),
-    only_postgres("truncate the dead letters", "truncate dead_letter", says="rows are never changed"),
-    only_postgres("truncate the operations", "truncate operation", says="rows are never changed"),
-    both(
-        "change the filter of an operation",
-        f"update operation set wanted = '{{}}' where id = {_OPEN}",
-        says=_COUNTED,
-    ),
-    both(
-        "change the action of an operation",
-        f"update operation set action = 'cancel' where id = {_OPEN}",
-        says=_COUNTED,
-    ),
-    both("change the rate of an operation", f"update operation set rate = 1000 where id = {_OPEN}", says=_COUNTED),
-    both("lower the progress of an operation", f"update operation set done = 0 where id = {_OPEN}", says=_COUNTED),
-    both(
-        "restart a finished operation",
+    "truncate the dead letters": ("truncate dead_letter", (None, "rows are never changed")),
+    "truncate the operations": ("truncate operation", (None, "rows are never changed")),
+    "change the filter of an operation": (f"update operation set wanted = '{{}}' where id = {_OPEN}", _COUNTED),
+    "change the action of an operation": (f"update operation set action = 'cancel' where id = {_OPEN}", _COUNTED),
+    "change the rate of an operation": (f"update operation set rate = 1000 where id = {_OPEN}", _COUNTED),
+    "lower the progress of an operation": (f"update operation set done = 0 where id = {_OPEN}", _COUNTED),
+    "restart a finished operation": (
         f"update operation set state = 'running', finished_at = null where id = {_DONE}",
-        says=(_COUNTED, "it has ended and cannot change"),
+        (_COUNTED, "it has ended and cannot change"),
     ),
-    both(
-        "delete a running operation",
+    "delete a running operation": (
         f"delete from operation where id = {_OPEN}",
-        says=("operations are kept for ninety days", "rows are never changed"),
+        ("operations are kept for ninety days", "rows are never changed"),
     ),
-    both(
-        "start a bulk discard without a reason",
+    "start a bulk discard without a reason": (
         f"{_START}) values (:unknown, 'default', 'discard', '{{}}', ' ', 0, (1 = 0), 0, {NOW}, 'ada', {NOW}, {NOW})",
-        says="reason_given",
+        "reason_given",
     ),
-    both(
-        "record a redrive that did not happen",
+    "record a redrive that did not happen": (
         f"insert into redriven_as (job_id, tenant, new_id, by, at) values (:dead, 'default', :queued, 'eve', {NOW})",
-        says=("was not redriven as this job", "was not redriven as"),
+        ("was not redriven as this job", "was not redriven as"),
     ),
-    both(
-        "reuse the id of an operation",
+    "reuse the id of an operation": (
         f"{_START}) values ({_OPEN}, 'default', 'redrive', '{{}}', null, 0, (1 = 0), 0, {NOW}, 'ada', {NOW}, {NOW})",
-        says=("already exists", "operation_pkey"),
+        ("already exists", "operation_pkey"),
     ),
-]
+}

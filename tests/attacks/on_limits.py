@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import NOW, both, only_postgres
+from tests.attacks.attack import NOW, Table
 
 # The database has a limit with a running job, an active reservation and an ended one.
 _ACTIVE, _ENDED = "'00000000-0000-7000-8000-0000000000a1'", "'00000000-0000-7000-8000-0000000000a2'"
@@ -17,63 +17,50 @@ LIMITED = (
     "update dispatch set limited = (1 = 1)",
 )
 
-LIMITS = [
-    only_postgres("delete a mutex row", "delete from mutex where n = 1024", says="rows are never changed"),
-    only_postgres("renumber a mutex row", "update mutex set n = -1 where n = 1024", says="rows are never changed"),
-    only_postgres("truncate the mutex rows", "truncate mutex", says="rows are never changed"),
-    both(
-        "free the slot of a running job",
+LIMITS: Table = {
+    "delete a mutex row": ("delete from mutex where n = 1024", (None, "rows are never changed")),
+    "renumber a mutex row": ("update mutex set n = -1 where n = 1024", (None, "rows are never changed")),
+    "truncate the mutex rows": ("truncate mutex", (None, "rows are never changed")),
+    "free the slot of a running job": (
         "delete from occupied_slot where job_id = :running",
-        says="a slot cannot be deleted while its job is held",
+        "a slot cannot be deleted while its job is held",
     ),
-    both(
-        "move a slot to another limit",
+    "move a slot to another limit": (
         "update occupied_slot set name = 'other' where job_id = :running",
-        says=("slots are never changed", "rows are never changed"),
+        ("slots are never changed", "rows are never changed"),
     ),
-    only_postgres("truncate the occupied slots", "truncate occupied_slot", says="rows are never changed"),
-    both(
-        "mark dispatch as unlimited",
+    "truncate the occupied slots": ("truncate occupied_slot", (None, "rows are never changed")),
+    "mark dispatch as unlimited": (
         "update dispatch set limited = (1 = 0)",
-        says="limited must stay true while a limit, reservation or pause exists",
+        "limited must stay true while a limit, reservation or pause exists",
     ),
-    both("delete the dispatch row", "delete from dispatch", says="dispatch must keep its one row"),
-    both(
-        "change the resources a job uses",
-        "update job set uses = null, kind = 'x' where id = :queued",
-        says="never change",
-    ),
-    both(
-        "reserve a resource twice",
+    "delete the dispatch row": ("delete from dispatch", "dispatch must keep its one row"),
+    "change the resources a job uses": ("update job set uses = null, kind = 'x' where id = :queued", "never change"),
+    "reserve a resource twice": (
         f"{_RESERVE}) values (:unknown, 'default', 'resource', 'gpu-0', 'active', 'eve', {NOW}, {NOW}, :later)",
-        says=("already exists", "reservation_active"),
+        ("already exists", "reservation_active"),
     ),
-    both(
-        "return an active reservation to the wait list",
+    "return an active reservation to the wait list": (
         f"update reservation set state = 'waiting', reserved_at = null where id = {_ACTIVE}",
-        says=("illegal transition", "illegal transition active -> waiting"),
+        ("illegal transition", "illegal transition active -> waiting"),
     ),
-    both(
-        "take over a reservation",
+    "take over a reservation": (
         f"update reservation set holder = 'eve' where id = {_ACTIVE}",
-        says="the request cannot change",
+        "the request cannot change",
     ),
-    both(
-        "change the end of a reservation",
+    "change the end of a reservation": (
         f"update reservation set ended_why = 'expired' where id = {_ENDED}",
-        says=("an ended reservation cannot change", "it has ended and cannot change"),
+        ("an ended reservation cannot change", "it has ended and cannot change"),
     ),
-    both(
-        "delete a reservation",
+    "delete a reservation": (
         f"delete from reservation where id = {_ENDED}",
-        says="reservations are kept for ninety days after they end",
+        "reservations are kept for ninety days after they end",
     ),
-    only_postgres("truncate the reservations", "truncate reservation", says="rows are never changed"),
-    *(
-        both(
-            f"set a limit {what}",
+    "truncate the reservations": ("truncate reservation", (None, "rows are never changed")),
+    **{
+        f"set a limit {what}": (
             f"{_LIMIT}, {columns}) values ('default', {scope}, {name}, 'ada', {NOW}, {NOW}, {values})",
-            says=says,
+            says,
         )
         for what, scope, name, columns, values, says in (
             ("on an unknown scope", "'planet'", "'x'", "concurrency", "1", "scope_known"),
@@ -83,5 +70,5 @@ LIMITS = [
             ("with half a rate", "'queue'", "'x'", "rate, per", "1, 1", "rate_whole"),
             ("with a rate of zero", "'queue'", "'x'", "rate, per, burst", "0, 1, 1", "rate_bounded"),
         )
-    ),
-]
+    },
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import NOW, both, only_postgres, only_sqlite
+from tests.attacks.attack import NOW, Table
 
 # The database has a policy, and a day of recorded usage.
 _POLICY = "insert into retention (tenant, kind, state, set_by, created_at, updated_at"
@@ -15,40 +15,31 @@ RETAINED = (
 _COUNTED = "sums cannot be reduced or deleted"
 _CHANGED = ("ledger rows are never changed", "rows are never changed")
 
-RETENTION = [
-    both("lower the recorded usage", "update usage set started = 4 where kind = 'old'", says=_COUNTED),
-    both("move usage to another tenant", "update usage set tenant = 'acme' where kind = 'old'", says=_COUNTED),
-    both("delete the usage", "delete from usage", says=_COUNTED),
-    only_postgres("truncate the usage", "truncate usage", says="rows are never changed"),
-    only_sqlite(
-        "replace the usage",
+RETENTION: Table = {
+    "lower the recorded usage": ("update usage set started = 4 where kind = 'old'", _COUNTED),
+    "move usage to another tenant": ("update usage set tenant = 'acme' where kind = 'old'", _COUNTED),
+    "delete the usage": ("delete from usage", _COUNTED),
+    "truncate the usage": ("truncate usage", (None, "rows are never changed")),
+    "replace the usage": (
         "insert or replace into usage (tenant, day, kind) values ('default', '2026-11-15', 'old')",
-        says=_COUNTED,
+        (_COUNTED, None),
     ),
-    only_postgres("delete the position of the usage count", "delete from usage_place", says="rows are never changed"),
-    both(
-        "empty the ledger of a job that is not cleaned",
+    "delete the position of the usage count": ("delete from usage_place", (None, "rows are never changed")),
+    "empty the ledger of a job that is not cleaned": (
         f"""update event set meta = '{{"emptied": "{_DIGEST}"}}' where job_id = :dead""",
-        says=_CHANGED,
+        _CHANGED,
     ),
-    both(
-        "rewrite the ledger of a cleaned job",
+    "rewrite the ledger of a cleaned job": (
         """update event set meta = '{"reason": "another"}' where job_id = :cleaned""",
-        says=_CHANGED,
+        _CHANGED,
     ),
-    both(
-        "set a policy that purges before it cleans",
+    "set a policy that purges before it cleans": (
         f"{_POLICY}, clean_after, purge_after) values ('default', 'x', '*', 'ada', {NOW}, {NOW}, 9, 8)",
-        says="clean_first",
+        "clean_first",
     ),
-    both(
-        "set a policy for jobs that have not ended",
+    "set a policy for jobs that have not ended": (
         f"{_POLICY}, purge_after) values ('default', 'x', 'queued', 'ada', {NOW}, {NOW}, 8)",
-        says="state_known",
+        "state_known",
     ),
-    both(
-        "delete an unused approval token",
-        "delete from approval_token where hash = 'fresh'",
-        says="deleted while",
-    ),
-]
+    "delete an unused approval token": ("delete from approval_token where hash = 'fresh'", "deleted while"),
+}

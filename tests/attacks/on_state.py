@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.attacks.attack import NOW, STATE, both, immutable, only_postgres, only_sqlite, update
+from tests.attacks.attack import NOW, STATE, Table, immutable, update
 
 _BY_TRIGGERS = immutable("job_state is written by triggers only")
 _EXISTS = ("already exists: there is a job with this id", "job_state is written by triggers only")
@@ -16,151 +16,128 @@ _change = partial(update, "job_state", "id")
 
 # -- the row itself (CX-1) -----------------------------------------------------------------------------------
 
-ROWS = [
-    both(
-        "insert a state for an unknown job",
+ROWS: Table = {
+    "insert a state for an unknown job": (
         f"insert into job_state {STATE} values (:unknown, 'default', 'k', 'default', 'queued', 0, 100, 4, 3)",
-        says=_BY_TRIGGERS,
+        _BY_TRIGGERS,
     ),
-    both(
-        "give a job a second state",
+    "give a job a second state": (
         f"insert into job_state {STATE} values (:queued, 'default', 'mail.send', 'default', 'queued', 0, 1, 4, 3)",
-        says=_EXISTS,
+        _EXISTS,
     ),
-    only_sqlite(
-        "replace a state",
+    "replace a state": (
         "insert or replace into job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts,"
         " max_crashes) select n, id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :succeeded",
-        says=_EXISTS[0],
+        (_EXISTS[0], None),
     ),
-    only_sqlite(
-        "replace a state by its id",
+    "replace a state by its id": (
         "insert or replace into job_state (id, tenant, kind, queue, state, priority, position, max_attempts,"
         " max_crashes) select id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :succeeded",
-        says=_EXISTS[0],
+        (_EXISTS[0], None),
     ),
-    only_sqlite(
-        "give a finished job a new state through the view of hand-written jobs",
+    "give a finished job a new state through the view of hand-written jobs": (
         "insert into hand_written_job select * from job where id = :succeeded",
-        says=_EXISTS[0],
+        (_EXISTS[0], None),
     ),
-    only_sqlite(
-        "give a state to a missing job through the view of hand-written jobs",
-        "insert into hand_written_job (n, id, tenant, kind, queue, payload, priority, max_attempts, max_crashes, tags,"
-        " enqueued_by, source_system, created_at)"
+    "give a state to a missing job through the view of hand-written jobs": (
+        "insert into hand_written_job (n, id, tenant, kind, queue, payload, priority, max_attempts, max_crashes,"
+        " tags, enqueued_by, source_system, created_at)"
         " values (999999, :unknown, 'default', 'k', 'default', '{}', 0, 4, 3, '[]', 'sql', 'sql', 0)",
-        says=_BY_TRIGGERS[0],
+        (_BY_TRIGGERS[0], None),
     ),
-    only_postgres(
-        "upsert a state",
+    "upsert a state": (
         "insert into job_state select * from job_state where id = :succeeded"
         " on conflict (id) do update set state = 'queued', finished_at = null",
-        says=_BY_TRIGGERS[1],
+        (None, _BY_TRIGGERS[1]),
     ),
-    both(
-        "queue a cleaned job again",
-        "delete from job_state where id = :cleaned",
-        *(
-            "insert into job_state (id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes)"
-            " select id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :cleaned",
-        ),
-        says=_EXISTS,
+    "queue a cleaned job again": (
+        "delete from job_state where id = :cleaned"
+        "; insert into job_state (id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes)"
+        " select id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :cleaned",
+        _EXISTS,
     ),
-    only_sqlite(
-        "queue a cleaned job again by its number",
-        "delete from job_state where id = :cleaned",
-        "insert into job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes)"
+    "queue a cleaned job again by its number": (
+        "delete from job_state where id = :cleaned"
+        "; insert into job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes)"
         " select n, id, tenant, kind, queue, 'queued', 0, 1, 4, 3 from job where id = :cleaned",
-        says=_EXISTS[0],
+        (_EXISTS[0], None),
     ),
-    both("delete a state", "delete from job_state where id = :queued", says="only a cleaned job can be purged"),
-    both("delete a finished state", "delete from job_state where id = :succeeded", says="only a cleaned job"),
-    both("delete all states", "delete from job_state", says="only a cleaned job can be purged"),
-    only_postgres("truncate the states", "truncate job_state", says="rows are never changed (truncate refused)"),
-    only_sqlite(
-        'bypass the transition trigger with "or ignore"',
+    "delete a state": ("delete from job_state where id = :queued", "only a cleaned job can be purged"),
+    "delete a finished state": ("delete from job_state where id = :succeeded", "only a cleaned job"),
+    "delete all states": ("delete from job_state", "only a cleaned job can be purged"),
+    "truncate the states": ("truncate job_state", (None, "rows are never changed (truncate refused)")),
+    'bypass the transition trigger with "or ignore"': (
         f"update or ignore job_state set state = 'succeeded', finished_at = {NOW} where id = :queued",
-        says="illegal transition queued -> succeeded",
+        ("illegal transition queued -> succeeded", None),
     ),
-    _change("move a state to another tenant", "tenant = 'acme'", "queued", says=_IDENTITY),
-    _change("change the kind of a state", "kind = 'evil'", "queued", says=_IDENTITY),
-    _change("give a state another id", "id = :unknown", "queued", says=_IDENTITY),
-    _change("send a job to another executor", "executor = 'mine'", "queued", says=_IDENTITY),
-    _change("allow more crashes", "max_crashes = 100", "running", says=_IDENTITY),
-    only_sqlite(
-        "replace a state with another job's id",
+    "move a state to another tenant": (_change("tenant = 'acme'", "queued"), _IDENTITY),
+    "change the kind of a state": (_change("kind = 'evil'", "queued"), _IDENTITY),
+    "give a state another id": (_change("id = :unknown", "queued"), _IDENTITY),
+    "send a job to another executor": (_change("executor = 'mine'", "queued"), _IDENTITY),
+    "allow more crashes": (_change("max_crashes = 100", "running"), _IDENTITY),
+    "replace a state with another job's id": (
         "update or replace job_state set id = :leased where id = :queued",
-        says=_IDENTITY[0],
+        (_IDENTITY[0], None),
     ),
-    only_sqlite(
-        "replace a state with another job's number",
+    "replace a state with another job's number": (
         "update or replace job_state set n = (select n from job where id = :leased) where id = :queued",
-        says=_IDENTITY[0],
+        (_IDENTITY[0], None),
     ),
-]
+}
 
 # -- between the fields (CX-13, CX-9) ------------------------------------------------------------------------
 
 _COUNTED = ("immutable: attempt cannot change; only starting a job adds one", "attempt cannot change from")
-_ENDED = f"lease = null, settled_by = :lease, finished_at = {NOW}"
+_SETTLED = "lease = null, settled_by = :lease"
+_ENDED = f"{_SETTLED}, finished_at = {NOW}"
 
-INVARIANTS = [
-    _change("clear the end of a succeeded job", "finished_at = null", "succeeded", says="finished_iff_terminal"),
-    _change("clear the end of a dead letter", "finished_at = null", "dead", says="finished_iff"),
-    _change("finish a waiting job", f"finished_at = {NOW}", "queued", says="finished_iff"),
-    _change("finish a running job", f"finished_at = {NOW}", "running", says="finished_iff"),
-    _change(
-        "succeed without an end time",
-        "state = 'succeeded', lease = null, settled_by = :lease",
-        "running",
-        says="finished_iff_terminal",
+INVARIANTS: Table = {
+    "clear the end of a succeeded job": (_change("finished_at = null", "succeeded"), "finished_iff_terminal"),
+    "clear the end of a dead letter": (_change("finished_at = null", "dead"), "finished_iff"),
+    "finish a waiting job": (_change(f"finished_at = {NOW}", "queued"), "finished_iff"),
+    "finish a running job": (_change(f"finished_at = {NOW}", "running"), "finished_iff"),
+    "succeed without an end time": (_change(f"state = 'succeeded', {_SETTLED}", "running"), "finished_iff_terminal"),
+    "fail without an error": (_change(f"state = 'failed', {_ENDED}", "running"), "error_when_failed"),
+    "fail without a message": (
+        _change(f"state = 'failed', error_code = 'x', {_ENDED}", "running"),
+        "error_when_failed",
     ),
-    _change("fail without an error", f"state = 'failed', {_ENDED}", "running", says="error_when_failed"),
-    _change(
-        "fail without a message", f"state = 'failed', error_code = 'x', {_ENDED}", "running", says="error_when_failed"
+    "clear the error of a dead letter": (_change("error_code = null", "dead"), "error_when"),
+    "wait for a retry without a time": (
+        _change(f"state = 'retry_waiting', {_SETTLED}", "running"),
+        "due_when_retry_waiting",
     ),
-    _change("clear the error of a dead letter", "error_code = null", "dead", says="error_when"),
-    _change(
-        "wait for a retry without a time",
-        "state = 'retry_waiting', lease = null, settled_by = :lease",
-        "running",
-        says="due_when_retry_waiting",
+    "clear the time of a retry": (_change("due_at = null", "waiting"), "due_when_retry"),
+    "wait for approval without an approval": (
+        _change(f"state = 'waiting_for_approval', {_SETTLED}", "running"),
+        "approval_when_waiting",
     ),
-    _change("clear the time of a retry", "due_at = null", "waiting", says="due_when_retry"),
-    _change(
-        "wait for approval without an approval",
-        "state = 'waiting_for_approval', lease = null, settled_by = :lease",
-        "running",
-        says="approval_when_waiting",
-    ),
-    _change("move to leased without a lease", "state = 'leased'", "queued", says="lease_iff_held"),
-    _change("start without a lease", "state = 'in_progress', attempt = attempt + 1", "queued", says="lease_iff_held"),
-    _change("clear the lease of a running job", "lease = null", "running", says="lease_iff_held"),
-    _change("cancel and keep the lease", f"state = 'cancelled', finished_at = {NOW}", "running", says="lease_iff_held"),
-    _change("settle and keep the lease", "settled_by = :lease", "running", says="unsettled_while"),
-    _change("exceed the retry limit", "retries = max_attempts", "waiting", says="retries_w"),
-    _change("set a negative number of retries", "retries = -1", "waiting", says="retries_within_limit"),
-    _change("allow 101 retries", "max_attempts = 102", "queued", says="retries_within_limit"),
-    _change("set a negative number of crashes", "crashes = -1", "queued", says="crashes_counted"),
-    both(
-        "insert a result without a value",
+    "move to leased without a lease": (_change("state = 'leased'", "queued"), "lease_iff_held"),
+    "start without a lease": (_change("state = 'in_progress', attempt = attempt + 1", "queued"), "lease_iff_held"),
+    "clear the lease of a running job": (_change("lease = null", "running"), "lease_iff_held"),
+    "cancel and keep the lease": (_change(f"state = 'cancelled', finished_at = {NOW}", "running"), "lease_iff_held"),
+    "settle and keep the lease": (_change("settled_by = :lease", "running"), "unsettled_while"),
+    "exceed the retry limit": (_change("retries = max_attempts", "waiting"), "retries_w"),
+    "set a negative number of retries": (_change("retries = -1", "waiting"), "retries_within_limit"),
+    "allow 101 retries": (_change("max_attempts = 102", "queued"), "retries_within_limit"),
+    "set a negative number of crashes": (_change("crashes = -1", "queued"), "crashes_counted"),
+    "insert a result without a value": (
         "insert into result (job_id, tenant) values (:succeeded, 'default')",
-        says="something",
+        "something",
     ),
-    both("end a lease without a reason", f"update lease set ended_at = {NOW} where id = :other", says="why_iff_ended"),
-    _change("count an attempt without a start", "attempt = attempt + 1", "queued", says=_COUNTED),
-    _change("lower the number of attempts", "attempt = attempt - 1", "running", says=_COUNTED),
-    _change("start without counting an attempt", "state = 'in_progress', lease = :other", "queued", says=_COUNTED),
-    _change(
-        "start with two attempts",
-        "state = 'in_progress', lease = :other, attempt = attempt + 2",
-        "queued",
-        says=_COUNTED,
+    "end a lease without a reason": (f"update lease set ended_at = {NOW} where id = :other", "why_iff_ended"),
+    "count an attempt without a start": (_change("attempt = attempt + 1", "queued"), _COUNTED),
+    "lower the number of attempts": (_change("attempt = attempt - 1", "running"), _COUNTED),
+    "start without counting an attempt": (_change("state = 'in_progress', lease = :other", "queued"), _COUNTED),
+    "start with two attempts": (
+        _change("state = 'in_progress', lease = :other, attempt = attempt + 2", "queued"),
+        _COUNTED,
     ),
-    _change(
-        "count an attempt at the end", f"state = 'succeeded', attempt = attempt + 1, {_ENDED}", "running", says=_COUNTED
+    "count an attempt at the end": (
+        _change(f"state = 'succeeded', attempt = attempt + 1, {_ENDED}", "running"),
+        _COUNTED,
     ),
-]
+}
 
 # -- the fence (DP-7) ----------------------------------------------------------------------------------------
 
@@ -179,12 +156,11 @@ _ENDINGS = {
     "wait for approval": "state = 'waiting_for_approval', approval_id = :unknown",
 }
 
-FENCE = [
-    *(
-        both(
-            f"{event_type} {how}",
+FENCE: Table = {
+    **{
+        f"{event_type} {how}": (
             f"update job_state set {change}, lease = null, settled_by = {shown} where id = :running",
-            says=_TOKEN,
+            _TOKEN,
         )
         for event_type, change in _ENDINGS.items()
         for how, shown in {
@@ -193,41 +169,31 @@ FENCE = [
             "with an ended lease": ":ended",
             "with an unknown lease": ":unknown",
         }.items()
+    },
+    "declare a live lease lost": (_LOSE, _LOST),
+    "declare a live lease lost with another lease": (_LOSE.replace("where", ", settled_by = :other where"), _LOST),
+    "declare a live lease lost from inside a tenant": (
+        f"select set_config('holdfast.tenant', 'default', true); {_LOSE}",
+        (None, _LOST[1]),
     ),
-    both("declare a live lease lost", _LOSE, says=_LOST),
-    both(
-        "declare a live lease lost with another lease",
-        _LOSE.replace("where", ", settled_by = :other where"),
-        says=_LOST,
-    ),
-    only_postgres(
-        "declare a live lease lost from inside a tenant",
-        "select set_config('holdfast.tenant', 'default', true)",
-        _LOSE,
-        says=_LOST[1],
-    ),
-    *(
-        both(
-            f"{event_type} under {what} lease",
+    **{
+        f"{event_type} under {what} lease": (
             f"update job_state set state = '{state}', lease = {lease}, attempt = attempt + {starts} where id = :queued",
-            says=_LIVE,
+            _LIVE,
         )
         for event_type, state, starts in (("claim", "leased", 0), ("take", "in_progress", 1))
         for what, lease in {"an unknown": ":unknown", "an ended": ":ended"}.items()
+    },
+    "take over a running job": (_change("lease = :other", "running"), _MOVED),
+    "take over a leased job": (_change("lease = :other", "leased"), _MOVED),
+    "start a job leased by another worker": (
+        _change("state = 'in_progress', lease = :other, attempt = attempt + 1", "leased"),
+        _MOVED,
     ),
-    _change("take over a running job", "lease = :other", "running", says=_MOVED),
-    _change("take over a leased job", "lease = :other", "leased", says=_MOVED),
-    _change(
-        "start a job leased by another worker",
-        "state = 'in_progress', lease = :other, attempt = attempt + 1",
-        "leased",
-        says=_MOVED,
-    ),
-    both(
-        "take over a running job and settle it",
-        "update job_state set lease = :other where id = :running",
-        f"update job_state set state = 'succeeded', lease = null, settled_by = :other, finished_at = {NOW}"
+    "take over a running job and settle it": (
+        "update job_state set lease = :other where id = :running"
+        f"; update job_state set state = 'succeeded', lease = null, settled_by = :other, finished_at = {NOW}"
         " where id = :running",
-        says=_MOVED,
+        _MOVED,
     ),
-]
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import NOW, both, only_postgres, only_sqlite
+from tests.attacks.attack import NOW, Table
 
 # `:flow` is a workflow of two jobs: `:child` waits for `:parent`.
 PLANNED = (
@@ -20,94 +20,72 @@ PLANNED = (
 _BY_TRIGGERS = ("nodes are written by triggers only", "written by triggers only")
 _PLANNED = ("the plan of a workflow never changes", "the plan never changes")
 
-WORKFLOWS = [
-    both(
-        "release a job before its parents have ended",
+WORKFLOWS: Table = {
+    "release a job before its parents have ended": (
         "update job_state set due_at = null, note = null where id = :child",
-        says=("only the ends of its parents release a job", "waits for its parents"),
+        ("only the ends of its parents release a job", "waits for its parents"),
     ),
-    both(
-        "start a job before its parents have ended",
-        "update job_state set due_at = null where id = :child",
-        "update job_state set state = 'in_progress', attempt = 1, lease = :other where id = :child",
-        says=("only the ends of its parents release a job", "waits for its parents"),
+    "start a job before its parents have ended": (
+        "update job_state set due_at = null where id = :child"
+        "; update job_state set state = 'in_progress', attempt = 1, lease = :other where id = :child",
+        ("only the ends of its parents release a job", "waits for its parents"),
     ),
-    both("clear the open parents of a job", "update node set unmet = 0 where job_id = :child", says=_BY_TRIGGERS),
-    both(
-        "mark a node as succeeded",
-        "update node set standing = 'succeeded' where job_id = :child",
-        says=_BY_TRIGGERS,
-    ),
-    both(
-        "mark a dependency as met",
+    "clear the open parents of a job": ("update node set unmet = 0 where job_id = :child", _BY_TRIGGERS),
+    "mark a node as succeeded": ("update node set standing = 'succeeded' where job_id = :child", _BY_TRIGGERS),
+    "mark a dependency as met": (
         "update dependency set met = (1 = 1) where child = :child",
-        says=("dependencies are written by triggers only", "written by triggers only"),
+        ("dependencies are written by triggers only", "written by triggers only"),
     ),
-    both(
-        "change the parent of a dependency",
+    "change the parent of a dependency": (
         "update dependency set parent = :queued where child = :child",
-        says=("dependencies are written by triggers only", "the plan never changes"),
+        ("dependencies are written by triggers only", "the plan never changes"),
     ),
-    both(
-        "change the job of a callback",
+    "change the job of a callback": (
         """update callback set document = '{"kind": "pay"}' where workflow_id = :flow""",
-        says=("the plan of a callback never changes", "the plan never changes"),
+        ("the plan of a callback never changes", "the plan never changes"),
     ),
-    both(
-        "fire a callback twice",
-        f"update callback set due_at = {NOW}, fired_at = {NOW}, document = null where workflow_id = :flow",
-        "update callback set fired_at = null, document = '{}' where workflow_id = :flow",
-        says=("the plan of a callback never changes", "the plan never changes"),
+    "fire a callback twice": (
+        f"update callback set due_at = {NOW}, fired_at = {NOW}, document = null where workflow_id = :flow"
+        "; update callback set fired_at = null, document = '{}' where workflow_id = :flow",
+        ("the plan of a callback never changes", "the plan never changes"),
     ),
-    both(
-        "delete a callback",
+    "delete a callback": (
         "delete from callback where workflow_id = :flow",
-        says=("callbacks are never deleted", "callback: rows are never changed"),
+        ("callbacks are never deleted", "callback: rows are never changed"),
     ),
-    both(
-        "delete a dependency",
+    "delete a dependency": (
         "delete from dependency where child = :child",
-        says=("dependencies are never deleted", "dependency: rows are never changed"),
+        ("dependencies are never deleted", "dependency: rows are never changed"),
     ),
-    both(
-        "delete a node",
+    "delete a node": (
         "delete from node where job_id = :child",
-        says=("a node is never deleted while its job exists", "never deleted while their job exists"),
+        ("a node is never deleted while its job exists", "never deleted while their job exists"),
     ),
-    both(
-        "delete a workflow", "delete from workflow where id = :flow", says=("never deleted", "rows are never changed")
-    ),
-    both(
-        "change the counts of a workflow",
+    "delete a workflow": ("delete from workflow where id = :flow", ("never deleted", "rows are never changed")),
+    "change the counts of a workflow": (
         "update workflow set open = open - 1 where id = :flow",
-        says=("counts_add_up", "triggers only"),
+        ("counts_add_up", "triggers only"),
     ),
-    both(
-        "mark an open workflow as finished",
+    "mark an open workflow as finished": (
         "update workflow set finished_at = created_at where id = :flow",
-        says=("finished_when_over", "triggers only"),
+        ("finished_when_over", "triggers only"),
     ),
-    both("change the generator of a workflow", "update workflow set generator = 'me' where id = :flow", says=_PLANNED),
-    both(
-        "move a job to another workflow", "update node set workflow_id = :unknown where job_id = :child", says=_PLANNED
-    ),
-    both(
-        "take a job out of its workflow",
+    "change the generator of a workflow": ("update workflow set generator = 'me' where id = :flow", _PLANNED),
+    "move a job to another workflow": ("update node set workflow_id = :unknown where job_id = :child", _PLANNED),
+    "take a job out of its workflow": (
         "update job_state set workflow_id = null where id = :child",
-        says=(
+        (
             "number, id, tenant, kind, agent, executor and crash limit",
             "id, tenant, kind, agent, executor and crash limit",
         ),
     ),
-    both(
-        "make a job depend on itself",
+    "make a job depend on itself": (
         "insert into dependency (child, parent, tenant, on_failure) values (:child, :child, 'default', 'skip')",
-        says="not_of_itself",
+        "not_of_itself",
     ),
-    only_postgres("truncate the dependencies", "truncate dependency", says="rows are never changed"),
-    only_sqlite(
-        "write to a scratch table",
+    "truncate the dependencies": ("truncate dependency", (None, "rows are never changed")),
+    "write to a scratch table": (
         "insert into round (id) values (1)",
-        says="the scratch tables are written by triggers only",
+        ("the scratch tables are written by triggers only", None),
     ),
-]
+}

@@ -6,29 +6,25 @@ of the main pages are written there.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-import uvicorn
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from starlette.applications import Starlette
 from starlette.routing import Mount
-from starlette.types import ASGIApp
 
 from holdfast import App
 from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
 from tests.browser.seeds import hostile_app
-from tests.support.waiting import until
+from tests.support.http_server import serving
 
 T = TypeVar("T")
 
@@ -84,22 +80,6 @@ def aside(work: Callable[[], T]) -> T:
     """Run it in another thread: in this one the browser driver has a running loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(work).result(60)
-
-
-@contextmanager
-def serving(service: ASGIApp) -> Iterator[str]:
-    """Serve in another thread with its own loop; the server has stopped when the block ends."""
-    config = uvicorn.Config(service, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=2)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
-    thread.start()
-    until(lambda: server.started, "the service listens")
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        assert not thread.is_alive()
 
 
 @pytest.fixture(scope="session")

@@ -16,9 +16,10 @@ from holdfast import App, State
 from holdfast.features.tokens.model import EVERY_SCOPE
 from holdfast.server.app import make_service
 from holdfast.server.auth import Identity, is_local
-from tests.browser.conftest import Open, Site, aside, serving
+from tests.browser.conftest import Open, Site, aside
 from tests.browser.test_pages import DARK_CONTRAST, NARROW
 from tests.dashboard.scene import NAME, Scene, play, the
+from tests.support.http_server import serving
 from tests.support.workers import work_off
 
 pytestmark = [pytest.mark.req("JF-16"), pytest.mark.slow]

@@ -15,8 +15,9 @@ from holdfast.engine.states import State
 from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
 from holdfast.worker.worker import WorkerOptions
-from tests.browser.conftest import aside, serving
+from tests.browser.conftest import aside
 from tests.browser.seeds import usual_app
+from tests.support.http_server import serving
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("JF-16")

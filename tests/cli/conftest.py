@@ -17,8 +17,6 @@ from holdfast import config
 from holdfast.cli.commands import app
 from holdfast.features.assembly import Store, open_store
 
-SQLITE, POSTGRES = "sqlite", "postgres"
-
 # Building the commands takes longer than running most of them.
 get_command = functools.cache(typer.main.get_command)
 
@@ -48,13 +46,6 @@ def stuck() -> None:
 
 class Holdfast(Protocol):
     def __call__(self, *arguments: str, input: str | bytes | None = None) -> Result: ...
-
-
-@pytest.fixture(params=[SQLITE, POSTGRES])
-def url(request: pytest.FixtureRequest) -> str:
-    fixtures = {SQLITE: "sqlite_url", POSTGRES: "postgres_url"}
-    name: str = request.getfixturevalue(fixtures[request.param])
-    return name
 
 
 @pytest.fixture

@@ -26,13 +26,7 @@ def run(
     *arguments: str | bytes, url: str | None = None, cwd: Path | None = None, input: bytes | None = None
 ) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [*COMMAND, *arguments],
-        cwd=cwd,
-        env=environment(url),
-        input=input,
-        capture_output=True,
-        timeout=60,
-        check=False,
+        [*COMMAND, *arguments], cwd=cwd, env=environment(url), input=input, capture_output=True, timeout=60, check=False
     )
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
@@ -53,12 +47,7 @@ def call(*arguments: str, cwd: Path, url: str | None = None) -> subprocess.Compl
 def started(arguments: Sequence[str], *, cwd: Path, url: str | None = None) -> Iterator[subprocess.Popen[str]]:
     """Start a command; kill it at the end if it is still running."""
     process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        cwd=cwd,
-        env=environment(url),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [*COMMAND, *arguments], cwd=cwd, env=environment(url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         yield process

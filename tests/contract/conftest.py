@@ -11,7 +11,6 @@ from contextlib import closing
 import pytest
 
 from holdfast.features.assembly import Store, open_store
-from tests.support.direct_sql import ByHand, open_by_hand
 from tests.support.ledger import check_ledger
 from tests.support.postgres_roles import OwnedDatabases, as_role
 from tests.support.postgres_server import GivenServer, PostgresServer
@@ -45,10 +44,3 @@ def store(store_url: str) -> Iterator[Store]:
     with closing(open_store(store_url)) as opened:
         yield opened
         check_ledger(opened)
-
-
-@pytest.fixture
-def by_hand(store: Store) -> Iterator[ByHand]:
-    """The database under `store`, for SQL written by hand."""
-    with closing(open_by_hand(store.url)) as connection:
-        yield connection

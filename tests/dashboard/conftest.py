@@ -8,9 +8,9 @@ import httpx2
 import pytest_asyncio
 
 from holdfast import App
-from tests.api.conftest import HERE, anonymous, app, client_of, new_app, url
+from tests.api.conftest import HERE, anonymous, app, client_of, new_app
 
-__all__ = ["anonymous", "app", "new_app", "url"]
+__all__ = ["anonymous", "app", "new_app"]
 
 
 @pytest_asyncio.fixture

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.attacks.attack import LATER, Attack
+from tests.attacks.attack import LATER, Attack, Table, attacks
 from tests.attacks.on_agents import AGENTS, REGISTERED
 from tests.attacks.on_approvals import APPROVALS, STEPS, UNDECIDED, VOTES
 from tests.attacks.on_dead_letters import DEAD_LETTERS, OPERATIONS
@@ -67,16 +67,7 @@ def setup() -> list[str]:
             for job in ("running", "succeeded")
             for name in ("log", "report")
         ),
-        *REGISTERED,
-        *LIMITED,
-        *PAUSED,
-        *RULED,
-        *CAPPED,
-        *RETAINED,
-        *OPERATIONS,
-        *ISSUED,
-        *_people(),
-        *PLANNED,
+        *(*REGISTERED, *LIMITED, *PAUSED, *RULED, *CAPPED, *RETAINED, *OPERATIONS, *ISSUED, *_people(), *PLANNED),
     ]
 
 
@@ -109,27 +100,17 @@ def _people() -> list[str]:
     ]
 
 
-# Values that the two shells write differently.
-SPELT: dict[str, dict[str, object]] = {
-    "sqlite": {
-        "later": LATER["sqlite"],
-        "soon": 4070908800000000,
-        "hour": 3600000000,
-        "people": '["ada", "bob"]',
-        "bosses": '["boss"]',
-        "roles": '["viewer"]',
-        "none": "[]",
-    },
-    "postgres": {
-        "later": LATER["postgres"],
-        "soon": "2099-01-01",
-        "hour": "1 hour",
-        "people": '{"ada", "bob"}',
-        "bosses": '{"boss"}',
-        "roles": '{"viewer"}',
-        "none": "{}",
-    },
+# Values that the two shells write differently: in the sqlite3 shell, and in psql.
+_SPELT: dict[str, tuple[object, object]] = {
+    "later": (LATER["sqlite"], LATER["postgres"]),
+    "soon": (4070908800000000, "2099-01-01"),
+    "hour": (3600000000, "1 hour"),
+    "people": ('["ada", "bob"]', '{"ada", "bob"}'),
+    "bosses": ('["boss"]', '{"boss"}'),
+    "roles": ('["viewer"]', '{"viewer"}'),
+    "none": ("[]", "{}"),
 }
+SPELT = {store: {name: pair[n] for name, pair in _SPELT.items()} for n, store in enumerate(("sqlite", "postgres"))}
 
 
 HEAD = """\
@@ -166,7 +147,7 @@ Now try the attacks. The last two columns show a part of the error message. Run 
 transaction: `begin`, the statements, `rollback`. A dash means that the store has no such statement.
 """
 
-GROUPS: dict[str, tuple[str, list[Attack]]] = {
+GROUPS: dict[str, tuple[str, Table]] = {
     "Facts": ("Facts of a job never change, and a job is not deleted while it has a state.", FACTS),
     "The ledger": ("Rows come from triggers only, and stay.", LEDGER),
     "Artifacts": ("Files of an attempt are added, never changed.", ARTIFACTS),
@@ -186,10 +167,7 @@ GROUPS: dict[str, tuple[str, list[Attack]]] = {
         "A job waits until its parents have finished; the plan never changes, and triggers maintain the rest.",
         WORKFLOWS,
     ),
-    "Pausing": (
-        "A pause holds until it is resumed, for claims and for enqueues.",
-        PAUSES,
-    ),
+    "Pausing": ("A pause holds until it is resumed, for claims and for enqueues.", PAUSES),
     "Limits and reservations": ("Counters cannot be changed, and past reservations are history.", LIMITS),
     "Payloads": ("Rules restrict payloads; a sealed payload can only change its key.", PAYLOADS),
     "API tokens and sessions": (
@@ -220,11 +198,10 @@ def _lines() -> Iterator[str]:
         sqlite_names="\n".join([".parameter init", *sqlite]),
         setup="\n".join(f"{statement};" for statement in setup()),
     ).rstrip()
-    for title, (what, attacks) in GROUPS.items():
+    for title, (what, table) in GROUPS.items():
         yield f"\n## {title}\n\n{what}\n"
         yield "| attack | SQL | SQLite | PostgreSQL |\n|---|---|---|---|"
-        for attack in attacks:
-            yield _row(attack)
+        yield from map(_row, attacks(table))
 
 
 def _row(attack: Attack) -> str:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
+from tests.docs.source_texts import PACKAGE, name_of, strings
 
 # Calls whose arguments are codes: the name, and the position of the code.
 HELPERS = {
@@ -74,17 +73,10 @@ def python_codes(source: str) -> Iterator[str]:
 
 def _in_call(node: ast.Call) -> Iterator[ast.expr]:
     yield from (keyword.value for keyword in node.keywords if keyword.arg == "code")
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    position = HELPERS.get(name)
+    position = HELPERS.get(name_of(node.func))
     if position is not None and len(node.args) > position:
         yield node.args[position]
 
 
 def _texts(value: ast.expr) -> Iterator[str]:
-    """The possible strings of an expression: itself, or either branch of a conditional."""
-    match value:
-        case ast.Constant(value=str() as text) if _CODE.fullmatch(text):
-            yield text
-        case ast.IfExp(body=one, orelse=two):
-            yield from _texts(one)
-            yield from _texts(two)
+    yield from filter(_CODE.fullmatch, strings(value))

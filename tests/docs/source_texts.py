@@ -59,14 +59,18 @@ def source_texts() -> Iterator[Text]:
 
 
 def _of_call(node: ast.Call) -> Iterator[tuple[str, ast.expr]]:
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    name = name_of(node.func)
     yield from (("fix", keyword.value) for keyword in node.keywords if keyword.arg == "fix")
     if name in errors.__all__ and node.args:
         yield "error", node.args[0]
-    if name in LEVELS and isinstance(node.func, ast.Attribute) and node.args:
-        owner = node.func.value
-        if (owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")) in LOGGERS:
-            yield "log", node.args[0]
+    method = node.func if name in LEVELS and isinstance(node.func, ast.Attribute) else None
+    if method is not None and node.args and name_of(method.value) in LOGGERS:
+        yield "log", node.args[0]
+
+
+def name_of(value: ast.expr) -> str:
+    """The last name of `a` or `a.b`."""
+    return value.attr if isinstance(value, ast.Attribute) else str(getattr(value, "id", ""))
 
 
 def strings(value: ast.expr) -> Iterator[str]:

@@ -26,12 +26,6 @@ FILES = re.compile(r"`(\w+\.py)`:\n\n```python\n(.*?)^```", re.DOTALL | re.MULTI
 TUTORIAL = text("approvals").partition("## Asking")[0]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
-
-
 @pytest.fixture
 def app(url: str) -> Iterator[App]:
     with closing(App(url, name="guide", enqueued_by="tester")) as app:

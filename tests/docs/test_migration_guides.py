@@ -14,9 +14,8 @@ from tests.support.workers import work_off
 pytestmark = pytest.mark.req("HF-5", "JF-6")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
+@pytest.fixture
+def url(url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("HOLDFAST_URL", url)
     return url
 

@@ -15,9 +15,8 @@ from tests.support.schedules import MONDAY, at, attend, made, set_time
 pytestmark = pytest.mark.req("SC-8", "SC-9")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def app(request: pytest.FixtureRequest) -> Iterator[App]:
-    url = request.getfixturevalue(f"{request.param}_url")
+@pytest.fixture
+def app(url: str) -> Iterator[App]:
     with closing(App(url, name="shop", enqueued_by="tester")) as app:
         yield app
 

@@ -16,9 +16,8 @@ from tests.support.workers import work_off
 pytestmark = [pytest.mark.req("HF-6", "CX-8"), pytest.mark.slow]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def app(request: pytest.FixtureRequest) -> Iterator[App]:
-    url = request.getfixturevalue(f"{request.param}_url")
+@pytest.fixture
+def app(url: str) -> Iterator[App]:
     with closing(App(url, name="guide", enqueued_by="tester")) as app:
         yield app
 

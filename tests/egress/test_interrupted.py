@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.errors import EgressError, EgressTimeout, EgressUnreachable
 from holdfast.outgoing import Answer, EgressPolicy, Outgoing, send
-from tests.support.http_server import End, Receiver, receiving
+from tests.support.http_server import End, Receiver
 
 pytestmark = pytest.mark.req("JF-8", "JF-9")
 
@@ -23,7 +23,7 @@ BODY = b"abcdefghijklmnopqrstuvwxyz"
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with receiving() as made:
+    with Receiver() as made:
         yield made
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import psycopg
-from psycopg import sql
 from typing_extensions import override
 
 from holdfast import App, Context, Retry
@@ -55,11 +54,15 @@ class RowEditor(ABC):
     def rows(self, table: str) -> list[Row]: ...
 
     @abstractmethod
-    def insert(self, table: str, row: Row) -> bool:
-        """Insert the row; False if the table refuses it."""
+    def _try(self, text: str, values: list[Any]) -> bool:
+        """Execute a statement with a mark `{}` for each value; False if the table refuses it."""
 
-    @abstractmethod
-    def update(self, column: Column, value: Any, key: str, of: Any) -> bool: ...
+    def insert(self, table: str, row: Row) -> bool:
+        names, marks = ", ".join(f'"{name}"' for name in row), ", ".join("{}" for _ in row)
+        return self._try(f'insert into "{table}" ({names}) values ({marks})', [*row.values()])
+
+    def update(self, column: Column, value: Any, key: str, of: Any) -> bool:
+        return self._try(f'update "{column.table}" set "{column.name}" = {{}} where "{key}" = {{}}', [value, of])
 
     @abstractmethod
     @contextmanager
@@ -109,6 +112,7 @@ class SqliteRowEditor(RowEditor):
     def rows(self, table: str) -> list[Row]:
         return [dict(row) for row in self._connection.execute(f"select * from {table}")]
 
+    @override
     def _try(self, text: str, values: list[Any]) -> bool:
         # Bytes become text that is not UTF-8.
         marks = ["cast(? as text)" if isinstance(value, bytes) and value else "?" for value in values]
@@ -116,16 +120,6 @@ class SqliteRowEditor(RowEditor):
             return self._connection.execute(text.format(*marks), values).rowcount > 0
         except (sqlite3.IntegrityError, sqlite3.OperationalError):
             return False
-
-    @override
-    def insert(self, table: str, row: Row) -> bool:
-        return self._try(
-            f"insert into {table} ({', '.join(row)}) values ({', '.join('{}' for _ in row)})", [*row.values()]
-        )
-
-    @override
-    def update(self, column: Column, value: Any, key: str, of: Any) -> bool:
-        return self._try(f"update {column.table} set {column.name} = {{}} where {key} = {{}}", [value, of])
 
     @override
     @contextmanager
@@ -183,27 +177,15 @@ class PostgresRowEditor(RowEditor):
 
     @override
     def rows(self, table: str) -> list[Row]:
-        return self._connection.execute(sql.SQL("select * from {}").format(sql.Identifier(table))).fetchall()
+        return self._connection.execute(f'select * from "{table}"'.encode()).fetchall()
 
-    def _try(self, text: sql.Composed, values: list[Any]) -> bool:
+    @override
+    def _try(self, text: str, values: list[Any]) -> bool:
         try:
             with self._connection.transaction():
-                return self._connection.execute(text, values).rowcount > 0
+                return self._connection.execute(text.format(*("%s" for _ in values)).encode(), values).rowcount > 0
         except (psycopg.IntegrityError, psycopg.DataError, psycopg.NotSupportedError, psycopg.OperationalError):
             return False
-
-    @override
-    def insert(self, table: str, row: Row) -> bool:
-        names = sql.SQL(", ").join(map(sql.Identifier, row))
-        marks = sql.SQL(", ").join(sql.Placeholder() for _ in row)
-        text = sql.SQL("insert into {} ({}) values ({})").format(sql.Identifier(table), names, marks)
-        return self._try(text, [*row.values()])
-
-    @override
-    def update(self, column: Column, value: Any, key: str, of: Any) -> bool:
-        text = sql.SQL("update {} set {} = %s where {} = %s")
-        names = map(sql.Identifier, (column.table, column.name, key))
-        return self._try(text.format(*names), [value, of])
 
     @override
     @contextmanager
@@ -344,19 +326,16 @@ def reads(app: App, rows: dict[str, list[Row]]) -> Iterator[tuple[str, Flow[Any]
                 yield name, operation(store, name)(job, every)
             yield "story", story(store, job, every)
             yield "why", why(store, job, every)
-    for approval in rows.get("approval", []):
-        if len(str(approval["id"])) == 36:
-            yield "votes", store.approvals.votes(approval["id"], every)
-            yield "approval", store.approvals.get(approval["id"], every)
-    for row in rows.get("workflow", []):
-        if len(str(row["id"])) == 36:
-            yield "graph", store.workflows.graph(row["id"], every)
-    for row in rows.get("schedule", []):
-        if len(str(row["id"])) == 36:
-            yield "fires", store.schedules.fires(row["id"], every)
-    for row in rows.get("webhook", []):
-        if len(str(row["id"])) == 36:
-            yield "webhook_deliveries", store.webhooks.deliveries(row["id"], every, 100)
-    for row in rows.get("subscription", []):
-        if len(str(row["id"])) == 36:
-            yield "deliveries", store.subscriptions.deliveries(row["id"], every, False, 100)
+    of_object: dict[str, tuple[str, tuple[Any, ...]]] = {
+        "approval": ("approvals.votes", ()),
+        "workflow": ("workflows.graph", ()),
+        "schedule": ("schedules.fires", ()),
+        "webhook": ("webhooks.deliveries", (100,)),
+        "subscription": ("subscriptions.deliveries", (False, 100)),
+    }
+    for table, (name, more) in of_object.items():
+        for row in rows.get(table, []):
+            if len(str(row["id"])) == 36:
+                yield name, operation(store, name)(row["id"], every, *more)
+                if table == "approval":
+                    yield "approval", store.approvals.get(row["id"], every)

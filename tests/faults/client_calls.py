@@ -49,16 +49,8 @@ class ClientCall:
 # -- jobs --------------------------------------------------------------------------------------------------------
 
 
-async def _aenqueue(app: App) -> Any:
-    return await app.aenqueue("x", {"n": 1})
-
-
 def _check_enqueued(app: App, response: Response) -> None:
     assert (response.created, [job.id for job in app.jobs.list()]) == (True, [response.id])
-
-
-async def _aenqueue_keyed(app: App) -> Any:
-    return await app.aenqueue("x", {"n": 1}, key="k")
 
 
 def _check_key(app: App, response: Response) -> None:
@@ -69,10 +61,6 @@ def _check_key(app: App, response: Response) -> None:
 
 def _three_jobs(app: App) -> list[Any]:
     return [app.prepare("x", {"n": 0}, key="k"), *(app.prepare("x", {"n": n}) for n in (1, 2))]
-
-
-async def _aenqueue_many(app: App) -> Any:
-    return await app.aenqueue_many(_three_jobs(app))
 
 
 def _check_three_jobs(app: App, response: Response) -> None:
@@ -115,20 +103,12 @@ def _run_job(app: App) -> None:
     repository.close()
 
 
-def _result(app: App) -> Any:
-    return app.enqueue("x").result(timeout=20)
-
-
 async def _aresult(app: App) -> Any:
     return await (await app.aenqueue("x")).aresult(timeout=20)
 
 
 def _check_result(app: App, response: Response) -> None:
     assert (response, len(app.jobs.list())) == ("done", 1)
-
-
-def _cancel(app: App) -> Any:
-    return app.enqueue("x", key="k").cancel()
 
 
 async def _acancel(app: App) -> Any:
@@ -153,37 +133,42 @@ def _workflow(app: App) -> Any:
     return plan
 
 
-async def _astart(app: App) -> Any:
-    return await _workflow(app).astart()
-
-
 def _check_workflow(app: App, response: Response) -> None:
     (workflow,) = app.workflows.list()
     assert (workflow.id, len(app.jobs.list())) == (response.id, 2)
 
 
-def _limit(app: App) -> Any:
-    return app.limits.set(queue="default", concurrency=3)
-
-
-async def _alimit(app: App) -> Any:
-    return await app.limits.aset(queue="default", concurrency=3)
+LIMIT: dict[str, Any] = {"queue": "default", "concurrency": 3}
 
 
 def _check_limit(app: App, response: Response) -> None:
     if isinstance(response, Exception):
         assert [each.concurrency for each in app.limits.list()] in ([], [3])
-        _limit(app)
+        app.limits.set(**LIMIT)
     assert [each.concurrency for each in app.limits.list()] == [3]
 
 
 CLIENT_CALLS = {
-    "enqueue": ClientCall(lambda app: app.enqueue("x", {"n": 1}), _aenqueue, _check_enqueued),
-    "key": ClientCall(lambda app: app.enqueue("x", {"n": 1}, key="k"), _aenqueue_keyed, _check_key),
-    "many": ClientCall(lambda app: app.enqueue_many(_three_jobs(app)), _aenqueue_many, _check_three_jobs),
+    "enqueue": ClientCall(
+        lambda app: app.enqueue("x", {"n": 1}), lambda app: app.aenqueue("x", {"n": 1}), _check_enqueued
+    ),
+    "key": ClientCall(
+        lambda app: app.enqueue("x", {"n": 1}, key="k"), lambda app: app.aenqueue("x", {"n": 1}, key="k"), _check_key
+    ),
+    "many": ClientCall(
+        lambda app: app.enqueue_many(_three_jobs(app)),
+        lambda app: app.aenqueue_many(_three_jobs(app)),
+        _check_three_jobs,
+    ),
     "connection": ClientCall(_borrow, _aborrow, _check_both_or_neither, reliable=False),
-    "result": ClientCall(_result, _aresult, _check_result, concurrent=_run_job, atomic=False),
-    "cancel": ClientCall(_cancel, _acancel, _check_cancelled_once, reliable=False, atomic=False),
-    "workflow": ClientCall(lambda app: _workflow(app).start(), _astart, _check_workflow),
-    "limit": ClientCall(_limit, _alimit, _check_limit, reliable=False),
+    "result": ClientCall(
+        lambda app: app.enqueue("x").result(timeout=20), _aresult, _check_result, concurrent=_run_job, atomic=False
+    ),
+    "cancel": ClientCall(
+        lambda app: app.enqueue("x", key="k").cancel(), _acancel, _check_cancelled_once, reliable=False, atomic=False
+    ),
+    "workflow": ClientCall(lambda app: _workflow(app).start(), lambda app: _workflow(app).astart(), _check_workflow),
+    "limit": ClientCall(
+        lambda app: app.limits.set(**LIMIT), lambda app: app.limits.aset(**LIMIT), _check_limit, reliable=False
+    ),
 }

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
-from holdfast.features.assembly import open_store
+from holdfast.features.assembly import Store, open_store
 from tests.faults.tiny_disk import mounted
 from tests.support.ledger import check_ledger
 from tests.support.postgres_databases import TemplateDatabases
 from tests.support.worker_processes import Crew
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest) -> str:
-    value: str = request.getfixturevalue(f"{request.param}_url")
-    return value
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with closing(open_store(url)) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from holdfast.stores.flow import Flow, Steps
 from holdfast.stores.requests import ClaimRequest
 from tests.support.forkserver import start_call
 from tests.support.operations import name_of
-from tests.support.worker_processes import FOLDER_VARIABLE
+from tests.support.worker_processes import adopt
 
 EXIT_CODE = 77
 OPERATIONS_FILE = "operations"
@@ -28,14 +28,8 @@ OPERATIONS_FILE = "operations"
 When = Literal["before", "within", "after"]
 
 # With these values a recovery takes half a second.
-FAST_OPTIONS: dict[str, Any] = {
-    "lease_ttl": 0.35,
-    "poll": 0.02,
-    "promote_every": 0.05,
-    "sweep_every": 0.06,
-    "concurrency": 4,
-    "grace": 2.0,
-}
+FAST_OPTIONS: dict[str, Any] = {"lease_ttl": 0.35, "poll": 0.02, "promote_every": 0.05, "sweep_every": 0.06}
+FAST_OPTIONS |= {"concurrency": 4, "grace": 2.0}
 
 
 @dataclass(frozen=True)
@@ -73,15 +67,11 @@ class CrashInjector:
 
     def run(self, flow: Flow[Any]) -> Any:
         when = self._before(flow)
-        result = self._run(_crash_within(flow) if when == "within" else flow)
-        self._exit_if(when == "after")
-        return result
+        return self._after(when, self._run(_crash_within(flow) if when == "within" else flow))
 
     async def arun(self, flow: Flow[Any]) -> Any:
         when = self._before(flow)
-        result = await self._arun(_crash_within(flow) if when == "within" else flow)
-        self._exit_if(when == "after")
-        return result
+        return self._after(when, await self._arun(_crash_within(flow) if when == "within" else flow))
 
     def _before(self, flow: Flow[Any]) -> When | None:
         if not flow.writes:
@@ -93,12 +83,14 @@ class CrashInjector:
         point = self._point
         if point is None or point.operation not in names or self._counts[point.operation] != point.nth:
             return None
-        self._exit_if(point.when == "before")
+        if point.when == "before":
+            os._exit(EXIT_CODE)
         return point.when
 
-    def _exit_if(self, condition: bool) -> None:
-        if condition:
+    def _after(self, when: When | None, result: Any) -> Any:
+        if when == "after":
             os._exit(EXIT_CODE)
+        return result
 
 
 def _crash_within(flow: Flow[Any]) -> Flow[Any]:
@@ -114,10 +106,7 @@ def _crash_within(flow: Flow[Any]) -> Flow[Any]:
 
 def run_worker(url: str, folder: str, point: CrashPoint | None, burst: bool, **options: Any) -> None:
     """Run a worker in this process. With `burst` it ends when there is nothing to claim."""
-    os.environ["HOLDFAST_URL"], os.environ[FOLDER_VARIABLE] = url, folder
-    with (Path(folder) / "worker.log").open("ab", buffering=0) as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
+    adopt(url, folder)
     from tests.faults.worker_app import app
 
     CrashInjector(app, point, Path(folder))

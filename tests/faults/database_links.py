@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from tests.faults.sqlite_faults import (
@@ -24,10 +23,7 @@ from tests.faults.sqlite_faults import (
     statements,
     watching,
 )
-from tests.support.proxy import Fate, Proxy
 from tests.support.waiting import until
-
-Cut = tuple[int, Fate]
 
 
 class Databases(Protocol):
@@ -38,6 +34,8 @@ class Databases(Protocol):
 
 
 class Link(Protocol):
+    """`Proxy` is a link to PostgreSQL."""
+
     url: str
     settings: dict[str, Any]
     """Settings of a worker process that uses the link."""
@@ -53,48 +51,11 @@ class Link(Protocol):
         ...
 
 
-class ProxyLink(Proxy):
-    """A connection to PostgreSQL through a proxy."""
-
-    settings: dict[str, Any] = {}  # noqa: RUF012 - there are none
-
-    @property
-    def requests(self) -> int:
-        return self.asked
-
-    def inject(self, fault: Cut, seconds: float) -> None:
-        self.cut_nth(*fault, seconds)
-
-    def clear(self) -> None:
-        self.cut_none()
-
-
-class SqliteLink:
+@contextmanager
+def sqlite_link(url: str) -> Iterator[Link]:
     """A SQLite file that this process uses."""
-
-    settings: dict[str, Any] = {}  # noqa: RUF012 - there are none
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        self._injector = self._stack.enter_context(watching(self.url))
-        self._stack.enter_context(busy_timeout(BUSY_TIMEOUT))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-
-    @property
-    def requests(self) -> int:
-        return self._injector.asked
-
-    def inject(self, fault: Fault, seconds: float) -> None:
-        self._injector.expect(fault, seconds)
-
-    def clear(self) -> None:
-        self._injector.over()
+    with watching(url) as injector, busy_timeout(BUSY_TIMEOUT):
+        yield injector
 
 
 class SqliteProcessLink:
@@ -108,9 +69,7 @@ class SqliteProcessLink:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None and (self._folder / STATEMENTS).exists():
             print("\n".join(self.statements[-40:]))
 

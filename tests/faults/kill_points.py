@@ -21,21 +21,15 @@ from holdfast.features.postgres import PostgresStore
 from holdfast.features.sqlite import SqliteStore
 from holdfast.stores.flow import Flow, Steps
 from tests.support.operations import name_of
-from tests.support.worker_processes import FOLDER_VARIABLE
+from tests.support.worker_processes import FOLDER_VARIABLE, adopt
 
 MOMENT_VARIABLE = "HOLDFAST_TEST_KILL_AT"
 WORKER_VARIABLE = "HOLDFAST_TEST_KILL_WORKER"
 KILLED_FILE = "killed"
 ENDINGS = {"succeeded": "succeed", "ask": "ask"}
 # One second is the shortest lease that a busy machine can renew in time.
-OPTIONS: dict[str, Any] = {
-    "lease_ttl": 1.0,
-    "poll": 0.1,
-    "promote_every": 0.1,
-    "sweep_every": 0.2,
-    "concurrency": 4,
-    "grace": 2.0,
-}
+OPTIONS: dict[str, Any] = {"lease_ttl": 1.0, "poll": 0.1, "promote_every": 0.1, "sweep_every": 0.2}
+OPTIONS |= {"concurrency": 4, "grace": 2.0}
 
 
 def kill_point(moment: str) -> None:
@@ -63,11 +57,8 @@ def moments(flow: Flow[Any]) -> Iterator[str]:
     for argument in arguments:
         for item in argument if isinstance(argument, list | tuple) else ():
             if isinstance(item, Settlement):
-                yield (
-                    f"pause {item.pause['kind']}"
-                    if item.ending == "pause" and item.pause
-                    else ENDINGS.get(item.ending, item.ending)
-                )
+                pauses = item.ending == "pause" and item.pause
+                yield f"pause {pauses['kind']}" if pauses else ENDINGS.get(item.ending, item.ending)
             elif isinstance(item, tuple) and isinstance(item[-1], StepEntry):
                 yield f"save {item[-1].name}"
 
@@ -116,10 +107,7 @@ def _install(kind: Any) -> None:
 
 def run_worker(url: str, folder: str, moment: str | None, target: str) -> None:
     """Run a worker in this process that is killed at that moment; with the target "child", a child of it is."""
-    os.environ["HOLDFAST_URL"], os.environ[FOLDER_VARIABLE] = url, folder
-    with (Path(folder) / "worker.log").open("ab", buffering=0) as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
+    adopt(url, folder)
     if moment is not None:
         install()
         os.environ[MOMENT_VARIABLE] = moment

@@ -26,13 +26,14 @@ from holdfast.engine.states import FINISHED
 from holdfast.features.assembly import open_store
 from holdfast.worker.maintenance import MaintenanceTask, run_once, standard_tasks
 from tests.faults.checker import check
-from tests.faults.database_links import Databases, Link, ProxyLink
+from tests.faults.database_links import Databases, Link
 from tests.faults.durable_jobs import RESULT
 from tests.faults.effects import effects, runs
 from tests.faults.workload import AT_ONCE, state_counts
 from tests.support.features import keep
 from tests.support.forkserver import Warm
 from tests.support.ledger import check_ledger, read_events
+from tests.support.proxy import Proxy
 from tests.support.stores import claim, open_lease, put, spec, work
 from tests.support.waiting import until
 from tests.support.worker_processes import PATIENCE, ROOT, Crew, environment
@@ -54,7 +55,7 @@ class WorkerScenario:
         self,
         databases: Callable[[Callable[[str], None]], Databases],
         folder: Path,
-        link: Callable[[str, Path], AbstractContextManager[Link]] = lambda url, _: ProxyLink(url),
+        link: Callable[[str, Path], AbstractContextManager[Link]] = lambda url, _: Proxy(url),
         duration: float = 2.5,  # longer than a lease of one second and its sweep
     ) -> None:
         self._folder = folder
@@ -183,7 +184,7 @@ class MaintenanceScenario:
     def __init__(
         self,
         databases: Callable[[Callable[[str], None]], Databases],
-        link: Callable[[str], AbstractContextManager[Link]] = ProxyLink,
+        link: Callable[[str], AbstractContextManager[Link]] = Proxy,
     ) -> None:
         self._link = link
         self._databases = databases(_prepare_maintenance)

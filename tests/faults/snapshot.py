@@ -113,8 +113,8 @@ def _read(by_hand: ByHand) -> Snapshot:
 
     facts = frozenset(str(row[0]) for row in by_hand.execute("select id from job"))
     rows = {
-        str(job): JobRow(State(state), attempt, lease, settled, approval)
-        for job, state, attempt, lease, settled, approval in by_hand.execute(
+        str(job): JobRow(State(state), *rest)
+        for job, state, *rest in by_hand.execute(
             "select id, state, attempt, lease, settled_by, approval_id from job_state"
         )
     }
@@ -125,8 +125,8 @@ def _read(by_hand: ByHand) -> Snapshot:
         before = None if source is None else State(source)
         ledgers[str(job)].append(EventRow(seq, event_type, before, State(target), attempt, at, actor))
     leases = {
-        str(lease): LeaseRow(str(lease), holder, opened, until, ended, swept)
-        for lease, holder, opened, until, ended, swept in by_hand.execute(
+        str(lease): LeaseRow(str(lease), *rest)
+        for lease, *rest in by_hand.execute(
             f"select id, holder, {seconds('opened_at')}, {seconds('until')}, {seconds('ended_at')},"
             f" {seconds('swept_at')} from lease"
         )
@@ -136,17 +136,17 @@ def _read(by_hand: ByHand) -> Snapshot:
         " union all select job_id, attempt from step"
     )
     steps: dict[str, list[StepRow]] = defaultdict(list)
-    for job, n, kind, attempt, ended in by_hand.execute(
+    for job, *rest in by_hand.execute(
         f"select job_id, n, kind, attempt, {seconds('ended_at')} from step where ended_at is not null"
     ):
-        steps[str(job)].append(StepRow(n, kind, attempt, ended))
+        steps[str(job)].append(StepRow(*rest))
     approvals: dict[str, list[ApprovalRow]] = defaultdict(list)
-    for approval, job, state, quorum, ayes, noes in by_hand.execute(
+    for approval, job, *rest in by_hand.execute(
         "select g.id, g.job_id, g.state, g.quorum, count(case v.verdict when 'approve' then 1 end),"
         " count(case v.verdict when 'deny' then 1 end) from approval g left join vote v on v.approval_id = g.id"
         " group by g.id, g.job_id, g.state, g.quorum, g.opened_at order by g.opened_at, g.id"
     ):
-        approvals[str(job)].append(ApprovalRow(str(approval), str(job), state, quorum, ayes, noes))
+        approvals[str(job)].append(ApprovalRow(str(approval), str(job), *rest))
     missed = by_hand.execute(
         "select s.id from job_state s join step t on t.job_id = s.id"
         " where s.state = 'retry_waiting' and t.kind = 'event' and t.ended_at is not null and t.wake_at = s.due_at"

@@ -31,11 +31,13 @@ def _note(app: App) -> tuple[str, tuple[str]]:
 # -- on a connection of the application --------------------------------------------------------------------------
 
 
+def _settings(**more: Any) -> dict[str, Any]:
+    return {"timeout": connections.BUSY_SECONDS, "factory": Counted} | more
+
+
 @contextmanager
 def _connect(app: App, **settings: Any) -> Iterator[sqlite3.Connection]:
-    with closing(
-        sqlite3.connect(path_of(app._store.url), timeout=connections.BUSY_SECONDS, factory=Counted, **settings)
-    ) as connection:
+    with closing(sqlite3.connect(path_of(app._store.url), **_settings(**settings))) as connection:
         yield connection
         connection.commit()
 
@@ -82,9 +84,7 @@ def _autocommit(app: App) -> Any:
 
 
 async def _aafter_write(app: App) -> Any:
-    async with aiosqlite.connect(
-        path_of(app._store.url), timeout=connections.BUSY_SECONDS, factory=Counted
-    ) as connection:
+    async with aiosqlite.connect(path_of(app._store.url), **_settings()) as connection:
         await connection.execute(*_note(app))
         handle = await app.aenqueue("x", {"n": 1}, connection=connection)
         await connection.commit()
@@ -92,9 +92,7 @@ async def _aafter_write(app: App) -> Any:
 
 
 async def _aat_begin(app: App) -> Any:
-    async with aiosqlite.connect(
-        path_of(app._store.url), timeout=connections.BUSY_SECONDS, factory=Counted
-    ) as connection:
+    async with aiosqlite.connect(path_of(app._store.url), **_settings()) as connection:
         handle = await app.aenqueue("x", {"n": 1}, connection=connection)
         await connection.execute(*_note(app))
         await connection.commit()
@@ -102,10 +100,7 @@ async def _aat_begin(app: App) -> Any:
 
 
 async def _aautocommit(app: App) -> Any:
-    path = path_of(app._store.url)
-    async with aiosqlite.connect(
-        path, timeout=connections.BUSY_SECONDS, factory=Counted, isolation_level=None
-    ) as connection:
+    async with aiosqlite.connect(path_of(app._store.url), **_settings(isolation_level=None)) as connection:
         return await app.aenqueue("x", {"n": 1}, connection=connection)
 
 
@@ -116,7 +111,7 @@ def _notes(app: App) -> int:
 
 
 def _check_both_or_neither(app: App, response: Response) -> None:
-    assert [job.id for job in app.jobs.list()] == ([] if isinstance(response, Exception) else [response.id])
+    _check_job(app, response)
     assert _notes(app) == (not isinstance(response, Exception))
 
 

@@ -60,12 +60,15 @@ _injector: FaultInjector | None = None
 class FaultInjector:
     """Counts the SQLite statements of this process and starts the scheduled fault."""
 
-    def __init__(self, path: str, folder: Path | None = None) -> None:
+    settings: dict[str, Any] = {}  # noqa: RUF012 - there are none for the link of this process
+
+    def __init__(self, url: str, folder: Path | None = None) -> None:
         """With ``folder``, record each statement there and read the next fault from there."""
-        self.asked = 0
+        self.url = url
+        self.requests = 0
         self.connections: WeakSet[StoreConnection] = WeakSet()
         """Connections that ran a statement; none may be left in a transaction."""
-        self._path = path
+        self._path = url.removeprefix("sqlite:///")
         self._folder = folder
         self._log: int | None = None
         if folder is not None:
@@ -75,13 +78,13 @@ class FaultInjector:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def expect(self, fault: Fault, seconds: float) -> None:
+    def inject(self, fault: Fault, seconds: float) -> None:
         """Start the fault at the given statement from now on; end it after `seconds`."""
         number, kind, *text = fault
         with self._guard:
             self._next = (number, kind, seconds, "".join(text))
 
-    def over(self) -> None:
+    def clear(self) -> None:
         """End the fault, whether it has started or not."""
         with self._guard:
             self._next = None
@@ -91,7 +94,7 @@ class FaultInjector:
         self._threads, self._stop = [], threading.Event()
 
     def close(self) -> None:
-        self.over()
+        self.clear()
         if self._log is not None:
             os.close(self._log)
             self._log = None
@@ -102,7 +105,7 @@ class FaultInjector:
         with self._guard:
             if self._folder is not None:
                 self._read_next()
-            self.asked += 1
+            self.requests += 1
             sql = " ".join(sql.split())[:LONGEST]
             if self._log is not None:
                 os.write(self._log, f"{sql}\n".encode())
@@ -143,9 +146,11 @@ class FaultInjector:
             end()
             self._ended()
 
-        thread = threading.Thread(target=wait, name="sqlite-fault", daemon=True)
-        thread.start()
-        self._threads.append(thread)
+        self._start(wait)
+
+    def _start(self, run: Callable[..., None], *args: object) -> None:
+        self._threads.append(threading.Thread(target=run, args=args, name="sqlite-fault", daemon=True))
+        self._threads[-1].start()
 
     def _write(self) -> None:
         """Commit a write on another connection, unless the write lock is taken."""
@@ -170,9 +175,7 @@ class FaultInjector:
             other.close()
             self._ended()
 
-        holder = threading.Thread(target=hold, args=(take(),), name="sqlite-fault", daemon=True)
-        holder.start()
-        self._threads.append(holder)
+        self._start(hold, take())
 
     def _ended(self) -> None:
         if self._folder is not None:
@@ -186,7 +189,7 @@ class FaultInjector:
 def watching(url: str, folder: Path | None = None) -> Iterator[FaultInjector]:
     """Watch every statement of the store's connections in this process during the block."""
     global _injector
-    injector = _injector = FaultInjector(url.removeprefix("sqlite:///"), folder)
+    injector = _injector = FaultInjector(url, folder)
 
     def execute(self: StoreConnection, sql: str, *parameters: Any) -> sqlite3.Cursor:
         injector.connections.add(self)

@@ -18,7 +18,7 @@ from holdfast.errors import HoldfastError
 from tests.faults.checker import RECOVERY_LIMIT, check
 from tests.faults.effects import effects
 from tests.faults.workload import enqueue_jobs, wait_for_all
-from tests.support.proxy import Wire, wire_to
+from tests.support.proxy import Proxy
 from tests.support.waiting import until
 from tests.support.worker_processes import Crew
 
@@ -31,22 +31,22 @@ CALLER_NOTICES = 20.0
 
 
 @pytest.fixture
-def wire(url: str) -> Iterator[Wire]:
-    with wire_to(url) as wire:
-        yield wire
+def proxy(url: str) -> Iterator[Proxy]:
+    with Proxy(url) as proxy:
+        yield proxy
 
 
 @pytest.mark.slow
-def test_another_worker_takes_over_and_late_result_is_refused(app: App, crew: Crew, folder: Path, wire: Wire) -> None:
-    cut_off = crew.start_one(url=wire.url(app._store.url))
+def test_another_worker_takes_over_and_late_result_is_refused(app: App, crew: Crew, folder: Path, proxy: Proxy) -> None:
+    cut_off = crew.start_one(url=proxy.url)
     ids = enqueue_jobs(app, 2, kind="hold")
     until(lambda: len(effects(folder)) == 2, "the first worker runs both jobs")
-    wire.hold()
+    proxy.blackhole()
     other = crew.start_one(lease=2.5)
     until(lambda: len(effects(folder)) == 4, "another worker runs the same jobs")
     (folder / "go").touch()
     wait_for_all(app, 2)
-    wire.flow()
+    proxy.restore()
     other.stop()
     more = enqueue_jobs(app, 2)
     wait_for_all(app, 4)  # by the worker that was isolated
@@ -56,11 +56,11 @@ def test_another_worker_takes_over_and_late_result_is_refused(app: App, crew: Cr
     assert all(cut_off.is_author(snapshot.ledgers[job][-1].actor) for job in more)
 
 
-def test_isolated_worker_notices(app: App, crew: Crew, folder: Path, wire: Wire) -> None:
-    cut_off = crew.start_one(url=wire.url(app._store.url))
+def test_isolated_worker_notices(app: App, crew: Crew, folder: Path, proxy: Proxy) -> None:
+    cut_off = crew.start_one(url=proxy.url)
     enqueue_jobs(app, 2, kind="hold")
     until(lambda: len(effects(folder)) == 2, "the worker runs both jobs")
-    wire.hold()
+    proxy.blackhole()
     try:
         until(
             lambda: "Database unavailable" in cut_off.said() or "lost" in cut_off.said(),
@@ -69,13 +69,13 @@ def test_isolated_worker_notices(app: App, crew: Crew, folder: Path, wire: Wire)
         )
     finally:
         (folder / "go").touch()
-        wire.flow()
+        proxy.restore()
     assert cut_off.stop() == 0, "the connection works again, so the worker stops cleanly"
 
 
 @pytest.mark.slow
-def test_enqueue_fails_within_its_timeout(app: App, wire: Wire) -> None:
-    with closing(App(wire.url(app._store.url), answer_within=2)) as shop:
+def test_enqueue_fails_within_its_timeout(app: App, proxy: Proxy) -> None:
+    with closing(App(proxy.url, answer_within=2)) as shop:
         first = shop.enqueue("work")  # its connection is open
         ended: list[HoldfastError | None] = []
 
@@ -86,13 +86,13 @@ def test_enqueue_fails_within_its_timeout(app: App, wire: Wire) -> None:
             except HoldfastError as error:
                 ended.append(error)
 
-        wire.hold()
+        proxy.blackhole()
         started = time.monotonic()
         caller = threading.Thread(target=enqueue, daemon=True)
         caller.start()
         caller.join(CALLER_NOTICES)
         waited = time.monotonic() - started
-        wire.flow()
+        proxy.restore()
         caller.join(30)
         assert shop.enqueue("work").id, "the app recovers"
         assert first.state() is State.QUEUED

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -19,27 +17,14 @@ from holdfast.engine.job import Claim, Exchange
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.steps import StepEntry
 from holdfast.errors import HoldfastError, StaleLease
-from holdfast.features.assembly import Store, open_store
+from holdfast.features.assembly import Store
 from holdfast.features.attempts.model import LogPart
 from holdfast.stores.requests import ClaimRequest
-from tests.support.direct_sql import ByHand, PostgresByHand, open_by_hand
+from tests.support.direct_sql import ByHand, PostgresByHand
 from tests.support.operations import operation, operations
 from tests.support.stores import forward, open_lease, put_one, take
 
 pytestmark = pytest.mark.req("DP-7", "DP-8", "SC-5")
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with closing(open_store(url)) as opened:
-        opened.migrate()
-        yield opened
-
-
-@pytest.fixture
-def by_hand(store: Store) -> Iterator[ByHand]:
-    with closing(open_by_hand(store.url)) as connection:
-        yield connection
 
 
 @pytest.fixture

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
-from contextlib import closing
 from functools import partial
 
 import pytest
 
 from holdfast.engine.settlement import decide
 from holdfast.engine.states import State
-from holdfast.features.assembly import Store, open_store
+from holdfast.features.assembly import Store
 from tests.faults.checker import check
 from tests.support.concurrency import together
 from tests.support.stores import DONE, claim, forward, open_lease, put, settle, spec, state_of, tries
 from tests.support.transactions import Transaction
 
 pytestmark = pytest.mark.req("DP-7", "DP-8", "CX-10")
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with closing(open_store(url)) as opened:
-        opened.migrate()
-        yield opened
 
 
 def sweep(store: Store) -> list[str]:

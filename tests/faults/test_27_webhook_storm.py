@@ -18,13 +18,13 @@ import pytest
 from holdfast import Backoff, Retry, State, webhooks
 from holdfast.features.webhooks.model import DELIVER
 from holdfast.outgoing import EgressPolicy
-from tests.app.conftest import NewApp, new_app, url
+from tests.app.conftest import NewApp, new_app
 from tests.app.worker_process import worker_process
 from tests.support.http_server import Page, Web, running
 from tests.support.waiting import until
 from tests.support.workers import working
 
-__all__ = ["new_app", "url"]
+__all__ = ["new_app"]
 
 pytestmark = pytest.mark.req("JF-9", "SC-15", "DP-12")
 

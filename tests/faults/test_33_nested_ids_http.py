@@ -21,15 +21,12 @@ from holdfast.server.app import make_service
 from holdfast.server.sessions import tokens_of
 from holdfast.stores.requests import JobFilter
 from tests.api.conftest import HERE
-from tests.app.conftest import url
 from tests.contract.test_role_operations import AFTER, furnish
 from tests.faults.test_33_nested_ids import OWNER, STRANGER, rows_of
 from tests.support.direct_sql import ByHand, open_by_hand
 from tests.support.stores import new_id
 
 pytestmark = pytest.mark.req("JF-1", "JF-14")
-
-__all__ = ["url"]
 
 METHODS = ("get", "post", "put", "patch", "delete")
 STREAM = "/api/v1/events/stream"

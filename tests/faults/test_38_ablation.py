@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from tests.faults.crash_points import FAST_OPTIONS, operations_of, start_worker
 from tests.faults.effects import effects, runs
 from tests.faults.snapshot import take_snapshot
 from tests.faults.workload import enqueue_jobs, wait_for_all
-from tests.support.direct_sql import ByHand, PostgresByHand, open_by_hand
+from tests.support.direct_sql import ByHand, PostgresByHand
 from tests.support.forkserver import start_call
 from tests.support.postgres_roles import OwnedDatabases, as_role
 from tests.support.postgres_server import GivenServer, PostgresServer
@@ -53,19 +52,6 @@ from tests.support.worker_processes import FOLDER_VARIABLE
 pytestmark = pytest.mark.req("ARCH")
 
 POSTGRES = pytest.mark.parametrize("url", ["postgres"], indirect=True)
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with closing(open_store(url)) as opened:
-        opened.migrate()
-        yield opened
-
-
-@pytest.fixture
-def by_hand(store: Store) -> Iterator[ByHand]:
-    with closing(open_by_hand(store.url)) as connection:
-        yield connection
 
 
 def drop_trigger(by_hand: ByHand, name: str, table: str) -> None:

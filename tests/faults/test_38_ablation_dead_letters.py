@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
-
 import pytest
 
 from holdfast.engine.states import State
-from holdfast.features.assembly import Store, open_store
+from holdfast.features.assembly import Store
 from holdfast.features.dead_letters.model import GroupFilter, NewOperation
 from holdfast.stores.requests import JobFilter
 from tests.faults.test_38_ablation import POSTGRES, drop_trigger, edit_function
-from tests.support.direct_sql import ByHand, open_by_hand
+from tests.support.direct_sql import ByHand
 from tests.support.stores import FINAL, TENANT, new_id, put_one, state_of, work
 
 pytestmark = pytest.mark.req("ARCH", "DP-15")
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with closing(open_store(url)) as opened:
-        opened.migrate()
-        yield opened
-
-
-@pytest.fixture
-def by_hand(store: Store) -> Iterator[ByHand]:
-    with closing(open_by_hand(store.url)) as connection:
-        yield connection
 
 
 def dead(store: Store, kind: str = "pay") -> str:

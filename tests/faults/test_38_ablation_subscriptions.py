@@ -3,7 +3,6 @@ it fails."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -14,7 +13,7 @@ from holdfast.features.assembly import Store, open_store
 from holdfast.stores.flow import Steps
 from holdfast.stores.requests import ClaimRequest
 from tests.faults.test_38_ablation import drop_trigger, edit_function
-from tests.support.direct_sql import ByHand, open_by_hand
+from tests.support.direct_sql import ByHand
 from tests.support.features import feed, feed_all, made_of, refusals, subscribe
 from tests.support.ledger import check_ledger
 from tests.support.stores import BROKEN, put_one, settle, state_of, take
@@ -22,19 +21,6 @@ from tests.support.stores import BROKEN, put_one, settle, state_of, take
 pytestmark = pytest.mark.req("ARCH")
 
 POSTGRES = pytest.mark.parametrize("url", ["postgres"], indirect=True)
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with closing(open_store(url)) as opened:
-        opened.migrate()
-        yield opened
-
-
-@pytest.fixture
-def by_hand(store: Store) -> Iterator[ByHand]:
-    with closing(open_by_hand(store.url)) as connection:
-        yield connection
 
 
 @POSTGRES

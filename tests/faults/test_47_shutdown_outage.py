@@ -18,7 +18,7 @@ from holdfast.worker.shutdown import CANCEL_AFTER, LAST_WRITES
 from tests.faults.effects import effects
 from tests.faults.workload import enqueue_jobs
 from tests.support.postgres_server import PostgresServer
-from tests.support.proxy import wire_to
+from tests.support.proxy import Proxy
 from tests.support.waiting import until
 from tests.support.worker_processes import Crew, WorkerProcess
 
@@ -59,14 +59,14 @@ def stop_workers(*workers: WorkerProcess, twice: WorkerProcess) -> None:
 
 def test_workers_stop_while_databases_do_not_respond(postgres_url: str, sqlite_url: str, folder: Path) -> None:
     with ExitStack() as stack:
-        wire = stack.enter_context(wire_to(postgres_url))
+        proxy = stack.enter_context(Proxy(postgres_url))
         app, local = (stack.enter_context(closing(App(url))) for url in (postgres_url, sqlite_url))
-        crew = stack.enter_context(Crew(wire.url(postgres_url), folder, lease=30.0, grace=GRACE))
+        crew = stack.enter_context(Crew(proxy.url, folder, lease=30.0, grace=GRACE))
         patient = start_busy_worker(app, crew, folder, grace=600.0, concurrency=1)
         several = start_busy_worker(app, crew, folder, options=("--processes", "2"))
         beside = start_busy_worker(local, crew, folder, url=sqlite_url)
         until(lambda: app.health.get().lease_active == 3, "all are there")
-        wire.hold()
+        proxy.blackhole()
         with locked(sqlite_url.removeprefix("sqlite:///")):
             stop_workers(patient, several, beside, twice=patient)
         assert all("Database unreachable" in each.said() for each in (patient, several, beside))

@@ -24,12 +24,11 @@ from holdfast.errors import StoreUnavailable
 from holdfast.features.assembly import open_store
 from tests.app.notes import prepare_notes
 from tests.faults.client_calls import CLIENT_CALLS
-from tests.faults.database_links import Cut, ProxyLink
 from tests.faults.scenarios import WRITES, MaintenanceScenario, Server, WorkerScenario
 from tests.migration.catalogue import catalogue
 from tests.support.concurrency import together
 from tests.support.postgres_databases import Databases, TemplateDatabases
-from tests.support.proxy import Fate, Proxy
+from tests.support.proxy import Cut, Fate, Proxy
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("CX-15", "DP-7", "DP-8", "SC-11")
@@ -99,14 +98,14 @@ class Client:
         threads = _threads()
         with Proxy(self.url) as proxy, closing(App(self.url, tenant=tenant)) as direct:
             if cut is not None:
-                proxy.cut_nth(*cut, 0.3)
+                proxy.inject(cut, 0.3)
             concurrent = threading.Thread(target=call.concurrent or str, args=(direct,), daemon=True)
             concurrent.start()
             response = call.run(App(proxy.url, tenant=tenant), form)
             assert not (call.reliable and isinstance(response, Exception)), f"needless error: {response!r}"
             concurrent.join(30)
             call.check(direct, response)
-            requests = proxy.asked
+            requests = proxy.requests
         until(lambda: not _threads() - threads, "its threads end")
         until(lambda: _connections(self.url) == 0, "its connections are closed")
         return requests
@@ -190,7 +189,7 @@ def test_maintenance_survives_every_lost_request(maintenance: MaintenanceScenari
 
 @pytest.fixture
 def server(postgres_url: str, folder: Path) -> Iterator[Server]:
-    with ProxyLink(postgres_url) as link:
+    with Proxy(postgres_url) as link:
         server = Server(postgres_url, link, folder)
         try:
             yield server
@@ -234,10 +233,10 @@ def migrate(url: str, cut: Cut | None) -> tuple[bool, int]:
     """Migrate with a lost request. Returns whether the schema is complete, otherwise it is empty; and the requests."""
     with Proxy(url) as proxy, closing(open_store(proxy.url)) as store:
         if cut is not None:
-            proxy.cut_nth(*cut, 0.3)
+            proxy.inject(cut, 0.3)
         with suppress(StoreUnavailable):
             store.migrate()
-        requests = proxy.asked
+        requests = proxy.requests
     with closing(open_store(url)) as store:
         status = store.schema()
     assert status.current or not status.applied, status

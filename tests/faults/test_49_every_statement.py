@@ -28,7 +28,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.features.assembly import open_store
 from holdfast.stores.sqlite.connections import StoreConnection
 from tests.app.notes import prepare_notes
-from tests.faults.database_links import SqliteFiles, SqliteLink, SqliteProcessLink, check_unlocked
+from tests.faults.database_links import SqliteFiles, SqliteProcessLink, check_unlocked, sqlite_link
 from tests.faults.scenarios import WRITES, MaintenanceScenario, Server, WorkerScenario
 from tests.faults.sqlite_client_calls import SQLITE_CLIENT_CALLS
 from tests.faults.sqlite_faults import BUSY_TIMEOUT, FAULT_KINDS, Fault, FaultKind, busy_timeout, watching
@@ -72,16 +72,16 @@ class Client:
         kind = None if fault is None else fault[1]
         with watching(self.url) as injector, closing(App(self.url, tenant=tenant)) as direct:
             direct.jobs.list()  # opens a connection, as in a program that has run for a while
-            before = injector.asked
+            before = injector.requests
             with busy_timeout(BUSY_TIMEOUT if kind == "held" else 60.0):
                 concurrent = threading.Thread(target=call.concurrent or str, args=(direct,), daemon=True)
                 app = App(self.url, tenant=tenant)
                 if fault is not None:
-                    injector.expect(fault, 30.0 if kind == "held" and call.atomic else DURATION)
+                    injector.inject(fault, 30.0 if kind == "held" and call.atomic else DURATION)
                 concurrent.start()
                 response = call.run(app, form)
-                statements = injector.asked - before
-                injector.over()
+                statements = injector.requests - before
+                injector.clear()
             if call.concurrent is not None and isinstance(response, Exception):
                 direct.enqueue("x")  # the concurrent thread waits for a job
             concurrent.join(30)
@@ -157,7 +157,7 @@ def test_client_call_survives_fault_at_every_statement(sqlite_url: str, name: st
 
 @pytest.fixture(scope="module")
 def maintenance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MaintenanceScenario]:
-    scenario = MaintenanceScenario(partial(SqliteFiles, tmp_path_factory.mktemp("maintenance")), SqliteLink)
+    scenario = MaintenanceScenario(partial(SqliteFiles, tmp_path_factory.mktemp("maintenance")), sqlite_link)
     yield scenario
     scenario.close()
 
@@ -318,10 +318,10 @@ def run_command(url: str, command: Sequence[str], fault: Fault | None) -> int:
     """Run a command, which succeeds or prints the error code of the fault. Returns the number of statements."""
     with watching(url) as injector, busy_timeout(BUSY_TIMEOUT if fault is not None and fault[1] == "held" else 60.0):
         if fault is not None:
-            injector.expect(fault, 30.0 if fault[1] == "held" else DURATION)
+            injector.inject(fault, 30.0 if fault[1] == "held" else DURATION)
         run = CliRunner().invoke(commands, [*command, "--url", url, "--json"], prog_name="holdfast")
-        statements = injector.asked
-        injector.over()
+        statements = injector.requests
+        injector.clear()
         assert not any(_in_transaction(each) for each in injector.connections)
     stderr = run.stderr.strip()
     if run.exit_code == 1 and stderr.startswith('{"error"'):
@@ -360,7 +360,7 @@ def migrate(url: str, fault: Fault | None) -> tuple[bool, int]:
     kind = None if fault is None else fault[1]
     with watching(url) as injector, busy_timeout(BUSY_TIMEOUT if kind == "held" else 60.0):
         if fault is not None:
-            injector.expect(fault, 30.0 if kind == "held" else DURATION)
+            injector.inject(fault, 30.0 if kind == "held" else DURATION)
         with closing(open_store(url)) as store:
             error = None
             try:
@@ -368,8 +368,8 @@ def migrate(url: str, fault: Fault | None) -> tuple[bool, int]:
             except StoreUnavailable as refused:
                 error = refused
             _check_error("migration", kind, error)
-            statements = injector.asked
-            injector.over()
+            statements = injector.requests
+            injector.clear()
             assert not any(_in_transaction(each) for each in injector.connections)
             status = store.schema()
     assert status.current or not status.applied, status

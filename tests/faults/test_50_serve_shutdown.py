@@ -22,11 +22,10 @@ import httpx2
 import pytest
 
 from holdfast import App
-from tests.faults.database_links import Cut
 from tests.faults.scenarios import LEAKS
 from tests.faults.test_48_every_request import FATES, every
 from tests.support.forkserver import Warm
-from tests.support.proxy import Fate, Proxy
+from tests.support.proxy import Cut, Fate, Proxy
 from tests.support.waiting import until
 from tests.support.worker_processes import PATIENCE, ROOT, environment
 
@@ -143,10 +142,10 @@ def start_and_stop(url: str, cut: Cut | None) -> int:
     """Start the server, enqueue a job and stop it. Returns the database requests of its start."""
     with Proxy(url) as proxy, closing(App(url)) as app:
         if cut is not None:
-            proxy.cut_nth(*cut, 0.3)
+            proxy.inject(cut, 0.3)
         with serving(proxy.url) as server, closing(server.client()) as client:
-            requests = proxy.asked
-            proxy.cut_none()
+            requests = proxy.requests
+            proxy.clear()
             response = client.post("/api/v1/jobs", json={"kind": "x", "payload": {}})
             assert (response.status_code, app.jobs.get(response.json()["id"]) is not None) == (201, True), response.text
             server.process.send_signal(signal.SIGTERM)
@@ -172,7 +171,7 @@ def test_start_survives_every_lost_request(postgres_url: str, fate: Fate) -> Non
 def stop_during_start(url: str, number: int) -> None:
     """Send SIGTERM at that database request: the server has not started, or stops cleanly."""
     with Proxy(url) as proxy, serving(proxy.url) as server:
-        until(lambda: proxy.asked >= number or server.address, "it has reached that request")
+        until(lambda: proxy.requests >= number or server.address, "it has reached that request")
         server.process.send_signal(signal.SIGTERM)
         code = server.wait()
         assert code in (0, -signal.SIGTERM), (code, server.log())

@@ -8,7 +8,5 @@ from holdfast import App
 from holdfast.outgoing import EgressPolicy
 
 app = App(
-    name="webhooks",
-    enqueued_by="tester",
-    egress=EgressPolicy(ports=(int(os.environ["PORT"]),), allow=("127.0.0.0/8",)),
+    name="webhooks", enqueued_by="tester", egress=EgressPolicy(ports=(int(os.environ["PORT"]),), allow=("127.0.0.0/8",))
 )

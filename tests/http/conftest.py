@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
@@ -22,30 +19,14 @@ from holdfast.remote import Client, Retrying
 from holdfast.remote.runners import RemoteNamespace
 from holdfast.server.app import make_service
 from holdfast.server.auth import Identity
-from tests.app.conftest import app, new_app, url
-from tests.support.waiting import until
+from tests.app.conftest import app, new_app
+from tests.support.http_server import serving
 
-__all__ = ["app", "new_app", "url"]
+__all__ = ["app", "new_app"]
 
 TOKEN = "hf_a-token-that-must-never-be-shown"
 BELOW = "/below/here"
 SOON = Retrying(tries=4, first=0.01, longest=0.05)
-
-
-@contextmanager
-def serving(inner: Any) -> Iterator[str]:
-    """Serve an ASGI application on a free port, in another thread."""
-    server = uvicorn.Server(
-        uvicorn.Config(inner, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1, lifespan="off")
-    )
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        until(lambda: server.started, "the server listens")
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(10)
 
 
 def service_of(app: App, *, roles: tuple[str, ...] = ("admin",), tenant: str = "default") -> Starlette:

@@ -1,68 +1,45 @@
-"""A server that follows a script byte by byte, for responses that no correct server sends."""
+"""Servers that follow a script byte by byte, for responses that no correct server sends, and one that echoes paths."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+
+from tests.support.http_server import Listener, read_request
 
 Script = Callable[[socket.socket, bytes], None]
 
 
-class Hostile:
+class Hostile(Listener):
     """Answers the n-th request with the n-th script, and further ones with the last. ``heard`` has the requests."""
 
     def __init__(self, *scripts: Script) -> None:
         self._scripts = scripts
         self.heard: list[bytes] = []
-        self.over = threading.Event()
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
+        super().__init__()
 
-    def _accept(self) -> None:
-        while not self.over.is_set():
-            connection, _ = self._listening.accept()
-            connection.settimeout(5)
-            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError), connection:
-            request = request_on(connection)
-            if request and not self.over.is_set():
-                self.heard.append(request)
-                self._scripts[min(len(self.heard), len(self._scripts)) - 1](connection, request)
-
-    def close(self) -> None:
-        self.over.set()
-        with contextlib.suppress(OSError):  # a connection ends the wait in accept()
-            socket.create_connection(self._listening.getsockname(), timeout=5).close()
-        self._threads[0].join(5)
-        self._listening.close()
-        for thread in self._threads:
-            thread.join(5)
+    def serve(self, connection: socket.socket) -> None:
+        connection.settimeout(5)
+        if request := read_request(connection):
+            self.heard.append(request)
+            self._scripts[min(len(self.heard), len(self._scripts)) - 1](connection, request)
 
 
-def request_on(connection: socket.socket) -> bytes:
-    got = b""
-    while b"\r\n\r\n" not in got:
-        part = connection.recv(65_536)
-        if not part:
-            return got
-        got += part
-    head, _, body = got.partition(b"\r\n\r\n")
-    length = next(
-        (int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-l")), 0
-    )
-    while len(body) < length:
-        body += connection.recv(65_536)
-    return head + b"\r\n\r\n" + body
+class Echo(Listener):
+    """Answers every request with its path, on persistent connections; ``hold`` is called with the path before."""
+
+    def __init__(self, hold: Callable[[str], None] = lambda _: None) -> None:
+        self._hold = hold
+        super().__init__()
+
+    def serve(self, connection: socket.socket) -> None:
+        while request := read_request(connection):
+            path = request.split(b" ")[1].decode()
+            self._hold(path)
+            body = json.dumps({"path": path}).encode()
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(head.encode() + body)
 
 
 def event(seq: int, end: str = "\n") -> str:
@@ -97,12 +74,3 @@ def half(body: bytes) -> Script:
 
 def hangs_up(connection: socket.socket, _: bytes) -> None:
     """Sends no response."""
-
-
-@contextmanager
-def hostile(*scripts: Script) -> Iterator[Hostile]:
-    server = Hostile(*scripts)
-    try:
-        yield server
-    finally:
-        server.close()

@@ -10,7 +10,8 @@ import pytest
 import holdfast
 from holdfast.errors import InvalidSetting, NotFound
 from tests.app.conftest import NewApp
-from tests.http.conftest import BELOW, Driver, service_of, serving
+from tests.http.conftest import BELOW, Driver, service_of
+from tests.support.http_server import serving
 from tests.support.workers import work_off
 
 

@@ -16,7 +16,7 @@ from holdfast import errors
 from holdfast.errors import NotFound
 from holdfast.remote import Client, Retrying, transport
 from tests.http.conftest import SOON, TOKEN, Driver
-from tests.http.scripted_server import Hostile, Script, answers, half, hangs_up, hostile
+from tests.http.scripted_server import Hostile, Script, answers, half, hangs_up
 
 pytestmark = pytest.mark.req("JF-14")
 
@@ -56,7 +56,7 @@ def test_unexpected_response_is_reported(drive: Drive) -> None:
         "an unknown status": answers(418, "{}"),
     }
     for what, script in shown.items():
-        with hostile(script) as server:
+        with Hostile(script) as server:
             error = refusal(drive, server)
             assert (type(error), error.code) == (errors.StoreError, "unexpected_answer"), what
             assert len(server.heard) == 1, what  # a retry would not help
@@ -78,7 +78,7 @@ def test_problem_responses_become_local_exceptions(drive: Drive) -> None:
         (problem(409, "y", detail=f"you sent {TOKEN}\r\nx", fix=TOKEN), errors.Conflict, "y"),
     ]
     for script, kind, code in known:
-        with hostile(script) as server:
+        with Hostile(script) as server:
             error = refusal(drive, server, lambda client: client.jobs.get("7"))
             assert (type(error), error.code) == (kind, code)
             assert "\n" not in str(error)
@@ -87,7 +87,7 @@ def test_problem_responses_become_local_exceptions(drive: Drive) -> None:
 
 def test_busy_and_lost_requests_are_retried_then_given_up(drive: Drive) -> None:
     for script in (BUSY, hangs_up, half(b'{"job": '), problem(503, "store_unavailable", error="StoreUnavailable")):
-        with hostile(script) as server:
+        with Hostile(script) as server:
             error = refusal(drive, server)
             assert (type(error), error.code) == (errors.StoreUnavailable, "store_unavailable")
             assert len(server.heard) == SOON.tries
@@ -96,17 +96,17 @@ def test_busy_and_lost_requests_are_retried_then_given_up(drive: Drive) -> None:
         (503, "paused", errors.Refused),
         (429, "tenant_full", errors.Refused),
     ):
-        with hostile(problem(status, code, error=kind.__name__)) as server:
+        with Hostile(problem(status, code, error=kind.__name__)) as server:
             assert type(refusal(drive, server, lambda client: client.enqueue("mail"))) is kind
             assert len(server.heard) == 1
 
 
 def test_only_safe_requests_are_retried(drive: Drive) -> None:
-    with hostile(hangs_up) as server:
+    with Hostile(hangs_up) as server:
         error = refusal(drive, server, lambda client: client.jobs.cancel("7"))
         assert "it is unknown whether it was carried out" in str(error)
         assert len(server.heard) == 1
-    with hostile(BUSY, hangs_up, half(b"{"), answers(201, '{"id": "7", "created": true, "reason": null}')) as server:
+    with Hostile(BUSY, hangs_up, half(b"{"), answers(201, '{"id": "7", "created": true, "reason": null}')) as server:
         handle = drive(server.url).do(lambda client: client.enqueue("mail", {"to": "ada"}))
         assert (handle.id, handle.created, len(server.heard)) == ("7", True, 4)
         keys = {line for each in server.heard for line in each.split(b"\r\n") if line.lower().startswith(b"idempot")}
@@ -129,7 +129,7 @@ def test_refused_and_silent_servers_are_unavailable_in_time(drive: Drive) -> Non
             connection.sendall(b" ")
 
     for script in (silent, drips):
-        with hostile(script) as server:
+        with Hostile(script) as server:
             begun = time.monotonic()
             refusal(drive, server, timeout=0.4, retrying=Retrying(tries=2, first=0.01))
             assert time.monotonic() - begun < 10
@@ -140,7 +140,7 @@ def test_wait_for_a_job_is_not_extended_by_a_silent_service(drive: Drive) -> Non
     def silent(connection: socket.socket, _: bytes) -> None:
         server.over.wait(20)
 
-    with hostile(silent) as server:
+    with Hostile(silent) as server:
         client = drive(server.url, timeout=0.4, retrying=Retrying(tries=5, first=0.01))
         with pytest.raises(errors.StoreUnavailable):
             client.do(lambda c: c.jobs.handle("7").result(timeout=0.3))
@@ -149,38 +149,38 @@ def test_wait_for_a_job_is_not_extended_by_a_silent_service(drive: Drive) -> Non
 
 def test_endless_response_is_cut(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "MAX_RESPONSE", 100_000)
-    with hostile(answers(200, b" " * 300_000)) as server:
+    with Hostile(answers(200, b" " * 300_000)) as server:
         assert "larger than" in str(refusal(drive, server, retrying=Retrying(tries=1)))
 
 
 @pytest.mark.slow
 def test_redirect_does_not_leak_the_token(drive: Drive) -> None:
-    with hostile(answers(200, "{}")) as other:
+    with Hostile(answers(200, "{}")) as other:
         for location in (f"{other.url}/api/v1/jobs/7", "//127.0.0.2/x", "http://[", "/elsewhere", "ftp://127.0.0.1/"):
             for status in (301, 307):
-                with hostile(answers(status, "", Location=location)) as server:
+                with Hostile(answers(status, "", Location=location)) as server:
                     assert refusal(drive, server).code == "redirected"
                     assert len(server.heard) == 1
         assert other.heard == []
-    with hostile(
+    with Hostile(
         answers(307, "", Location="/api/v1/jobs/8?x=1"), problem(404, "not_found", error="NotFound")
     ) as server:
         with pytest.raises(NotFound):
             drive(server.url).do(lambda client: client.jobs.get("7"))
         assert b"GET /api/v1/jobs/8?x=1 " in server.heard[1]
         assert TOKEN.encode() in server.heard[1]
-    with hostile(answers(308, "", Location="/api/v1/x")) as server:
+    with Hostile(answers(308, "", Location="/api/v1/x")) as server:
         assert refusal(drive, server).code == "redirected"  # a redirect loop
         assert len(server.heard) < 10
 
 
 def test_retry_after_is_obeyed_up_to_a_limit(drive: Drive) -> None:
     empty = answers(200, '{"items": [], "next": null}')
-    with hostile(answers(503, "", Retry_After="0.5"), answers(429, "", Retry_After="nonsense"), empty) as server:
+    with Hostile(answers(503, "", Retry_After="0.5"), answers(429, "", Retry_After="nonsense"), empty) as server:
         begun = time.monotonic()
         assert drive(server.url).do(lambda client: client.jobs.list()) == []
         assert time.monotonic() - begun >= 0.5
-    with hostile(answers(503, "", Retry_After="3600"), empty) as server:
+    with Hostile(answers(503, "", Retry_After="3600"), empty) as server:
         assert refusal(drive, server).code == "store_unavailable"
         assert len(server.heard) == 1
 
@@ -196,7 +196,7 @@ def test_repeated_stream_events_are_yielded_once(drive: Drive) -> None:
 
     # Numbers are assigned when a row is written: a later commit may have a smaller one.
     script = (stream(event(5), event(3), "data: half"), BUSY, stream(event(3), "event: lagged\ndata: {}\n\n", event(6)))
-    with hostile(*script, answers(200, "[]")) as server:
+    with Hostile(*script, answers(200, "[]")) as server:
         driver = drive(server.url)
         assert [each.seq for each in driver.take(lambda client: client.events.follow(), most=3)] == [5, 3, 6]
         cursors = [
@@ -210,13 +210,13 @@ def test_repeated_stream_events_are_yielded_once(drive: Drive) -> None:
 
 @one_form
 def test_pagination_that_never_ends_is_reported(drive: Drive) -> None:
-    with hostile(answers(200, '{"items": [], "next": "a"}')) as server:
+    with Hostile(answers(200, '{"items": [], "next": "a"}')) as server:
         assert refusal(drive, server, lambda client: client.jobs.history("7")).code == "unexpected_answer"
 
 
 def test_token_is_never_shown(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    with hostile(answers(200, '{"items": [], "next": null}')) as server, Client(server.url, token=TOKEN) as client:
+    with Hostile(answers(200, '{"items": [], "next": null}')) as server, Client(server.url, token=TOKEN) as client:
         assert client.jobs.list() == []
         assert f"Bearer {TOKEN}".encode() in server.heard[0]
         link = client._runner.link

@@ -19,8 +19,7 @@ from holdfast import errors
 from holdfast.remote import Client, Retrying, transport
 from holdfast.remote.http_requests import get, post
 from tests.http.conftest import Driver
-from tests.http.echo_server import echoing
-from tests.http.scripted_server import event, hostile
+from tests.http.scripted_server import Echo, Hostile, event
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("JF-14")
@@ -74,7 +73,7 @@ def test_forked_child_does_not_share_connections_with_its_parent() -> None:
         if not path.endswith("/before"):
             wait_for_other(barrier)
 
-    with echoing(hold) as server:
+    with Echo(hold) as server:
         run = subprocess.run([sys.executable, "-c", FORKING, server.url], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     own, theirs = json.loads(run.stdout)
@@ -117,7 +116,7 @@ print(json.dumps([own, looped(Client(sys.argv[1], retrying=Retrying(tries=1), as
 
 @pytest.mark.slow
 def test_client_can_be_used_on_several_event_loops() -> None:
-    with echoing() as server:
+    with Echo() as server:
         run = subprocess.run([sys.executable, "-c", LOOPING, server.url], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     own, given = json.loads(run.stdout)
@@ -135,7 +134,7 @@ def test_closing_a_client_ends_a_follower_that_waits_for_events(drive: Drive) ->
         connection.sendall((head + event(1)).encode())
         in_time.append(ended.wait(20))
 
-    with hostile(streams) as server:
+    with Hostile(streams) as server:
         driver = drive(server.url, timeout=60.0)
         with pytest.raises(errors.InvalidSetting) as raised:
             _follow_until_closed(driver, waiting)
@@ -199,7 +198,7 @@ def test_a_dropped_or_cancelled_follower_leaves_no_connection_behind() -> None:
                 gc.collect()
                 assert await asyncio.to_thread(gone.acquire, timeout=5)
 
-    with hostile(streams) as server:
+    with Hostile(streams) as server:
         asyncio.run(left(server.url))
 
 
@@ -220,7 +219,7 @@ def test_waiting_requests_do_not_block_others() -> None:
             proceed.set()
             assert len(await asyncio.gather(*tasks)) == many
 
-    with echoing(hold) as server:
+    with Echo(hold) as server:
         try:
             asyncio.run(run_all(server.url))
         finally:
@@ -230,7 +229,7 @@ def test_waiting_requests_do_not_block_others() -> None:
 
 def test_idle_connection_is_dropped_before_the_service_does() -> None:
     assert uvicorn.Config("app").timeout_keep_alive > transport.KEEPALIVE
-    with echoing() as server, Client(server.url, retrying=ONCE) as client:
+    with Echo() as server, Client(server.url, retrying=ONCE) as client:
         cancel = post("/jobs/7/cancel")  # not retried, because it is not idempotent
         for _ in range(2):
             assert client._drive(client._request(cancel))["path"].endswith("/cancel")

@@ -22,7 +22,7 @@ from holdfast.remote.link import Base, Link
 from holdfast.remote.runners import Runner
 from tests.http.conftest import SOON, Driver
 from tests.http.cutting_proxy import Cutting
-from tests.http.scripted_server import answers, event, hostile
+from tests.http.scripted_server import Hostile, answers, event
 
 pytestmark = pytest.mark.req("JF-14")
 
@@ -137,7 +137,7 @@ def test_error_after_reconnect_is_raised(drive: Drive) -> None:
         (answers(200, "id: ä\n\n", "text/event-stream"), errors.InvalidInput, "invalid_cursor"),
         (answers(200, "", "text/event-stream"), errors.StoreUnavailable, "store_unavailable"),
     ):
-        with hostile(stream, script) as server:
+        with Hostile(stream, script) as server:
             driver = drive(server.url)
             with pytest.raises(errors.HoldfastError) as raised:
                 driver.take(lambda client: client.events.follow())

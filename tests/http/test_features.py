@@ -12,7 +12,8 @@ import pytest
 from holdfast import App, Context, Retry, errors
 from holdfast.errors import NotFound
 from tests.app.conftest import NewApp
-from tests.http.conftest import BELOW, Driver, service_of, serving
+from tests.http.conftest import BELOW, Driver, service_of
+from tests.support.http_server import serving
 
 pytestmark = pytest.mark.req("JF-14")
 

@@ -9,6 +9,7 @@ import psycopg
 from psycopg import sql
 
 from holdfast.stores.sqlite.connections import database_path
+from tests.support.direct_sql import PostgresByHand, SqliteByHand, open_by_hand
 
 Catalogue = dict[str, list[str]]
 
@@ -79,20 +80,11 @@ def _of_postgres(url: str, schema: str) -> Catalogue:
 
 def applied(url: str, schema: str = "holdfast") -> dict[str, str]:
     """Names and digests of the applied migrations."""
-    if url.startswith("sqlite:"):
-        with closing(sqlite3.connect(database_path(url))) as connection:
-            return dict(connection.execute("select name, digest from migration").fetchall())
-    with psycopg.connect(url) as connection:
-        query = sql.SQL("select name, digest from {}.migration").format(sql.Identifier(schema))
-        return dict(connection.execute(query).fetchall())
+    with closing(SqliteByHand(url) if url.startswith("sqlite:") else PostgresByHand(url, schema=schema)) as by_hand:
+        return {str(name): str(digest) for name, digest in by_hand.execute("select name, digest from migration")}
 
 
 def write(url: str, statement: str) -> None:
     """Run one statement, with tables named without a schema."""
-    if url.startswith("sqlite:"):
-        with closing(sqlite3.connect(database_path(url), isolation_level=None)) as connection:
-            connection.execute(statement)
-        return
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("set search_path = holdfast")
-        connection.execute(statement.encode())
+    with closing(open_by_hand(url)) as by_hand:
+        by_hand.execute(statement)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.engine.job import Event, Job
 from holdfast.engine.states import State, Step, replay
@@ -101,7 +101,7 @@ class Comparison:
         for job in self.model.jobs.values():
             new = job.events[self._compared_events[job.id] :]
             if new:
-                expected[job.id] = [views.event_of(job, event) for event in new]
+                expected[job.id] = new
                 self._compared_events[job.id] = len(job.events)
                 self.types.update(event.type for event in new)
         for driver in self.drivers.values():
@@ -154,18 +154,17 @@ class Comparison:
         job = self.model.jobs[job_id]
         own = job.tenant
         history, attempts = driver.history(job_id, own), driver.attempts(job_id, own)
-        assert_same(history, views.history_of(job), f"the history on {driver}")
+        assert_same(history, job.events, f"the history on {driver}")
         assert_same(attempts, views.attempts_of(job), f"the attempts on {driver}")
         assert_same(driver.get(job_id, own), views.job_of(job), f"the job on {driver}")
-        assert_same(driver.result(job_id, own), views.result_of(job), f"the result on {driver}")
-        assert_same(driver.checkpoints(job_id, own), views.checkpoints_of(job), f"the checkpoints on {driver}")
-        assert_same(driver.artifacts(job_id, own), views.artifacts_of(job), f"the artifacts on {driver}")
-        assert_same(driver.steps(job_id, own), views.steps_of(job), f"the steps on {driver}")
+        for what in ("result", "checkpoints", "artifacts", "steps"):
+            assert_same(
+                getattr(driver, what)(job_id, own), getattr(views, f"{what}_of")(job), f"the {what} on {driver}"
+            )
         for approval in self.model.approvals.values():
             if approval.record.job_id == job_id:
-                assert_same(
-                    driver.votes(approval.record.id, own), self.model.votes_of(approval), f"the votes on {driver}"
-                )
+                votes = driver.votes(approval.record.id, own)
+                assert_same(votes, self.model.votes_of(approval), f"the votes on {driver}")
         # The ledger replays to the job's state, and no job was started without an attempt (SC-4).
         assert replay(Step(event.type, event.from_state, event.to_state) for event in history) is job.state
         begun = [event.attempt for event in history if event.to_state is State.IN_PROGRESS]
@@ -176,10 +175,8 @@ class Comparison:
         foreign = "b" if self.model.jobs[job_id].tenant == "a" else "a"
         assert driver.get(job_id, foreign) is None
         assert driver.result(job_id, foreign) is None
-        assert driver.history(job_id, foreign) == []
-        assert driver.attempts(job_id, foreign) == []
-        assert driver.checkpoints(job_id, foreign) == []
-        assert driver.steps(job_id, foreign) == []
+        for read in (driver.history, driver.attempts, driver.checkpoints, driver.steps):
+            assert read(job_id, foreign) == []
 
 
 def without_positions(jobs: Iterable[Job]) -> list[Job]:
@@ -210,16 +207,9 @@ def _without_parked(expected: Health, actual: Health) -> Health:
     """Adjust the expected health for jobs parked at a full limit, which do not count as backlog."""
     assert set(actual.waiting_kinds) <= set(expected.waiting_kinds)
     parked = expected.backlog - actual.backlog
-    return replace(
-        actual,
-        reasons=(),
-        scheduled=expected.scheduled + parked,
-        in_progress=expected.in_progress,
-        dead_letter_open=expected.dead_letter_open,
-        lease_active=expected.lease_active,
-        approvals_open=expected.approvals_open,
-        oldest_approval_age_s=expected.oldest_approval_age_s,
-    )
+    same = ("in_progress", "dead_letter_open", "lease_active", "approvals_open", "oldest_approval_age_s")
+    kept: dict[str, Any] = {name: getattr(expected, name) for name in same}
+    return replace(actual, reasons=(), scheduled=expected.scheduled + parked, **kept)
 
 
 def _by_job(events: Iterable[Event]) -> dict[str, list[Event]]:

@@ -17,7 +17,7 @@ from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import ACTIVE, State
 from holdfast.errors import Conflict, Refused, StaleLease
 from holdfast.stores.requests import ClaimRequest
-from tests.model.model_base import ModelEvent, ModelJob, ModelLease, seconds
+from tests.model.model_base import ModelJob, ModelLease, seconds
 from tests.model.model_operations import group_of
 from tests.model.model_steps import StepsModel
 from tests.model.model_workflows import WorkflowsModel
@@ -78,7 +78,7 @@ class Model(StepsModel, WorkflowsModel):
             after = self.now + seconds(spec.delay)
         due = after if after is not None and after > self.now else None
         job = ModelJob(spec, tenant, self.last_position(), self.now, after, due)
-        job.events.append(ModelEvent("enqueue", None, State.QUEUED, 0, self.now, spec.enqueued_by, {}))
+        self.record(job, "enqueue", None, spec.enqueued_by, {})
         self.jobs[spec.id] = job
 
     # -- leases --------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ that start must be the same: in queue order, all but those with a full limit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT, JobSpec
 from holdfast.engine.states import HELD, State
@@ -40,28 +41,13 @@ class AgentsModel(OperationsModel):
         return [job for job in self.within(agent.tenant) if job.spec.agent == agent.id]
 
     def register_agent(self, definition: Definition, tenant: str) -> Agent | None:
-        new = Agent(
-            tenant,
-            definition.id,
-            definition.name,
-            definition.kind,
-            definition.max_attempts,
-            definition.max_crashes,
-            None if definition.backoff is None else definition.backoff.to_json(),
-            definition.max_payload_bytes,
-            definition.max_wait,
-            definition.requires_approval,
-            None,
-            None,
-            None,
-            self.now,
-            self.now,
-            0,
-        )
+        given: dict[str, Any] = {each.name: getattr(definition, each.name) for each in fields(definition)}
+        given["backoff"] = None if definition.backoff is None else definition.backoff.to_json()
+        disabled: dict[str, Any] = dict.fromkeys(("disabled_at", "disabled_by", "disabled_reason"))
+        new = Agent(tenant=tenant, **given, **disabled, created_at=self.now, updated_at=self.now, waiting=0)
         old = self.agents.get((tenant, definition.id))
         if old is not None:
-            kept = ("disabled_at", "disabled_by", "disabled_reason", "created_at")
-            new = replace(new, **{name: getattr(old, name) for name in kept})
+            new = replace(new, **{name: getattr(old, name) for name in (*disabled, "created_at")})
             if replace(new, updated_at=old.updated_at) == old:
                 new = old
         self.agents[tenant, definition.id] = new

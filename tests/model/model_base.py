@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
-from holdfast.engine.job import EVERY_TENANT, JobSpec
+from holdfast.engine.job import EVERY_TENANT, Event, JobSpec
 from holdfast.engine.states import FINISHED, HELD, TRANSITIONS, EventType, State, Transition
 from holdfast.engine.steps import Step
 from holdfast.errors import StaleLease
@@ -15,17 +15,6 @@ from holdfast.features.agents.model import Agent
 
 # If two transitions have the same source and type, the first is the default; the other needs an explicit target.
 TARGETS = {(step.source, step.type.value): step.target for step in reversed(TRANSITIONS)}
-
-
-@dataclass
-class ModelEvent:
-    type: str
-    source: State | None
-    target: State
-    attempt: int
-    at: datetime
-    actor: str
-    meta: dict[str, Any]
 
 
 @dataclass
@@ -51,7 +40,7 @@ class ModelJob:
     result: str | None = None
     checkpoints: dict[str, tuple[datetime, Any]] = field(default_factory=dict)
     artifacts: dict[tuple[int, str], tuple[datetime, str]] = field(default_factory=dict)
-    events: list[ModelEvent] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     approval: str | None = None
     steps: dict[int, Step] = field(default_factory=dict)
     held: bool = False
@@ -136,7 +125,12 @@ class ModelBase:
             meta |= {"error_code": job.error[0], "error_message": job.error[1]}
         if due is not None and job.state is State.RETRY_WAITING:
             meta["due_at"] = ledger_time(due)
-        job.events.append(ModelEvent(event_type, source, job.state, job.attempt, self.now, actor, meta))
+        self.record(job, event_type, source, actor, meta)
+
+    def record(self, job: ModelJob, event_type: str, source: State | None, actor: str, meta: dict[str, Any]) -> None:
+        """Add an event. Its number is zero: it differs between the stores."""
+        facts = (job.id, job.tenant, job.spec.kind, event_type, source, job.state, job.attempt)
+        job.events.append(Event(0, *facts, self.now, actor, meta))
 
     def withdraw_approval(self, job: ModelJob) -> None:
         """Overridden where approvals are modelled."""

@@ -14,7 +14,7 @@ from holdfast.engine.settlement import fingerprint
 from holdfast.engine.states import ACTIVE, State
 from holdfast.features.audit.model import content_digest
 from holdfast.stores.requests import OperatorAction, Reschedule
-from tests.model.model_base import ModelBase, ModelEvent, ModelJob, ledger_time, seconds
+from tests.model.model_base import ModelBase, ModelJob, ledger_time, seconds
 
 LATE = ("deadline_passed", "the deadline passed before the job was done")
 LOST = ("worker_lost", "the worker that ran this job stopped renewing its lease")
@@ -148,7 +148,7 @@ class OperationsModel(ModelBase):
             values = {"to": move.where, "other": move.other, "priority": job.priority, "reason": reason or None}
             note = {name: value for name, value in values.items() if value is not None} | {"times": times}
             job.note = (job.note or {}) | {"moved": note}
-            job.events.append(ModelEvent("move", job.state, job.state, job.attempt, self.now, actor, note))
+            self.record(job, "move", job.state, actor, note)
         return Verdict(job_id, job.state, refusal is not None, refusal)
 
     def replace_payload(self, job_id: str, payload: str, reason: str, actor: str, scope: str) -> Verdict:
@@ -164,7 +164,7 @@ class OperationsModel(ModelBase):
             kept = {name: value for name, value in (job.note or {}).items() if name not in ("moved", "rescheduled")}
             job.note = kept | {"replaced": note}
             job.spec = dataclasses.replace(job.spec, payload=payload)
-            job.events.append(ModelEvent("replace", job.state, job.state, job.attempt, self.now, actor, note))
+            self.record(job, "replace", job.state, actor, note)
         return Verdict(job_id, job.state, refusal is not None, refusal)
 
     def _position(self, job: ModelJob, other: ModelJob | None, move: Move) -> Fraction:

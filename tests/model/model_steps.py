@@ -93,21 +93,11 @@ class StepsModel(OperationsModel):
         was = job.steps.get(entry["n"])
         if was is not None and was.over:
             return False
-        job.steps[entry["n"]] = Step(
-            job.id,
-            entry["n"],
-            entry["name"],
-            entry["kind"],
-            None if value is None else json.loads(value),
-            entry.get("error"),
-            entry["tries"],
-            job.attempt,
-            self.now - seconds(entry["took"]) if was is None else was.started_at,
-            None if was is None else was.wake_at,
-            self.now,
-            None if was is None else was.wanted,
-            self.now,
-        )
+        result = None if value is None else json.loads(value)
+        facts = (job.id, entry["n"], entry["name"], entry["kind"], result, entry.get("error"), entry["tries"])
+        began = self.now - seconds(entry["took"]) if was is None else was.started_at
+        wake_at, wanted = (None, None) if was is None else (was.wake_at, was.wanted)
+        job.steps[entry["n"]] = Step(*facts, job.attempt, began, wake_at, self.now, wanted, self.now)
         return True
 
     def rewind(self, job_id: str, to: int, actor: str, scope: str) -> int | None:
@@ -196,31 +186,25 @@ class StepsModel(OperationsModel):
         def later(span: str) -> datetime | None:
             return None if question.get(span) is None else self.now + seconds(question[span])
 
+        same = ("id", "summary", "data", "form", "quorum", "not_requester", "on_deny", "on_expire", "content_hash")
+        asked: dict[str, Any] = {name: question.get(name) for name in same}
         approval = Approval(
-            question["id"],
-            job.tenant,
-            job.id,
-            pause["n"],
-            pause["name"],
-            question["summary"],
-            question.get("data"),
-            question.get("form"),
-            tuple(question["approvers"]),
-            question["quorum"],
-            job.spec.enqueued_by,
-            question["not_requester"],
-            question["on_deny"],
-            question["on_expire"],
-            later("expires_in"),
-            later("remind_every"),
-            0,
-            later("escalate_after"),
-            tuple(question["escalate_to"]),
-            None,
-            question["content_hash"],
-            "open",
-            self.now,
-            None,
+            **asked,
+            tenant=job.tenant,
+            job_id=job.id,
+            n=pause["n"],
+            name=pause["name"],
+            approvers=tuple(question["approvers"]),
+            requester=job.spec.enqueued_by,
+            expires_at=later("expires_in"),
+            remind_at=later("remind_every"),
+            reminders=0,
+            escalate_at=later("escalate_after"),
+            escalate_to=tuple(question["escalate_to"]),
+            escalated_at=None,
+            state="open",
+            opened_at=self.now,
+            decided_at=None,
         )
         self.approvals[approval.id] = ModelApproval(approval, question.get("remind_every"), question.get("expires_in"))
 

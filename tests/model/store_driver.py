@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from holdfast.engine.job import (
-    EVERY_TENANT,
-    Artifact,
-    Attempt,
-    Claim,
-    Enqueued,
-    Event,
-    Job,
-    JobSpec,
-    Result,
-    Sweep,
-    Verdict,
-)
-from holdfast.engine.order import Move
+from holdfast.engine.job import EVERY_TENANT, Claim, Event, Job, Verdict
 from holdfast.engine.settlement import Settlement
-from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, Step, StepEntry
-from holdfast.features.agents.model import Agent, Definition
-from holdfast.features.approvals.model import Answer, Approval, ApprovalFilter, Ballot, Vote
 from holdfast.features.assembly import Store, open_store
-from holdfast.features.health.model import Health
-from holdfast.features.limits.model import Limit, ReservationRequest, ReservationStatus, Rule
 from holdfast.features.payloads.model import RuleDraft
-from holdfast.features.workflows.model import Graph, Started, Swept, WorkflowSpec
-from holdfast.stores.flow import Flow, Rows, Statement, Steps
+from holdfast.features.workflows.model import Graph
+from holdfast.stores.flow import Flow, Rows, Steps
 from holdfast.stores.reader import Dialect
-from holdfast.stores.requests import ClaimRequest, JobFilter, OperatorAction, Reschedule, SendEvent, SentResult
+from holdfast.stores.requests import ClaimRequest, SendEvent, SentResult
+from tests.support.operations import operation
 from tests.support.stores import new_id
 
 T = TypeVar("T")
@@ -64,14 +47,35 @@ def cut(flow: Flow[T], after: int) -> Flow[T]:
     return Flow(steps, flow.writes)
 
 
-def single_statement(statement: Statement) -> Flow[Rows]:
-    """Wrap one statement as a flow."""
-
-    def steps() -> Steps[Rows]:
-        rows = yield statement
-        return rows
-
-    return Flow(steps)
+FORWARDED = {
+    **{
+        n: f"jobs.{n}"
+        for n in ("enqueue", "operate", "reschedule", "move", "attempts", "artifacts", "result", "counts")
+    },
+    "reserve": "reservations.set",
+    "release_reservation": "reservations.release",
+    "set_limit": "limits.set",
+    "remove_limit": "limits.remove",
+    "start_workflow": "workflows.start",
+    "cancel_workflow": "workflows.cancel",
+    "resume_workflow": "workflows.resume",
+    "promote_due": "leases.promote",
+    "expire_overdue": "leases.expire",
+    "reap_lapsed": "leases.reap",
+    "rewind": "steps.rewind",
+    "decide_approval": "approvals.decide",
+    "save_approval_token": "approvals.save_token",
+    "attend_approvals": "approvals.attend",
+    "register_agent": "agents.set",
+    "disable_agent": "agents.disable",
+    "enable_agent": "agents.enable",
+    "list_jobs": "jobs.list",
+    "approvals": "approvals.list",
+    "limits": "limits.list",
+    "votes": "approvals.votes",
+    "health": "health.get",
+}
+"""Operations of the store under the names that the model gives them; arguments and responses are the same."""
 
 
 class StoreDriver:
@@ -85,6 +89,11 @@ class StoreDriver:
 
     def __str__(self) -> str:
         return self.url.split(":")[0]
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in FORWARDED:
+            raise AttributeError(name)
+        return lambda *arguments: self.store.run(operation(self.store, FORWARDED[name])(*arguments))
 
     def restart(self) -> None:
         """Reopen the store: all memory of the process is lost, the database remains (CX-15)."""
@@ -102,9 +111,6 @@ class StoreDriver:
     def set_clock(self, now: datetime) -> None:
         self.store.run(self.store.clock.set(timedelta(), now))
 
-    def enqueue(self, specs: Sequence[JobSpec], tenant: str) -> list[Enqueued]:
-        return self.store.run(self.store.jobs.enqueue(specs, tenant))
-
     def open_lease(self, name: str, holder: str, ttl: float, tenant: str) -> datetime:
         lease = self.store.run(self.store.leases.open(holder, ttl, tenant))
         self.leases[name] = lease.id
@@ -116,31 +122,10 @@ class StoreDriver:
     def end_lease(self, name: str, why: str, tenant: str) -> bool:
         return self.store.run(self.store.leases.end(self.token(name), why, tenant))
 
-    def reserve(self, ask: ReservationRequest, actor: str, tenant: str) -> ReservationStatus:
-        return self.store.run(self.store.reservations.set(ask, actor, tenant))
-
-    def release_reservation(self, reservation_id: str, why: str, actor: str, tenant: str) -> bool:
-        return self.store.run(self.store.reservations.release(reservation_id, why, actor, tenant))
-
-    def set_limit(self, rule: Rule, actor: str, tenant: str) -> Limit:
-        return self.store.run(self.store.limits.set(rule, actor, tenant))
-
-    def remove_limit(self, scope: str, name: str, actor: str, tenant: str) -> bool:
-        return self.store.run(self.store.limits.remove(scope, name, actor, tenant))
-
     def attend_limits(self) -> None:
         """Run until nothing is left. The number of runs differs between the stores."""
         while self.store.run(self.store.limits.attend()):
             pass
-
-    def start_workflow(self, spec: WorkflowSpec, tenant: str) -> Started:
-        return self.store.run(self.store.workflows.start(spec, tenant))
-
-    def cancel_workflow(self, flow_id: str, reason: str | None, actor: str, tenant: str) -> Swept:
-        return self.store.run(self.store.workflows.cancel(flow_id, reason, actor, tenant))
-
-    def resume_workflow(self, flow_id: str, reason: str | None, actor: str, tenant: str) -> Swept:
-        return self.store.run(self.store.workflows.resume(flow_id, reason, actor, tenant))
 
     def claim_flow(self, request: ClaimRequest) -> Flow[list[Claim]]:
         return self.store.leases.claim(replace(request, lease=self.token(request.lease)))
@@ -150,9 +135,8 @@ class StoreDriver:
         return [replace(claim, lease=self.name(claim.lease), position=0) for claim in claims]
 
     def exchange(self, settlements: Sequence[Settlement], request: ClaimRequest) -> tuple[list[str], list[Claim], bool]:
-        result = self.store.run(
-            self.store.leases.exchange(settlements, replace(request, lease=self.token(request.lease)))
-        )
+        ours = replace(request, lease=self.token(request.lease))
+        result = self.store.run(self.store.leases.exchange(settlements, ours))
         claims = [replace(claim, lease=self.name(claim.lease), position=0) for claim in result.claims]
         return sorted(result.stale), claims, result.live
 
@@ -172,40 +156,12 @@ class StoreDriver:
     def add_artifact(self, job_id: str, lease: str, attempt: int, name: str, ref: str, tenant: str) -> bool:
         return self.store.run(self.store.steps.add_artifact(job_id, self.token(lease), attempt, name, ref, tenant))
 
-    def promote_due(self, want: int, tenant: str) -> int:
-        return self.store.run(self.store.leases.promote(want, tenant))
-
-    def expire_overdue(self, want: int, tenant: str) -> int:
-        return self.store.run(self.store.leases.expire(want, tenant))
-
-    def reap_lapsed(self, want: int, tenant: str) -> Sweep:
-        return self.store.run(self.store.leases.reap(want, tenant))
-
-    def operate(
-        self,
-        operation: OperatorAction,
-        ids: Sequence[str],
-        reason: str | None,
-        actor: str,
-        tenant: str,
-        limit: int | None = None,
-    ) -> list[Verdict]:
-        return self.store.run(self.store.jobs.operate(operation, ids, reason, actor, tenant, limit))
-
-    def reschedule(
-        self, ids: Sequence[str], when: Reschedule, reason: str | None, actor: str, tenant: str
-    ) -> list[Verdict]:
-        return self.store.run(self.store.jobs.reschedule(ids, when, reason, actor, tenant))
-
     def save_steps(self, lease: str, entries: Sequence[tuple[str, int, StepEntry]], tenant: str) -> list[Saved]:
         """Return the results in the order of the entries."""
         order = {(job_id, entry.n): index for index, (job_id, _, entry) in enumerate(entries)}
         results = self.store.run(self.store.steps.save(self.token(lease), entries, tenant))
         named = [replace(result, value=self._named(result.value)) for result in results]
         return sorted(named, key=lambda result: order[result.job_id, result.n])
-
-    def rewind(self, job_id: str, to: int, actor: str, tenant: str) -> int | None:
-        return self.store.run(self.store.steps.rewind(job_id, to, actor, tenant))
 
     def send_event(
         self, label: str, name: str, data: str, key: str | None, job_id: str | None, actor: str, tenant: str
@@ -218,33 +174,10 @@ class StoreDriver:
         known = isinstance(value, dict) and value.get("id") in self.event_labels
         return value | {"id": self.event_labels[value["id"]]} if known else value
 
-    def decide_approval(self, approval_id: str, ballot: Ballot, tenant: str) -> Answer:
-        return self.store.run(self.store.approvals.decide(approval_id, ballot, tenant))
-
-    def save_approval_token(
-        self, approval_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, tenant: str
-    ) -> str | None:
-        return self.store.run(self.store.approvals.save_token(approval_id, token_hash, person, ttl, actor, tenant))
-
-    def attend_approvals(self, want: int, tenant: str) -> int:
-        return self.store.run(self.store.approvals.attend(want, tenant))
-
-    def move(self, job_id: str, move: Move, reason: str | None, actor: str, tenant: str) -> Verdict:
-        return self.store.run(self.store.jobs.move(job_id, move, reason, actor, tenant))
-
     def replace_payload(self, job_id: str, payload: str, reason: str, actor: str, tenant: str) -> Verdict:
         """Allow it for every kind first: the payload rule is not part of the model."""
         self.store.run(self.store.payload_rules.set(RuleDraft.of(replaceable=True), "an operator", EVERY_TENANT))
         return self.store.run(self.store.jobs.replace_payload(job_id, payload, reason, actor, tenant))
-
-    def register_agent(self, definition: Definition, tenant: str) -> Agent | None:
-        return self.store.run(self.store.agents.set(definition, tenant))
-
-    def disable_agent(self, agent: str, reason: str, actor: str, tenant: str) -> Agent | None:
-        return self.store.run(self.store.agents.disable(agent, reason, actor, tenant))
-
-    def enable_agent(self, agent: str, tenant: str) -> Agent | None:
-        return self.store.run(self.store.agents.enable(agent, tenant))
 
     def resume_agent(self, agent: str, tenant: str) -> int:
         return self.store.run(self.store.agents.resume(agent, 1000, tenant))
@@ -252,7 +185,11 @@ class StoreDriver:
     def execute_sql(self, sql: str, **params: object) -> None:
         """Run hand-written SQL with ``{table}`` and ``:parameter``."""
         dialect: Dialect = self.store.clock.dialect  # type: ignore[attr-defined]
-        self.store.run(single_statement(dialect.read(sql, **params)))
+
+        def steps() -> Steps[Rows]:
+            return (yield dialect.read(sql, **params))
+
+        self.store.run(Flow(steps))
 
     # -- reads ---------------------------------------------------------------------------------------------------
 
@@ -260,54 +197,23 @@ class StoreDriver:
         job = self.store.run(self.store.jobs.get(job_id, tenant))
         return None if job is None else replace(job, position=0)
 
-    def list_jobs(self, wanted: JobFilter) -> list[Job]:
-        return self.store.run(self.store.jobs.list(wanted))
-
     def new_events(self) -> Iterator[Event]:
         """Yield the events since the last call, as a consumer reads them, in small pages."""
-        while True:
-            page = self.store.run(self.store.ledger.read(self.cursor, 7, "*"))
-            for event in page:
-                self.cursor = event.cursor
-                yield replace(event, seq=0, cursor="")
-            if not page:
-                return
+        while page := self.store.run(self.store.ledger.read(self.cursor, 7, "*")):
+            self.cursor = page[-1].cursor
+            yield from (replace(event, seq=0, cursor="") for event in page)
 
     def history(self, job_id: str, tenant: str) -> list[Event]:
         return [replace(event, seq=0) for event in self.store.run(self.store.jobs.history(job_id, tenant))]
 
-    def attempts(self, job_id: str, tenant: str) -> list[Attempt]:
-        return self.store.run(self.store.jobs.attempts(job_id, tenant))
-
-    def artifacts(self, job_id: str, tenant: str) -> list[Artifact]:
-        return self.store.run(self.store.jobs.artifacts(job_id, tenant))
-
     def checkpoints(self, job_id: str, tenant: str) -> list[tuple[str, object]]:
         return list(self.store.run(self.store.jobs.checkpoints(job_id, tenant)).items())
-
-    def result(self, job_id: str, tenant: str) -> Result | None:
-        return self.store.run(self.store.jobs.result(job_id, tenant))
 
     def steps(self, job_id: str, tenant: str) -> list[Step]:
         steps = self.store.run(self.store.steps.list(job_id, tenant))
         return [replace(step, value=self._named(step.value)) for step in steps]
 
-    def approvals(self, wanted: ApprovalFilter) -> list[Approval]:
-        return self.store.run(self.store.approvals.list(wanted))
-
-    def limits(self, tenant: str) -> list[Limit]:
-        return self.store.run(self.store.limits.list(tenant))
-
     def graph(self, flow_id: str) -> Graph:
         graph = self.store.run(self.store.workflows.graph(flow_id, "*"))
         assert graph is not None
         return graph
-
-    def votes(self, approval_id: str, tenant: str) -> list[Vote]:
-        return self.store.run(self.store.approvals.votes(approval_id, tenant))
-
-    def counts(self, tenant: str) -> dict[State, int]:
-        return self.store.run(self.store.jobs.counts(tenant))
-
-    def health(self, tenant: str) -> Health:
-        return self.store.run(self.store.health.get(tenant))

@@ -59,30 +59,22 @@ class Draft:
         return f"Draft({', '.join(f'{k}={v!r}' for k, v in values.items() if v != defaults[k])})"
 
     def spec(self, number: int, now: datetime, parent: str | None) -> JobSpec:
+        same = ("kind", "payload", "queue", "priority", "delay", "retry", "key", "tags", "agent", "uses")
         return JobSpec(
+            **{name: getattr(self, name) for name in same},
             id=job_id(number, now),
-            kind=self.kind,
-            payload=self.payload,
             enqueued_by=f"user-{number % 2}",
             source_system="model",
-            queue=self.queue,
-            priority=self.priority,
-            delay=self.delay,
             run_at=_from(now, self.after),
             deadline_at=_from(now, self.deadline),
-            retry=self.retry,
             retry_given=self.given,
-            key=self.key,
             content_key=self.content,
             dedupe=self.dedupe if self.content else None,
-            tags=self.tags,
-            agent=self.agent,
             correlation_id=self.correlation,
             causation_id=self.correlation,
             parent_id=parent,
             workflow_id=job_id(10**6, now) if self.correlation else None,
             external_ref=self.agent,
-            uses=self.uses,
         )
 
 

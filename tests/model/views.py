@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
+from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT, Artifact, Attempt, Claim, Event, Job, Result
 from holdfast.engine.retry import PATIENT
@@ -15,7 +16,7 @@ from holdfast.engine.steps import Step
 from holdfast.features.approvals.model import Approval, ApprovalFilter
 from holdfast.features.health.model import Health
 from holdfast.stores.requests import JobFilter
-from tests.model.model_base import ModelBase, ModelEvent, ModelJob
+from tests.model.model_base import ModelBase, ModelJob
 from tests.model.model_steps import StepsModel
 from tests.model.model_workflows import ModelFlow
 
@@ -30,50 +31,37 @@ OUTCOMES = {
 }
 
 
+# Fields of a job that have the same name in the model's job or in its spec.
+OF_JOB = (
+    *("id", "tenant", "state", "attempt", "retries", "crashes", "max_attempts", "priority", "due_at", "started_at"),
+    *("finished_at", "created_at", "run_at"),
+)
+OF_SPEC = (
+    *("kind", "queue", "deadline_at", "content_key", "tags", "agent", "correlation_id", "causation_id", "parent_id"),
+    *("workflow_id", "external_ref", "enqueued_by", "source_system"),
+)
+
+
 def job_of(job: ModelJob) -> Job:
     spec = job.spec
+    same: dict[str, Any] = {name: getattr(job, name) for name in OF_JOB} | {n: getattr(spec, n) for n in OF_SPEC}
     return Job(
-        id=job.id,
-        tenant=job.tenant,
-        kind=spec.kind,
-        queue=spec.queue,
-        state=job.state,
-        attempt=job.attempt,
-        retries=job.retries,
-        crashes=job.crashes,
-        max_attempts=job.max_attempts,
+        **same,
         max_crashes=spec.retry.max_crashes,
-        priority=job.priority,
         position=0,
-        due_at=job.due_at,
-        started_at=job.started_at,
-        finished_at=job.finished_at,
         error_code=job.error[0],
         error_message=job.error[1],
-        created_at=job.created_at,
-        run_at=job.run_at,
-        deadline_at=spec.deadline_at,
         payload=json.loads(spec.payload),
         backoff=None if spec.retry.backoff == PATIENT else spec.retry.backoff.to_json(),
         idempotency_key=spec.key,
-        content_key=spec.content_key,
-        tags=spec.tags,
-        agent=spec.agent,
-        correlation_id=spec.correlation_id,
-        causation_id=spec.causation_id,
-        parent_id=spec.parent_id,
-        workflow_id=spec.workflow_id,
-        external_ref=spec.external_ref,
-        enqueued_by=spec.enqueued_by,
-        source_system=spec.source_system,
         uses=spec.uses or None,
         updated_at=job.events[-1].at,
         last_error_at=next((each.at for each in reversed(job.events) if _is_error(each)), None),
     )
 
 
-def _is_error(event: ModelEvent) -> bool:
-    return event.source is State.IN_PROGRESS and event.type in ("fail", "lapse", "crash")
+def _is_error(event: Event) -> bool:
+    return event.from_state is State.IN_PROGRESS and event.type in ("fail", "lapse", "crash")
 
 
 def claim_of(job: ModelJob) -> Claim:
@@ -82,50 +70,16 @@ def claim_of(job: ModelJob) -> Claim:
     return Claim(lease=job.lease or "", payload=job.spec.payload, **same)
 
 
-def event_of(job: ModelJob, event: ModelEvent) -> Event:
-    return Event(
-        0,
-        job.id,
-        job.tenant,
-        job.spec.kind,
-        event.type,
-        event.source,
-        event.target,
-        event.attempt,
-        event.at,
-        event.actor,
-        event.meta,
-    )
-
-
-def history_of(job: ModelJob) -> list[Event]:
-    return [event_of(job, event) for event in job.events]
-
-
 def attempts_of(job: ModelJob) -> list[Attempt]:
     """An attempt is the event that began it and the next one of the job (SC-5)."""
     attempts = []
     for began, after in zip(job.events, [*job.events[1:], None], strict=True):
-        if began.type not in ("take", "start"):
-            continue
-        meta = after.meta if after else {}
-        attempts.append(
-            Attempt(
-                job.id,
-                job.tenant,
-                job.spec.kind,
-                began.attempt,
-                began.actor,
-                began.at,
-                after.at if after else None,
-                OUTCOMES[after.type] if after else None,
-                meta.get("error_code"),
-                meta.get("error_message"),
-                meta.get("exit_code"),
-                meta.get("log"),
-                meta.get("traceback"),
-            )
-        )
+        if began.type in ("take", "start"):
+            end = (after.at, OUTCOMES[after.type]) if after else (None, None)
+            meta = after.meta if after else {}
+            noted = (meta.get(name) for name in ("error_code", "error_message", "exit_code", "log", "traceback"))
+            facts = (job.id, job.tenant, job.spec.kind, began.attempt, began.actor, began.at)
+            attempts.append(Attempt(*facts, *end, *noted))
     return attempts
 
 

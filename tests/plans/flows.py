@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.engine.job import JobSpec
@@ -230,13 +230,7 @@ LISTS: dict[str, tuple[str, dict[str, Any]]] = {
     "by an unused tag": ("job_tag", {"tag": "none"}),
     "by correlation": ("job_by_correlation", {"correlation_id": "order-99"}),
     "by parent": ("job_by_parent", {"parent_id": job_id(1)}),
-    "by time": (
-        "by_state",
-        {
-            "since": datetime.fromtimestamp(1_700_000_500, UTC),
-            "until": datetime.fromtimestamp(1_700_000_510, UTC),
-        },
-    ),
+    "by time": ("by_state", {"since": MIDDLE, "until": MIDDLE + timedelta(seconds=10)}),
     "a distant page": ("by_state", {"before": job_id(500)}),
     "a distant page, by state": ("by_state", {"before": job_id(9_000), "state": State.DEAD_LETTER}),
     "by kind and queue": ("job_by_", {"kind": "kind-3", "queue": "bulk"}),

@@ -20,7 +20,9 @@ Nearly all rows belong to tenant `a`, one in a thousand to `b`. Each job has one
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -42,16 +44,8 @@ DECIDED = 50_000
 SENT = 20_000
 
 BIG = (
-    "job",
-    "job_state",
-    "job_tag",
-    "event",
-    "step",
-    "app_event",
-    "approval",
-    "vote",
-    "dead_letter",
-    "dead_letter_group",
+    *("job", "job_state", "job_tag", "event", "step", "app_event", "approval", "vote"),
+    *("dead_letter", "dead_letter_group"),
 )
 
 HELD_BACK = f"n > {CLAIMABLE} and n <= {FUTURE} and n % 10 = 0"
@@ -87,86 +81,78 @@ _SQLITE_APPROVAL = "printf('%08x-%04x-7000-9000-%012x', (1700000000000 + n) >> 1
 _TENANT = "case when n % 1000 = 0 then 'b' else 'a' end"
 
 
-def _waits_of_postgres() -> list[str]:
-    moment = "to_timestamp(1700000000 + n / 1000.0)"
+@dataclass(frozen=True)
+class _Dialect:
+    """Expressions that the stores write differently; `n` is the number of the row."""
+
+    job: str
+    approval: str
+    moment: str
+    sent_at: str
+    order: str
+    wanted: str
+    day: str
+    year: Callable[[str], str]
+    numbers: Callable[[int, int], str]
+    """Rows with each number `n` after the first and up to the second."""
+
+
+def _waits(it: _Dialect) -> list[str]:
+    waiting, asking = it.numbers(HELD, WAITING), it.numbers(WAITING, ASKING)
     approval = "insert into approval (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
-    request = f"{_POSTGRES_APPROVAL}, {_TENANT}, {_POSTGRES_JOB}, 1, 'release', 'May it?', 'ada', 'h', {moment}"
+    request = f"{it.approval}, {_TENANT}, {it.job}, 1, 'release', 'May it?', 'ada', 'h', {it.moment}"
     return [
         f"""
         insert into step (job_id, n, tenant, name, kind, value, attempt, started_at, ended_at)
-        select {_POSTGRES_JOB}, 1, {_TENANT}, 'charge', 'step', '1', 1, {moment}, {moment}
-          from generate_series({HELD + 1}, {WAITING}) n
+        select {it.job}, 1, {_TENANT}, 'charge', 'step', '1', 1, {it.moment}, {it.moment} from {waiting}
         """,
         f"""
         insert into step (job_id, n, tenant, name, kind, attempt, started_at, wake_at, shape, wanted)
-        select {_POSTGRES_JOB}, 2, {_TENANT}, 'paid', 'event', 1, {moment}, make_timestamptz(2100, 1, 1, 0, 0, 0),
-               '["order"]', '{{"order": ' || n || '}}'
-          from generate_series({HELD + 1}, {WAITING}) n
+        select {it.job}, 2, {_TENANT}, 'paid', 'event', 1, {it.moment}, {it.year("2100")}, '["order"]', {it.wanted}
+          from {waiting}
         """,
         f"""
         insert into step (job_id, n, tenant, name, kind, attempt, started_at)
-        select {_POSTGRES_JOB}, 1, {_TENANT}, 'release', 'approval', 1, {moment}
-          from generate_series({WAITING + 1}, {ASKING}) n
+        select {it.job}, 1, {_TENANT}, 'release', 'approval', 1, {it.moment} from {asking}
         """,
         f"""
         {approval}, expires_in, expires_at)
-        select {request}, '1 day', make_timestamptz(case when n % 100 = 0 then 2024 else 2100 end, 1, 1, 0, 0, 0)
-          from generate_series({WAITING + 1}, {ASKING}) n
+        select {request}, {it.day}, {it.year("case when n % 100 = 0 then 2024 else 2100 end")} from {asking}
         """,
-        f"""
-        {approval}, state, decided_at)
-        select {request}, 'approved', {moment} from generate_series(1, {DECIDED}) n
-        """,
+        f"{approval}, state, decided_at) select {request}, 'approved', {it.moment} from {it.numbers(0, DECIDED)}",
         f"""
         insert into vote (approval_id, tenant, person, verdict, how, at)
-        select {_POSTGRES_APPROVAL}, {_TENANT}, 'bob', 'approve', 'test', {moment} from generate_series(1, {DECIDED}) n
+        select {it.approval}, {_TENANT}, 'bob', 'approve', 'test', {it.moment} from {it.numbers(0, DECIDED)}
         """,
         f"""
         insert into app_event (id, tenant, name, data, sent_by, sent_at)
-        select {_POSTGRES_APPROVAL}, {_TENANT}, 'sent', json_build_object('order', n), 'till',
-               to_timestamp(1700000000 + n / 100.0)
-          from generate_series(1, {SENT}) n
+        select {it.approval}, {_TENANT}, 'sent', {it.order}, 'till', {it.sent_at} from {it.numbers(0, SENT)}
         """,
     ]
 
 
-def _waits_of_sqlite() -> list[str]:
-    moment = "1700000000000000 + n * 1000"
-    approval = "insert into approval (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
-    request = f"{_SQLITE_APPROVAL}, {_TENANT}, {_SQLITE_JOB}, 1, 'release', 'May it?', 'ada', 'h', {moment}"
-    return [
-        f"""
-        insert into step (job_id, n, tenant, name, kind, value, attempt, started_at, ended_at)
-        select {_SQLITE_JOB}, 1, {_TENANT}, 'charge', 'step', '1', 1, {moment}, {moment}
-          from job where n > {HELD} and n <= {WAITING}
-        """,
-        f"""
-        insert into step (job_id, n, tenant, name, kind, attempt, started_at, wake_at, shape, wanted)
-        select {_SQLITE_JOB}, 2, {_TENANT}, 'paid', 'event', 1, {moment}, (2100 - 1970) * 31557600000000,
-               '["order"]', '{{"order":' || n || '}}'
-          from job where n > {HELD} and n <= {WAITING}
-        """,
-        f"""
-        insert into step (job_id, n, tenant, name, kind, attempt, started_at)
-        select {_SQLITE_JOB}, 1, {_TENANT}, 'release', 'approval', 1, {moment}
-          from job where n > {WAITING} and n <= {ASKING}
-        """,
-        f"""
-        {approval}, expires_in, expires_at)
-        select {request}, 86400000000, (case when n % 100 = 0 then 2024 else 2100 end - 1970) * 31557600000000
-          from job where n > {WAITING} and n <= {ASKING}
-        """,
-        f"{approval}, state, decided_at) select {request}, 'approved', {moment} from job where n <= {DECIDED}",
-        f"""
-        insert into vote (approval_id, tenant, person, verdict, how, at)
-        select {_SQLITE_APPROVAL}, {_TENANT}, 'bob', 'approve', 'test', {moment} from job where n <= {DECIDED}
-        """,
-        f"""
-        insert into app_event (id, tenant, name, data, sent_by, sent_at)
-        select {_SQLITE_APPROVAL}, {_TENANT}, 'sent', json_object('order', n), 'till', 1700000000000000 + n * 10000
-          from job where n <= {SENT}
-        """,
-    ]
+_ON_POSTGRES = _Dialect(
+    job=_POSTGRES_JOB,
+    approval=_POSTGRES_APPROVAL,
+    moment="to_timestamp(1700000000 + n / 1000.0)",
+    sent_at="to_timestamp(1700000000 + n / 100.0)",
+    order="json_build_object('order', n)",
+    wanted="""'{"order": ' || n || '}'""",
+    day="'1 day'",
+    year=lambda year: f"make_timestamptz({year}, 1, 1, 0, 0, 0)",
+    numbers=lambda first, last: f"generate_series({first + 1}, {last}) n",
+)
+_ON_SQLITE = _Dialect(
+    job=_SQLITE_JOB,
+    approval=_SQLITE_APPROVAL,
+    moment="1700000000000000 + n * 1000",
+    sent_at="1700000000000000 + n * 10000",
+    order="json_object('order', n)",
+    wanted="""'{"order":' || n || '}'""",
+    day="86400000000",
+    year=lambda year: f"(({year}) - 1970) * 31557600000000",
+    numbers=lambda first, last: f"job where n > {first} and n <= {last}",
+)
 
 
 GROUPS = 20_000
@@ -208,7 +194,7 @@ POSTGRES = (
     insert into job (id, tenant, kind, queue, payload, priority, deadline_at, tags, agent, correlation_id,
                      enqueued_by, source_system, created_at)
     select {_POSTGRES_JOB},
-           tenant, kind, queue, '{{}}', priority, make_timestamptz({DEADLINE_YEAR}, 1, 1, 0, 0, 0),
+           tenant, kind, queue, '{{}}', priority, {_ON_POSTGRES.year(DEADLINE_YEAR)},
            case when n % 10009 = 0 then array['rare', 'common'] when n % 5 = 0 then array['common'] else '{{}}' end,
            agent, correlation_id, 'filler', 'tests', to_timestamp(1700000000 + n / 1000.0)
       from (select n, {FACTS} from generate_series(1, {ASKING}) n) f
@@ -218,7 +204,7 @@ POSTGRES = (
                            due_at, deadline_at, lease, approval_id, finished_at, error_code, error_message, agent, note)
     select {_POSTGRES_JOB},
            tenant, kind, queue, ({STATE})::state, priority, n * 100, 4, 3, 1,
-           make_timestamptz({DUE_YEAR}, 1, 1, 0, 0, 0), make_timestamptz({DEADLINE_YEAR}, 1, 1, 0, 0, 0),
+           {_ON_POSTGRES.year(DUE_YEAR)}, {_ON_POSTGRES.year(DEADLINE_YEAR)},
            case when n > {LATE} and n <= {HELD}
                 then ('00000000-0000-0000-0000-' || lpad((n % 50)::text, 12, '0'))::uuid end,
            case when n > {WAITING} then {_POSTGRES_APPROVAL} end,
@@ -234,29 +220,24 @@ POSTGRES = (
     f"""
     insert into lease (id, tenant, name, holder, until, opened_at, renewed_at, ended_at, ended_why, swept_at)
     select ('00000000-0000-0000-0000-' || lpad(n::text, 12, '0'))::uuid, '*', 'worker', 'worker ' || n,
-           make_timestamptz({UNTIL_YEAR}, 1, 1, 0, 0, 0), now(), now(),
+           {_ON_POSTGRES.year(UNTIL_YEAR)}, now(), now(),
            case when n >= 50 then now() end, case when n >= 50 then 'settled' end, case when n >= 50 then now() end
       from generate_series(0, {LEASES}) n
     """,
     f"select setval('position_seq', {ASKING})",
-    *_waits_of_postgres(),
+    *_waits(_ON_POSTGRES),
     *DEAD_ON_POSTGRES,
 )
 
 _NUMBERS = f"with recursive numbers (n) as (select 1 union all select n + 1 from numbers where n < {ASKING})"
 _FACTS = f"(select n, {FACTS} from numbers)"
 
-
-def _micros(year: str) -> str:
-    return f"(({year}) - 1970) * 31557600000000"
-
-
 SQLITE = (
     f"""
     insert into job (n, id, tenant, kind, queue, payload, priority, deadline_at, tags, agent, correlation_id,
                      enqueued_by, source_system, created_at)
     {_NUMBERS}
-    select n, {_SQLITE_JOB}, tenant, kind, queue, '{{}}', priority, {_micros(DEADLINE_YEAR)},
+    select n, {_SQLITE_JOB}, tenant, kind, queue, '{{}}', priority, {_ON_SQLITE.year(DEADLINE_YEAR)},
            case when n % 10009 = 0 then '["rare", "common"]' when n % 5 = 0 then '["common"]' else '[]' end,
            agent, correlation_id, 'filler', 'tests', 1700000000000000 + n * 1000
       from {_FACTS}
@@ -270,7 +251,7 @@ SQLITE = (
     insert into job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes, attempt,
                            due_at, deadline_at, lease, approval_id, finished_at, error_code, error_message, agent, note)
     select n, id, tenant, kind, queue, {STATE}, priority, n * 100, 4, 3, 1,
-           {_micros(DUE_YEAR)}, deadline_at,
+           {_ON_SQLITE.year(DUE_YEAR)}, deadline_at,
            case when n > {LATE} and n <= {HELD} then printf('00000000-0000-0000-0000-%012d', n % 50) end,
            case when n > {WAITING} then {_SQLITE_APPROVAL} end,
            case when n <= {FINISHED} then created_at end, {ERROR}, {ERROR}, agent,
@@ -284,11 +265,12 @@ SQLITE = (
     f"""
     insert into lease (id, tenant, name, holder, until, opened_at, renewed_at, ended_at, ended_why, swept_at)
     with recursive numbers (n) as (select 0 union all select n + 1 from numbers where n < {LEASES})
-    select printf('00000000-0000-0000-0000-%012d', n), '*', 'worker', 'worker ' || n, {_micros(UNTIL_YEAR)}, 0, 0,
+    select printf('00000000-0000-0000-0000-%012d', n), '*', 'worker', 'worker ' || n,
+           {_ON_SQLITE.year(UNTIL_YEAR)}, 0, 0,
            case when n >= 50 then 0 end, case when n >= 50 then 'settled' end, case when n >= 50 then 0 end
       from numbers
     """,
-    *_waits_of_sqlite(),
+    *_waits(_ON_SQLITE),
     *DEAD_ON_SQLITE,
 )
 

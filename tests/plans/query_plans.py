@@ -17,16 +17,8 @@ from holdfast.stores.postgres.store import run_on
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _BIG = (
-    "job",
-    "job_state",
-    "job_tag",
-    "event",
-    "lease",
-    "step",
-    "app_event",
-    "approval",
-    "dead_letter",
-    "dead_letter_group",
+    *("job", "job_state", "job_tag", "event", "lease", "step", "app_event", "approval"),
+    *("dead_letter", "dead_letter_group"),
 )
 
 Connection = psycopg.Connection[Any]
@@ -146,7 +138,7 @@ def _counters(connection: Connection) -> tuple[dict[str, int], dict[str, int]]:
     rows = connection.execute(
         "select relkind = 'i', relname, pg_stat_get_xact_tuples_returned(oid),"
         " pg_stat_get_xact_numscans(oid) from pg_class"
-        " where relnamespace = 'holdfast'::regnamespace and relkind in ('r', 'i')",
+        " where relnamespace = 'holdfast'::regnamespace and relkind in ('r', 'i')"
     ).fetchall()
     tables, indexes = Counter[str](), Counter[str]()
     for is_index, name, returned, scans in rows:

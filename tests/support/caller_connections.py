@@ -10,7 +10,7 @@ import asyncio
 import sqlite3
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from holdfast import App, Handle, Kind
+from holdfast import App, Kind
 from holdfast.kind import Prepared
 from tests.support.django_setup import django_connection
 
@@ -49,32 +49,9 @@ class Borrower(ABC):
     def begin(self) -> None:  # noqa: B027 - most libraries begin implicitly
         pass
 
-    def commit(self) -> None:
-        self.connection.commit()
-
-    def rollback(self) -> None:
-        self.connection.rollback()
-
-    def close(self) -> None:
-        self.connection.close()
-
-    def enqueue(self, kind: Kind[..., Any], *args: Any, **options: Any) -> Handle[Any]:
-        return kind.using(connection=self.connection, **options).enqueue(*args)
-
-    def enqueue_by_name(self, app: App, kind: str, payload: Any) -> Handle[Any]:
-        return app.enqueue(kind, payload, connection=self.connection)
-
-    def enqueue_many(self, app: App, calls: Iterable[Prepared[Any]]) -> list[Handle[Any]]:
-        return app.enqueue_many(calls, connection=self.connection)
-
-
-class AsyncBorrower(Borrower):
-    def __init__(self, url: str) -> None:
-        self._runner = asyncio.Runner()
-        super().__init__(url)
-
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
+    def do(self, result: Any) -> Any:
+        """The result of a call of the library."""
+        return result
 
     def commit(self) -> None:
         self.do(self.connection.commit())
@@ -84,16 +61,38 @@ class AsyncBorrower(Borrower):
 
     def close(self) -> None:
         self.do(self.connection.close())
+
+    def enqueue(self, kind: Kind[..., Any], *args: Any, **options: Any) -> Any:
+        return self._enqueue(kind.using(connection=self.connection, **options), "enqueue", *args)
+
+    def enqueue_by_name(self, app: App, kind: str, payload: Any) -> Any:
+        return self._enqueue(app, "enqueue", kind, payload, connection=self.connection)
+
+    def enqueue_many(self, app: App, calls: Iterable[Prepared[Any]]) -> Any:
+        return self._enqueue(app, "enqueue_many", calls, connection=self.connection)
+
+    def _enqueue(self, target: Any, name: str, *args: Any, **options: Any) -> Any:
+        return getattr(target, name)(*args, **options)
+
+
+class AsyncBorrower(Borrower):
+    def __init__(self, url: str) -> None:
+        self._runner = asyncio.Runner()
+        super().__init__(url)
+
+    def do(self, result: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(result)
+
+    def close(self) -> None:
+        super().close()
         self._runner.close()
 
-    def enqueue(self, kind: Kind[..., Any], *args: Any, **options: Any) -> Handle[Any]:
-        return self.do(kind.using(connection=self.connection, **options).aenqueue(*args))
+    def _enqueue(self, target: Any, name: str, *args: Any, **options: Any) -> Any:
+        return self.do(getattr(target, f"a{name}")(*args, **options))
 
-    def enqueue_by_name(self, app: App, kind: str, payload: Any) -> Handle[Any]:
-        return self.do(app.aenqueue(kind, payload, connection=self.connection))
 
-    def enqueue_many(self, app: App, calls: Iterable[Prepared[Any]]) -> list[Handle[Any]]:
-        return self.do(app.aenqueue_many(calls, connection=self.connection))
+async def _opened(connecting: Awaitable[Any]) -> Any:
+    return await connecting
 
 
 # --- drivers ---
@@ -120,14 +119,18 @@ class AsyncPsycopg(AsyncBorrower):
         return self.do(run())
 
 
-class Psycopg2(Borrower):
-    def open(self) -> None:
-        self.connection = psycopg2.connect(self.url)
+class WithCursor(Borrower):
+    """A library whose statements run on a cursor."""
 
     def execute(self, statement: str) -> list[Any]:
         with self.connection.cursor() as cursor:
             cursor.execute(statement)
             return list(cursor.fetchall()) if cursor.description else []
+
+
+class Psycopg2(WithCursor):
+    def open(self) -> None:
+        self.connection = psycopg2.connect(self.url)
 
 
 class Asyncpg(AsyncBorrower):
@@ -195,10 +198,7 @@ class SqliteAlwaysOpen(Sqlite):
 
 class Aiosqlite(AsyncBorrower):
     def open(self) -> None:
-        async def connect() -> Any:
-            return await aiosqlite.connect(path_of(self.url))
-
-        self.connection = self.do(connect())
+        self.connection = self.do(_opened(aiosqlite.connect(path_of(self.url))))
 
     def execute(self, statement: str) -> list[Any]:
         return list(self.do(self.connection.execute_fetchall(statement)))
@@ -209,21 +209,22 @@ class Aiosqlite(AsyncBorrower):
 
 class SqlalchemyConnection(Borrower):
     driver = "psycopg"
+    create: Callable[..., Any] = staticmethod(sa.create_engine)
 
     def open(self) -> None:
-        self._engine = sa.create_engine(sqlalchemy_url(self.url, self.driver), poolclass=NullPool)
+        self._engine = self.create(sqlalchemy_url(self.url, self.driver), poolclass=NullPool)
         self.connection = self._connect()
 
     def _connect(self) -> Any:
         return self._engine.connect()
 
     def execute(self, statement: str) -> list[Any]:
-        result = self.connection.execute(sa.text(statement))
+        result = self.do(self.connection.execute(sa.text(statement)))
         return [tuple(row) for row in result] if result.returns_rows else []
 
     def close(self) -> None:
-        self.connection.close()
-        self._engine.dispose()
+        self.do(self.connection.close())
+        self.do(self._engine.dispose())
 
 
 class SqlalchemyPsycopg2(SqlalchemyConnection):
@@ -243,27 +244,12 @@ class SqlalchemySqliteSession(SqlalchemySession):
     driver = "pysqlite"
 
 
-class SqlalchemyAsync(AsyncBorrower):
+class SqlalchemyAsync(AsyncBorrower, SqlalchemyConnection):
     driver = "asyncpg"
-
-    def open(self) -> None:
-        self._engine = create_async_engine(sqlalchemy_url(self.url, self.driver), poolclass=NullPool)
-        self.connection = self._connect()
+    create = staticmethod(create_async_engine)
 
     def _connect(self) -> Any:
-        async def connect() -> Any:
-            return await self._engine.connect()
-
-        return self.do(connect())
-
-    def execute(self, statement: str) -> list[Any]:
-        result = self.do(self.connection.execute(sa.text(statement)))
-        return [tuple(row) for row in result] if result.returns_rows else []
-
-    def close(self) -> None:
-        self.do(self.connection.close())
-        self.do(self._engine.dispose())
-        self._runner.close()
+        return self.do(_opened(self._engine.connect()))
 
 
 class SqlalchemyAsyncPsycopg(SqlalchemyAsync):
@@ -282,7 +268,7 @@ class SqlalchemyAiosqlite(SqlalchemyAsync):
 # --- Django ---
 
 
-class Django(Borrower):
+class Django(WithCursor):
     """``connections["alias"]``, in a block of ``transaction.atomic``."""
 
     proxied = False
@@ -299,11 +285,6 @@ class Django(Borrower):
 
     def rollback(self) -> None:
         self._atomic.__exit__(ArithmeticError, ArithmeticError("on purpose"), None)
-
-    def execute(self, statement: str) -> list[Any]:
-        with self.connection.cursor() as cursor:
-            cursor.execute(statement)
-            return list(cursor.fetchall()) if cursor.description else []
 
 
 class DjangoProxy(Django):

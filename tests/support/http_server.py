@@ -1,4 +1,5 @@
-"""HTTP servers on loopback: `Web` serves pages that a test defines, `Receiver` misbehaves byte by byte."""
+"""HTTP servers on loopback: `Web` serves pages that a test defines, `serving` an ASGI application, and the
+classes of `Listener` misbehave byte by byte."""
 
 from __future__ import annotations
 
@@ -10,7 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Literal
+from typing import Any, Literal, Self
+
+import uvicorn
+
+from tests.support.waiting import until
 
 End = Literal["closed", "reset", "open"]
 Turn = tuple[int | None, bytes, End]
@@ -34,14 +39,15 @@ class Page(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.server.asked.append(Asked(self.command, self.path, headers, body))
         self.close_connection = True
+        with suppress(OSError):  # the client has disconnected
+            self.respond(body)
+
+    def respond(self, body: bytes) -> None:
         page = self.server.pages.get(self.path.partition("?")[0])
-        try:
-            if page is None:
-                self.answer(404, b"no such page")
-            else:
-                page(self)
-        except OSError:  # the client has disconnected
-            pass
+        if page is None:
+            self.answer(404, b"no such page")
+        else:
+            page(self)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = do_CONNECT = _serve
 
@@ -59,9 +65,10 @@ class Page(BaseHTTPRequestHandler):
 
 class Web(ThreadingHTTPServer):
     daemon_threads = True
+    page: type[Page] = Page
 
     def __init__(self, host: str = "127.0.0.1") -> None:
-        super().__init__((host, 0), Page)
+        super().__init__((host, 0), self.page)
         self.pages: dict[str, Callable[[Page], None]] = {}
         self.asked: list[Asked] = []
         self.over = threading.Event()
@@ -83,8 +90,8 @@ class Web(ThreadingHTTPServer):
 
 
 @contextmanager
-def running(tls: ssl.SSLContext | None = None) -> Iterator[Web]:
-    server = Web()
+def running(tls: ssl.SSLContext | None = None, server: Web | None = None) -> Iterator[Web]:
+    server = server or Web()
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -98,55 +105,88 @@ def running(tls: ssl.SSLContext | None = None) -> Iterator[Web]:
         thread.join()
 
 
-class Receiver:
-    """Serves each connection as ``turn`` specifies at that moment."""
+@contextmanager
+def serving(service: Any) -> Iterator[str]:
+    """Serve an ASGI application on a free port, in another thread; the server has stopped when the block ends."""
+    config = uvicorn.Config(service, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        until(lambda: server.started, "the server listens")
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+class Listener:
+    """A TCP server that calls ``serve`` in a thread for each connection. ``over`` is set when it closes."""
 
     def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.turn: Turn | Callable[[bytes], Turn] = (None, b"", "closed")
-        self.asked: list[bytes] = []
-        """The bytes read of each request."""
+        self._listening = socket.create_server(("127.0.0.1", 0), backlog=200)
+        self.port: int = self._listening.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
         self.over = threading.Event()
-        self._thread = threading.Thread(target=self._accept, name="receiver", daemon=True)
-        self._thread.start()
+        self.connections: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self.start(self._accept)
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    def serve(self, connection: socket.socket) -> None:
+        raise NotImplementedError
+
+    def start(self, run: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=run, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _accept(self) -> None:
         while not self.over.is_set():
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            self.connections.append(self._listening.accept()[0])
+            self.start(self._serve, self.connections[-1])
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, suppress(OSError):
-            if callable(self.turn):
-                request = _read(connection, None)
-                self.asked.append(request)
-                _, answer, end = self.turn(request)
-            else:
-                most, answer, end = self.turn
-                self.asked.append(_read(connection, most))
-            connection.sendall(answer)
-            if end == "open":
-                self.over.wait(30)
-            if end == "reset":
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            if not self.over.is_set():
+                self.serve(connection)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         self.over.set()
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(5)
+        with suppress(OSError):  # a connection ends the wait in accept()
+            socket.create_connection(self._listening.getsockname(), timeout=5).close()
+        self._threads[0].join(5)
+        self._listening.close()
+        for connection in self.connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(5)
 
 
-def _read(connection: socket.socket, most: int | None) -> bytes:
+class Receiver(Listener):
+    """Serves each connection as ``turn`` specifies at that moment. ``asked`` has the bytes read of each request."""
+
+    def __init__(self) -> None:
+        self.turn: Turn | Callable[[bytes], Turn] = (None, b"", "closed")
+        self.asked: list[bytes] = []
+        super().__init__()
+
+    def serve(self, connection: socket.socket) -> None:
+        turn = self.turn
+        self.asked.append(read_request(connection, None if callable(turn) else turn[0]))
+        _, answer, end = turn(self.asked[-1]) if callable(turn) else turn
+        connection.sendall(answer)
+        if end == "open":
+            self.over.wait(30)
+        if end == "reset":
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def read_request(connection: socket.socket, most: int | None = None) -> bytes:
     """At most ``most`` bytes, or one whole request by its Content-Length."""
     read = b""
     while most is None or len(read) < most:
@@ -160,12 +200,3 @@ def _read(connection: socket.socket, most: int | None) -> bytes:
             break
         read += piece
     return read
-
-
-@contextmanager
-def receiving() -> Iterator[Receiver]:
-    receiver = Receiver()
-    try:
-        yield receiver
-    finally:
-        receiver.close()

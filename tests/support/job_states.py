@@ -11,18 +11,7 @@ from holdfast.features.approvals.model import VoteVerdict
 from holdfast.features.assembly import Store
 from tests.support.direct_sql import ByHand
 from tests.support.steps import asks
-from tests.support.stores import (
-    DONE,
-    FINAL,
-    LATER,
-    apply,
-    claim,
-    new_id,
-    open_lease,
-    put_one,
-    settle,
-    state_of,
-)
+from tests.support.stores import DONE, FINAL, LATER, apply, claim, new_id, open_lease, put_one, settle, state_of
 
 # The retention sweep makes this transition only in its time.
 CLEAN = "update job_state set state = 'cleaned' where id = :id"

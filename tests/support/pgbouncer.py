@@ -11,18 +11,16 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from tests.support.postgres_binaries import make_private_dir, server_account
-from tests.support.processes import Guard, end, free_port
+from tests.support.processes import Guard, answers, end, free_port, launch
 
 PROGRAM = "HOLDFAST_TEST_PGBOUNCER"
 PoolMode = Literal["transaction", "session", "statement"]
@@ -80,7 +78,7 @@ class Pooler:
         for _ in range(5):
             self.port = free_port()
             self._launch()
-            if self._answers():
+            if self._process is not None and answers(self._process, self.url(), within=20):
                 return
             self._end()
         raise RuntimeError(f"PgBouncer did not start:\n{self.log()[-4000:]}")
@@ -121,17 +119,7 @@ class Pooler:
         lines = ["[databases]", f"* = host={server['host']} port={server.get('port', 5432)}", "[pgbouncer]"]
         lines += [f"{name} = {value}" for name, value in settings.items()]
         ini = self._written("pgbouncer.ini", "\n".join(lines) + "\n")
-        with (self._dir / "log").open("ab") as output:
-            self._process = subprocess.Popen(
-                [self._program, str(ini)],
-                cwd=self._dir,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # Ctrl-C is for pytest, which then stops PgBouncer
-                **self._account.popen_args(),
-            )
-        self._guard = Guard(self._process.pid, self._dir)
+        self._process, self._guard = launch([self._program, str(ini)], self._dir / "log", self._account, self._dir)
 
     def _written(self, name: str, text: str) -> Path:
         path = self._dir / name
@@ -139,17 +127,6 @@ class Pooler:
         path.chmod(0o600)
         self._account.own(path)
         return path
-
-    def _answers(self) -> bool:
-        assert self._process is not None
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline and self._process.poll() is None:
-            try:
-                psycopg.connect(self.url(), connect_timeout=2).close()
-                return True
-            except psycopg.OperationalError:
-                time.sleep(0.02)
-        return False
 
     def _end(self) -> None:
         process, self._process = self._process, None

@@ -38,7 +38,7 @@ from tests.support.postgres_binaries import (
     version_of,
 )
 from tests.support.postgres_databases import Databases
-from tests.support.processes import Guard, end, free_port
+from tests.support.processes import Guard, answers, end, free_port, launch
 
 StopMode = Literal["smart", "fast", "immediate"]
 
@@ -235,36 +235,15 @@ class PostgresServer(Databases):
             command += ["-c", f"{name}={value}"]
         log = self._dir / "log"
         offset = log.stat().st_size if log.exists() else 0
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                command,
-                cwd=self._dir,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # Ctrl-C is for pytest, which then stops the server itself
-                **self._account.popen_args(),
-            )
-        self._guard = Guard(self._process.pid, self._dir, self._data)
+        self._process, self._guard = launch(command, log, self._account, self._dir, self._data)
         try:
-            self._await_ready(log, offset)
+            if not answers(self._process, self.dsn(), within=120):
+                tail = log.read_bytes()[offset:].decode(errors="replace")[-4000:]
+                raise ServerError(f"PostgreSQL {self.version} did not start on port {self.port}:\n{tail}")
         except BaseException:
             self.stop("immediate")
             raise
         self._was_ready = True
-
-    def _await_ready(self, log: Path, offset: int) -> None:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            if not self.running:
-                break
-            try:
-                psycopg.connect(self.dsn(), connect_timeout=2).close()
-                return
-            except psycopg.OperationalError:
-                time.sleep(0.02)
-        tail = log.read_bytes()[offset:].decode(errors="replace")[-4000:]
-        raise ServerError(f"PostgreSQL {self.version} did not start on port {self.port}:\n{tail}")
 
 
 class DebianServer(PostgresServer):

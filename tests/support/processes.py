@@ -1,4 +1,4 @@
-"""Ports and cleanup for server processes: a free port, and a guard that outlives this process."""
+"""Server processes: a free port, start and end, and a guard that outlives this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ import random
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
+
+import psycopg
+
+from tests.support.postgres_binaries import Account
 
 # Each process of a run has a separate set of ports, since a port is free again between its choice and its use. They are
 # below the range of outgoing connections (from 32768 on Linux, 49152 elsewhere): a client that keeps dialling a stopped
@@ -46,6 +51,35 @@ class Guard:
         self._shell.wait(timeout=10)
         if self._shell.stdin is not None:
             self._shell.stdin.close()
+
+
+def launch(
+    command: list[str], log: Path, account: Account, *directories: Path
+) -> tuple[subprocess.Popen[bytes], Guard]:
+    """Start a server in the folder of its log, as the account; its guard removes the directories."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=log.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C is for pytest, which then stops the server itself
+            **account.popen_args(),
+        )
+    return process, Guard(process.pid, *directories)
+
+
+def answers(process: subprocess.Popen[bytes], url: str, within: float) -> bool:
+    """Wait until the server accepts connections; False if it ends before, or takes longer."""
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            psycopg.connect(url, connect_timeout=2).close()
+            return True
+        except psycopg.OperationalError:
+            time.sleep(0.02)
+    return False
 
 
 def end(process: subprocess.Popen[bytes], guard: Guard | None, how: signal.Signals, within: float) -> None:

@@ -5,51 +5,33 @@ from __future__ import annotations
 import hashlib
 import hmac
 import html
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, unquote
+
+from tests.support.http_server import Page, Web
 
 ACCESS, SECRET, REGION = "AKIDTEST", "secret-of-the-test", "eu-test-1"
 
 
-class S3Server(ThreadingHTTPServer):
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.objects: dict[str, bytes] = {}
-        self.asked: list[tuple[str, str]] = []
-        self.failures = 0  # the number of next answers that are 503
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Object(Page):
     server: S3Server
 
-    def _serve(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        self.server.asked.append((self.command, self.path))
+    def respond(self, body: bytes) -> None:
         if self.server.failures:
             self.server.failures -= 1
-            return self._answer(503)
+            return self.answer(503)
         if not self._signed(body):
-            return self._answer(403)
+            return self.answer(403)
         path, _, query = self.path.partition("?")
         if "list-type=2" in query:
-            return self._answer(200, self._listing(path, dict(parse_qsl(query))))
+            return self.answer(200, self._listing(path, dict(parse_qsl(query))))
         content = self.server.objects.get(self.path)
         if self.command == "PUT":
             self.server.objects[self.path] = body
-            return self._answer(200)
+            return self.answer(200)
         if self.command == "DELETE":
             self.server.objects.pop(self.path, None)
-            return self._answer(204)
-        return self._answer(404) if content is None else self._answer(200, content)
-
-    do_GET = do_PUT = do_DELETE = do_HEAD = _serve
+            return self.answer(204)
+        return self.answer(404) if content is None else self.answer(200, content)
 
     def _listing(self, path: str, query: dict[str, str]) -> bytes:
         """Two keys per page, so that there is more than one page."""
@@ -57,13 +39,6 @@ class _Handler(BaseHTTPRequestHandler):
         wanted = [key for key in keys if key.startswith(query["prefix"]) and key > query.get("start-after", "")]
         rows = "".join(f"<Contents><Key>{html.escape(key)}</Key></Contents>" for key in wanted[:2])
         return f"<ListBucketResult>{rows}</ListBucketResult>".encode()
-
-    def _answer(self, status: int, body: bytes = b"") -> None:
-        self.send_response(status)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
 
     def _signed(self, body: bytes) -> bool:
         scheme, _, rest = self.headers.get("authorization", "").partition(" ")
@@ -88,17 +63,11 @@ class _Handler(BaseHTTPRequestHandler):
             key = hmac.new(key, part.encode(), hashlib.sha256).digest()
         return hmac.compare_digest(hmac.new(key, text.encode(), hashlib.sha256).hexdigest(), parts["Signature"])
 
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
+class S3Server(Web):
+    page = _Object
 
-@contextmanager
-def s3_server() -> Iterator[S3Server]:
-    with S3Server() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    def __init__(self) -> None:
+        super().__init__()
+        self.objects: dict[str, bytes] = {}
+        self.failures = 0  # the number of next answers that are 503

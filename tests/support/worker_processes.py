@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from holdfast import config
@@ -29,6 +28,14 @@ def environment(url: str, folder: Path, extra: Mapping[str, str] | None = None) 
     path = os.pathsep.join(filter(None, [clean.get("PYTHONPATH"), str(ROOT)]))
     ours = {config.URL_VARIABLE: url, FOLDER_VARIABLE: str(folder), "PYTHONPATH": path}
     return clean | ours | dict(extra or {})
+
+
+def adopt(url: str, folder: str) -> None:
+    """Make this forked process one that runs a worker: its database, its folder, and its output in `worker.log`."""
+    os.environ[config.URL_VARIABLE], os.environ[FOLDER_VARIABLE] = url, folder
+    with (Path(folder) / "worker.log").open("ab", buffering=0) as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
 
 
 class WorkerProcess:
@@ -153,9 +160,7 @@ class Crew:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             self.stop()
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.app.conftest import app, new_app, url
+from tests.app.conftest import app, new_app
 from tests.cli.conftest import bare
 
-__all__ = ["app", "bare", "new_app", "url"]
+__all__ = ["app", "bare", "new_app"]

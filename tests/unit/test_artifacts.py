@@ -12,7 +12,8 @@ import pytest
 from holdfast.errors import HoldfastError
 from holdfast.stores.artifacts import Artifacts, open_artifacts
 from holdfast.stores.s3 import Bucket, Credentials, signed
-from tests.support.s3_server import ACCESS, REGION, SECRET, S3Server, s3_server
+from tests.support.http_server import running
+from tests.support.s3_server import ACCESS, REGION, SECRET, S3Server
 from tests.support.stores import new_id
 
 pytestmark = pytest.mark.req("DP-21")
@@ -20,8 +21,8 @@ pytestmark = pytest.mark.req("DP-21")
 
 @pytest.fixture
 def server() -> Iterator[S3Server]:
-    with s3_server() as running:
-        yield running
+    with running(server=(started := S3Server())):
+        yield started
 
 
 @pytest.fixture(params=["directory", "bucket"])
@@ -110,7 +111,7 @@ def test_bucket_retries_errors_and_refuses_bad_signatures(server: S3Server) -> N
     server.failures = 2
     bucket.put("a/b", b"x")
     assert server.objects == {"/jobs/a/b": b"x"}
-    assert [operation for operation, _ in server.asked] == ["PUT"] * 3
+    assert [request.method for request in server.asked] == ["PUT"] * 3
     server.failures = 3
     assert code(lambda: bucket.get("a/b")) == "artifacts_away"
     wrong = Bucket.of(url, given | {"AWS_SECRET_ACCESS_KEY": "another"})

@@ -17,9 +17,9 @@ def app(sqlite_url: str) -> Iterator[App]:
         yield made
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def each_app(request: pytest.FixtureRequest) -> Iterator[App]:
-    with closing(App(request.getfixturevalue(f"{request.param}_url"), name="tests", enqueued_by="tester")) as made:
+@pytest.fixture
+def each_app(url: str) -> Iterator[App]:
+    with closing(App(url, name="tests", enqueued_by="tester")) as made:
         yield made
 
 

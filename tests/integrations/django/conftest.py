@@ -12,10 +12,9 @@ from tests.support import django_setup as django_handles
 django_handles.set_up()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest) -> Iterator[str]:
+@pytest.fixture
+def database(url: str) -> Iterator[str]:
     """A database with the tables of Holdfast and of the shop. Yields its URL."""
-    url = request.getfixturevalue(f"{request.param}_url")
     yield from _used(url)
 
 
