@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 
-from holdfast.engine.hints import check_options
+from holdfast.engine.hints import check_options, no_attribute
 from holdfast.engine.names import check_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.states import State
@@ -62,6 +62,11 @@ class WorkflowRun(StoreNamespace):
     reason: str | None
     _caller: Session = field(repr=False, compare=False)
     planned: dict[str, Planned[Any]] = field(default_factory=dict, repr=False, compare=False)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("WorkflowRun", self, name)
 
     @overload
     def __getitem__(self, job: Planned[R]) -> Handle[R]: ...
@@ -226,19 +231,28 @@ class WorkflowPlan(Plan):
         """The time of the schedule that starts this workflow, in a function of ``@app.workflow``."""
         self.once = False
         """Whether a workflow that was started with this key is accepted even if its jobs differ."""
+        self._run_id: str | None = None
 
     @operation
     def start(self) -> Program[WorkflowRun]:
-        """Store the workflow in one transaction. Jobs that wait for others are claimed when those have ended."""
+        """Store the workflow in one transaction. Jobs that wait for others are claimed when those have ended.
+
+        Raises ``Conflict`` if it was started before. With a ``key`` it returns the same run instead.
+        """
         spec, store, connection = self._spec(), self._store, self._connection
-        with observers.sending([node.job for node in spec.nodes], self.tenant):
-            if connection is None:
-                return self._started((yield from run(store.workflows.start(spec, self.tenant))))
-            flow = store.on_connection.start_workflow(spec, self.tenant)
-            started = yield from call(
-                partial(store.run_on_connection, connection, flow), partial(store.arun_on_connection, connection, flow)
-            )
-            return self._started(started)
+        try:
+            with observers.sending([node.job for node in spec.nodes], self.tenant):
+                if connection is None:
+                    return self._started((yield from run(store.workflows.start(spec, self.tenant))))
+                flow = store.on_connection.start_workflow(spec, self.tenant)
+                started = yield from call(
+                    partial(store.run_on_connection, connection, flow),
+                    partial(store.arun_on_connection, connection, flow),
+                )
+                return self._started(started)
+        except Conflict as refused:
+            # The database decides: a start in a transaction that was rolled back may be repeated.
+            raise self._stored_before(refused) from None
 
     astart = awaited(start)
 
@@ -272,8 +286,25 @@ class WorkflowPlan(Plan):
                 code="idempotency_conflict",
                 fix="Use another key, or plan the same jobs.",
             )
+        self._run_id = answer.id
         planned = {job.name: job for job in self.walk()}
         return WorkflowRun(answer.id, self.tenant, answer.created, answer.reason, self._caller, planned)
+
+    def _stored_before(self, refused: Conflict) -> Conflict:
+        if refused.code != "already_exists":
+            return refused
+        if self._run_id is None:
+            return Conflict(
+                f"workflow {self.kind!r} has a prepared job that was used before",
+                code="already_exists",
+                fix="Add each prepared job once, or pass the kind and its arguments: wf.add(fetch, 1).",
+            )
+        return Conflict(
+            f"workflow {self.kind!r} was started already, as {self._run_id}",
+            code="already_exists",
+            fix="Use the run that the first start returned. For another run plan another one: app.workflow(…). To start "
+            "it once however often the code runs: app.workflow(…, key=…).",
+        )
 
 
 class Extension(Plan):
