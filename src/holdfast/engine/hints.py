@@ -1,7 +1,8 @@
 """Names that people try first, mostly from Celery, and what to use instead.
 
-One table for all of them: ``ATTRIBUTES`` for ``__getattr__`` of ``Kind``, ``Handle``, ``App``, workflows and the package,
-``OPTIONS`` for options and arguments that do not exist. A hint is added to an error; it never makes a name valid.
+One table for all of them: ``ATTRIBUTES`` for ``__getattr__`` of ``Kind``, ``Handle``, ``App``, workflows and the
+package, ``OPTIONS`` for options and arguments that do not exist. A hint is added to an error; it never makes a name
+valid.
 """
 
 from __future__ import annotations

@@ -149,7 +149,8 @@ def decide(store: Store, reference: str, ballot: Ballot, tenant: str) -> Steps[D
 def issue_token(
     store: Store, approval_id: str, person: str | None, ttl: float | None, actor: str, tenant: str
 ) -> Steps[tuple[str | None, str | None, Approval | None]]:
-    """A new token, or the reason for a refusal; and the approval. The store keeps only its hash; the token is not available again."""
+    """A new token, or the reason for a refusal; and the approval. The store keeps only the token's hash: it is not
+    available again."""
     approval = yield from store.approvals.get(approval_id, tenant).start()
     if approval is None:
         return None, "not_found", None

@@ -302,8 +302,8 @@ class WorkflowPlan(Plan):
         return Conflict(
             f"workflow {self.kind!r} was started already, as {self._run_id}",
             code="already_exists",
-            fix="Use the run that the first start returned. For another run plan another one: app.workflow(…). To start "
-            "it once however often the code runs: app.workflow(…, key=…).",
+            fix="Use the run that the first start returned, or plan another workflow: app.workflow(…). With a key, "
+            "app.workflow(…, key=…), each start returns the same run.",
         )
 
 
