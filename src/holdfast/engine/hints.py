@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final
 
 from holdfast.errors import InvalidSetting
 
@@ -231,6 +231,15 @@ def no_attribute(owner: str, obj: object, name: str, label: str = "") -> Attribu
         return AttributeError(text, name=name, obj=obj)
     # Without ``obj``: the interpreter would add its own guess, a name that is spelled alike.
     return AttributeError(f"{text}. {hint.replace('%s', label)} {GUIDE}", name=name)
+
+
+def unknown_attribute(owner: str) -> Callable[[object, str], Any]:
+    """The ``__getattr__`` of a class whose hints are under ``owner``."""
+
+    def raise_hint(self: object, name: str) -> Any:
+        raise no_attribute(owner, self, name)
+
+    return raise_hint
 
 
 def check_options(given: Iterable[str], known: Collection[str], what: str = "", fix: str = "") -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from holdfast.engine.bound_results import RESULT_MARK, ResultOf, Source, rebound
-from holdfast.engine.hints import no_attribute
+from holdfast.engine.hints import unknown_attribute
 from holdfast.engine.job import JobSpec
 from holdfast.errors import InvalidSetting
 from holdfast.features.workflows.map_template import MAP, MOST_ITEMS, template_of
@@ -42,9 +42,7 @@ class Planned(Generic[R]):
     """What its failure does to the jobs after it, unless they specify it themselves."""
 
     if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise no_attribute("Planned", self, name)
+        __getattr__ = unknown_attribute("Planned")
 
     def wait_for(self, *others: Any, on_failure: OnFailure | None = None) -> Planned[R]:
         """Add dependencies to the job after it was added."""
@@ -105,9 +103,7 @@ class Part:
         self.members: list[Planned[Any] | Part] = []
 
     if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise no_attribute("Workflow", self, name)
+        __getattr__ = unknown_attribute("Workflow")
 
     @property
     def plan(self) -> Plan:

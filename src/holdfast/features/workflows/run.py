@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 
-from holdfast.engine.hints import check_options, no_attribute
+from holdfast.engine.hints import check_options, unknown_attribute
 from holdfast.engine.names import check_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.states import State
@@ -35,7 +35,7 @@ from holdfast.features.workflows.model import (
     plan_hash,
 )
 from holdfast.features.workflows.parts import Callback, Mapped, Part, Planned
-from holdfast.features.workflows.plan import Plan
+from holdfast.features.workflows.plan import Plan, stored_before
 from holdfast.stores.flow import run
 from holdfast.stores.ids import new_id
 from holdfast.stores.namespace import StoreNamespace, call
@@ -64,9 +64,7 @@ class WorkflowRun(StoreNamespace):
     planned: dict[str, Planned[Any]] = field(default_factory=dict, repr=False, compare=False)
 
     if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise no_attribute("WorkflowRun", self, name)
+        __getattr__ = unknown_attribute("WorkflowRun")
 
     @overload
     def __getitem__(self, job: Planned[R]) -> Handle[R]: ...
@@ -252,7 +250,7 @@ class WorkflowPlan(Plan):
                 return self._started(started)
         except Conflict as refused:
             # The database decides: a start in a transaction that was rolled back may be repeated.
-            raise self._stored_before(refused) from None
+            raise stored_before(self, self._run_id, refused) from None
 
     astart = awaited(start)
 
@@ -289,22 +287,6 @@ class WorkflowPlan(Plan):
         self._run_id = answer.id
         planned = {job.name: job for job in self.walk()}
         return WorkflowRun(answer.id, self.tenant, answer.created, answer.reason, self._caller, planned)
-
-    def _stored_before(self, refused: Conflict) -> Conflict:
-        if refused.code != "already_exists":
-            return refused
-        if self._run_id is None:
-            return Conflict(
-                f"workflow {self.kind!r} has a prepared job that was used before",
-                code="already_exists",
-                fix="Add each prepared job once, or pass the kind and its arguments: wf.add(fetch, 1).",
-            )
-        return Conflict(
-            f"workflow {self.kind!r} was started already, as {self._run_id}",
-            code="already_exists",
-            fix="Use the run that the first start returned, or plan another workflow: app.workflow(…). With a key, "
-            "app.workflow(…, key=…), each start returns the same run.",
-        )
 
 
 class Extension(Plan):
