@@ -22,6 +22,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from starlette.testclient import TestClient
 
 import holdfast
+from holdfast.errors import InvalidInput, NotFound
 from holdfast.integrations.fastapi import Holdfast, Identity, JobsDep, identity, session_jobs
 from holdfast.integrations.sqlalchemy import AttemptSession, SessionJobs
 
@@ -92,7 +93,10 @@ def make_site(url: str | None = None) -> FastAPI:
 
     @site.get("/jobs-of-the-shop/{job_id}")
     async def state(job_id: str, jobs: JobsDep) -> str:
-        return (await jobs.jobs.handle(job_id).await_end(timeout="30s")).state
+        try:
+            return (await jobs.jobs.handle(job_id).await_end(timeout="30s")).state
+        except (InvalidInput, NotFound):  # not an id, or no such job
+            raise HTTPException(404, "No such job") from None
 
     return site
 

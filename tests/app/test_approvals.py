@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from holdfast import App, Approval, ApprovalNotice, Context, Decision, Handle, State, SyncContext
-from holdfast.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.errors import HoldfastError, InvalidInput, NotFound, Refused
 from tests.app.conftest import NewApp
 from tests.support.workers import work_off
 
@@ -407,3 +409,36 @@ def test_form_without_required_fields_may_be_empty(app: App) -> None:
     assert app.approvals.approve(approval.id, by="ada") == "approved"
     work_off(app)
     assert handle.result(timeout=1) == [True, "approved", "ada", "python", None, None]
+
+
+@pytest.mark.req("DP-22")
+def test_refused_person_and_the_approvers_are_named(app: App) -> None:
+    request_approval(app, approvers=["ada", "bob"])
+    work_off(app)
+    approval = approval_of(app)
+    token = app.approvals.issue_token(approval.id)
+
+    def message(call: Callable[[], object]) -> str:
+        with pytest.raises(Refused) as caught:
+            call()
+        assert caught.value.code == "not_an_approver"
+        assert "app.approvals.get(id)" in str(caught.value.fix)
+        return caught.value.message
+
+    named = "the decision does not count: mallory is not one of its approvers: ada, bob"
+    assert message(lambda: app.approvals.approve(approval.id, by="mallory")) == named
+    assert message(lambda: asyncio.run(app.approvals.adeny(approval.id, by="mallory"))) == named
+    assert message(lambda: app.approvals.issue_token(approval.id, person="mallory")) == named.replace(
+        "the decision does not count", "no token is issued"
+    )
+    # The holder of a token is not told about other people.
+    by_token = message(lambda: app.approvals.approve(token, by="mallory"))
+    assert by_token == "the decision does not count: mallory is not one of its approvers"
+
+
+@pytest.mark.req("DP-22")
+def test_error_names_the_first_of_many_approvers(app: App) -> None:
+    request_approval(app, approvers=[f"person-{number}" for number in range(15)])
+    work_off(app)
+    with pytest.raises(Refused, match=r"mallory is not one of its approvers: person-0, .*, person-9 and 5 more \["):
+        app.approvals.approve(approval_of(app).id, by="mallory")

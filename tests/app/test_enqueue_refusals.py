@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -122,4 +124,37 @@ def test_payload_that_is_not_json_is_refused_and_stores_nothing(app: App, name: 
             take.enqueue(value) if kind is take else app.enqueue("elsewhere", {"value": value})
         assert caught.value.code == code
         assert len(str(caught.value)) < 500
+    assert stored(app) == []
+
+
+@pytest.mark.req("HF-5", "SC-19")
+def test_misspelled_argument_is_named_before_the_missing_one(app: App) -> None:
+    @app.job
+    def bill(invoice_id: int, note: str = "") -> None: ...
+
+    @app.job
+    def anything(invoice_id: int, **more: int) -> None: ...
+
+    def refusal(call: Callable[[], object]) -> tuple[str, str | None]:
+        with pytest.raises(InvalidArguments) as caught:
+            call()
+        assert caught.value.code == "invalid_arguments"
+        return caught.value.message, caught.value.fix
+
+    misspelled = "bill: got an unexpected keyword argument 'invoce_id'; missing a required argument: 'invoice_id'"
+    wrong: dict[str, Any] = {"invoce_id": 7}
+    for call in (
+        lambda: bill.enqueue(**wrong),
+        lambda: asyncio.run(bill.aenqueue(**wrong)),
+        lambda: app.enqueue("bill", wrong),
+        lambda: app.workflow("billing").add(bill, **wrong),
+    ):
+        assert refusal(call) == (misspelled, "Did you mean invoice_id?")
+    message, fix = refusal(lambda: app.enqueue("bill", {"invoice_id": 7, "nte": "x", "zzz": 1}))
+    assert message == "bill: got unexpected keyword arguments 'nte', 'zzz'"
+    assert fix == "Did you mean note?"
+    assert len(refusal(lambda: app.enqueue("bill", {f"{n}" * 500: 1 for n in range(500)}))[0]) < 600
+    assert refusal(lambda: app.enqueue("anything", {"invoce_id": 7}))[0].endswith(
+        "missing a required argument: 'invoice_id'"
+    )
     assert stored(app) == []

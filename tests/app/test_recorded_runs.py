@@ -125,3 +125,14 @@ def test_recorded_run_can_be_released_or_cancelled_and_bad_calls_are_refused(app
     with pytest.raises(Refused, match="payload_forbidden"), app.reservations.hold("scanner", record="scan"):
         raise AssertionError("a block that cannot be recorded is not entered")
     assert app.reservations.list() == [app.reservations.get(waiting)]
+
+
+@pytest.mark.req("DP-19")
+@pytest.mark.every_case
+def test_health_does_not_count_the_holder_of_a_reservation_as_a_worker(app: App) -> None:
+    app.enqueue("unrelated")
+    with app.reservations.hold("printer", record="calibrate"):
+        health = app.health.get()
+        assert (health.lease_active, health.workers, health.in_progress) == (0, 0, 1)
+        assert "no_worker" in [reason.code for reason in health.reasons]
+        assert app._session.run(app._session.store.health.statistics("default")).workers == ()

@@ -343,3 +343,54 @@ def test_result_of_a_failed_parent_raises(app: App, press: Press) -> None:
         "one": 20,
     }
     assert run.status() is WorkflowStatus.PARTIALLY_FAILED
+
+
+@pytest.mark.req("DP-22")
+def test_second_start_of_a_workflow_names_the_first_run(app: App, press: Press) -> None:
+    wf = app.workflow("book")
+    wf.add(press.fetch, 1)
+    run = wf.start()
+
+    async def again() -> None:
+        await wf.astart()
+
+    for start in (wf.start, lambda: asyncio.run(again())):
+        with pytest.raises(Conflict) as refused:
+            start()
+        assert refused.value.code == "already_exists"
+        assert refused.value.message == f"workflow 'book' was started already, as {run.id}"
+        assert "app.workflow(…, key=…)" in str(refused.value.fix)
+    assert [workflow.id for workflow in app.workflows.list()] == [run.id]
+
+    keyed = app.workflow("book", key="volume-1")
+    keyed.add(press.fetch, 1)
+    assert keyed.start().id == keyed.start().id
+
+
+@pytest.mark.req("DP-22")
+def test_prepared_job_that_is_added_twice_is_refused_in_words(app: App, press: Press) -> None:
+    page = press.fetch.prepare(1)
+    wf = app.workflow("book")
+    wf.add(page)
+    wf.add(page)
+    with pytest.raises(Conflict) as refused:
+        wf.start()
+    assert refused.value.code == "already_exists"
+    assert refused.value.message == "workflow 'book' has a prepared job that was used before"
+    assert "Add each prepared job once" in str(refused.value.fix)
+
+
+@pytest.mark.req("DP-22", "JF-10")
+def test_second_start_in_the_callers_transaction_is_refused_in_words(app: App, press: Press) -> None:
+    app._store.migrate()
+
+    def start_twice() -> None:
+        with app._store.transaction() as connection:
+            wf = app.workflow("tx", connection=connection)
+            wf.add(press.fetch, 1)
+            wf.start()
+            wf.start()
+
+    with pytest.raises(Conflict, match="workflow 'tx' was started already, as"):
+        start_twice()
+    assert app.workflows.list() == []

@@ -8,12 +8,13 @@ import pytest
 
 from holdfast.features.assembly import Store
 from holdfast.features.health.commands import level
+from holdfast.features.limits.model import ReservationRequest
 from holdfast.stores.requests import Finding
 from holdfast.stores.sqlite.connections import database_path
 from tests.cli.conftest import Holdfast, document
 from tests.cli.durable_jobs import asked
 from tests.support.features import pause
-from tests.support.stores import BROKEN, forward, put_one, tries, work
+from tests.support.stores import BROKEN, forward, new_id, put_one, tries, work
 
 
 @pytest.mark.req("DP-19")
@@ -99,3 +100,14 @@ def test_level_of_a_finding() -> None:
     assert level(Finding("role", False, "x"), strict=True) == "problem"
     assert level(Finding("fsync", False, "x"), strict=False) == "problem"
     assert level(Finding("fsync", True, "x"), strict=True) == "ok"
+
+
+@pytest.mark.req("DP-19")
+def test_health_counts_workers_and_no_reservations(holdfast: Holdfast, store: Store) -> None:
+    held = new_id()
+    store.run(store.reservations.set(ReservationRequest(held, "resource", "printer", 600), "ada", "default"))
+    store.run(store.reservations.record(held, "calibrate", "ada", "default"))
+    assert document(holdfast("health", "--json"))["lease_active"] == 0
+    assert "live workers 0" in " ".join(holdfast("health").stdout.split())
+    store.run(store.leases.open("worker-7", 600, "default"))
+    assert "live workers 1" in " ".join(holdfast("health").stdout.split())

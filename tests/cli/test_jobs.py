@@ -171,13 +171,13 @@ def test_show_prints_json(holdfast: Holdfast, store: Store) -> None:
         "approval",
         "made_from",
     }
-    keys |= {"parents", "chain", "group", "remade", "references", "liveness"}
+    keys |= {"parents", "chain", "group", "remade", "references", "liveness", "lease_expired_at"}
     assert set(result) == keys
     assert (result["job"]["id"], result["job"]["state"], result["job"]["payload"]) == (job_id, "dead_letter", {"n": 7})
     assert [event["type"] for event in result["history"]] == ["enqueue", "take", "fail", "bury"]
     assert result["history"][0]["at"].endswith("Z")
     assert [attempt["outcome"] for attempt in result["attempts"]] == ["failed"]
-    assert result["result"] is None
+    assert (result["result"], result["lease_expired_at"]) == (None, None)
     assert document(holdfast("jobs", "history", job_id, "--json")) == result["history"]
 
 
@@ -292,3 +292,26 @@ def test_schedule_preview_needs_no_database(bare: Holdfast) -> None:
     )
     assert result.exit_code == 0, result.output
     assert result.stdout.count(" 09:00") >= 2
+
+
+@pytest.mark.req("DP-8", "DP-19")
+def test_show_says_that_the_worker_of_an_attempt_is_lost(holdfast: Holdfast, store: Store) -> None:
+    forward(store)
+    running, claimed = put(store, spec(), spec())
+    lease = open_lease(store, "worker-7", ttl=30)
+    claim(store, lease)
+    claim(store, lease, begin=False)
+    shown = holdfast("jobs", "show", running).stdout
+    assert "running" in shown
+    assert "worker lost" not in shown
+    assert document(holdfast("jobs", "show", running, "--json"))["lease_expired_at"] is None
+    forward(store, 40)
+    for job_id, state in ((running, "in_progress"), (claimed, "leased")):
+        shown = " ".join(holdfast("jobs", "show", job_id).stdout.split())
+        assert re.search(r"worker lost, lease expired \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC, waiting for take-over", shown)
+        assert "running" not in shown
+        result = document(holdfast("jobs", "show", job_id, "--json"))
+        assert result["job"]["state"] == state, "the stored state is not changed"
+        assert result["lease_expired_at"].endswith("Z")
+    store.run(store.leases.reap())
+    assert "worker lost" not in holdfast("jobs", "show", running).stdout

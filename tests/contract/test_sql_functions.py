@@ -16,6 +16,7 @@ from psycopg.rows import dict_row
 
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store, open_store
+from holdfast.features.limits.model import ReservationRequest
 from holdfast.stores.postgres.errors import OURS
 from tests.support.ledger import check_ledger
 from tests.support.postgres_roles import OwnedDatabases, as_role
@@ -355,3 +356,14 @@ def test_redrive_accepts_a_delay(shell: Shell) -> None:
     row = shell.fetch("select due_at - now() as wait from holdfast.get_job(%s)", job_id)
     assert 7000 < row["wait"].total_seconds() <= 7200
     assert shell.claim()["reason"] == "nothing_to_do"
+
+
+@pytest.mark.req("DP-19")
+def test_health_in_sql_does_not_count_the_holder_of_a_reservation(shell: Shell) -> None:
+    run, held = shell.store.run, new_id()
+    run(shell.store.reservations.set(ReservationRequest(held, "resource", "printer", 60), "ada", "default"))
+    run(shell.store.reservations.record(held, "calibrate", "ada", "default"))
+    health = shell.fetch("select holdfast.health() as h")["h"]
+    assert (health["in_progress"], health["lease_active"]) == (1, 0)
+    run(shell.store.leases.open("worker-7", 60, "default"))
+    assert shell.fetch("select holdfast.health() as h")["h"]["lease_active"] == 1

@@ -12,6 +12,7 @@ import pytest
 from holdfast import App
 from holdfast.features.audit.store import EventFilter
 from tests.dashboard.scene import HOSTILE, Scene, escaped, is_inert, play
+from tests.support.stores import claim, forward, open_lease
 
 pytestmark = pytest.mark.req("JF-16")
 
@@ -95,3 +96,19 @@ def _state(app: App) -> list[object]:
 
 async def _play(app: App) -> Scene:
     return await asyncio.to_thread(play, app)
+
+
+@pytest.mark.req("DP-8")
+async def test_page_of_a_job_says_that_its_worker_is_lost(app: App, http: httpx2.AsyncClient) -> None:
+    def lose() -> str:
+        forward(app._store)
+        handle = app.enqueue("fine")
+        claim(app._store, open_lease(app._store, "worker-7", ttl=30))
+        return handle.id
+
+    job_id = await asyncio.to_thread(lose)
+    assert "worker lost" not in (await http.get(f"/jobs/{job_id}")).text
+    await asyncio.to_thread(forward, app._store, 40)
+    page = (await http.get(f"/jobs/{job_id}")).text
+    assert "worker lost" in page
+    assert re.search(r"lease expired .* UTC, waiting for take-over", page)

@@ -41,6 +41,8 @@ def test_view_enqueues_and_shows_state(shop: Any) -> None:
     with TestClient(web.web) as client:
         job = client.post("/orders/7", params={"to": "ada@example.com"}).json()["job"]
         assert client.get(f"/jobs/{job}").json() == {"state": "queued"}
+        for wrong in ("01a1de74-eb8c-70f1-843b-cac5f6817387", "7"):
+            assert client.get(f"/jobs/{wrong}").status_code == 404
 
 
 def test_dashboard_is_mounted_with_its_lifespan(shop: Any) -> None:

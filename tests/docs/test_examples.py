@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from starlette.testclient import TestClient
 
 pytestmark = pytest.mark.req("HF-5", "DP-5", "CX-9", "JF-6")
 
@@ -347,6 +348,13 @@ def test_hooks(sqlite_url: str) -> None:
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_fastapi_shop(request: pytest.FixtureRequest, store: str) -> None:
     assert load("fastapi_shop").main(request.getfixturevalue(f"{store}_url")) == {"state": "succeeded", "jobs": 1}
+
+
+@pytest.mark.req("HF-8")
+def test_fastapi_shop_answers_404_for_an_unknown_job(sqlite_url: str) -> None:
+    with TestClient(load("fastapi_shop").make_site(sqlite_url)) as client:
+        for wrong in ("01a1de74-eb8c-70f1-843b-cac5f6817387", "7"):
+            assert client.get(f"/jobs-of-the-shop/{wrong}").status_code == 404
 
 
 @pytest.mark.req("HF-8")

@@ -19,6 +19,7 @@ from tests.support.waiting import until
 from tests.support.workers import work_off
 
 ADA = {"x-user": "ada"}
+UNKNOWN = ("01a1de74-eb8c-70f1-843b-cac5f6817387", "7")
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +57,7 @@ def test_fastapi_and_litestar_guides(guide: str, shop: dict[str, Any]) -> None:
         assert len(client.get("/jobs/api/v1/jobs", headers=ADA).json()["items"]) == 1
         if guide == "fastapi":
             assert client.get(f"/receipts/{job}").json() == "succeeded"
+            assert [client.get(f"/receipts/{wrong}").status_code for wrong in UNKNOWN] == [404, 404]
 
 
 @pytest.mark.req("HF-8")
@@ -65,6 +67,7 @@ def test_flask_guide(shop: dict[str, Any]) -> None:
     job = client.post("/orders", data={"email": "ada@example.com"}).get_json()["job"]
     assert shop["site"].test_cli_runner().invoke(args=["holdfast", "worker", "--burst"]).exit_code == 0
     assert client.get(f"/receipts/{job}").get_json() == {"state": "succeeded"}
+    assert [client.get(f"/receipts/{wrong}").status_code for wrong in UNKNOWN] == [404, 404]
 
 
 @pytest.mark.req("HF-8")

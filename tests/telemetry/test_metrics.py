@@ -24,6 +24,7 @@ from holdfast.server.auth import Identity
 from holdfast.telemetry import observers, prometheus
 from tests.app.conftest import NewApp
 from tests.cli.processes import started
+from tests.support.stores import new_id
 from tests.support.waiting import until
 from tests.support.workers import work_off
 
@@ -77,6 +78,9 @@ async def test_metrics_are_served_by_tenant_and_scope(new_app: NewApp, process: 
     await app.atick(10)
     await app.aenqueue("fine", queue=HOSTILE.replace("\n", " "))
     await app.aenqueue("fine", queue="theirs", tenant="acme")
+    held = new_id()
+    await app.reservations.aset(held, resource="printer")
+    await app.reservations.arecord(held, "calibrate")  # its lease is not a worker's
 
     async with client_for(app, "*") as http:
         response = await http.get("/metrics")

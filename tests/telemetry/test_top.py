@@ -26,7 +26,7 @@ from holdfast.features.health.statistics import LATELY, WINDOW, Pulse, rates_of
 from tests.app.conftest import NewApp
 from tests.cli.conftest import Holdfast, error_of
 from tests.cli.processes import COMMAND, environment
-from tests.support.stores import forward
+from tests.support.stores import claim, forward, open_lease
 from tests.support.waiting import until
 from tests.support.workers import work_off, working
 
@@ -211,3 +211,25 @@ def test_top_runs_on_a_terminal_until_q(sqlite_url: str) -> None:
             process.kill()
         process.communicate()
         os.close(ours)
+
+
+@pytest.mark.req("DP-8")
+def test_top_says_that_the_worker_of_a_job_is_lost(app: App) -> None:
+    declare(app)
+    store = app._store
+    forward(store)
+    lost, alive = app.enqueue("fine"), app.enqueue("fine")
+    claim(store, open_lease(store, "worker-7", ttl=30))
+    assert "lost" not in shown(app, 200)
+    claim(store, open_lease(store, "worker-8", ttl=1000))
+    forward(store, 40)
+    text = r"worker lost, lease expired \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC, waiting for take-over"
+    lines = as_lines(read(app._session, "default"))
+    (row,) = [line for line in lines if lost.id in line]
+    assert re.search(f"{text}$", row)
+    (row,) = [line for line in lines if alive.id in line]
+    assert row.endswith(" alive")
+    assert re.search(text, shown(app, 200))
+    assert " lost" in shown(app, 60)
+    expired = {job.id: job.lease_expired_at is not None for job in read(app._session, "default").running}
+    assert expired == {lost.id: True, alive.id: False}

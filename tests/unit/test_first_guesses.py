@@ -11,13 +11,15 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast import App, Backoff, Retry
+from holdfast import App, Backoff, Retry, WorkflowPlan, WorkflowRun
+from holdfast.engine.hints import ATTRIBUTES
 from holdfast.engine.ids import id_range
 from holdfast.engine.payload import decode
 from holdfast.engine.units import seconds
 from holdfast.errors import InvalidArguments, InvalidInput, InvalidPayload, InvalidSetting
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.schedules.recurrence import Timing
+from holdfast.features.workflows.parts import Planned
 
 
 @pytest.mark.req("CX-9", "DP-9")
@@ -255,6 +257,7 @@ def test_options_among_the_arguments(app: App) -> None:
     assert fix_of(y=2, session=3) == "For session use connection. Options go into using(…)."
     assert fix_of(y=2, numbr=3) == "Did you mean number?"
     assert fix_of(y=2, zzz=3) == "Pass the arguments of the handler's signature."
+    assert fix_of(delay=3) == "delay is an option: add.using(delay=…).enqueue(…)."
     with pytest.raises(InvalidSetting, match="For broker use url, the first argument"):
         App("shop", broker="redis://")  # type: ignore[arg-type]
 
@@ -369,3 +372,52 @@ def test_id_prefix_becomes_range_of_ids() -> None:
     assert id_range("01A1DE74") == ("01a1de74-0000-0000-0000-000000000000", "01a1de74-ffff-ffff-ffff-ffffffffffff")
     for wrong in ("01a1d", "mail", "01a1de7-4eb", "01a1de74-eb8c-70f1-843b-cac5f6817387", ""):
         assert id_range(wrong) is None
+
+
+@pytest.mark.req("DP-14", "DP-22")
+def test_names_of_celery_workflows(app: App) -> None:
+    @app.job
+    def add(x: int, y: int) -> int:
+        return x + y
+
+    wf = app.workflow("sums")
+    job = wf.add(add, 1, 2)
+    group = wf.group("more")
+    run = wf.start()
+    for thing, name, hint in (
+        (wf, "delay", "Use wf.start(), or await wf.astart()."),
+        (wf, "apply_async", "Use wf.start()"),
+        (wf, "enqueue", "Use wf.start()"),
+        (wf, "adelay", "Use await wf.astart()."),
+        (wf, "then", "wf.add(kind, …, after=job)"),
+        (wf, "chain", "wf.add(kind, …, after=job)"),
+        (wf, "chord", "wf.map(kind, items)"),
+        (wf, "add_task", "Use wf.add(kind, …)."),
+        (wf, "link_error", "wf.on_failure(kind, …)"),
+        (wf, "result", "the run that wf.start() returns"),
+        (group, "apply_async", "Use wf.start()"),
+        (job, "then", "wf.add(kind, …, after=job)"),
+        (job, "delay", "It starts with its workflow. Use wf.start()"),
+        (job, "link", "job.on_success(kind, …)"),
+        (job, "set_upstream", "job.wait_for(other)"),
+        (job, "result", "run[job].result(timeout=…)"),
+        (run, "get", "run[job].result()"),
+        (run, "ready", "run.workflow().over"),
+        (run, "state", "Use run.status()."),
+        (run, "revoke", "app.workflows.cancel(run.id)"),
+    ):
+        with pytest.raises(AttributeError) as refused:
+            getattr(thing, name)
+        assert hint in str(refused.value), (thing, name)
+        assert str(refused.value).endswith("See docs/guides/from-celery.md.")
+        assert not hasattr(thing, name)
+    for thing, text in ((wf, "WorkflowPlan"), (group, "Part"), (job, "Planned"), (run, "WorkflowRun")):
+        with pytest.raises(AttributeError, match=f"^'{text}' object has no attribute 'nonsense'$"):
+            getattr(thing, "nonsense")  # noqa: B009
+    assert copy.copy(run) == run
+
+
+@pytest.mark.req("DP-14", "DP-22")
+def test_hints_name_only_attributes_that_workflows_lack() -> None:
+    for owner, real in (("Workflow", WorkflowPlan), ("Planned", Planned), ("WorkflowRun", WorkflowRun)):
+        assert [name for name in ATTRIBUTES[owner] if name in dir(real)] == []

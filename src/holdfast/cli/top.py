@@ -32,7 +32,7 @@ from holdfast.errors import InvalidSetting, StoreError
 from holdfast.features.approvals.model import Approval, ApprovalFilter
 from holdfast.features.health.model import CAP
 from holdfast.features.health.statistics import Pulse, QueuePulse, WorkerPulse
-from holdfast.features.jobs.timeline import short_actor
+from holdfast.features.jobs.timeline import lost_text, short_actor
 from holdfast.stores.requests import JobFilter
 from holdfast.stores.session import Session
 
@@ -50,10 +50,12 @@ class Running:
     queue: str
     attempt: int
     started_at: datetime | None
+    lease_expired_at: datetime | None = None
+    """When the lease of its worker expired, if no worker has taken the job over yet."""
 
     @classmethod
-    def of(cls, job: Job) -> Running:
-        return cls(job.id, job.tenant, job.kind, job.queue, job.attempt, job.started_at)
+    def of(cls, job: Job, lease_expired_at: datetime | None) -> Running:
+        return cls(job.id, job.tenant, job.kind, job.queue, job.attempt, job.started_at, lease_expired_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +153,20 @@ def _workers(workers: Sequence[WorkerPulse], narrow: bool) -> Part:
 def _running(snapshot: Snapshot, narrow: bool) -> Part | None:
     assert snapshot.pulse is not None
     headers = ["kind", "for", "try"] + ([] if narrow else ["queue", "job"])
+    lost = any(job.lease_expired_at for job in snapshot.running)
     rows = []
     for job in sorted(snapshot.running, key=lambda job: str(job.started_at)):
         since = "–" if job.started_at is None else span(max(0.0, (snapshot.pulse.at - job.started_at).total_seconds()))
         row = [_plain(job.kind, 30), Text(since), Text(str(job.attempt))]
-        rows.append(row + ([] if narrow else [_plain(job.queue, 20), _plain(job.id, 36)]))
-    return ("Running jobs, newest first", headers, rows) if rows else None
+        more = [] if narrow else [_plain(job.queue, 20), _plain(job.id, 36)]
+        rows.append(row + more + ([_lost(job, narrow)] if lost else []))
+    return ("Running jobs, newest first", headers + (["worker"] if lost else []), rows) if rows else None
+
+
+def _lost(job: Running, narrow: bool) -> Text:
+    if job.lease_expired_at is None:
+        return Text("alive")
+    return Text("lost" if narrow else lost_text(job.lease_expired_at), style="red")
 
 
 def _failures(pulse: Pulse, narrow: bool) -> Part | None:
@@ -278,11 +288,22 @@ def read(client: Session, tenant: str) -> Snapshot:
     try:
         pulse = client.run(store.health.statistics(tenant))
         running = client.run(store.jobs.list(JobFilter(tenant=tenant, state=State.IN_PROGRESS, limit=MAX_RUNNING)))
+        expired = _expired_leases(client, tenant, pulse, running)
         approvals = client.run(store.approvals.list(ApprovalFilter(tenant=tenant, limit=MAX_APPROVALS)))
     except StoreError as error:
         return Snapshot(None, (), (), time.perf_counter() - began, trouble=error.code)
     took = time.perf_counter() - began
-    return Snapshot(pulse, tuple(map(Running.of, running)), tuple(map(OpenApproval.of, approvals)), took)
+    jobs = tuple(Running.of(job, expired.get(job.id)) for job in running)
+    return Snapshot(pulse, jobs, tuple(map(OpenApproval.of, approvals)), took)
+
+
+def _expired_leases(client: Session, tenant: str, pulse: Pulse, running: Sequence[Job]) -> dict[str, datetime | None]:
+    """When the leases of jobs expired, by job. Jobs of live workers are not read."""
+    live = {job_id for worker in pulse.workers for job_id in worker.job_ids}
+    around = {
+        job.id: client.run(client.store.jobs.circumstances(job.id, tenant)) for job in running if job.id not in live
+    }
+    return {job_id: each.lease_expired_at for job_id, each in around.items() if each is not None}
 
 
 @dataclass

@@ -1,15 +1,16 @@
 """Names that people try first, mostly from Celery, and what to use instead.
 
-One table for all of them: ``ATTRIBUTES`` for ``__getattr__`` of ``Kind``, ``Handle``, ``App`` and the package,
-``OPTIONS`` for options and arguments that do not exist. A hint is added to an error; it never makes a name valid.
+One table for all of them: ``ATTRIBUTES`` for ``__getattr__`` of ``Kind``, ``Handle``, ``App``, workflows and the
+package, ``OPTIONS`` for options and arguments that do not exist. A hint is added to an error; it never makes a name
+valid.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final
 
 from holdfast.errors import InvalidSetting
 
@@ -22,6 +23,9 @@ _CALL: Final = "Call %s(…) directly, or kit.run(%s, …) in tests."
 _JOB: Final = "Use @app.job."
 _SCHEDULE: Final = 'Use @app.schedule("0 3 * * *") or @app.schedule("every 30s") above @app.job.'
 _WORKFLOW: Final = 'Use a workflow: wf = app.workflow("name"); wf.add(…), wf.map(…), wf.start().'
+_START: Final = "Use wf.start(), or await wf.astart()."
+_AFTER_JOB: Final = "Use wf.add(kind, …, after=job), or pass the job as an argument: wf.add(kind, job)."
+_RUN_RESULT: Final = "Use run = wf.start(), then run[job].result(timeout=…)."
 _HANDLE: Final = "Use app.jobs.handle(id)."
 _IMPORT: Final = "Import the modules that declare jobs in the module that you pass to holdfast worker."
 _SETTINGS: Final = "Pass settings to App, or set HOLDFAST_… variables."
@@ -68,6 +72,46 @@ ATTRIBUTES: Final[Mapping[str, Mapping[str, str]]] = {
         "task_id": "Use handle.id.",
         "join": "Use handle.result(timeout=…).",
         "await_result": "Use await handle.aresult(timeout=…).",
+    },
+    "Workflow": {
+        **dict.fromkeys(("delay", "apply_async", "apply", "send", "submit", "defer", "kiq"), _START),
+        **dict.fromkeys(("enqueue", "run", "execute", "launch", "begin"), _START),
+        **dict.fromkeys(("adelay", "aapply_async", "aenqueue", "arun"), "Use await wf.astart()."),
+        **dict.fromkeys(("then", "chain", "next", "after", "pipe"), _AFTER_JOB),
+        **dict.fromkeys(("chord", "gather"), "Use jobs = wf.map(kind, items), then wf.add(total, jobs)."),
+        **dict.fromkeys(("chunks", "starmap"), "Use wf.map(kind, items)."),
+        **dict.fromkeys(("parallel", "fan_out"), "Use wf.map(kind, items), or group = wf.group(name); group.add(…)."),
+        **dict.fromkeys(("s", "si", "signature", "job", "task", "step"), "Use wf.add(kind, …)."),
+        **dict.fromkeys(("append", "add_job", "add_task", "add_step"), "Use wf.add(kind, …)."),
+        **dict.fromkeys(("link", "on_complete"), "Use wf.on_success(kind, …)."),
+        **dict.fromkeys(("link_error", "on_error"), "Use wf.on_failure(kind, …)."),
+        **dict.fromkeys(("result", "get", "wait", "join", "status", "id"), "Use the run that wf.start() returns."),
+        **dict.fromkeys(("cancel", "revoke"), "Use run = wf.start(), then app.workflows.cancel(run.id)."),
+    },
+    "Planned": {
+        **dict.fromkeys(("then", "chain", "next", "pipe", "followed_by", "set_downstream"), _AFTER_JOB),
+        **dict.fromkeys(("after", "depends_on", "set_upstream"), "Use job.wait_for(other), or wf.add(…, after=other)."),
+        **dict.fromkeys(("delay", "apply_async", "enqueue", "start", "run"), f"It starts with its workflow. {_START}"),
+        **dict.fromkeys(("result", "aresult", "get", "wait", "state", "status", "id", "job_id"), _RUN_RESULT),
+        **dict.fromkeys(("output", "value"), f"Pass the job itself to the next: wf.add(kind, job). {_RUN_RESULT}"),
+        "link": "Use job.on_success(kind, …).",
+        **dict.fromkeys(("link_error", "on_error"), "Use job.on_failure(kind, …)."),
+        "cancel": "Use run = wf.start(), then run[job].cancel().",
+    },
+    "WorkflowRun": {
+        **dict.fromkeys(("get", "result", "results", "join"), "Use run.wait(timeout=…), then run[job].result()."),
+        **dict.fromkeys(
+            ("aresult", "await_result"), "Use await run.await_end(timeout=…), then await run[job].aresult()."
+        ),
+        **dict.fromkeys(("ready", "done", "finished"), "Use run.workflow().over."),
+        "state": "Use run.status().",
+        "successful": 'Use run.status() == "succeeded".',
+        "failed": 'Use run.status() == "failed".',
+        **dict.fromkeys(("cancel", "revoke", "abort"), "Use app.workflows.cancel(run.id)."),
+        **dict.fromkeys(("jobs", "children", "nodes", "graph"), "Use app.workflows.graph(run.id)."),
+        **dict.fromkeys(("add", "extend"), "Use more = app.workflows.extend(run.id); more.add(…); more.start()."),
+        **dict.fromkeys(("resume", "retry"), "Use app.workflows.resume(run.id)."),
+        **dict.fromkeys(("workflow_id", "task_id"), "Use run.id."),
     },
     "App": {
         **dict.fromkeys(("task", "actor", "shared_task", "register_task"), _JOB),
@@ -187,6 +231,15 @@ def no_attribute(owner: str, obj: object, name: str, label: str = "") -> Attribu
         return AttributeError(text, name=name, obj=obj)
     # Without ``obj``: the interpreter would add its own guess, a name that is spelled alike.
     return AttributeError(f"{text}. {hint.replace('%s', label)} {GUIDE}", name=name)
+
+
+def unknown_attribute(owner: str) -> Callable[[object, str], Any]:
+    """The ``__getattr__`` of a class whose hints are under ``owner``."""
+
+    def raise_hint(self: object, name: str) -> Any:
+        raise no_attribute(owner, self, name)
+
+    return raise_hint
 
 
 def check_options(given: Iterable[str], known: Collection[str], what: str = "", fix: str = "") -> None:

@@ -11,6 +11,7 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any
 
 from holdfast.engine.bound_results import ResultOf
@@ -81,7 +82,28 @@ class Signature:
         try:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
-            raise InvalidArguments(f"{self._kind}: {error}") from None
+            raise self._misfit(error, args, kwargs) from None
+
+    def _misfit(self, error: TypeError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InvalidArguments:
+        """The error for arguments that do not fit. Unknown names come first: ``bind`` reports a misspelled argument as
+        a missing one."""
+        parameters = self._signature.parameters
+        unknown = [name for name in kwargs if name not in parameters]
+        if not unknown or any(parameter.kind is _VARIADIC[1] for parameter in parameters.values()):
+            return InvalidArguments(f"{self._kind}: {error}")
+        rest = {name: value for name, value in kwargs.items() if name in parameters}
+        also = ""
+        try:
+            self._signature.bind(*args, **rest)
+        except TypeError as other:
+            also = f"; {other}"
+        shown = [str(name)[:60] for name in unknown[:5]]
+        near = [match for name in shown for match in get_close_matches(name, parameters, 1)]
+        what = "an unexpected keyword argument" if len(unknown) == 1 else "unexpected keyword arguments"
+        return InvalidArguments(
+            f"{self._kind}: got {what} {', '.join(map(repr, shown))}{', …' if unknown[5:] else ''}{also}",
+            fix=" ".join(f"Did you mean {name}?" for name in dict.fromkeys(near)) or None,
+        )
 
     def check_some(self, values: Mapping[str, Any]) -> None:
         """Refuse arguments that no call could have. Missing arguments are accepted: they may be given later."""

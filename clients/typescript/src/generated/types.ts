@@ -2606,6 +2606,7 @@ export interface Story {
   remade: Replacement[];
   references?: References | undefined;
   liveness: Liveness | null;
+  lease_expired_at: Date | null;
 }
 export const decodeStory: Decoder<Story> = record<Story>(() => ({
   job: decodeJob,
@@ -2624,6 +2625,7 @@ export const decodeStory: Decoder<Story> = record<Story>(() => ({
   remade: missing(list(decodeReplacement), () => ([])),
   references: optional(decodeReferences),
   liveness: missing(nullable(decodeLiveness), () => (null)),
+  lease_expired_at: missing(nullable(time), () => (null)),
 }));
 
 export interface Subscription {

@@ -233,3 +233,9 @@ class JobSituation:
     workers: tuple[WorkerSeen, ...] = ()
     renewed_at: datetime | None = None
     """When the worker that holds the job last renewed its lease."""
+
+    @property
+    def lease_expired_at(self) -> datetime | None:
+        """When the lease that holds the job expired; None if it has not, or if no lease holds the job."""
+        expired = self.held is False and self.held_until is not None and self.held_until <= self.now
+        return self.held_until if expired else None

@@ -58,6 +58,8 @@ FIXES = {
     "person_required": "Name the person: by=… in Python, --by on the command line.",
     "not_an_approver": "List the approvers: app.approvals.get(id), or: holdfast approvals show ID",
 }
+SHOWN_PEOPLE = 10
+"""How many approvers an error names."""
 
 
 _Approvals = list[Approval]  # inside the class, ``list`` is an operation
@@ -109,11 +111,13 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The result of a decision: the answer, the approval as it is now, and why the form was refused."""
+    """The result of a decision: the answer, the approval as it is now, and why the form was refused. ``by_token``: it
+    was made with a token."""
 
     answer: Answer
     approval: Approval | None = None
     wrong: str | None = None
+    by_token: bool = False
 
 
 def _decide(store: Store, reference: str, ballot: Ballot, tenant: str, *, again: bool = False) -> Steps[Decided]:
@@ -121,7 +125,8 @@ def _decide(store: Store, reference: str, ballot: Ballot, tenant: str, *, again:
     approval = yield from store.approvals.get(approval_id, tenant).start()
     if approval is None:
         return Decided(Answer(approval_id, None, True, "not_found"))
-    if approval_of_token(reference) is not None:
+    by_token = approval_of_token(reference) is not None
+    if by_token:
         stored = yield from store.approvals.token_hashes(approval.id, tenant).start()
         ballot = replace(ballot, token_hash=find_hash(token_hash(reference, approval), stored) or "unknown")
     wrong = form_refusal(approval, ballot)
@@ -131,7 +136,7 @@ def _decide(store: Store, reference: str, ballot: Ballot, tenant: str, *, again:
     vote = store.approvals.decide(approval.id, ballot, tenant)
     answer = yield from (vote.again() if again else vote).start()
     now = yield from store.approvals.get(approval.id, tenant).start()
-    return Decided(answer, now, wrong)
+    return Decided(answer, now, wrong, by_token)
 
 
 @flow(notifies=True, repeat=partial(_decide, again=True))
@@ -143,16 +148,17 @@ def decide(store: Store, reference: str, ballot: Ballot, tenant: str) -> Steps[D
 @flow()
 def issue_token(
     store: Store, approval_id: str, person: str | None, ttl: float | None, actor: str, tenant: str
-) -> Steps[tuple[str | None, str | None]]:
-    """A new token, or the reason for a refusal. The store keeps only its hash; the token is not available again."""
+) -> Steps[tuple[str | None, str | None, Approval | None]]:
+    """A new token, or the reason for a refusal; and the approval. The store keeps only the token's hash: it is not
+    available again."""
     approval = yield from store.approvals.get(approval_id, tenant).start()
     if approval is None:
-        return None, "not_found"
+        return None, "not_found", None
     token = new_token(approval.id)
     reason = yield from store.approvals.save_token(
         approval.id, token_hash(token, approval), person, ttl, actor, tenant
     ).start()
-    return (None, reason) if reason is not None else (token, None)
+    return (None, reason, approval) if reason is not None else (token, None, approval)
 
 
 @flow(writes=False)
@@ -301,11 +307,11 @@ class Approvals(StoreNamespace):
         """Issue a token that decides this approval once. It is returned only here: the database stores a hash."""
         ttl = None if expires_in is None else seconds(expires_in, "expires_in")
         holder = None if person is None else check_name(person, "person", limit=255)
-        token, reason = yield from run(
+        token, reason, approval = yield from run(
             issue_token(self._store, approval_of(approval_id), holder, ttl, self._actor, tenant or self._tenant)
         )
         if token is None:
-            raise _error_of(reason or "refused", None, "no token is issued")
+            raise _error_of(reason or "refused", None, "no token is issued", holder, approval)
         return token
 
     aissue_token = awaited(issue_token)
@@ -331,7 +337,9 @@ class Approvals(StoreNamespace):
         ballot = Ballot(verdict, person, check_name(how, "how"), text, data)
         decided = yield from run(decide(self._store, approval, ballot, tenant or self._tenant))
         if decided.answer.refused or decided.approval is None:
-            raise _error_of(decided.answer.reason or "refused", decided.wrong)
+            # The holder of a token does not learn who else may decide.
+            known = None if decided.by_token else decided.approval
+            raise _error_of(decided.answer.reason or "refused", decided.wrong, person=person, approval=known)
         return decided.approval
 
 
@@ -348,8 +356,19 @@ def approval_of(reference: str) -> str:
         ) from None
 
 
-def _error_of(reason: str, wrong: str | None, what: str = "the decision does not count") -> Exception:
+def _error_of(
+    reason: str,
+    wrong: str | None,
+    what: str = "the decision does not count",
+    person: str | None = None,
+    approval: Approval | None = None,
+) -> Exception:
     message = REASONS.get(reason, reason)
+    if reason == "not_an_approver" and person is not None:
+        message = message.replace("this person", person)
+    if reason == "not_an_approver" and approval is not None and approval.people:
+        more = len(approval.people) - SHOWN_PEOPLE
+        message += f": {', '.join(approval.people[:SHOWN_PEOPLE])}{f' and {more} more' if more > 0 else ''}"
     if reason == "not_found":
         return NotFound(message)
     if reason == "form_invalid":

@@ -119,6 +119,7 @@ class Health:
     oldest_queued_age_s: float | None
     """Age of the oldest job that may start, so without paused queues."""
     lease_active: int
+    """Workers with a live lease. The holder of a reservation is not a worker."""
     waiting_kinds: tuple[str, ...]
     """Kinds of the jobs at the head of the queues."""
     verdict: Verdict

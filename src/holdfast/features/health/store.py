@@ -241,7 +241,7 @@ class HealthReads(Reader):
         own = "1 = 1" if tenant == EVERY_TENANT else "l.tenant in (:tenant, '*')"
         text = (
             "select l.kinds, l.queues, l.name from {lease} l where l.ended_at is null and l.until > :now"
-            f" and {own} limit {LEASES}"
+            f" and l.name <> 'reservation' and {own} limit {LEASES}"
         )
         rows = yield from self._query(tenant, text, now=now)
         tags = self.dialect.codec.tags

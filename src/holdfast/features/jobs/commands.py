@@ -195,7 +195,7 @@ def show(session: AnyTenant, job: options.JobId) -> None:
     print_timeline(details.history)
     if details.attempts:
         heading("Attempts")
-        print_attempts(details.attempts)
+        print_attempts(details.attempts, lost=details.lease_expired_at is not None)
         last = details.attempts[-1]
         if last.traceback and details.job.state is not State.SUCCEEDED:
             write(f"\n{plain(last.traceback).rstrip()}")
@@ -204,7 +204,7 @@ def show(session: AnyTenant, job: options.JobId) -> None:
         print_chain(details.chain, job)
     if details.steps:
         heading("Steps")
-        print_steps(details.steps, details.job)
+        print_steps(details.steps, details.job, lost=details.lease_expired_at is not None)
     print_document("Payload", shown(details.job.payload))
     if details.result is not None and details.result.value is not None:
         print_document("Result", shown(details.result.value))

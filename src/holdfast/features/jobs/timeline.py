@@ -31,6 +31,8 @@ SHORT = 80
 def reason_text(story: Story) -> str | None:
     """What the job waits for, such as ``waits for event payment.settled with invoice = 7 until …``; None for a job that
     waits in no durable call."""
+    if story.lease_expired_at is not None:
+        return lost_text(story.lease_expired_at)
     step = story.waits_in
     unmet = [parent for parent in story.parents if parent.state is not State.SUCCEEDED]
     if story.job.state is State.QUEUED and story.job.attempt == 0 and unmet:
@@ -51,6 +53,11 @@ def reason_text(story: Story) -> str | None:
             tries = f"{step.tries} {'try' if step.tries == 1 else 'tries'}"
             at = "" if step.until is None else f" at {moment(step.until)}"
             return f"step {line(step.name)} is tried again{at}, after {tries}: {_error(step.error)}"
+
+
+def lost_text(expired_at: datetime) -> str:
+    """``worker lost, lease expired 2027-01-31 03:00:00 UTC, waiting for take-over``"""
+    return f"worker lost, lease expired {moment(expired_at)[:19]} UTC, waiting for take-over"
 
 
 def short_reason(job: Job, note: dict[str, Any]) -> str:
@@ -83,13 +90,14 @@ def _match_text(wanted: dict[str, Any] | None) -> str:
     return line(f" with {', '.join(parts)}") if parts else ""
 
 
-def print_steps(steps: Sequence[Step], job: Job) -> None:
+def print_steps(steps: Sequence[Step], job: Job, *, lost: bool = False) -> None:
+    """Print the durable steps. ``lost``: the worker of the attempt is lost."""
     rows: list[list[Cell]] = [
         [
             str(step.n),
             line(step.kind),
             line(step.name, SHORT),
-            _styled(state_of(step, job)),
+            _styled(state_of(step, job, lost=lost)),
             str(step.tries),
             _took(step),
             _value(step),
@@ -99,7 +107,7 @@ def print_steps(steps: Sequence[Step], job: Job) -> None:
     table(STEP_COLUMNS, rows, keep=("n", "kind", "tries", "took"))
 
 
-def state_of(step: Step, job: Job) -> str:
+def state_of(step: Step, job: Job, *, lost: bool = False) -> str:
     if step.over:
         return "done" if step.error is None else "failed"
     if step.kind == "sleep" and step.is_late:
@@ -107,7 +115,7 @@ def state_of(step: Step, job: Job) -> str:
     if job.state.finished:
         return "not finished"
     if step.running and job.state is State.IN_PROGRESS:
-        return f"running since {moment(step.started_at)}"
+        return "worker lost" if lost else f"running since {moment(step.started_at)}"
     until = "" if step.until is None else f" until {moment(step.until)}"
     match step.kind:
         case "sleep":
@@ -234,13 +242,14 @@ def short_actor(actor: str) -> str:
     return line(_UUID.sub(r"\1", actor), 80)
 
 
-def print_attempts(attempts: Sequence[Attempt]) -> None:
+def print_attempts(attempts: Sequence[Attempt], *, lost: bool = False) -> None:
+    """Print the attempts. ``lost``: the worker of the one that has not ended is lost."""
     rows: list[list[Cell]] = [
         [
             str(attempt.attempt),
             moment(attempt.started_at),
             "" if attempt.ended_at is None else span(attempt.ended_at - attempt.started_at),
-            attempt.outcome or "running",
+            attempt.outcome or ("worker lost" if lost else "running"),
             short_actor(attempt.worker),
             line(f"{attempt.error_code}: {attempt.error_message}" if attempt.error_code else ""),
         ]
@@ -305,6 +314,8 @@ def _group(group: DeadLetterGroup | None) -> str | None:
 
 def _running(story: Story) -> str | None:
     """``step charge since 2027-01-31 03:00:00.000``"""
+    if story.lease_expired_at is not None:
+        return None
     running = [f"step {step.name} since {moment(step.started_at)}" for step in story.steps if step.running]
     return ", ".join(running) if running and story.job.state is State.IN_PROGRESS else None
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.engine.job import Artifact, Attempt, Event, Job, Liveness, References, Result
 from holdfast.engine.operation import Program
+from holdfast.engine.states import HELD as HELD_STATES
 from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED, RUNNING, Step, with_running
 from holdfast.errors import NotFound
-from holdfast.features.agents.model import Agent
+from holdfast.features.agents.model import Agent, JobSituation
 from holdfast.features.approvals.model import Approval, ApprovalFilter
 from holdfast.features.dead_letters.model import DeadLetterGroup, Replacement
 from holdfast.features.jobs.why import reasons
@@ -60,6 +61,8 @@ class Story:
     """URIs of the input, the output and the payload."""
     liveness: Liveness | None = None
     """Renewals of the lease and progress reports. These writes have no events."""
+    lease_expired_at: datetime | None = None
+    """When the lease of its worker expired, if no worker has taken the job over yet. The stored state is unchanged."""
 
     @property
     def waits_in(self) -> Step | None:
@@ -76,7 +79,12 @@ class Story:
 def story(store: Store, job_id: str, tenant: str) -> Steps[Story | None]:
     """The details of a job, without the values of a restricted kind; None if there is no such job."""
     details = yield from _story(store, job_id, tenant)
-    return None if details is None else _redacted(details)
+    if details is None:
+        return None
+    if details.job.state in HELD_STATES:
+        around = yield from store.jobs.circumstances(job_id, tenant).start()
+        details = replace(details, lease_expired_at=None if around is None else around.lease_expired_at)
+    return _redacted(details)
 
 
 def _story(store: Store, job_id: str, tenant: str) -> Steps[Story | None]:
@@ -129,7 +137,9 @@ def view(store: Store, job_id: str, tenant: str, children: int) -> Steps[View | 
     steps = details.steps if job.state in (State.RETRY_WAITING, State.IN_PROGRESS) else []
     chain = details.chain if job.retried else []
     known = (details.history, steps, details.approval, details.agent, chain, details.group)
-    return View(_redacted(details), (yield from _reasons(store, tenant, job, *known)), spawned, now)
+    around = yield from _around(store, job_id, tenant)
+    details = replace(details, lease_expired_at=around.lease_expired_at)
+    return View(_redacted(details), (yield from _reasons(store, tenant, job, around, *known)), spawned, now)
 
 
 def _open_approval(store: Store, job: Job, tenant: str) -> Steps[Approval | None]:
@@ -308,13 +318,22 @@ def why(store: Store, job_id: str, tenant: str) -> Steps[Why]:
     agent = None if job.agent is None else (yield from store.agents.get(job.agent, job.tenant).start())
     chain = (yield from store.jobs.chain(job_id, tenant).start()) if job.retried else []
     group = (yield from store.dead_letters.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
-    return Why(job, (yield from _reasons(store, tenant, job, history, steps, approval, agent, chain, group)))
+    around = yield from _around(store, job_id, tenant)
+    return Why(job, (yield from _reasons(store, tenant, job, around, history, steps, approval, agent, chain, group)))
+
+
+def _around(store: Store, job_id: str, tenant: str) -> Steps[JobSituation]:
+    around = yield from store.jobs.circumstances(job_id, tenant).start()
+    if around is None:  # the job was deleted meanwhile
+        raise _not_found(job_id, tenant)
+    return around
 
 
 def _reasons(
     store: Store,
     tenant: str,
     job: Job,
+    around: JobSituation,
     history: list[Event],
     steps: list[Step],
     approval: Approval | None,
@@ -326,9 +345,6 @@ def _reasons(
     job_id = job.id
     successor = next((retry for retry in chain if retry.retry_of == job_id), None)
     executors = yield from store.executors.list().start()
-    around = yield from store.jobs.circumstances(job_id, tenant).start()
-    if around is None:  # the job was deleted meanwhile
-        raise _not_found(job_id, tenant)
     parents = (
         (yield from store.workflows.parent_results(job_id, tenant).start())
         if around.note.get("held") == "parents"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from holdfast.engine.bound_results import RESULT_MARK, ResultOf, Source, rebound
+from holdfast.engine.hints import unknown_attribute
 from holdfast.engine.job import JobSpec
 from holdfast.errors import InvalidSetting
 from holdfast.features.workflows.map_template import MAP, MOST_ITEMS, template_of
@@ -39,6 +40,9 @@ class Planned(Generic[R]):
     links: list[Link] = field(default_factory=list, repr=False)
     failure_policy: OnFailure | None = field(default=None, repr=False)
     """What its failure does to the jobs after it, unless they specify it themselves."""
+
+    if not TYPE_CHECKING:
+        __getattr__ = unknown_attribute("Planned")
 
     def wait_for(self, *others: Any, on_failure: OnFailure | None = None) -> Planned[R]:
         """Add dependencies to the job after it was added."""
@@ -97,6 +101,9 @@ class Part:
         self.failure_policy = None if on_failure is None else check_on_failure(on_failure)
         self.links = list(links)
         self.members: list[Planned[Any] | Part] = []
+
+    if not TYPE_CHECKING:
+        __getattr__ = unknown_attribute("Workflow")
 
     @property
     def plan(self) -> Plan:

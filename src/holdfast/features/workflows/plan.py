@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.bound_results import CALLBACK_TAG, ResultOf, Source
 from holdfast.engine.names import check_name
-from holdfast.errors import InvalidSetting
+from holdfast.errors import Conflict, InvalidSetting
 from holdfast.features.workflows.model import CallbackSpec, EdgeSpec, Fires, NodeSpec, OnFailure, find_cycle
 from holdfast.features.workflows.parts import Callback, Edges, Part, Planned, everything, policy, source_of
 from holdfast.stores.namespace import StoreNamespace
@@ -191,6 +191,24 @@ class Plan(Part, StoreNamespace):
         """Names in links that must be of jobs already in the workflow."""
         links = [link for member in everything(self) for link in member.links]
         return sorted({link.target for link in links if isinstance(link.target, str)} - self._names)
+
+
+def stored_before(plan: Plan, run_id: str | None, refused: Conflict) -> Conflict:
+    """The error for a plan with jobs that the database has already. ``run_id`` is the earlier run of the plan."""
+    if refused.code != "already_exists":
+        return refused
+    if run_id is None:
+        return Conflict(
+            f"workflow {plan.kind!r} has a prepared job that was used before",
+            code="already_exists",
+            fix="Add each prepared job once, or pass the kind and its arguments: wf.add(fetch, 1).",
+        )
+    return Conflict(
+        f"workflow {plan.kind!r} was started already, as {run_id}",
+        code="already_exists",
+        fix="Use the run that the first start returned, or plan another workflow: app.workflow(…). With a key, "
+        "app.workflow(…, key=…), each start returns the same run.",
+    )
 
 
 def _not_a_call(call: object) -> InvalidSetting:

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 
-from holdfast.engine.hints import check_options
+from holdfast.engine.hints import check_options, unknown_attribute
 from holdfast.engine.names import check_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.states import State
@@ -35,7 +35,7 @@ from holdfast.features.workflows.model import (
     plan_hash,
 )
 from holdfast.features.workflows.parts import Callback, Mapped, Part, Planned
-from holdfast.features.workflows.plan import Plan
+from holdfast.features.workflows.plan import Plan, stored_before
 from holdfast.stores.flow import run
 from holdfast.stores.ids import new_id
 from holdfast.stores.namespace import StoreNamespace, call
@@ -62,6 +62,9 @@ class WorkflowRun(StoreNamespace):
     reason: str | None
     _caller: Session = field(repr=False, compare=False)
     planned: dict[str, Planned[Any]] = field(default_factory=dict, repr=False, compare=False)
+
+    if not TYPE_CHECKING:
+        __getattr__ = unknown_attribute("WorkflowRun")
 
     @overload
     def __getitem__(self, job: Planned[R]) -> Handle[R]: ...
@@ -226,19 +229,28 @@ class WorkflowPlan(Plan):
         """The time of the schedule that starts this workflow, in a function of ``@app.workflow``."""
         self.once = False
         """Whether a workflow that was started with this key is accepted even if its jobs differ."""
+        self._run_id: str | None = None
 
     @operation
     def start(self) -> Program[WorkflowRun]:
-        """Store the workflow in one transaction. Jobs that wait for others are claimed when those have ended."""
+        """Store the workflow in one transaction. Jobs that wait for others are claimed when those have ended.
+
+        Raises ``Conflict`` if it was started before. With a ``key`` it returns the same run instead.
+        """
         spec, store, connection = self._spec(), self._store, self._connection
-        with observers.sending([node.job for node in spec.nodes], self.tenant):
-            if connection is None:
-                return self._started((yield from run(store.workflows.start(spec, self.tenant))))
-            flow = store.on_connection.start_workflow(spec, self.tenant)
-            started = yield from call(
-                partial(store.run_on_connection, connection, flow), partial(store.arun_on_connection, connection, flow)
-            )
-            return self._started(started)
+        try:
+            with observers.sending([node.job for node in spec.nodes], self.tenant):
+                if connection is None:
+                    return self._started((yield from run(store.workflows.start(spec, self.tenant))))
+                flow = store.on_connection.start_workflow(spec, self.tenant)
+                started = yield from call(
+                    partial(store.run_on_connection, connection, flow),
+                    partial(store.arun_on_connection, connection, flow),
+                )
+                return self._started(started)
+        except Conflict as refused:
+            # The database decides: a start in a transaction that was rolled back may be repeated.
+            raise stored_before(self, self._run_id, refused) from None
 
     astart = awaited(start)
 
@@ -272,6 +284,7 @@ class WorkflowPlan(Plan):
                 code="idempotency_conflict",
                 fix="Use another key, or plan the same jobs.",
             )
+        self._run_id = answer.id
         planned = {job.name: job for job in self.walk()}
         return WorkflowRun(answer.id, self.tenant, answer.created, answer.reason, self._caller, planned)
 

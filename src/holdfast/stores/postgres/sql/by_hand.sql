@@ -281,6 +281,7 @@ begin
                             where s.state = 'queued' and s.due_at is null and (v_scope = '*' or s.tenant = v_scope)
                             limit v_cap) s join job j on j.id = s.id),
         'lease_active', (select count(*) from lease l where l.ended_at is null and l.until > v_now
+                     and l.name <> 'reservation'   -- its holder is not a worker
                      and (v_scope = '*' or l.tenant in (v_scope, '*'))),
         'approvals_open', (select count(*) from (select from approval g
                      where g.state = 'open' and (v_scope = '*' or g.tenant = v_scope) limit v_cap) c),
