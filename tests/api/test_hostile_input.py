@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import httpx2
 import pytest
+from starlette.requests import HTTPConnection
 
 from holdfast import App
 from holdfast.server.app import make_service
@@ -77,3 +78,23 @@ async def test_internal_error_reveals_nothing(
     }
     assert "canary" not in answer.text
     assert (answer.headers["cache-control"], answer.headers["x-content-type-options"]) == ("no-store", "nosniff")
+
+
+@pytest.mark.req("JF-14")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_no_cookie_with_a_backslash_is_parsed(app: App) -> None:
+    """`http.cookies` takes seconds for 60 KiB of escaped quotes; other cookies reach `authenticate` as they are."""
+    app._session.make_ready()
+    seen: list[dict[str, str]] = []
+
+    def authenticate(connection: HTTPConnection) -> None:
+        seen.append(dict(connection.cookies))
+
+    hostile = 'a="' + '\\"' * 30_000 + '"'
+    service = make_service(app, authenticate=authenticate)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service), base_url=HERE) as http:
+        for path, status in (("/livez", 200), ("/jobs", 401), ("/api/v1/jobs", 401)):
+            answer = await http.get(path, headers={"Cookie": f"theirs=1; {hostile}; holdfast_theme=dark"})
+            assert answer.status_code == status, path
+    assert seen, "the caller is identified by its cookies"
+    assert all(cookies == {"theirs": "1", "holdfast_theme": "dark"} for cookies in seen)

@@ -8,13 +8,15 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import product
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from holdfast.engine.ids import created_ms, parse_id
 from holdfast.engine.retry import PATIENT, PRESETS, Backoff, fixed
 from holdfast.engine.states import TRANSITIONS, State, is_legal
-from holdfast.features.assembly import Store
+from holdfast.features.assembly import Store, open_store
 from tests.support.direct_sql import ByHand, PostgresByHand
 from tests.support.stores import history
 
@@ -166,6 +168,29 @@ def test_quick_check_of_facts_misses_no_broken_rule(sql: PostgresByHand) -> None
     both = [(r - 1) | c for r, c in product(NUMBERS, NUMBERS)]
     # Four of the names are ordinary; enqueued_by and source_system may be longer than they are.
     assert plain == 4**3 + 6**2 + len([bits for bits in both if 0 <= bits <= 63])
+
+
+@pytest.mark.req("SC-19")
+def test_quick_check_of_names_does_not_depend_on_the_collation(empty_postgres_url: str) -> None:
+    """ICU ignores control characters when it compares, so a name that begins with one would look ordinary."""
+    name = "holdfast_icu"
+    with psycopg.connect(empty_postgres_url, autocommit=True) as admin:
+        try:
+            admin.execute(f"create database {name} template template0 locale_provider icu icu_locale 'en-US'")
+        except psycopg.Error as error:
+            pytest.skip(f"this server has no databases with ICU: {error}")
+        try:
+            url = urlsplit(empty_postgres_url)._replace(path=f"/{name}").geturl()
+            with closing(open_store(url)) as store:
+                store.migrate()
+            with psycopg.connect(url) as connection:
+                odd = connection.execute(
+                    "select holdfast.odd_fact(%s, 'queue', 'default', 'app', 'app', 4::smallint, 3::smallint)",
+                    ("\x01zz",),
+                ).fetchone()
+        finally:
+            admin.execute(f"drop database {name} with (force)")
+    assert odd == (True,)
 
 
 @pytest.mark.req("CX-2", "CX-4")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from typing import Any
 
@@ -361,3 +362,23 @@ def test_subscription_makes_jobs_from_a_template(store: Store) -> None:
     tell(store, "order.paid", '{"customer": "eve"}')
     assert feed_all(store, "notices") == 0
     assert [each.refusal for each in refusals(store, one)] == ["template_not_found"]
+
+
+DEEP = '{"a": ' + "[" * 5_000 + "]" * 5_000 + "}"
+
+
+@pytest.mark.req("DP-13", "JF-1")
+@pytest.mark.every_case
+@pytest.mark.parametrize("match", [None, {"a": 1}], ids=["any", "matched"])
+@pytest.mark.parametrize("data", ['{"a": 1e400}', '{"a": "\\u0000"}', DEEP], ids=["infinite", "nul", "deep"])
+def test_event_that_json_cannot_express_does_not_stop_a_subscription(
+    store: Store, data: str, match: dict[str, Any] | None
+) -> None:
+    """Such events come from SQL. They are refused, match nothing, or create no job; the next event is delivered."""
+    subscribe(store, "paid", "order.paid", match=match)
+    with contextlib.suppress(HoldfastError):
+        tell(store, "order.paid", data)
+    good = tell(store, "order.paid", '{"a": 1}')
+    feed_all(store, "paid")
+    assert [job.payload["event"]["id"] for job in made_of(store)] == [good]
+    assert found(store, "paid").failure is None

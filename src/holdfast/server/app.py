@@ -24,7 +24,7 @@ from holdfast.server.dashboard import DashboardMount, make_dashboard
 from holdfast.server.live import LedgerFeed
 from holdfast.server.maintenance import BackgroundMaintenance
 from holdfast.server.metrics import observe_queues
-from holdfast.server.middleware import TIMEOUT, BodyLimit, HeadRequests, PageHeaders
+from holdfast.server.middleware import TIMEOUT, BodyLimit, HeadRequests, PageHeaders, ReadableCookies
 from holdfast.server.request_log import Measure, RequestLog
 from holdfast.stores.flow import WaitLimit
 from holdfast.worker.startup import when_reachable
@@ -82,6 +82,7 @@ def make_service(
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
         middleware=[
+            Middleware(ReadableCookies),
             Middleware(HeadRequests),
             Middleware(RequestLog, measures),
             Middleware(PageHeaders),

@@ -24,7 +24,7 @@ from holdfast.engine.states import EventType
 from holdfast.engine.steps import projection
 from holdfast.engine.trace import is_trace_tag
 from holdfast.engine.units import Duration, seconds
-from holdfast.errors import HoldfastError, InvalidSetting
+from holdfast.errors import HoldfastError, InvalidPayload, InvalidSetting
 from holdfast.features.schedules.model import Template
 
 Start = Literal["now", "beginning"]
@@ -199,7 +199,11 @@ class Subscription:
         if self.match is None:
             return True
         keys = list(self.match)
-        return canonical(projection(data, keys)) == canonical(projection(self.match, keys))
+        try:
+            values = canonical(projection(data, keys))
+        except InvalidPayload:  # written by SQL: a number or text that JSON cannot express equals nothing
+            return False
+        return values == canonical(projection(self.match, keys))
 
 
 @dataclass(frozen=True, slots=True)

@@ -344,6 +344,10 @@ begin
         raise exception 'events named job.…, schedule.missed and webhook.disabled are reserved for Holdfast'
             using errcode = 'ZH010';
     end if;
+    if too_deep(send_event.data::text) then
+        raise exception 'the data of event % is nested more than 100 levels deep', send_event.name
+            using errcode = 'ZH091', hint = 'Flatten it, or store it elsewhere and send a reference.';
+    end if;
     select * into v_why from registry_on_event(v_tenant, send_event.name, v_data, v_now);
     if v_why.reason is not null
        and not exists (select from app_event e where e.tenant = v_tenant

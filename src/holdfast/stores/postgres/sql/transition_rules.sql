@@ -100,7 +100,7 @@ end;
 create or replace function odd_fact(kind text, queue text, tenant text, enqueued_by text, source_system text,
                                     max_attempts smallint, max_crashes smallint)
 returns boolean language sql immutable
-return least(kind, queue, tenant, enqueued_by, source_system) collate "C" < '+'
+return least(kind collate "C", queue, tenant, enqueued_by, source_system) < '+'
     or greatest(octet_length(kind), octet_length(queue), octet_length(tenant)) > 100
     or (max_attempts - 1 | max_crashes) & -64 <> 0;
 
