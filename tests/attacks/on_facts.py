@@ -153,7 +153,6 @@ LEDGER = [
     both(
         "insert a reschedule event without its details",
         'update job_state set note = \'{"rescheduled": "now"}\' where id = :queued',
-        "update job_state set note = null where id = :queued",
         "insert into event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor)"
         f" values (:queued, 'default', 'mail.send', 'reschedule', 'queued', 'queued', 0, {NOW}, 'm')",
         says=_WRITTEN,

@@ -12,6 +12,8 @@ _IDENTITY = (
     "immutable: number, id, tenant, kind, agent, executor and crash limit never change",
     "id, tenant, kind, agent, executor and crash limit",
 )
+_HELD = ("immutable: what holds back a job, and its note, cannot change", "cannot change without a recorded transition")
+_RENEWED = ("immutable: a renewal cannot shorten a lease, nor", "a renewal cannot shorten it, nor")
 _change = partial(update, "job_state", "id")
 
 # -- the row itself (CX-1) -----------------------------------------------------------------------------------
@@ -148,6 +150,19 @@ INVARIANTS = [
         says="something",
     ),
     both("end a lease without a reason", f"update lease set ended_at = {NOW} where id = :other", says="why_iff_ended"),
+    _change("hold back a job for nothing", "held_by = 'nolimit'", "queued", says=_HELD),
+    _change("pretend that a job waits for its parents", """note = '{"held": "parents"}'""", "queued", says=_HELD),
+    _change(
+        "park a job under a limit that does not exist",
+        """due_at = :later, held_by = 'nolimit', note = '{"held": "limit", "by": "nolimit"}'""",
+        "queued",
+        says=_HELD,
+    ),
+    _change("start a retry earlier", f"due_at = {NOW}, note = null", "waiting", says=_HELD),
+    _change("change the note of a succeeded job", """note = '{"paid": 1}'""", "succeeded", says=_HELD),
+    both("shorten a lease", "update lease set until = opened_at where id = :lease", says=_RENEWED),
+    both("lower the renewals of a lease", "update lease set renewals = renewals - 1 where id = :lease", says=_RENEWED),
+    both("renew a lease in the future", "update lease set renewed_at = :later where id = :lease", says=_RENEWED),
     _change("count an attempt without a start", "attempt = attempt + 1", "queued", says=_COUNTED),
     _change("lower the number of attempts", "attempt = attempt - 1", "running", says=_COUNTED),
     _change("start without counting an attempt", "state = 'in_progress', lease = :other", "queued", says=_COUNTED),
