@@ -112,6 +112,10 @@ begin
             using errcode = 'ZH002',
                   hint = 'Set holdfast.tenant before the statement and do not change it until the statement has ended.';
     end if;
+    -- Before refuse_quiet: these say what is wrong with an approval, or which parents are missing.
+    if v_seen.asked then
+        perform approvals_on_transition(o, n) from old_rows o join new_rows n on n.id = o.id where o.state = 'waiting_for_approval';
+    end if;
     if v_seen.flowing and v_seen.parked then
         perform parents_on_transition(o.id) from old_rows o join new_rows n on n.id = o.id
           where o.workflow_id is not null and o.due_at = 'infinity' and n.due_at is distinct from 'infinity'
@@ -130,9 +134,6 @@ begin
                   o.finished_at is distinct from n.finished_at or o.settled_by is distinct from n.settled_by
                       or o.error_code is distinct from n.error_code or o.error_message is distinct from n.error_message
                       or o.approval_id is distinct from n.approval_id);
-    if v_seen.asked then
-        perform approvals_on_transition(o, n) from old_rows o join new_rows n on n.id = o.id where o.state = 'waiting_for_approval';
-    end if;
     if v_seen.failed then
         perform refuse_rerun(o.id) from old_rows o join new_rows n on n.id = o.id
           where o.state = 'failed' and n.state in ('retry_waiting', 'dead_letter');
