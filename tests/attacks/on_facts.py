@@ -112,7 +112,7 @@ LEDGER: Table = {
     "insert a reschedule event": (_recorded("reschedule", _RESCHEDULED), _WRITTEN),
     "insert a second reschedule event": (f"{_noted(_RESCHEDULED)}; {_recorded('reschedule', _RESCHEDULED)}", _WRITTEN),
     "insert a reschedule event without its details": (
-        f"{_noted(_RESCHEDULED)}; {_noted('null')}; {_recorded('reschedule')}",
+        f"{_noted(_RESCHEDULED)}; {_recorded('reschedule')}",
         _WRITTEN,
     ),
     "insert a move event": (_recorded("move", _TO_FIRST), _WRITTEN),

@@ -12,6 +12,9 @@ _IDENTITY = (
     "immutable: number, id, tenant, kind, agent, executor and crash limit never change",
     "id, tenant, kind, agent, executor and crash limit",
 )
+_HELD = ("immutable: what holds back a job, and its note, cannot change", "cannot change without a recorded transition")
+_RENEWED = ("immutable: a renewal cannot shorten a lease, nor", "a renewal cannot shorten it, nor")
+_PARKED = """due_at = :later, held_by = 'nolimit', note = '{"held": "limit", "by": "nolimit"}'"""
 _change = partial(update, "job_state", "id")
 
 # -- the row itself (CX-1) -----------------------------------------------------------------------------------
@@ -126,6 +129,14 @@ INVARIANTS: Table = {
         "something",
     ),
     "end a lease without a reason": (f"update lease set ended_at = {NOW} where id = :other", "why_iff_ended"),
+    "hold back a job for nothing": (_change("held_by = 'nolimit'", "queued"), _HELD),
+    "pretend that a job waits for its parents": (_change("""note = '{"held": "parents"}'""", "queued"), _HELD),
+    "park a job under a limit that does not exist": (_change(_PARKED, "queued"), _HELD),
+    "start a retry earlier": (_change(f"due_at = {NOW}, note = null", "waiting"), _HELD),
+    "change the note of a succeeded job": (_change("""note = '{"paid": 1}'""", "succeeded"), _HELD),
+    "shorten a lease": ("update lease set until = opened_at where id = :lease", _RENEWED),
+    "lower the renewals of a lease": ("update lease set renewals = renewals - 1 where id = :lease", _RENEWED),
+    "renew a lease in the future": ("update lease set renewed_at = :later where id = :lease", _RENEWED),
     "count an attempt without a start": (_change("attempt = attempt + 1", "queued"), _COUNTED),
     "lower the number of attempts": (_change("attempt = attempt - 1", "running"), _COUNTED),
     "start without counting an attempt": (_change("state = 'in_progress', lease = :other", "queued"), _COUNTED),

@@ -212,7 +212,9 @@ begin
     on conflict (id) do update set expires_at = greatest(r.expires_at, excluded.expires_at)
      where r.state in ('waiting', 'active') and r.expires_at > v_now and r.tenant = v_scope;
     -- The lease of a recorded run outlives the reservation, whose end closes it.
-    update lease l set until = greatest(l.until, v_now + reserve.ttl + interval '1 hour'), renewed_at = v_now, renewals = l.renewals + 1
+    update lease l set until = greatest(l.until, v_now + reserve.ttl + interval '1 hour'),
+           renewed_at = case when l.renewed_at > v_now + interval '5 s' then v_now else greatest(l.renewed_at, v_now) end,
+           renewals = l.renewals + 1
       from reservation r join job_state s on s.id = r.job_id
      where r.id = reserve.reservation and r.tenant = v_scope and r.state = 'active' and r.expires_at > v_now
        and l.id = s.lease and l.ended_at is null;

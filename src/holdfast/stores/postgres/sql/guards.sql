@@ -139,9 +139,18 @@ create or replace trigger judge_delete after delete on result
     referencing old table as gone for each statement execute function judge_result_delete();
 
 -- A lease is renewed, ended once, and marked as swept when no job refers to it. The values it was opened with never change, an
--- ended lease stays ended, and a lease that holds jobs cannot be deleted.
+-- ended lease stays ended, and a lease that holds jobs cannot be deleted. A renewal does not shorten it: then a running job
+-- could be declared lost. The exception is a lease that was renewed in the future, because the clock was set back since
+-- (heartbeat, reap_lapsed); no renewal may be dated there. Operations allow five seconds before they correct such a lease, and
+-- may have waited for its row since they read the clock.
 create or replace function judge_lease_change() returns trigger language plpgsql set search_path from current as $$
 begin
+    if tg_op = 'UPDATE' and (new.renewals < old.renewals
+           or (new.until < old.until or new.renewed_at < old.renewed_at) and old.renewed_at <= clock_now() + interval '2 s'
+           or new.renewed_at > old.renewed_at and new.renewed_at > clock_now() + interval '1 s') then
+        raise exception 'lease %: a renewal cannot shorten it, nor be dated in the past or in the future', old.id
+            using errcode = 'ZH002', hint = 'End it: select end_lease(…).';
+    end if;
     if tg_op = 'UPDATE' and ((old.id, old.tenant, old.holder, old.opened_at) is distinct from (new.id, new.tenant, new.holder, new.opened_at)
            or old.ended_at is not null and (old.ended_at, old.ended_why, old.until, old.renewed_at, old.renewals)
               is distinct from (new.ended_at, new.ended_why, new.until, new.renewed_at, new.renewals)

@@ -34,7 +34,9 @@ declare
 begin
     -- After the clock was set back, the end of the lease is too far in the future.
     update lease l set until = case when l.renewed_at > v_now + interval '5 s' then v_now + heartbeat.ttl
-                                    else greatest(l.until, v_now + heartbeat.ttl) end, renewed_at = v_now,
+                                    else greatest(l.until, v_now + heartbeat.ttl) end,
+           -- Otherwise the latest of two renewals counts that waited for each other.
+           renewed_at = case when l.renewed_at > v_now + interval '5 s' then v_now else greatest(l.renewed_at, v_now) end,
            renewals = l.renewals + 1
      where l.id = heartbeat.lease and l.ended_at is null and l.tenant = v_scope
     returning coalesce(l.stop_request, 'kept') into v_request;

@@ -112,20 +112,28 @@ begin
             using errcode = 'ZH002',
                   hint = 'Set holdfast.tenant before the statement and do not change it until the statement has ended.';
     end if;
+    -- Before refuse_quiet: these say what is wrong with an approval, or which parents are missing.
+    if v_seen.asked then
+        perform approvals_on_transition(o, n) from old_rows o join new_rows n on n.id = o.id where o.state = 'waiting_for_approval';
+    end if;
+    if v_seen.flowing and v_seen.parked then
+        perform parents_on_transition(o.id) from old_rows o join new_rows n on n.id = o.id
+          where o.workflow_id is not null and o.due_at = 'infinity' and n.due_at is distinct from 'infinity'
+            and n.state in ('queued', 'retry_waiting');
+    end if;
     perform refuse_quiet(o, n, coalesce(v_seen.moved and exists (
                 select from old_rows a join new_rows b on b.id = a.id
-                 where b.note -> 'moved' is distinct from a.note -> 'moved' and b.note ? 'moved'), false), v_now) from old_rows o join new_rows n on n.id = o.id
+                 where b.note -> 'moved' is distinct from a.note -> 'moved' and b.note ? 'moved'
+                   and b.state = a.state and b.state in ('queued', 'retry_waiting')), false), v_now)
+       from old_rows o join new_rows n on n.id = o.id
       where quiet(o.state, n.state, o.note, n.note,
                   o.priority <> n.priority, o.position <> n.position,
                   o.retries <> n.retries or o.crashes <> n.crashes or o.max_attempts <> n.max_attempts,
-                  o.due_at is distinct from n.due_at,
+                  o.due_at is distinct from n.due_at or o.held_by is distinct from n.held_by,
                   o.started_at is distinct from n.started_at,
                   o.finished_at is distinct from n.finished_at or o.settled_by is distinct from n.settled_by
                       or o.error_code is distinct from n.error_code or o.error_message is distinct from n.error_message
                       or o.approval_id is distinct from n.approval_id);
-    if v_seen.asked then
-        perform approvals_on_transition(o, n) from old_rows o join new_rows n on n.id = o.id where o.state = 'waiting_for_approval';
-    end if;
     if v_seen.failed then
         perform refuse_rerun(o.id) from old_rows o join new_rows n on n.id = o.id
           where o.state = 'failed' and n.state in ('retry_waiting', 'dead_letter');
@@ -138,11 +146,6 @@ begin
          where w.dead is not null or w.gone is not null;
     end if;
     if v_seen.flowing then
-        if v_seen.parked then
-            perform parents_on_transition(o.id) from old_rows o join new_rows n on n.id = o.id
-              where o.workflow_id is not null and o.due_at = 'infinity' and n.due_at is distinct from 'infinity'
-                and n.state in ('queued', 'retry_waiting');
-        end if;
         -- Not `failed`, which may be left again: see advance_failed.
         perform workflows_on_transition(w.jobs) from (
             select array_agg(n.id) as jobs from new_rows n join old_rows o on o.id = n.id

@@ -223,22 +223,99 @@ end $$;
 -- --- updates that are not transitions ---
 --
 -- Nothing that decides how a job runs may change without a ledger row that records it. An update that keeps the state writes
--- one only if a job was moved or rescheduled; otherwise only the fields that hold back a waiting job may change. A transition
--- has its row, which does not contain the counts: they change as transitions change them, and in no other way.
+-- one only if a job was moved or rescheduled or its payload replaced. Otherwise a waiting job may be held back or released, as
+-- operations do it. A transition has its row, which does not contain the counts: they change as transitions change them, and
+-- in no other way.
 
 -- Whether refuse_quiet has to check an update.
 create or replace function quiet(was state, now_is state, old_note jsonb, new_note jsonb, ranked boolean, placed boolean,
                                  counted boolean, due boolean, started boolean, ended boolean)
 returns boolean language sql immutable
 return ranked or placed or counted
-    or case when was = now_is then due or started or ended else started and now_is <> 'in_progress' end;
+    or case when was = now_is then due or started or ended or old_note is distinct from new_note
+            else started and now_is <> 'in_progress' end;
+
+-- Whether this transaction holds a lock that claims take first (exchange, agents_on_claim).
+create or replace function claims_under(p_lock regclass) returns boolean language sql volatile
+return exists (select from pg_locks l where l.locktype = 'relation' and l.relation = p_lock and l.mode = 'RowShareLock'
+                  and l.granted and l.pid = pg_backend_pid());
+
+-- Whether a limit, pause or reservation exists that may hold back this job, under the name in `held_by`. A pause or
+-- reservation may end while a claim parks jobs for it: the next maintenance run requeues those.
+create or replace function limit_holds(new job_state) returns boolean
+language plpgsql as $$
+declare
+    v_tenant text;
+    v_scope  text;
+    v_name   text;
+begin
+    if new.held_by !~ '^\[".+","[a-z]+",".+"\]$' then
+        return false;
+    end if;
+    v_tenant := new.held_by::json ->> 0;
+    v_scope := new.held_by::json ->> 1;
+    v_name := new.held_by::json ->> 2;
+    return coalesce(new.held_by = bucket(v_tenant, v_scope, v_name) and v_tenant in ('*', new.tenant)
+        and case v_scope when 'all' then v_name = '*' when 'queue' then v_name = new.queue when 'kind' then v_name = new.kind
+                         when 'tenant' then v_name = new.tenant when 'agent' then v_name = new.agent
+                         else v_scope || ':' || v_name = any ((select j.uses from job j where j.id = new.id)::text[]) end
+        and (exists (select from job_limit l where l.tenant = v_tenant and l.scope = v_scope and l.name in (v_name, '*'))
+             or exists (select from pause w where w.tenant = v_tenant and w.scope = v_scope and w.name = v_name)
+             or v_scope = 'resource' and exists (select from reservation r where r.tenant = v_tenant and r.scope = v_scope
+                                                    and r.name = v_name and r.state = 'active')
+             or claims_under('lock_dispatch')), false);
+end $$;
+
+-- Whether a job that keeps its state is held back or released as operations do it, or has the note of a recorded change.
+-- Only the trigger that advances a workflow (trigger depth 2) holds jobs for their parents and releases them.
+create or replace function held_as_usual(old job_state, new job_state, p_now timestamptz) returns boolean
+language plpgsql as $$
+declare
+    v_old jsonb := coalesce(old.note, '{}');
+    v_new jsonb := coalesce(new.note, '{}');
+begin
+    if new.state = 'failed' then
+        -- Retried as a new job.
+        return old.due_at is not distinct from new.due_at and old.held_by is not distinct from new.held_by
+           and v_new ? 'retried_as' and v_new - 'retried_as' = '{}' and not v_old ? 'retried_as'
+           and exists (select from job j where j.id = new.id and j.retry_as = 'new_job');
+    elsif new.state not in ('queued', 'retry_waiting') then
+        return false;
+    elsif new.held_by is not distinct from old.held_by and new.due_at is not distinct from old.due_at
+          and (v_new ? 'moved' and v_new -> 'moved' is distinct from v_old -> 'moved' and v_new - 'moved' = v_old - 'moved'
+               or v_new ? 'replaced' and v_new -> 'replaced' is distinct from v_old -> 'replaced'
+                  and v_new - 'replaced' = v_old - array['moved', 'rescheduled', 'replaced']) then
+        return true;
+    elsif pg_trigger_depth() > 1 and new.workflow_id is not null
+          and (new.due_at = 'infinity' and new.held_by is null and v_new = '{"held": "parents"}'
+               or old.due_at = 'infinity' and old.held_by is null and v_old ->> 'held' = 'parents' and v_new = v_old - 'held') then
+        return true;
+    elsif new.state <> 'queued' then
+        return false;
+    elsif old.due_at is null and new.due_at = 'infinity' then
+        return coalesce(v_new = jsonb_build_object('held', 'limit', 'by', new.held_by) and limit_holds(new), false);
+    elsif new.held_by is distinct from old.held_by then
+        return coalesce(old.due_at = 'infinity' and new.due_at is null and new.note is null and new.held_by is null, false);
+    elsif new.due_at is null then
+        return coalesce((old.due_at <= p_now and (new.note is null or v_new = v_old)
+                         or v_old ->> 'held' = 'agent_disabled' and old.due_at is not null and new.note is null), false);
+    end if;
+    return coalesce(old.due_at is null and new.due_at <= p_now + interval '10 min' and v_new = '{"held": "agent_disabled"}'
+        and (exists (select from agent a where a.tenant = new.tenant and a.id = new.agent and a.disabled_at is not null)
+             or new.agent is not null and claims_under('agent')), false);   -- it was enabled while a claim postponed its jobs
+end $$;
 
 create or replace function refuse_quiet(old job_state, new job_state, p_moved boolean, p_now timestamptz) returns void
 language plpgsql set search_path from current as $$
 declare
     v_same   boolean := new.state = old.state;
-    v_moved  boolean := v_same and coalesce(new.note ? 'moved' and new.note -> 'moved' is distinct from old.note -> 'moved', false);
-    v_timed  boolean := new.state = 'queued' and coalesce(new.note ? 'rescheduled' and new.note is distinct from old.note, false);
+    v_moved  boolean := v_same and new.state in ('queued', 'retry_waiting')
+                        and coalesce(new.note ? 'moved' and new.note -> 'moved' is distinct from old.note -> 'moved', false);
+    -- Recorded as rescheduled. What is held back cannot be: its time is not known.
+    v_timed  boolean := new.state = 'queued' and new.held_by is not distinct from old.held_by and coalesce(
+                            new.note ? 'rescheduled' and not new.note ?| array['moved', 'held']
+                            and new.note is distinct from old.note, false)
+                        and coalesce(isfinite(old.due_at), true) and coalesce(isfinite(new.due_at), true);
     v_anew   boolean := v_same and coalesce(new.note ? 'retried_as', false) and not coalesce(old.note ? 'retried_as', false);
     v_before job_state;
     v_what   text;
@@ -254,15 +331,10 @@ begin
         v_what := 'the end of an attempt';
     elsif v_same and new.approval_id is distinct from old.approval_id then
         v_what := 'approval_id';
-    elsif v_same and new.due_at is distinct from old.due_at and not v_timed and not coalesce(
-              -- Held back, by a named cause.
-              new.note ->> 'held' = 'parents' and new.workflow_id is not null
-              or new.note ->> 'held' = 'agent_disabled' and new.agent is not null and isfinite(new.due_at)
-              or new.note ->> 'held' = 'limit' and new.held_by = new.note ->> 'by'
-              -- Released, or due.
-              or new.due_at is null and (old.due_at <= p_now or old.held_by is not null or old.note ? 'held')
-              or old.note ->> 'held' = 'parents', false) then
-        v_what := 'due_at';
+    elsif v_same and (old.due_at, old.note, old.held_by) is distinct from (new.due_at, new.note, new.held_by) and not v_timed
+          and not held_as_usual(old, new, p_now) then
+        v_what := case when new.due_at is distinct from old.due_at then 'due_at'
+                       when new.held_by is distinct from old.held_by then 'held_by' else 'note' end;
     elsif (new.retries, new.crashes, new.max_attempts) <> (old.retries, old.crashes, old.max_attempts)
           and not (old.state = 'dead_letter' and new.state = 'queued')   -- redriven, with new counts
           and (new.max_attempts <> old.max_attempts and not v_timed

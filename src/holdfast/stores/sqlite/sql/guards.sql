@@ -188,6 +188,17 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: the initial values and the end of a lease cannot change');
 END;
 
+-- A renewal by hand does not shorten a lease: then a running job could be declared lost. Nor is it dated in the future: such a
+-- lease would be corrected as after the clock was set back. Operations do that, and are trusted.
+DROP TRIGGER IF EXISTS judge_lease_renewal;
+CREATE TRIGGER judge_lease_renewal BEFORE UPDATE OF until, renewed_at, renewals ON lease
+WHEN (SELECT now FROM clock) IS NULL
+     AND (NEW.until < OLD.until OR NEW.renewed_at < OLD.renewed_at OR NEW.renewals < OLD.renewals
+          OR (NEW.renewed_at > OLD.renewed_at AND NEW.renewed_at > (SELECT now FROM present) + 1000000))
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a renewal cannot shorten a lease, nor be dated in the past or in the future');
+END;
+
 DROP TRIGGER IF EXISTS judge_lease_delete;
 CREATE TRIGGER judge_lease_delete BEFORE DELETE ON lease WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.lease = OLD.id)
 BEGIN
@@ -196,33 +207,113 @@ END;
 
 -- Nothing that decides how a job runs may change without a ledger row that records it. Operations are trusted and recorded as
 -- what they are; this is for hand-written SQL. An update that keeps the state writes a row only if a job was moved or
--- rescheduled; otherwise only the fields that hold back a waiting job may change. Transitions change the counts in defined
--- ways only.
+-- rescheduled or its payload replaced; otherwise a waiting job may be held back or released, as operations do it. Transitions
+-- change the counts in defined ways only.
+--
+-- The rules are behind a view, like those for hand-written jobs (job_insert.sql): operations pay for the short trigger only.
 DROP TRIGGER IF EXISTS judge_quiet;
+DROP VIEW IF EXISTS hand_written_change;
+CREATE VIEW hand_written_change AS
+SELECT
+    id, tenant, kind, agent, workflow_id, state, priority, position, queue, retries, crashes, max_attempts, due_at,
+    deadline_at, started_at, finished_at, settled_by, error_code, error_message, approval_id, note, held_by,
+    state AS was_state, priority AS was_priority, position AS was_position, queue AS was_queue, retries AS was_retries,
+    crashes AS was_crashes, max_attempts AS was_max_attempts, due_at AS was_due_at, deadline_at AS was_deadline_at,
+    started_at AS was_started_at, finished_at AS was_finished_at, settled_by AS was_settled_by, error_code AS was_error_code,
+    error_message AS was_error_message, approval_id AS was_approval_id, note AS was_note, held_by AS was_held_by
+  FROM job_state;
 CREATE TRIGGER judge_quiet AFTER UPDATE OF queue, priority, position, retries, crashes, max_attempts, due_at, deadline_at, started_at,
-    finished_at, settled_by, error_code, error_message, approval_id ON job_state
-WHEN (SELECT now FROM clock) IS NULL AND (
-     NEW.queue <> OLD.queue OR NEW.deadline_at IS NOT OLD.deadline_at
-     OR ((NEW.priority <> OLD.priority OR NEW.position <> OLD.position)
-         AND (json_extract(NEW.note, '$.moved') IS NULL OR json_extract(NEW.note, '$.moved') IS json_extract(OLD.note, '$.moved')))
-     OR (NEW.started_at IS NOT OLD.started_at AND (NEW.state = OLD.state OR NEW.state <> 'in_progress'))
-     OR (NEW.state = OLD.state AND (NEW.finished_at IS NOT OLD.finished_at OR NEW.settled_by IS NOT OLD.settled_by
-                                    OR NEW.error_code IS NOT OLD.error_code OR NEW.error_message IS NOT OLD.error_message
-                                    OR NEW.approval_id IS NOT OLD.approval_id))
-     OR (NEW.state = OLD.state AND NEW.due_at IS NOT OLD.due_at
-         AND (NEW.note IS OLD.note OR json_extract(NEW.note, '$.rescheduled') IS NULL)
-         AND NOT coalesce(
-             json_extract(NEW.note, '$.held') = 'parents' AND NEW.workflow_id IS NOT NULL
-             OR json_extract(NEW.note, '$.held') = 'agent_disabled' AND NEW.agent IS NOT NULL AND NEW.due_at < 9223372036854775807
-             OR json_extract(NEW.note, '$.held') = 'limit' AND NEW.held_by = json_extract(NEW.note, '$.by')
-             OR NEW.due_at IS NULL AND (OLD.due_at <= (SELECT now FROM present) OR OLD.held_by IS NOT NULL
-                                        OR json_extract(OLD.note, '$.held') IS NOT NULL)
-             OR json_extract(OLD.note, '$.held') = 'parents', 0))
-     OR (NOT (OLD.state = 'dead_letter' AND NEW.state = 'queued') AND (
-         (NEW.max_attempts <> OLD.max_attempts AND (NEW.note IS OLD.note OR json_extract(NEW.note, '$.rescheduled') IS NULL))
-         OR (NEW.retries <> OLD.retries AND NOT (NEW.retries = OLD.retries + 1 AND OLD.state = 'failed' AND NEW.state = 'retry_waiting'))
-         OR (NEW.crashes <> OLD.crashes AND NOT (NEW.crashes = OLD.crashes + 1 AND NEW.state <> OLD.state
-             AND (OLD.state = 'failed' OR (OLD.state = 'in_progress' AND NEW.state = 'failed')))))))
+    finished_at, settled_by, error_code, error_message, approval_id, note, held_by ON job_state
+WHEN (SELECT now FROM clock) IS NULL
 BEGIN
-    SELECT RAISE(ABORT, 'immutable: limits, counts, times and positions of a job cannot change without a recorded transition');
+    INSERT INTO hand_written_change VALUES (
+        NEW.id, NEW.tenant, NEW.kind, NEW.agent, NEW.workflow_id, NEW.state, NEW.priority, NEW.position, NEW.queue,
+        NEW.retries, NEW.crashes, NEW.max_attempts, NEW.due_at, NEW.deadline_at, NEW.started_at, NEW.finished_at,
+        NEW.settled_by, NEW.error_code, NEW.error_message, NEW.approval_id, NEW.note, NEW.held_by, OLD.state, OLD.priority,
+        OLD.position, OLD.queue, OLD.retries, OLD.crashes, OLD.max_attempts, OLD.due_at, OLD.deadline_at, OLD.started_at,
+        OLD.finished_at, OLD.settled_by, OLD.error_code, OLD.error_message, OLD.approval_id, OLD.note, OLD.held_by);
+END;
+
+CREATE TRIGGER on_hand_written_change INSTEAD OF INSERT ON hand_written_change
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: limits, counts, times and positions of a job cannot change without a recorded transition')
+     WHERE NEW.queue <> NEW.was_queue OR NEW.deadline_at IS NOT NEW.was_deadline_at
+        OR ((NEW.priority <> NEW.was_priority OR NEW.position <> NEW.was_position)
+            AND (json_extract(NEW.note, '$.moved') IS NULL
+                 OR json_extract(NEW.note, '$.moved') IS json_extract(NEW.was_note, '$.moved')
+                 OR NEW.state <> NEW.was_state OR NEW.state NOT IN ('queued', 'retry_waiting')))
+        OR (NEW.started_at IS NOT NEW.was_started_at AND (NEW.state = NEW.was_state OR NEW.state <> 'in_progress'))
+        OR (NEW.state = NEW.was_state
+            AND (NEW.finished_at IS NOT NEW.was_finished_at OR NEW.settled_by IS NOT NEW.was_settled_by
+                 OR NEW.error_code IS NOT NEW.was_error_code OR NEW.error_message IS NOT NEW.was_error_message
+                 OR NEW.approval_id IS NOT NEW.was_approval_id))
+        OR (NOT (NEW.was_state = 'dead_letter' AND NEW.state = 'queued') AND (
+            (NEW.max_attempts <> NEW.was_max_attempts
+             AND (NEW.note IS NEW.was_note OR json_extract(NEW.note, '$.rescheduled') IS NULL OR NEW.state <> 'queued'
+                  OR json_extract(NEW.note, '$.moved') IS NOT NULL))
+            OR (NEW.retries <> NEW.was_retries
+                AND NOT (NEW.retries = NEW.was_retries + 1 AND NEW.was_state = 'failed' AND NEW.state = 'retry_waiting'))
+            OR (NEW.crashes <> NEW.was_crashes
+                AND NOT (NEW.crashes = NEW.was_crashes + 1 AND NEW.state <> NEW.was_state
+                         AND (NEW.was_state = 'failed' OR (NEW.was_state = 'in_progress' AND NEW.state = 'failed'))))));
+
+    SELECT RAISE(ABORT, 'immutable: what holds back a job, and its note, cannot change without a recorded transition')
+     WHERE NEW.state = NEW.was_state
+       AND (NEW.due_at IS NOT NEW.was_due_at OR NEW.note IS NOT NEW.was_note OR NEW.held_by IS NOT NEW.was_held_by)
+       AND NOT coalesce(CASE
+        -- Retried as a new job.
+        WHEN NEW.state = 'failed' THEN
+            NEW.due_at IS NEW.was_due_at AND NEW.held_by IS NEW.was_held_by AND json_remove(NEW.note, '$.retried_as') = '{}'
+            AND json_extract(NEW.note, '$.retried_as') IS NOT NULL AND json_extract(NEW.was_note, '$.retried_as') IS NULL
+            AND EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.id AND j.retry_as = 'new_job')
+        WHEN NEW.state <> 'queued' AND NEW.state <> 'retry_waiting' THEN 0
+        -- Moved, or with another payload, which is recorded.
+        WHEN NEW.due_at IS NEW.was_due_at AND NEW.held_by IS NEW.was_held_by
+             AND json_extract(NEW.note, '$.moved') IS NOT json_extract(NEW.was_note, '$.moved')
+             AND json_extract(NEW.note, '$.moved') IS NOT NULL
+             AND json_remove(NEW.note, '$.moved') = json_remove(coalesce(NEW.was_note, '{}'), '$.moved') THEN 1
+        WHEN NEW.due_at IS NEW.was_due_at AND NEW.held_by IS NEW.was_held_by
+             AND json_extract(NEW.note, '$.replaced') IS NOT json_extract(NEW.was_note, '$.replaced')
+             AND json_extract(NEW.note, '$.replaced') IS NOT NULL
+             AND json_remove(NEW.note, '$.replaced')
+                 = json_remove(coalesce(NEW.was_note, '{}'), '$.moved', '$.rescheduled', '$.replaced') THEN 1
+        -- Held for its parents or released by them: only the trigger that advances a workflow does so.
+        WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM round) AND NEW.held_by IS NULL
+             AND (NEW.due_at = 9223372036854775807 AND json(NEW.note) = '{"held":"parents"}'
+                  OR NEW.was_due_at = 9223372036854775807 AND NEW.was_held_by IS NULL
+                     AND json_extract(NEW.was_note, '$.held') = 'parents'
+                     AND coalesce(json(NEW.note), '{}') = json_remove(NEW.was_note, '$.held')) THEN 1
+        WHEN NEW.state <> 'queued' THEN 0
+        -- Rescheduled, which is recorded. What is held back cannot be: its time is not known.
+        WHEN json_extract(NEW.note, '$.rescheduled') IS NOT NULL THEN
+            NEW.note IS NOT NEW.was_note AND NEW.held_by IS NEW.was_held_by
+            AND json_extract(NEW.note, '$.moved') IS NULL AND json_extract(NEW.note, '$.held') IS NULL
+            AND coalesce(NEW.due_at, 0) < 9223372036854775807 AND coalesce(NEW.was_due_at, 0) < 9223372036854775807
+        -- Parked for a limit, a pause or a reservation that exists.
+        WHEN NEW.was_due_at IS NULL AND NEW.due_at = 9223372036854775807 THEN
+            json(NEW.note) = json_object('held', 'limit', 'by', NEW.held_by) AND json_valid(NEW.held_by)
+            AND EXISTS (
+                SELECT 1 FROM (SELECT json_extract(NEW.held_by, '$[0]') AS tenant, json_extract(NEW.held_by, '$[1]') AS scope,
+                                      json_extract(NEW.held_by, '$[2]') AS name WHERE json_valid(NEW.held_by)) b
+                 WHERE NEW.held_by = json_array(b.tenant, b.scope, b.name) AND (b.tenant = '*' OR b.tenant = NEW.tenant)
+                   AND CASE b.scope WHEN 'all' THEN b.name = '*' WHEN 'queue' THEN b.name = NEW.queue WHEN 'kind' THEN b.name = NEW.kind
+                                    WHEN 'tenant' THEN b.name = NEW.tenant WHEN 'agent' THEN b.name = NEW.agent
+                                    ELSE EXISTS (SELECT 1 FROM job j, json_each(j.uses) u
+                                                  WHERE j.id = NEW.id AND u.value = b.scope || ':' || b.name) END
+                   AND (EXISTS (SELECT 1 FROM job_limit l WHERE l.tenant = b.tenant AND l.scope = b.scope
+                                   AND (l.name = b.name OR l.name = '*'))
+                        OR EXISTS (SELECT 1 FROM pause w WHERE w.tenant = b.tenant AND w.scope = b.scope AND w.name = b.name)
+                        OR b.scope = 'resource' AND EXISTS (
+                            SELECT 1 FROM reservation r WHERE r.tenant = b.tenant AND r.scope = b.scope AND r.name = b.name
+                               AND r.state = 'active')))
+        WHEN NEW.held_by IS NOT NEW.was_held_by THEN
+            NEW.was_due_at = 9223372036854775807 AND NEW.due_at IS NULL AND NEW.note IS NULL AND NEW.held_by IS NULL
+        -- Due, or its agent is enabled.
+        WHEN NEW.due_at IS NULL THEN
+            NEW.was_due_at <= (SELECT now FROM present) AND (NEW.note IS NULL OR NEW.note IS NEW.was_note)
+            OR json_extract(NEW.was_note, '$.held') = 'agent_disabled' AND NEW.was_due_at IS NOT NULL AND NEW.note IS NULL
+        ELSE NEW.was_due_at IS NULL AND NEW.due_at <= (SELECT now FROM present) + 600000000
+             AND json(NEW.note) = '{"held":"agent_disabled"}'
+             AND EXISTS (SELECT 1 FROM agent a WHERE a.tenant = NEW.tenant AND a.id = NEW.agent AND a.disabled_at IS NOT NULL)
+        END, 0);
 END;
