@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import stat
 from collections.abc import Iterator
@@ -9,12 +10,18 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from holdfast import App
+import holdfast
+from holdfast import App, SyncContext
+from holdfast.cli.commands import app as command_line
 from holdfast.features.assembly import open_store
 from holdfast.features.audit.operations import Audit
+from holdfast.features.connectors.program_files import create_directory
+from holdfast.features.connectors.report import Document
 from holdfast.stores.artifacts import Directory
 from tests.support.stores import claim, open_lease, put_one, settle
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("DP-17")
 
@@ -100,3 +107,99 @@ def test_ledger_export_is_private(tmp_path: Path) -> None:
         assert isinstance(app.audit, Audit)
         app.audit.export(tmp_path / "ledger.jsonl")
     assert modes(tmp_path)["ledger.jsonl"] == 0o600
+
+
+def test_saved_artifact_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_ARTIFACTS", str(tmp_path / "artifacts"))
+    monkeypatch.setenv("HOLDFAST_URL", f"sqlite:///{tmp_path}/jobs.db")
+    with closing(App()) as app:
+
+        @app.job()
+        def export(ctx: SyncContext) -> None:
+            ctx.artifact("out.csv", data=b"secret")
+
+        job = export.enqueue().id
+        work_off(app)
+    output = tmp_path / "out.csv"
+    written = CliRunner().invoke(command_line, ["jobs", "artifact", job, "out.csv", "--output", str(output)])
+    assert (written.exit_code, output.read_bytes()) == (0, b"secret")
+    assert stat.S_IMODE(output.stat().st_mode) == 0o600
+
+
+def test_reports_and_programs_write_private_files(tmp_path: Path) -> None:
+    document = Document(tmp_path / "report")
+    document.write(iter(["a,b"]))
+    assert modes(tmp_path) == {"report": 0o600}
+    with closing(open_store(f"sqlite:///{tmp_path}/jobs.db")) as store:
+        store.migrate()
+        put_one(store)
+        (claimed,) = claim(store, open_lease(store))
+    create_directory(tmp_path / "new" / "logs", claimed, create_parent=True)
+    assert {mode for path, mode in modes(tmp_path).items() if path.startswith("new")} == {0o700, 0o600}
+    assert modes(tmp_path)["new"] == 0o700
+
+
+# --- the source ---
+
+SOURCE = Path(holdfast.__file__).parent
+CREATORS = {
+    "stores/private_files.py",
+    "features/connectors/program_shim.py",  # imports only the standard library; opens its log for its owner only
+}
+WRITING = {"write_bytes", "write_text", "touch", "mkdir", "makedirs", "mkfifo", "mknod", "symlink_to", "hardlink_to"}
+WRITING |= {"copy", "copy2", "copyfile", "copytree", "FileHandler", "RotatingFileHandler", "TimedRotatingFileHandler"}
+
+
+def creations(tree: ast.AST) -> Iterator[int]:
+    """The lines that create a file or a folder. Those of `tempfile` are for their owner only."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        name = called.rsplit(".", 1)[-1]
+        if name in {"copy", "copy2"} and not called.startswith("shutil."):
+            continue
+        given = [ast.unparse(each) for each in (*node.args, *(keyword.value for keyword in node.keywords))]
+        if called in {"os.open"}:
+            writes = any("O_CREAT" in each for each in given)
+        elif name in {"open", "fdopen"}:
+            modes_given = [
+                each.value
+                for each in (*node.args, *(keyword.value for keyword in node.keywords))
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            ]
+            # os.fdopen and open(handle) of something opened before create nothing.
+            writes = called != "os.fdopen" and any(
+                len(each) <= 3 and set(each) & set("wax+") and set(each) <= set("wax+bt") for each in modes_given
+            )
+        else:
+            writes = name in WRITING
+        if writes:
+            yield node.lineno
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "open(path, 'w')",
+        "path.open('ab')",
+        "Path(path).open(mode='x')",
+        "path.write_bytes(b'')",
+        "os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)",
+        "folder.mkdir()",
+        "shutil.copyfile(a, b)",
+    ],
+)
+def test_creations_are_found(statement: str) -> None:
+    assert list(creations(ast.parse(statement))) == [1]
+
+
+def test_only_two_modules_create_files() -> None:
+    """Create files and folders with stores/private_files.py."""
+    found = {
+        f"{name}:{line}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        if (name := str(path.relative_to(SOURCE))) not in CREATORS
+        for line in creations(ast.parse(path.read_text()))
+    }
+    assert found == set()

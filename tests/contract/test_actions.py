@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 from holdfast.engine.job import EVERY_TENANT
@@ -12,12 +15,14 @@ from holdfast.features.assembly import Store
 from holdfast.features.audit.store import ActionFilter
 from holdfast.features.events.model import NewSubscription
 from holdfast.features.limits.model import ReservationRequest, Rule
+from holdfast.features.registry.model import EventTypeDraft
 from holdfast.stores.action_triggers import RECORDED
-from tests.support.direct_sql import ByHand
-from tests.support.features import draft, flaws, pause, resume, seal, verify, webhook
+from tests.contract.test_attacks import _populate
+from tests.support.direct_sql import ByHand, PostgresByHand
+from tests.support.features import draft, feed_all, flaws, pause, resume, seal, verify, webhook
 from tests.support.schedules import add, decided, firing, placed, template
 from tests.support.steps import approve, asking, keep_token
-from tests.support.stores import new_id, put_one, work
+from tests.support.stores import forward, new_id, open_lease, put_one, work
 
 pytestmark = pytest.mark.req("CX-4", "HF-4")
 
@@ -29,7 +34,7 @@ NOT_RECORDED = {
     *("job", "job_state", "job_tag", "event", "result", "checkpoint", "artifact", "step", "app_event", "approval"),
     "attempt_log",
     *("workflow", "node", "dependency", "callback", "fire", "made_from", "delivery", "idempotency", "content"),
-    *("lease", "recall", "watch", "occupied_slot", "rate_meter", "dispatch", "clock", "migration"),
+    *("lease", "recall", "watch", "occupied_slot", "rate_meter", "migration"),
     *("ready", "round", "moved"),  # scratch tables of SQLite, used during a claim or a move
     *("action", "seal"),
     *("retention_pass", "event_partition", "usage", "usage_place", "upkeep", "leftover"),
@@ -57,6 +62,115 @@ def test_every_table_of_settings_has_an_action_trigger(store: Store, by_hand: By
     assert {str(row[0]).split(".")[-1] for row in by_hand.execute(query)} == {
         each.table for each in recorded if each.by_hand
     }
+
+
+def fill(store: Store, by_hand: ByHand) -> None:
+    """At least one row in every table of settings."""
+    _populate(store, by_hand)
+    run, tenant = store.run, "default"
+    run(store.queues.set_aging("slow", 60.0, 1, 9, "ada", tenant))
+    run(store.executors.add("gpu", "executor", "ada"))
+    run(store.kinds.register({"mail.send": "Sends mail"}, "ada"))
+    run(store.event_types.set(EventTypeDraft("billing.paid", "billing"), "ada"))
+    run(store.ledger.save_cursor("billing", "0", None, tenant))
+    run(store.reservations.set(ReservationRequest(new_id(), "resource", "gpu", 30), "ada", tenant))
+    if by_hand.name == "postgres":
+        by_hand.execute(
+            "insert into login_pin (login, tenant, set_by, created_at) values ('eve', 'acme', 'ada', now())"
+        )
+
+
+# Values that the checks of a column allow. Without one, a value is derived from the type.
+VALID = {
+    "scope": ("'kind'", "'queue'"),
+}
+
+
+def columns_of(by_hand: ByHand, table: str) -> dict[str, tuple[str, bool]]:
+    """The columns that can be written: their types, and whether they are in the primary key."""
+    if by_hand.name == "sqlite":
+        return {row[1]: (row[2].lower(), row[5] > 0) for row in by_hand.execute(f"pragma table_info({table})")}
+    rows = by_hand.execute(
+        "select a.attname, format_type(a.atttypid, null), coalesce(a.attnum = any (i.indkey), false)"
+        " from pg_attribute a"
+        " left join pg_index i on i.indrelid = a.attrelid and i.indisprimary"
+        f" where a.attrelid = '{table}'::regclass and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''"
+    )
+    return {row[0]: (row[1], row[2]) for row in rows}
+
+
+def other_values(by_hand: ByHand, column: str, kind: str) -> Iterator[str]:
+    """Expressions for another value of a column, of which the checks of the table may allow some."""
+    yield from VALID.get(column, ())
+    if kind == "boolean":
+        yield f"not coalesce({column}, false)"
+    elif kind.startswith("timestamp"):
+        yield f"coalesce({column}, clock_timestamp()) + interval '1 day'"
+    elif kind == "interval":
+        yield f"coalesce({column}, '0') + interval '1 day'"
+    elif kind in ("integer", "bigint", "smallint", "double precision", "real", "numeric", "int"):
+        yield from (f"coalesce({column}, 0) + 1", f"1 - {column}", f"coalesce({column}, 0) + 86400000000")
+    elif kind == "uuid":
+        yield "gen_random_uuid()"
+    elif kind in ("json", "jsonb"):
+        yield from ("""'{"other": 1}'""", "'[]'", "'{}'")
+    elif kind.endswith("[]"):
+        yield from (f"'{{other}}'::{kind}", f"'{{}}'::{kind}")
+    elif kind == "bytea" or kind == "blob":
+        yield "'other'" if kind == "bytea" else "x'00'"
+    else:
+        yield from (f"coalesce({column}, '') || 'x'", "'other'", f"'{new_id()}'", """'{"other": 1}'""", "'[]'")
+    yield "null"
+
+
+def outcome_of(by_hand: ByHand, statement: str, key: dict[str, Any]) -> str:
+    """What a hand-written update does: changes nothing, is `recorded`, `refused` or `unrecorded`, or is `invalid`."""
+    by_hand.begin()
+    try:
+        before = by_hand.execute("select count(*) from action")
+        if not by_hand.execute(statement + " returning 1", key):
+            return "unchanged"
+        return "unrecorded" if by_hand.execute("select count(*) from action") == before else "recorded"
+    except psycopg.Error as error:
+        return "refused" if error.sqlstate == "ZH002" else "invalid"
+    except sqlite3.DatabaseError as error:
+        return "refused" if str(error).startswith("immutable") else "invalid"
+    finally:
+        by_hand.rollback()
+
+
+@pytest.mark.every_case
+def test_no_column_of_a_setting_changes_without_an_action(store: Store, by_hand: ByHand) -> None:
+    """The columns come from the catalogue. Add a new column to its line in stores/action_triggers.py."""
+    fill(store, by_hand)
+    wrong = list[str]()
+    for each in RECORDED:
+        if each.postgres_only and by_hand.name == "sqlite":
+            continue
+        columns = columns_of(by_hand, each.table)
+        keys = [name for name, (_, key) in columns.items() if key]
+        rows = by_hand.execute(f"select {', '.join(keys)} from {each.table}")
+        assert rows, each.table
+        for column, (kind, _) in columns.items():
+            found = set[str]()
+            for row in rows:
+                where = " and ".join(f"{name} = :k_{name}" for name in keys)
+                for value in other_values(by_hand, column, kind):
+                    statement = (
+                        f"update {each.table} set {column} = {value}"
+                        f" where {where} and {column} is distinct from ({value})"
+                    )
+                    found.add(
+                        outcome_of(by_hand, statement, {f"k_{name}": at for name, at in zip(keys, row, strict=True)})
+                    )
+            found -= {"unchanged", "invalid"}
+            listed = column in each.unrecorded
+            if not found:  # the checks allow it to change with other columns only
+                if column not in [*each.watched, *each.operated.split()]:
+                    wrong.append(f"{each.table}.{column}: no value to try; add one to VALID")
+            elif ("recorded" if listed else "unrecorded") in found:
+                wrong.append(f"{each.table}.{column}: {'recorded, but listed' if listed else 'not recorded'}")
+    assert "\n".join(wrong) == ""
 
 
 def test_every_action_is_recorded_with_its_actor(store: Store) -> None:
@@ -180,3 +294,31 @@ def test_hand_written_sql_is_recorded_and_work_of_jobs_is_not(store: Store, by_h
     by_hand.execute("update schedule set timing = '@weekly' where name = 'hourly'")
     by_hand.rollback()
     assert len(actions_of(store)) == len(before) + 1  # recorded with the change, or not at all
+
+
+def test_tables_with_one_row_are_recorded_without_a_tenant(store: Store, by_hand: ByHand) -> None:
+    """The session of an owner has no tenant unless it sets one."""
+    if isinstance(by_hand, PostgresByHand):
+        by_hand.execute("reset holdfast.tenant")
+    by_hand.execute("update dispatch set tenant_required = not tenant_required")
+    one_hour = "3600000000" if by_hand.name == "sqlite" else "interval '1 h'"
+    by_hand.execute(f"update clock set shift = {one_hour}")
+    assert [each[1:3] for each in actions_of(store)] == [("change", "dispatch"), ("change", "clock")]
+
+
+def test_work_and_operations_are_not_taken_for_hand_written_sql(store: Store, by_hand: ByHand) -> None:
+    """Operations change positions, counters and leases all the time."""
+    run, tenant = store.run, "default"
+    _populate(store, by_hand)
+    run(store.ledger.save_cursor("billing", "0", None, tenant))
+    before = actions_of(store, limit=1000)
+    lease = open_lease(store)
+    assert run(store.leases.renew(lease, 60.0, "*"))
+    put_one(store, "import", queue="import")
+    feed_all(store, "follow")
+    run(store.ledger.save_cursor("billing", "1", "0", tenant))
+    forward(store, 3600.0)
+    run(store.leases.end(lease, "closed", "*"))
+    assert actions_of(store, limit=1000) == before
+    run(store.policies.set({"tenant_required": True}, "ada"))
+    assert actions_of(store, limit=1000) == [*before, ("ada", "change", "policies", "tenant_required")]

@@ -198,7 +198,7 @@ def test_pinned_login_cannot_act_for_another_tenant(
         ]
         known = {str(row[0]) for row in admin.execute("select id from job where tenant = 'umbrella'")} | set(ids)
         before = rows_of_the_other(admin, tables)
-        admin.execute("update clock set shift = '90 s'")  # aging and expiry are due, in both tenants
+        admin.execute("select set_clock('90 s', null)")  # aging and expiry are due, in both tenants
         tried, let_through = set(), list[str]()
         with closing(PostgresByHand(login_url(database.admin_url, name), tenant=None)) as by_hand:
             for function, names_another, call in calls(admin, ids):
@@ -215,7 +215,7 @@ def test_pinned_login_cannot_act_for_another_tenant(
                     let_through.append(call)
                 elif any(id_ in str(rows) for id_ in known if id_ not in call):
                     let_through.append(f"{call}: {rows}")
-        admin.execute("update clock set shift = '0'")
+        admin.execute("select set_clock('0', null)")
         assert rows_of_the_other(admin, tables) == before
     assert not sorted({each.split("(")[0] for each in let_through}), let_through[:3]
     assert tried == functions()[role], "a function of the role is missing from the catalogue"

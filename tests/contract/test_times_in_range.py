@@ -9,10 +9,47 @@ from typing import Any
 import pytest
 
 from holdfast import App, HoldfastError
+from holdfast.errors import InvalidSetting
 from holdfast.features.assembly import Store
 from tests.support.direct_sql import ByHand
 
 pytestmark = pytest.mark.req("CX-1", "DP-9")
+
+ROLES = ("holdfast_admin", "holdfast_executor", "holdfast_approver", "holdfast_producer", "holdfast_viewer")
+ARGUMENTS = """
+    select p.proname, a.name, a.type::regtype::text from pg_proc p,
+           unnest(p.proargnames[1:p.pronargs], p.proargtypes::oid[]) a(name, type)
+     where p.pronamespace = 'holdfast'::regnamespace
+       and a.type::regtype::text in ('interval', 'timestamp with time zone')
+       and exists (select from pg_roles r
+                    where r.rolname = any (:roles) and has_function_privilege(r.oid, p.oid, 'execute'))
+     order by 1, 2"""
+# Arguments without a default. Each call would do something with a value in range.
+CALLS = {
+    "claim": "queue => 'q', holder => 'h'",
+    "enqueue": "kind => 'work'",
+    "heartbeat": "lease => uuid7()",
+    "issue_token": "id => uuid7(), name => 'ci', roles => '{viewer}', scopes => '{}',"
+    " hash => repeat('a', 64), prefix => 'hf_'",
+    "keep_approval_token": "approval => uuid7(), hash => repeat('a', 64), person => null",
+    "list_jobs": "want => 1",
+    "lock_waits": "",
+    "note_webhook_delivery": "id => uuid7(), webhook => uuid7(), message => 'm', type => 't', job => uuid7(),"
+    " attempt => 1, status => 200, error_code => null, duration_ms => 1, excerpt => null",
+    "open_lease": "holder => 'h'",
+    "open_session": "token_hash => repeat('a', 64), id => uuid7(), hash => repeat('b', 64), prefix => 'hfs_'",
+    "pause": "scope => 'queue', name => 'q', reason => 'r'",
+    "redrive": "job => uuid7()",
+    "renew": "lease => uuid7()",
+    "renew_lease": "lease => uuid7()",
+    "reschedule": "job => uuid7()",
+    "reschedule_many": "jobs => array[uuid7()]",
+    "reserve": "reservation => uuid7(), scope => 'resource', name => 'gpu'",
+}
+OUT_OF_RANGE = {
+    "interval": ("8000 years", "300000 years", "-1 second", "-1 year"),
+    "timestamp with time zone": ("infinity", "-infinity", "0044-03-15 BC", "10000-01-01 00:00:00+00"),
+}
 
 LATE = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone(-timedelta(hours=14)))
 EARLY = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))
@@ -71,6 +108,57 @@ def test_sql_refuses_times_out_of_range(store: Store, by_hand: ByHand, column: s
         refusal = by_hand.refusal(insert, {"at": at})
         assert refusal is not None
         assert "out of range" in refusal
+
+
+def test_sql_functions_refuse_times_and_spans_out_of_range(store: Store, by_hand: ByHand) -> None:
+    """The arguments come from the catalogue. Check a new one with `out_of_time` or `check_span`."""
+    if by_hand.name == "sqlite":
+        pytest.skip("SQLite has no functions that callers could call")
+    arguments = by_hand.execute(ARGUMENTS, {"roles": list(ROLES)})
+    assert {row[0] for row in arguments} == CALLS.keys()
+    infinite = ("infinity", "-infinity") if by_hand.execute("show server_version_num")[0][0] >= "170000" else ()
+    executed = list[str]()
+    for function, name, kind in arguments:
+        for value in (*OUT_OF_RANGE[kind], *(infinite if kind == "interval" else ())):
+            given = ", ".join(part for part in (CALLS[function], f"{name} => '{value}'") if part)
+            by_hand.begin()
+            refusal = by_hand.refusal(f"select * from {function}({given})")
+            by_hand.rollback()
+            if refusal is None or "is out of range" not in refusal:
+                executed.append(f"{function}({name} => {value}): {refusal}")
+    assert "\n".join(executed) == ""
+
+
+SPANS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    # The limits of Python: worker/options.py and engine/units.py, features/limits, features/tokens, engine/units.py.
+    "open_lease": ("ttl", ("10 ms", "36600 days"), ("9 ms", "36601 days")),
+    "reserve": ("ttl", ("100 ms", "1 hour"), ("99 ms", "3601 seconds")),
+    "issue_token": ("lasting", ("1 second", "7300 days"), ("999 ms", "7301 days")),
+    "lock_waits": ("p_for", ("0", "36600 days"), ("-1 ms", "36601 days")),
+}
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("function", SPANS)
+def test_sql_functions_have_the_limits_of_python(store: Store, by_hand: ByHand, function: str) -> None:
+    if by_hand.name == "sqlite":
+        pytest.skip("SQLite has no functions that callers could call")
+    name, allowed, refused = SPANS[function]
+    for value in (*allowed, *refused):
+        given = ", ".join(part for part in (CALLS[function], f"{name} => '{value}'") if part)
+        by_hand.begin()
+        refusal = by_hand.refusal(f"select * from {function}({given})")
+        by_hand.rollback()
+        assert (refusal is None) is (value in allowed), (value, refusal)
+
+
+def test_store_reports_a_span_out_of_range(store: Store) -> None:
+    if store.embedded:
+        pytest.skip("SQLite has no functions that check spans")
+    with pytest.raises(InvalidSetting) as refused:
+        store.run(store.leases.open("holder", 1e11, "default"))
+    assert refused.value.code == "invalid_duration"
+    assert refused.value.fix is not None
 
 
 def test_sql_refuses_deep_json(store: Store, by_hand: ByHand) -> None:

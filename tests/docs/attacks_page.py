@@ -175,7 +175,10 @@ GROUPS: dict[str, tuple[str, Table]] = {
         TOKENS,
     ),
     "Tenants": ("Limits of a tenant are enforced, and belong to the tenant.", TENANTS),
-    "Retention and usage": ("Usage counters cannot be changed, and only a policy removes jobs.", RETENTION),
+    "Retention and usage": (
+        "Usage counters can be raised, but not reduced or deleted, and only a policy removes jobs.",
+        RETENTION,
+    ),
     "Dead letters and bulk operations": (
         "Counters match the jobs, and an operation runs as it was requested.",
         DEAD_LETTERS,

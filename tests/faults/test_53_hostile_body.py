@@ -2,7 +2,7 @@
 closed at its limit, and other clients are served meanwhile.
 
 `bench/hostile.py` measures the latency of `/livez` under such load. These tests do not depend on the machine:
-`tests/api/test_bodies.py` counts the bytes read, this file checks the connections.
+`tests/api/test_request_bodies.py` counts the bytes read, this file checks the connections.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote
 from holdfast.engine.ids import parse_id
 from holdfast.engine.redaction import shown_url
 from holdfast.errors import Conflict, InvalidInput, InvalidSetting, NotFound, Refused, StoreUnavailable
+from holdfast.stores.private_files import make_private
 from holdfast.stores.s3 import Bucket
 
 SCHEME: Final = "artifact://"
@@ -177,7 +178,7 @@ class Directory:
         path = self._path(key)
         try:
             shared = self._group_mode()
-            self._make(path.parent, 0o700 | shared)
+            make_private(path.parent, 0o700 | shared)
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".aside-")
             try:
                 with os.fdopen(handle, "wb") as file:
@@ -203,17 +204,6 @@ class Directory:
         except OSError:
             return 0
         return mode & 0o070 if mode & 0o020 else 0
-
-    def _make(self, folder: Path, mode: int) -> None:
-        """Create a folder and its missing parents. ``mkdir(parents=True)`` would create parents readable by
-        everyone."""
-        if folder.is_dir():
-            return
-        self._make(folder.parent, mode)
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-            if mode != 0o700:
-                folder.chmod(folder.stat().st_mode & 0o7000 | mode)
 
     def get(self, key: str) -> bytes | None:
         try:

@@ -25,6 +25,7 @@ from holdfast.app import App
 from holdfast.context import SyncContext
 from holdfast.engine.retry import Backoff, Retry
 from holdfast.kind import Kind, Prepared
+from holdfast.stores.private_files import open_private
 
 TARGET = "holdfast.cli.demo.workers:worker_app"
 LEASE = "1.5s"
@@ -44,7 +45,7 @@ class WorkerProcess:
             *("--lease", LEASE, "--grace", "1s", "--poll", "100ms", "--concurrency", str(CONCURRENCY)),
             *("--log-level", "warning"),
         ]
-        with log.open("wb") as output:
+        with open_private(log) as output:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # open as long as the demo runs: see _stop_with_parent

@@ -310,6 +310,7 @@ declare
     v_scope text := enter(keep_approval_token.for_tenant, nullif(keep_approval_token.actor, ''));
     v_approval  approval;
 begin
+    perform check_span('ttl', keep_approval_token.ttl);
     select g.* into v_approval from approval g where g.id = keep_approval_token.approval and (v_scope = '*' or g.tenant = v_scope);
     if not found then
         return 'not_found';

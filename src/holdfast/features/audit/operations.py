@@ -21,6 +21,7 @@ from holdfast.features.audit.verification import Check, Report
 from holdfast.stores.codecs import micros
 from holdfast.stores.flow import run
 from holdfast.stores.namespace import StoreNamespace, call
+from holdfast.stores.private_files import open_private
 from holdfast.worker.maintenance import release
 
 Progress = Callable[[int, int], None]
@@ -158,7 +159,7 @@ class Audit(StoreNamespace):
         start = None if since is None else (yield from self._before((yield from self._first_since(since))))
         report, count, events = _checked(progress), 0, 0
         # Readable by its owner only: it contains the ledger of every tenant. An existing file keeps its mode.
-        with os.fdopen(os.open(_path(to), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        with open_private(_path(to), "w", encoding="utf-8") as file:
             file.write(header_line(start))
             last = start
             while (block := (yield from run(self._store.audit.block(last)))) is not None:

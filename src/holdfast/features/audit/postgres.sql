@@ -69,7 +69,8 @@ $$;
 
 -- Trigger function for a configuration row that was inserted, updated or deleted. Its arguments are the name of the subject,
 -- the columns that identify it, the columns whose values are recorded, and the columns of which only the fact of a change is
--- recorded. stores/action_triggers.py lists the tables that have this trigger.
+-- recorded. A fifth argument says that operations change these columns all the time: only hand-written statements are recorded,
+-- whose context has no function but this one, or a DO block. stores/action_triggers.py lists the tables that have this trigger.
 create or replace function record_action() returns trigger language plpgsql security definer set search_path from current as $$
 declare
     v_old     jsonb := case when tg_op <> 'INSERT' then to_jsonb(old) end;
@@ -77,8 +78,17 @@ declare
     v_row     jsonb := coalesce(v_new, v_old);
     v_type    text;
     v_changed jsonb;
+    v_context text;
+    v_scope   text := current_setting('holdfast.tenant', true);
 begin
+    if tg_nargs > 4 then
+        get diagnostics v_context = pg_context;
+        if position(e'\n' in v_context) > 0 and position('inline_code_block' in v_context) = 0 then
+            return null;
+        end if;
+    end if;
     v_type := case
+        when tg_nargs > 4 then 'change'
         when tg_op = 'INSERT' then 'add'
         when tg_op = 'DELETE' then 'remove'
         when (v_old ->> 'disabled_at' is null) <> (v_new ->> 'disabled_at' is null)
@@ -99,13 +109,23 @@ begin
                     else '"changed"' end as says
           from (select unnest(string_to_array(tg_argv[2], ' ')) as name, true as told
                 union all select unnest(string_to_array(tg_argv[3], ' ')), false) n
-         where n.name <> '' and n.name not like '%\_at'
+         where n.name <> '' and (tg_nargs > 4 or n.name not like '%\_at')
            and case when tg_op = 'UPDATE' then v_old -> n.name is distinct from v_new -> n.name
                     else n.told and v_row ->> n.name is not null end) c;
-    perform note_action(v_row ->> 'tenant', v_type, tg_argv[0],
+    if v_row ->> 'tenant' is null then   -- a table with one row, which a session without a tenant may change too
+        perform set_config('holdfast.tenant', '*', true);
+    end if;
+    perform note_action(coalesce(v_row ->> 'tenant', '*'), v_type, tg_argv[0],
         (select string_agg(v_row ->> c.name, ' ' order by c.n)
            from unnest(string_to_array(tg_argv[1], ' ')) with ordinality c (name, n)), v_changed);
+    perform set_config('holdfast.tenant', coalesce(v_scope, ''), true);
     return null;
+end $$;
+
+-- Trigger function for columns that never change. Its arguments are the name of the subject and the columns.
+create or replace function keep_fixed() returns trigger language plpgsql as $$
+begin
+    raise exception '%: % cannot change', tg_argv[0], replace(tg_argv[1], ' ', ', ') using errcode = 'ZH002';
 end $$;
 
 -- Seal a block of committed ledger events, hashed together with the previous block. Any worker may seal; there is no leader. If

@@ -23,6 +23,7 @@ from holdfast.engine.payload import safe_text
 from holdfast.errors import HoldfastError
 from holdfast.stores.artifacts import Artifacts
 from holdfast.stores.host_files import reference_to
+from holdfast.stores.private_files import make_private, open_private
 
 MOST_ARTIFACTS = 100
 NAME_LIMIT = 500
@@ -108,13 +109,12 @@ def create_directory(log_dir: Path, claim: Claim, *, create_parent: bool) -> Att
     directory = AttemptDirectory(log_dir.resolve() / claim.id[:8] / claim.id / str(claim.attempt))
     try:
         if create_parent:
-            log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(log_dir)
         elif not log_dir.is_dir():
             raise FileNotFoundError(f"{log_dir} is not a directory")
-        for folder in (*reversed(directory.folder.parents[:2]), directory.folder, directory.artifacts):
-            folder.mkdir(mode=0o700, exist_ok=True)
+        make_private(directory.artifacts)
         for path, text in ((directory.log, ""), (directory.payload, claim.payload)):
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            with open_private(path, "w", encoding="utf-8") as file:
                 file.write(text)
     except OSError as error:
         raise HoldfastError(

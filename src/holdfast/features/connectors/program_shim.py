@@ -34,7 +34,9 @@ class Log:
     """A log file of at most ``limit`` bytes; further bytes are only counted. A full disk does not stop the program."""
 
     def __init__(self, path: str, limit: int) -> None:
-        self._file: BinaryIO | None = open(path, "ab", buffering=0)  # noqa: SIM115 - open for as long as the program runs
+        # The worker has created the file, for its owner only; so has this, if it was removed since.
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._file: BinaryIO | None = os.fdopen(handle, "ab", buffering=0)
         self._left = limit
         self._limit = limit
         self._dropped = 0

@@ -29,6 +29,7 @@ from holdfast.context import AnyContext, Context, SyncContext
 from holdfast.engine.names import check_name
 from holdfast.engine.outcome import Reject
 from holdfast.errors import InvalidArguments, InvalidSetting
+from holdfast.stores.private_files import open_private
 
 Row = Mapping[str, Any] | Sequence[Any]
 
@@ -248,7 +249,7 @@ class Document:
 
     def write(self, parts: Iterator[str]) -> None:
         self.digest = hashlib.sha256()
-        with self.path.open("wb") as file:
+        with open_private(self.path) as file:
             for part in parts:
                 data = part.encode("utf-8", "replace")
                 self.size += len(data)

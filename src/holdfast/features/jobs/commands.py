@@ -55,6 +55,7 @@ from holdfast.features.jobs.timeline import (
 from holdfast.features.jobs.views import Story, story
 from holdfast.features.jobs.views import why as explain
 from holdfast.kind import Options
+from holdfast.stores.private_files import open_private
 from holdfast.stores.requests import JobFilter
 from holdfast.stores.vault import Vault, shown
 
@@ -287,7 +288,8 @@ def artifact(
         sys.stdout.buffer.write(data)
         sys.stdout.flush()
         return
-    output.write_bytes(data)
+    with open_private(output) as file:
+        file.write(data)
     session.answer({"file": str(output), "size": len(data)}, f"Wrote {len(data):,} bytes to {output}.")
 
 

@@ -207,6 +207,7 @@ declare
     v_scope text := enter(reserve.for_tenant, reserve.actor);
     v_own   reservation;
 begin
+    perform check_span('ttl', reserve.ttl, '100 ms', '1 hour');
     insert into reservation as r (id, tenant, scope, name, holder, reason, asked_at, expires_at)
     values (reserve.reservation, v_scope, reserve.scope, reserve.name, actor(), nullif(reserve.reason, ''), v_now, v_now + reserve.ttl)
     on conflict (id) do update set expires_at = greatest(r.expires_at, excluded.expires_at)

@@ -20,6 +20,7 @@ begin
     if out_of_time(issue_token.expires_at) then
         perform refuse_time('expires_at');
     end if;
+    perform check_span('lasting', issue_token.lasting, '1 second', '7300 days');
     return query
     insert into api_token as t (id, tenant, name, roles, scopes, hash, prefix, created_at, created_by, expires_at)
     values (issue_token.id, v_scope, issue_token.name, issue_token.roles, issue_token.scopes, issue_token.hash, issue_token.prefix,
@@ -74,6 +75,7 @@ declare
     v_now   timestamptz := clock_now();
     v_token api_token;
 begin
+    perform check_span('ttl', open_session.ttl, '1 second');
     select t.* into v_token from token_of(open_session.token_hash) t where t.parent_id is null;
     if not found then
         return;

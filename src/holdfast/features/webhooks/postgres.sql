@@ -150,6 +150,7 @@ declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(note_webhook_delivery.for_tenant);
 begin
+    perform check_span('kept_for', note_webhook_delivery.kept_for);
     insert into webhook_delivery (id, tenant, webhook_id, message, type, job_id, attempt, status, error_code, duration_ms, excerpt, at)
     select note_webhook_delivery.id, e.tenant, e.id, note_webhook_delivery.message, note_webhook_delivery.type,
            note_webhook_delivery.job, note_webhook_delivery.attempt, note_webhook_delivery.status,

@@ -51,4 +51,4 @@ class PostgresClock(Calls):
 
     @flow(single=True)
     def set(self, shift: timedelta, stopped: datetime | None) -> Steps[None]:
-        yield Statement(f"update {self._s}clock set shift = %s, stopped = %s", (shift, stopped))
+        yield self._call("set_clock", "%s, %s", shift, stopped)

@@ -57,12 +57,13 @@ OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH073": (Refused, "tenant_pinned"),
     "ZH090": (InvalidSetting, "invalid_time"),
     "ZH091": (InvalidPayload, "payload_too_deep"),
+    "ZH092": (InvalidSetting, "invalid_duration"),
     "ZH010": (InvalidInput, "invalid_input"),
 }
 
 
 # Errors whose hint, written in the SQL function, is also the fix for callers in Python.
-HINTED = frozenset({"ZH004", "ZH073"})
+HINTED = frozenset({"ZH004", "ZH073", "ZH092"})
 
 
 def refusal(state: str, message: str, hint: str | None = None) -> HoldfastError | None:

@@ -100,4 +100,6 @@ class SqliteClock(SqlitePart):
     @flow()
     def set(self, shift: timedelta, stopped: datetime | None) -> Steps[None]:
         moment = None if stopped is None else micros(stopped)
+        yield from begin_write(None)
         yield Statement("UPDATE clock SET shift = ?, stopped = ?", (shift // MICROSECOND, moment))
+        yield from end_write()

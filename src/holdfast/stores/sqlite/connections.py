@@ -21,6 +21,7 @@ from typing import Literal, Self
 
 from holdfast.engine.redaction import shown_url
 from holdfast.errors import InvalidSetting, StoreUnavailable
+from holdfast.stores.private_files import private_handle
 from holdfast.stores.sqlite.errors import is_busy, translate
 
 # Without the prefix `fuse.` of file systems in user space.
@@ -71,7 +72,7 @@ def create_private(path: str) -> None:
     """Create the file, readable only by its owner, if it does not exist. SQLite gives the log and its index the same
     mode. An existing file keeps its mode. Errors are ignored: SQLite reports them when it opens the file."""
     with contextlib.suppress(OSError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(private_handle(path, os.O_RDWR | os.O_EXCL))
 
 
 def mode_like(path: str) -> int:
@@ -347,7 +348,7 @@ def _try_lock(path: str, mode: int) -> Iterator[bool]:
     except ImportError:  # no such locks on this platform; checkpoints then happen when the last connection closes
         yield False
         return
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    handle = private_handle(path, os.O_RDWR)
     with contextlib.suppress(OSError):  # the file belongs to another user
         if os.fstat(handle).st_mode & 0o777 != mode:
             os.fchmod(handle, mode)

@@ -200,6 +200,10 @@ language plpgsql security definer set search_path from current as $$
 declare
     v_answer record;
 begin
+    perform check_span('delay', $7);
+    if out_of_time($6) then
+        perform refuse_time('the time');
+    end if;
     select * into v_answer from redrive_many(array[$1], $2, $3, $4, $5);
     if not v_answer.refused and ($6 is not null or $7 is not null) then
         perform from reschedule_many(array[$1], $6, $7, null, $2, $3, $5);
@@ -236,6 +240,11 @@ returns setof jobs
 language plpgsql set search_path from current as $$
 declare v_scope text := enter(for_tenant);
 begin
+    -- As out_of_time and refuse_time do, which the callers' roles may not execute.
+    if least(created_from, created_until) < '0001-01-01 00:00:00+00' or greatest(created_from, created_until) >= '10000-01-01 00:00:00+00' then
+        raise exception 'created_from or created_until is out of range'
+            using errcode = 'ZH090', hint = 'Use a time in the years 1 to 9999, in UTC.';
+    end if;
     return query select j.* from jobs j
      where (v_scope = '*' or j.tenant = v_scope) and (in_state is null or j.state = in_state)
        and (of_kind is null or j.kind = of_kind) and (before is null or j.id < before)

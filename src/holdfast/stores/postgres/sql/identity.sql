@@ -52,6 +52,13 @@ begin atomic
     select coalesce(stopped, clock_timestamp() + shift) from clock;
 end;
 
+-- Move the clock, for tests. Only the owner may: no role can execute it.
+create or replace function set_clock(p_shift interval, p_stopped timestamptz) returns void
+language plpgsql set search_path from current as $$
+begin
+    update clock c set shift = p_shift, stopped = p_stopped;
+end $$;
+
 -- Set the tenant (or '*') and the actor of this transaction, and return the scope. Every public function calls this first. The
 -- functions compare it with each row themselves, so that tenants stay separate even if the schema belongs to a superuser, who
 -- bypasses row-level security.

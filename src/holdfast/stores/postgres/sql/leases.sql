@@ -12,6 +12,7 @@ declare
     v_id    uuid := coalesce(open_lease.token, uuid7());
     v_scope text := enter(open_lease.for_tenant);
 begin
+    perform check_span('ttl', open_lease.ttl, '10 ms');
     perform share_when_needed();
     return query
     insert into lease as l (id, tenant, name, holder, until, opened_at, renewed_at, kinds, queues, slots,
@@ -32,6 +33,7 @@ declare
     v_scope   text := enter(heartbeat.for_tenant);
     v_request text;
 begin
+    perform check_span('ttl', heartbeat.ttl, '10 ms');
     -- After the clock was set back, the end of the lease is too far in the future.
     update lease l set until = case when l.renewed_at > v_now + interval '5 s' then v_now + heartbeat.ttl
                                     else greatest(l.until, v_now + heartbeat.ttl) end,

@@ -35,6 +35,7 @@ returns table (waiting integer, locked text, mode text, seconds double precision
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
 begin
+    perform check_span('p_for', p_for);
     return query
     select l.pid, coalesce(c.relname::text, l.locktype), l.mode, extract(epoch from clock_timestamp() - l.waitstart)::float8,
            b.pid, a.usename::text, nullif(a.application_name, '')

@@ -7,6 +7,16 @@ begin
     end if;
 end $$;
 
+-- Refuse a duration out of range: the limits of the library (engine/units.py), unless the caller has narrower ones.
+create or replace function check_span(p_what text, p_span interval, p_least interval default '0', p_most interval default '36600 days')
+returns void language plpgsql immutable as $$
+begin
+    if p_span not between p_least and p_most then
+        raise exception '% is out of range: %', p_what, p_span
+            using errcode = 'ZH092', hint = format('Use a duration from %s to %s.', p_least, p_most);
+    end if;
+end $$;
+
 create or replace function operate(p_action text, p_jobs uuid[], p_reason text, p_actor text, p_tenant text,
                                    p_max_attempts integer default null, p_operation uuid default null)
 returns table (id uuid, state state, refused boolean, reason text)
@@ -98,10 +108,12 @@ language plpgsql security definer set search_path from current
 declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(reschedule_many.for_tenant, reschedule_many.actor);
-    v_due   timestamptz := coalesce(reschedule_many.at, v_now + reschedule_many.delay, v_now);
+    v_due   timestamptz;
     v_note  jsonb;
     v_done  uuid[];
 begin
+    perform check_span('delay', reschedule_many.delay);
+    v_due := coalesce(reschedule_many.at, v_now + reschedule_many.delay, v_now);
     if out_of_time(v_due) then
         perform refuse_time('the time');
     end if;
