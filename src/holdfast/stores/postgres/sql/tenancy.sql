@@ -102,9 +102,9 @@ begin
          where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'p')
            and not c.relispartition   -- partitions refuse statements that name them
            and exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant')
-           -- Not the triggers that record actions: in a new database they are created later.
+           -- Not the triggers of recorded tables (action_triggers.py): in a new database they are created later.
            and exists (select from pg_trigger t where t.tgrelid = c.oid and not t.tgisinternal and t.tgname not like 'record\_%'
-                          or t.tgrelid = c.oid and t.tgname = 'record_transition')
+                          and t.tgname <> 'keep_fixed' or t.tgrelid = c.oid and t.tgname = 'record_transition')
     loop
         execute format('create or replace trigger judge_scope after delete on %I referencing old table as gone'
             ' for each statement execute function judge_scope()', v_table);
