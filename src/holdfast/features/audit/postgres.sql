@@ -73,9 +73,9 @@ $$;
 -- whose context has no function but this one, or a DO block. stores/action_triggers.py lists the tables that have this trigger.
 create or replace function record_action() returns trigger language plpgsql security definer set search_path from current as $$
 declare
-    v_old     jsonb := case when tg_op <> 'INSERT' then to_jsonb(old) end;
-    v_new     jsonb := case when tg_op <> 'DELETE' then to_jsonb(new) end;
-    v_row     jsonb := coalesce(v_new, v_old);
+    v_old     jsonb;
+    v_new     jsonb;
+    v_row     jsonb;
     v_type    text;
     v_changed jsonb;
     v_context text;
@@ -84,9 +84,12 @@ begin
     if tg_nargs > 4 then
         get diagnostics v_context = pg_context;
         if position(e'\n' in v_context) > 0 and position('inline_code_block' in v_context) = 0 then
-            return null;
+            return null;   -- before the row is read, which fails if one of its documents is damaged
         end if;
     end if;
+    v_old := case when tg_op <> 'INSERT' then to_jsonb(old) end;
+    v_new := case when tg_op <> 'DELETE' then to_jsonb(new) end;
+    v_row := coalesce(v_new, v_old);
     v_type := case
         when tg_nargs > 4 then 'change'
         when tg_op = 'INSERT' then 'add'
