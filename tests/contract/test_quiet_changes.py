@@ -134,6 +134,7 @@ def test_no_column_of_a_state_changes_without_an_event(store: Store, by_hand: By
     assert len(accepted) > 400
 
 
+@pytest.mark.slow
 def test_no_two_columns_change_together_without_an_event(store: Store, by_hand: ByHand) -> None:
     jobs = Jobs(store, by_hand)
     accepted = [
@@ -147,6 +148,7 @@ def test_no_two_columns_change_together_without_an_event(store: Store, by_hand: 
     assert len(accepted) > 4000
 
 
+@pytest.mark.slow
 def test_no_sequence_of_updates_changes_when_a_job_runs(store: Store, by_hand: ByHand) -> None:
     """Two statements, each of any values for the time and the reason that hold back a job: the first prepares what the
     second would need."""
