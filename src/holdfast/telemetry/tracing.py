@@ -14,10 +14,9 @@ from typing import Any
 from holdfast.engine.job import JobSpec
 from holdfast.engine.trace import Trace, is_trace_tag
 
-# From a request's header, from the running job's tags, or from `trace_from`.
-_given: ContextVar[Trace | None] = ContextVar("holdfast_trace", default=None)
-# The running job, whose trace is derived from its id if none was given.
-_job: ContextVar[str | None] = ContextVar("holdfast_traced_job", default=None)
+# From a request's header, from the running job's tags, or from `trace_from`; or the id of the running job, from which
+# its trace is derived when it is needed. One variable, because every job sets it.
+_given: ContextVar[Trace | str | None] = ContextVar("holdfast_trace", default=None)
 
 API = "opentelemetry.trace"
 
@@ -25,14 +24,12 @@ API = "opentelemetry.trace"
 def current_trace() -> Trace | None:
     """The current trace. Inside a handler there is always one."""
     trace = span_trace() or _given.get()
-    if trace is None and (job := _job.get()) is not None:
-        return Trace.of_job(job, ())
-    return trace
+    return Trace.of_job(trace, ()) if isinstance(trace, str) else trace
 
 
 def wanted() -> bool:
     """Whether there is a current trace; cheap, for the hot path."""
-    return _given.get() is not None or _job.get() is not None or (API in sys.modules and span_trace() is not None)
+    return _given.get() is not None or (API in sys.modules and span_trace() is not None)
 
 
 def outgoing_headers() -> dict[str, str]:
@@ -58,10 +55,7 @@ def trace_from(parent: str | None, state: str | None = None) -> Iterator[Trace |
 
 def bind(job_id: str, tags: Sequence[str]) -> None:
     """Make the trace of a job the current one in this task or call, instead of that of the worker."""
-    _job.set(job_id)
-    trace = Trace.of_tags(tags) if tags else None
-    if trace is not None or _given.get() is not None:
-        _given.set(trace)
+    _given.set((Trace.of_tags(tags) if tags else None) or job_id)
 
 
 def stamp(specs: Iterable[JobSpec], trace: Trace | None) -> None:
