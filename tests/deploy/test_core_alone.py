@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
-    here = next(Path(each) for each in sys.path if each.endswith("site-packages"))
     for name in ("cronsim", "typing_extensions"):
+        here = Path(str(distribution(name).locate_file("")))  # an environment may have several folders of packages
         for found in here.glob(f"{name}*"):
             (packages / found.name).symlink_to(found)
     return folder / "venv/bin/python"
