@@ -1,12 +1,14 @@
 """Compare this checkout with another one, as a ratio of costs: ``python -m bench --against ../before``.
 
 Both run W1, W2, W3 and W5 on the same server in alternating rounds, each with its own driver and source. Other programs
-on the machine disturb wall time; they disturb the CPU time of the client and of the server less. The minimum, which is
-the least disturbed round, is shown beside the median. 1.00 is the same cost, 1.03 is 3 % more.
+on the machine disturb wall time; they disturb the CPU time of the client and of the server less. Shown are the median of
+the rounds' ratios, because the speed of a shared machine changes from minute to minute, and the ratio of the least
+disturbed rounds. 1.00 is the same cost, 1.03 is 3 % more.
 """
 
 from __future__ import annotations
 
+import compileall
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -27,6 +29,8 @@ class Checkout(Bench):
 
     def __init__(self, backends: Backends, name: str, root: Path) -> None:
         super().__init__(backends, BY_NAME[name])
+        # Some modules are imported while the clock runs; without this, an edited checkout would also compile them.
+        compileall.compile_dir(root / "src", quiet=2)
         self._driver = root / "bench" / "peers" / "holdfast" / "driver.py"
         self._path = f"{root / 'src'}:{root / 'bench' / 'peers' / 'link'}"
 
@@ -97,7 +101,7 @@ def run(backends: Backends, store: str, other: Path, sizes: Sizes, rounds: int, 
 
 
 def _cost(store: str, workload: str, figure: str, before: list[float], now: list[float]) -> Cost:
-    def ratio(kind: Callable[[list[float]], float]) -> float:
-        return kind(now) / kind(before) if kind(before) else float("nan")
-
-    return Cost(store, workload, figure, ratio(statistics.median), ratio(min))
+    if not all(before):
+        return Cost(store, workload, figure, float("nan"), float("nan"))
+    ratios = [after / earlier for earlier, after in zip(before, now, strict=True)]
+    return Cost(store, workload, figure, statistics.median(ratios), min(now) / min(before))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from functools import partial
 from math import isfinite
 from typing import Any, Final, TypeAlias
 
@@ -43,10 +42,24 @@ _Trail: TypeAlias = "tuple[_Trail, object] | None"
 _EVERYDAY: Final = 2**63
 _WRAPPING: Final[_Trail] = (None, "")
 
-# No check for cycles: before an encoder runs, ``_inspect`` has bounded depth and size.
-_encoder = partial(json.JSONEncoder, ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
-_COMPACT: Final = _encoder()
-_SORTED: Final = _encoder(sort_keys=True)
+
+
+def _writer(*, sort_keys: bool) -> Callable[[object], str]:
+    """A function that writes compact JSON. ``JSONEncoder.encode`` creates a C encoder for each value, which takes longer
+    than writing a small one; this creates it once, if the interpreter has it."""
+    # No check for cycles: before an encoder runs, ``_inspect`` has bounded depth and size.
+    plain = json.JSONEncoder(
+        ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"), sort_keys=sort_keys
+    )
+    make, quote = (getattr(json.encoder, name, None) for name in ("c_make_encoder", "encode_basestring"))
+    if make is None or quote is None:
+        return plain.encode
+    write = make(None, plain.default, quote, None, ":", ",", sort_keys, plain.skipkeys, plain.allow_nan)
+    return lambda value: "".join(write(value, 0))
+
+
+_COMPACT: Final = _writer(sort_keys=False)
+_SORTED: Final = _writer(sort_keys=True)
 
 
 MARK: Final = '{"$holdfast":'
@@ -174,11 +187,11 @@ def safe_text(text: str, limit: int) -> str:
     return _UNSTORABLE.sub("\ufffd", text[:limit]) + note
 
 
-def _write(encoder: json.JSONEncoder, value: object, limit: int, what: str) -> str:
+def _write(writer: Callable[[object], str], value: object, limit: int, what: str) -> str:
     if not _is_plain(value):
         _inspect(value, limit, what)
     try:
-        text = encoder.encode(value)
+        text = writer(value)
         size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError:
         _inspect(value, limit, what, texts=True)
