@@ -1,8 +1,8 @@
 """Compare this checkout with another one, as a ratio of costs: ``python -m bench --against ../before``.
 
 Both run W1, W2, W3 and W5 on the same server in alternating rounds, each with its own driver and source. Other programs
-on the machine disturb wall time; they disturb the CPU time of the client and of the server less. Shown are the median of
-the rounds' ratios, because the speed of a shared machine changes from minute to minute, and the ratio of the least
+on the machine disturb wall time; they disturb the CPU time of the client and of the server less. Shown are the median
+of the rounds' ratios, because the speed of a shared machine changes from minute to minute, and the ratio of the least
 disturbed rounds. 1.00 is the same cost, 1.03 is 3 % more.
 """
 

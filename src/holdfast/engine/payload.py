@@ -43,10 +43,9 @@ _EVERYDAY: Final = 2**63
 _WRAPPING: Final[_Trail] = (None, "")
 
 
-
 def _writer(*, sort_keys: bool) -> Callable[[object], str]:
-    """A function that writes compact JSON. ``JSONEncoder.encode`` creates a C encoder for each value, which takes longer
-    than writing a small one; this creates it once, if the interpreter has it."""
+    """A function that writes compact JSON. ``JSONEncoder.encode`` creates a C encoder for each value, which takes
+    longer than writing a small one; this creates it once, if the interpreter has it."""
     # No check for cycles: before an encoder runs, ``_inspect`` has bounded depth and size.
     plain = json.JSONEncoder(
         ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"), sort_keys=sort_keys
