@@ -110,7 +110,9 @@ def test_burst_runs_jobs_of_events_sent_before_it_started(app: App) -> None:
     assert [event["data"] for event in seen] == [{"order": 7}]
 
 
-def test_failing_subscription_reports_its_error_and_blocks_no_other(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_subscription_reports_its_error_once_and_blocks_no_other(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     app._store.migrate()
     app.subscriptions.set("a bad one", "job.enqueue", "bad", of_kind="pay")
     app.subscriptions.set("good", "job.enqueue", "good", of_kind="pay")
@@ -125,6 +127,10 @@ def test_failing_subscription_reports_its_error_and_blocks_no_other(app: App, mo
     with monkeypatch.context() as patch:
         patch.setattr(type(app._store.subscriptions), "_create_jobs", broken)
         assert feed_subscriptions(app) == 1
+        assert feed_subscriptions(app) == 0
+    assert [record.getMessage() for record in caplog.records if "a bad one" in record.getMessage()] == [
+        "Subscription a bad one failed: it cannot be made"
+    ]
     bad, good = app.subscriptions.list()
     assert (bad.failure, good.failure, good.made) == ("it cannot be made", None, 1)
     assert feed_subscriptions(app) == 1, "it is retried, and the missed job is created"

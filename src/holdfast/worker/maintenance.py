@@ -117,8 +117,11 @@ async def feed(store: Store, *, tenant: str) -> int:
 
 
 async def _record_failure(store: Store, scope: str, name: str, id: str, error: Exception) -> None:
-    log.warning("Subscription %s failed: %s", name, error)
-    await store.arun(store.subscriptions.failed(id, storable(str(error)) or type(error).__name__, scope))
+    failure = storable(str(error)) or type(error).__name__
+    recorded = await store.arun(store.subscriptions.get(name, scope))
+    if recorded is None or recorded.failure != failure:  # logged once, although it is retried at each run
+        log.warning("Subscription %s failed: %s", name, error)
+    await store.arun(store.subscriptions.failed(id, failure, scope))
 
 
 # --- orphaned files ---
