@@ -178,6 +178,7 @@ def creations(tree: ast.AST) -> Iterator[int]:
             yield node.lineno
 
 
+@pytest.mark.parametrize("umask", [0o022], indirect=True)  # it reads the source only
 @pytest.mark.parametrize(
     "statement",
     [
@@ -194,6 +195,7 @@ def test_creations_are_found(statement: str) -> None:
     assert list(creations(ast.parse(statement))) == [1]
 
 
+@pytest.mark.parametrize("umask", [0o022], indirect=True)  # it reads the source only
 def test_only_two_modules_create_files() -> None:
     """Create files and folders with stores/private_files.py."""
     found = {
