@@ -126,8 +126,8 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path, sqlite_template: Path) -> str:
-    """A fresh, migrated SQLite file."""
-    shutil.copyfile(sqlite_template, tmp_path / "jobs.db")
+    """A fresh, migrated SQLite file, which only its owner can read, like those that Holdfast creates."""
+    shutil.copy(sqlite_template, tmp_path / "jobs.db")
     return f"sqlite:///{tmp_path}/jobs.db"
 
 

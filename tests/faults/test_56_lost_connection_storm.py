@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from holdfast import App, State
+from holdfast.stores.flow import Flow, Statement, Steps
 from holdfast.stores.outage import FIRST_PAUSE, LONGEST_PAUSE, pause_after
 from holdfast.worker import recovery
 from tests.app.outages import Outage
@@ -100,6 +101,29 @@ def test_pauses_grow_with_consecutive_failures(
     assert len(before) >= 4
     assert [pause == 0.0 for _, pause in before] == [True] + [False] * (len(before) - 1)
     assert pauses[len(before) :] == [(1, 0.0)], "a successful exchange resets the count"
+
+
+def test_read_survives_several_lost_connections_in_a_row(postgres_url: str) -> None:
+    attempts = 0
+
+    def steps() -> Steps[int]:
+        nonlocal attempts
+        attempts += 1
+        if attempts <= 3:
+            yield Statement("select pg_terminate_backend(pg_backend_pid())")
+        [(answer,)] = yield Statement("select 1")
+        return int(answer)
+
+    async def aread(app: App) -> int:
+        try:
+            return await app._store.arun(Flow(steps, writes=False))
+        finally:
+            await app._store.leave_loop()
+
+    with closing(App(postgres_url)) as app:
+        assert (app._store.run(Flow(steps, writes=False)), attempts) == (1, 4)
+        attempts = 0
+        assert (asyncio.run(aread(app)), attempts) == (1, 4)
 
 
 @pytest.mark.slow

@@ -243,7 +243,8 @@ def can_retry(error: Exception, flow: Flow[Any], attempt: int, connections: int)
         return True  # the agent was disabled between the check and the insert: the check now refuses it properly
     if flow.start is flow.repeat and isinstance(error, psycopg.errors.UniqueViolation):
         return True
-    return isinstance(error, psycopg.OperationalError) and not flow.writes and attempt == 0
+    # A read can be retried. In a storm several connections are lost in a row; a server that is down is waited for once.
+    return isinstance(error, psycopg.OperationalError) and not flow.writes and (attempt == 0 or lost(error))
 
 
 def only_once(flow: Flow[Any]) -> bool:
