@@ -170,11 +170,18 @@ def test_toggling_an_agent_under_load_loses_no_job(store: Store) -> None:
             if result := claim(store, lease, 4):
                 settle(store, result)
 
+    def flip_once() -> None:
+        disable(store)
+        before = len(made)
+        enable(store)
+        until(lambda: len(made) > before, "jobs are enqueued while the agent is enabled")
+
     def flip() -> None:
-        for _ in range(12):
-            disable(store)
-            enable(store)
-        stop.set()
+        try:
+            for _ in range(12):
+                flip_once()
+        finally:
+            stop.set()
 
     together(produce, produce, work, work, flip)
     # A claim may hold jobs in the moment they are returned: those return after the hold time.
