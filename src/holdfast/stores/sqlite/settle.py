@@ -20,8 +20,8 @@ _SUCCEED = (
     " WHERE id IN (SELECT value FROM json_each(:ids)) AND attempt = :attempt"
     " AND +lease = :lease AND +state = 'in_progress'"
 )
-# Without RETURNING, which costs about 2 % of a job (docs/adr/0060). Usually the whole batch is settled, as the number of
-# changed rows shows; otherwise the ledger shows which jobs were.
+# Without RETURNING, which costs about 2 % of a job (docs/adr/0060). Usually the whole batch is settled: the number of
+# changed rows shows it. Otherwise the ledger shows which jobs were.
 _LAST_EVENT = Statement("SELECT coalesce(max(seq), 0) FROM event")
 _CHANGED = Statement("SELECT changes()")
 _SUCCEEDED_SINCE = (
