@@ -255,7 +255,7 @@ class Context(AwaitedCalls, BaseContext):
 
         The connection is one of the job database. Raises ``StaleLease`` if this worker no longer claims the job.
         """
-        self._run.check_not_waiting()
+        self._run.check_may_end()
         return AsyncTransaction(self._run.ending, result)
 
     async def complete(self, *, connection: object, result: Any = None) -> None:
@@ -263,7 +263,7 @@ class Context(AwaitedCalls, BaseContext):
 
         Commit before the handler returns; otherwise the attempt fails with the code ``not_committed``.
         """
-        self._run.check_not_waiting()
+        self._run.check_may_end()
         await self._run.ending.aon(connection, result)
 
 
@@ -346,7 +346,7 @@ class SyncContext(BlockingCalls, BaseContext):
 
         The connection is one of the job database. Raises ``StaleLease`` if this worker no longer claims the job.
         """
-        self._run.check_not_waiting()
+        self._run.check_may_end()
         return Transaction(self._run.ending, result)
 
     def complete(self, *, connection: object, result: Any = None) -> None:
@@ -354,7 +354,7 @@ class SyncContext(BlockingCalls, BaseContext):
 
         Commit before the handler returns; otherwise the attempt fails with the code ``not_committed``.
         """
-        self._run.check_not_waiting()
+        self._run.check_may_end()
         self._run.ending.on(connection, result)
 
 

@@ -7,10 +7,12 @@ import asyncio
 import httpx2
 import pytest
 
-from holdfast import App
+from holdfast import App, Context
 from holdfast.engine.states import State
 from tests.api.conftest import client_of
 from tests.api.test_leases import LEASES, attempts_of, claim, lease_of, settle, work
+from tests.app.conftest import NewApp
+from tests.support.workers import serve
 
 pytestmark = pytest.mark.req("JF-14")
 
@@ -51,6 +53,31 @@ async def test_approval_and_at_most_once_apply_to_http_workers(app: App, work: h
     (job,) = await claim(work, lease)
     assert (await settle(work, lease, job, outcome="failed")).json()["ending"] == "bury"
     assert (await app.jobs.aget(single.id)).state is State.DEAD_LETTER
+
+
+@pytest.mark.req("CX-6")
+@pytest.mark.parametrize("case", ["question", "denied", "asked in the handler"])
+async def test_http_worker_does_not_bypass_a_decision(app: App, new_app: NewApp, case: str) -> None:
+    """The code of the app changes while the job waits, and an HTTP worker claims it then."""
+    code = {"question": "question_changed", "denied": "denied", "asked in the handler": "approval_not_asked"}[case]
+
+    async def pay(ctx: Context) -> None:
+        await ctx.approval("pay", summary="Pay?", on_deny="resume")
+
+    if case == "asked in the handler":
+        handle = await app.job("pay")(pay).aenqueue()
+    else:
+        handle = await app.job("pay", requires_approval={"data": {"limit": 10}})(pay).aenqueue()
+    await serve(app, burst=True)
+    (approval,) = await app.approvals.alist()
+    await (app.approvals.adeny if case == "denied" else app.approvals.aapprove)(approval.id, by="ada")
+    other = new_app()
+    if case == "question":
+        other.job("pay", requires_approval={"data": {"limit": 1_000_000}})(pay)
+    async with client_of(other, role="admin") as work:
+        assert await claim(work, await lease_of(work)) == []
+    job = await app.jobs.aget(handle.id)
+    assert (job.error_code, job.finished_at is not None) == (code, True)
 
 
 async def test_restricted_payload_is_removed_from_errors(app: App, work: httpx2.AsyncClient) -> None:

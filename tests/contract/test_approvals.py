@@ -45,6 +45,7 @@ def test_approval_resumes_the_job_with_the_decision(store: Store) -> None:
     stamps = [at.isoformat(timespec="microseconds").replace("+00:00", "Z") for at in (now, later)]
     vote = {"verdict": "approve", "comment": None, "data": None}
     assert step.value == {
+        "content_hash": decided.content_hash,
         "approval_id": pending.id,
         "state": "approved",
         "decided_at": stamps[1],

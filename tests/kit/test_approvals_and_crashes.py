@@ -48,6 +48,15 @@ def pay_in_a_thread(ctx: SyncContext, amount: int) -> str:
     return ref
 
 
+due = [10]
+
+
+@app.job()
+async def pay_what_is_due(ctx: Context) -> None:
+    await ctx.approval("due", summary=f"Pay {due[-1]}?")
+    await ctx.step("charge", charge, due[-1])
+
+
 @pytest.fixture
 def kit(kit_url: str | None) -> Iterator[Kit]:
     done.clear()
@@ -164,3 +173,12 @@ def test_crash_that_was_never_reached_fails_the_test(kit_url: str | None) -> Non
         kit.__exit__(None, None, None)
     with Kit(app, kit_url) as kit, pytest.raises(HoldfastError):
         kit.crash_at("charge", "sometimes")  # type: ignore[arg-type]
+
+
+def test_changed_question_is_reported(kit: Kit) -> None:
+    job = pay_what_is_due.enqueue()
+    kit.drain()
+    due.append(1_000_000)
+    kit.approve("due")
+    kit.drain(check=False)
+    assert (done, job.get().error_code) == ([], "question_changed")

@@ -44,6 +44,7 @@ BOTH_STORES = {
     *("faults/test_33_nested_ids.py", "faults/test_34_approval_race.py", "faults/test_39_tampering.py"),
     "faults/test_42_bulk_redrive.py",
     *("faults/test_44_durable_outages.py", "faults/test_51_bad_row.py", "faults/test_55_forged_history.py"),
+    "faults/test_62_changed_code.py",
 }
 # These repetitions do not rotate: each `make test-all` runs them.
 EVERY_TIME = {

@@ -107,7 +107,11 @@ class Declared:
                 recipe = recipe_for(tools.client, tools.schema, options, tools.step_tools.notify())
                 call = _without_stop(process_caller(kind, options, self.timeout, tools.children, recipe))
             case Program() as program:
-                call = _without_stop(command_caller(kind, program, self.timeout, tools.client, tools.children))
+                command = command_caller(kind, program, self.timeout, tools.client, tools.children)
+
+                async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
+                    await check_decisions(tools, claim)
+                    return await command(claim)
             case _:
                 assert_never(self.run_mode)
         return Handler(
@@ -197,8 +201,17 @@ async def require_approval(
     plan = Plan(Durable(claim, tools.client, tools.step_tools, redact, stop))
     owner = "" if claim.agent is None else f" for {claim.agent}"
     hidden = restricted or tools.client.vault.keys is not None
-    shown: ApprovalOptions = {"data": {"payload": HIDDEN} if hidden else _shown(claim, tools.redact)}
-    await plan.before_all("run", f"Run {claim.kind}{owner} ({claim.id})", shown | asking)
+    shown = {"payload": HIDDEN} if hidden else _shown(claim, tools.redact)
+    await plan.before_all("run", f"Run {claim.kind}{owner} ({claim.id})", asking, shown)
+
+
+async def check_decisions(tools: HandlerTools, claim: Claim) -> None:
+    """Refuse a job with a decision that its program cannot apply, because it does not ask: a command, a remote
+    worker."""
+    if claim.resumed:
+        durable = Durable(claim, tools.client, tools.step_tools, tools.redact, Stop())
+        await durable.check_allowed()
+        durable.check_decisions()
 
 
 def _shown(claim: Claim, redact: Redactor) -> dict[str, Any]:
@@ -243,6 +256,8 @@ def _caller(kind: Kind[..., Any], tools: HandlerTools) -> Call:
     async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
         lazy = LazyContext(context_of, claim, stop)
         enter(lazy, claim, client)
+        if claim.resumed:
+            await lazy.get()._run.plan.durable.check_allowed()
         args, kwargs = unpack(claim.payload)
         if takes_context:
             args = (lazy.get(), *args)
@@ -261,6 +276,8 @@ def _caller(kind: Kind[..., Any], tools: HandlerTools) -> Call:
                     await lazy.context._run.finish_steps()
                 if await completed(lazy.context._run, error):
                     return Settled()
+                if lazy.context._run.changed is not None:
+                    raise lazy.context._run.changed from error
             raise
         finally:
             stop.over()

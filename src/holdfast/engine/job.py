@@ -148,6 +148,12 @@ class Claim:
         """The trace it belongs to: the producer's, else one derived from its id."""
         return Trace.of_job(self.id, self.tags)
 
+    @property
+    def resumed(self) -> bool:
+        """Whether an attempt may have ended otherwise than by a failure or a crash: only then can the job have asked
+        for an approval."""
+        return self.attempt - 1 > self.retries + self.crashes
+
 
 def log_fields(claim: Claim) -> dict[str, object]:
     """The fields of every log line about a claimed job."""

@@ -143,19 +143,32 @@ class Script:
         self._job_id = job_id
         self._recorded: dict[int, Step] = {}
         self._last_recorded = BEFORE_ALL
-        self._position = BEFORE_ALL
+        self._position = self._ordered = BEFORE_ALL
         self._deferred: dict[int, tuple[int, StepEntry]] = {}
         self._uses: dict[str, int] = {}
         self._named: set[int] = set()
+        self._decisions: dict[int, Step] = {}
 
     def remember(self, steps: Sequence[Step]) -> None:
         self._recorded = {step.n: step for step in steps}
         self._last_recorded = max(self._recorded, default=BEFORE_ALL)
+        self._decisions = {
+            step.n: step for step in steps if step.kind == "approval" and step.over and step.n != BEFORE_ALL
+        }
 
     def next_position(self) -> int:
         """Take the position of the next call, when it is made: calls that run at once have the order of the code."""
-        self._position += 1
-        return self._position
+        self._ordered = n = self._following()
+        self._position = max(self._position, n)
+        return n
+
+    def _following(self) -> int:
+        """The position after the last ordered call, without those of steps that are identified by their name: a branch
+        that runs at once may have taken later ones already."""
+        n = self._ordered + 1
+        while n in self._named:
+            n += 1
+        return n
 
     def named_position(self, name: str) -> tuple[int, str]:
         """The position and the full name of a step that is identified by its name. Call it after ``remember``.
@@ -171,8 +184,9 @@ class Script:
         self._named.add(n)
         return n, full
 
-    def at(self, n: int, name: str, kind: StepKind) -> Step | None:
-        """The recorded step at this position. Raises ``StepsChanged`` if it was another call."""
+    def at(self, n: int, name: str, kind: StepKind, content_hash: str | None = None) -> Step | None:
+        """The recorded step at this position. Raises ``StepsChanged`` if it was another call, or an approval of another
+        question: ``content_hash`` is the hash of this one."""
         step = self._recorded.get(n)
         if step is not None and (step.name, step.kind) != (name, kind):
             raise StepsChanged(
@@ -180,22 +194,43 @@ class Script:
                 "the handler's code changed after the job started",
                 fix="Restore the old order, or branch with ctx.patched(…).",
             )
+        if step is not None and kind == "approval" and step.over:
+            if step.value["content_hash"] != content_hash:
+                raise StepsChanged(
+                    f"job {self._job_id}: approval {name!r} was {step.value['state']} with another question "
+                    "(its summary, data or form): the decision does not apply to this one",
+                    code="question_changed",
+                )
+            self._decisions.pop(n, None)
         return step
+
+    def not_asked(self, before: int | None = None) -> StepsChanged | None:
+        """The error of a recorded decision before this position (or at any) that the handler has not asked for."""
+        if not self._decisions:
+            return None
+        n = min(self._decisions)
+        if before is not None and n >= before:
+            return None
+        step = self._decisions[n]
+        return StepsChanged(
+            f"job {self._job_id}: approval {step.name!r} was {step.value['state']}, and the handler no longer asks for "
+            "it: its code changed after the job asked",
+            code="approval_not_asked",
+        )
 
     def patched(self, name: str) -> bool:
         """Whether this attempt takes the new path. A job that passed this position with the old code stays on the old
         path."""
-        n = self._position + 1
+        n = self._following()
         step = self._recorded.get(n)
         if step is not None:
             if (step.name, step.kind) != (name, "patch"):
                 return False
         elif n < self._last_recorded:
             return False
-        else:
-            self._position = n
+        self.next_position()
+        if step is None:
             self.defer(StepEntry(n, name, "patch"))
-        self._position = n
         return True
 
     def defer(self, entry: StepEntry) -> None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from holdfast.app import App
-from holdfast.app.handlers import chain_of, require_approval
+from holdfast.app.handlers import chain_of, check_decisions, require_approval
 from holdfast.engine.job import Claim, Job
 from holdfast.engine.outcome import Cancelled, Failed, Outcome, Reject, Snoozed, Succeeded
 from holdfast.engine.payload import decode, encode
@@ -32,7 +32,7 @@ from holdfast.engine.redaction import JobRedactor, Redact, Redactor, one_line
 from holdfast.engine.retry import as_policy
 from holdfast.engine.settlement import MESSAGE_LIMIT, TRACEBACK_LIMIT, Settlement, decide, hand_back, unreadable
 from holdfast.engine.steps import RESERVED, RUNNING
-from holdfast.errors import HoldfastError, InvalidPayload
+from holdfast.errors import HoldfastError, InvalidPayload, StepsChanged
 from holdfast.features.jobs.lease_answers import SettleResult
 from holdfast.features.payloads.model import HIDDEN, NO_RULE, WITHHELD
 from holdfast.features.retention.model import check_cost
@@ -145,7 +145,7 @@ class ClaimBroker:
                 fields = _job_fields(claim, await self._checkpoints(claim))
         except Suspended as wait:
             outcome = wait.outcome
-        except InvalidPayload as error:  # a retry cannot help
+        except (InvalidPayload, StepsChanged) as error:  # a retry cannot help
             outcome = Failed(error.code, error.message, final=True)
         except Reject as error:
             outcome = Failed(error.code, handler.redactor(claim)(str(error), MESSAGE_LIMIT), final=True)
@@ -160,12 +160,14 @@ class ClaimBroker:
     async def _request_approval(self, claim: Claim, scope: str) -> None:
         declared = self._app._kinds.get(claim.kind)
         approval: ApprovalOptions | None = None if declared is None else declared.kind._approval
-        if approval is None and claim.agent is None:
+        if approval is None and claim.agent is None and not claim.resumed:
             return
         tools = self._app._handler_tools(scope, 1)
         try:
             rule = NO_RULE if declared is None else declared.kind._rule
-            await require_approval(tools, claim, approval, rule, Stop())
+            if approval is not None or claim.agent is not None:
+                await require_approval(tools, claim, approval, rule, Stop())
+            await check_decisions(tools, claim)
         finally:
             await tools.aclose()
 

@@ -26,9 +26,9 @@ from holdfast.engine.retry import Retry
 from holdfast.engine.steps import BEFORE_ALL, RUNNING, Saved, Script, Step, StepEntry, check_match, check_step_name
 from holdfast.engine.times import instant
 from holdfast.engine.units import Duration, seconds
-from holdfast.errors import HoldfastError, InvalidSetting, StaleLease, StoreUnavailable
+from holdfast.errors import HoldfastError, InvalidSetting, StaleLease, StepsChanged, StoreUnavailable
 from holdfast.steps import program
-from holdfast.steps.approvals import ApprovalOptions, decision, question
+from holdfast.steps.approvals import ApprovalOptions, Decision, decision, question
 from holdfast.steps.program import DurableCall, Lookup, Run, Save, Sleep
 from holdfast.steps.values import Value, check_callable
 from holdfast.stores.ids import new_id
@@ -44,6 +44,8 @@ log = logging.getLogger("holdfast.worker")
 
 SEEN_AFTER: Final = 1.0
 """Seconds after which a running step is shown as running."""
+ASKED_WITHIN: Final = 1.0
+"""Seconds that a new step waits for a concurrent branch of the handler to ask for a recorded decision."""
 
 
 Reached = Callable[[Claim, str, str], Awaitable[None]]
@@ -77,6 +79,8 @@ class Durable:
     halt: type[BaseException] = asyncio.CancelledError
     script: Script = field(init=False)
     suspended: Suspended | None = field(init=False, default=None)
+    changed: StepsChanged | None = field(init=False, default=None)
+    """Raised in a durable call, and again in each later one: code between them, such as an agent SDK, may catch it."""
     _load_lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
     _loaded: bool = field(init=False)
     _active: int = field(init=False, default=0)
@@ -157,9 +161,24 @@ class Durable:
             raise self.halt(self.stop.reason or "stopped")
 
     def check_not_suspended(self) -> None:
-        """Raise ``Suspended`` again if the handler has caught it."""
+        """Raise ``StepsChanged`` or ``Suspended`` again if the handler has caught it."""
+        if self.changed is not None:
+            raise self.changed
         if self.suspended is not None:
             raise self.suspended
+
+    async def check_allowed(self) -> None:
+        """Called before the handler. A job that people refused to run does not run, also if its kind no longer asks
+        them."""
+        first = next((step for step in (await self.remember()).steps if step.n == BEFORE_ALL), None)
+        if first is not None and first.over:
+            check_approved(decision(first.value, None))
+
+    def check_decisions(self) -> None:
+        """Called when the handler has ended with success. A decision that it did not ask for was not applied."""
+        error = self.script.not_asked()
+        if error is not None:
+            raise error
 
     async def finish_steps(self) -> None:
         """Wait for steps that are under way, so that they are recorded before the attempt ends. Afterwards they cannot
@@ -172,13 +191,28 @@ class Durable:
     # --- effects ---
 
     async def lookup(self, effect: Lookup) -> Step | None:
-        known = (await self.remember()).at(effect.n, effect.name, effect.kind)
+        script = await self.remember()
+        try:
+            known = script.at(effect.n, effect.name, effect.kind, effect.content_hash)
+            if known is None or not known.over:
+                await self._check_asked(effect.n)
+        except StepsChanged as error:
+            self.changed = error
+            raise
         if known is None or not known.over:
             await self.reach("before", effect.name)
             if effect.kind == "step":
                 self._running[effect.n] = (effect.name, datetime.now(UTC), 1 if known is None else known.tries + 1)
                 asyncio.get_running_loop().call_later(SEEN_AFTER, self._announce, effect.n)
         return known
+
+    async def _check_asked(self, n: int) -> None:
+        """Nothing runs after a recorded decision that the handler does not ask for."""
+        until = asyncio.get_running_loop().time() + ASKED_WITHIN
+        while (error := self.script.not_asked(n)) is not None:
+            if asyncio.get_running_loop().time() >= until:
+                raise error
+            await asyncio.sleep(0.01)
 
     def _announce(self, n: int) -> None:
         """Write to the database that a step is running, for people. Only for a step that has run for a while: a short
@@ -364,10 +398,18 @@ class Plan:
         approval = asked.to_json(new_id(), label, self.durable.tools.notify())
         return program.approval(self.durable.script, self._next_position(), label, approval)
 
-    async def before_all(self, name: str, summary: str, options: ApprovalOptions) -> None:
-        """The approval before the handler: raises ``Suspended`` until it is approved."""
+    async def before_all(self, name: str, summary: str, options: ApprovalOptions, shown: Any) -> None:
+        """The approval before the handler: raises ``Suspended`` until it is approved. ``shown`` is the payload for
+        people. It is not part of the question: the payload never changes, but the rules of what to show may."""
         durable = self.durable
-        approval = question(summary, None, options).to_json(new_id(), name, durable.tools.notify())
+        data: ApprovalOptions = {"data": shown}
+        approval = question(summary, None, data | options).to_json(new_id(), name, durable.tools.notify())
+        approval["content_hash"] = question(summary, None, options).content_hash(name)
         result = decision(await durable.drive(program.approval(durable.script, BEFORE_ALL, name, approval)), None)
-        if not result.approved:  # a denied job has ended, and was put back into the queue since
-            raise Reject("denied", f"it was {result.state}" + (f" by {result.by}" if result.by else ""))
+        check_approved(result)
+
+
+def check_approved(decided: Decision[Any]) -> None:
+    """Refuse to run a job that was not approved: it has ended, and was put back into the queue since."""
+    if not decided.approved:
+        raise Reject("denied", f"it was {decided.state}" + (f" by {decided.by}" if decided.by else ""))

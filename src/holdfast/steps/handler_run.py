@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.engine.job import Claim, log_fields
 from holdfast.engine.outcome import Stopped
 from holdfast.engine.redaction import Redact, Redactor
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidSetting, StepsChanged
 from holdfast.features.attempts.model import LogPart
 from holdfast.steps.driver import Durable, Plan, StepTools
 from holdfast.steps.program import DurableCall
@@ -115,12 +115,19 @@ class HandlerRun:
 
     @property
     def ending(self) -> Ending:
-        return Ending(self.claim, self.session, self.completion, self.stop, self.hold_lines)
+        return Ending(self.claim, self.session, self.completion, self.stop, self.hold_lines, self.check_may_end)
 
-    def check_not_waiting(self) -> None:
-        """Raise ``Suspended`` again if the handler has caught it."""
+    def check_may_end(self) -> None:
+        """Raise ``Suspended`` or ``StepsChanged`` again if the handler has caught it, and if it has not asked for a
+        recorded decision."""
         if self._plan is not None:
             self._plan.durable.check_not_suspended()
+            self._plan.durable.check_decisions()
+
+    @property
+    def changed(self) -> StepsChanged | None:
+        """The error of a durable call that differs from the recorded one; the handler may have raised another."""
+        return None if self._plan is None else self._plan.durable.changed
 
     async def finish_steps(self) -> None:
         """Wait for steps that the handler has started and not awaited. Called when it has returned or raised."""
@@ -129,7 +136,7 @@ class HandlerRun:
 
     def check_returned(self) -> None:
         """Called when the handler has returned. Logs the calls of an earlier attempt that this one did not make."""
-        self.check_not_waiting()
+        self.check_may_end()
         for step in () if self._plan is None else self._plan.durable.script.unused:
             self.log.warning(
                 "%s %r (call %s) was recorded before but is no longer in the handler", step.kind, step.name, step.n

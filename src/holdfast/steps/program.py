@@ -29,11 +29,12 @@ _CONTROL = (Cancel, Reject, RetryLater, Snooze, StaleLease, StoreError)
 
 @dataclass(slots=True)
 class Lookup:
-    """Read the recorded step at this position, and check its name."""
+    """Read the recorded step at this position, and check its name and the question of an approval."""
 
     n: int
     name: str
     kind: StepKind
+    content_hash: str | None = None
 
 
 @dataclass(slots=True)
@@ -132,7 +133,7 @@ def wait_for_event(
 
 
 def approval(script: Script, n: int, name: str, approval: dict[str, Any]) -> DurableCall:
-    known: Step | None = yield Lookup(n, name, "approval")
+    known: Step | None = yield Lookup(n, name, "approval", approval["content_hash"])
     if known is None:
         raise suspended(script, Pause(n, name, "approval", approval=approval))
     if not known.over:

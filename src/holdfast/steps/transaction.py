@@ -90,6 +90,8 @@ class Ending:
     lines: Callable[[], list[LogPart]] = field(default=list, repr=False)
     """Returns the parts of the attempt's log that are not written yet. They are written in the transaction, because the
     log is closed after it."""
+    check: Callable[[], None] = field(default=lambda: None, repr=False)
+    """Raises if the job may not succeed."""
 
     def on(self, connection: object, value: Any) -> None:
         """Complete on the handler's own connection. Whether that is committed is checked when the handler has ended."""
@@ -117,6 +119,7 @@ class Ending:
         return self.client.store.on_connection.append_log(self.claim.lease, parts, self.client.scope) if parts else None
 
     def _settle(self, value: Any) -> Flow[bool]:
+        self.check()
         completion = self.completion
         end = replace(completion.end(Succeeded(completion.pack(value), ref=completion.ref)), cost=self.stop.cost)
         settlement = decide(self.claim, end, 0.0)

@@ -190,7 +190,7 @@ end $$;
 -- What the handler receives: the decision and every vote.
 create or replace function decision_of(p_approval approval) returns json language sql stable
 begin atomic
-    select json_build_object('approval_id', p_approval.id, 'state', p_approval.state,
+    select json_build_object('approval_id', p_approval.id, 'state', p_approval.state, 'content_hash', p_approval.content_hash,
         'decided_at', to_char(p_approval.decided_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
         'votes', coalesce((select json_agg(json_build_object('person', v.person, 'verdict', v.verdict, 'how', v.how,
                     'comment', v.comment, 'data', v.data,

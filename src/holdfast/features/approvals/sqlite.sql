@@ -104,6 +104,7 @@ CREATE TRIGGER judge_approval BEFORE UPDATE OF ended_at ON step
 WHEN NEW.kind = 'approval' AND NEW.ended_at IS NOT NULL
      AND NOT EXISTS (SELECT 1 FROM approval g WHERE g.job_id = NEW.job_id AND g.n = NEW.n AND g.tenant = NEW.tenant
                         AND g.id = json_extract(NEW.value, '$.approval_id') AND g.state = json_extract(NEW.value, '$.state')
+                        AND g.content_hash = json_extract(NEW.value, '$.content_hash')
                         AND g.decided_at = NEW.ended_at)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: only the decision of its approval can finish this step');

@@ -342,7 +342,13 @@ def _close(approval: Approval, state: Any, reason: str, now: int) -> Steps[Any]:
     decided_votes = [dict(zip(names, vote, strict=True)) for vote in votes]
     for vote in decided_votes:
         vote["data"], vote["at"] = None if vote["data"] is None else json.loads(vote["data"]), _written(vote["at"])
-    decision = {"approval_id": approval.id, "state": state, "decided_at": _written(now), "votes": decided_votes}
+    decision = {
+        "approval_id": approval.id,
+        "state": state,
+        "content_hash": approval.content_hash,
+        "decided_at": _written(now),
+        "votes": decided_votes,
+    }
     yield Statement(_END_STEP, (json.dumps(decision), now, approval.job_id, approval.n))
     note = {"approval": approval.name, "verdict": state}
     if state == "approved" or approval.on_deny == "resume":

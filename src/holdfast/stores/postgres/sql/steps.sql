@@ -435,7 +435,8 @@ begin
     elsif old.ended_at is not null or (old.job_id, old.n, old.tenant, old.name, old.kind) <> (new.job_id, new.n, new.tenant, new.name, new.kind) then
         raise exception 'job %: step % has finished and cannot be written again', old.job_id, old.n using errcode = 'ZH002';
     elsif not exists (select from approval g where g.job_id = old.job_id and g.n = old.n and g.tenant = old.tenant
-                         and g.id::text = new.value ->> 'approval_id' and g.state = new.value ->> 'state' and g.decided_at = new.ended_at) then
+                         and g.id::text = new.value ->> 'approval_id' and g.state = new.value ->> 'state'
+                         and g.content_hash = new.value ->> 'content_hash' and g.decided_at = new.ended_at) then
         raise exception 'job %: only the decision of its approval can finish this step', old.job_id using errcode = 'ZH002';
     end if;
     return new;
