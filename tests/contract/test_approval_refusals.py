@@ -48,6 +48,10 @@ def token(person: str | None = None, ttl: float | None = None) -> Before:
     return lambda store, pending: keep_token(store, pending.id, f"hash of {pending.id}", person, ttl)
 
 
+def voted(limit: int) -> Before:
+    return lambda store, pending: say(store, pending.id, ballot("ada", data={"limit": limit}))
+
+
 def escalate(store: Store, pending: Approval) -> None:
     forward(store, 60)
     attend(store)
@@ -68,6 +72,7 @@ class Case:
 
 TWO = {"approvers": ("ada", "bob"), "quorum": 2}
 FORM = {"type": "object", "required": ["limit"], "properties": {"limit": {"type": "integer", "maximum": 10}}}
+FORM_OF_TWO = {**TWO, "form": FORM}
 RISES = {"approvers": ("ada",), "escalate_after": 60.0, "escalate_to": ("boss",)}
 
 CASES: dict[str, Case] = {
@@ -127,6 +132,17 @@ CASES: dict[str, Case] = {
     ),
     "twice": Case("already_voted", TWO, lambda store, g: approve(store, g.id, "ada")),
     "a changed vote": Case("already_voted", TWO, lambda store, g: approve(store, g.id, "ada"), ballot("ada", "deny")),
+    "twice, with the same values": Case("already_voted", FORM_OF_TWO, voted(3), ballot("ada", data={"limit": 3.0})),
+    "twice, with other values": Case(None, FORM_OF_TWO, voted(3), ballot("ada", data={"limit": 4}), state="open"),
+    "a denial after an approval of values": Case(None, FORM_OF_TWO, voted(3), ballot("ada", "deny"), state="denied"),
+    "the same values": Case(None, FORM_OF_TWO, voted(3), ballot("bob", data={"limit": 3.0})),
+    "other values": Case(None, FORM_OF_TWO, voted(3), ballot("bob", data={"limit": 4}), state="open"),
+    "by name, where a token is required": Case("token_required", {"token_only": True}),
+    "a denial by name, where a token is required": Case(
+        "token_required", {"token_only": True}, vote=ballot("ada", "deny")
+    ),
+    "by token, where a token is required": Case(None, {"token_only": True}, token(), holds=True),
+    "by the token of a person, where one is required": Case(None, {"token_only": True}, token("ada"), holds=True),
     # -- form data --
     "no data": Case("form_invalid", {"form": FORM}),
     "data that is not an object": Case("form_invalid", {"form": FORM}, vote=ballot(data=[1])),
@@ -186,7 +202,7 @@ def _rule(store: Store, by_hand: ByHand, approval_id: str, vote: Ballot) -> str 
             held = Token(person, now - timedelta(1) if late else None, now if used else None)
     person = held.person if held is not None and held.person is not None else vote.person
     waits = job(store, stored.job_id).state is State.WAITING_FOR_APPROVAL
-    return refusal(stored, vote, person, held, (vote.person for vote in votes(store, approval_id)), waits, now)
+    return refusal(stored, vote, person, held, votes(store, approval_id), waits, now)
 
 
 @pytest.mark.req("JF-1")

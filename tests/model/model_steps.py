@@ -12,7 +12,7 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, Step, StepEntry, projection
-from holdfast.features.approvals.model import Answer, Approval, Ballot, Token, Vote, refusal
+from holdfast.features.approvals.model import Answer, Approval, Ballot, Token, Vote, agreeing, refusal, values_of
 from holdfast.stores.requests import SentResult
 from tests.model.model_base import ModelJob, seconds
 from tests.model.model_operations import OperationsModel
@@ -223,17 +223,20 @@ class StepsModel(OperationsModel):
         stored = approval.tokens.get(ballot.token_hash or "")
         token = None if stored is None else Token(stored.person, stored.expires_at, stored.used_at)
         person = stored.person if stored is not None and stored.person is not None else ballot.person
-        voted = [vote.person for vote in approval.votes]
-        reason = refusal(approval.record, ballot, person, token, voted, job.approval == approval_id, self.now)
+        reason = refusal(approval.record, ballot, person, token, approval.votes, job.approval == approval_id, self.now)
         if reason is not None:
             return Answer(approval_id, approval.record.state, True, reason)
         assert person is not None
         if stored is not None:
             stored.used_at = self.now
         approval.votes.append(
-            Vote(approval_id, person, ballot.verdict, ballot.how, ballot.comment, ballot.data, self.now)
+            Vote(
+                *(approval_id, person, ballot.verdict, ballot.how, ballot.comment, values_of(approval.record, ballot)),
+                at=self.now,
+                n=1 + sum(vote.person == person for vote in approval.votes),
+            )
         )
-        approval.set(approvals=sum(vote.verdict == "approve" for vote in approval.votes))
+        approval.set(approvals=agreeing(approval.record, approval.votes))
         self.touched.add(job.id)
         by = f" by {person}" + (f": {ballot.comment}" if ballot.comment is not None else "")
         if ballot.verdict == "deny":
@@ -254,6 +257,7 @@ class StepsModel(OperationsModel):
             decision = {
                 "approval_id": approval.record.id,
                 "state": state,
+                "content_hash": approval.record.content_hash,
                 "decided_at": iso_time(self.now),
                 "votes": votes,
             }

@@ -33,7 +33,7 @@ from holdfast.features.retention.operations import RetentionPolicies
 from holdfast.features.schedules.model import Missed, Overlap, ScheduleDraft
 from holdfast.features.schedules.runs import Scheduler
 from holdfast.kind import Kind, Options, Prepared, RetryAs
-from holdfast.steps.approvals import ApprovalOptions, check_notifier, required_approval
+from holdfast.steps.approvals import ApprovalOptions, approval_rule, check_notifier, required_approval
 from holdfast.steps.signature import Signature
 from holdfast.stores.session import Session
 from holdfast.telemetry.logs import redact_with
@@ -344,7 +344,8 @@ class Declaring:
         # The function of a command returns its command line, not the job's result.
         returns_result = not isinstance(run_mode, Program)
         signature = self._signature_type(function, kind, skip=int(wants_context(function)), answers=returns_result)
-        rule = self.payload_rules._declare(kind, rules or {})
+        required = None if approval is None else approval_rule(approval)
+        rule = self.payload_rules._declare(kind, rules or {}, approval=required, at_most_once=at_most_once)
         declared: Kind[..., Any] = Kind(
             kind, self._session, signature, function, options, at_most_once, approval, _rule=rule
         )

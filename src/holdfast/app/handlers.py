@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -172,35 +173,44 @@ def result_binder(client: Session) -> Callable[[Claim], Awaitable[Claim]]:
 
 
 def _after_approval(call: Call, kind: Kind[..., Any], tools: HandlerTools) -> Call:
-    """Wait for approval before the handler runs, if the kind or the job's agent requires it. The handler of a job that
-    is not approved never runs."""
-    options = kind._approval
+    """Wait for approval before the handler runs, if the kind, a rule in the database or the job's agent requires it.
+    The handler of a job that is not approved never runs."""
+    options, rules = kind._approval, tools.rules
 
     async def with_approval(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
-        await require_approval(tools, claim, options, kind._rule, stop)
+        await require_approval(tools, claim, options, rules.of(claim.tenant, claim.kind, kind._rule), stop)
         return await call(claim, stop)
 
-    def if_agent_requires(claim: Claim, stop: Stop) -> Awaitable[str | Succeeded | Settled | None]:
-        return call(claim, stop) if claim.agent is None else with_approval(claim, stop)  # few jobs have an agent
+    def if_required(claim: Claim, stop: Stop) -> Awaitable[str | Succeeded | Settled | None]:
+        # Few jobs have an agent, and few deployments have rules.
+        if claim.agent is None and not (rules.any and rules.of(claim.tenant, claim.kind, kind._rule).requires_approval):
+            return call(claim, stop)
+        return with_approval(claim, stop)
 
-    return if_agent_requires if options is None else with_approval
+    return if_required if options is None else with_approval
 
 
 async def require_approval(
     tools: HandlerTools, claim: Claim, asking: ApprovalOptions | None, rule: Effective, stop: Stop
 ) -> None:
-    """Raise ``Suspended`` until the job is approved, if its kind (``asking``) or its agent requires approval."""
-    if asking is None and await tools.client.arun(
-        tools.client.store.steps.requires_approval(claim.agent or "", claim.tenant)
-    ):
-        asking = ApprovalOptions()
+    """Raise ``Suspended`` until the job is approved, if its kind (``asking``), a rule in the database or its agent
+    requires approval."""
+    notify = tools.step_tools.notify()
+    if asking is None and rule.requires_approval is not None:
+        stored = json.loads(rule.requires_approval)
+        notify = stored.pop("notify", None) or notify
+        asking = stored
+    if asking is None and claim.agent is not None:
+        store = tools.client.store
+        required = await tools.client.arun(store.steps.requires_approval(claim.agent, claim.tenant))
+        asking = ApprovalOptions() if required else None
     if asking is None:
         return
-    restricted = tools.rules.of(claim.tenant, claim.kind, rule).restricted
-    redact = JobRedactor(tools.redact, claim.payload, restricted)
-    plan = Plan(Durable(claim, tools.client, tools.step_tools, redact, stop))
+    redact = JobRedactor(tools.redact, claim.payload, rule.restricted)
+    step_tools = replace(tools.step_tools, notify=lambda: notify)
+    plan = Plan(Durable(claim, tools.client, step_tools, redact, stop))
     owner = "" if claim.agent is None else f" for {claim.agent}"
-    hidden = restricted or tools.client.vault.keys is not None
+    hidden = rule.restricted or tools.client.vault.keys is not None
     shown = {"payload": HIDDEN} if hidden else _shown(claim, tools.redact)
     await plan.before_all("run", f"Run {claim.kind}{owner} ({claim.id})", asking, shown)
 

@@ -99,7 +99,7 @@ class Running(Declaring, Enqueuing):
         self._scheduler.check_declared()
         self._declared.sync(self._session)
         self.retention._sync_declarations(tenant)
-        self.payload_rules._sync_declarations(tenant)
+        self.payload_rules._sync_declarations(tenant, self._notifier)
 
     def _maintenance(self, tenant: str, promote_every: float, sweep_every: float) -> tuple[MaintenanceTask, ...]:
         """Return the maintenance tasks that an app adds to those of a worker: fire schedules, and delete the files of

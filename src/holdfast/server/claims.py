@@ -111,7 +111,8 @@ class ClaimBroker:
         vault, rules = self.client.vault, await self.rules(claim.tenant)
         common = {"redact": self.redactor(), "vault": vault, "rules": rules, "chain": chain_of(self.client)}
         if kind is None:
-            return Handler(claim.kind, _runs_elsewhere, **common)  # type: ignore[arg-type]
+            once = rules.of(claim.tenant, claim.kind).at_most_once
+            return Handler(claim.kind, _runs_elsewhere, at_most_once=once, **common)  # type: ignore[arg-type]
         retry = as_policy(kind.defaults["retry"]) if "retry" in kind.defaults else None
         own = {"at_most_once": kind._at_most_once, "rule": kind._rule} | ({} if retry is None else {"retry": retry})
         return Handler(claim.kind, _runs_elsewhere, **common, **own)  # type: ignore[arg-type]
@@ -160,12 +161,14 @@ class ClaimBroker:
     async def _request_approval(self, claim: Claim, scope: str) -> None:
         declared = self._app._kinds.get(claim.kind)
         approval: ApprovalOptions | None = None if declared is None else declared.kind._approval
-        if approval is None and claim.agent is None and not claim.resumed:
+        declared_rule = NO_RULE if declared is None else declared.kind._rule
+        rule = (await self.rules(claim.tenant)).of(claim.tenant, claim.kind, declared_rule)
+        required = approval is not None or claim.agent is not None or rule.requires_approval is not None
+        if not required and not claim.resumed:
             return
         tools = self._app._handler_tools(scope, 1)
         try:
-            rule = NO_RULE if declared is None else declared.kind._rule
-            if approval is not None or claim.agent is not None:
+            if required:
                 await require_approval(tools, claim, approval, rule, Stop())
             await check_decisions(tools, claim)
         finally:

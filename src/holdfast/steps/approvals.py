@@ -24,6 +24,7 @@ class ApprovalOptions(TypedDict, total=False):
     approvers: Sequence[str]
     quorum: int
     not_requester: bool
+    token_only: bool
     on_deny: Literal["fail", "resume"]
     expires_in: Duration | None
     on_expire: Literal["deny", "approve", "remind"]
@@ -46,7 +47,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[F]):
-    """The result of an approval. ``data`` holds the form values of the last person who approved."""
+    """The result of an approval. ``data`` holds the form values that enough people approved."""
 
     approval_id: str
     approved: bool
@@ -88,6 +89,7 @@ def question(summary: str, form: Any, options: ApprovalOptions) -> Question:
         approvers=_people(options.get("approvers", ())),
         quorum=options.get("quorum", 1),
         not_requester=bool(options.get("not_requester", False)),
+        token_only=bool(options.get("token_only", False)),
         on_deny=options.get("on_deny", "fail"),
         on_expire=options.get("on_expire", "deny"),
         expires_in=_seconds(options.get("expires_in"), "expires_in"),
@@ -112,6 +114,17 @@ def required_approval(required: bool | ApprovalOptions) -> ApprovalOptions | Non
         )
     question("Run it", None, options)
     return options
+
+
+def approval_rule(required: bool | ApprovalOptions, notify: str | None = None) -> dict[str, Any] | None:
+    """The approval that a kind requires before it runs as JSON, for the rules in the database: programs without the
+    code of the kind ask for it with these options."""
+    options = required_approval(required)
+    if options is None:
+        return None
+    asked, usual = (question("Run it", None, each).to_json("", "run", None) for each in (options, ApprovalOptions()))
+    rule = {name: value for name, value in asked.items() if value != usual.get(name) and name != "content_hash"}
+    return rule if notify is None else rule | {"notify": notify}
 
 
 def check_notifier(function: Callable[..., Any], skip: int) -> None:

@@ -135,7 +135,8 @@ RECORDED = (
         "payload_rule",
         "payload_rule",
         "kind declared_by",
-        "signal_only forbidden classification max_bytes max_result_bytes store replaceable",
+        "signal_only forbidden classification max_bytes max_result_bytes store replaceable token_only at_most_once",
+        "requires_approval",
         fixed="tenant kind declared_by created_at",
         operated=_SET,
     ),
@@ -154,7 +155,7 @@ RECORDED = (
         operated="noted_by noted_at",
         by_hand=False,
     ),
-    Recorded("vote", "vote", "approval_id", "person verdict how"),
+    Recorded("vote", "vote", "approval_id", "person verdict how n"),
     Recorded("approval_token", "approval_token", "approval_id", "person issued_by", operated="used_at", ends=True),
     Recorded(
         *("api_token", "token", "id", "name roles scopes prefix parent_id revoked_by", "revoked_at"),

@@ -32,6 +32,8 @@ class Dialect:
     """The due time of a parked job."""
     minute: Callable[[str], str]
     """The expression for the minute since 1970 of a time column."""
+    comparable: Callable[[str], str] = lambda column: column
+    """The expression of a JSON column in which equal values are equal."""
     listed: Callable[[Sequence[str]], object] = list
     """A list as one parameter, for ``has``."""
     by_index: Callable[[str], str] = lambda name: ""

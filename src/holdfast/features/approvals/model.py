@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -40,6 +41,7 @@ class Question:
     approvers: tuple[str, ...] = ()
     quorum: int = 1
     not_requester: bool = False
+    token_only: bool = False
     on_deny: Literal["fail", "resume"] = "fail"
     on_expire: Literal["deny", "approve", "remind"] = "deny"
     expires_in: float | None = None
@@ -68,6 +70,8 @@ class Question:
             raise _invalid("on_expire needs expires_in")
         if self.on_expire == "approve" and self.form is not None:
             raise _invalid("an approval with a form cannot approve itself: on_expire is deny or remind")
+        if self.on_expire == "approve" and self.token_only:
+            raise _invalid("an approval that only a token decides cannot approve itself: on_expire is deny or remind")
         if (self.escalate_after is None) != (not self.escalate_to):
             raise _invalid("escalate_after and escalate_to go together")
 
@@ -80,6 +84,7 @@ class Question:
             "approvers": list(self.approvers),
             "quorum": self.quorum,
             "not_requester": self.not_requester,
+            "token_only": self.token_only,
             "on_deny": self.on_deny,
             "on_expire": self.on_expire,
             "expires_in": self.expires_in,
@@ -113,6 +118,8 @@ class Approval:
     quorum: int
     requester: str
     not_requester: bool
+    token_only: bool
+    """Whether only the holder of a token can decide it."""
     on_deny: str
     on_expire: str
     expires_at: datetime | None
@@ -126,7 +133,7 @@ class Approval:
     opened_at: datetime
     decided_at: datetime | None
     approvals: int = 0
-    """Number of approvals so far."""
+    """Number of people who approve so far; with a form, the most who approve the same values."""
 
     @property
     def missing(self) -> int:
@@ -150,6 +157,8 @@ class Vote:
     comment: str | None
     data: Any
     at: datetime
+    n: int = 1
+    """The number of the person's vote. The last one counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +213,7 @@ def refusal(
     ballot: Ballot,
     person: str | None,
     token: Token | None,
-    voted: Iterable[str],
+    votes: Sequence[Vote],
     waits: bool,
     now: datetime,
 ) -> str | None:
@@ -216,16 +225,57 @@ def refusal(
             "approval_expired",
             lambda: approval.on_expire != "remind" and approval.expires_at is not None and approval.expires_at <= now,
         ),
+        ("token_required", lambda: approval.token_only and ballot.token_hash is None),
         ("token_unknown", lambda: ballot.token_hash is not None and token is None),
         ("token_used", lambda: token is not None and token.used_at is not None),
         ("token_expired", lambda: token is not None and token.expires_at is not None and token.expires_at <= now),
         ("person_required", lambda: not person or person[0] <= " " or len(person) > 255),
         ("not_an_approver", lambda: approval.people and person not in approval.people),
         ("requester_may_not_decide", lambda: approval.not_requester and person == approval.requester),
-        ("already_voted", lambda: person in set(voted)),
+        ("already_voted", lambda: _repeats(approval, ballot, last_votes(votes).get(person or ""))),
         ("form_invalid", lambda: form_refusal(approval, ballot) is not None),
     )
     return next((reason for reason, applies in rules if applies()), None)
+
+
+def last_votes(votes: Iterable[Vote]) -> dict[str, Vote]:
+    """The last vote of each person, which counts."""
+    return {vote.person: vote for vote in sorted(votes, key=lambda vote: vote.n)}
+
+
+def _repeats(approval: Approval, ballot: Ballot, last: Vote | None) -> bool:
+    """Whether the person has decided already. Where there is a form, other values are another decision."""
+    if last is None or approval.form is None:
+        return last is not None
+    return (last.verdict, canonical(last.data)) == (ballot.verdict, canonical(values_of(approval, ballot)))
+
+
+def values_of(approval: Approval, ballot: Ballot) -> Any:
+    """The data of a ballot as it is stored: 7.0 becomes 7, so that equal values have the same text. A form without
+    required fields may be left empty."""
+    empty = approval.form is not None and ballot.verdict == "approve" and ballot.data is None
+    return {} if empty else _plain(ballot.data)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def agreeing(approval: Approval, votes: Sequence[Vote]) -> int:
+    """The largest number of people who approve the same values, by their last votes. Without a form there are no
+    values."""
+    approving = (vote for vote in last_votes(votes).values() if vote.verdict == "approve")
+    values = Counter(canonical(vote.data) if approval.form is not None else "" for vote in approving)
+    return max(values.values(), default=0)
+
+
+def proposed(approval: Approval, votes: Sequence[Vote]) -> Vote | None:
+    """The vote whose values the next person confirms or contests: the last approval of a form."""
+    return next((vote for vote in reversed(votes) if vote.verdict == "approve" and approval.form is not None), None)
 
 
 def form_refusal(approval: Approval, ballot: Ballot) -> str | None:

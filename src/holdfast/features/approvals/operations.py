@@ -45,6 +45,7 @@ REASONS = {
     "already_decided": "it has been decided already",
     "withdrawn": "the job no longer waits for it",
     "approval_expired": "it has expired",
+    "token_required": "only a token decides it",
     "token_unknown": "the token does not belong to this approval",
     "token_used": "the token has been used",
     "token_expired": "the token has expired",
@@ -55,6 +56,7 @@ REASONS = {
     "form_invalid": "the data does not match the form",
 }
 FIXES = {
+    "token_required": "Use the link or the token that was sent to you, or have one issued: holdfast approvals token ID",
     "person_required": "Name the person: by=… in Python, --by on the command line.",
     "not_an_approver": "List the approvers: app.approvals.get(id), or: holdfast approvals show ID",
 }

@@ -273,7 +273,7 @@ def why_not(approval: Approval, votes: Sequence[Vote], identity: Identity) -> st
     if not identity.may(Scope.DECIDE):
         return "this needs the scope decide"
     ballot = Ballot("deny", identity.actor, "dashboard")  # a denial needs no form
-    reason = refusal(approval, ballot, identity.actor, None, (vote.person for vote in votes), True, datetime.now(UTC))
+    reason = refusal(approval, ballot, identity.actor, None, votes, True, datetime.now(UTC))
     if reason == "not_an_approver":
         return f"only {' and '.join(approval.people)} may decide, and you are {identity.actor}"
     return None if reason is None else REASONS.get(reason, reason)

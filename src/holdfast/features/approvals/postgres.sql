@@ -40,12 +40,21 @@ begin
 end $$;
 create or replace trigger judge_insert before insert on approval for each row execute function judge_approval_insert();
 
+-- The largest number of people who approve the same values, by their last votes. Without a form there are no values.
+create or replace function agreeing(p_approval approval) returns bigint language sql stable set search_path from current as $$
+    select coalesce(max(c.people), 0) from (
+        select count(*) as people from vote v
+         where v.approval_id = p_approval.id and v.verdict = 'approve'
+           and not exists (select from vote w where w.approval_id = v.approval_id and w.person = v.person and w.n > v.n)
+         group by case when p_approval.form is not null then v.data::jsonb end) c
+$$;
+
 -- Whether an approval's recorded decision is justified: by votes, by time, or because its job no longer waits for it.
 create or replace function decided_so(p_approval approval) returns boolean language plpgsql set search_path from current as $$
 begin
     return case p_approval.state
         when 'open' then true
-        when 'approved' then (select count(*) from vote v where v.approval_id = p_approval.id and v.verdict = 'approve') >= p_approval.quorum
+        when 'approved' then agreeing(p_approval) >= p_approval.quorum
                              or p_approval.on_expire = 'approve' and p_approval.expires_at <= clock_now()
         when 'denied' then exists (select from vote v where v.approval_id = p_approval.id and v.verdict = 'deny')
         when 'expired' then p_approval.on_expire = 'deny' and p_approval.expires_at <= clock_now()
@@ -58,11 +67,11 @@ create or replace function judge_approval_update() returns trigger language plpg
 begin
     if old.state <> 'open'
        or (old.id, old.tenant, old.job_id, old.n, old.name, old.summary, old.data::text, old.form::text, old.approvers, old.quorum,
-           old.requester, old.not_requester, old.on_deny, old.on_expire, old.expires_in, old.remind_every, old.escalate_to,
+           old.requester, old.not_requester, old.token_only, old.on_deny, old.on_expire, old.expires_in, old.remind_every, old.escalate_to,
            old.notify, old.content_hash, old.opened_at)
           is distinct from
           (new.id, new.tenant, new.job_id, new.n, new.name, new.summary, new.data::text, new.form::text, new.approvers, new.quorum,
-           new.requester, new.not_requester, new.on_deny, new.on_expire, new.expires_in, new.remind_every, new.escalate_to,
+           new.requester, new.not_requester, new.token_only, new.on_deny, new.on_expire, new.expires_in, new.remind_every, new.escalate_to,
            new.notify, new.content_hash, new.opened_at) then
         raise exception 'approval %: the request and a closed approval never change', old.id using errcode = 'ZH002';
     elsif new.expires_at is distinct from old.expires_at and (old.on_expire <> 'remind' or new.expires_at < old.expires_at)
@@ -87,9 +96,14 @@ begin
            and (g.on_expire = 'remind' or g.expires_at is null or g.expires_at > new.at)
            and (g.approvers = '{}' or new.person = any (g.approvers)
                 or g.escalated_at is not null and new.person = any (g.escalate_to))
-           and not (g.not_requester and new.person = g.requester)) then
+           and not (g.not_requester and new.person = g.requester)
+           -- decide_approval has marked the token as used at the same time.
+           and (not g.token_only or exists (select from approval_token t where t.approval_id = g.id and t.used_at = new.at
+                                               and coalesce(t.person, new.person) = new.person))
+           and new.n = 1 + (select count(*) from vote v where v.approval_id = g.id and v.person = new.person)
+           and (new.n = 1 or g.form is not null)) then
         raise exception 'approval %: only approvers can vote, once each, while it is open', new.approval_id
-            using errcode = 'ZH002';
+            using errcode = 'ZH002', hint = 'Where an approval has a form, a person may vote again with other values.';
     end if;
     return new;
 end $$;
@@ -166,17 +180,17 @@ declare
 begin
     for v_approval in
         insert into approval as g (id, tenant, job_id, n, name, summary, data, form, approvers, quorum, requester, not_requester,
-                               on_deny, on_expire, expires_in, expires_at, remind_every, remind_at, escalate_at, escalate_to,
+                               token_only, on_deny, on_expire, expires_in, expires_at, remind_every, remind_at, escalate_at, escalate_to,
                                notify, content_hash, opened_at)
         select a.id, o.tenant, o.id, (o.detail -> 'pause' ->> 'n')::integer, o.detail -> 'pause' ->> 'name', a.summary, a.data, a.form,
                coalesce(a.approvers, '{}'), coalesce(a.quorum, 1::smallint), j.enqueued_by, coalesce(a.not_requester, false),
-               coalesce(a.on_deny, 'fail'), coalesce(a.on_expire, 'deny'),
+               coalesce(a.token_only, false) or token_required(o.tenant, j.kind), coalesce(a.on_deny, 'fail'), coalesce(a.on_expire, 'deny'),
                make_interval(secs => a.expires_in), p_now + make_interval(secs => a.expires_in),
                make_interval(secs => a.remind_every), p_now + make_interval(secs => a.remind_every),
                p_now + make_interval(secs => a.escalate_after), coalesce(a.escalate_to, '{}'), a.notify, a.content_hash, p_now
           from unnest(approvals_on_suspend.jobs, approvals_on_suspend.tenants, approvals_on_suspend.details) as o(id, tenant, detail)
          cross join lateral json_to_record(o.detail -> 'pause' -> 'approval') as a(
-                   id uuid, summary text, data json, form json, approvers text[], quorum smallint, not_requester boolean,
+                   id uuid, summary text, data json, form json, approvers text[], quorum smallint, not_requester boolean, token_only boolean,
                    on_deny text, on_expire text, expires_in double precision, remind_every double precision,
                    escalate_after double precision, escalate_to text[], notify text, content_hash text)
           join job j on j.id = o.id
@@ -194,7 +208,7 @@ begin atomic
         'decided_at', to_char(p_approval.decided_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
         'votes', coalesce((select json_agg(json_build_object('person', v.person, 'verdict', v.verdict, 'how', v.how,
                     'comment', v.comment, 'data', v.data,
-                    'at', to_char(v.at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) order by v.at, v.person)
+                    'at', to_char(v.at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) order by v.at, v.person, v.n)
                     from vote v where v.approval_id = p_approval.id), '[]'::json));
 end;
 
@@ -224,7 +238,8 @@ begin
 end $$;
 
 -- Record one person's decision on an approval. The approval closes when enough people have decided. Refusals are returned, not
--- raised. With `token_hash` the holder of that token decides: a decision that counts uses up the token, and the token's person
+-- raised. Where the approval has a form, approvals count together if their values are equal, and a person may vote again with
+-- other values. With `token_hash` the holder of that token decides: a decision that counts uses up the token, and the token's person
 -- is recorded.
 create or replace function decide_approval(approval uuid, verdict text, person text, comment text default null, data json default null,
                                        how text default 'sql', token_hash text default null, for_tenant text default null)
@@ -238,6 +253,8 @@ declare
     v_approval   approval;
     v_job    record;
     v_token  approval_token;
+    v_data   json := decide_approval.data;
+    v_last   vote;
     v_reason text;
 begin
     if decide_approval.verdict is null or decide_approval.verdict not in ('approve', 'deny') then
@@ -254,10 +271,15 @@ begin
         select t.* into v_token from approval_token t where t.hash = decide_approval.token_hash and t.approval_id = v_approval.id for update;
         v_person := coalesce(v_token.person, v_person);
     end if;
+    if v_approval.form is not null and decide_approval.verdict = 'approve' then
+        v_data := coalesce(v_data, '{}');   -- a form without required fields may be left empty
+    end if;
+    select v.* into v_last from vote v where v.approval_id = v_approval.id and v.person = v_person order by v.n desc limit 1;
     v_reason := case
         when v_approval.state <> 'open' then 'already_decided'
         when v_job.state is distinct from 'waiting_for_approval' or v_job.approval_id is distinct from v_approval.id then 'withdrawn'
         when v_approval.expires_at <= v_now and v_approval.on_expire <> 'remind' then 'approval_expired'
+        when decide_approval.token_hash is null and v_approval.token_only then 'token_required'
         when decide_approval.token_hash is not null and v_token.hash is null then 'token_unknown'
         when v_token.used_at is not null then 'token_used'
         when v_token.expires_at <= v_now then 'token_expired'
@@ -265,10 +287,10 @@ begin
         when v_approval.approvers <> '{}' and not v_person = any (v_approval.approvers
              || case when v_approval.escalated_at is not null then v_approval.escalate_to else '{}' end) then 'not_an_approver'
         when v_approval.not_requester and v_person = v_approval.requester then 'requester_may_not_decide'
-        when exists (select from vote v where v.approval_id = v_approval.id and v.person = v_person) then 'already_voted'
+        when v_last.n is not null and (v_approval.form is null or v_last.verdict = decide_approval.verdict
+                                       and v_last.data::jsonb is not distinct from v_data::jsonb) then 'already_voted'
         when decide_approval.verdict = 'approve' and v_approval.form is not null
-             and not coalesce(json_typeof(coalesce(decide_approval.data, '{}')) = 'object'
-                              and fits_form(coalesce(decide_approval.data, '{}')::jsonb, v_approval.form::jsonb, v_approval.form::jsonb), false)
+             and not coalesce(json_typeof(v_data) = 'object' and fits_form(v_data::jsonb, v_approval.form::jsonb, v_approval.form::jsonb), false)
              then 'form_invalid'
     end;
     if v_reason is not null then
@@ -279,11 +301,12 @@ begin
     if v_token.hash is not null then
         update approval_token t set used_at = v_now where t.hash = v_token.hash;
     end if;
-    insert into vote (approval_id, tenant, person, verdict, how, comment, data, at)
-    values (v_approval.id, v_approval.tenant, v_person, decide_approval.verdict, decide_approval.how, decide_approval.comment, decide_approval.data, v_now);
+    insert into vote (approval_id, tenant, person, verdict, how, comment, data, at, n)
+    values (v_approval.id, v_approval.tenant, v_person, decide_approval.verdict, decide_approval.how, decide_approval.comment, v_data, v_now,
+            coalesce(v_last.n, 0) + 1);
     if decide_approval.verdict = 'deny' then
         perform close_approval(v_approval, 'denied', 'denied by ' || v_person || coalesce(': ' || decide_approval.comment, ''), v_now);
-    elsif (select count(*) from vote v where v.approval_id = v_approval.id and v.verdict = 'approve') >= v_approval.quorum then
+    elsif agreeing(v_approval) >= v_approval.quorum then
         perform close_approval(v_approval, 'approved', 'approved by ' || v_person || coalesce(': ' || decide_approval.comment, ''), v_now);
     end if;
     return query select g.id, g.state, false, null::text from approval g where g.id = v_approval.id;

@@ -34,11 +34,11 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: the request and a closed approval never change')
      WHERE OLD.state <> 'open'
         OR (OLD.id, OLD.tenant, OLD.job_id, OLD.n, OLD.name, OLD.summary, OLD.data, OLD.form, OLD.approvers, OLD.quorum,
-            OLD.requester, OLD.not_requester, OLD.on_deny, OLD.on_expire, OLD.expires_in, OLD.remind_every, OLD.escalate_to,
+            OLD.requester, OLD.not_requester, OLD.token_only, OLD.on_deny, OLD.on_expire, OLD.expires_in, OLD.remind_every, OLD.escalate_to,
             OLD.notify, OLD.content_hash, OLD.opened_at)
            IS NOT
            (NEW.id, NEW.tenant, NEW.job_id, NEW.n, NEW.name, NEW.summary, NEW.data, NEW.form, NEW.approvers, NEW.quorum,
-            NEW.requester, NEW.not_requester, NEW.on_deny, NEW.on_expire, NEW.expires_in, NEW.remind_every, NEW.escalate_to,
+            NEW.requester, NEW.not_requester, NEW.token_only, NEW.on_deny, NEW.on_expire, NEW.expires_in, NEW.remind_every, NEW.escalate_to,
             NEW.notify, NEW.content_hash, NEW.opened_at);
     SELECT RAISE(ABORT, 'immutable: the times of an approval cannot differ from the request')
      WHERE NEW.expires_at IS NOT OLD.expires_at AND (OLD.on_expire <> 'remind' OR NEW.expires_at < OLD.expires_at)
@@ -48,7 +48,11 @@ BEGIN
     SELECT RAISE(ABORT, 'illegal transition of an approval: the votes do not justify it')
      WHERE NOT coalesce(CASE NEW.state
         WHEN 'open' THEN 1
-        WHEN 'approved' THEN (SELECT count(*) FROM vote v WHERE v.approval_id = NEW.id AND v.verdict = 'approve') >= NEW.quorum
+        -- As many people as needed approve the same values, by their last votes. Without a form there are no values.
+        WHEN 'approved' THEN EXISTS (SELECT 1 FROM vote v WHERE v.approval_id = NEW.id AND v.verdict = 'approve'
+                                        AND NOT EXISTS (SELECT 1 FROM vote w WHERE w.approval_id = v.approval_id
+                                                           AND w.person = v.person AND w.n > v.n)
+                                      GROUP BY CASE WHEN NEW.form IS NOT NULL THEN v.data END HAVING count(*) >= NEW.quorum)
                              OR (NEW.on_expire = 'approve' AND NEW.expires_at <= (SELECT now FROM present))
         WHEN 'denied' THEN EXISTS (SELECT 1 FROM vote v WHERE v.approval_id = NEW.id AND v.verdict = 'deny')
         WHEN 'expired' THEN NEW.on_expire = 'deny' AND NEW.expires_at <= (SELECT now FROM present)
@@ -60,14 +64,18 @@ END;
 
 DROP TRIGGER IF EXISTS judge_vote_insert;
 CREATE TRIGGER judge_vote_insert BEFORE INSERT ON vote
-WHEN EXISTS (SELECT 1 FROM vote v WHERE v.approval_id = NEW.approval_id AND v.person = NEW.person)
+WHEN NEW.n <> 1 + (SELECT count(*) FROM vote v WHERE v.approval_id = NEW.approval_id AND v.person = NEW.person)
      OR NOT EXISTS (
         SELECT 1 FROM approval g JOIN job_state s ON s.id = g.job_id AND s.approval_id = g.id
          WHERE g.id = NEW.approval_id AND g.tenant = NEW.tenant AND g.state = 'open'
            AND (g.on_expire = 'remind' OR g.expires_at IS NULL OR g.expires_at > NEW.at)
            AND (g.approvers = '[]' OR EXISTS (SELECT 1 FROM json_each(g.approvers) WHERE value = NEW.person)
                 OR (g.escalated_at IS NOT NULL AND EXISTS (SELECT 1 FROM json_each(g.escalate_to) WHERE value = NEW.person)))
-           AND NOT (g.not_requester AND NEW.person = g.requester))
+           AND NOT (g.not_requester AND NEW.person = g.requester)
+           -- The decision has marked the token as used at the same time.
+           AND (NOT g.token_only OR EXISTS (SELECT 1 FROM approval_token t WHERE t.approval_id = g.id AND t.used_at = NEW.at
+                                               AND coalesce(t.person, NEW.person) = NEW.person))
+           AND (NEW.n = 1 OR g.form IS NOT NULL))
 BEGIN
     SELECT RAISE(ABORT, 'immutable: only approvers can vote, once each, while the approval is open');
 END;

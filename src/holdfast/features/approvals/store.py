@@ -9,9 +9,20 @@ from typing import Any, Protocol
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.payload import canonical
 from holdfast.errors import InvalidInput
-from holdfast.features.approvals.model import Answer, Approval, ApprovalFilter, Ballot, Token, Vote, refusal
-from holdfast.stores.codecs import Record, from_micros, in_micros
+from holdfast.features.approvals.model import (
+    Answer,
+    Approval,
+    ApprovalFilter,
+    Ballot,
+    Token,
+    Vote,
+    agreeing,
+    refusal,
+    values_of,
+)
+from holdfast.stores.codecs import Record, from_micros, in_micros, micros
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
@@ -47,21 +58,29 @@ class ApprovalStore(Protocol):
 
 
 MAX_PAGE = 1000
-# Counted by key for each approval of the page: an approval has few votes.
-APPROVAL_COLUMNS = (
-    f"{Record.columns(Approval, 'g.', skip=('approvals',))},"
-    " (select count(*) from {vote} v where v.approval_id = g.id and v.verdict = 'approve')"
-)
 
 
 class ApprovalReads(Reader):
+    @cached_property
+    def _columns(self) -> str:
+        # Counted by key for each approval of the page: an approval has few votes.
+        return (
+            f"{Record.columns(Approval, 'g.', skip=('approvals',))},"
+            " coalesce((select count(*) from {vote} v join {approval} a on a.id = v.approval_id"
+            " where v.approval_id = g.id and v.verdict = 'approve'"
+            " and not exists (select 1 from {vote} w"
+            " where w.approval_id = v.approval_id and w.person = v.person and w.n > v.n)"
+            f" group by case when a.form is not null then {self.dialect.comparable('v.data')} end"
+            " order by 1 desc limit 1), 0)"
+        )
+
     @cached_property
     def _approval(self) -> Callable[[Row], Approval]:
         return Record.decoder(Approval, self.dialect.codec)
 
     @flow(writes=False)
     def get(self, approval_id: str, tenant: str) -> Steps[Approval | None]:
-        text = f"select {APPROVAL_COLUMNS} from {{approval}} g where g.id = :id and {within(tenant, 'g.tenant')}"
+        text = f"select {self._columns} from {{approval}} g where g.id = :id and {within(tenant, 'g.tenant')}"
         rows = yield from self._query(tenant, text, id=parse_id(approval_id))
         return self._approval(rows[0]) if rows else None
 
@@ -69,7 +88,7 @@ class ApprovalReads(Reader):
     def votes(self, approval_id: str, tenant: str) -> Steps[list[Vote]]:
         text = (
             f"select v.approval_id, {Record.columns(Vote, 'v.', skip=('approval_id',))} from {{vote}} v"
-            f" where v.approval_id = :id and {within(tenant, 'v.tenant')} order by v.at, v.person"
+            f" where v.approval_id = :id and {within(tenant, 'v.tenant')} order by v.at, v.person, v.n"
         )
         rows = yield from self._query(tenant, text, id=parse_id(approval_id))
         decode = Record.decoder(Vote, self.dialect.codec)
@@ -95,7 +114,7 @@ class ApprovalReads(Reader):
             conditions.append("g.id < :after" if wanted.newest else "g.id > :after")
             params["after"] = parse_id(wanted.after)
         text = (
-            f"select {APPROVAL_COLUMNS} from {{approval}} g where {' and '.join(conditions)}"
+            f"select {self._columns} from {{approval}} g where {' and '.join(conditions)}"
             f" order by g.id{' desc' if wanted.newest else ''} limit {max(1, min(wanted.limit, MAX_PAGE)):d}"
         )
         rows = yield from self._query(wanted.tenant, text, **params)
@@ -167,10 +186,10 @@ _GET = f"SELECT {_COLUMNS} FROM approval WHERE id = :approval AND (:any OR tenan
 _WAITS = "SELECT 1 FROM job_state WHERE id = ? AND state = 'waiting_for_approval' AND approval_id = ?"
 _TOKEN_OF = "SELECT person, expires_at, used_at FROM approval_token WHERE hash = :hash AND (:any OR tenant = :tenant)"
 _TOKEN = "SELECT person, expires_at, used_at FROM approval_token WHERE hash = ? AND approval_id = ?"
-_VOTES = "SELECT person, verdict, how, comment, data, at FROM vote WHERE approval_id = ? ORDER BY at, person"
+_VOTES = f"SELECT {Record.columns(Vote)} FROM vote WHERE approval_id = ? ORDER BY at, person, n"
 _VOTE = (
-    "INSERT INTO vote (approval_id, tenant, person, verdict, how, comment, data, at)"
-    " VALUES (:approval, :tenant, :person, :verdict, :how, :comment, :data, :now)"
+    "INSERT INTO vote (approval_id, tenant, person, verdict, how, comment, data, at, n)"
+    " VALUES (:approval, :tenant, :person, :verdict, :how, :comment, :data, :now, :n)"
 )
 _CLOSE = "UPDATE approval SET state = ?, decided_at = ? WHERE id = ?"
 _END_STEP = "UPDATE step SET value = ?, ended_at = ? WHERE job_id = ? AND n = ? AND ended_at IS NULL"
@@ -222,13 +241,14 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
         person = token.person if token is not None and token.person is not None else ballot.person
         now = yield from begin_write(person)
         waits = yield Statement(_WAITS, (approval.job_id, approval.id))
-        votes = yield Statement(_VOTES, (approval.id,))
-        reason = refusal(approval, ballot, person, token, (vote[0] for vote in votes), bool(waits), from_micros(now))
+        votes = [_read_vote(row) for row in (yield Statement(_VOTES, (approval.id,)))]
+        reason = refusal(approval, ballot, person, token, votes, bool(waits), from_micros(now))
         if reason is not None:
             yield from end_write()
             return Answer(approval.id, approval.state, True, reason)
         if ballot.token_hash is not None:
             yield Statement("UPDATE approval_token SET used_at = ? WHERE hash = ?", (now, ballot.token_hash))
+        data = values_of(approval, ballot)
         vote = {
             "approval": approval.id,
             "tenant": approval.tenant,
@@ -236,15 +256,17 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
             "verdict": ballot.verdict,
             "how": ballot.how,
             "comment": ballot.comment,
-            "data": None if ballot.data is None else json.dumps(ballot.data),
+            "data": None if data is None else canonical(data),
             "now": now,
+            "n": 1 + sum(vote.person == person for vote in votes),
         }
         yield Statement(_VOTE, vote)
+        votes = [_read_vote(row) for row in (yield Statement(_VOTES, (approval.id,)))]
         by = f" by {person}" + (f": {ballot.comment}" if ballot.comment is not None else "")
         state = approval.state
         if ballot.verdict == "deny":
             state = yield from _close(approval, "denied", f"denied{by}", now)
-        elif sum(vote[1] == "approve" for vote in votes) + 1 >= approval.quorum:
+        elif agreeing(approval, votes) >= approval.quorum:
             state = yield from _close(approval, "approved", f"approved{by}", now)
         yield from end_write()
         return Answer(approval.id, state, False, None)
@@ -309,6 +331,9 @@ def _token(ballot: Ballot, approval: Approval) -> Steps[Token | None]:
     return _read_token(rows[0]) if rows else None
 
 
+_read_vote = Record.decoder(Vote, SqliteCodec())
+
+
 def _read_token(row: Row) -> Token:
     person, expires_at, used_at = row
     return Token(person, *(None if at is None else from_micros(at) for at in (expires_at, used_at)))
@@ -337,11 +362,11 @@ def _attend(approval: Approval, now: int) -> Steps[None]:
 def _close(approval: Approval, state: Any, reason: str, now: int) -> Steps[Any]:
     """Close an approval. The job continues with the decision, or fails with the reason."""
     yield Statement(_CLOSE, (state, now, approval.id))
-    votes = yield Statement(_VOTES, (approval.id,))
-    names = ("person", "verdict", "how", "comment", "data", "at")
-    decided_votes = [dict(zip(names, vote, strict=True)) for vote in votes]
-    for vote in decided_votes:
-        vote["data"], vote["at"] = None if vote["data"] is None else json.loads(vote["data"]), _written(vote["at"])
+    votes = [_read_vote(row) for row in (yield Statement(_VOTES, (approval.id,)))]
+    names = ("person", "verdict", "how", "comment", "data")
+    decided_votes = [
+        {name: getattr(vote, name) for name in names} | {"at": _written(micros(vote.at))} for vote in votes
+    ]
     decision = {
         "approval_id": approval.id,
         "state": state,

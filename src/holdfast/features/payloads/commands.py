@@ -17,6 +17,7 @@ from holdfast.engine.units import size_in_words
 from holdfast.errors import InvalidSetting, NotFound
 from holdfast.features.payloads.model import EACH_KIND, PayloadRule, RuleDraft
 from holdfast.features.payloads.operations import PayloadRules, Rotated, rotate
+from holdfast.steps.approvals import approval_rule
 from holdfast.stores.session import Session
 from holdfast.stores.vault import KeyRing, Vault, new_key
 
@@ -91,6 +92,17 @@ def set_rule(
         bool | None,
         typer.Option("--replaceable/--not-replaceable", help="Let operators replace the payload of a waiting job."),
     ] = None,
+    requires_approval: Annotated[
+        bool, typer.Option("--requires-approval", help="Its jobs wait for an approval before they run.")
+    ] = False,
+    approvers: Annotated[
+        list[str] | None,
+        typer.Option("--approver", metavar="WHO", help="Who may approve, with --requires-approval; repeatable."),
+    ] = None,
+    token_only: Annotated[
+        bool | None,
+        typer.Option("--token-only/--no-token-only", help="Only tokens decide the approvals of its jobs."),
+    ] = None,
 ) -> None:
     """Set the payload rule for a kind (or every kind) in a tenant (or all tenants). Takes effect at once."""
     draft = RuleDraft.of(
@@ -102,6 +114,8 @@ def set_rule(
         max_result_bytes=_size(max_result_bytes),
         store=store,
         replaceable=replaceable,
+        requires_approval=approval_rule({"approvers": approvers or []} if requires_approval or approvers else False),
+        token_only=token_only,
     )
     with session.connect() as client:
         rule = client.run(client.store.payload_rules.set(draft, client.actor, client.tenant))
@@ -154,6 +168,9 @@ def _summary(rule: PayloadRule) -> str:
     parts += [] if rule.max_result_bytes is None else [f"result up to {size_in_words(rule.max_result_bytes)}"]
     parts += [] if rule.store is None else ["larger is stored" if rule.store else "nothing is stored"]
     parts += [] if rule.replaceable is None else ["replaceable" if rule.replaceable else "not replaceable"]
+    parts += [] if rule.requires_approval is None else ["needs approval"]
+    parts += ["approvals by token only"] if rule.token_only else []
+    parts += ["at most once"] if rule.at_most_once else []
     return ", ".join(parts)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypedDict
 
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
-from holdfast.engine.payload import JsonValue, decode_for_display, path_of
+from holdfast.engine.payload import JsonValue, canonical, decode_for_display, path_of
 from holdfast.engine.units import Size, in_bytes
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
 
@@ -46,6 +46,9 @@ class RuleOptions(TypedDict, total=False):
     max_result_bytes: Size | None
     store: bool | None
     replaceable: bool | None
+    requires_approval: Any
+    """True, or the options of ``ctx.approval``."""
+    token_only: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,7 @@ class PayloadPolicy:
     ``signal_only`` refuses payloads with a forbidden key (``forbidden`` replaces the default list). ``restricted``
     hides payload and result from everyone but the handler. ``max_bytes`` and ``max_result_bytes`` limit sizes; with
     ``store`` larger values go to the artifact store instead of being refused. With ``replaceable`` an operator may
-    replace the payload of a waiting job.
+    replace the payload of a waiting job. With ``token_only`` only tokens decide the approvals of its jobs.
     """
 
     signal_only: bool = False
@@ -65,6 +68,7 @@ class PayloadPolicy:
     max_result_bytes: Size | None = None
     store: bool | None = None
     replaceable: bool | None = None
+    token_only: bool | None = None
 
     def __post_init__(self) -> None:
         if self.forbidden is not None and not isinstance(self.forbidden, str):  # frozen, hence object
@@ -80,6 +84,7 @@ class PayloadPolicy:
             max_result_bytes=self.max_result_bytes,
             store=self.store,
             replaceable=self.replaceable,
+            token_only=self.token_only,
         )
 
 
@@ -95,6 +100,10 @@ class RuleDraft:
     max_result_bytes: int | None = None
     store: bool | None = None
     replaceable: bool | None = None
+    requires_approval: dict[str, Any] | None = None
+    """Options of the approval that its jobs need before they run (``steps/approvals.py``)."""
+    token_only: bool | None = None
+    at_most_once: bool | None = None
 
     @classmethod
     def of(
@@ -108,6 +117,9 @@ class RuleDraft:
         max_result_bytes: Size | None = None,
         store: bool | None = None,
         replaceable: bool | None = None,
+        requires_approval: dict[str, Any] | None = None,
+        token_only: bool | None = None,
+        at_most_once: bool | None = None,
     ) -> RuleDraft:
         """Check the options of a rule; ``forbidden`` replaces the default list."""
         if forbidden is not None and not signal_only:
@@ -122,6 +134,9 @@ class RuleDraft:
             max_result_bytes=_bytes(max_result_bytes, "max_result_bytes"),
             store=store,
             replaceable=replaceable,
+            requires_approval=requires_approval,
+            token_only=token_only,
+            at_most_once=at_most_once,
         )
         if not draft.has_effect:
             raise InvalidSetting(
@@ -137,7 +152,8 @@ class RuleDraft:
 
     @property
     def has_effect(self) -> bool:
-        options = (self.max_bytes, self.max_result_bytes, self.store, self.replaceable)
+        limits = (self.max_bytes, self.max_result_bytes, self.store, self.replaceable)
+        options = (*limits, self.requires_approval, self.token_only, self.at_most_once)
         return self.signal_only or self.restricted or any(option is not None for option in options)
 
 
@@ -155,6 +171,9 @@ class PayloadRule:
     max_result_bytes: int | None
     store: bool | None
     replaceable: bool | None
+    requires_approval: dict[str, Any] | None
+    token_only: bool | None
+    at_most_once: bool | None
     set_by: str
     created_at: datetime
     updated_at: datetime
@@ -173,6 +192,10 @@ class Effective:
     max_result_bytes: int | None = None
     store: bool = False
     replaceable: bool = False
+    requires_approval: str | None = None
+    """Options of the approval before its jobs run, as JSON text."""
+    token_only: bool = False
+    at_most_once: bool = False
 
     def refusal(self, kind: str, payload: str) -> HoldfastError | None:
         """Why a payload (JSON text) is refused, or None. The error names the path of a key, never its value."""
@@ -197,7 +220,8 @@ NO_RULE: Final = Effective()
 
 
 def combine(rules: Iterable[PayloadRule | RuleDraft]) -> Effective:
-    """The strictest value of each option. ``store`` and ``replaceable`` need one rule that allows it and none that
+    """The strictest value of each option; of several approvals the first, where an operator's comes before those that
+    programs declare. ``store`` and ``replaceable`` need one rule that allows it and none that
     forbids it."""
     rules = list(rules)
     if not rules:
@@ -209,6 +233,11 @@ def combine(rules: Iterable[PayloadRule | RuleDraft]) -> Effective:
         max_result_bytes=_smallest(rule.max_result_bytes for rule in rules),
         store=any(rule.store for rule in rules) and not any(rule.store is False for rule in rules),
         replaceable=any(rule.replaceable for rule in rules) and not any(rule.replaceable is False for rule in rules),
+        requires_approval=next(
+            (canonical(r.requires_approval) for r in rules if r.requires_approval is not None), None
+        ),
+        token_only=any(rule.token_only for rule in rules),
+        at_most_once=any(rule.at_most_once for rule in rules),
     )
 
 
@@ -224,6 +253,9 @@ def combined(one: Effective, other: Effective) -> Effective:
         _smallest((one.max_result_bytes, other.max_result_bytes)),
         one.store or other.store,
         one.replaceable or other.replaceable,
+        one.requires_approval or other.requires_approval,
+        one.token_only or other.token_only,
+        one.at_most_once or other.at_most_once,
     )
 
 

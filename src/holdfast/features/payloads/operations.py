@@ -29,6 +29,7 @@ from holdfast.features.payloads.model import (
     effective,
 )
 from holdfast.features.payloads.store import SealedJob, SealedPart
+from holdfast.steps.approvals import approval_rule
 from holdfast.stores.flow import run
 from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
@@ -60,6 +61,8 @@ class PayloadRules(StoreNamespace):
     ) -> Program[PayloadRule]:
         """Set the rule of a kind, or without a kind for all kinds: ``app.payload_rules.set("import", signal_only=True,
         max_bytes="16KB")``."""
+        if "requires_approval" in options:
+            options["requires_approval"] = approval_rule(options["requires_approval"] or False)
         draft = RuleDraft.of(kind, **options)
         return (yield from run(self._store.payload_rules.set(draft, self._actor, self._scope(every_tenant))))
 
@@ -110,22 +113,25 @@ class PayloadRules(StoreNamespace):
     def _scope(self, every_tenant: bool) -> str:
         return EVERY_TENANT if every_tenant else self._tenant
 
-    def _declare(self, kind: str, options: RuleOptions) -> Effective:
-        """Remember a rule that the code declares until a worker starts. Returns its effect."""
-        if not options:
-            return combine(())
-        self._declared[kind] = draft = RuleDraft.of(kind, **options)
-        return combine([draft])
+    def _declare(
+        self, kind: str, options: RuleOptions, *, approval: dict[str, Any] | None = None, at_most_once: bool = False
+    ) -> Effective:
+        """Remember a rule that the code declares until a worker starts. Returns its effect on payloads."""
+        if options or approval is not None or at_most_once:
+            rule = {"requires_approval": approval, "at_most_once": at_most_once or None}
+            self._declared[kind] = RuleDraft.of(kind, **(options | rule))  # type: ignore[arg-type]
+        return combine([RuleDraft.of(kind, **options)] if options else ())
 
-    def _sync_declarations(self, tenant: str) -> None:
+    def _sync_declarations(self, tenant: str, notifier: str | None = None) -> None:
         """Write the declared rules where they differ, and read all rules. A worker that cannot reach the database yet
         starts anyway, and checks no payload until it can."""
         caller = self._caller
         try:
             rules = caller.run(caller.store.payload_rules.list(tenant))
+            declared = {kind: _with_notifier(draft, notifier) for kind, draft in sorted(self._declared.items())}
             own = {rule.kind: rule for rule in rules if (rule.tenant, rule.declared_by) == (tenant, self._program)}
-            if own.keys() != self._declared.keys() or any(_differs(own[k], d) for k, d in self._declared.items()):
-                drafts = [self._declared[kind] for kind in sorted(self._declared)]
+            if own.keys() != declared.keys() or any(_differs(own[k], d) for k, d in declared.items()):
+                drafts = [*declared.values()]
                 caller.run(caller.store.payload_rules.declare(self._program, drafts, caller.actor, tenant))
                 rules = caller.run(caller.store.payload_rules.list(tenant))
             self._cache.load(rules)
@@ -134,6 +140,13 @@ class PayloadRules(StoreNamespace):
                 raise
             log.warning("Payload rules could not be read, retrying: %s", error)
             self._cache.load(None)
+
+
+def _with_notifier(draft: RuleDraft, notifier: str | None) -> RuleDraft:
+    """A program without this code asks for the approval, and has to notify the same people."""
+    if draft.requires_approval is None or notifier is None:
+        return draft
+    return dataclasses.replace(draft, requires_approval=draft.requires_approval | {"notify": notifier})
 
 
 def _differs(stored: PayloadRule, draft: RuleDraft) -> bool:

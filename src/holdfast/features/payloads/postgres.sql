@@ -12,7 +12,9 @@ begin
              where s.tenant in (p_tenant, '*') and s.kind in (p_kind, '*') and s.signal_only),
            case when bool_or(r.classification = 'restricted') then 'restricted' else 'safe_metadata' end,
            min(r.max_bytes), min(r.max_result_bytes), bool_and(r.store),
-           bool_or(r.replaceable) and bool_and(coalesce(r.replaceable, true)), '', null, null
+           bool_or(r.replaceable) and bool_and(coalesce(r.replaceable, true)),
+           (array_agg(r.requires_approval order by r.declared_by, r.tenant desc, r.kind desc) filter (where r.requires_approval is not null))[1],
+           bool_or(r.token_only), bool_or(r.at_most_once), '', null, null
       into v_rule
       from payload_rule r where r.tenant in (p_tenant, '*') and r.kind in (p_kind, '*') having count(*) > 0;
     return v_rule;
@@ -88,6 +90,12 @@ language sql stable set search_path from current as $$
                       and r.tenant in (p_tenant, '*') and r.kind in (p_kind, '*'))
 $$;
 
+-- Return whether a rule lets only tokens decide the approvals of this kind.
+create or replace function token_required(p_tenant text, p_kind text) returns boolean
+language sql stable set search_path from current as $$
+    select exists (select from payload_rule r where r.token_only and r.tenant in (p_tenant, '*') and r.kind in (p_kind, '*'))
+$$;
+
 -- Return the text stored in place of the error messages of restricted jobs (features/payloads/model.py).
 create or replace function withheld() returns text language sql immutable
 return 'what is said of a restricted job''s failure is not kept';
@@ -113,7 +121,8 @@ $$;
 create or replace function set_payload_rule(kind text, signal_only boolean default false, forbidden text[] default null,
                                             classification text default 'safe_metadata', max_bytes integer default null,
                                             max_result_bytes integer default null, store boolean default null,
-                                            replaceable boolean default null,
+                                            replaceable boolean default null, requires_approval jsonb default null,
+                                            token_only boolean default null,
                                             actor text default null, for_tenant text default null)
 returns setof payload_rule
 language plpgsql security definer set search_path from current as $$
@@ -123,29 +132,32 @@ declare
 begin
     perform put_rule(v_scope, set_payload_rule.kind, '', set_payload_rule.signal_only, set_payload_rule.forbidden,
                      set_payload_rule.classification, set_payload_rule.max_bytes, set_payload_rule.max_result_bytes,
-                     set_payload_rule.store, set_payload_rule.replaceable);
+                     set_payload_rule.store, set_payload_rule.replaceable, set_payload_rule.requires_approval,
+                     set_payload_rule.token_only, null);
     return query select r.* from payload_rule r
      where r.tenant = v_scope and r.kind = set_payload_rule.kind and r.declared_by = '';
 end $$;
 
 create or replace function put_rule(p_tenant text, p_kind text, p_declared_by text, p_signal_only boolean, p_forbidden text[],
                                     p_classification text, p_max_bytes integer, p_max_result_bytes integer, p_store boolean,
-                                    p_replaceable boolean)
+                                    p_replaceable boolean, p_requires_approval jsonb, p_token_only boolean, p_at_most_once boolean)
 returns void language plpgsql set search_path from current as $$
 begin
     insert into payload_rule as r (tenant, kind, declared_by, signal_only, forbidden, classification, max_bytes, max_result_bytes,
-                                   store, replaceable, set_by, created_at, updated_at)
+                                   store, replaceable, requires_approval, token_only, at_most_once, set_by, created_at, updated_at)
     values (p_tenant, p_kind, p_declared_by, coalesce(p_signal_only, false),
             coalesce(p_forbidden, '{body,content,raw,vector,embedding,secret,token,password,ssn,personal_data}'),
-            coalesce(p_classification, 'safe_metadata'), p_max_bytes, p_max_result_bytes, p_store, p_replaceable, actor(),
-            clock_now(), clock_now())
+            coalesce(p_classification, 'safe_metadata'), p_max_bytes, p_max_result_bytes, p_store, p_replaceable,
+            p_requires_approval, p_token_only, p_at_most_once, actor(), clock_now(), clock_now())
     on conflict (tenant, kind, declared_by) do update
        set signal_only = excluded.signal_only, forbidden = excluded.forbidden, classification = excluded.classification,
            max_bytes = excluded.max_bytes, max_result_bytes = excluded.max_result_bytes, store = excluded.store,
-           replaceable = excluded.replaceable, set_by = excluded.set_by, updated_at = excluded.updated_at
-     where (r.signal_only, r.forbidden, r.classification, r.max_bytes, r.max_result_bytes, r.store, r.replaceable) is distinct from
+           replaceable = excluded.replaceable, requires_approval = excluded.requires_approval, token_only = excluded.token_only,
+           at_most_once = excluded.at_most_once, set_by = excluded.set_by, updated_at = excluded.updated_at
+     where (r.signal_only, r.forbidden, r.classification, r.max_bytes, r.max_result_bytes, r.store, r.replaceable,
+            r.requires_approval, r.token_only, r.at_most_once) is distinct from
            (excluded.signal_only, excluded.forbidden, excluded.classification, excluded.max_bytes, excluded.max_result_bytes,
-            excluded.store, excluded.replaceable);
+            excluded.store, excluded.replaceable, excluded.requires_approval, excluded.token_only, excluded.at_most_once);
 end $$;
 
 -- Delete a payload rule: an operator's, or with `declared_by` one that a program declared. Returns false if it does not exist.
@@ -176,9 +188,10 @@ begin
     delete from payload_rule r where r.tenant = v_scope and r.declared_by = declare_rules.program
        and not exists (select from json_array_elements(rules) d where d ->> 'kind' = r.kind);
     perform put_rule(v_scope, d.kind, declare_rules.program, d.signal_only, d.forbidden, d.classification, d.max_bytes,
-                     d.max_result_bytes, d.store, d.replaceable)
+                     d.max_result_bytes, d.store, d.replaceable, d.requires_approval, d.token_only, d.at_most_once)
        from json_to_recordset(rules) as d(kind text, signal_only boolean, forbidden text[], classification text, max_bytes integer,
-                                          max_result_bytes integer, store boolean, replaceable boolean)
+                                          max_result_bytes integer, store boolean, replaceable boolean,
+                                          requires_approval jsonb, token_only boolean, at_most_once boolean)
       order by d.kind;
     return json_array_length(rules);
 end $$;
@@ -199,7 +212,9 @@ begin
     update dispatch d set ruled = true where not d.ruled;
     return null;
 end $$;
-create or replace trigger on_rule after insert or update on payload_rule for each statement execute function on_rule();
+create or replace trigger on_rule after insert or update on payload_rule for each row
+    when (new.signal_only or new.classification = 'restricted' or new.max_bytes is not null or new.max_result_bytes is not null
+          or new.store is not null or new.replaceable is not null) execute function on_rule();   -- not for rules of approvals
 
 -- References are set when the job is created and never change.
 create or replace function judge_reference() returns trigger language plpgsql set search_path from current as $$

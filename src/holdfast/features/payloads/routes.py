@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query
 from pydantic import Field
@@ -28,6 +28,10 @@ class SetRule(Body):
     max_result_bytes: Bytes | None = None
     store: bool | None = None
     replaceable: bool | None = None
+    requires_approval: bool | dict[str, Any] | None = Field(
+        default=None, description="Its jobs wait for an approval before they run: true, or options of the approval."
+    )
+    token_only: bool | None = Field(default=None, description="Only tokens decide the approvals of its jobs.")
 
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[PayloadRule])

@@ -1,8 +1,21 @@
 -- Guards on payload rules, references and encrypted content.
 
 -- Hand-written rules are checked too; and `ruled` stays set: without it no rule would be checked.
+-- Rules of approvals do not concern new jobs.
 DROP TRIGGER IF EXISTS on_rule;
-CREATE TRIGGER on_rule AFTER INSERT ON payload_rule WHEN NOT (SELECT ruled FROM dispatch WHERE id = 1)
+CREATE TRIGGER on_rule AFTER INSERT ON payload_rule
+WHEN (NEW.signal_only OR NEW.classification = 'restricted'
+      OR coalesce(NEW.max_bytes, NEW.max_result_bytes, NEW.store, NEW.replaceable) IS NOT NULL)
+     AND NOT (SELECT ruled FROM dispatch WHERE id = 1)
+BEGIN
+    UPDATE dispatch SET ruled = 1;
+END;
+
+DROP TRIGGER IF EXISTS on_rule_change;
+CREATE TRIGGER on_rule_change AFTER UPDATE ON payload_rule
+WHEN (NEW.signal_only OR NEW.classification = 'restricted'
+      OR coalesce(NEW.max_bytes, NEW.max_result_bytes, NEW.store, NEW.replaceable) IS NOT NULL)
+     AND NOT (SELECT ruled FROM dispatch WHERE id = 1)
 BEGIN
     UPDATE dispatch SET ruled = 1;
 END;

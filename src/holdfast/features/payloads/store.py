@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from holdfast.engine.payload import canonical
 from holdfast.features.audit.model import content_digest
 from holdfast.features.payloads.model import PayloadRule, RuleDraft
 from holdfast.stores.codecs import Record
@@ -122,7 +123,8 @@ class PostgresPayloadRules(Calls, PayloadRuleReads):
     def set(self, draft: RuleDraft, actor: str, tenant: str) -> Steps[PayloadRule]:
         rows = yield self._call(
             "set_payload_rule",
-            "%s, %s, %s::text[], %s, %s::integer, %s::integer, %s::boolean, %s::boolean, %s, %s",
+            "%s, %s, %s::text[], %s, %s::integer, %s::integer, %s::boolean, %s::boolean, %s::jsonb, %s::boolean,"
+            " %s, %s",
             draft.kind,
             draft.signal_only,
             list(draft.forbidden),
@@ -131,6 +133,8 @@ class PostgresPayloadRules(Calls, PayloadRuleReads):
             draft.max_result_bytes,
             draft.store,
             draft.replaceable,
+            None if draft.requires_approval is None else canonical(draft.requires_approval),
+            draft.token_only,
             actor,
             tenant,
         )
@@ -138,18 +142,17 @@ class PostgresPayloadRules(Calls, PayloadRuleReads):
 
 
 _COLUMNS = Record.columns(PayloadRule)
+_FIELDS = (
+    *("signal_only", "forbidden", "classification", "max_bytes", "max_result_bytes", "store", "replaceable"),
+    *("requires_approval", "token_only", "at_most_once"),
+)
 _PUT = (
     f"INSERT INTO payload_rule ({_COLUMNS})"
-    " VALUES (:tenant, :kind, :declared_by, :signal_only, :forbidden, :classification, :max_bytes, :max_result_bytes,"
-    " :store, :replaceable, :actor, :now, :now) ON CONFLICT DO UPDATE SET signal_only = excluded.signal_only,"
-    " forbidden = excluded.forbidden, classification = excluded.classification, max_bytes = excluded.max_bytes,"
-    " max_result_bytes = excluded.max_result_bytes, store = excluded.store,"
-    " replaceable = excluded.replaceable, set_by = excluded.set_by,"
-    " updated_at = excluded.updated_at WHERE (payload_rule.signal_only, payload_rule.forbidden,"
-    " payload_rule.classification, payload_rule.max_bytes, payload_rule.max_result_bytes, payload_rule.store,"
-    " payload_rule.replaceable)"
-    " IS NOT (excluded.signal_only, excluded.forbidden, excluded.classification, excluded.max_bytes,"
-    " excluded.max_result_bytes, excluded.store, excluded.replaceable)"
+    f" VALUES (:tenant, :kind, :declared_by, {', '.join(f':{name}' for name in _FIELDS)}, :actor, :now, :now)"
+    f" ON CONFLICT DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _FIELDS)},"
+    " set_by = excluded.set_by, updated_at = excluded.updated_at"
+    f" WHERE ({', '.join(f'payload_rule.{name}' for name in _FIELDS)})"
+    f" IS NOT ({', '.join(f'excluded.{name}' for name in _FIELDS)})"
 )
 _ONE = f"SELECT {_COLUMNS} FROM payload_rule WHERE tenant = ? AND kind = ? AND declared_by = ?"
 _DELETE = "DELETE FROM payload_rule WHERE tenant = ? AND kind = ? AND declared_by = ? RETURNING 1"
@@ -287,8 +290,11 @@ def _put(draft: RuleDraft, declared_by: str, actor: str, tenant: str, now: int) 
             "classification": draft.classification,
             "max_bytes": draft.max_bytes,
             "max_result_bytes": draft.max_result_bytes,
-            "store": None if draft.store is None else int(draft.store),
-            "replaceable": None if draft.replaceable is None else int(draft.replaceable),
+            "store": draft.store,
+            "replaceable": draft.replaceable,
+            "requires_approval": None if draft.requires_approval is None else canonical(draft.requires_approval),
+            "token_only": draft.token_only,
+            "at_most_once": draft.at_most_once,
             "actor": actor,
             "now": now,
         },

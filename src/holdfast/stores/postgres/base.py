@@ -25,6 +25,7 @@ class Calls:
             bind=self._bind,
             has=lambda column, parameter: f"{parameter} = any ({column})",
             nobody="{}",
+            comparable=lambda column: f"{column}::jsonb",
             never="infinity",
             minute=lambda column: f"floor(date_part('epoch', {column}) / 60)::bigint",
         )

@@ -229,9 +229,11 @@ def event_value(event_id: str, name: str, data: str, sent_by: str, sent_at: int)
 
 _OPEN_APPROVAL = (
     "INSERT INTO approval (id, tenant, job_id, n, name, summary, data, form, approvers, quorum, requester,"
-    " not_requester, on_deny, on_expire, expires_in, expires_at, remind_every, remind_at, escalate_at,"
+    " not_requester, token_only, on_deny, on_expire, expires_in, expires_at, remind_every, remind_at, escalate_at,"
     " escalate_to, notify, content_hash, opened_at)"
     " SELECT :id, tenant, id, :n, :name, :summary, :data, :form, :approvers, :quorum, enqueued_by, :not_requester,"
+    " :token_only OR EXISTS (SELECT 1 FROM payload_rule r WHERE r.token_only"
+    " AND (r.tenant = job.tenant OR r.tenant = '*') AND (r.kind = job.kind OR r.kind = '*')),"
     " :on_deny, :on_expire, :expires_in, :now + :expires_in, :remind_every, :now + :remind_every,"
     " :now + :escalate_after, :escalate_to, :notify, :content_hash, :now FROM job WHERE id = :job"
 )
@@ -261,6 +263,7 @@ def open_approval(job_id: str, pause: dict[str, Any], now: int) -> Steps[None]:
         **{name: None if span is None else in_micros(span) for name, span in spans.items()},
         "quorum": approval.get("quorum", 1),
         "not_requester": int(approval.get("not_requester", False)),
+        "token_only": int(approval.get("token_only", False)),
         "on_deny": approval.get("on_deny", "fail"),
         "on_expire": approval.get("on_expire", "deny"),
     }

@@ -514,6 +514,7 @@ create table approval (
     quorum        smallint    not null default 1,
     requester     text        not null,
     not_requester boolean     not null default false,
+    token_only    boolean     not null default false,   -- decided only with a token
     on_deny       text        not null default 'fail',
     on_expire     text        not null default 'deny',
     expires_in    interval,
@@ -546,7 +547,7 @@ create index approval_by_state on approval (tenant, state, id);
 -- Approvals that maintenance has to process next.
 create index approval_due on approval (least(expires_at, remind_at, escalate_at)) where state = 'open';
 
--- Decisions of people: one per person and approval.
+-- Decisions of people. Where an approval has a form, a person may vote again with other values; the last vote counts.
 create table vote (
     approval_id uuid        not null,
     tenant  text        not null,
@@ -556,7 +557,8 @@ create table vote (
     comment text,
     data    json,
     at      timestamptz not null,
-    primary key (approval_id, person),
+    n       smallint    not null default 1,   -- number of the person's vote
+    primary key (approval_id, person, n),
     constraint person_named check (ascii(person) > 32 and length(person) <= 255),
     constraint verdict_known check (verdict in ('approve', 'deny')),
     constraint how_named check (ascii(how) > 32)
@@ -1273,6 +1275,9 @@ create table payload_rule (
     max_result_bytes integer,
     store            boolean,                -- larger values go to the artifact store; null: not set
     replaceable      boolean,                -- the payload of a waiting job may be replaced; null: not set
+    requires_approval jsonb,                 -- options of the approval before its jobs run; null: not set
+    token_only       boolean,                -- only tokens decide the approvals of its jobs; null: not set
+    at_most_once     boolean,                -- its jobs start once; null: not set
     set_by           text        not null,
     created_at       timestamptz not null,
     updated_at       timestamptz not null,
@@ -1285,7 +1290,9 @@ create table payload_rule (
         and array_position(forbidden, '') is null and lower(forbidden::text) = forbidden::text),
     constraint sizes_bounded        check (max_bytes >= 256 and max_result_bytes >= 256),
     constraint says_something       check (signal_only or classification = 'restricted'
-        or coalesce(max_bytes, max_result_bytes, store::integer, replaceable::integer) is not null)
+        or coalesce(max_bytes, max_result_bytes, store::integer, replaceable::integer, token_only::integer, at_most_once::integer)
+           is not null or requires_approval is not null),
+    constraint approval_is_object   check (jsonb_typeof(requires_approval) = 'object')
 );
 
 -- URIs of the input: only for jobs that were enqueued with one.

@@ -217,6 +217,7 @@ approval Requests for approval; the job that needs it waits.
   quorum            Number of approvals that are needed.
   requester         Who requested it.
   not_requester     Whether the requester may not approve.
+  token_only        Whether only the holder of a token can decide it.
   on_deny           fail: the job fails; resume: the handler gets the denial.
   on_expire         deny, approve or remind.
   expires_in        Time to decide.
@@ -231,12 +232,13 @@ approval Requests for approval; the job that needs it waits.
   state             open, approved, denied, expired or withdrawn.
   opened_at         When it was requested.
   decided_at        When it was decided.
-vote Decisions of people, one per person and approval.
+vote Decisions of people. The last vote of a person counts.
   person            Who decided.
   verdict           approve or deny.
   how               How: by token, command line, HTTP or dashboard.
   comment           Comment of the person.
-  data              Answers to the form, as JSON.
+  data              Answers to the form, as JSON. Approvals count together if they are equal.
+  n                 Number of the person's vote on this approval.
 approval_token Tokens with which an approval can be decided once; only hashes are stored.
   hash              SHA-256 of the token.
   person            Person it was issued for; null: the holder gives a name.
@@ -484,6 +486,9 @@ payload_rule Rules for payloads by tenant and kind.
   max_result_bytes  Largest result.
   store             Whether larger values go to the artifact store.
   replaceable       Whether the payload of a waiting job may be replaced.
+  requires_approval Options of the approval that its jobs need before they run, as JSON.
+  token_only        Whether only tokens decide the approvals of its jobs.
+  at_most_once      Whether its jobs start at most once.
 reference References of a job to data elsewhere.
   source_ref        URI of the input.
   target_ref        URI of the output.

@@ -457,6 +457,7 @@ CREATE TABLE approval (
     quorum        INTEGER NOT NULL DEFAULT 1,
     requester     TEXT    NOT NULL,
     not_requester INTEGER NOT NULL DEFAULT 0,
+    token_only    INTEGER NOT NULL DEFAULT 0,   -- decided only with a token
     on_deny       TEXT    NOT NULL DEFAULT 'fail',
     on_expire     TEXT    NOT NULL DEFAULT 'deny',
     expires_in    INTEGER,
@@ -490,7 +491,7 @@ CREATE INDEX approval_by_state ON approval (tenant, state, id);
 CREATE INDEX approval_due ON approval (min(coalesce(expires_at, 9223372036854775807), coalesce(remind_at, 9223372036854775807),
                                    coalesce(escalate_at, 9223372036854775807))) WHERE state = 'open';
 
--- Decisions of people: one per person and approval.
+-- Decisions of people. Where an approval has a form, a person may vote again with other values; the last vote counts.
 CREATE TABLE vote (
     approval_id TEXT    NOT NULL,
     tenant  TEXT    NOT NULL,
@@ -498,9 +499,10 @@ CREATE TABLE vote (
     verdict TEXT    NOT NULL,
     how     TEXT    NOT NULL,
     comment TEXT,
-    data    TEXT,
+    data    TEXT,                -- canonical JSON: equal values have equal text
     at      INTEGER NOT NULL,
-    PRIMARY KEY (approval_id, person),
+    n       INTEGER NOT NULL DEFAULT 1,   -- number of the person's vote
+    PRIMARY KEY (approval_id, person, n),
     CONSTRAINT person_named CHECK (person >= '!' AND length(person) <= 255),
     CONSTRAINT verdict_known CHECK (verdict IN ('approve', 'deny')),
     CONSTRAINT how_named CHECK (how >= '!')
@@ -1212,6 +1214,9 @@ CREATE TABLE payload_rule (
     max_result_bytes INTEGER,
     store            INTEGER,            -- larger values go to the artifact store; null: not set
     replaceable      INTEGER,            -- the payload of a waiting job may be replaced; null: not set
+    requires_approval TEXT,              -- options of the approval before its jobs run; null: not set
+    token_only       INTEGER,            -- only tokens decide the approvals of its jobs; null: not set
+    at_most_once     INTEGER,            -- its jobs start once; null: not set
     set_by           TEXT    NOT NULL,
     created_at       INTEGER NOT NULL,
     updated_at       INTEGER NOT NULL,
@@ -1224,7 +1229,8 @@ CREATE TABLE payload_rule (
         AND json_array_length(forbidden) BETWEEN 1 AND 200 AND lower(forbidden) = forbidden),
     CONSTRAINT sizes_bounded        CHECK (max_bytes >= 256 AND max_result_bytes >= 256),
     CONSTRAINT says_something       CHECK (signal_only OR classification = 'restricted'
-        OR coalesce(max_bytes, max_result_bytes, store, replaceable) IS NOT NULL)
+        OR coalesce(max_bytes, max_result_bytes, store, replaceable, token_only, at_most_once, requires_approval) IS NOT NULL),
+    CONSTRAINT approval_is_object   CHECK (json_type(requires_approval) = 'object')
 ) STRICT, WITHOUT ROWID;
 
 -- URIs of the input: only for jobs that were enqueued with one.
