@@ -12,7 +12,7 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, Step, StepEntry, projection
-from holdfast.features.approvals.model import Answer, Approval, Ballot, Token, Vote, agreeing, refusal, values_of
+from holdfast.features.approvals.model import Answer, Approval, Ballot, Token, Vote, agreeing, plain, refusal
 from holdfast.stores.requests import SentResult
 from tests.model.model_base import ModelJob, seconds
 from tests.model.model_operations import OperationsModel
@@ -186,8 +186,8 @@ class StepsModel(OperationsModel):
         def later(span: str) -> datetime | None:
             return None if question.get(span) is None else self.now + seconds(question[span])
 
-        same = ("id", "summary", "data", "form", "quorum", "not_requester", "on_deny", "on_expire", "content_hash")
-        asked: dict[str, Any] = {name: question.get(name) for name in same}
+        same = ("id", "summary", "data", "form", "quorum", "not_requester", "token_only", "on_deny", "on_expire")
+        asked: dict[str, Any] = {name: question.get(name) for name in (*same, "content_hash")}
         approval = Approval(
             **asked,
             tenant=job.tenant,
@@ -231,7 +231,7 @@ class StepsModel(OperationsModel):
             stored.used_at = self.now
         approval.votes.append(
             Vote(
-                *(approval_id, person, ballot.verdict, ballot.how, ballot.comment, values_of(approval.record, ballot)),
+                *(approval_id, person, ballot.verdict, ballot.how, ballot.comment, plain(ballot.data)),
                 at=self.now,
                 n=1 + sum(vote.person == person for vote in approval.votes),
             )

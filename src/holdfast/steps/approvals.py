@@ -116,15 +116,13 @@ def required_approval(required: bool | ApprovalOptions) -> ApprovalOptions | Non
     return options
 
 
-def approval_rule(required: bool | ApprovalOptions, notify: str | None = None) -> dict[str, Any] | None:
-    """The approval that a kind requires before it runs as JSON, for the rules in the database: programs without the
-    code of the kind ask for it with these options."""
-    options = required_approval(required)
+def approval_rule(options: ApprovalOptions | None) -> dict[str, Any] | None:
+    """The approval that a kind requires as JSON, for the rules in the database: programs without the code of the kind
+    ask for it with these options."""
     if options is None:
         return None
     asked, usual = (question("Run it", None, each).to_json("", "run", None) for each in (options, ApprovalOptions()))
-    rule = {name: value for name, value in asked.items() if value != usual.get(name) and name != "content_hash"}
-    return rule if notify is None else rule | {"notify": notify}
+    return {name: value for name, value in asked.items() if value != usual.get(name) and name != "content_hash"}
 
 
 def check_notifier(function: Callable[..., Any], skip: int) -> None:

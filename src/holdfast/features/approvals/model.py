@@ -247,29 +247,28 @@ def _repeats(approval: Approval, ballot: Ballot, last: Vote | None) -> bool:
     """Whether the person has decided already. Where there is a form, other values are another decision."""
     if last is None or approval.form is None:
         return last is not None
-    return (last.verdict, canonical(last.data)) == (ballot.verdict, canonical(values_of(approval, ballot)))
+    return (last.verdict, _values(last.data)) == (ballot.verdict, _values(plain(ballot.data)))
 
 
-def values_of(approval: Approval, ballot: Ballot) -> Any:
-    """The data of a ballot as it is stored: 7.0 becomes 7, so that equal values have the same text. A form without
-    required fields may be left empty."""
-    empty = approval.form is not None and ballot.verdict == "approve" and ballot.data is None
-    return {} if empty else _plain(ballot.data)
+def _values(data: Any) -> str:
+    """A form without required fields may be left empty."""
+    return canonical({} if data is None else data)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def plain(data: Any) -> Any:
+    """The data of a ballot as it is stored: 7.0 becomes 7, so that equal values have the same text."""
+    if isinstance(data, dict):
+        return {name: plain(item) for name, item in data.items()}
+    if isinstance(data, list | tuple):
+        return [plain(item) for item in data]
+    return int(data) if isinstance(data, float) and data.is_integer() else data
 
 
 def agreeing(approval: Approval, votes: Sequence[Vote]) -> int:
     """The largest number of people who approve the same values, by their last votes. Without a form there are no
     values."""
     approving = (vote for vote in last_votes(votes).values() if vote.verdict == "approve")
-    values = Counter(canonical(vote.data) if approval.form is not None else "" for vote in approving)
+    values = Counter(_values(vote.data) if approval.form is not None else "" for vote in approving)
     return max(values.values(), default=0)
 
 

@@ -46,7 +46,7 @@ create or replace function agreeing(p_approval approval) returns bigint language
         select count(*) as people from vote v
          where v.approval_id = p_approval.id and v.verdict = 'approve'
            and not exists (select from vote w where w.approval_id = v.approval_id and w.person = v.person and w.n > v.n)
-         group by case when p_approval.form is not null then v.data::jsonb end) c
+         group by case when p_approval.form is not null then coalesce(v.data, '{}')::jsonb end) c
 $$;
 
 -- Whether an approval's recorded decision is justified: by votes, by time, or because its job no longer waits for it.
@@ -253,7 +253,7 @@ declare
     v_approval   approval;
     v_job    record;
     v_token  approval_token;
-    v_data   json := decide_approval.data;
+    v_data   json := coalesce(decide_approval.data, '{}');   -- a form without required fields may be left empty
     v_last   vote;
     v_reason text;
 begin
@@ -271,9 +271,6 @@ begin
         select t.* into v_token from approval_token t where t.hash = decide_approval.token_hash and t.approval_id = v_approval.id for update;
         v_person := coalesce(v_token.person, v_person);
     end if;
-    if v_approval.form is not null and decide_approval.verdict = 'approve' then
-        v_data := coalesce(v_data, '{}');   -- a form without required fields may be left empty
-    end if;
     select v.* into v_last from vote v where v.approval_id = v_approval.id and v.person = v_person order by v.n desc limit 1;
     v_reason := case
         when v_approval.state <> 'open' then 'already_decided'
@@ -288,7 +285,7 @@ begin
              || case when v_approval.escalated_at is not null then v_approval.escalate_to else '{}' end) then 'not_an_approver'
         when v_approval.not_requester and v_person = v_approval.requester then 'requester_may_not_decide'
         when v_last.n is not null and (v_approval.form is null or v_last.verdict = decide_approval.verdict
-                                       and v_last.data::jsonb is not distinct from v_data::jsonb) then 'already_voted'
+                                       and coalesce(v_last.data, '{}')::jsonb = v_data::jsonb) then 'already_voted'
         when decide_approval.verdict = 'approve' and v_approval.form is not null
              and not coalesce(json_typeof(v_data) = 'object' and fits_form(v_data::jsonb, v_approval.form::jsonb, v_approval.form::jsonb), false)
              then 'form_invalid'
@@ -302,7 +299,7 @@ begin
         update approval_token t set used_at = v_now where t.hash = v_token.hash;
     end if;
     insert into vote (approval_id, tenant, person, verdict, how, comment, data, at, n)
-    values (v_approval.id, v_approval.tenant, v_person, decide_approval.verdict, decide_approval.how, decide_approval.comment, v_data, v_now,
+    values (v_approval.id, v_approval.tenant, v_person, decide_approval.verdict, decide_approval.how, decide_approval.comment, decide_approval.data, v_now,
             coalesce(v_last.n, 0) + 1);
     if decide_approval.verdict = 'deny' then
         perform close_approval(v_approval, 'denied', 'denied by ' || v_person || coalesce(': ' || decide_approval.comment, ''), v_now);

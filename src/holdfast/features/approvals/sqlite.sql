@@ -52,7 +52,7 @@ BEGIN
         WHEN 'approved' THEN EXISTS (SELECT 1 FROM vote v WHERE v.approval_id = NEW.id AND v.verdict = 'approve'
                                         AND NOT EXISTS (SELECT 1 FROM vote w WHERE w.approval_id = v.approval_id
                                                            AND w.person = v.person AND w.n > v.n)
-                                      GROUP BY CASE WHEN NEW.form IS NOT NULL THEN v.data END HAVING count(*) >= NEW.quorum)
+                                      GROUP BY CASE WHEN NEW.form IS NOT NULL THEN coalesce(v.data, '{}') END HAVING count(*) >= NEW.quorum)
                              OR (NEW.on_expire = 'approve' AND NEW.expires_at <= (SELECT now FROM present))
         WHEN 'denied' THEN EXISTS (SELECT 1 FROM vote v WHERE v.approval_id = NEW.id AND v.verdict = 'deny')
         WHEN 'expired' THEN NEW.on_expire = 'deny' AND NEW.expires_at <= (SELECT now FROM present)

@@ -19,8 +19,8 @@ from holdfast.features.approvals.model import (
     Token,
     Vote,
     agreeing,
+    plain,
     refusal,
-    values_of,
 )
 from holdfast.stores.codecs import Record, from_micros, in_micros, micros
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
@@ -63,6 +63,7 @@ MAX_PAGE = 1000
 class ApprovalReads(Reader):
     @cached_property
     def _columns(self) -> str:
+        values = self.dialect.comparable("coalesce(v.data, '{}')")
         # Counted by key for each approval of the page: an approval has few votes.
         return (
             f"{Record.columns(Approval, 'g.', skip=('approvals',))},"
@@ -70,7 +71,7 @@ class ApprovalReads(Reader):
             " where v.approval_id = g.id and v.verdict = 'approve'"
             " and not exists (select 1 from {vote} w"
             " where w.approval_id = v.approval_id and w.person = v.person and w.n > v.n)"
-            f" group by case when a.form is not null then {self.dialect.comparable('v.data')} end"
+            f" group by case when a.form is not null then {values} end"
             " order by 1 desc limit 1), 0)"
         )
 
@@ -248,7 +249,7 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
             return Answer(approval.id, approval.state, True, reason)
         if ballot.token_hash is not None:
             yield Statement("UPDATE approval_token SET used_at = ? WHERE hash = ?", (now, ballot.token_hash))
-        data = values_of(approval, ballot)
+        data = plain(ballot.data)
         vote = {
             "approval": approval.id,
             "tenant": approval.tenant,

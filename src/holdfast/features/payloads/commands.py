@@ -114,7 +114,7 @@ def set_rule(
         max_result_bytes=_size(max_result_bytes),
         store=store,
         replaceable=replaceable,
-        requires_approval=approval_rule({"approvers": approvers or []} if requires_approval or approvers else False),
+        requires_approval=approval_rule({"approvers": approvers or []} if requires_approval or approvers else None),
         token_only=token_only,
     )
     with session.connect() as client:

@@ -29,7 +29,7 @@ from holdfast.features.payloads.model import (
     effective,
 )
 from holdfast.features.payloads.store import SealedJob, SealedPart
-from holdfast.steps.approvals import approval_rule
+from holdfast.steps.approvals import approval_rule, required_approval
 from holdfast.stores.flow import run
 from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
@@ -62,7 +62,7 @@ class PayloadRules(StoreNamespace):
         """Set the rule of a kind, or without a kind for all kinds: ``app.payload_rules.set("import", signal_only=True,
         max_bytes="16KB")``."""
         if "requires_approval" in options:
-            options["requires_approval"] = approval_rule(options["requires_approval"] or False)
+            options["requires_approval"] = approval_rule(required_approval(options["requires_approval"] or False))
         draft = RuleDraft.of(kind, **options)
         return (yield from run(self._store.payload_rules.set(draft, self._actor, self._scope(every_tenant))))
 
