@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import httpx2
 import pytest
 
-from holdfast import App, Context
+from holdfast import App, ApprovalNotice, Context
 from holdfast.engine.states import State
 from tests.api.conftest import client_of
 from tests.api.test_leases import LEASES, attempts_of, claim, lease_of, settle, work
 from tests.app.conftest import NewApp
+from tests.support.stores import put_one
 from tests.support.workers import serve
 
 pytestmark = pytest.mark.req("JF-14")
@@ -78,6 +80,76 @@ async def test_http_worker_does_not_bypass_a_decision(app: App, new_app: NewApp,
         assert await claim(work, await lease_of(work)) == []
     job = await app.jobs.aget(handle.id)
     assert (job.error_code, job.finished_at is not None) == (code, True)
+
+
+async def _by_http(other: App) -> None:
+    async with client_of(other, role="producer") as producer:
+        assert (await producer.post("/api/v1/jobs", json={"kind": "pay"})).status_code == 201
+
+
+async def _by_schedule(other: App) -> None:
+    await other.schedules.aadd("daily", "@daily", kind="pay")
+    await other.schedules.arun("daily")
+
+
+ENQUEUED: dict[str, Callable[[App], Awaitable[object]]] = {
+    "name": lambda other: other.aenqueue("pay", {}),
+    "HTTP": _by_http,
+    "the store, as by SQL": lambda other: asyncio.to_thread(put_one, other._store, "pay"),
+    "schedule": _by_schedule,
+}
+
+
+@pytest.mark.req("CX-5", "JF-14")
+@pytest.mark.every_case
+@pytest.mark.parametrize("path", ENQUEUED)
+async def test_service_without_the_code_applies_the_rules_of_a_kind(app: App, new_app: NewApp, path: str) -> None:
+    """A worker of the app has stored its declarations. The service was started with the URL alone."""
+    asked: list[str] = []
+
+    @app.job("pay", requires_approval={"approvers": ["ada"], "expires_in": "2d"})
+    def pay() -> None: ...
+
+    @app.job("once", at_most_once=True)
+    def once() -> None: ...
+
+    @app.approval_notifier()
+    def tell(notice: ApprovalNotice) -> None:
+        asked.append(notice.approval_id)
+
+    await serve(app, burst=True)
+    other = new_app(name="service")
+    await ENQUEUED[path](other)
+    await other.aenqueue("once", {})
+    async with client_of(other, role="executor") as work:
+        lease = await lease_of(work)
+        (job,) = await claim(work, lease, kinds=["pay", "once"], want=10)
+        assert (await settle(work, lease, job, outcome="failed")).json()["ending"] == "bury"
+        (approval,) = await other.approvals.alist(approver="ada")
+        assert (approval.approvers, approval.expires_at is not None) == (("ada",), True)
+        await serve(app, burst=True)
+        assert asked == [approval.id]
+        await other.approvals.aapprove(approval.id, by="ada")
+        (job,) = await claim(work, lease, kinds=["pay"])
+        assert job["id"] == approval.job_id
+
+
+@pytest.mark.req("CX-5", "JF-14")
+async def test_rule_of_an_operator_requires_approval(app: App) -> None:
+    ran: list[int] = []
+
+    @app.job
+    def pay() -> None:
+        ran.append(1)
+
+    await app.payload_rules.aset("pay", requires_approval={"approvers": ["ada"]})
+    await pay.aenqueue()
+    await serve(app, burst=True)
+    (approval,) = await app.approvals.alist(approver="ada")
+    assert ran == []
+    await app.approvals.aapprove(approval.id, by="ada")
+    await serve(app, burst=True)
+    assert ran == [1]
 
 
 async def test_restricted_payload_is_removed_from_errors(app: App, work: httpx2.AsyncClient) -> None:

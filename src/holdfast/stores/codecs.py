@@ -100,7 +100,7 @@ class Record:
     documents: ClassVar[frozenset[str]] = frozenset(
         {
             *("payload", "options", "backoff", "meta", "value", "error", "data", "form", "match", "job_options"),
-            *("refusals", "changed", "headers", "schema"),
+            *("refusals", "changed", "headers", "schema", "requires_approval"),
         }
     )
     texts: ClassVar[frozenset[str]] = frozenset({"wanted"})  # JSON that both stores keep as text, to compare it as text
@@ -206,7 +206,7 @@ class Record:
             return None if codec.ids_are_text else _Column(index, name, codec.id, lambda value, why: repr(value))
         if name in cls.lists:
             return _Column(index, name, codec.tags, lambda value, why: ())
-        if name in cls.documents or name in cls.texts:
+        if (name in cls.documents and hint is not bool) or name in cls.texts:  # agents have a mark of the same name
             read = json.loads if name in cls.texts else codec.json
             convert = _as_object(read) if _is_object(hint) else read
             return _Column(index, name, convert, lambda value, why: Unreadable(why))
