@@ -128,12 +128,12 @@ def test_show_prints_everything_about_an_approval(holdfast: Holdfast, store: Sto
     lines = list(map(words, shown.stdout.splitlines()))
     assert f"job pay {approval.job_id} waiting_for_approval, enqueued by tester" in lines
     assert '"to": "ACME"' in lines
-    assert "limit whole number yes at least 1, at most 1000 in euros" in lines
-    assert "reason text yes" in lines
+    assert "limit whole number yes 5 at least 1, at most 1000 in euros" in lines
+    assert "reason text yes spring" in lines
     assert "urgent yes or no no" in lines
     assert "colour text or nothing no red, green" in lines
     assert lines[-1].endswith('ada approve cli fine {"limit": 5, "reason": "spring"}')
-    wanted = f"  holdfast approvals approve {approval.id} --by WHO --field 'limit=…' --field 'reason=…'\n"
+    wanted = f"  holdfast approvals approve {approval.id} --by WHO --field limit=5 --field reason=spring\n"
     assert wanted in shown.stderr
     assert f"  holdfast approvals deny {approval.id} --by WHO --comment '…'\n" in shown.stderr
 
@@ -187,7 +187,7 @@ def test_hostile_text_is_printed_literally(
     assert listed.count(text) == 3
     shown = holdfast("approvals", "show", approval.id)
     assert shown.exit_code == 0
-    assert ANSI.sub("", shown.stdout).count(text) == 9  # besides JSON documents, where it is escaped
+    assert ANSI.sub("", shown.stdout).count(text) == 10  # besides JSON documents, where it is escaped
     assert document(holdfast("approvals", "show", approval.id, "--json"))["approval"]["data"] == {text: text}
 
 

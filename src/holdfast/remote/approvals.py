@@ -11,7 +11,7 @@ from holdfast.engine.job import Job
 from holdfast.engine.operation import Items, awaited, awaited_stream, operation, stream
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import WaitTimeout
-from holdfast.features.approvals.model import Approval, ApprovalState, VoteVerdict
+from holdfast.features.approvals.model import Approval, ApprovalState, VoteVerdict, approval_of_token
 from holdfast.features.approvals.operations import ApprovalRequest
 from holdfast.features.dead_letters.model import BulkAction, DeadLetterGroup, Operation, Order
 from holdfast.remote.handle import check_aware
@@ -210,7 +210,8 @@ class Approvals(RemoteNamespace):
 
     @operation
     def approve(self, approval: str, *, comment: str | None = None, data: Any = None) -> Steps[Approval]:
-        """Approve in the name of the token. Returns the approval, which is still open if the quorum needs more."""
+        """Approve in the name of the client's API token; or with a token of the approval, in place of its id. Returns
+        the approval, which is still open if the quorum needs more."""
         return (yield from self._decide("approve", approval, comment, data))
 
     aapprove = awaited(approve)
@@ -223,6 +224,9 @@ class Approvals(RemoteNamespace):
 
     def _decide(self, verdict: VoteVerdict, approval: str, comment: str | None, data: Any) -> Steps[Approval]:
         body = without_none(comment=comment, data=data)
+        if approval_of_token(approval) is not None:
+            decide = post(f"/approvals/by-token/{segment(approval)}", {"verdict": verdict, **body})
+            return read(Approval, (yield from self._request(decide))["approval"])
         return (yield from self._read(Approval, post(f"/approvals/{segment(approval)}/{verdict}", body)))
 
     @operation

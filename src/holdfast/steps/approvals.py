@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from holdfast.engine.hints import check_options
+from holdfast.engine.payload import canonical
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
 from holdfast.features.approvals.model import Question
@@ -154,11 +156,18 @@ def decision(value: Mapping[str, Any], form: Any) -> Decision[Any]:
         Word(w["person"], w["verdict"], w["how"], w["comment"], w["data"], datetime.fromisoformat(w["at"]))
         for w in value["votes"]
     )
-    data = next((word.data for word in reversed(words) if word.verdict == "approve"), None)
+    data = _agreed([word for word in {word.person: word for word in words}.values() if word.verdict == "approve"])
     if data is not None and form is not None and not isinstance(form, Mapping):
         data = rebuilt(form, data, "the form of the approval")
     decided_at, approved = datetime.fromisoformat(value["decided_at"]), value["state"] == "approved"
     return Decision(value["approval_id"], approved, value["state"], decided_at, words, data)
+
+
+def _agreed(approving: Sequence[Word]) -> Any:
+    """The values that most people approved, by their last votes; None if as many approved others."""
+    people = Counter(canonical(word.data) for word in approving)
+    values = [text for text, count in people.items() if count == max(people.values())]
+    return next(word.data for word in approving if canonical(word.data) == values[0]) if len(values) == 1 else None
 
 
 def _seconds(value: Duration | None, what: str) -> float | None:

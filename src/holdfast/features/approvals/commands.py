@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -34,7 +34,7 @@ from holdfast.cli.tree import Commands
 from holdfast.engine.ids import id_range, parse_id
 from holdfast.errors import InvalidInput, InvalidSetting, NotFound
 from holdfast.features.approvals.forms import Field, as_json, fields, plainly
-from holdfast.features.approvals.model import Approval, ApprovalFilter, ApprovalState, Vote, approval_of_token
+from holdfast.features.approvals.model import Approval, ApprovalFilter, ApprovalState, Vote, approval_of_token, proposed
 from holdfast.features.approvals.operations import ApprovalRequest, Approvals, approval_of
 from holdfast.stores.session import Session
 
@@ -150,14 +150,19 @@ def show(session: AnyTenant, approval: options.ApprovalId) -> None:
     form_fields = fields(request.approval.form) if request.approval.form is not None else []
     if form_fields:
         heading("Form")
-        _print_form(form_fields)
+        _print_form(form_fields, _filled_in(request, form_fields))
     elif request.approval.form is not None:
         print_document("Form", request.approval.form)
     if request.votes:
         heading("Votes")
         _print_votes(request.votes)
     if request.approval.state == "open":
-        say(f"\nTo decide it:\n{decision_commands(request.approval, form_fields)}")
+        last = proposed(request.approval, request.votes)
+        if last is not None and request.approval.quorum > 1:
+            say(f"\nThe form has the values of {last.person}. Approve the same values to confirm them.")
+            say("Other values start a new count.")
+        values = {} if last is None else _filled_in(request, form_fields)
+        say(f"\nTo decide it:\n{decision_commands(request.approval, form_fields, values)}")
 
 
 def _print_facts(request: ApprovalRequest, now: datetime) -> None:
@@ -169,7 +174,7 @@ def _print_facts(request: ApprovalRequest, now: datetime) -> None:
             ("state", state_text(approval.state)),
             ("requested", f"{moment(approval.opened_at)}, {age(approval.opened_at, now)} ago"),
             ("decided", None if approval.decided_at is None else moment(approval.decided_at)),
-            ("approvers", who_may(approval)),
+            ("approvers", who_may(approval) + (", with a token" if approval.token_only else "")),
             ("approvals", f"{approval.approvals} of {approval.quorum}"),
             ("expires", _expiry(approval, now)),
             ("reminders", _reminders(approval)),
@@ -207,18 +212,27 @@ def _escalation(approval: Approval) -> str | None:
     )
 
 
-def _print_form(form_fields: Sequence[Field]) -> None:
+def _filled_in(request: ApprovalRequest, form_fields: Sequence[Field]) -> dict[str, Any]:
+    """The values that the form is filled in with: those of the last approval, or the defaults."""
+    last = proposed(request.approval, request.votes)
+    if last is not None and isinstance(last.data, dict):
+        return dict(last.data)
+    return {field.name: field.default for field in form_fields if field.default is not None}
+
+
+def _print_form(form_fields: Sequence[Field], values: Mapping[str, Any]) -> None:
     rows: list[list[Cell]] = [
         [
             line(field.name),
             line(" or ".join(TYPES.get(kind, kind) for kind in field.types) or "anything"),
             "yes" if field.required else "no",
+            line(plainly(values[field.name]) if field.name in values else ""),
             line(", ".join(map(plainly, field.choices)) or ", ".join(field.bounds)),
             line(field.about or ""),
         ]
         for field in form_fields
     ]
-    table(("field", "type", "required", "allowed", "about"), rows, keep=("required",))
+    table(("field", "type", "required", "value", "allowed", "about"), rows, keep=("required", "value"))
 
 
 def _print_votes(votes: Sequence[Vote]) -> None:
@@ -236,10 +250,18 @@ def _print_votes(votes: Sequence[Vote]) -> None:
     table(("time (UTC)", "person", "verdict", "how", "comment", "data"), rows, keep=("time (UTC)", "verdict"))
 
 
-def decision_commands(approval: Approval, form_fields: Sequence[Field]) -> str:
-    """The commands that decide an approval, ready to be filled in."""
+def decision_commands(approval: Approval, form_fields: Sequence[Field], values: Mapping[str, Any]) -> str:
+    """The commands that decide an approval, ready to be filled in; with ``values``, to confirm those."""
+    if approval.token_only:
+        return (
+            "  Only a token decides it: use the link or token that was sent to you.\n"
+            f"  holdfast approvals token {approval.id} --for WHO\n"
+            "  holdfast approvals approve - < token.txt"
+        )
     tenant = "" if scope(None) == approval.tenant else f" --tenant {shlex.quote(approval.tenant)}"
-    data = "".join(f" --field {shlex.quote(f'{field.name}=…')}" for field in form_fields if field.required)
+    named = {field.name: "…" for field in form_fields if field.required and field.name not in values}
+    named |= {name: plainly(value) for name, value in values.items()}
+    data = "".join(f" --field {shlex.quote(f'{name}={value}')}" for name, value in named.items())
     if approval.form is not None and not form_fields:
         data = " --data '{…}'"
     by = ""

@@ -43,6 +43,7 @@ class Field:
     choices: tuple[Any, ...] = ()
     bounds: tuple[str, ...] = ()
     about: str | None = None
+    default: Any = None
 
     def read(self, text: str) -> Any:
         """Parse the input as the type of the field; text that cannot be parsed is returned unchanged."""
@@ -74,13 +75,15 @@ def _field(name: str, required: bool, rule: Any, root: Any) -> Field:
     choices: list[Any] = []
     bounds: dict[str, None] = {}
     about: str | None = None
+    default: Any = None
     for part in _parts(rule, root):
         types.update((kind, None) for kind in _listed_fields(part.get("type")) if isinstance(kind, str))
         choices += _listed_fields(part.get("enum")) + ([part["const"]] if "const" in part else [])
         bounds.update((text.format(part[key]), None) for key, text in _BOUNDS if key in part)
         description = part.get("description")
         about = about or (description if isinstance(description, str) else None)
-    return Field(name, required, tuple(types), tuple(choices), tuple(bounds), about)
+        default = part.get("default") if default is None else default
+    return Field(name, required, tuple(types), tuple(choices), tuple(bounds), about, default)
 
 
 def _parts(rule: Any, root: Any) -> Iterator[Mapping[str, Any]]:

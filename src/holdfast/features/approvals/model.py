@@ -162,6 +162,13 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True)
+class CastVote(Vote):
+    """A vote in the history of a job, with the name of its approval."""
+
+    approval: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Ballot:
     """A decision on an approval that is about to be recorded. ``token_hash`` is set if the caller decides with a
     token."""

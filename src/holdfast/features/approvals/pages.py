@@ -21,7 +21,16 @@ from starlette.routing import Route
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.json_schema import referred
 from holdfast.errors import InvalidInput, NotFound
-from holdfast.features.approvals.model import COMMENT_LIMIT, Approval, ApprovalState, Ballot, Vote, VoteVerdict, refusal
+from holdfast.features.approvals.model import (
+    COMMENT_LIMIT,
+    Approval,
+    ApprovalState,
+    Ballot,
+    Vote,
+    VoteVerdict,
+    proposed,
+    refusal,
+)
 from holdfast.features.approvals.operations import REASONS, ApprovalByToken, ApprovalRequest
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Identity, identity_of
@@ -57,23 +66,32 @@ class Field:
         return PREFIX + self.name
 
 
-def fields_of(form: Mapping[str, Any] | None, given: Mapping[str, str] | None = None) -> list[Field]:
-    """The fields of a form. ``given`` are values that were posted before, to be shown again."""
+def fields_of(
+    form: Mapping[str, Any] | None, given: Mapping[str, str] | None = None, proposal: Any = None
+) -> list[Field]:
+    """The fields of a form. ``given`` are values that were posted before, to be shown again; ``proposal`` has the
+    values that another person approved, which take the place of the defaults."""
     if form is None:
         return []
-    return list(_fields(form, given))
+    return list(_fields(form, given, proposal if isinstance(proposal, Mapping) else None))
 
 
-def _fields(form: Mapping[str, Any], given: Mapping[str, str] | None) -> Iterator[Field]:
+def _fields(
+    form: Mapping[str, Any], given: Mapping[str, str] | None, proposal: Mapping[str, Any] | None
+) -> Iterator[Field]:
     rule = _resolved(form, form)
     known = rule.get("properties")
     if not isinstance(known, Mapping) or not known:
-        yield Field(WHOLE, "Form (JSON)", "json", required=True, value=(given or {}).get(PREFIX + WHOLE, "{}"))
+        shown = (given or {}).get(PREFIX + WHOLE, json.dumps(proposal or {}))
+        yield Field(WHOLE, "Form (JSON)", "json", required=True, value=shown)
         return
     required = rule.get("required")
     needed = set(map(str, required)) if isinstance(required, list) else set()
     for name, inner in list(known.items())[:MAX_FIELDS]:
-        yield _field(str(name), _resolved(inner, form), str(name) in needed, given)
+        rule = _resolved(inner, form)
+        if proposal is not None:
+            rule = {**rule, "default": proposal.get(name)}
+        yield _field(str(name), rule, str(name) in needed, given)
 
 
 def _field(name: str, rule: Mapping[str, Any], required: bool, given: Mapping[str, str] | None) -> Field:
@@ -240,13 +258,15 @@ async def decide(request: Request) -> Response:
 async def _page(
     request: Request, pending: ApprovalRequest, *, given: dict[str, str] | None = None, wrong: str | None = None
 ) -> Response:
+    last = proposed(pending.approval, pending.votes)
     return await render(
         request,
         "approval.html",
         status=200 if wrong is None else 422,
         question=pending,
         approval=pending.approval,
-        form=fields_of(pending.approval.form, given),
+        form=fields_of(pending.approval.form, given, last and last.data),
+        proposed=last if pending.approval.quorum > 1 else None,
         comment=(given or {}).get("comment", ""),
         wrong=wrong,
         why_not=why_not(pending.approval, pending.votes, identity_of(request)),
@@ -276,6 +296,8 @@ def why_not(approval: Approval, votes: Sequence[Vote], identity: Identity) -> st
     reason = refusal(approval, ballot, identity.actor, None, votes, True, datetime.now(UTC))
     if reason == "not_an_approver":
         return f"only {' and '.join(approval.people)} may decide, and you are {identity.actor}"
+    if reason == "token_required":
+        return "only the link that was sent to you decides it"
     return None if reason is None else REASONS.get(reason, reason)
 
 
@@ -326,13 +348,15 @@ async def _link_page(
     wrong: str | None = None,
     done: str | None = None,
 ) -> Response:
+    last = proposed(pending.approval, pending.votes)
     response = await render(
         request,
         "decide.html",
         status=200 if wrong is None else 422,
         question=pending,
         approval=pending.approval,
-        form=fields_of(pending.approval.form, given),
+        form=fields_of(pending.approval.form, given, last and last.data),
+        proposed=last if pending.approval.quorum > 1 else None,
         given=given or {},
         wrong=wrong,
         done=done,

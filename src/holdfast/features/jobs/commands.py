@@ -193,7 +193,7 @@ def show(session: AnyTenant, job: options.JobId) -> None:
         return
     print_facts(details, disabled_since(details.agent))
     heading("Timeline")
-    print_timeline(details.history)
+    print_timeline(details.history, details.votes)
     if details.attempts:
         heading("Attempts")
         print_attempts(details.attempts, lost=details.lease_expired_at is not None)
@@ -223,11 +223,12 @@ def show(session: AnyTenant, job: options.JobId) -> None:
 @commands.add("history", "holdfast jobs history 01a1de74-eb8c-70f1-843b-cac5f6817387")
 def history(session: AnyTenant, job: options.JobId) -> None:
     """Show the events of a job, oldest first."""
-    events = _story(session, job).history
+    details = _story(session, job)
+    events = details.history
     if session.as_json:
         emit(events)
     else:
-        print_timeline(events)
+        print_timeline(events, details.votes)
 
 
 @commands.add(

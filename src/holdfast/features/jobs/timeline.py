@@ -17,7 +17,7 @@ from holdfast.engine.job import Attempt, Event, Job, Liveness
 from holdfast.engine.states import State
 from holdfast.engine.steps import NO_LIMIT, Progress, Step
 from holdfast.engine.trace import plain_tags
-from holdfast.features.approvals.model import Approval
+from holdfast.features.approvals.model import Approval, CastVote
 from holdfast.features.dead_letters.model import DeadLetterGroup
 from holdfast.features.jobs.views import Story
 from holdfast.features.schedules.model import MadeFrom
@@ -142,16 +142,24 @@ def _value(step: Step) -> str:
         return _error(step.error)
     value = step.value
     if step.kind == "approval" and isinstance(value, dict):
-        votes = [vote for vote in value.get("votes") or [] if isinstance(vote, dict)]
-        people = ", ".join(str(vote.get("person")) for vote in votes)
-        comment = votes[-1].get("comment") if votes else None
-        decision = f"{value.get('state')} by {people}" if people else str(value.get("state"))
-        return line(decision + (f": {comment}" if comment else ""), SHORT)
+        return line(_decision(value), SHORT)
     if step.kind == "event" and isinstance(value, dict):
         value = value.get("data")
     if (sealed := shown(value)) is not value:
         return str(sealed)
     return "" if value is None else line(_json(value), SHORT)
+
+
+def _decision(value: dict[str, Any]) -> str:
+    """``denied by bob: too much; ada approved``"""
+    votes = [vote for vote in value.get("votes") or [] if isinstance(vote, dict)]
+    if not votes:
+        return str(value.get("state"))
+    *others, last = votes
+    comment = f": {last['comment']}" if last.get("comment") else ""
+    words = {"approve": "approved", "deny": "denied"}
+    earlier = "".join(f"; {vote.get('person')} {words.get(str(vote.get('verdict')), '')}" for vote in others)
+    return f"{value.get('state')} by {last.get('person')}{comment}{earlier}"
 
 
 def _error(error: dict[str, Any] | None) -> str:
@@ -174,24 +182,30 @@ _UUID = re.compile(r"\b([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 SOON = 12 * 3600
 
 
-def print_timeline(events: Sequence[Event]) -> None:
-    table(COLUMNS, timeline(events), keep=COLUMNS[:5])
+def print_timeline(events: Sequence[Event], votes: Sequence[CastVote] = ()) -> None:
+    table(COLUMNS, timeline(events, votes), keep=COLUMNS[:5])
 
 
-def timeline(events: Sequence[Event]) -> list[list[Cell]]:
-    """One row per event; the date is given only in the first row of a day."""
-    if not events:
-        return []
-    rows = [_row(events[0], None)]
-    rows += [_row(event, before) for before, event in pairwise(events)]
-    return rows
+def timeline(events: Sequence[Event], votes: Sequence[CastVote] = ()) -> list[list[Cell]]:
+    """One row per event and vote; the date is given only in the first row of a day. A vote that decides is at the time
+    of its event, and comes first."""
+    rows: list[Event | CastVote] = sorted([*votes, *events], key=lambda row: row.at) if votes else [*events]
+    return [_row(row, before) for before, row in pairwise([None, *rows]) if row is not None]
 
 
-def _row(event: Event, before: Event | None) -> list[Cell]:
+def _row(event: Event | CastVote, before: Event | CastVote | None) -> list[Cell]:
     same_day = before is not None and before.at.date() == event.at.date()
-    return [
+    when = [
         clock(event.at).rjust(23) if same_day else moment(event.at),
         "" if before is None else f"+{span(event.at - before.at)}",
+    ]
+    if isinstance(event, CastVote):
+        data = "" if event.data is None else f" with {_json(event.data)}"
+        comment = f": {event.comment}" if event.comment else ""
+        details = line(f"{event.approval}: {event.verdict} by {event.how}{data}{comment}")
+        return [*when, "vote", "", "", short_actor(event.person), details]
+    return [
+        *when,
         event.type,
         transition(event),
         str(event.attempt) if event.attempt else "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +14,7 @@ from holdfast.engine.states import State
 from holdfast.engine.steps import RESERVED, RUNNING, Step, with_running
 from holdfast.errors import NotFound
 from holdfast.features.agents.model import Agent, JobSituation
-from holdfast.features.approvals.model import Approval, ApprovalFilter
+from holdfast.features.approvals.model import Approval, ApprovalFilter, CastVote
 from holdfast.features.dead_letters.model import DeadLetterGroup, Replacement
 from holdfast.features.jobs.why import reasons
 from holdfast.features.jobs.why_reasons import Reason, Snapshot
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from holdfast.features.assembly import Store
 
 T = TypeVar("T")
+
+SHOWN_APPROVALS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class Story:
     """Renewals of the lease and progress reports. These writes have no events."""
     lease_expired_at: datetime | None = None
     """When the lease of its worker expired, if no worker has taken the job over yet. The stored state is unchanged."""
+    votes: list[CastVote] = field(default_factory=list)
+    """The votes on its approvals, oldest first. A vote that decides nothing yet has no event."""
 
     @property
     def waits_in(self) -> Step | None:
@@ -107,7 +111,19 @@ def _story(store: Store, job_id: str, tenant: str) -> Steps[Story | None]:
     return Story(
         *(job, history, attempts, artifacts, checkpoints, result, agent, steps, approval, made_from, parents, chain),
         *(group, remade, references, liveness),
+        votes=(yield from _votes(store, job, steps, tenant)),
     )
+
+
+def _votes(store: Store, job: Job, steps: list[Step], tenant: str) -> Steps[list[CastVote]]:
+    if not any(step.kind == "approval" for step in steps):
+        return []
+    wanted = ApprovalFilter(tenant=tenant, state=None, job_id=job.id, limit=SHOWN_APPROVALS, newest=True)
+    votes: list[CastVote] = []
+    for approval in (yield from store.approvals.list(wanted).start()):
+        cast = yield from store.approvals.votes(approval.id, tenant).start()
+        votes += [CastVote(**asdict(vote), approval=approval.name) for vote in cast]
+    return sorted(votes, key=lambda vote: vote.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +294,8 @@ def _redacted(story: Story) -> Story:
     result = None if story.result is None else Result(HIDDEN, story.result.ref)
     steps = [_redacted_step(step) for step in story.steps]
     history = [_redacted_event(event) for event in story.history]
-    return replace(story, checkpoints=checkpoints, result=result, steps=steps, history=history)
+    votes = [replace(vote, comment=vote.comment and HIDDEN, data=vote.data and HIDDEN) for vote in story.votes]
+    return replace(story, checkpoints=checkpoints, result=result, steps=steps, history=history, votes=votes)
 
 
 def _redacted_event(event: Event) -> Event:

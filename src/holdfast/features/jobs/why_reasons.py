@@ -268,7 +268,9 @@ def waiting_for_approval(snapshot: Snapshot) -> Reason | None:
         "waiting_for_approval",
         f"it waits for a decision: {approval.summary} ({approval.name}). {who} may decide{not_requester};"
         f" it has {approval.approvals} of {approval.quorum} approvals{expires}",
-        f"holdfast approvals approve {approval.id}{by} (or: holdfast approvals deny {approval.id}{by})",
+        f"holdfast approvals token {approval.id} --for NAME: only a token decides it"
+        if approval.token_only
+        else f"holdfast approvals approve {approval.id}{by} (or: holdfast approvals deny {approval.id}{by})",
         {"approval": approval.id, "approvers": list(approval.approvers)},
     )
 

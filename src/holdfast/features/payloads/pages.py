@@ -28,6 +28,8 @@ async def change(request: Request) -> Response:
         signal_only=form.get("signal_only") == "yes",
         restricted=form.get("restricted") == "yes",
         max_bytes=text_field(form, "max_bytes", 20),
+        requires_approval=form.get("requires_approval") == "yes",
+        token_only=form.get("token_only") == "yes" or None,
     )
     return redirect(request, "/payload-rules", "Rule saved. It applies to jobs that are enqueued from now on.")
 
