@@ -101,3 +101,28 @@ async def test_process_metrics_are_hidden_from_users_of_one_tenant(app: App) -> 
 
 def _always(known: Identity, _: object) -> Identity:
     return known
+
+
+@pytest.mark.req("JF-16", "CX-6")
+@pytest.mark.every_case
+@pytest.mark.parametrize("host", ["this machine", "another application"])
+async def test_presented_token_is_always_checked(app: App, host: str) -> None:
+    """Where callers need no token, one that presents a token acts in its name, with its rights, or not at all."""
+    text = (await app.tokens.aissue("bob", roles=["viewer"])).text
+    revoked = await app.tokens.aissue("cyd", roles=["admin"])
+    await app.tokens.arevoke(revoked.token.id)
+    async with client_of(app, role=None if host == "this machine" else "admin") as http:
+
+        async def answer(path: str, authorization: str | None) -> tuple[int, str]:
+            headers = {} if authorization is None else {"authorization": authorization}
+            method = "POST" if path == "jobs" else "GET"
+            result = await http.request(method, f"/api/v1/{path}", headers=headers, json={"kind": "x"})
+            return result.status_code, result.json().get("code", "")
+
+        assert (await answer("jobs", None))[0] == 201
+        assert await answer("jobs", f"Bearer {text}") == (403, "missing_scope")
+        assert (await answer("approvals", f"Bearer {text}"))[0] == 200
+        assert await answer("approvals", f"Bearer {revoked.text}") == (401, "unauthenticated")
+        if host == "this machine":  # an application that mounts the service may have other credentials
+            assert await answer("approvals", "Bearer garbage") == (401, "unauthenticated")
+            assert await answer("approvals", "Basic YWRhOmFkYQ==") == (401, "unauthenticated")

@@ -89,6 +89,6 @@ def add_api(service: FastAPI, app: App) -> None:
 async def close_background(service: FastAPI) -> None:
     """Finish the background work: maintenance tasks, those started by claims, and the recorded uses of tokens."""
     state = service.state
-    for background in (state.maintenance, getattr(state, "broker", None), state.authenticate):
+    for background in (state.maintenance, getattr(state, "broker", None), state.authenticate, state.tokens):
         if isinstance(background, BackgroundMaintenance | ClaimBroker | Tokens):
             await background.aclose()

@@ -26,6 +26,7 @@ from holdfast.server.maintenance import BackgroundMaintenance
 from holdfast.server.metrics import observe_queues
 from holdfast.server.middleware import TIMEOUT, BodyLimit, HeadRequests, PageHeaders, ReadableCookies
 from holdfast.server.request_log import Measure, RequestLog
+from holdfast.server.sessions import Tokens, tokens_of
 from holdfast.stores.flow import WaitLimit
 from holdfast.worker.startup import when_reachable
 
@@ -51,6 +52,7 @@ def make_service(
     them to workers. ``body_timeout`` is the number of seconds that a request body may take; a large one has more, by
     its size."""
     measures: list[Measure] = []
+    tokens = None if isinstance(authenticate, Tokens) else tokens_of(app)
 
     live = LedgerFeed(app._session)
     patience = WaitLimit()  # for background work; ``holdfast serve`` also applies it to requests
@@ -88,7 +90,12 @@ def make_service(
             Middleware(PageHeaders),
             Middleware(BodyLimit, open_to_all=OPEN, timeout=body_timeout),
             Middleware(
-                AuthMiddleware, app._session, authenticate, open_to_all=OPEN, login="/login" if dashboard else None
+                AuthMiddleware,
+                app._session,
+                authenticate,
+                open_to_all=OPEN,
+                login="/login" if dashboard else None,
+                tokens=tokens,
             ),
             Middleware(FastEnqueue),
             # Level 9, the default, takes three times as long and saves 5 % more.
@@ -99,7 +106,7 @@ def make_service(
     service.state.stopping = asyncio.Event()  # requests that wait return when this is set
     service.state.patience = patience
     service.state.measures = measures
-    service.state.authenticate = authenticate
+    service.state.authenticate, service.state.tokens = authenticate, tokens
     add_api(service, app)
     if dashboard:
         pages = make_dashboard(app)

@@ -26,7 +26,7 @@ from holdfast.app import App
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
-from holdfast.features.tokens.model import EVERY_SCOPE, Scope, scopes_of
+from holdfast.features.tokens.model import EVERY_SCOPE, Scope, is_token, scopes_of
 from holdfast.server.problems import problem, refusal_of
 from holdfast.stores.session import Session
 
@@ -114,7 +114,8 @@ class Paths:
 
 class AuthMiddleware:
     """``open_to_all`` are the paths that need no credentials. Unauthenticated browsers are redirected to ``login``, if
-    there is such a page."""
+    there is such a page. ``tokens`` checks an API token that a caller presents where ``authenticate`` identifies
+    callers otherwise."""
 
     def __init__(
         self,
@@ -124,7 +125,9 @@ class AuthMiddleware:
         *,
         open_to_all: Paths,
         login: str | None = None,
+        tokens: Authenticate | None = None,
     ) -> None:
+        self._tokens = tokens
         self._inner, self._client, self._authenticate = inner, client, authenticate
         self._open = open_to_all
         self._login = login
@@ -161,8 +164,12 @@ class AuthMiddleware:
             await self._inner(scope, receive, send)
 
     async def identify(self, request: Request) -> Identity | None:
-        identity = self._authenticate(request)
-        return await identity if inspect.isawaitable(identity) else identity
+        identity = await _awaited(self._authenticate(request))
+        if self._tokens is None or not isinstance(identity, Identity) or identity.credential is not None:
+            return identity
+        if presents_token(request):
+            return await _awaited(self._tokens(request))  # the caller is who the token names, or nobody
+        return identity
 
     def _unauthenticated(self, request: Request, path: str) -> Response:
         wants_page = "text/html" in request.headers.get("accept", "")
@@ -180,6 +187,17 @@ class AuthMiddleware:
         response = problem(401, "unauthenticated", message, fix=fix)
         response.headers["WWW-Authenticate"] = "Bearer"
         return response
+
+
+async def _awaited(identity: Identity | Awaitable[Identity | None] | None) -> Identity | None:
+    return await identity if inspect.isawaitable(identity) else identity
+
+
+def presents_token(request: Request) -> bool:
+    """Whether the request has a well-formed API token. Other credentials may be those of an application that mounts
+    the service."""
+    kind, _, text = request.headers.get("authorization", "").partition(" ")
+    return kind.lower() == "bearer" and is_token(text.strip())
 
 
 def _is_forged(request: Request, identity: Identity) -> bool:
@@ -269,13 +287,14 @@ TENANT_HEADER = "holdfast-tenant"
 
 
 def at_this_machine(app: App, person: str | None = None) -> Authenticate:
-    """Allow everything to callers from this machine, as ``person`` or else the program's own user.
+    """Allow everything to callers from this machine, as ``person`` or else the program's own user. A caller that
+    presents a token acts in its name, with its rights; other credentials are refused.
     ``Holdfast-Tenant`` names another tenant than the program's, or ``*`` to read all of them."""
     client = app._session
     identity = Identity(person or client.actor, client.scope, EVERY_SCOPE, ambient=True, whole=True)
 
     def authenticate(request: Request) -> Identity | None:
-        if not is_local(request):
+        if not is_local(request) or ("authorization" in request.headers and not presents_token(request)):
             return None
         named = request.headers.get(TENANT_HEADER)
         if named is None:
