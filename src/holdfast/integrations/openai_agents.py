@@ -204,6 +204,15 @@ def _durable_agent(agent: Agent[Any], settings: _Settings, copies: dict[int, Age
             code="agent_not_durable",
             fix="Call them in a function tool. Hosted tools are part of the model request and need no change.",
         )
+    for tool in agent.tools:
+        inner = _agent_of(tool)
+        if inner is not None and _asks(inner, []):
+            raise InvalidSetting(
+                f"tool {tool.name!r} runs agent {inner.name!r}, which has tools that need approval: its run is one step,"
+                " which cannot wait",
+                code="agent_not_durable",
+                fix="Hand off to that agent, or require the approval of the tool: as_tool(…, needs_approval=True).",
+            )
     tools = [_durable_tool(tool, settings) if isinstance(tool, FunctionTool) else tool for tool in agent.tools]
     model = _DurableModel(agent.model, settings) if isinstance(agent.model, Model) else agent.model
     copied = copies[id(agent)] = agent.clone(tools=tools, model=model, handoffs=[])
@@ -221,6 +230,31 @@ def _durable_agent(agent: Agent[Any], settings: _Settings, copies: dict[int, Age
     return copied
 
 
+def _agent_of(tool: object) -> Agent[Any] | None:
+    """The agent that ``as_tool`` made a tool. The attribute is private; without it the agent is not known."""
+    agent = getattr(tool, "_agent_instance", None)
+    return agent if isinstance(agent, Agent) else None
+
+
+def _target(handoff: Any) -> Agent[Any] | None:
+    """The agent of a handoff. The reference is private; without it the agent is not known before the handoff."""
+    if isinstance(handoff, Handoff):
+        reference = getattr(handoff, "_agent_ref", None)
+        handoff = None if reference is None else reference()
+    return handoff if isinstance(handoff, Agent) else None
+
+
+def _asks(agent: Agent[Any], seen: list[Agent[Any]]) -> bool:
+    """Whether the agent, or one that it runs or hands off to, has tools that need approval."""
+    if any(agent is other for other in seen):
+        return False
+    seen.append(agent)
+    if any(getattr(tool, "needs_approval", False) is not False for tool in agent.tools):
+        return True
+    others = (*map(_agent_of, agent.tools), *map(_target, agent.handoffs))
+    return any(_asks(other, seen) for other in others if other is not None)
+
+
 def _check_tools(agent: Agent[Any], tools: Mapping[str, ToolOptions]) -> None:
     """Refuse the options of a tool that no agent of the run has: its approvers would not apply."""
     for options in tools.values():
@@ -232,13 +266,9 @@ def _check_tools(agent: Agent[Any], tools: Mapping[str, ToolOptions]) -> None:
         current = agents.pop()
         names |= {tool.name for tool in current.tools if isinstance(tool, FunctionTool)}
         for handoff in current.handoffs:
-            target: Any = handoff
-            if isinstance(handoff, Handoff):
-                # Private, and only for this check: without the agent, its tools are not known before the handoff.
-                reference = getattr(handoff, "_agent_ref", None)
-                target = None if reference is None else reference()
-                if not isinstance(target, Agent):
-                    return
+            target = _target(handoff)
+            if target is None:
+                return
             if not any(target is other for other in seen):
                 agents.append(target)
                 seen.append(target)

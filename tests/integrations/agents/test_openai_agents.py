@@ -160,6 +160,25 @@ def test_agent_that_cannot_be_durable_is_refused_with_a_fix(app: App) -> None:
     assert code_of(Agent("b", tools=[LocalShellTool(executor=lambda request: "")])) == "agent_not_durable"
 
 
+def test_agent_as_a_tool_cannot_ask_inside(app: App, refunds: Agent[None]) -> None:
+    """Its run is one step, which cannot wait. The approval of the tool itself works."""
+    cashier = refunds.handoffs[0]
+    assert isinstance(cashier, Agent)
+    plain = Agent[None]("plain", model=scripted([assistant_message("looked up")]))
+    for inner in (cashier, refunds, Agent("outer", tools=[cashier.as_tool("pay", "Pay")])):
+        with pytest.raises(InvalidInput, match="cannot wait") as caught:
+            HoldfastAgent(Agent("desk", tools=[inner.as_tool("help", "Help")]), app)
+        assert caught.value.code == "agent_not_durable"
+    turns = ([function_call("help", {"input": "7"}, call_id="h")], [assistant_message("done")])
+    tool = plain.as_tool("help", "Help", needs_approval=True)
+    desk = HoldfastAgent(Agent("desk", tools=[tool], model=scripted(*turns)), app, run_config=QUIET)
+    handle = desk.enqueue("Help")
+    work_off(app)
+    app.approvals.approve(app.approvals.list()[0].id, by="ada")
+    work_off(app)
+    assert handle.result(timeout=1) == "done"
+
+
 @pytest.mark.req("DP-22")
 def test_options_of_a_tool_that_no_agent_has_are_refused(app: App, refunds: Agent[None]) -> None:
     def refusal(agent: Agent[Any], **settings: Any) -> InvalidInput:
