@@ -24,7 +24,7 @@ returns table (id uuid, tenant text, kind text, queue text, payload text, attemp
                workflow_id uuid, agent text, tags text[], stale uuid[], live boolean, pick_us integer,
                next_in double precision)
 language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now      timestamptz := clock_now();

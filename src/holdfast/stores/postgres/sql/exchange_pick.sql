@@ -6,7 +6,7 @@ create or replace function pick_after(
     p_queue text, p_priority smallint, p_position bigint, p_want integer, p_kinds text[], p_label text, p_scope text,
     p_barred text[], p_aside uuid[], p_now timestamptz, out picked tid[], out agented boolean)
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
 declare
     v_more tid[];
     v_any  boolean;
