@@ -58,6 +58,18 @@ def test_slow_claim_continues_after_the_last_job_for_a_while(clock: Clock) -> No
     assert search.start().after == {}
 
 
+@pytest.mark.req("DP-8")
+def test_one_slow_claim_at_a_time_starts_at_the_head(clock: Clock) -> None:
+    search = narrowed(clock, "default")
+    clock.now += 11.0  # more than twenty times half a second
+    from_head = search.start()
+    assert from_head.after == {}
+    assert search.start().after == {"default": (0, 100)}  # the other exchange, meanwhile
+    search.learn(Exchange([taken(50)], [], True, 100), want=1, start=from_head)
+    clock.now += 11.0
+    assert search.start().after == search.start().after == {}  # the head is fast again
+
+
 def test_time_limit_grows_with_number_of_wanted_jobs(clock: Clock) -> None:
     search = ClaimOrder(("default",))
     many = [taken(n) for n in range(500)]
