@@ -127,56 +127,60 @@ WINDOW = 5.0
 
 
 def pressure(backends: Backends, sizes: Sizes) -> list[Bar]:
-    """800 jobs/s, first alone, then beside a transaction that stays open while `job_state` is vacuumed and analysed every
-    20 s: completions in each window of 5 s, and the time from enqueue to handler."""
+    """800 jobs/s, first alone, then beside a transaction that stays open while `job_state` is vacuumed and analysed
+    every 20 s: completions in each window of 5 s, and the time from enqueue to handler. With one tenant, and with two
+    that share the queue."""
     print("\nBeside an old transaction")
+    found = []
+    for tenants in ("a", "ab"):
+        with backends.fresh("postgres") as place, closing(App(place.url, name="bench")) as app:
+            slowest, ratio = _press(app, place.url, tenants, sizes.pressure)
+        name = f"beside an old transaction, tenants: {len(tenants)}"
+        found += [
+            Bar(f"{name}: slowest {WINDOW:g} s over {RATE} jobs/s", slowest, 0.95, True),
+            Bar(f"{name}: claim p99 over that alone", ratio, 3.0, False),
+        ]
+    return found
+
+
+def _press(app: App, url: str, tenants: str, seconds: float) -> tuple[float, float]:
+    """Return the slowest window's share of the rate, and the p99 over that of the quiet phase."""
     begun: dict[int, float] = {}
     asked: dict[int, float] = {}
-    with backends.fresh("postgres") as place, closing(App(place.url, name="bench")) as app:
-        app._store.migrate()
+    app._store.migrate()
 
-        @app.job(name="noop")
-        async def noop(number: int) -> None:
-            begun.setdefault(number, time.perf_counter())
+    @app.job(name="noop")
+    async def noop(number: int) -> None:
+        begun.setdefault(number, time.perf_counter())
 
-        def produce(seconds: float) -> tuple[float, float]:
-            """Return when the phase began and when it ended."""
-            began = now = time.perf_counter()
-            count = 0
-            while now < began + seconds:
-                first = len(asked)
+    def phase(name: str, seconds: float) -> tuple[float, float]:
+        """Return the jobs per second of the slowest window, and the p99 in milliseconds."""
+        before, began = len(asked), time.perf_counter()
+        while (now := time.perf_counter()) < began + seconds:
+            first = len(asked)
+            with app.tenant(tenants[first // BATCH % len(tenants)]):
                 app.enqueue_many([noop.prepare(first + n) for n in range(BATCH)])
-                at = time.perf_counter()
-                asked.update((first + n, at) for n in range(BATCH))
-                count += BATCH
-                time.sleep(max(0.0, began + count / RATE - time.perf_counter()))
-                now = time.perf_counter()
-            return began, now
+            asked.update(dict.fromkeys(range(first, first + BATCH), time.perf_counter()))
+            time.sleep(max(0.0, began + (len(asked) - before) / RATE - time.perf_counter()))
+        _await(lambda: len(begun) == len(asked))
+        waits = sorted((begun[each] - at) * 1000 for each, at in asked.items() if each >= before)
+        windows = [0] * int((now - began) / WINDOW)
+        for at in begun.values():
+            if began <= at and (n := int((at - began) / WINDOW)) < len(windows):
+                windows[n] += 1
+        p99, slowest = waits[int(len(waits) * 0.99)], min(windows) / WINDOW
+        note(f"{name}: p50 {waits[len(waits) // 2]:.1f} ms, p99 {p99:.1f} ms, longest {waits[-1]:.0f} ms,"
+             f" slowest window {slowest:.0f} jobs/s")  # fmt: skip
+        return slowest, p99
 
-        def report(name: str, began: float, ended: float) -> tuple[float, float]:
-            """Return the slowest window's share of the rate, and the p99 in milliseconds."""
-            _await(lambda: len(begun) == len(asked))
-            waits = sorted((begun[each] - at) * 1000 for each, at in asked.items() if began <= at <= ended)
-            windows = [0] * int((ended - began) / WINDOW)
-            for at in begun.values():
-                if began <= at and (n := int((at - began) / WINDOW)) < len(windows):
-                    windows[n] += 1
-            p99, slowest = waits[int(len(waits) * 0.99)], min(windows) / WINDOW
-            note(f"{name}: p50 {waits[len(waits) // 2]:.1f} ms, p99 {p99:.1f} ms, longest {waits[-1]:.0f} ms,"
-                 f" slowest window {slowest:.0f} jobs/s")  # fmt: skip
-            return slowest / RATE, p99
-
-        with _working(app):
-            produce(5.0)
-            _, quiet = report("alone", *produce(QUIET))
-            with psycopg.connect(place.url) as old, _vacuuming(place.url):
-                old.execute("set transaction isolation level repeatable read")
-                old.execute("select count(*) from holdfast.job_state")
-                slowest, pressed = report("beside an old transaction", *produce(sizes.pressure))
-    return [
-        Bar(f"beside an old transaction: slowest {WINDOW:g} s over {RATE} jobs/s", slowest, 0.95, True),
-        Bar("beside an old transaction: claim p99 over that alone", pressed / quiet, 3.0, False),
-    ]
+    with _working(app):
+        phase("warming up", WINDOW)
+        _, quiet = phase("alone", QUIET)
+        with psycopg.connect(url) as old, _vacuuming(url):
+            old.execute("set transaction isolation level repeatable read")
+            old.execute("select count(*) from holdfast.job_state")
+            slowest, pressed = phase("beside an old transaction", seconds)
+    return slowest / RATE, pressed / quiet
 
 
 @contextmanager

@@ -1,14 +1,14 @@
 """Plans beside a transaction that stays open: dead rows cannot be removed, and `vacuum analyze` has just counted them.
 
-The statistics then say that few jobs are queued and that the index `claimable` is large. PostgreSQL 18 chose the smaller
-index `by_state`, skipped its first column and sorted the result: a claim behind a position read every dead row again.
+The statistics then say that few jobs are queued and that the index `claimable` is large. PostgreSQL 18 chose the index
+`by_state`, skipped its first column and sorted the result: a claim behind a position read every dead row again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -45,7 +45,6 @@ def pressed(postgres_url: str) -> Iterator[Pressed]:
         psycopg.connect(postgres_url) as old,
     ):
         disable_autovacuum(connection)
-        connection.execute("update holdfast.dispatch set fair_auto = false")  # else maintenance reads tenants by state
         forward(store)
         lease = open_lease(store, ttl=86_400.0)
         old.execute("set transaction isolation level repeatable read")
@@ -79,6 +78,22 @@ def check(pressed: Pressed, operations: dict[str, tuple[str, int, Flow[Any]]]) -
         assert "by_state" not in seen.by_index, (name, seen.by_index)
         assert 0 < seen.by_index[index] <= most, (name, seen.by_index)
         assert seen.scanned == {}, name
+
+
+@pytest.mark.req("JF-12")
+def test_claims_from_a_shared_queue_keep_to_their_index(pressed: Pressed) -> None:
+    store = pressed.store
+    store.run(store.tenants.set_fair(["*"], "me"))
+    put(store, spec(), tenant="other")
+    pressed.connection.execute("vacuum analyze holdfast.job_state")
+    request = ClaimRequest(lease=pressed.lease, queues=("default",), want=2)
+    behind = replace(request, after={"default": pressed.last})
+    operations: dict[str, tuple[str, int, Flow[Any]]] = {
+        "claim": ("fair", 20 * DEAD, store.leases.exchange([], request)),
+        "claim behind a position": ("claimable", 10, store.leases.exchange([], behind)),
+    }
+    check(pressed, operations)
+    assert "fair" not in measured(pressed.connection, store.leases.exchange([], behind)).by_index
 
 
 def test_claims_and_maintenance_keep_to_their_index(pressed: Pressed) -> None:

@@ -22,6 +22,8 @@ PATIENCE_US = 2_000
 PER_JOB_US = 4
 # After a slow claim, claims skip the head for this multiple of the time it took.
 RESPITE = 20
+# Where tenants share a queue: a tenant's turn comes only at the head, and its jobs may be before that position.
+SHARED_RESPITE = 4
 # For how many seconds a worker polls at its own pace after a poll returned jobs that no notification had announced.
 DISTRUST = 60.0
 # Any login of the database can send notifications. After this many empty claims in a row they are deferred.
@@ -85,7 +87,8 @@ class ClaimOrder:
         self.exhausted = short and not start.after
         if not start.after:
             slow = exchange.pick_us > PATIENCE_US + PER_JOB_US * len(exchange.claims)
-            self._respite = RESPITE * exchange.pick_us / 1_000_000 if slow else 0.0
+            times = SHARED_RESPITE if len(reached) > len(first_positions) else RESPITE
+            self._respite = times * exchange.pick_us / 1_000_000 if slow else 0.0
             if slow:
                 self._skip_head_until = time.monotonic() + self._respite
         for queue, count in start.reordered.items():
