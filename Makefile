@@ -63,7 +63,8 @@ test-postgres-16 test-postgres-debian: test-postgres-%: $(READY)
 
 # What can differ between servers: the SQL, its migrations and plans, and workers at work.
 # Half of these tests, another half with another seed: both servers run in about a minute.
-ON_ANOTHER_SERVER := tests/contract tests/migration tests/app/test_worker.py tests/faults/test_52_jit.py -k postgres
+ON_ANOTHER_SERVER := tests/contract tests/migration tests/plans/test_postgres_old_transaction.py tests/app/test_worker.py \
+	tests/faults/test_52_jit.py -k postgres
 
 # Django 6 needs Python 3.12; the environment of the other tests has Django 5.2.
 DJANGO6 := .venv-django6

@@ -3,7 +3,7 @@
 The groups: plain SQL (floor), other queues (peers), other systems with durable steps (steps), waiting jobs (waiting),
 workflows (workflows), limits (limits), accuracy of rate limits (rates), fair shares between tenants (fairness),
 retention (retention), sealing of the ledger (sealing), the HTTP service (service), dashboard pages with five million
-jobs (pages), a server with JIT (jit), lost connections (storm), and idle workers (idle).
+jobs (pages), a server with JIT (jit), lost connections (storm), an old transaction (pressure), and idle workers (idle).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ GROUPS = (
         "sealing",
         "service",
     ),
-    *("pages", "jit", "storm", "idle"),
+    *("pages", "jit", "storm", "pressure", "idle"),
 )
 QUICK_WORKLOADS = ("W1", "W2", "W3", "W5")
 STEPS = "W9"  # the workload of the group steps
@@ -135,6 +135,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workloads", help=f"a,b,c of {', '.join(WORKLOADS)}")
     parser.add_argument("--rounds", type=int, help="rounds of W1 to W5 and W9 (3) and beside waiting jobs (7)")
     parser.add_argument("--heavy-rounds", type=int, default=1, help="rounds of W6 to W8 (1)")
+    parser.add_argument("--seconds", type=float, help="length of the group pressure (300)")
     parser.add_argument("--patience", type=float, default=0.0, help="seconds to wait for calm before each measurement")
     parser.add_argument("--retakes", type=int, default=0, help="how often to repeat one that others disturbed")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT",
@@ -270,6 +271,9 @@ def measure(options: argparse.Namespace, backends: Backends, subjects: list[Subj
             measured.circumstances += circumstances.jit(found_in)
         if "storm" in groups:
             measured.circumstances += circumstances.storm(backends, found_in)
+        if "pressure" in groups:
+            found_in = replace(found_in, pressure=options.seconds or found_in.pressure)
+            measured.circumstances += circumstances.pressure(backends, found_in)
         if "idle" in groups:
             measured.circumstances += circumstances.idle(backends, found_in)
     except KeyboardInterrupt:

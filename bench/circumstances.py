@@ -1,4 +1,5 @@
-"""PostgreSQL in particular conditions: with JIT (group jit), with lost connections (storm), and idle (idle).
+"""PostgreSQL in particular conditions: with JIT (group jit), with lost connections (storm), beside an old transaction
+(pressure), and idle (idle).
 
 Each has one worker in a thread of this process, as in a user's program.
 """
@@ -38,13 +39,14 @@ class Sizes:
     rounds: int = 5
     storm: float = 30.0
     """Seconds."""
+    pressure: float = 300.0
     workers: int = 10
     settle: float = 75.0
     """Seconds until the connections of the start are closed again."""
     idle: float = 30.0
 
 
-QUICK = Sizes(rounds=2, storm=8.0, workers=2, settle=20.0, idle=10.0)
+QUICK = Sizes(rounds=2, storm=8.0, pressure=60.0, workers=2, settle=20.0, idle=10.0)
 
 
 def jit(sizes: Sizes) -> list[Bar]:
@@ -116,6 +118,87 @@ def storm(backends: Backends, sizes: Sizes) -> list[Bar]:
     p50, p99 = waits[len(waits) // 2], waits[int(len(waits) * 0.99)]
     note(f"{len(asked)} jobs, {len(asked) // 25} kills: p50 {p50:.1f} ms, p99 {p99:.1f} ms, longest {waits[-1]:.1f} ms")
     return [Bar("claim p99 with all connections killed twice a second", p99, 60.0, False, "ms")]
+
+
+RATE, BATCH = 800, 8
+QUIET = 20.0
+VACUUM_EVERY = 20.0
+WINDOW = 5.0
+
+
+def pressure(backends: Backends, sizes: Sizes) -> list[Bar]:
+    """800 jobs/s, first alone, then beside a transaction that stays open while `job_state` is vacuumed and analysed
+    every 20 s: completions in each window of 5 s, and the time from enqueue to handler. With one tenant, and with two
+    that share the queue."""
+    print("\nBeside an old transaction")
+    found = []
+    for tenants in ("a", "ab"):
+        with backends.fresh("postgres") as place, closing(App(place.url, name="bench")) as app:
+            slowest, ratio = _press(app, place.url, tenants, sizes.pressure)
+        name = f"beside an old transaction, tenants: {len(tenants)}"
+        found += [
+            Bar(f"{name}: slowest {WINDOW:g} s over {RATE} jobs/s", slowest, 0.95, True),
+            Bar(f"{name}: claim p99 over that alone", ratio, 3.0, False),
+        ]
+    return found
+
+
+def _press(app: App, url: str, tenants: str, seconds: float) -> tuple[float, float]:
+    """Return the slowest window's share of the rate, and the p99 over that of the quiet phase."""
+    begun: dict[int, float] = {}
+    asked: dict[int, float] = {}
+    app._store.migrate()
+
+    @app.job(name="noop")
+    async def noop(number: int) -> None:
+        begun.setdefault(number, time.perf_counter())
+
+    def phase(name: str, seconds: float) -> tuple[float, float]:
+        """Return the jobs per second of the slowest window, and the p99 in milliseconds."""
+        before, began = len(asked), time.perf_counter()
+        while (now := time.perf_counter()) < began + seconds:
+            first = len(asked)
+            with app.tenant(tenants[first // BATCH % len(tenants)]):
+                app.enqueue_many([noop.prepare(first + n) for n in range(BATCH)])
+            asked.update(dict.fromkeys(range(first, first + BATCH), time.perf_counter()))
+            time.sleep(max(0.0, began + (len(asked) - before) / RATE - time.perf_counter()))
+        _await(lambda: len(begun) == len(asked))
+        waits = sorted((begun[each] - at) * 1000 for each, at in asked.items() if each >= before)
+        windows = [0] * int((now - began) / WINDOW)
+        for at in begun.values():
+            if began <= at and (n := int((at - began) / WINDOW)) < len(windows):
+                windows[n] += 1
+        p99, slowest = waits[int(len(waits) * 0.99)], min(windows) / WINDOW
+        note(f"{name}: p50 {waits[len(waits) // 2]:.1f} ms, p99 {p99:.1f} ms, longest {waits[-1]:.0f} ms,"
+             f" slowest window {slowest:.0f} jobs/s")  # fmt: skip
+        return slowest, p99
+
+    with _working(app):
+        phase("warming up", WINDOW)
+        _, quiet = phase("alone", QUIET)
+        with psycopg.connect(url) as old, _vacuuming(url):
+            old.execute("set transaction isolation level repeatable read")
+            old.execute("select count(*) from holdfast.job_state")
+            slowest, pressed = phase("beside an old transaction", seconds)
+    return slowest / RATE, pressed / quiet
+
+
+@contextmanager
+def _vacuuming(url: str) -> Iterator[None]:
+    stop = threading.Event()
+
+    def vacuum() -> None:
+        with psycopg.connect(url, autocommit=True) as connection:
+            while not stop.wait(VACUUM_EVERY):
+                connection.execute("vacuum analyze holdfast.job_state")
+
+    thread = threading.Thread(target=vacuum, name="bench-vacuum")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def idle(backends: Backends, sizes: Sizes) -> list[Bar]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -178,16 +179,20 @@ def test_shares_respect_limits_and_reservations(store: Store) -> None:
     assert served(store, 1, 4, queues=("alone",)) == {"x": 4}, "that queue is not shared"
 
 
-def test_claim_after_a_position_serves_every_tenant(store: Store) -> None:
+def test_claim_from_the_head_serves_every_tenant_after_claims_behind_a_position(store: Store) -> None:
     """A worker that skips dead index entries claims after a position; shares are per tenant, not per position."""
     share(store, "*")
     fill(store, 5, "a", "b")
     last = job(store, put_one(store, tenant="z"))
     lease = open_lease(store)
-    after = {"default": (last.priority, last.position)}
-    request = ClaimRequest(lease=lease, queues=("default",), want=4, after=after)
-    exchange = store.run(store.leases.exchange([], request))
-    assert len(exchange.claims) == 4
+    request = ClaimRequest(
+        lease=lease, queues=("default",), want=4, after={"default": (last.priority, last.position - 1)}
+    )
+    behind = store.run(store.leases.exchange([], request)).claims
+    from_head = store.run(store.leases.exchange([], replace(request, after={}))).claims
+    assert behind
+    assert len(from_head) == 4
+    assert {each.tenant for each in from_head} >= {"a", "b"}
 
 
 def test_next_share_reports_the_position_in_a_shared_queue(store: Store) -> None:

@@ -281,6 +281,24 @@ def test_rate_limit_releases_jobs_over_time(store: Store) -> None:
     assert len(claim(store, lease, 9)) == 1
 
 
+@pytest.mark.req("SC-19")
+@pytest.mark.parametrize("scope", ["kind", "queue"])
+def test_rate_limit_continues_after_the_clock_was_set_back(store: Store, scope: str) -> None:
+    """The last token was taken in what is now the future: tokens come in from now on."""
+    forward(store)
+    limit(store, scope, "call", rate="6/m")
+    put(store, *(spec("call", queue="call") for _ in range(4)))
+    lease = open_lease(store, ttl=1e6)
+    assert len(claim(store, lease, 9, queues=("call",))) == 1
+    forward(store, -3600)
+    for _ in range(3):
+        attend(store)
+        assert claim(store, lease, 9, queues=("call",)) == []
+        forward(store, 10.001)
+        attend(store)
+        assert len(claim(store, lease, 9, queues=("call",))) == 1
+
+
 @pytest.mark.parametrize("scope", ["kind", "queue"])
 def test_claim_reports_the_next_token_and_late_workers_lose_none(store: Store, scope: str) -> None:
     """Five per second, one at a time. A worker that is late each time still gets five per second."""

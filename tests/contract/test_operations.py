@@ -156,6 +156,17 @@ def test_rate_bounds_all_workers_together(store: Store) -> None:
     assert work_off(store) == [1]
 
 
+@pytest.mark.req("SC-19")
+def test_operation_continues_after_the_clock_was_set_back(store: Store) -> None:
+    forward(store)
+    dead(store, 4)
+    start(store, how={"rate": 2})
+    assert work_off(store) == [2]
+    forward(store, -3600)
+    assert store.run(store.operations.next()) == 0
+    assert work_off(store) == [2]
+
+
 def test_cancelled_operation_stops_and_is_recorded(store: Store) -> None:
     ids = dead(store, 3)
     started = start(store, how={"rate": 1})

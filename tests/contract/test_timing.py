@@ -102,6 +102,21 @@ def test_due_retry_writes_an_event(store: Store) -> None:
     assert claimable(store) == [job_id]
 
 
+def test_claimed_job_past_its_deadline_is_not_started(store: Store) -> None:
+    now = forward(store)
+    late, timely = put(store, spec(deadline_at=now + timedelta(seconds=60)), spec())
+    lease = open_lease(store, ttl=3600.0)
+    assert {each.id for each in claim(store, lease, 2, begin=False)} == {late, timely}
+    forward(store, 60)
+    assert store.run(store.leases.start(lease, [late, timely], "*")) == {timely: 1}
+    assert store.run(store.leases.expire()) == 1
+    ended = job(store, late)
+    assert (ended.state, ended.error_code, ended.attempt) == (State.FAILED, "deadline_passed", 0)
+    assert types_of(store, late) == ["enqueue", "claim", "expire"]
+    assert [each.id for each in store.run(store.leases.holdings(lease, "*"))] == [timely]
+    assert store.run(store.leases.release(lease, [late], "*")) == []
+
+
 def test_job_past_its_deadline_is_not_claimed(store: Store) -> None:
     now = forward(store)
     late, fine = put(

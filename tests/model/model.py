@@ -133,12 +133,13 @@ class Model(StepsModel, WorkflowsModel):
         return stale, self.claim(request) if live else [], live
 
     def start(self, lease: str, ids: Sequence[str], tenant: str) -> dict[str, int]:
-        return {job.id: job.attempt for job in self._all(lease, ids, tenant, "start")}
+        overdue = [each for each in ids if each in self.jobs and self.is_overdue(self.jobs[each])]
+        return {job.id: job.attempt for job in self._all(lease, set(ids) - set(overdue), tenant, "start")}
 
     def release(self, lease: str, ids: Sequence[str], tenant: str) -> list[str]:
         return sorted(job.id for job in self._all(lease, ids, tenant, "release"))
 
-    def _all(self, lease: str, ids: Sequence[str], tenant: str, event_type: str) -> list[ModelJob]:
+    def _all(self, lease: str, ids: Collection[str], tenant: str, event_type: str) -> list[ModelJob]:
         holder = self.holder(lease, tenant)
         ours = [job for job in self.held_by(lease, State.LEASED) if job.id in ids]
         for job in ours:

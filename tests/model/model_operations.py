@@ -35,7 +35,7 @@ class OperationsModel(ModelBase):
 
     def overdue(self, scope: str) -> list[ModelJob]:
         """Return the jobs that ``expire_overdue`` would expire, the longest overdue first."""
-        waiting = (State.QUEUED, State.RETRY_WAITING, State.WAITING_FOR_APPROVAL)
+        waiting = (State.QUEUED, State.LEASED, State.RETRY_WAITING, State.WAITING_FOR_APPROVAL)
         jobs = [job for job in self.within(scope) if job.state in waiting and self.is_overdue(job)]
         return sorted(jobs, key=lambda job: job.spec.deadline_at or self.now)
 

@@ -17,6 +17,7 @@ from holdfast.engine.outcome import Paused
 from holdfast.engine.settlement import Settlement, decide
 from holdfast.engine.steps import Pause, StepEntry
 from holdfast.features.assembly import open_store
+from holdfast.features.limits.model import Rule
 from holdfast.stores.requests import ClaimRequest, SendEvent
 from tests.plans.query_plans import disable_autovacuum, measured
 from tests.support.steps import waits
@@ -75,6 +76,23 @@ def test_saving_a_step_does_not_read_the_others(postgres_url: str, analysed: boo
         assert sorted(answer.fate for answer in seen.answer) == ["kept", "stale"]
         assert seen.scanned == {}
         assert seen.by_index["step_pkey"] <= len(entries) + 5  # one lookup per step
+
+
+@pytest.mark.req("SC-16")
+def test_freed_slot_reads_only_the_jobs_parked_for_it(postgres_url: str) -> None:
+    """Beside jobs that wait for a time, which are in no limit's way."""
+    with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as connection:
+        disable_autovacuum(connection)
+        store.run(store.limits.set(Rule("kind", "call", 5), "me", "default"))
+        put(store, *(spec("call") for _ in range(3)), *(spec("other", delay=3600.0) for _ in range(HELD)))
+        lease = open_lease(store)
+        ended = [Settlement(job.id, job.attempt, "succeeded") for job in claim(store, lease, 3)]
+        connection.execute("analyze holdfast.job_state")
+        seen = measured(connection, store.leases.settle(lease, ended, "*"))
+        assert seen.answer == []
+        assert seen.by_index["parked"] <= 2
+        assert not seen.by_index.keys() & {"not_yet_due", "postponed", "by_state", "claimable"}
+        assert seen.scanned == {}
 
 
 @pytest.mark.req("SC-3")

@@ -29,11 +29,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def taken(position: int, queue: str = "default", priority: int = 0) -> Claim:
+def taken(position: int, queue: str = "default", priority: int = 0, tenant: str = "default") -> Claim:
     facts: dict[str, Any] = dict.fromkeys(Claim.__slots__)
     return Claim(
         **facts
-        | {"queue": queue, "priority": priority, "position": position, "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
+        | {"queue": queue, "priority": priority, "position": position, "tenant": tenant}
+        | {"created_at": datetime(2026, 1, 1, tzinfo=UTC)}
     )
 
 
@@ -55,6 +56,28 @@ def test_slow_claim_continues_after_the_last_job_for_a_while(clock: Clock) -> No
     clock.now += 0.99  # just less than twenty times fifty milliseconds
     assert search.start().after != {}
     clock.now += 0.02
+    assert search.start().after == {}
+
+
+@pytest.mark.req("DP-8")
+def test_one_slow_claim_at_a_time_starts_at_the_head(clock: Clock) -> None:
+    search = narrowed(clock, "default")
+    clock.now += 11.0  # more than twenty times half a second
+    from_head = search.start()
+    assert from_head.after == {}
+    assert search.start().after == {"default": (0, 100)}  # the other exchange, meanwhile
+    search.learn(Exchange([taken(50)], [], True, 100), want=1, start=from_head)
+    clock.now += 11.0
+    assert search.start().after == search.start().after == {}  # the head is fast again
+
+
+@pytest.mark.req("JF-12")
+def test_shared_queue_is_claimed_from_its_head_more_often(clock: Clock) -> None:
+    search = ClaimOrder(("default",))
+    both = [taken(100, tenant="a"), taken(900, tenant="b")]
+    search.learn(Exchange(both, [], True, 50_000), want=2, start=search.start())
+    assert search.start().after == {"default": (0, 100)}
+    clock.now += 0.21  # four times fifty milliseconds
     assert search.start().after == {}
 
 

@@ -96,6 +96,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(S.LEASED, V.START, S.IN_PROGRESS),
     Transition(S.LEASED, V.RELEASE, S.QUEUED),
     Transition(S.LEASED, V.LAPSE, S.QUEUED),
+    Transition(S.LEASED, V.EXPIRE, S.FAILED),
     Transition(S.IN_PROGRESS, V.SUCCEED, S.SUCCEEDED),
     Transition(S.IN_PROGRESS, V.FAIL, S.FAILED),
     Transition(S.IN_PROGRESS, V.LAPSE, S.FAILED),

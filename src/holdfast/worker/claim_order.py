@@ -22,6 +22,8 @@ PATIENCE_US = 2_000
 PER_JOB_US = 4
 # After a slow claim, claims skip the head for this multiple of the time it took.
 RESPITE = 20
+# Where tenants share a queue: a tenant's turn comes only at the head, and its jobs may be before that position.
+SHARED_RESPITE = 4
 # For how many seconds a worker polls at its own pace after a poll returned jobs that no notification had announced.
 DISTRUST = 60.0
 # Any login of the database can send notifications. After this many empty claims in a row they are deferred.
@@ -42,6 +44,7 @@ class ClaimOrder:
         self._weights = weights
         self._positions: dict[str, tuple[int, int]] = {}
         self._skip_head_until = 0.0
+        self._respite = 0.0  # of the last claim from the head, if it was slow
         self._reordered: dict[str, int] = {}
         self.exhausted = False
         """The last claim started at the head of every queue and returned fewer jobs than it requested."""
@@ -61,7 +64,11 @@ class ClaimOrder:
             self.queue_reordered(queue)
 
     def start(self) -> ClaimStart:
-        skip_head = time.monotonic() < self._skip_head_until
+        now = time.monotonic()
+        skip_head = now < self._skip_head_until
+        if not skip_head:
+            # One slow claim at a time: meanwhile the other exchange claims new jobs.
+            self._skip_head_until = now + self._respite
         after = {
             queue: position for queue, position in self._positions.items() if skip_head and queue not in self._reordered
         }
@@ -78,8 +85,12 @@ class ClaimOrder:
         self._positions.update(first_positions)
         short = len(exchange.claims) < want
         self.exhausted = short and not start.after
-        if not start.after and exchange.pick_us > PATIENCE_US + PER_JOB_US * len(exchange.claims):
-            self._skip_head_until = time.monotonic() + RESPITE * exchange.pick_us / 1_000_000
+        if not start.after:
+            slow = exchange.pick_us > PATIENCE_US + PER_JOB_US * len(exchange.claims)
+            times = SHARED_RESPITE if len(reached) > len(first_positions) else RESPITE
+            self._respite = times * exchange.pick_us / 1_000_000 if slow else 0.0
+            if slow:
+                self._skip_head_until = time.monotonic() + self._respite
         for queue, count in start.reordered.items():
             # Keep the mark if the claim was full before it reached this queue, or if the queue was reordered again.
             if (short or queue in first_positions) and self._reordered.get(queue) == count:

@@ -299,7 +299,7 @@ class Worker:
         return free
 
     async def _exchange(self, ended: list[Settlement], want: int, from_poll: bool) -> None:
-        lease, start = self._keeper.lease, self._claim_order.start()
+        lease, start = self._keeper.lease, self._claim_order.start() if want else ClaimStart({}, {})
         request = ClaimRequest(
             lease=lease,
             queues=self._claim_order.queues(),

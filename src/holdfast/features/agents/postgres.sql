@@ -244,7 +244,7 @@ end $$;
 create or replace function resume_agent(agent text, want integer default 1000, for_tenant text default null)
 returns integer
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_scope  text := enter(resume_agent.for_tenant);
@@ -276,7 +276,7 @@ end $$;
 -- The lock on `agent` is for drain_agent, which waits for the transactions that hold it.
 create or replace function agents_on_claim(p_rows tid[], p_now timestamptz) returns tid[]
 language plpgsql set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
 declare
     v_whose record;
     v_until timestamptz := p_now + interval '10 min';

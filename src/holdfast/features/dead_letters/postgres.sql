@@ -114,6 +114,11 @@ begin
     on conflict (id) do nothing;
 end $$;
 
+-- When the next batch of an operation is due: now if the last one was in the future, because the clock was set back.
+create or replace function batch_due(p_next timestamptz, p_last timestamptz, p_now timestamptz) returns timestamptz
+language sql immutable
+return case when p_last > p_now + interval '5 s' then least(p_next, p_now) else p_next end;
+
 -- Return the number of seconds until the next batch of a bulk operation is due, or null. Every worker polls this; usually
 -- there is none.
 create or replace function next_operation(for_tenant text default null) returns double precision
@@ -122,7 +127,7 @@ declare
     v_scope text := enter(next_operation.for_tenant);
 begin
     -- `greatest` ignores nulls: without the count, no operation would read as one that is due now.
-    return (select case when count(*) > 0 then greatest(0, extract(epoch from min(o.next_at) - clock_now())) end from operation o
+    return (select case when count(*) > 0 then greatest(0, extract(epoch from min(batch_due(o.next_at, o.updated_at, clock_now())) - clock_now())) end from operation o
              where o.state = 'running' and (v_scope = '*' or o.tenant = v_scope) and not halted());
 end $$;
 
@@ -136,7 +141,7 @@ declare
 begin
     return query
     select o.* from operation o
-     where o.state = 'running' and o.next_at <= v_now and (v_scope = '*' or o.tenant = v_scope)
+     where o.state = 'running' and batch_due(o.next_at, o.updated_at, v_now) <= v_now and (v_scope = '*' or o.tenant = v_scope)
        and (hold_operation.only_id is null or o.id = hold_operation.only_id)
      order by o.next_at limit 1 for update skip locked;
 end $$;
@@ -186,7 +191,7 @@ declare
 begin
     select o.* into v_op from operation o
      where o.id = do_operation.operation and (v_scope = '*' or o.tenant = v_scope) for update;
-    if v_op.id is null or v_op.state <> 'running' or v_op.next_at > v_now or cardinality(do_operation.jobs) > 1000 then
+    if v_op.id is null or v_op.state <> 'running' or batch_due(v_op.next_at, v_op.updated_at, v_now) > v_now or cardinality(do_operation.jobs) > 1000 then
         raise exception 'operation %: it is not running, no batch is due yet, or the batch is too large', do_operation.operation
             using errcode = 'ZH053';
     end if;

@@ -72,6 +72,7 @@ language plpgsql set search_path from current
 declare
     v_from  text := coalesce(p_prefix, (select d.swept from dispatch d), '');
     v_next  text;
+    v_limit job_limit;
     v_count integer := 0;
     v_seen  integer := 0;
 begin
@@ -80,10 +81,13 @@ begin
          where s.held_by > v_from and s.held_by is not null and s.due_at is not null and s.state = 'queued'
          order by s.held_by limit 1;
         exit when v_next is null or (p_prefix is not null and not starts_with(v_next, p_prefix)) or v_seen >= 200 or v_count >= p_want;
-        -- A job that waits for a token is woken when one is available.
-        if p_prefix is not null or (select l.rate from job_limit l
-               where l.tenant = v_next::json ->> 0 and l.scope = v_next::json ->> 1 and l.name in (v_next::json ->> 2, '*')
-               order by l.name = '*' limit 1) is null then
+        select l.* into v_limit from job_limit l
+         where l.tenant = v_next::json ->> 0 and l.scope = v_next::json ->> 1 and l.name in (v_next::json ->> 2, '*')
+         order by l.name = '*' limit 1;
+        if p_prefix is null and v_limit.rate is not null then
+            -- Its jobs are woken when a token is available.
+            perform wake_later(v_limit.tenant, v_limit.scope, v_next::json ->> 2, v_limit.rate, v_limit.per, v_limit.burst, p_now);
+        else
             v_count := v_count + unpark(v_next::json ->> 0, v_next::json ->> 1, v_next::json ->> 2, p_now, p_want - v_count);
         end if;
         v_from := v_next;
@@ -260,7 +264,7 @@ end $$;
 -- waited longest at each priority are considered.
 create or replace function age_queues(want integer default 1000, for_tenant text default '*') returns integer
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now     timestamptz := clock_now();

@@ -25,7 +25,7 @@ end $$;
 -- at once, since there may be a million of them with other kinds behind. Returns how many. Called by pick_admitted.
 create or replace function pauses_on_claim(p_rows tid[], p_queue text, p_now timestamptz) returns integer
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
 declare
     v_pause record;
     v_count  integer := 0;

@@ -56,9 +56,11 @@ _SPEND = (
     "INSERT INTO rate_meter (tenant, scope, name, tokens, at) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET tokens = excluded.tokens, at = excluded.at"
 )
+# A time in the future: the clock was set back. Tokens come in from now on.
 _WAKE = (
-    "UPDATE rate_meter SET wake_at = :wake WHERE tenant = :tenant AND scope = :scope AND name = :name"
-    " AND (wake_at IS NULL OR wake_at <= :now)"
+    "UPDATE rate_meter SET wake_at = :wake, at = CASE WHEN at > :now + 5000000 THEN :now ELSE at END"
+    " WHERE tenant = :tenant AND scope = :scope AND name = :name"
+    " AND (wake_at IS NULL OR wake_at <= :now OR at > :now + 5000000)"
 )
 _NEXT_WAKE = "SELECT min(wake_at) FROM rate_meter WHERE wake_at IS NOT NULL"
 ROUNDING = 100

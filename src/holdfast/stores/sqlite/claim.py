@@ -103,7 +103,8 @@ _CLAIM = (
 )
 _START = (
     "UPDATE job_state SET state = 'in_progress', attempt = attempt + 1, started_at = :now, note = NULL"
-    " WHERE id IN (SELECT value FROM json_each(:ids)) AND +lease = :lease AND +state = 'leased' RETURNING id, attempt"
+    " WHERE id IN (SELECT value FROM json_each(:ids)) AND +lease = :lease AND +state = 'leased'"
+    " AND (deadline_at IS NULL OR deadline_at > :now) RETURNING id, attempt"
 )
 _RELEASE = (
     "UPDATE job_state SET state = 'queued', lease = NULL, note = NULL"

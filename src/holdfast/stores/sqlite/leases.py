@@ -34,7 +34,7 @@ _IS_DUE = (
 )
 _IS_OVERDUE = (
     "SELECT 1 FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
-    f" AND state IN ('queued', 'retry_waiting', 'waiting_for_approval') AND id {NOT_QUARANTINED} LIMIT 1"
+    f" AND state IN ('queued', 'leased', 'retry_waiting', 'waiting_for_approval') AND id {NOT_QUARANTINED} LIMIT 1"
 )
 _IS_LAPSED = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM lease WHERE ended_at IS NULL AND until <= :now)"
@@ -42,10 +42,10 @@ _IS_LAPSED = (
     " OR EXISTS (SELECT 1 FROM lease WHERE ended_at IS NULL AND renewed_at > :now + 5000000)"
 )
 _EXPIRE = (
-    "UPDATE job_state SET state = 'failed', due_at = NULL, approval_id = NULL, finished_at = :now, note = NULL,"
+    "UPDATE job_state SET state = 'failed', lease = NULL, due_at = NULL, approval_id = NULL, finished_at = :now, note = NULL,"
     " error_code = 'deadline_passed', error_message = 'the deadline passed before the job was done' WHERE n IN ("
     "SELECT n FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
-    " AND state IN ('queued', 'retry_waiting', 'waiting_for_approval')"
+    " AND state IN ('queued', 'leased', 'retry_waiting', 'waiting_for_approval')"
     f" AND id {NOT_QUARANTINED} AND (:any OR tenant = :tenant)"
     " ORDER BY deadline_at LIMIT :want) RETURNING id"
 )
@@ -168,7 +168,7 @@ _CANDIDATES = (
     (
         "expire",
         "SELECT s.n, s.id, s.state FROM job_state s WHERE s.deadline_at <= :now AND s.deadline_at IS NOT NULL"
-        f" AND s.state IN ('queued', 'retry_waiting', 'waiting_for_approval') {_SCOPE}"
+        f" AND s.state IN ('queued', 'leased', 'retry_waiting', 'waiting_for_approval') {_SCOPE}"
         " ORDER BY s.deadline_at LIMIT :want",
     ),
     (
@@ -181,7 +181,7 @@ _TRY = {
     "take": "UPDATE job_state SET state = 'in_progress', lease = :lease, settled_by = NULL, note = NULL,"
     " held_by = NULL, attempt = attempt + 1, started_at = :now WHERE n = :n",
     "promote": "UPDATE job_state SET state = 'queued', due_at = NULL, note = NULL WHERE n = :n",
-    "expire": "UPDATE job_state SET state = 'failed', due_at = NULL, approval_id = NULL, finished_at = :now,"
+    "expire": "UPDATE job_state SET state = 'failed', lease = NULL, due_at = NULL, approval_id = NULL, finished_at = :now,"
     " note = NULL, error_code = 'deadline_passed', error_message = '' WHERE n = :n",
 }
 _LIVE = "SELECT 1 FROM lease WHERE id = ? AND tenant = ? AND ended_at IS NULL AND until > ?"

@@ -7,7 +7,7 @@ import json
 from holdfast.features.limits.model import Bucket, Limit, Rule
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Statement, Steps
-from holdfast.stores.sqlite.admission import release_parked
+from holdfast.stores.sqlite.admission import release_parked, wake_later
 
 SWEPT_LIMITS = 200  # maximum of limits in one sweep
 
@@ -97,7 +97,9 @@ def sweep(now: int, want: int, beginning: str | None = None) -> Steps[int]:
         position = rows[0][0]
         bucket = Bucket(*json.loads(position))
         rules = [] if beginning else (yield Statement(RULE, (bucket.name, *bucket)))
-        if not rules or rules[0][3] is None:  # jobs that wait for a token are woken when it is available
+        if rules and rules[0][3] is not None:
+            yield from wake_later(bucket, Rule(*rules[0]), now)  # its jobs are woken when a token is available
+        else:
             count += yield from release_parked(bucket, want - count, now)
     if beginning is None:
         yield Statement("UPDATE dispatch SET swept = :place WHERE swept <> :place", {"place": position})

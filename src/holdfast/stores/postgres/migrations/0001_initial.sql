@@ -125,7 +125,7 @@ create index waiting_by_agent on job_state (tenant, agent, due_at, id)
 create index claimable_by_executor on job_state (executor, tenant)
     where executor is not null and state = 'queued' and due_at is null;
 create index past_deadline on job_state (deadline_at)
-    where deadline_at is not null and state in ('queued', 'retry_waiting', 'waiting_for_approval');
+    where deadline_at is not null and state in ('queued', 'leased', 'retry_waiting', 'waiting_for_approval');
 -- The positions of waiting jobs that are not due. Those of due jobs are in `claimable`; moving a job reads both, and jobs that
 -- never wait for a time are not in this index.
 create index postponed on job_state (queue, priority desc, position, id)

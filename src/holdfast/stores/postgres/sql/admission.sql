@@ -153,9 +153,11 @@ create or replace function wake_later(p_tenant text, p_scope text, p_name text, 
 language plpgsql set search_path from current as $$
 begin
     update rate_meter m set wake_at = p_now + make_interval(secs => 0.0001 +
-               greatest(1 + p_promised - tokens_now(m.tokens, m.at, p_rate, p_per, p_burst, p_now), 0) * p_per / p_rate)
+               greatest(1 + p_promised - tokens_now(m.tokens, m.at, p_rate, p_per, p_burst, p_now), 0) * p_per / p_rate),
+           -- In the future: the clock was set back. Tokens come in from now on.
+           at = case when m.at > p_now + interval '5 s' then p_now else m.at end
      where m.tenant = p_tenant and m.scope = p_scope and m.name = p_name
-       and (m.wake_at is null or m.wake_at <= p_now);
+       and (m.wake_at is null or m.wake_at <= p_now or m.at > p_now + interval '5 s');
 end $$;
 
 -- The capacity of a whole queue is used up, and more jobs may wait in it: record when there is capacity again.
@@ -394,7 +396,7 @@ end $$;
 create or replace function unpark_all(p_tenants text[], p_scopes text[], p_names text[], p_now timestamptz, p_want integer default 1000)
 returns integer
 language plpgsql set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
 declare
     v_jobs   uuid[];
     v_queues text[];

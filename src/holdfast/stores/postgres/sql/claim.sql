@@ -26,7 +26,8 @@ begin
      where t.id is not null;
 end $$;
 
--- Start jobs that were claimed without `begin`. Returns those that have started; this lease no longer holds the others.
+-- Start jobs that were claimed without `begin`. Returns those that have started; this lease no longer holds the others, or
+-- their deadline has passed.
 create or replace function start_many(lease uuid, jobs uuid[], for_tenant text default null)
 returns table (id uuid, attempt integer)
 language plpgsql security definer set search_path from current
@@ -40,7 +41,7 @@ begin
     with ours as materialized (
         select s.id from job_state s
          where s.id = any (start_many.jobs) and s.lease is not distinct from start_many.lease
-           and s.state is not distinct from 'leased'
+           and s.state is not distinct from 'leased' and (s.deadline_at is null or s.deadline_at > v_now)
          order by s.id for update
     )
     update job_state s

@@ -13,7 +13,9 @@
 -- much as a small statement (docs/adr/0033). The other paths are in exchange_pick.sql.
 --
 -- One plan serves all calls (plan_cache_mode, here and in the functions it calls): planning each call took a fifth of the time
--- of an exchange with one job (server time 601 microseconds, now 467) and could only find the same indexes.
+-- of an exchange with one job (server time 601 microseconds, now 467) and could only find the same indexes. No plan may sort
+-- what it has picked: beside an old transaction the index in queue order looks large, and another one and a sort look cheap
+-- (docs/adr/0062).
 create or replace function exchange(
     lease uuid, jobs uuid[], attempts integer[], outcomes text[], details json[],
     queues text[], want integer, begin boolean default true, kinds text[] default null,
@@ -24,7 +26,7 @@ returns table (id uuid, tenant text, kind text, queue text, payload text, attemp
                workflow_id uuid, agent text, tags text[], stale uuid[], live boolean, pick_us integer,
                next_in double precision)
 language plpgsql security definer set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now      timestamptz := clock_now();
@@ -80,9 +82,10 @@ begin
         exit when v_left <= 0 or not live;
         v_rows := null;
         v_agented := false;
-        if v_fair is not null and v_scope = '*' then
-            v_shared := is_shared(exchange.queues[i], v_fair);
-        end if;
+        -- Behind a position tenants do not alternate: finding the next tenant scans what the position is there to skip. The
+        -- worker soon starts at the head again.
+        v_shared := v_fair is not null and v_scope = '*' and exchange.after_priority[i] is null
+                    and is_shared(exchange.queues[i], v_fair);
         if not v_limited and not v_shared then
             v_began := clock_timestamp();
             if exchange.after_priority[i] is null then

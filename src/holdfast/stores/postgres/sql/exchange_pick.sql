@@ -6,7 +6,7 @@ create or replace function pick_after(
     p_queue text, p_priority smallint, p_position bigint, p_want integer, p_kinds text[], p_label text, p_scope text,
     p_barred text[], p_aside uuid[], p_now timestamptz, out picked tid[], out agented boolean)
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
 declare
     v_more tid[];
     v_any  boolean;
@@ -67,7 +67,6 @@ language plpgsql set search_path from current set plan_cache_mode = force_generi
 #variable_conflict use_column
 declare
     v_began    timestamptz;
-    v_priority smallint := p_priority;
     v_rows     tid[] := p_picked;
     v_able     tid[];
     v_agented  boolean := p_picked is not null;
@@ -104,7 +103,7 @@ begin
     for v_round in 1 .. 8 loop
         if v_round > 1 or p_picked is null then
             v_began := clock_timestamp();
-            if p_shared and v_priority is null then
+            if p_shared then
                 v_walked := pg_stat_get_xact_tuples_returned(to_regclass('fair'));
                 select nullif(f.picked, '{}'), f.agented into v_rows, v_agented
                   from fair_pick(p_queue, v_last, v_rest, v_most + v_extra, p_kinds, p_label, v_barred, p_now) f;
@@ -115,13 +114,8 @@ begin
                 end if;
             else
                 select p.picked, p.agented into v_rows, v_agented
-                  from pick_after(p_queue, v_priority, p_position, v_most + v_extra, p_kinds, p_label, p_scope, v_barred, p_aside,
+                  from pick_after(p_queue, p_priority, p_position, v_most + v_extra, p_kinds, p_label, p_scope, v_barred, p_aside,
                                   p_now) p;
-                if p_shared and coalesce(cardinality(v_rows), 0) < v_most then
-                    -- Too few jobs behind that position; and positions are not ordered across tenants.
-                    v_priority := null;
-                    continue;
-                end if;
             end if;
             took := took + extract(microseconds from clock_timestamp() - v_began)::integer;
         end if;
@@ -157,7 +151,7 @@ begin
             perform wake_queue_later(p_queue, p_now);
         end if;
     end if;
-    if v_rows is not null and p_shared and v_priority is null and v_mine then
+    if v_rows is not null and p_shared and v_mine then
         if not locked then
             select l.live, l.may into live, may from lock_lease(p_lease, p_holder) l;
             if not live or not may then

@@ -5,6 +5,9 @@
 -- tenants by name, from where the last one stopped (`fair_place`), and visits no more of them than it wants jobs: a pick costs
 -- the same with ten tenants as with ten thousand. A worker that finds `fair_place` locked starts from the same place and
 -- leaves the row alone; the holder advances it. While only one tenant has jobs, none of this runs.
+--
+-- Queries name the whole order of `fair`, and may not sort: `by_state` has the tenants in order too, with the rows of all
+-- queues, and beside an old transaction with every row that was ever claimed.
 
 create or replace function in_shares(p_queue text, p_fair text[]) returns boolean language sql immutable
 return p_queue = any (p_fair) or '*' = any (p_fair) and not '-' || p_queue = any (p_fair);
@@ -15,7 +18,7 @@ return p_queue = any (p_fair) or '*' = any (p_fair) and not '-' || p_queue = any
 -- the table, but tries again at the next opportunity.
 create or replace function share_when_needed() returns boolean
 language plpgsql set search_path from current set lock_timeout = '200ms'
-    set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off as $$
+    set enable_seqscan = off set enable_sort = off set enable_incremental_sort = off set enable_bitmapscan = off set jit = off as $$
 begin
     if not needs_sharing() then
         return false;
@@ -35,7 +38,8 @@ end $$;
 
 -- Whether share_when_needed has to act now.
 create or replace function needs_sharing() returns boolean
-language plpgsql stable set search_path from current set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql stable set search_path from current set jit = off
+    set enable_seqscan = off set enable_sort = off set enable_incremental_sort = off set enable_bitmapscan = off as $$
 declare
     c_most  constant integer := 2000000;   -- rows: about a second
     v_first text;
@@ -44,13 +48,14 @@ begin
        or to_regclass('fair') is null and (select c.reltuples > c_most from pg_class c where c.oid = 'job_state'::regclass) then
         return false;
     end if;
-    select s.tenant into v_first from job_state s where s.state not in ('leased', 'in_progress') order by s.tenant limit 1;
-    return exists (select from job_state s where s.state not in ('leased', 'in_progress') and s.tenant > v_first);
+    -- From `job`, whose rows are not updated: in `job_state` an old transaction keeps every claimed job's row.
+    select j.tenant into v_first from job j order by j.tenant limit 1;
+    return exists (select from job j where j.tenant > v_first);
 end $$;
 
 create or replace function is_shared(p_queue text, p_fair text[]) returns boolean
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off as $$
+    set enable_seqscan = off set enable_sort = off set enable_incremental_sort = off set enable_bitmapscan = off set jit = off as $$
 declare
     v_first text;
 begin
@@ -58,9 +63,12 @@ begin
         return false;
     end if;
     select s.tenant into v_first from job_state s
-     where s.queue = p_queue and s.state = 'queued' and s.due_at is null order by s.tenant limit 1;
-    return exists (select from job_state s
-        where s.queue = p_queue and s.state = 'queued' and s.due_at is null and s.tenant > v_first);
+     where s.queue = p_queue and s.state = 'queued' and s.due_at is null
+     order by s.tenant, s.priority desc, s.position, s.id limit 1;
+    -- Not EXISTS, which ignores the order.
+    return (select s.tenant from job_state s
+             where s.queue = p_queue and s.state = 'queued' and s.due_at is null and s.tenant > v_first
+             order by s.tenant, s.priority desc, s.position, s.id limit 1) is not null;
 end $$;
 
 create or replace function kinds_text(p_kinds text[]) returns text language sql immutable
@@ -88,16 +96,17 @@ end $$;
 create or replace function fair_tenants(p_queue text, p_after text, p_upto text, p_most integer, out names text[],
                                         out weights integer[], out reached text)
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+    set enable_seqscan = off set enable_sort = off set enable_incremental_sort = off set enable_bitmapscan = off
+    set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 begin
     with recursive walk(tenant, n) as (
         select (select s.tenant from job_state s
                  where s.queue = p_queue and s.state = 'queued' and s.due_at is null and s.tenant > p_after
-                 order by s.tenant limit 1), 1
+                 order by s.tenant, s.priority desc, s.position, s.id limit 1), 1
         union all
         select (select s.tenant from job_state s
                  where s.queue = p_queue and s.state = 'queued' and s.due_at is null and s.tenant > w.tenant
-                 order by s.tenant limit 1), w.n + 1
+                 order by s.tenant, s.priority desc, s.position, s.id limit 1), w.n + 1
           from walk w where w.tenant is not null and w.n < p_most)
     select coalesce(array_agg(w.tenant), '{}'),
            coalesce(array_agg(coalesce((select t.weight from tenant t where t.tenant = w.tenant), 1)), '{}')
@@ -111,7 +120,8 @@ end $$;
 create or replace function fair_pick(p_queue text, p_last text, p_left integer, p_want integer, p_kinds text[], p_label text, p_barred text[],
                                      p_now timestamptz, out picked tid[], out agented boolean)
 language plpgsql set search_path from current set plan_cache_mode = force_generic_plan
-    set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+    set enable_seqscan = off set enable_sort = off set enable_incremental_sort = off set enable_bitmapscan = off
+    set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
     c_window  constant integer := 16;
     v_next    record;

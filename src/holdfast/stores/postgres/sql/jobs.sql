@@ -5,7 +5,7 @@ create or replace function circumstances(job uuid, most integer default 1000, fo
 returns table (now timestamptz, note jsonb, holder text, label text, held_until timestamptz, held boolean, ahead integer,
                workers jsonb, renewed_at timestamptz)
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_scope text := enter(circumstances.for_tenant);

@@ -5,7 +5,7 @@
 create or replace function promote_due(want integer default 1000, for_tenant text default '*')
 returns integer
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
@@ -39,7 +39,7 @@ end $$;
 create or replace function expire_overdue(want integer default 1000, for_tenant text default '*')
 returns integer
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now   timestamptz := clock_now();
@@ -52,13 +52,13 @@ begin
     with overdue as materialized (
         select s.id from job_state s
          where s.deadline_at <= v_now and s.deadline_at is not null
-           and s.state in ('queued', 'retry_waiting', 'waiting_for_approval')
+           and s.state in ('queued', 'leased', 'retry_waiting', 'waiting_for_approval')
            and (v_scope = '*' or s.tenant = v_scope)
            and not exists (select from quarantine q where q.job_id = s.id and q.until > v_now)
          order by s.deadline_at limit expire_overdue.want for update skip locked
     )
     update job_state s
-       set state = 'failed', due_at = null, approval_id = null, finished_at = v_now, note = null,
+       set state = 'failed', lease = null, due_at = null, approval_id = null, finished_at = v_now, note = null,
            error_code = 'deadline_passed', error_message = 'the deadline passed before the job was done'
       from overdue where s.id = overdue.id;
     get diagnostics v_count = row_count;
@@ -169,7 +169,7 @@ end $$;
 create or replace function due_work(lease uuid default null, for_tenant text default '*')
 returns table (tasks text[], leads boolean, next_in double precision, notifies boolean)
 language plpgsql security definer set search_path from current
-    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now    timestamptz := clock_now();
@@ -199,7 +199,7 @@ begin
         (select s.attend_at from schedule s where s.attend_at is not null
             and (v_scope = '*' or s.tenant = v_scope) order by s.attend_at limit 1),
         (select s.deadline_at from job_state s where s.deadline_at is not null
-            and s.state in ('queued', 'retry_waiting', 'waiting_for_approval')
+            and s.state in ('queued', 'leased', 'retry_waiting', 'waiting_for_approval')
             and (v_scope = '*' or s.tenant = v_scope) order by s.deadline_at limit 1),
         (select least(g.expires_at, g.remind_at, g.escalate_at) from approval g where g.state = 'open'
             and (v_scope = '*' or g.tenant = v_scope) order by least(g.expires_at, g.remind_at, g.escalate_at) limit 1)];

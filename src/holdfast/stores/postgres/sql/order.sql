@@ -6,7 +6,7 @@
 -- of their own.
 create or replace function next_behind(p_queue text, p_priority smallint, p_position bigint, p_id uuid, p_want integer)
 returns table (id uuid, "position" bigint) language sql stable set search_path from current
-    set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+    set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off as $$
     select n.id, n.position from (
         (select s.id, s.position from job_state s
           where s.queue = p_queue and s.priority = p_priority and (s.position, s.id) > (p_position, p_id)
@@ -22,7 +22,7 @@ $$;
 
 create or replace function next_before(p_queue text, p_priority smallint, p_position bigint, p_id uuid, p_want integer)
 returns table (id uuid, "position" bigint) language sql stable set search_path from current
-    set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+    set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off as $$
     select n.id, n.position from (
         (select s.id, s.position from job_state s
           where s.queue = p_queue and s.priority = p_priority and (s.position, s.id) < (p_position, p_id)

@@ -34,7 +34,7 @@ begin
             union all
             (select s.id, s.tenant, 'expire' from job_state s
               where s.deadline_at <= v_now and s.deadline_at is not null
-                and s.state in ('queued', 'retry_waiting', 'waiting_for_approval')
+                and s.state in ('queued', 'leased', 'retry_waiting', 'waiting_for_approval')
                 and s.id <> all (v_bad) and (v_scope = '*' or s.tenant = v_scope)
               order by s.deadline_at limit set_aside.want)
             union all
@@ -52,7 +52,7 @@ begin
                 update job_state s set state = 'queued', due_at = null, note = null where s.id = v_job.id;
                 perform notify_listeners(s.queue) from job_state s where s.id = v_job.id;
             elsif v_job.how = 'expire' then
-                update job_state s set state = 'failed', due_at = null, approval_id = null, finished_at = v_now, note = null,
+                update job_state s set state = 'failed', lease = null, due_at = null, approval_id = null, finished_at = v_now, note = null,
                        error_code = 'deadline_passed', error_message = '' where s.id = v_job.id;
             else
                 perform free_jobs(array[v_job.id], v_now);

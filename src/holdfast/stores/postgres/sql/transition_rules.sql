@@ -129,7 +129,7 @@ end;
 create or replace function legal(was state, now_is state) returns boolean language sql immutable
 return was = now_is or case was
     when 'queued' then now_is in ('leased', 'in_progress', 'failed', 'cancelled')
-    when 'leased' then now_is in ('in_progress', 'queued', 'cancelled')
+    when 'leased' then now_is in ('in_progress', 'queued', 'failed', 'cancelled')
     when 'in_progress' then now_is in ('succeeded', 'failed', 'waiting_for_approval', 'retry_waiting', 'cancelled')
     when 'waiting_for_approval' then now_is in ('queued', 'failed', 'cancelled')
     when 'failed' then now_is in ('retry_waiting', 'dead_letter', 'cleaned')

@@ -134,7 +134,7 @@ CREATE INDEX waiting_by_agent ON job_state (tenant, agent, due_at)
 CREATE INDEX claimable_by_executor ON job_state (executor, tenant)
     WHERE executor IS NOT NULL AND state = 'queued' AND due_at IS NULL;
 CREATE INDEX past_deadline ON job_state (deadline_at)
-    WHERE deadline_at IS NOT NULL AND state IN ('queued', 'retry_waiting', 'waiting_for_approval');
+    WHERE deadline_at IS NOT NULL AND state IN ('queued', 'leased', 'retry_waiting', 'waiting_for_approval');
 -- The positions of waiting jobs that are not due. Those of due jobs are in `claimable`; moving a job reads both, and jobs that
 -- never wait for a time are not in this index.
 CREATE INDEX postponed ON job_state (queue, priority DESC, position)

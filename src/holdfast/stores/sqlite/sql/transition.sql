@@ -70,7 +70,7 @@ DROP TRIGGER IF EXISTS judge_transition;
 CREATE TRIGGER judge_transition BEFORE UPDATE OF state, lease, attempt ON job_state
 WHEN (OLD.state <> NEW.state AND NOT coalesce(CASE OLD.state
         WHEN 'queued' THEN NEW.state = 'leased' OR NEW.state = 'in_progress' OR NEW.state = 'failed' OR NEW.state = 'cancelled'
-        WHEN 'leased' THEN NEW.state = 'queued' OR NEW.state = 'in_progress' OR NEW.state = 'cancelled'
+        WHEN 'leased' THEN NEW.state = 'queued' OR NEW.state = 'in_progress' OR NEW.state = 'failed' OR NEW.state = 'cancelled'
         WHEN 'in_progress' THEN NEW.state = 'succeeded' OR NEW.state = 'failed' OR NEW.state = 'retry_waiting' OR NEW.state = 'cancelled' OR NEW.state = 'waiting_for_approval'
         WHEN 'succeeded' THEN NEW.state = 'cleaned'
         WHEN 'failed' THEN NEW.state = 'retry_waiting' OR NEW.state = 'dead_letter' OR NEW.state = 'cleaned'
@@ -103,7 +103,6 @@ BEGIN
         WHEN 'queued cleaned' THEN RAISE(ABORT, 'illegal transition queued -> cleaned')
         WHEN 'queued waiting_for_approval' THEN RAISE(ABORT, 'illegal transition queued -> waiting_for_approval')
         WHEN 'leased succeeded' THEN RAISE(ABORT, 'illegal transition leased -> succeeded')
-        WHEN 'leased failed' THEN RAISE(ABORT, 'illegal transition leased -> failed')
         WHEN 'leased retry_waiting' THEN RAISE(ABORT, 'illegal transition leased -> retry_waiting')
         WHEN 'leased dead_letter' THEN RAISE(ABORT, 'illegal transition leased -> dead_letter')
         WHEN 'leased cleaned' THEN RAISE(ABORT, 'illegal transition leased -> cleaned')
