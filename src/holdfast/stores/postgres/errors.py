@@ -55,6 +55,8 @@ OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH074": (NotFound, "login_not_found"),
     "ZH075": (Refused, "login_exempt"),
     "ZH073": (Refused, "tenant_pinned"),
+    "ZH076": (Refused, "isolation_level"),
+    "ZH077": (Refused, "replication_role"),
     "ZH090": (InvalidSetting, "invalid_time"),
     "ZH091": (InvalidPayload, "payload_too_deep"),
     "ZH092": (InvalidSetting, "invalid_duration"),
@@ -64,13 +66,18 @@ OURS: dict[str, tuple[type[HoldfastError], str]] = {
 
 # Errors whose hint, written in the SQL function, is also the fix for callers in Python.
 HINTED = frozenset({"ZH004", "ZH073", "ZH092"})
+FIXES = {
+    "ZH060": LATER,
+    "ZH076": "Call it in a transaction that is READ COMMITTED, or without connection=.",
+    "ZH077": "Set it to origin for this login: alter role LOGIN reset session_replication_role",
+}
 
 
 def refusal(state: str, message: str, hint: str | None = None) -> HoldfastError | None:
     """The error for a SQLSTATE; None for a failure of the server or the connection, such as a deadlock."""
     if state in OURS:
         error_class, code = OURS[state]
-        return error_class(message, code=code, fix=LATER if code == "paused" else hint if state in HINTED else None)
+        return error_class(message, code=code, fix=FIXES.get(state) or (hint if state in HINTED else None))
     if state in ("3F000", "42P01", "42883"):
         return SchemaMismatch(
             "the Holdfast tables are missing or older than this release",

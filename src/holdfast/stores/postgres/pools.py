@@ -22,7 +22,7 @@ from holdfast.stores.postgres.connections import (
     StoreConnection,
     prepare_connection,
 )
-from holdfast.stores.postgres.pipeline import aprepare_if_direct, prepare_if_direct
+from holdfast.stores.postgres.session import apin, pin
 
 KEPT_FOR = 15.0
 # A pool that cannot connect retries after pauses that double, so after a long outage it would sleep for just as long.
@@ -283,9 +283,9 @@ def _settings(outage: Outage) -> dict[str, Any]:
 
 def _ready(connection: StoreConnection) -> None:
     prepare_connection(connection)
-    prepare_if_direct(connection)
+    pin(connection)
 
 
 async def _aready(connection: AsyncStoreConnection) -> None:
     prepare_connection(connection)
-    await aprepare_if_direct(connection)
+    await apin(connection)
