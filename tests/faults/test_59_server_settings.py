@@ -24,7 +24,7 @@ from holdfast.features.assembly import Store, open_store
 from holdfast.features.limits.model import Rule
 from holdfast.stores.postgres import pipeline
 from holdfast.stores.postgres.connections import connected
-from holdfast.stores.postgres.migrations import ROLES
+from holdfast.stores.postgres.doctor import ROLES
 from holdfast.stores.requests import JobFilter
 from tests.support.concurrency import together
 from tests.support.ledger import check_ledger

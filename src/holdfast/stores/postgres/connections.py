@@ -108,9 +108,11 @@ def _reported(outage: Outage | None) -> Iterator[None]:
         yield
     except Error as error:
         if outage is not None:
+            outage.connecting = str(error).strip().split("\n")[0]
             outage.failed(error)
         raise
     if outage is not None:
+        outage.connecting = ""
         outage.answered()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 import psycopg_pool
 
@@ -108,6 +110,25 @@ def lost(error: Exception) -> bool:
     return state is None or state.startswith("08") or state in ("57P01", "57P02", "57P03", "57P05")
 
 
+# libpq has no SQLSTATE for a connection that was not established, only the server's text.
+_LOGIN_REFUSED = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry|role .* does not exist|not permitted to log in"
+    r"|no such user"  # PgBouncer
+)
+
+
+def is_login_refused(message: str) -> bool:
+    """Whether the server refused the user or the password of the URL: waiting does not help."""
+    return _LOGIN_REFUSED.search(message) is not None
+
+
+def unavailable(message: str, *, reached: bool = False) -> StoreUnavailable:
+    """The error for a database that cannot be used, or cannot be reached at all."""
+    if not reached and is_login_refused(message):
+        return StoreUnavailable(f"the database refused the login: {message}", code="login_refused")
+    return StoreUnavailable(f"the database cannot be {'used' if reached else 'reached'}: {message}")
+
+
 def translate(error: Exception) -> Exception:
     """The Holdfast error for an error of the driver; other errors are returned unchanged."""
     if not isinstance(error, psycopg.Error | psycopg_pool.PoolTimeout):
@@ -128,6 +149,6 @@ def translate(error: Exception) -> Exception:
                 code="statement_pooling",
                 fix="Set pool_mode = transaction (or session) for this database.",
             )
-        reached = state and not lost(error)  # the server responded: a timeout, no memory, no disk space
-        return StoreUnavailable(f"the database cannot be {'used' if reached else 'reached'}: {message}")
+        # The server responded: a timeout, no memory, no disk space.
+        return unavailable(message, reached=bool(state) and not lost(error))
     return StoreError(message, code="store_error")

@@ -28,7 +28,7 @@ from holdfast.stores.adapters import POSTGRESQL, TransactionState, adapt, adapt_
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.postgres.codec import enqueue_document, enqueued, is_plain, start_document
 from holdfast.stores.postgres.connections import CONNECTION
-from holdfast.stores.postgres.errors import refusal
+from holdfast.stores.postgres.errors import refusal, unavailable
 from holdfast.stores.postgres.leases import detail_of
 from holdfast.stores.postgres.session import PREPARE_AFTER, ais_direct, is_direct
 
@@ -164,8 +164,7 @@ class PostgresTransactions:
 
 
 def _unreachable(error: Exception) -> StoreUnavailable:
-    message = str(error).strip().split("\n")[0]
-    return StoreUnavailable(f"the database cannot be reached: {message}")
+    return unavailable(str(error).strip().split("\n")[0])
 
 
 def _framed(flow: Flow[T], within: bool, state: TransactionState) -> Steps[T]:

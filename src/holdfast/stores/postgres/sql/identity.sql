@@ -95,7 +95,8 @@ begin
     end if;
     if v_scope is null then
         raise exception 'role % may not act for every tenant', caller()
-            using errcode = 'ZH004', hint = 'Name a tenant, or use a role that was granted holdfast_executor or holdfast_admin.';
+            using errcode = 'ZH004', hint = format('Workers need holdfast_executor: grant holdfast_executor to %s. Administration needs '
+                'holdfast_admin. Producers and viewers name one tenant.', caller());
     end if;
     return v_scope;
 end $$;
