@@ -101,6 +101,7 @@ FIXES: Final = {
     "egress_unreachable": "Check the name, the port and the certificate; try again later.",
     "store_error": "Run holdfast doctor. If it finds nothing, report the message.",
     "store_unavailable": "Check that the database runs and that its URL is right (holdfast doctor). Workers retry.",
+    "login_refused": "Check the user and the password in the database URL, and that this role may log in.",
     "store_read_only": "Connect to the primary server, or make it writable.",
     "schema_mismatch": "Run: holdfast migrate",
     "disk_full": "Free space on the database's disk. Workers continue on their own.",

@@ -21,7 +21,7 @@ from holdfast.features.postgres import PostgresStore
 from holdfast.stores.flow import Flow, Statement, Steps, read_together
 from holdfast.stores.postgres import connections, pipeline
 from holdfast.stores.postgres.connections import AsyncStoreConnection, StoreConnection
-from holdfast.stores.postgres.pipeline import PREPARE_AFTER
+from holdfast.stores.postgres.session import PREPARE_AFTER
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("CX-15", "JF-16")

@@ -177,7 +177,7 @@ def test_doctor_warns_of_functions_that_would_be_compiled(stock_url: str) -> Non
         ("statement_timeout", "'2s'", "statement_timeout = 2s: long batches are cut off"),
         ("idle_session_timeout", "'5s'", "idle connections are closed"),
         ("default_transaction_read_only", "on", "no job can be enqueued"),
-        ("default_transaction_isolation", "serializable", "transactions fail and are repeated"),
+        ("default_transaction_isolation", "serializable", "(isolation_level)"),
         ("enable_indexscan", "off", "whole tables"),
         ("enable_nestloop", "off", "whole tables"),
     ],

@@ -38,9 +38,12 @@ class Outage:
         self._logged = False
         self.reason = ""
         """Why the last use failed; empty while the database is available."""
+        self.connecting = ""
+        """Why the last attempt to connect failed; empty after one that succeeded."""
 
     def failed(self, error: Exception) -> None:
-        now, reason = time.monotonic(), str(error).strip().split("\n")[0]
+        # Errors of operations repeat why there was no connection, and would be repeated by the next.
+        now, reason = time.monotonic(), self.connecting or str(error).strip().split("\n")[0]
         with self._guard:
             self.reason = reason
             if self._since is None:
@@ -58,6 +61,6 @@ class Outage:
             return
         with self._guard:
             began, logged = self._since, self._logged
-            self._since, self._logged, self.reason = None, False, ""
+            self._since, self._logged, self.reason, self.connecting = None, False, "", ""
         if logged and began:
             log.warning("Database available again after %.1f s", time.monotonic() - began)

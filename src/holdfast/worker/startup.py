@@ -71,7 +71,7 @@ def pauses(*, endless: bool = False) -> Iterator[float]:
 
 def until_reachable(begin: Callable[[], T], store: Store) -> T:
     """Call ``begin`` until the database can be reached, for as long as it takes. The begin and the end of the outage
-    are logged once (``stores/outage.py``). A missing database file is not waited for: its name is wrong.
+    are logged once (``stores/outage.py``). A missing database file or a wrong password is not waited for.
 
     ``begin`` must be safe to repeat: after a lost connection it is unknown whether it was done.
     """
@@ -81,6 +81,7 @@ def until_reachable(begin: Callable[[], T], store: Store) -> T:
         try:
             result = begin()
         except StoreUnavailable as error:
+            _raise_if_hopeless(error)
             store.outage.failed(error)
             time.sleep(pause)
         else:
@@ -98,10 +99,16 @@ async def when_reachable(begin: Callable[[], object], store: Store) -> None:
         try:
             await in_thread(begin)
         except StoreUnavailable as error:
+            _raise_if_hopeless(error)
             store.outage.failed(error)
             await asyncio.sleep(pause)
         else:
             return store.outage.answered()
+
+
+def _raise_if_hopeless(error: StoreUnavailable) -> None:
+    if error.code == "login_refused":
+        raise error
 
 
 def retry_briefly(begin: Callable[[], T]) -> T:
@@ -111,6 +118,7 @@ def retry_briefly(begin: Callable[[], T]) -> T:
         try:
             return begin()
         except StoreUnavailable as error:
+            _raise_if_hopeless(error)
             if time.monotonic() > latest:
                 raise
             store_log.warning("Not started, retrying: %s", error)

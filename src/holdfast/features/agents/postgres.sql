@@ -182,7 +182,7 @@ declare
     v_now     timestamptz := clock_now();
     v_scope   text := enter(disable_agent.for_tenant, disable_agent.actor);
 begin
-    if coalesce(disable_agent.reason, '') !~ '\S' then
+    if coalesce(disable_agent.reason, '') !~ E'\\S' then
         return query select disable_agent.agent, null::timestamptz, null, null, false, true, 'reason_required';
         return;
     end if;

@@ -257,6 +257,7 @@ declare
     v_last   vote;
     v_reason text;
 begin
+    perform check_isolation();   -- votes are counted under the lock on the approval
     if decide_approval.verdict is null or decide_approval.verdict not in ('approve', 'deny') then
         raise exception 'verdict must be approve or deny' using errcode = 'ZH010';
     end if;

@@ -112,7 +112,7 @@ begin
                     else '"changed"' end as says
           from (select unnest(string_to_array(tg_argv[2], ' ')) as name, true as told
                 union all select unnest(string_to_array(tg_argv[3], ' ')), false) n
-         where n.name <> '' and (tg_nargs > 4 or n.name not like '%\_at')
+         where n.name <> '' and (tg_nargs > 4 or n.name not like E'%\\_at')
            and case when tg_op = 'UPDATE' then v_old -> n.name is distinct from v_new -> n.name
                     else n.told and v_row ->> n.name is not null end) c;
     if v_row ->> 'tenant' is null then   -- a table with one row, which a session without a tenant may change too
@@ -154,6 +154,7 @@ declare
     v_low    bigint;
     v_near   boolean;
 begin
+    perform check_isolation();
     begin
         lock table lock_seal in exclusive mode;
     exception when lock_not_available then

@@ -12,7 +12,7 @@ begin
     select h.key into v_header from jsonb_each(new.headers) h
      where case jsonb_typeof(h.value)
                when 'string' then h.key ~* '(auth|cookie|token|secret|passw|credential|key)'
-                               or h.value #>> '{}' ~* '^\s*(bearer|basic)\s+\S{8}'
+                               or h.value #>> '{}' ~* E'^\\s*(bearer|basic)\\s+\\S{8}'
                when 'object' then coalesce(h.value ->> 'secret', '') !~ '^[A-Z][A-Z0-9_]{0,99}$'
                                or length(coalesce(h.value ->> 'prefix', '')) > 20
                else true end

@@ -28,7 +28,7 @@ language plpgsql immutable set search_path from current as $$
 declare
     v_text text := lower(p_payload::text);
 begin
-    if position('\u' in v_text) = 0
+    if position(E'\\u' in v_text) = 0
        and not exists (select from unnest(p_forbidden) f where position('"' || f || '"' in v_text) > 0) then
         return null;
     end if;
@@ -404,7 +404,7 @@ begin
     end if;
     refusal := case
         when v_job.state is null then 'not_found'
-        when coalesce(replace_payload.reason, '') !~ '\S' then 'reason_required'
+        when coalesce(replace_payload.reason, '') !~ E'\\S' then 'reason_required'
         when v_job.state not in ('queued', 'retry_waiting') then 'not_waiting'
         when v_rule.replaceable is not true then 'not_replaceable'
         when exists (select from job j where j.id = replace_payload.job and j.content_key is not null) then 'content_key'

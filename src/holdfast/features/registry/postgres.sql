@@ -4,7 +4,7 @@
 
 -- Kinds that need no registration: the built-in ones (features/connectors, features/webhooks) and their aliases.
 create or replace function built_in_kind(kind text) returns boolean language sql immutable
-return regexp_replace(kind, '^connector\.', '') in ('http.request', 'webhook.deliver', 'report.generate');
+return regexp_replace(kind, E'^connector\\.', '') in ('http.request', 'webhook.deliver', 'report.generate');
 
 -- Handle a name that is not registered: refuse it, or accept it with a warning. The first warning per name is kept for health
 -- checks and lists; a tenant that invents names cannot fill the table.
@@ -180,7 +180,7 @@ declare
 begin
     perform enter('*', nullif(set_policies.actor, ''));
     select p.key into v_bad from jsonb_each(v_now) p
-     where not case when p.key like 'unknown\_%' then v_was ? p.key and p.value in ('"accept"', '"warn"', '"refuse"')
+     where not case when p.key like E'unknown\\_%' then v_was ? p.key and p.value in ('"accept"', '"warn"', '"refuse"')
                     when p.key = 'empty_executors' then p.value in ('"everyone"', '"nobody"')
                     else v_was ? p.key and jsonb_typeof(p.value) = 'boolean' end limit 1;
     if found then

@@ -352,6 +352,7 @@ declare
     v_made     record;
     v_due      timestamptz;
 begin
+    perform check_isolation();   -- two runs at once would both find that none is running
     select s.* into v_schedule from schedule s
      where s.id = run_schedule.schedule and (v_scope = '*' or s.tenant = v_scope) and s.state <> 'deleted' for update;
     if not found then

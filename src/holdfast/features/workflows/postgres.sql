@@ -227,6 +227,9 @@ declare
 begin
     perform from workflow w where w.id in (select n.workflow_id from node n where n.job_id = any (p_jobs))
       order by w.id for update;
+    if found then
+        perform check_isolation();
+    end if;
     -- A new statement has a new snapshot, which shows the changes of the transactions that held the rows before us.
     for v_flow in
         select n.workflow_id as id, array_agg(n.job_id) as jobs from node n
@@ -465,6 +468,7 @@ declare
     v_over  boolean;
     v_whose text;
 begin
+    perform check_isolation();
     select w.finished_at is not null, w.tenant into v_over, v_whose from workflow w
      where w.id = add_to_workflow.workflow and (v_scope = '*' or w.tenant = v_scope) for update;
     if not found or v_over then

@@ -24,6 +24,7 @@ from holdfast.stores.flow import Rows, Statement
 from holdfast.stores.outage import Outage
 from holdfast.stores.postgres.codec import TYPES
 from holdfast.stores.postgres.pipeline import PipelinedReads
+from holdfast.stores.postgres.session import pin
 
 if TYPE_CHECKING:
     from psycopg.abc import AdaptContext, Buffer
@@ -55,11 +56,12 @@ CONNECTION: dict[str, Any] = {
     "autocommit": True,
     "connect_timeout": 10,
     "application_name": "holdfast",
+    "client_encoding": "UTF8",
     "keepalives": 1,
     "keepalives_idle": 15,
     "keepalives_interval": 5,
     "keepalives_count": 3,
-    "prepare_threshold": None,  # until the connection is known to be direct (pipeline.py)
+    "prepare_threshold": None,  # until the connection is known to be direct (session.py)
 }
 # A cursor keeps its last rows in memory until the next statement, so one with more rows than this is not reused.
 REUSE_ROWS = 100
@@ -106,13 +108,17 @@ def _reported(outage: Outage | None) -> Iterator[None]:
         yield
     except Error as error:
         if outage is not None:
+            outage.connecting = str(error).strip().split("\n")[0]
             outage.failed(error)
         raise
     if outage is not None:
+        outage.connecting = ""
         outage.answered()
 
 
 class StoreConnection(Connection[Any]):
+    pins_locally = False
+    """Whether each transaction must set what it relies on (session.py)."""
     _reusable_cursor: Cursor[Any] | None = None
 
     @classmethod
@@ -126,9 +132,14 @@ class StoreConnection(Connection[Any]):
         return PipelinedReads(self)
 
     @property
+    def direct(self) -> bool:
+        """Whether there is no pooler in between (session.py)."""
+        return self.prepare_threshold is not None
+
+    @property
     def batches(self) -> bool:
-        """Whether statements may be sent together: the connection is direct (pipeline.py), and libpq supports it."""
-        return BATCHES and self.prepare_threshold is not None
+        """Whether statements may be sent together: the connection is direct, and libpq supports it."""
+        return BATCHES and self.direct
 
     def fetch_together(self, statements: Sequence[Statement]) -> list[Rows]:
         """Send reads together. They are sent again if their prepared statements no longer exist."""
@@ -150,6 +161,7 @@ class StoreConnection(Connection[Any]):
 
 
 class AsyncStoreConnection(AsyncConnection[Any]):
+    pins_locally = False
     _reusable_cursor: AsyncCursor[Any] | None = None
 
     @classmethod
@@ -181,6 +193,14 @@ class AsyncStoreConnection(AsyncConnection[Any]):
         if len(rows) <= REUSE_ROWS:
             self._reusable_cursor = cursor
         return rows
+
+
+@contextlib.contextmanager
+def connected(url: str) -> Iterator[StoreConnection]:
+    """A connection outside the pools, with the settings of session.py, closed at the end."""
+    with StoreConnection.connect(url, **CONNECTION) as connection:
+        pin(connection)
+        yield connection
 
 
 def prepare_connection(connection: Connection[Any] | AsyncConnection[Any]) -> None:

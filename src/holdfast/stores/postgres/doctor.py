@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any
 from holdfast.features.health.model import Concern, Thresholds, clock_skew, old_transaction, powerful_role, weak_setting
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.postgres.roles import check_logins, logins
+from holdfast.stores.postgres.session import PINNED
 from holdfast.stores.requests import Finding, SchemaStatus
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
+    from holdfast.stores.postgres.connections import StoreConnection
+
 ROLES = ("holdfast_viewer", "holdfast_producer", "holdfast_executor", "holdfast_approver", "holdfast_admin")
 
 
 def diagnose(
-    connection: Connection[Any], settings: dict[str, Any], schema: str, status: SchemaStatus, most: int
+    connection: StoreConnection, settings: dict[str, Any], schema: str, status: SchemaStatus, most: int
 ) -> list[Finding]:
     """Run all checks. ``settings`` are those of a second connection; ``most`` is how many one process may open."""
 
@@ -86,18 +89,29 @@ HARMFUL: tuple[tuple[str, Callable[[str], bool], str], ...] = (
     ("autovacuum", "on".__eq__, "dead rows are not removed, and claims become slower and slower"),
     ("track_counts", "on".__eq__, "autovacuum does not run, and claims become slower and slower"),
     ("default_transaction_read_only", "off".__eq__, "no job can be enqueued or claimed"),
-    ("default_transaction_isolation", "read committed".__eq__, "transactions fail and are repeated"),
+    (
+        "default_transaction_isolation",
+        lambda level: level.startswith("read "),
+        "Holdfast's own connections use read committed. In your transactions, functions that count are refused"
+        " (isolation_level)",
+    ),
+    ("session_replication_role", lambda role: role != "replica", "every operation is refused (replication_role)"),
+    ("server_encoding", "UTF8".__eq__, "jobs with characters that it lacks are refused"),
     ("enable_indexscan", "on".__eq__, "every query reads whole tables"),
     ("enable_nestloop", "on".__eq__, "claims read whole tables"),
     ("statement_timeout", lambda ms: not 0 < int(ms) < 5_000, "long batches are cut off and repeated"),
     ("idle_session_timeout", lambda ms: not 0 < int(ms) < 60_000, "idle connections are closed again and again"),
 )
-SETTINGS = "select name, setting, current_setting(name) from pg_settings where name = any (%s)"
+# The value that the session began with, not the one that Holdfast has set.
+SETTINGS = """
+    select lower(name), reset_val, case when setting = reset_val then current_setting(name) else reset_val end
+      from pg_settings where lower(name) = any (%s)
+"""
 
 
 def _settings(connection: Connection[Any]) -> list[Finding]:
-    """One finding per harmful setting, or a single positive one."""
-    rows = connection.execute(SETTINGS, ([name for name, _, _ in HARMFUL],)).fetchall()
+    """One finding per harmful setting, or a single positive one; and the settings that have no effect on us."""
+    rows = connection.execute(SETTINGS, ([name for name, _, _ in HARMFUL] + [*PINNED],)).fetchall()
     values = {name: (setting, shown) for name, setting, shown in rows}
     fix = "Change it for the server, or for this database: alter database … set …"
     findings = [
@@ -105,7 +119,18 @@ def _settings(connection: Connection[Any]) -> list[Finding]:
         for name, harmless, effect in HARMFUL
         if name in values and not harmless(values[name][0])
     ]
-    return findings or [Finding("settings", True, "none of them slows workers down")]
+    if not findings:
+        findings = [Finding("settings", True, "none of them slows workers down")]
+    judged = {name for name, _, _ in HARMFUL}
+    ours = [
+        f"{name} = {values[name][1]}"
+        for name, value in PINNED.items()
+        if name in values and name not in judged and values[name][0].partition(",")[0] != value
+    ]
+    if ours:
+        says = f"{', '.join(ours)}: Holdfast uses its own values on its connections"
+        findings.append(Finding("session settings", True, says))
+    return findings
 
 
 # Planner settings of a function (enable_seqscan = off) add a penalty to the cost of a plan that exceeds jit_above_cost.
@@ -159,10 +184,10 @@ def _connections(connection: Connection[Any], most: int) -> Finding:
     )
 
 
-def _pooler(connection: Connection[Any], settings: dict[str, Any]) -> Finding:
-    from holdfast.stores.postgres.pipeline import is_direct, receives_notifications
+def _pooler(connection: StoreConnection, settings: dict[str, Any]) -> Finding:
+    from holdfast.stores.postgres.pipeline import receives_notifications
 
-    if is_direct(connection):
+    if connection.direct:
         return Finding("pooler", True, "none: the connection is direct")
     if receives_notifications(connection, settings):
         return Finding("pooler", True, "a pooler with one server connection per client (session mode)")

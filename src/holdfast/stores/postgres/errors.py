@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 import psycopg_pool
 
@@ -55,6 +57,8 @@ OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH074": (NotFound, "login_not_found"),
     "ZH075": (Refused, "login_exempt"),
     "ZH073": (Refused, "tenant_pinned"),
+    "ZH076": (Refused, "isolation_level"),
+    "ZH077": (Refused, "replication_role"),
     "ZH090": (InvalidSetting, "invalid_time"),
     "ZH091": (InvalidPayload, "payload_too_deep"),
     "ZH092": (InvalidSetting, "invalid_duration"),
@@ -64,13 +68,18 @@ OURS: dict[str, tuple[type[HoldfastError], str]] = {
 
 # Errors whose hint, written in the SQL function, is also the fix for callers in Python.
 HINTED = frozenset({"ZH004", "ZH073", "ZH092"})
+FIXES = {
+    "ZH060": LATER,
+    "ZH076": "Call it in a transaction that is READ COMMITTED, or without connection=.",
+    "ZH077": "Set it to origin for this login: alter role LOGIN reset session_replication_role",
+}
 
 
 def refusal(state: str, message: str, hint: str | None = None) -> HoldfastError | None:
     """The error for a SQLSTATE; None for a failure of the server or the connection, such as a deadlock."""
     if state in OURS:
         error_class, code = OURS[state]
-        return error_class(message, code=code, fix=LATER if code == "paused" else hint if state in HINTED else None)
+        return error_class(message, code=code, fix=FIXES.get(state) or (hint if state in HINTED else None))
     if state in ("3F000", "42P01", "42883"):
         return SchemaMismatch(
             "the Holdfast tables are missing or older than this release",
@@ -101,6 +110,25 @@ def lost(error: Exception) -> bool:
     return state is None or state.startswith("08") or state in ("57P01", "57P02", "57P03", "57P05")
 
 
+# libpq has no SQLSTATE for a connection that was not established, only the server's text.
+_LOGIN_REFUSED = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry|role .* does not exist|not permitted to log in"
+    r"|no such user"  # PgBouncer
+)
+
+
+def is_login_refused(message: str) -> bool:
+    """Whether the server refused the user or the password of the URL: waiting does not help."""
+    return _LOGIN_REFUSED.search(message) is not None
+
+
+def unavailable(message: str, *, reached: bool = False) -> StoreUnavailable:
+    """The error for a database that cannot be used, or cannot be reached at all."""
+    if not reached and is_login_refused(message):
+        return StoreUnavailable(f"the database refused the login: {message}", code="login_refused")
+    return StoreUnavailable(f"the database cannot be {'used' if reached else 'reached'}: {message}")
+
+
 def translate(error: Exception) -> Exception:
     """The Holdfast error for an error of the driver; other errors are returned unchanged."""
     if not isinstance(error, psycopg.Error | psycopg_pool.PoolTimeout):
@@ -121,6 +149,6 @@ def translate(error: Exception) -> Exception:
                 code="statement_pooling",
                 fix="Set pool_mode = transaction (or session) for this database.",
             )
-        reached = state and not lost(error)  # the server responded: a timeout, no memory, no disk space
-        return StoreUnavailable(f"the database cannot be {'used' if reached else 'reached'}: {message}")
+        # The server responded: a timeout, no memory, no disk space.
+        return unavailable(message, reached=bool(state) and not lost(error))
     return StoreError(message, code="store_error")

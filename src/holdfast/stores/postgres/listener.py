@@ -20,7 +20,8 @@ from typing_extensions import override
 
 from holdfast.stores.listener import LINGER, Listener
 from holdfast.stores.outage import Outage
-from holdfast.stores.postgres.pipeline import is_direct, receives_notifications
+from holdfast.stores.postgres.connections import CONNECTION, connected
+from holdfast.stores.postgres.pipeline import receives_notifications
 
 log = logging.getLogger("holdfast.store")
 
@@ -38,12 +39,12 @@ FIRST_PAUSE, LAST_PAUSE = 0.1, 6.4
 
 
 class PostgresListener(Listener):
-    def __init__(self, url: str, schema: str, settings: dict[str, Any], outage: Outage) -> None:
+    def __init__(self, url: str, schema: str, outage: Outage) -> None:
         super().__init__()
         self._outage = outage
         self.listening = False
         self._schema = schema
-        self._settings = settings | {"conninfo": url}
+        self._settings = CONNECTION | {"conninfo": url}
         self._wake_socket: socket.socket | None = None
         self._behind_pooler = False
         self._key = ""
@@ -73,8 +74,8 @@ class PostgresListener(Listener):
                 self._wait_until_unused(woken, closing)
                 return
             try:
-                with psycopg.connect(**self._settings) as connection:
-                    if not is_direct(connection) and not receives_notifications(connection, self._settings, woken):
+                with connected(self._settings["conninfo"]) as connection:
+                    if not connection.direct and not receives_notifications(connection, self._settings, woken):
                         self._give_up(closing)
                         continue
                     key = connection.execute(f'select "{self._schema}".signal_key()').fetchone()

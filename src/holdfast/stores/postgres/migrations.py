@@ -51,6 +51,9 @@ CODE_FILES = CodeFiles(
 )
 
 
+SCRIPT_SETTINGS = {"standard_conforming_strings": "on"}
+
+
 def plan_for(plan: Plan) -> Steps[Plan]:
     """The plan for the roles of this server: grants go to existing roles, so new roles need the code installed
     again."""
@@ -128,14 +131,17 @@ def _apply(connection: Connection[Any], plan: Plan, schema: str, *, may_retry: b
 
 
 def migrate_within(connection: Any, plan: Plan, schema: str) -> None:
-    """Migrate in the caller's transaction, and restore its search path."""
-    path = connection.execute("select current_setting('search_path')").fetchall()[0][0]
+    """Migrate in the caller's transaction, and restore its search path and other settings."""
+    names = ("search_path", *SCRIPT_SETTINGS)
+    shown = ", ".join(f"current_setting('{name}')" for name in names)
+    before = connection.execute(f"select {shown}").fetchall()[0]
     _apply(connection, plan, schema, may_retry=False)
-    connection.execute("select set_config('search_path', %s, true)", (path,))
+    for name, value in zip(names, before, strict=True):
+        connection.execute("select set_config(%s, %s, true)", (name, value))
 
 
 def migration_script(plan: Plan, schema: str) -> str:
-    parts = ["begin;", f"{_create(schema)};", f"{_search_path(schema)};"]
+    parts = ["begin;", "set local client_encoding = 'UTF8';", f"{_create(schema)};", f"{_search_path(schema)};"]
     plan = plan.for_roles(ROLES)  # the script creates them
     for script in (*plan.migrations, plan.code):
         parts.append(f"-- {script.name}\n{script.sql}")
@@ -148,7 +154,9 @@ def _create(schema: str) -> str:
 
 
 def _search_path(schema: str) -> str:
-    return f'set local search_path = "{schema}", pg_catalog, pg_temp'
+    """The settings for scripts, which are also applied behind poolers and on callers' connections (session.py)."""
+    path = f'set local search_path = "{schema}", pg_catalog, pg_temp'
+    return "; ".join([path, *(f"set local {name} = {value}" for name, value in SCRIPT_SETTINGS.items())])
 
 
 def _mark(script: Script) -> tuple[str, tuple[str, str]]:

@@ -1,13 +1,11 @@
-"""Statements sent together in one transaction; detection of poolers.
+"""Statements sent together in one transaction; whether notifications arrive.
 
 A read would take four round trips: begin, bind to the tenant, query, commit. On a busy machine each of them waits for a
 processor on the server and for the client process to be scheduled, so the time of a short page is the number of its
 round trips. Statements sent together wait once, and need neither BEGIN nor COMMIT (docs/adr/0037).
 
 This needs prepared statements, and so a direct connection. Behind a pooler such as PgBouncer each transaction may run
-in another server process, where a prepared statement does not exist, or is another statement with the same name. To
-detect a pooler, the process id that was announced at connect is compared with that of ``pg_backend_pid()``: a pooler
-announces an invented one.
+in another server process, where a prepared statement does not exist, or is another statement with the same name.
 """
 
 from __future__ import annotations
@@ -28,9 +26,10 @@ from psycopg.adapt import PyFormat, Transformer
 from psycopg.pq import ExecStatus, PipelineStatus
 
 from holdfast.stores.flow import Params, Rows, Statement
+from holdfast.stores.postgres.session import PREPARE_AFTER
 
 if TYPE_CHECKING:
-    from psycopg import AsyncConnection, Connection
+    from psycopg import Connection
     from psycopg.abc import PQGen
     from psycopg.abc import Transformer as Values
     from psycopg.pq.abc import PGresult
@@ -38,26 +37,8 @@ if TYPE_CHECKING:
     from holdfast.stores.postgres.connections import AsyncStoreConnection, StoreConnection
 
 
-PREPARE_AFTER = 5  # psycopg's default
 # Seconds. A notification takes milliseconds; one that has not arrived by then was delivered to another client.
 NOTIFIED_WITHIN = 5.0
-
-_BACKEND_PID = "select pg_backend_pid()"
-
-
-def is_direct(connection: Connection[Any]) -> bool:
-    return connection.execute(_BACKEND_PID).fetchone() == (connection.info.backend_pid,)
-
-
-def prepare_if_direct(connection: Connection[Any]) -> None:
-    if is_direct(connection):
-        connection.prepare_threshold = PREPARE_AFTER
-
-
-async def aprepare_if_direct(connection: AsyncConnection[Any]) -> None:
-    cursor = await connection.execute(_BACKEND_PID)
-    if await cursor.fetchone() == (connection.info.backend_pid,):
-        connection.prepare_threshold = PREPARE_AFTER
 
 
 def receives_notifications(connection: Connection[Any], settings: dict[str, Any], cut: int | None = None) -> bool:

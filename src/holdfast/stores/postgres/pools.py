@@ -22,7 +22,8 @@ from holdfast.stores.postgres.connections import (
     StoreConnection,
     prepare_connection,
 )
-from holdfast.stores.postgres.pipeline import aprepare_if_direct, prepare_if_direct
+from holdfast.stores.postgres.errors import is_login_refused
+from holdfast.stores.postgres.session import apin, pin
 
 KEPT_FOR = 15.0
 # A pool that cannot connect retries after pauses that double, so after a long outage it would sleep for just as long.
@@ -100,6 +101,8 @@ class LoopPool:
         while (left := end - time.monotonic()) > 0:
             with contextlib.suppress(PoolTimeout):
                 return await self._pool.getconn(min(left, RECONNECT_AFTER))
+            if is_login_refused(self._outage.connecting):
+                break
         raise _no_connection(within, self._outage)
 
     async def give_back(self, connection: AsyncStoreConnection) -> None:
@@ -163,11 +166,15 @@ def _take_now(pool: ConnectionPool[StoreConnection], within: float, outage: Outa
     while (left := end - time.monotonic()) > 0:
         with contextlib.suppress(PoolTimeout):
             return pool.getconn(min(left, RECONNECT_AFTER))
+        if is_login_refused(outage.connecting):
+            break
     raise _no_connection(within, outage)
 
 
 def _no_connection(within: float, outage: Outage) -> PoolTimeout:
-    return PoolTimeout(f"there was no connection within {within:g} s: {outage.reason or 'all are in use'}")
+    if is_login_refused(outage.connecting):
+        return PoolTimeout(outage.connecting)
+    return PoolTimeout(f"there was no connection within {within:g} s: {outage.connecting or 'all are in use'}")
 
 
 def _is_alive(connection: StoreConnection | AsyncStoreConnection) -> bool:
@@ -283,9 +290,9 @@ def _settings(outage: Outage) -> dict[str, Any]:
 
 def _ready(connection: StoreConnection) -> None:
     prepare_connection(connection)
-    prepare_if_direct(connection)
+    pin(connection)
 
 
 async def _aready(connection: AsyncStoreConnection) -> None:
     prepare_connection(connection)
-    await aprepare_if_direct(connection)
+    await apin(connection)

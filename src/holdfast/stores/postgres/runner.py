@@ -16,6 +16,7 @@ import psycopg
 from holdfast.stores.flow import Binding, Flow, Rows, Statement, Steps, WaitLimit, drive
 from holdfast.stores.postgres.connections import AsyncStoreConnection, StoreConnection
 from holdfast.stores.postgres.errors import lost
+from holdfast.stores.postgres.session import PIN_LOCALLY
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
@@ -154,12 +155,15 @@ def run_on(connection: Connection[Any], flow: Flow[T]) -> T:
     """Run a flow on a connection, in a transaction unless the flow is a single statement."""
 
     execute = connection.fetch if isinstance(connection, StoreConnection) else _fetch_on(connection)
-    if flow.single:
+    locally = isinstance(connection, StoreConnection) and connection.pins_locally
+    if flow.single and not locally:
         return drive(flow.start(), execute)
     if isinstance(connection, StoreConnection) and connection.batches and not flow.writes:
         return _read_on(connection, Reading(flow.start()))
     binding = Binding()
     with connection.transaction():
+        if locally:
+            execute(PIN_LOCALLY)
         return drive(flow.start(), lambda statement: [] if binding.is_redundant(statement) else execute(statement))
 
 
@@ -189,11 +193,13 @@ def _fetch_on(connection: Connection[Any]) -> Callable[[Statement], Rows]:
 
 async def arun_on(connection: AsyncStoreConnection, flow: Flow[T]) -> T:
     """Run a flow on an async connection, as ``run_on`` does."""
-    if flow.single:
+    if flow.single and not connection.pins_locally:
         return await _adrive(flow.start(), connection)
     if connection.batches and not flow.writes:
         return await _aread_on(connection, Reading(flow.start()))
     async with connection.transaction():
+        if connection.pins_locally:
+            await connection.fetch(PIN_LOCALLY)
         return await _adrive(flow.start(), connection)
 
 

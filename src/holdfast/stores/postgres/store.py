@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import Connection
 from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.engine.redaction import shown_url
@@ -24,7 +23,7 @@ from holdfast.stores.flow import Flow, patience_of
 from holdfast.stores.listener import Names
 from holdfast.stores.migrations import Execute, Plan, Script
 from holdfast.stores.outage import Outage
-from holdfast.stores.postgres.connections import CONNECTION, prepare_connection
+from holdfast.stores.postgres.connections import CONNECTION, StoreConnection, connected, prepare_connection
 from holdfast.stores.postgres.doctor import blockers, conditions, diagnose
 from holdfast.stores.postgres.errors import lost, translate
 from holdfast.stores.postgres.leases import due_work
@@ -58,7 +57,7 @@ log = logging.getLogger("holdfast.store")
 
 def _name_blockers(url: str, schema: str) -> None:
     """Log which transactions hold locks that others wait for. Called when a statement takes longer than a second."""
-    with contextlib.suppress(psycopg.Error, OSError), psycopg.connect(url, **CONNECTION) as connection:
+    with contextlib.suppress(psycopg.Error, OSError), connected(url) as connection:
         for description in blockers(connection, schema):
             log.warning("%s. To end it: select pg_terminate_backend(<process>)", description)
 
@@ -110,7 +109,7 @@ class PostgresDatabase(PostgresTransactions):
         self._pools = Pools(url, pool_size, min(self.pipeline_depth, pool_size), self.outage)
         self._answer_within = answer_within
         self._watchdog = Watchdog(functools.partial(_name_blockers, url, schema))
-        self._listener = PostgresListener(url, schema, CONNECTION, self.outage)
+        self._listener = PostgresListener(url, schema, self.outage)
 
     # --- running flows ---
 
@@ -231,10 +230,10 @@ class PostgresDatabase(PostgresTransactions):
         return migration_script(self._plan, self.schema_name)
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator[Connection[Any]]:
+    def _connected(self) -> Iterator[StoreConnection]:
         """A connection outside the pools, for rare operations."""
         try:
-            with psycopg.connect(self.url, **CONNECTION) as connection:
+            with connected(self.url) as connection:
                 yield connection
         except psycopg.Error as error:
             raise translate(error) from error

@@ -17,20 +17,20 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from psycopg import AsyncConnection, Connection, OperationalError
+from psycopg import AsyncConnection, Connection, IsolationLevel, OperationalError
 
 from holdfast.engine.job import Enqueued, JobSpec
 from holdfast.engine.settlement import Settlement
-from holdfast.errors import Conflict, InvalidSetting, StoreUnavailable
+from holdfast.errors import Conflict, InvalidSetting, Refused, StoreUnavailable
 from holdfast.features.attempts.model import LogPart, log_parts_json
 from holdfast.features.workflows.model import Started, WorkflowSpec
 from holdfast.stores.adapters import POSTGRESQL, TransactionState, adapt, adapt_async, transaction_ended
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.postgres.codec import enqueue_document, enqueued, is_plain, start_document
 from holdfast.stores.postgres.connections import CONNECTION
-from holdfast.stores.postgres.errors import refusal
+from holdfast.stores.postgres.errors import refusal, unavailable
 from holdfast.stores.postgres.leases import detail_of
-from holdfast.stores.postgres.pipeline import aprepare_if_direct, prepare_if_direct
+from holdfast.stores.postgres.session import PREPARE_AFTER, ais_direct, is_direct
 
 T = TypeVar("T")
 
@@ -139,7 +139,9 @@ class PostgresTransactions:
         except OperationalError as error:
             raise _unreachable(error) from error
         try:
-            prepare_if_direct(connection)
+            if is_direct(connection):
+                connection.prepare_threshold = PREPARE_AFTER
+            connection.isolation_level = IsolationLevel.READ_COMMITTED
             with connection.transaction():
                 yield connection
         finally:
@@ -152,7 +154,9 @@ class PostgresTransactions:
         except OperationalError as error:
             raise _unreachable(error) from error
         try:
-            await aprepare_if_direct(connection)
+            if await ais_direct(connection):
+                connection.prepare_threshold = PREPARE_AFTER
+            await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
             async with connection.transaction():
                 yield connection
         finally:
@@ -160,8 +164,7 @@ class PostgresTransactions:
 
 
 def _unreachable(error: Exception) -> StoreUnavailable:
-    message = str(error).strip().split("\n")[0]
-    return StoreUnavailable(f"the database cannot be reached: {message}")
+    return unavailable(str(error).strip().split("\n")[0])
 
 
 def _framed(flow: Flow[T], within: bool, state: TransactionState) -> Steps[T]:
@@ -199,6 +202,12 @@ def _translated(error: Exception) -> Exception | None:
     """The Holdfast error for an error of PostgreSQL; None for others. Deadlocks and serialization failures keep the
     driver's error: code that repeats the whole transaction expects it."""
     for each in _chain(error):
+        if isinstance(each, UnicodeEncodeError) and each.encoding != "utf-8":
+            return Refused(
+                f"the connection's client_encoding lacks a character of this job: {each.object[each.start]!r}",
+                code="client_encoding",
+                fix="Set client_encoding to UTF8 on this connection.",
+            )
         state = _state_of(each)
         if state is not None:
             message = str(each).strip().split("\n")[0]

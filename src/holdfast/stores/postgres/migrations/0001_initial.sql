@@ -149,8 +149,9 @@ create table event (
     primary key (job_id, seq)
 ) partition by range (job_id);
 create index event_by_seq on event (seq) with (deduplicate_items = off);
--- Finds the rows of a few transactions that committed late: cheap to maintain, since both columns only grow.
-create index event_by_xid on event using brin (xid) with (pages_per_range = 32, autosummarize = on);
+-- Finds the rows of a few transactions that committed late: cheap to maintain, since both columns only grow. The server keeps
+-- 256 requests to summarize a range until autovacuum runs, and logs each one beyond: that is 256 MB of events.
+create index event_by_xid on event using brin (xid) with (pages_per_range = 128, autosummarize = on);
 
 -- The ledger is partitioned by job id, which begins with the creation time of the job. All events of a job are in one
 -- partition, and the events of jobs from the same days are deleted together, with their files (docs/adr/0053). Events of jobs

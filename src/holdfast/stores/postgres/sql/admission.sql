@@ -11,6 +11,7 @@
 
 create or replace function stop_dispatch() returns void language plpgsql set search_path from current as $$
 begin
+    perform check_isolation();
     lock table lock_dispatch in exclusive mode;
 end $$;
 

@@ -543,10 +543,10 @@ $comments$, E'\n');
 begin
     foreach v_line in array v_lines loop
         if v_line ~ '^  ' then
-            v_words := regexp_match(v_line, '^  (\S+) +(.*)$');
+            v_words := regexp_match(v_line, E'^  (\\S+) +(.*)$');
             v_columns := v_columns || jsonb_build_object(v_table || '.' || v_words[1], v_words[2]);
         elsif v_line <> '' then
-            v_words := regexp_match(v_line, '^(\S+) ?(.*)$');
+            v_words := regexp_match(v_line, E'^(\\S+) ?(.*)$');
             v_table := v_words[1];
             v_tables := v_tables || jsonb_build_object(v_table, v_words[2]);
         end if;

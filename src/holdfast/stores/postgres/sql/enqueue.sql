@@ -283,7 +283,8 @@ language plpgsql security definer set search_path from current as $$
 declare
     v_tenant text := for_tenant;
 begin
-    if for_tenant <> '*' and for_tenant <> '' and pinned_tenant() is null then
+    if for_tenant <> '*' and for_tenant <> '' and pinned_tenant() is null
+       and current_setting('session_replication_role') <> 'replica' then
         v_tenant := set_config('holdfast.tenant', for_tenant, true);   -- all that enter() does for one tenant
     else
         v_tenant := enter(coalesce(for_tenant, nullif(scope(), '*'), 'default'));

@@ -47,6 +47,9 @@ declare
     v_aside    uuid[];             -- jobs that the database refuses to move (quarantine.sql)
     v_took     integer;
 begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform check_isolation();
+    end if;
     -- A change of limits waits for the exchanges that began without seeing it (admission.sql). The table is empty: this locks
     -- it in row share mode, as LOCK TABLE would, without the cost of a command.
     perform from lock_dispatch where false for share;

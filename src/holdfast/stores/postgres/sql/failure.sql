@@ -21,14 +21,14 @@ begin
     v_text := regexp_replace(v_text, '[0-9]{4}-[0-9]{2}-[0-9]{2}', '<time>', 'g');
     v_text := regexp_replace(v_text, '"[^"]*"', '<text>', 'g');
     v_text := regexp_replace(v_text, '`[^`]*`', '<text>', 'g');
-    v_text := regexp_replace(v_text, '(^|[^A-Za-z0-9''])''[^'']*''', '\1<text>', 'g');
-    v_text := regexp_replace(v_text, '(^|[^A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*://[^ \t\r\n]+', '\1<url>', 'g');
-    v_text := regexp_replace(v_text, '(^|[^A-Za-z0-9])[A-Za-z]:\\[^ \t\r\n:,;)]+', '\1<path>', 'g');
-    v_text := regexp_replace(v_text, '(^|[^A-Za-z0-9</])/[^ \t\r\n:,;)]+', '\1<path>', 'g');
-    v_text := regexp_replace(v_text, '(^|[^A-Za-z0-9_])[A-Za-z_]*[0-9][A-Za-z0-9_]*', '\1<n>', 'g');
-    v_text := regexp_replace(v_text, '(^|[^A-Za-z0-9_])[A-Fa-f]{8,}', '\1<n>', 'g');
+    v_text := regexp_replace(v_text, '(^|[^A-Za-z0-9''])''[^'']*''', E'\\1<text>', 'g');
+    v_text := regexp_replace(v_text, E'(^|[^A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*://[^ \\t\\r\\n]+', E'\\1<url>', 'g');
+    v_text := regexp_replace(v_text, E'(^|[^A-Za-z0-9])[A-Za-z]:\\\\[^ \\t\\r\\n:,;)]+', E'\\1<path>', 'g');
+    v_text := regexp_replace(v_text, E'(^|[^A-Za-z0-9</])/[^ \\t\\r\\n:,;)]+', E'\\1<path>', 'g');
+    v_text := regexp_replace(v_text, '(^|[^A-Za-z0-9_])[A-Za-z_]*[0-9][A-Za-z0-9_]*', E'\\1<n>', 'g');
+    v_text := regexp_replace(v_text, '(^|[^A-Za-z0-9_])[A-Fa-f]{8,}', E'\\1<n>', 'g');
     v_text := regexp_replace(v_text, '<n>([.,:]+<n>)+', '<n>', 'g');
-    v_text := regexp_replace(v_text, '[ \t\r\n]+', ' ', 'g');
+    v_text := regexp_replace(v_text, E'[ \\t\\r\\n]+', ' ', 'g');
     return left(btrim(v_text, ' '), 300);
 end $$;
 

@@ -59,6 +59,17 @@ begin
     update clock c set shift = p_shift, stopped = p_stopped;
 end $$;
 
+-- Refuse a transaction that keeps one snapshot: after it has waited for a lock it does not see what the holder committed, and
+-- would count without it. Called by every function that locks first and then reads what the lock protects. A lock on a row that
+-- every holder changes needs no check: there PostgreSQL reports the change itself (40001).
+create or replace function check_isolation() returns void language plpgsql set search_path from current as $$
+begin
+    if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+        raise exception 'this operation needs read committed, and the transaction is %', current_setting('transaction_isolation')
+            using errcode = 'ZH076', hint = 'Call it in another transaction: begin isolation level read committed.';
+    end if;
+end $$;
+
 -- Set the tenant (or '*') and the actor of this transaction, and return the scope. Every public function calls this first. The
 -- functions compare it with each row themselves, so that tenants stay separate even if the schema belongs to a superuser, who
 -- bypasses row-level security.
@@ -67,6 +78,11 @@ language plpgsql set search_path from current as $$
 declare
     v_scope text;
 begin
+    if current_setting('session_replication_role') = 'replica' then
+        -- Our triggers do not fire: a new job would have no state, and a change no event.
+        raise exception 'session_replication_role is replica, under which triggers do not fire'
+            using errcode = 'ZH077', hint = 'Set it to origin: alter role … reset session_replication_role.';
+    end if;
     perform set_config('holdfast.tenant', coalesce(p_tenant, scope(), 'default'), true);
     if p_actor is not null then
         perform set_config('holdfast.actor', p_actor, true);
@@ -79,7 +95,8 @@ begin
     end if;
     if v_scope is null then
         raise exception 'role % may not act for every tenant', caller()
-            using errcode = 'ZH004', hint = 'Name a tenant, or use a role that was granted holdfast_executor or holdfast_admin.';
+            using errcode = 'ZH004', hint = format('Workers need holdfast_executor: grant holdfast_executor to %s. Administration needs '
+                'holdfast_admin. Producers and viewers name one tenant.', caller());
     end if;
     return v_scope;
 end $$;

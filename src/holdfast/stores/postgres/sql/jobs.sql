@@ -112,8 +112,8 @@ create or replace function payload_indexes() returns setof text
 language plpgsql stable security definer set search_path from current as $$
 begin
     return query
-    select 'payload.' || replace(encode(t.tgargs, 'escape'), '\000', '') from pg_trigger t
-     where t.tgrelid = 'job'::regclass and t.tgname like 'payload\_%\_added' and obj_description(t.oid, 'pg_trigger') = 'complete'
+    select 'payload.' || replace(encode(t.tgargs, 'escape'), E'\\000', '') from pg_trigger t
+     where t.tgrelid = 'job'::regclass and t.tgname like E'payload\\_%\\_added' and obj_description(t.oid, 'pg_trigger') = 'complete'
      order by 1;
 end $$;
 

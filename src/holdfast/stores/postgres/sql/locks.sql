@@ -13,6 +13,7 @@ return p_first + (hashtextextended(p_name, 0) & 1048575)::integer % p_count;
 
 create or replace function lock_mutex(p_n integer) returns void language plpgsql set search_path from current as $$
 begin
+    perform check_isolation();
     perform from mutex m where m.n = p_n for update;
     if not found then
         raise exception 'mutex % is missing', p_n using errcode = 'ZH002', hint = 'Restore it: insert into mutex values (…).';
@@ -22,6 +23,7 @@ end $$;
 -- Lock a table exclusively until the end of the transaction, unless another session holds it.
 create or replace function try_lock(p_table regclass) returns boolean language plpgsql set search_path from current as $$
 begin
+    perform check_isolation();
     execute format('lock table %s in exclusive mode nowait', p_table);
     return true;
 exception when lock_not_available then

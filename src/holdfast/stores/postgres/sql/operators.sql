@@ -88,7 +88,7 @@ begin return query select * from operate('redrive', jobs, redrive_many.reason, r
 create or replace function discard_many(jobs uuid[], reason text, actor text default null, for_tenant text default null)
 returns table (id uuid, state state, refused boolean, refusal text) language plpgsql security definer set search_path from current as $$
 begin
-    if coalesce(discard_many.reason, '') !~ '\S' then
+    if coalesce(discard_many.reason, '') !~ E'\\S' then
         return query select o.id, null::state, true, 'reason_required' from unnest(jobs) o(id);
     else
         return query select * from operate('discard', jobs, discard_many.reason, discard_many.actor, for_tenant);

@@ -7,6 +7,7 @@ declare
     v_was  text := current_setting('holdfast.tenant', true);
     v_pins jsonb;
 begin
+    perform check_isolation();
     lock table login_pin in share row exclusive mode;   -- two concurrent changes would each miss the other's row
     perform set_config('holdfast.tenant', '*', true);
     if scope() is distinct from '*' then
@@ -44,6 +45,7 @@ declare
     v_role record;
 begin
     perform enter('*', pin_login.actor);
+    perform check_isolation();
     lock table login_pin in share row exclusive mode;
     select r.rolcanlogin as logs_in,
            r.rolsuper or r.rolbypassrls or pg_has_role(r.oid, (select c.relowner from pg_class c where c.oid = 'job_state'::regclass), 'member') as exempt
@@ -69,6 +71,7 @@ language plpgsql security definer set search_path from current set lock_timeout 
 #variable_conflict use_column
 begin
     perform enter('*', unpin_login.actor);
+    perform check_isolation();
     lock table login_pin in share row exclusive mode;
     delete from login_pin p where p.login = unpin_login.login;
     return found;

@@ -336,6 +336,7 @@ declare
     v_more_places integer[];
     v_queues text[];
 begin
+    perform check_isolation();   -- an older snapshot misses jobs that have begun to wait (recheck_waits)
     if v_tenant = '*' then
         raise exception 'an event needs one tenant, not every tenant' using errcode = 'ZH010';
     end if;

@@ -103,7 +103,7 @@ begin
            and not c.relispartition   -- partitions refuse statements that name them
            and exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant')
            -- Not the triggers of recorded tables (action_triggers.py): in a new database they are created later.
-           and exists (select from pg_trigger t where t.tgrelid = c.oid and not t.tgisinternal and t.tgname not like 'record\_%'
+           and exists (select from pg_trigger t where t.tgrelid = c.oid and not t.tgisinternal and t.tgname not like E'record\\_%'
                           and t.tgname <> 'keep_fixed' or t.tgrelid = c.oid and t.tgname = 'record_transition')
     loop
         execute format('create or replace trigger judge_scope after delete on %I referencing old table as gone'

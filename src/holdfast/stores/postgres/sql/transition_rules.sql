@@ -53,7 +53,7 @@ begin
     if length(p_json) <= 200 or length(p_json) - length(translate(p_json, '[{', '')) <= 100 then
         return false;
     end if;
-    v_left := regexp_replace(p_json, '"([^"\\]|\\.)*"', '', 'g');
+    v_left := regexp_replace(p_json, E'"([^"\\\\]|\\\\.)*"', '', 'g');
     v_left := translate(regexp_replace(v_left, '[^][{}]', '', 'g'), '{}', '[]');
     for v_level in 1 .. 100 loop
         v_left := replace(v_left, '[]', '');
@@ -249,7 +249,7 @@ declare
     v_scope  text;
     v_name   text;
 begin
-    if new.held_by !~ '^\[".+","[a-z]+",".+"\]$' then
+    if new.held_by !~ E'^\\[".+","[a-z]+",".+"\\]$' then
         return false;
     end if;
     v_tenant := new.held_by::json ->> 0;
