@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT, Enqueued
@@ -206,11 +206,8 @@ log = logging.getLogger("holdfast.store")
 
 def filter_json(wanted: JobFilter) -> str:
     """A filter as it is stored with an operation: the conditions that are set, with times as text."""
-
-    def stored(value: Any) -> Any:
-        return value.isoformat() if isinstance(value, datetime) else value
-
-    return json.dumps({name: stored(value) for name, value in wanted.given.items()}, sort_keys=True)
+    checked = all_of(wanted.tenant, wanted.given).given
+    return json.dumps(checked, default=lambda moment: moment.isoformat(), sort_keys=True)
 
 
 def for_action(action: str, wanted: JobFilter) -> JobFilter:

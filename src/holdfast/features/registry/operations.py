@@ -68,7 +68,7 @@ class Kinds(StoreNamespace):
     def list(self, *, domain: str | None = None) -> Program[_Kinds]:
         """All registered kinds, or those of a domain, by name. Built-in kinds need no registration and are not
         listed."""
-        return (yield from run(self._store.kinds.list(check_domain(domain), self._tenant)))
+        return (yield from run(self._store.kinds.list(self._tenant, check_domain(domain))))
 
     alist = awaited(list)
 

@@ -42,7 +42,7 @@ class KindStore(Protocol):
         """Names of every registry that were accepted with a warning."""
         ...
 
-    def list(self, domain: str | None, tenant: str) -> Flow[list[RegisteredKind]]: ...
+    def list(self, tenant: str, domain: str | None = None) -> Flow[list[RegisteredKind]]: ...
 
 
 class EventTypeStore(Protocol):
@@ -74,7 +74,7 @@ class KindReads(Reader):
         return [decode(row) for row in (yield from self._query(tenant, text))]
 
     @flow(writes=False)
-    def list(self, domain: str | None, tenant: str) -> Steps[list[RegisteredKind]]:
+    def list(self, tenant: str, domain: str | None = None) -> Steps[list[RegisteredKind]]:
         only = "" if domain is None else " where domain = :domain"
         text = f"select {Record.columns(RegisteredKind)} from {{registered_kind}}{only} order by name"
         decode = Record.decoder(RegisteredKind, self.dialect.codec)
