@@ -47,8 +47,8 @@ def page(dialect: Dialect, columns: str, job_filter: JobFilter) -> tuple[str, di
     """The query of a page and its parameters; ``columns`` are those of ``{job} j`` and ``{job_state} s``."""
     id_query, params = ids(dialect, job_filter)
     text = (
-        f"select {columns} from ({id_query}) page"
-        f" join {{job}} j on j.id = page.id join {{job_state}} s on s.id = page.id order by page.id desc"
+        f"select {columns} from ({id_query}) page join {{job}} j on j.id = page.id"
+        f" join {{job_state}} s on s.id = page.id order by page.id desc"
     )
     return text, params
 
@@ -156,13 +156,14 @@ class _Query:
         return conditions + self._tagged(lead, id_)
 
     def _tagged(self, lead: str, id_: str) -> list[str]:
-        has = f"exists (select 1 from {{job_tag}} x where x.tenant = p.tenant and x.job_id = {id_} and x.tag"
+        # A scalar subquery: an `exists` would be planned as a merge join over all jobs with the tag.
+        has = f"(select 1 from {{job_tag}} x where x.tenant = p.tenant and x.job_id = {id_} and x.tag"
         names = [f":tag_{number}" for number in range(len(self.given.get("tag", ())))]
         conditions = [f"p.tag = {names.pop(0)}"] if lead == "job_tag" and names else []
-        conditions += [f"{has} = {name})" for name in names]
+        conditions += [f"{has} = {name}) = 1" for name in names]
         if "any_tag" in self.given and (lead != "job_tag" or "tag" in self.given):
             any_of = ", ".join(f":any_tag_{number}" for number in range(len(self.given["any_tag"])))
-            conditions.append(f"{has} in ({any_of}))")
+            conditions.append(f"{has} in ({any_of}) limit 1) = 1")
         return conditions
 
     def _equal(self, alias: str, name: str) -> str:

@@ -52,6 +52,7 @@ def _of_ledger(column: str, condition: str) -> str:
 
 
 def _of_origin(column: str) -> str:
+    """A column of `made_from`, which nearly no job has."""
     return f"(select m.{column} from {{made_from}} m where m.job_id = j.id)"
 
 
