@@ -296,3 +296,41 @@ def test_reference_that_is_changed_by_hand_is_recorded(store: Store, by_hand: By
     (action,) = store.run(store.audit.actions(ActionFilter(tenant="default", subject="job")))
     assert action.changed == {"external_ref": [None, "x"]}
     assert by_hand.refusal(f"update job set external_ref = '{'x' * 256}' where id = '{job_id}'") is not None
+
+
+# --- health of a domain (DP-29) ---
+
+
+@pytest.mark.req("DP-29")
+def test_health_of_a_domain_counts_its_jobs_alone(app: App, store: Store, jobs: list[Job]) -> None:
+    mine = [job for job in jobs if job.domain == "billing"]
+    health = app.health.get(domain="billing")
+    counted = (health.backlog, health.scheduled, health.in_progress, health.dead_letter_open)
+    waiting = [job for job in mine if job.state is State.QUEUED and job.due_at is None]
+    assert counted == (
+        len(waiting),
+        sum(job.due_at is not None for job in mine),
+        sum(job.state is State.IN_PROGRESS for job in mine),
+        sum(job.state is State.DEAD_LETTER for job in mine),
+    )
+    assert 0 < health.backlog < app.health.get().backlog
+    assert health.waiting_kinds == tuple(sorted({job.kind for job in waiting}))
+    assert health.oldest_queued_age_s is not None
+    everywhere = app.health.get(domain="billing", tenant="*")
+    assert (everywhere.backlog, everywhere.dead_letter_open) == (health.backlog, health.dead_letter_open)
+    nothing = app.health.get(domain="none")
+    assert (nothing.backlog, nothing.dead_letter_open, nothing.oldest_queued_age_s) == (0, 0, None)
+
+
+@pytest.mark.req("DP-29")
+def test_kinds_are_registered_with_their_domain(app: App) -> None:
+    app.kinds.register()
+    assert [(kind.name, kind.domain) for kind in app.kinds.list(domain="billing")] == [
+        ("pay", "billing"),
+        ("refund", "billing"),
+    ]
+    assert app.kinds.set("pay", "Pay.", domain="finance").domain == "finance"
+    assert app.kinds.register() == 1
+    assert app.kinds.get("pay").domain == "billing"
+    with pytest.raises(InvalidSetting):
+        app.kinds.set("pay", domain=" ")

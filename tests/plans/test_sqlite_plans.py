@@ -202,7 +202,7 @@ def test_list_reads_one_page(connection: sqlite3.Connection, name: str) -> None:
         assert seen.steps < 100_000
         return
     assert set(seen.scans) <= ({"SCAN a0", "SCAN a1", "SCAN u"} if name in flows.ALTERNATIVES else set())
-    # The final page is sorted once more. Finding it needs no sort, except of a page per alternative or the jobs of a key.
+    # The final page is sorted once more. Finding it needs no sort, but of a page per alternative or the jobs of a key.
     sorts = 3 if name in flows.ALTERNATIVES else 2 if index == "idempotency" else 1
     assert sum("TEMP B-TREE" in line for line in seen.plan) <= sorts, seen.plan
     assert seen.steps < 20_000
