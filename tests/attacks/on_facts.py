@@ -13,7 +13,7 @@ _FACTS = {
     **same(max_attempts="9", max_crashes="9", backoff="'{}'", idempotency_key="'k'", content_key="'k'"),
     "tags": ("""'["x"]'""", "array['x']"),
     **same(agent="'a'", correlation_id="'c'", causation_id="'c'", parent_id=":running", workflow_id=":unknown"),
-    **same(external_ref="'e'", enqueued_by="'mallory'", source_system="'evil'", created_at=NOW),
+    **same(enqueued_by="'mallory'", source_system="'evil'", created_at=NOW),
 }
 _ONCE = "written once, when its job succeeds"
 _VALUES = "(job_id, tenant, value) values"

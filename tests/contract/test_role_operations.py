@@ -230,7 +230,8 @@ ALLOWED = {
     | PLANS
     | {"workflows.cancel", "workflows.resume"}
     | GOVERNS
-    | {"cancel", "redrive", "discard", "jobs.reschedule", "jobs.move", "jobs.replace_payload", "steps.rewind"},
+    | {"cancel", "redrive", "discard", "jobs.reschedule", "jobs.move", "jobs.replace_payload", "steps.rewind"}
+    | {"jobs.set_external_ref"},
 }
 
 
@@ -346,6 +347,7 @@ def calls(
         "redrive": lambda: run(store.jobs.operate("redrive", [ids["dead_letter"]], None, "ada", tenant)),
         "discard": lambda: run(store.jobs.operate("discard", [ids["dead_letter"]], "because", "ada", tenant)),
         "jobs.replace_payload": lambda: run(store.jobs.replace_payload(ids["queued"], "{}", "typo", "ada", tenant)),
+        "jobs.set_external_ref": lambda: run(store.jobs.set_external_ref(ids["queued"], "crm-1", "ada", tenant)),
         "jobs.reschedule": lambda: run(
             store.jobs.reschedule([ids["queued"]], Reschedule(delay=5), None, "ada", tenant)
         ),

@@ -73,7 +73,7 @@ RESOLVES = {
     *("set_payload_rule", "delete_payload_rule", "sealed_payloads", "reseal", "sealed_parts", "reseal_part"),
     *("set_tenant", "remove_tenant", "pin_login", "unpin_login", "set_fair", "set_registered_only", "find_leftovers"),
     *("set_retention", "delete_retention"),
-    *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as", "replace_payload"),
+    *("note_dead_letters", "start_operation", "cancel_operation", "redrive_as", "replace_payload", "set_external_ref"),
     *("issue_token", "revoke_token"),
     *("set_connector", "remove_connector"),
     *("add_webhook", "change_webhook", "enable_webhook", "remove_webhook"),

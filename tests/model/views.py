@@ -11,10 +11,11 @@ from typing import Any
 
 from holdfast.engine.job import EVERY_TENANT, Artifact, Attempt, Claim, Event, Job, Result
 from holdfast.engine.retry import PATIENT
-from holdfast.engine.states import State
+from holdfast.engine.states import HELD, State
 from holdfast.engine.steps import Step
 from holdfast.features.approvals.model import Approval, ApprovalFilter
 from holdfast.features.health.model import Health
+from holdfast.stores.job_filters import BY_NAME
 from holdfast.stores.requests import JobFilter
 from tests.model.model_base import ModelBase, ModelJob
 from tests.model.model_steps import StepsModel
@@ -57,7 +58,13 @@ def job_of(job: ModelJob) -> Job:
         uses=spec.uses or None,
         updated_at=job.events[-1].at,
         last_error_at=next((each.at for each in reversed(job.events) if _is_error(each)), None),
+        queued_at=next(each.at for each in reversed(job.events) if _enters(each, State.QUEUED)),
+        worker=next((each.actor for each in reversed(job.events) if _enters(each, *HELD)), None),
     )
+
+
+def _enters(event: Event, *states: State) -> bool:
+    return event.to_state in states and event.from_state is not event.to_state
 
 
 def _is_error(event: Event) -> bool:
@@ -130,11 +137,9 @@ def approvals_of(model: StepsModel, wanted: ApprovalFilter) -> list[Approval]:
 def list_jobs(model: ModelBase, wanted: JobFilter) -> list[Job]:
     """Return the matching jobs by id, newest first (CX-14)."""
     jobs = [job_of(job) for job in model.within(wanted.tenant)]
-    for name in ("state", "kind", "queue", "agent", "correlation_id", "parent_id"):
-        value = getattr(wanted, name)
-        jobs = [job for job in jobs if value is None or getattr(job, name) == value]
-    if wanted.tag is not None:
-        jobs = [job for job in jobs if wanted.tag in job.tags]
+    for name, value in wanted.given.items():
+        checked = BY_NAME[name].check(value)
+        jobs = [job for job in jobs if BY_NAME[name].holds(job, checked)]
     if wanted.before is not None:
         jobs = [job for job in jobs if job.id < wanted.before]
     return sorted(jobs, key=lambda job: job.id, reverse=True)[: wanted.limit]

@@ -236,8 +236,30 @@ LISTS: dict[str, tuple[str, dict[str, Any]]] = {
     "by kind and queue": ("job_by_", {"kind": "kind-3", "queue": "bulk"}),
     "by agent and state": ("job_by_agent", {"agent": "planner", "state": State.SUCCEEDED}),
     "by tag and kind": ("job_tag", {"tag": "rare", "kind": "kind-3"}),
+    "by two tags": ("job_tag", {"tag": ("rare", "common")}),
+    "by any of two tags": ("job_tag", {"any_tag": ("common", "rare")}),
+    "by limit key": ("job_tag", {"limit_key": "acme"}),
+    "by key": ("idempotency", {"key": "key-order-99kind-9"}),
+    "by an unused key": ("idempotency", {"key": "none"}),
+    "by external reference": ("job_by_external_ref", {"external_ref": "crm"}),
+    "by an unused reference": ("job_by_external_ref", {"external_ref": "none"}),
+    "by executor": ("job_by_executor", {"executor": "gpu"}),
+    "by workflow": ("job_by_workflow", {"workflow_id": job_id(1)}),
+    "by a common part": ("node_by_part", {"part": "common"}),
+    "by a rare part": ("node_by_part", {"part": "rare"}),
+    "by a common template": ("made_from_template", {"template": "common"}),
+    "by a rare template": ("made_from_template", {"template": "rare"}),
+    "by template version": ("made_from_version", {"template": "common", "template_version": 2}),
+    "by a common schedule": ("made_from_schedule", {"schedule": "common"}),
+    "by a rare schedule": ("made_from_schedule", {"schedule": "rare"}),
+    "by time of a schedule": ("made_from_time", {"scheduled_for": MIDDLE}),
+    "by domain": ("job_by_kind", {"domain": "billing"}),
+    "by a domain without jobs": ("job_by_kind", {"domain": "unused"}),
 }
 
+
+ALTERNATIVES = frozenset({"by any of two tags", "by domain", "by a domain without jobs"})
+"""Built from a page per alternative."""
 
 OF_EVERY_STATE = frozenset({"all", "by time", "a distant page"})
 """Built from a page per state, because no index serves them alone."""

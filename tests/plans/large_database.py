@@ -45,7 +45,7 @@ SENT = 20_000
 
 BIG = (
     *("job", "job_state", "job_tag", "event", "step", "app_event", "approval", "vote"),
-    *("dead_letter", "dead_letter_group"),
+    *("dead_letter", "dead_letter_group", "made_from", "node", "idempotency"),
 )
 
 HELD_BACK = f"n > {CLAIMABLE} and n <= {FUTURE} and n % 10 = 0"
@@ -73,6 +73,32 @@ DEADLINE_YEAR = f"""
     case when n > {RETRYING} and n <= {LATE} then 2024 when n > {FINISHED} and n % 10 = 0 then 2100 end
 """
 UNTIL_YEAR = "case when n < 5 then 2024 else 2100 end"
+_RARE = "case when agent = 'planner' then 'rare' else 'common' end"
+ORIGINS = (
+    f"""
+    insert into made_from (job_id, tenant, template, template_version, schedule_id, schedule, due_at)
+    select id, tenant, {_RARE}, case when agent = 'planner' then 2 else 1 end, id, {_RARE}, created_at
+      from job where correlation_id is not null or agent = 'planner'
+    """,
+    f"""
+    insert into node (job_id, tenant, workflow_id, part)
+    select id, tenant, id, {_RARE} from job where correlation_id is not null or agent = 'planner'
+    """,
+    """
+    insert into idempotency (tenant, kind, key, job_id, payload_hash)
+    select tenant, kind, 'key-' || correlation_id || kind, id, '' from job where correlation_id is not null
+    on conflict do nothing
+    """,
+    "insert into job_tag (tenant, tag, job_id) select tenant, ' key:acme', id from job where agent = 'planner'",
+    "update job set external_ref = 'crm', executor = 'gpu' where agent = 'planner'",
+    """
+    insert into registered_kind (name, domain, set_by, set_at)
+    select 'kind-3', 'billing', 'ada', max(created_at) from job union all
+    select 'kind-5', 'billing', 'ada', max(created_at) from job union all
+    select 'kind-99', 'unused', 'ada', max(created_at) from job
+    """,
+)
+"""Facts of jobs besides their rows, in SQL that both stores understand."""
 
 _POSTGRES_JOB = "(lpad(to_hex(1700000000000 + n), 12, '0') || '70008000' || lpad(to_hex(n), 12, '0'))::uuid"
 _POSTGRES_APPROVAL = "(lpad(to_hex(1700000000000 + n), 12, '0') || '70009000' || lpad(to_hex(n), 12, '0'))::uuid"
@@ -227,6 +253,7 @@ POSTGRES = (
     f"select setval('position_seq', {ASKING})",
     *_waits(_ON_POSTGRES),
     *DEAD_ON_POSTGRES,
+    *ORIGINS,
 )
 
 _NUMBERS = f"with recursive numbers (n) as (select 1 union all select n + 1 from numbers where n < {ASKING})"
@@ -272,6 +299,7 @@ SQLITE = (
     """,
     *_waits(_ON_SQLITE),
     *DEAD_ON_SQLITE,
+    *ORIGINS,
 )
 
 

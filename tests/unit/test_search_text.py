@@ -28,7 +28,7 @@ def test_search_has_qualifiers_and_words() -> None:
         "kind": "send mail",
         "since": NOW - timedelta(hours=1),
         "until": datetime(2027, 1, 30, tzinfo=UTC),
-        "tag": "a:b",
+        "tag": ("a:b",),
     }
     assert search.words == ("timeout", "connection refused")
     wanted = search.filter("acme", limit=5)

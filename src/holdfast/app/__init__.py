@@ -204,7 +204,7 @@ class App(Running):
         self.limits, self.pauses = Limits(session), Pauses(session)
         self.reservations, self.queues = Reservations(session), Queues(session)
         self.agents, self.executors = Agents(session), Executors(session)
-        self.kinds = Kinds(session, lambda: {name: declared.description for name, declared in self._kinds.items()})
+        self.kinds = Kinds(session, lambda: {name: each.registered for name, each in self._kinds.items()})
         self.event_types, self.policies = EventTypes(session), DeploymentPolicies(session)
         self.tenants, self.tokens = Tenants(session), Tokens(session, new_id)
         self.connectors, self.webhooks = Connectors(session), Webhooks(session)

@@ -28,6 +28,7 @@ from holdfast.features.jobs.handle import Handle
 from holdfast.features.limits.model import uses
 from holdfast.features.payloads.model import PayloadPolicy, RuleOptions
 from holdfast.features.payloads.operations import PayloadRules
+from holdfast.features.registry.model import check_domain
 from holdfast.features.retention.model import RetentionRule, check_cost
 from holdfast.features.retention.operations import RetentionPolicies
 from holdfast.features.schedules.model import Missed, Overlap, ScheduleDraft
@@ -160,6 +161,8 @@ class JobOptions(TypedDict, total=False):
     """The queue of its jobs. By default ``default``."""
     executor: str | None
     """The label of the workers that may run its jobs."""
+    domain: str | None
+    """The domain of its jobs, such as ``billing``. ``app.kinds.register()`` stores it; lists filter by it."""
     priority: int
     """From -32768 to 32767; jobs with a higher priority start first. By default 0."""
     retry: Retry | str | None
@@ -281,6 +284,7 @@ class Declaring:
             approval=required_approval(options.get("requires_approval", False)),
             keep=None if keep is None else RetentionRule.of(purge_after=keep, declared=True),
             cost=None if cost is None else check_cost(cost),
+            domain=check_domain(options.get("domain")),
             rules=_rules(options.get("rules")),
             hooks=options.get("hooks", ()),
         )
@@ -335,6 +339,7 @@ class Declaring:
         approval: ApprovalOptions | None = None,
         keep: RetentionRule | None = None,
         cost: float | None = None,
+        domain: str | None = None,
         rules: RuleOptions | None = None,
         hooks: Sequence[Hooks] = (),
     ) -> Kind[..., Any]:
@@ -353,7 +358,7 @@ class Declaring:
             target_of(kind, function)  # raises now, not when the first job runs
         if hooks:
             self.hooks.declare(kind, hooks)
-        self._kinds[kind] = Declared(declared, timeout, run_mode, cost)
+        self._kinds[kind] = Declared(declared, timeout, run_mode, cost, domain)
         self.retention._declare(kind, keep)
         declare_pending_schedules(function, kind)
         return declared

@@ -86,12 +86,18 @@ class Declared:
     timeout: float | None = None
     run_mode: RunMode | None = None
     cost: float | None = None
+    domain: str | None = None
 
     @property
     def description(self) -> str | None:
         """The first line of the handler's docstring, for the registry of kinds."""
         lines = (inspect.getdoc(self.kind.function) or "").splitlines()
         return lines[0][:TEXT_LIMIT] if lines else None
+
+    @property
+    def registered(self) -> tuple[str | None, str | None]:
+        """Its description and domain, for the registry of kinds."""
+        return self.description, self.domain
 
     def handler(self, tools: HandlerTools) -> Handler:
         """Return the handler that a worker calls.

@@ -14,6 +14,7 @@ from holdfast.app.enqueue import Enqueuing
 from holdfast.app.handlers import HandlerTools, log_writer_for
 from holdfast.app.repository import JobRepository
 from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT
+from holdfast.engine.names import check_name
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting, Refused
 from holdfast.steps.driver import Reached, StepTools
@@ -40,16 +41,16 @@ class Running(Declaring, Enqueuing):
     _strict: bool
     _role_checked = False
 
-    def repository(self, *, ttl: Duration = 60.0) -> JobRepository:
+    def repository(self, *, ttl: Duration = 60.0, tenant: str | None = None) -> JobRepository:
         """Return a ``JobRepository``, to claim and settle jobs in a loop of your own instead of a worker.
 
-        ``ttl`` is how long a claim lasts without another call.
+        ``ttl`` is how long a claim lasts without another call. ``tenant`` is by default that of the app.
         """
         client = self._session
         client.make_ready()
         return JobRepository(
             self._store,
-            tenant=client.tenant,
+            tenant=client.tenant if tenant is None else check_name(tenant, "tenant"),
             owner=client.actor,
             new_id=new_id,
             ttl=seconds(ttl, "ttl"),

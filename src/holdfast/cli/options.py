@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +20,7 @@ from holdfast.engine.payload import decode
 from holdfast.errors import InvalidPayload, InvalidSetting
 from holdfast.features.approvals.forms import as_json
 from holdfast.kind import PAYLOAD_LIMIT
+from holdfast.stores.job_filters import FILTERS, Filter, checked
 
 Url = Annotated[
     str | None,
@@ -247,29 +248,30 @@ Kind = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only j
 Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only jobs in this queue.")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobFilterOptions:
-    """Options that select jobs."""
-
-    kind: Kind = None
-    queue: Queue = None
-    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only jobs of this agent.")] = None
-    executor: Annotated[
-        str | None, typer.Option("--executor", metavar="LABEL", help="Only jobs for this executor label.")
-    ] = None
-    tag: Annotated[str | None, typer.Option("--tag", metavar="TEXT", help="Only jobs with this tag.")] = None
-    newer: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Enqueued since: 1h, or a time.")] = None
-    older: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Enqueued before: 1h, or a time.")] = None
+class _JobOptions:
+    """Options that select jobs, one for each filter of ``stores/job_filters.py`` but the state."""
 
     def wanted(self, now: datetime) -> dict[str, Any]:
         """Return the options that were given, as fields of a filter. Durations are times before ``now``."""
-        filters = {
-            "kind": self.kind,
-            "queue": self.queue,
-            "agent": self.agent,
-            "executor": self.executor,
-            "tag": self.tag,
-            "since": since(self.newer, "--since", lambda: now),
-            "until": since(self.older, "--until", lambda: now),
+        texts = {each: getattr(self, each.name) for each in FILTERS if each.name != "state"}
+        given = {
+            each.name: since(text, each.option, lambda: now) if each.values == "time" else each.check(text)
+            for each, text in texts.items()
+            if text
         }
-        return {name: value for name, value in filters.items() if value is not None}
+        return checked(given, frozenset(given))
+
+
+def _option(each: Filter) -> tuple[str, Any, Any]:
+    value: Any = {"texts": list[str], "number": int}.get(each.values, str)
+    option = typer.Option(each.option, metavar=each.metavar, help=each.help)
+    return each.name, Annotated[value | None, option], dataclasses.field(default=None)
+
+
+JobFilterOptions: Any = dataclasses.make_dataclass(
+    "JobFilterOptions",
+    [_option(each) for each in FILTERS if each.name != "state"],
+    bases=(_JobOptions,),
+    frozen=True,
+    kw_only=True,
+)

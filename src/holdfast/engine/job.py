@@ -244,6 +244,21 @@ class Job:
     """When it last changed its state: the time of its newest ledger event."""
     last_error_at: datetime | None = None
     """When its last failed or crashed attempt ended; None if none has."""
+    queued_at: datetime | None = None
+    """When it last became queued: enqueued, due again, handed back or redriven."""
+    worker: str | None = None
+    """The worker that has it, or ran it last; None before the first claim."""
+    domain: str | None = None
+    """The domain that its kind is registered with."""
+    template: str | None = None
+    """The template that it was made from, and its version."""
+    template_version: int | None = None
+    schedule_id: str | None = None
+    """The schedule that made it, and the time that it was made for."""
+    schedule: str | None = None
+    scheduled_for: datetime | None = None
+    part: str | None = None
+    """Its group or sub-workflow in its workflow."""
     unreadable: str | None = None
     """Columns of its row that cannot be read, and why; normally None."""
 

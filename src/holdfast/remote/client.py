@@ -53,9 +53,9 @@ class Ticking(TypedDict, total=False):
 
 class HealthChecks(RemoteNamespace):
     @operation
-    def get(self) -> Steps[Health]:
-        """Report the health of this tenant: ok, warn or critical, with reasons."""
-        return (yield from self._read(Health, get("/health")))
+    def get(self, *, domain: str | None = None) -> Steps[Health]:
+        """Report the health of this tenant, or of the jobs of a domain: ok, warn or critical, with reasons."""
+        return (yield from self._read(Health, get("/health", domain=domain)))
 
     aget = awaited(get)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from holdfast.engine.job import Artifact, Attempt, Event, Job, Verdict
+from holdfast.engine.names import kind_name
 from holdfast.engine.operation import Items, awaited, awaited_stream, operation, stream
-from holdfast.engine.states import State
 from holdfast.engine.units import Duration
 from holdfast.errors import Conflict, NotFound
 from holdfast.features.attempts.model import AttemptLog
@@ -23,8 +23,10 @@ from holdfast.remote.handle import (
     read_log,
     timing_options,
 )
-from holdfast.remote.http_requests import Steps, get, segment, without_none
+from holdfast.remote.http_requests import Steps, get, put, segment, without_none
 from holdfast.remote.runners import RemoteNamespace
+from holdfast.stores.job_filters import BY_NAME
+from holdfast.stores.requests import JobConditions
 
 PAGE = 50
 
@@ -35,21 +37,10 @@ _Events = list[Event]
 _Verdicts = list[Verdict]
 
 
-class JobFilter(TypedDict, total=False):
+class JobFilter(JobConditions, total=False):
     """Conditions that all have to match. ``q`` is a search with the same conditions as text, or words of an error."""
 
     q: str
-    state: State | str
-    kind: str
-    queue: str
-    agent: str
-    executor: str
-    tag: str
-    correlation_id: str
-    parent_id: str
-    fingerprint: str
-    since: datetime
-    until: datetime
 
 
 class Jobs(RemoteNamespace):
@@ -184,6 +175,14 @@ class Jobs(RemoteNamespace):
     areplace_payload = awaited(replace_payload)
 
     @operation
+    def set_external_ref(self, job_id: str, external_ref: str | None) -> Steps[Verdict]:
+        """Set the reference to the same work in another system; None removes it."""
+        change = put(f"/jobs/{segment(job_id)}/external-ref", {"external_ref": external_ref})
+        return (yield from self._read(Verdict, change))
+
+    aset_external_ref = awaited(set_external_ref)
+
+    @operation
     def reschedule(
         self,
         *job_ids: str,
@@ -236,9 +235,13 @@ class Jobs(RemoteNamespace):
 
 def query_of(wanted: JobFilter) -> dict[str, Any]:
     """The filter with the names of the HTTP API."""
-    query: dict[str, Any] = dict(wanted)
-    for name in ("since", "until"):
-        check_aware(query.get(name), name)
-    if "fingerprint" in query:
-        query["group"] = query.pop("fingerprint")
+    query: dict[str, Any] = {}
+    for name, value in wanted.items():
+        known = BY_NAME.get(name)
+        if known is None:
+            query[name] = value
+        elif value is not None:
+            if known.values == "time":
+                check_aware(value, name)
+            query[known.query] = kind_name(value) if name == "kind" else value
     return query

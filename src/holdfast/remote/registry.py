@@ -19,9 +19,10 @@ class Kinds(RemoteNamespace):
     """The registry of kinds."""
 
     @operation
-    def set(self, name: str, description: str | None = None) -> Steps[RegisteredKind]:
-        """Register a kind, or change its description."""
-        return (yield from self._read(RegisteredKind, put(_kind(name), without_none(description=description))))
+    def set(self, name: str, description: str | None = None, *, domain: str | None = None) -> Steps[RegisteredKind]:
+        """Register a kind, or replace its description and domain."""
+        body = without_none(description=description, domain=domain)
+        return (yield from self._read(RegisteredKind, put(_kind(name), body)))
 
     aset = awaited(set)
 
@@ -32,8 +33,8 @@ class Kinds(RemoteNamespace):
     aget = awaited(get)
 
     @operation
-    def list(self) -> Steps[_Kinds]:
-        return (yield from self._all(RegisteredKind, "/kinds"))
+    def list(self, *, domain: str | None = None) -> Steps[_Kinds]:
+        return (yield from self._all(RegisteredKind, "/kinds", domain=domain))
 
     alist = awaited(list)
 

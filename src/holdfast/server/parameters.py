@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
 from fastapi import Depends, Path, Query, Request
 from pydantic import BaseModel, Field, TypeAdapter, create_model
 
 from holdfast.app import App
-from holdfast.engine.ids import parse_id
-from holdfast.engine.names import check_name
 from holdfast.engine.states import State
-from holdfast.features.jobs.search import NEVER, Search, moment, narrowed, needs_clock, parse
+from holdfast.features.jobs.search import NEVER, Search, narrowed, needs_clock, parse, parse_value
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Identity, identity_of, require, require_all_tenants, require_one_tenant
 from holdfast.server.live import LedgerFeed
+from holdfast.stores.job_filters import FILTERS, MAX_TAGS, Filter
 
 T = TypeVar("T")
 
@@ -134,57 +134,46 @@ TheFeed = Annotated[LedgerFeed, Depends(_live)]
 Caller = Annotated[Identity, Depends(_caller)]
 
 
-async def job_search(
-    app: App,
-    *,
-    q: str | None = None,
-    state: State | None = None,
-    group: str | None = None,
-    parent_id: str | None = None,
-    since: str | None = None,
-    until: str | None = None,
-    **named: str | None,
-) -> Search:
-    """The search of the parameters and ``q`` combined; refused if they contradict each other."""
+async def job_search(app: App, q: str | None, given: Mapping[str, Any]) -> Search:
+    """The search of the filters and ``q`` combined; refused if they contradict each other. ``given`` has the filters by
+    parameter, as text."""
     client = app._session
-    timed = since is not None or until is not None or needs_clock(q or "")
+    texts = {each: given[each.query] for each in FILTERS if given.get(each.query) is not None}
+    timed = any(each.values == "time" for each in texts) or needs_clock(q or "")
     now = await client.arun(client.store.clock.now()) if timed else NEVER
-    return narrowed(
-        parse(q or "", now),
-        state=state,
-        fingerprint=None if group is None else check_name(group, "group"),
-        parent_id=None if parent_id is None else parse_id(parent_id),
-        since=None if since is None else moment(since, now),
-        until=None if until is None else moment(until, now),
-        **{name: None if value is None else check_name(value, name, limit=255) for name, value in named.items()},
-    )
+    parsed = {
+        each.name: each.check(text) if each.values == "texts" else parse_value(each, str(text), now)
+        for each, text in texts.items()
+    }
+    return narrowed(parse(q or "", now), **parsed)
 
 
 ShortText = Annotated[str | None, Query(max_length=255)]
 
 
-async def _search(
-    app: TheApp,
-    q: Annotated[
-        str | None, Query(max_length=1_000, examples=['state:dead_letter kind:mail since:1h "connection refused"'])
-    ] = None,
-    state: State | None = None,
-    kind: ShortText = None,
-    queue: ShortText = None,
-    agent: ShortText = None,
-    executor: ShortText = None,
-    tag: ShortText = None,
-    correlation_id: ShortText = None,
-    parent_id: ShortText = None,
-    group: ShortText = None,
-    since: ShortText = None,
-    until: ShortText = None,
-) -> Search:
-    named = {"kind": kind, "queue": queue, "agent": agent, "executor": executor, "tag": tag}
-    named["correlation_id"] = correlation_id
-    return await job_search(app, q=q, state=state, group=group, parent_id=parent_id, since=since, until=until, **named)
+async def _search(app: App, q: str | None = None, **given: Any) -> Search:
+    return await job_search(app, q, given)
 
 
+def _parameter(each: Filter) -> inspect.Parameter:
+    """The query parameter of a filter; those of tags may be repeated."""
+    query = Query(max_length=MAX_TAGS if each.values == "texts" else 255, description=each.help)
+    value: Any = State if each.values == "state" else list[Text] if each.values == "texts" else str
+    annotation = State | None if each.values == "state" else Annotated[value | None, query]
+    return inspect.Parameter(each.query, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+Text = Annotated[str, Field(max_length=255)]
+Words = Annotated[
+    str | None, Query(max_length=1_000, examples=['state:dead_letter kind:mail since:1h "connection refused"'])
+]
+_search.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [
+        inspect.Parameter("app", inspect.Parameter.KEYWORD_ONLY, annotation=TheApp),
+        inspect.Parameter("q", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Words),
+        *map(_parameter, FILTERS),
+    ]
+)
 JobSearch = Annotated[Search, Depends(_search)]
 
 

@@ -75,9 +75,11 @@ RECORDED = (
         operated="reserved_at expires_at ended_at job_id",
         ends=True,
     ),
+    # The other facts of a job never change (guards.sql).
+    Recorded("job", "job", "id", "external_ref", by_hand=False),
     Recorded("pause", "pause", "scope name", "reason refuse_enqueue set_by until"),
     Recorded("executor", "executor", "label", "role", fixed="tenant label", operated="added_by added_at"),
-    Recorded("registered_kind", "kind", "name", "description", fixed="tenant name", operated="set_by set_at"),
+    Recorded("registered_kind", "kind", "name", "description domain", fixed="tenant name", operated="set_by set_at"),
     Recorded(
         *("registered_event", "event_type", "name", "domain description", "schema"),
         fixed="tenant name",

@@ -212,7 +212,7 @@ class Record:
             return _Column(index, name, convert, lambda value, why: Unreadable(why))
         if hint in (State, State | None):
             return _Column(index, name, State, lambda value, why: unknown_state(str(value)))
-        if name.endswith("_at") or name in ("at", "since", "until", "now"):
+        if name.endswith("_at") or name in ("at", "since", "until", "now", "scheduled_for"):
             return _Column(index, name, codec.time, lambda value, why: FIRST)
         if hint in (bool, bool | None):
             return _Column(index, name, bool, lambda value, why: False)

@@ -1,10 +1,5 @@
-"""Reads of jobs, events, attempts, steps and counts, shared by both stores.
-
-A page of jobs is listed newest first. One leading table finds the ids by its index; the rest of each job is read by
-key. Given a join of two tables with a million rows, a planner tends to walk both by id until enough rows match. So one
-table leads, conditions on other tables are subqueries per row, and the limit is part of the text, because for a
-prepared statement the planner would have to guess it.
-"""
+"""Reads of jobs, events, attempts, steps and counts, shared by both stores. ``stores/job_pages.py`` has the queries of
+pages."""
 
 from __future__ import annotations
 
@@ -13,138 +8,19 @@ import hashlib
 from abc import ABC
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from holdfast.engine.ids import parse_id, uuid7
-from holdfast.engine.job import EVERY_TENANT, Artifact, Attempt, Event, Job, References, Result
-from holdfast.engine.states import HELD, State, state_of
+from holdfast.engine.ids import parse_id
+from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result
+from holdfast.engine.states import State, state_of
 from holdfast.engine.steps import Step
 from holdfast.features.payloads.model import HIDDEN, WITHHELD
-from holdfast.stores.codecs import Record, micros
+from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Rows, Steps, flow
+from holdfast.stores.job_pages import KINDS_OF_DOMAIN, WINDOW, ids, page, with_kinds, worker_of
 from holdfast.stores.reader import Dialect, within
 from holdfast.stores.requests import Counted, JobFilter
-
-MOST = 1000
-HELD_MOST = 100_000
-
-JOB_FILTERS = frozenset({"kind", "queue", "agent", "executor", "correlation_id", "parent_id"})
-# The filters that each leading table can answer from its own columns.
-FILTERS_OF = {
-    "job": JOB_FILTERS,
-    "job_state": frozenset({"state", "kind", "queue"}),
-    "job_tag": frozenset({"tag"}),
-    "dead_letter": frozenset({"fingerprint", "kind", "queue"}),
-}
-
-
-def page(columns: str, job_filter: JobFilter) -> tuple[str, dict[str, Any]]:
-    """The query of a page and its parameters; ``columns`` are those of ``{job} j`` and ``{job_state} s``."""
-    id_query, params = ids(job_filter)
-    text = (
-        f"select {columns} from ({id_query}) page"
-        f" join {{job}} j on j.id = page.id join {{job_state}} s on s.id = page.id order by page.id desc"
-    )
-    return text, params
-
-
-def ids(job_filter: JobFilter, most: int = MOST) -> tuple[str, dict[str, Any]]:
-    """The query of the ids of a page, and its parameters."""
-    equal = _equal(job_filter)
-    if not equal and job_filter.tenant != EVERY_TENANT:
-        return _of_every_state(job_filter, most)
-    lead = _lead(equal)
-    id_ = "p.id" if lead in ("job", "job_state") else "p.job_id"
-    conditions = [within(job_filter.tenant, "p.tenant")]
-    conditions += [f"p.{name} = :{name}" for name in equal if name in FILTERS_OF[lead]]
-    if lead == "job_state":
-        # There are two partial indexes, one of held jobs and one of the rest. This condition selects the index.
-        conditions.append(f"p.state {'in' if job_filter.state in HELD else 'not in'} ('leased', 'in_progress')")
-    elsewhere = [name for name in equal if name not in FILTERS_OF[lead]]
-    if lead == "dead_letter" and job_filter.state is State.DEAD_LETTER:
-        elsewhere.remove("state")  # the table has no other jobs
-    if "tag" in elsewhere:
-        conditions.append(
-            f"exists (select 1 from {{job_tag}} x where x.tenant = p.tenant and x.tag = :tag and x.job_id = {id_})"
-        )
-    for table in ("job", "job_state"):
-        columns = [name for name in elsewhere if name in (JOB_FILTERS if table == "job" else ("state",))]
-        if columns:
-            matches = " and ".join(f"x.{name} = :{name}" for name in columns)
-            conditions.append(f"(select 1 from {{{table}}} x where x.id = {id_} and {matches}) = 1")
-    bounds = _bounds(job_filter)
-    conditions += [f"{id_} {sign} :{name}" for name, (sign, _) in bounds.items()]
-    text = (
-        f"select {id_} as id from {{{lead}}} p where {' and '.join(conditions)}"
-        f" order by {id_} desc limit {max(1, min(job_filter.limit, most)):d}"
-    )
-    return text, equal | {name: value for name, (_, value) in bounds.items()}
-
-
-def _of_every_state(job_filter: JobFilter, most: int) -> tuple[str, dict[str, Any]]:
-    """The ids of a tenant's jobs in any state: the newest of each state, and of these the newest. A dedicated index
-    would make every enqueue one twelfth slower. Held jobs are all read: there are only as many as the workers run."""
-    bounds = _bounds(job_filter)
-    own = within(job_filter.tenant, "p.tenant")
-    newest = f"order by id desc limit {max(1, min(job_filter.limit, most)):d}"
-    spans = [f"id {sign} :{name}" for name, (sign, _) in bounds.items()]
-    matches = " and ".join([own, *(f"p.{span}" for span in spans)])
-    # The limit keeps both planners from walking all jobs by id in search of the few held ones.
-    held = f"select p.id from {{job_state}} p where {own} and p.state in ('leased', 'in_progress') limit {HELD_MOST}"
-    parts = [f"select id from ({held}) held where {' and '.join(spans) or '1 = 1'}"]
-    parts += [
-        f"select id from (select p.id from {{job_state}} p where {matches} and p.state = '{state}'"
-        f" and p.state not in ('leased', 'in_progress') {newest}) {state}"
-        for state in State
-        if state not in HELD
-    ]
-    text = f"select u.id from ({' union all '.join(parts)}) u {newest}"
-    return text, {name: value for name, (_, value) in bounds.items()}
-
-
-def _equal(job_filter: JobFilter) -> dict[str, Any]:
-    filters = {
-        "state": None if job_filter.state is None else job_filter.state.value,
-        "kind": job_filter.kind,
-        "queue": job_filter.queue,
-        "agent": job_filter.agent,
-        "executor": job_filter.executor,
-        "correlation_id": job_filter.correlation_id,
-        "parent_id": None if job_filter.parent_id is None else parse_id(job_filter.parent_id),
-        "tag": job_filter.tag,
-        "fingerprint": job_filter.fingerprint,
-    }
-    return {name: value for name, value in filters.items() if value is not None}
-
-
-def _lead(equal: dict[str, Any]) -> str:
-    """The table with the most selective index."""
-    if "fingerprint" in equal:
-        return "dead_letter"
-    if "tag" in equal:
-        return "job_tag"
-    if "state" in equal and equal.keys() <= FILTERS_OF["job_state"]:
-        return "job_state"
-    return "job"
-
-
-def _bounds(job_filter: JobFilter) -> dict[str, tuple[str, str]]:
-    """Ids sort by creation time, so a range of times is a range of ids and needs no index."""
-    bounds = {}
-    if job_filter.before is not None:
-        bounds["before"] = ("<", parse_id(job_filter.before))
-    if job_filter.since is not None:
-        bounds["since"] = (">=", _first_id(job_filter.since))
-    if job_filter.until is not None:
-        bounds["until"] = ("<", _first_id(job_filter.until))
-    return bounds
-
-
-def _first_id(moment: datetime) -> str:
-    return str(uuid7(max(0, micros(moment) // 1000), bytes(10)))
-
 
 _WITHHELD = "'" + WITHHELD.replace("'", "''") + "'"
 
@@ -167,22 +43,38 @@ STATE_COLUMNS = frozenset(
         *("due_at", "started_at", "finished_at", "error_code", "error_message"),
     }
 )
-# A parked job has the due time "never", which is shown as null.
+
+
+def _of_ledger(column: str, condition: str) -> str:
+    """A column of the newest event of a job that fulfils a condition. As in the view `jobs`: maintaining such a column
+    in the job's row would cost every write."""
+    return f"(select e.{column} from {{event}} e where e.job_id = j.id{condition} order by e.seq desc limit 1)"
+
+
+def _of_origin(column: str) -> str:
+    """A column of `made_from`, which nearly no job has."""
+    return f"(select m.{column} from {{made_from}} m where m.job_id = j.id)"
+
+
+DERIVED = {
+    # A parked job has the due time "never", which is shown as null.
+    "due_at": "nullif(s.due_at, :never)",
+    "error_message": visible_message("s.error_message", "j"),
+    # The view hides restricted payloads.
+    "payload": "(select v.payload from {jobs} v where v.id = j.id)",
+    "updated_at": _of_ledger("at", ""),
+    "last_error_at": _of_ledger("at", " and e.from_state = 'in_progress' and e.type in ('fail', 'lapse', 'crash')"),
+    "queued_at": _of_ledger("at", " and e.to_state = 'queued' and coalesce(e.from_state, '') <> 'queued'"),
+    "worker": worker_of("j.id"),
+    "domain": "(select k.domain from {registered_kind} k where k.name = j.kind)",
+    "part": "(select n.part from {node} n where n.job_id = j.id)",
+    "scheduled_for": _of_origin("due_at"),
+    **{name: _of_origin(name) for name in ("template", "template_version", "schedule_id", "schedule")},
+}
 LISTED_COLUMNS = ", ".join(
-    f"s.{name}" if name in STATE_COLUMNS else f"j.{name}" for name in Record.columns(Job).split(", ")
-).replace("s.due_at", "nullif(s.due_at, :never)")
-LISTED_COLUMNS = LISTED_COLUMNS.replace("s.error_message", visible_message("s.error_message", "j"))
-# Read from the ledger, as in the view `jobs`: maintaining these columns would cost every write.
-LISTED_COLUMNS = LISTED_COLUMNS.replace(
-    "j.updated_at", "(select e.at from {event} e where e.job_id = j.id order by e.seq desc limit 1)"
-).replace(
-    "j.last_error_at",
-    "(select e.at from {event} e where e.job_id = j.id and e.from_state = 'in_progress'"
-    " and e.type in ('fail', 'lapse', 'crash') order by e.seq desc limit 1)",
+    DERIVED.get(name, f"s.{name}" if name in STATE_COLUMNS else f"j.{name}") for name in Record.columns(Job).split(", ")
 )
-# The view hides restricted payloads.
-BARE_COLUMNS = LISTED_COLUMNS.replace("j.payload", "null")
-LISTED_COLUMNS = LISTED_COLUMNS.replace("j.payload", "(select v.payload from {jobs} v where v.id = j.id)")
+BARE_COLUMNS = LISTED_COLUMNS.replace(DERIVED["payload"], "null")
 
 
 class Reader(ABC):
@@ -196,6 +88,13 @@ class Reader(ABC):
             yield binding
         rows = yield self.dialect.read(text, tenant=tenant, **params)
         return rows
+
+    def _resolved(self, job_filter: JobFilter) -> Steps[JobFilter]:
+        """The filter with the kinds of its domain."""
+        if job_filter.domain is None:
+            return job_filter
+        rows = yield from self._query(job_filter.tenant, KINDS_OF_DOMAIN, domain=job_filter.domain)
+        return with_kinds(job_filter, [row[0] for row in rows])
 
 
 class JobReads(Reader):
@@ -228,7 +127,8 @@ class JobReads(Reader):
 
     @flow(writes=False)
     def notes(self, job_filter: JobFilter) -> Steps[dict[str, dict[str, Any]]]:
-        text, params = page("s.id, s.note", job_filter)
+        job_filter = yield from self._resolved(job_filter)
+        text, params = page(self.dialect, "s.id, s.note", job_filter)
         rows = yield from self._query(job_filter.tenant, text, **params)
         codec = self.dialect.codec
         return {codec.id(job_id): codec.json(note) for job_id, note in rows if note is not None}
@@ -306,14 +206,15 @@ class JobReads(Reader):
         if every == JobFilter(tenant=job_filter.tenant, limit=job_filter.limit):
             parts, params = [], {}
             for state in State:
-                id_query, given = ids(JobFilter(tenant=job_filter.tenant, state=state, limit=most), most)
+                id_query, given = ids(self.dialect, JobFilter(tenant=job_filter.tenant, state=state, limit=most), most)
                 name = f"state_{state}"
                 parts.append(f"select '{state}', count(*) from ({id_query.replace(':state', f':{name}')}) {name}")
                 params[name] = given["state"]
             rows = yield from self._query(job_filter.tenant, " union all ".join(parts), **params)
             counts = {state_of(state): int(count) for state, count in rows}
             return Counted(counts, most, None)
-        id_query, params = ids(dataclasses.replace(every, limit=WINDOW), WINDOW)
+        every = yield from self._resolved(dataclasses.replace(every, limit=WINDOW))
+        id_query, params = ids(self.dialect, every, WINDOW)
         text = f"select s.state, count(*) from ({id_query}) c join {{job_state}} s on s.id = c.id group by s.state"
         rows = yield from self._query(job_filter.tenant, text, **params)
         in_window = {state_of(state): int(count) for state, count in rows}
@@ -322,7 +223,9 @@ class JobReads(Reader):
 
     @flow(writes=False)
     def list(self, job_filter: JobFilter) -> Steps[list[Job]]:
-        text, params = page(f"{LISTED_COLUMNS if job_filter.payloads else BARE_COLUMNS}, {_WHY}", job_filter)
+        job_filter = yield from self._resolved(job_filter)
+        columns = f"{LISTED_COLUMNS if job_filter.payloads else BARE_COLUMNS}, {_WHY}"
+        text, params = page(self.dialect, columns, job_filter)
         rows = yield from self._query(job_filter.tenant, text, **params)
         return [self._job_of(row) for row in rows]
 
@@ -342,10 +245,6 @@ class LedgerReads(Reader):
         text = "select c.cursor from {consumer} c where c.name = :name and c.tenant = :scope"
         rows = yield from self._query(tenant, text, name=consumer, scope=tenant)
         return str(rows[0][0]) if rows else None
-
-
-WINDOW = 10_000
-"""How many of the newest jobs are counted when a filter has more than a state."""
 
 
 _NONE = References()

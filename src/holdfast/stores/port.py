@@ -231,6 +231,10 @@ class JobStore(Protocol):
         """Replace the payload (JSON text) of a waiting job, if a rule of its kind allows it."""
         ...
 
+    def set_external_ref(self, job_id: str, external_ref: str | None, actor: str, tenant: str) -> Flow[Verdict]:
+        """Set the external reference of a job in any state; None removes it."""
+        ...
+
     def liveness(self, job_id: str, tenant: str) -> Flow[Liveness | None]:
         """How often and when the newest attempt last renewed its lease and reported progress."""
         ...

@@ -12,7 +12,7 @@ from holdfast.engine.names import PagePosition
 from holdfast.stores.codecs import Codec
 from holdfast.stores.flow import Statement
 
-_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 
 
 @dataclass(frozen=True)

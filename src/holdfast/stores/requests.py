@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.engine.names import kind_name
+from holdfast.engine.names import NamedKind
 from holdfast.engine.retry import attempt_limit
 from holdfast.engine.states import State
-from holdfast.engine.times import instant, instant_or_none
+from holdfast.engine.times import instant_or_none
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
+from holdfast.stores.job_filters import BY_NAME, FILTERS, checked
 
 OperatorAction = Literal["cancel", "redrive", "discard"]
 
@@ -53,27 +54,93 @@ class Reschedule:
         return cls(at=instant_or_none(at, "the time"), delay=span, max_attempts=limit)
 
 
+Tags = str | Sequence[str]
+
+
+class JobFacts(TypedDict, total=False):
+    """Conditions on what a job is (``stores/job_filters.py``); all of them must hold."""
+
+    kind: str | NamedKind | None
+    domain: str | None
+    queue: str | None
+    agent: str | None
+    executor: str | None
+    tag: Tags | None
+    """Every one of these tags. ``customer:*`` is the label ``customer`` with any value."""
+    any_tag: Tags | None
+    """At least one of these tags."""
+    key: str | None
+    limit_key: str | None
+    external_ref: str | None
+    correlation_id: str | None
+    parent_id: str | None
+    workflow_id: str | None
+    part: str | None
+    """The group or sub-workflow."""
+    template: str | None
+    template_version: int | None
+    schedule: str | None
+    scheduled_for: datetime | None
+    since: datetime | None
+    until: datetime | None
+
+
+class JobConditions(JobFacts, total=False):
+    """Conditions on jobs; all of them must hold."""
+
+    state: State | str | None
+    worker: str | None
+    """The worker that has the job, or ran it last: its id, the first eight or more characters of it, or its name. Jobs
+    that it ran are found among the newest 10,000 that match the other conditions."""
+    fingerprint: str | None
+    """Open dead letters of this group."""
+
+
+class JobsWanted(JobConditions, total=False):
+    tenant: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs to list, newest first. ``before`` is the id of the last job of the previous page."""
+    """Which jobs to list, newest first: ``JobsWanted``, checked. ``before`` is the id of the last job of the previous
+    page."""
 
     tenant: str
     state: State | None = None
     kind: str | None = None
+    domain: str | None = None
     queue: str | None = None
     agent: str | None = None
     executor: str | None = None
-    tag: str | None = None
+    worker: str | None = None
+    tag: Tags | None = None
+    any_tag: Tags | None = None
+    key: str | None = None
+    limit_key: str | None = None
+    external_ref: str | None = None
     correlation_id: str | None = None
     parent_id: str | None = None
+    workflow_id: str | None = None
+    part: str | None = None
+    template: str | None = None
+    template_version: int | None = None
+    schedule: str | None = None
+    scheduled_for: datetime | None = None
     fingerprint: str | None = None
-    """Open dead letters of this group."""
     since: datetime | None = None
     until: datetime | None = None
+    kinds: tuple[str, ...] | None = None
+    """The kinds of the domain, if they are few: a page is then found by the index of kinds."""
     before: str | None = None
     limit: int = 50
     payloads: bool = True
     """False makes long pages small: each payload is None."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The conditions that are set, by name."""
+        values = {each.name: getattr(self, each.name) for each in FILTERS}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +225,8 @@ class SentResult:
     woke: int
 
 
-_PAGE = frozenset({"before", "limit", "payloads"})
-_ALL = frozenset(field.name for field in fields(JobFilter))
-_WHICH = _ALL - _PAGE - {"tenant"}
+_WHICH = frozenset(BY_NAME)
+_ALL = _WHICH | {"tenant", "before", "limit", "payloads"}
 
 
 def page_of(tenant: str, options: Mapping[str, Any]) -> JobFilter:
@@ -168,30 +234,9 @@ def page_of(tenant: str, options: Mapping[str, Any]) -> JobFilter:
     limit = options.get("limit", 1)
     if not isinstance(limit, int) or limit < 1:
         raise InvalidSetting("limit must be at least 1", code="invalid_limit")
-    return JobFilter(**{"tenant": tenant, **_checked(options, _ALL)})
+    return JobFilter(**{"tenant": tenant, **checked(options, _ALL)})
 
 
 def all_of(tenant: str, options: Mapping[str, Any]) -> JobFilter:
     """The checked filter for all jobs that match, without paging options."""
-    return JobFilter(tenant=tenant, **_checked(options, _WHICH))
-
-
-def _checked(options: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
-    if unknown := options.keys() - known:
-        raise InvalidSetting(f"jobs cannot be selected by {', '.join(sorted(unknown))}", code="unknown_option")
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in ("since", "until"):
-        if name in given:
-            given[name] = instant(given[name], name)
-    if "kind" in given:
-        given["kind"] = kind_name(given["kind"])
-    if "state" in given:
-        given["state"] = _state(given["state"])
-    return given
-
-
-def _state(value: object) -> State:
-    try:
-        return State(value)  # type: ignore[arg-type]
-    except ValueError:
-        raise InvalidSetting(f"there is no state {value!r}: {', '.join(State)}", code="unknown_state") from None
+    return JobFilter(tenant=tenant, **checked(options, _WHICH))

@@ -30,7 +30,7 @@ from holdfast.features.dead_letters.model import (
 from holdfast.stores.flow import Flow, Steps, flow, run
 from holdfast.stores.namespace import StoreNamespace, sleep
 from holdfast.stores.port import Caller
-from holdfast.stores.requests import JobFilter, all_of
+from holdfast.stores.requests import JobFacts, JobFilter, all_of
 
 _Groups = list[DeadLetterGroup]
 
@@ -52,20 +52,6 @@ class GroupOptions(TypedDict, total=False):
     resolved: bool
     limit: int
     after: str
-
-
-class DeadLetterSelection(TypedDict, total=False):
-    """Which dead letters: those that match every given field."""
-
-    kind: str
-    queue: str
-    agent: str
-    executor: str
-    tag: str
-    correlation_id: str
-    parent_id: str
-    since: datetime
-    until: datetime
 
 
 class DeadLetters(StoreNamespace):
@@ -115,7 +101,7 @@ class DeadLetters(StoreNamespace):
         reason: str | None = None,
         rate: float | None = None,
         max_attempts: int | None = None,
-        **selection: Unpack[DeadLetterSelection],
+        **selection: Unpack[JobFacts],
     ) -> Program[Operation]:
         """Put the dead letters of a group, or all that match, back into their queues: a bulk operation, at most
         ``rate`` jobs per second. For single jobs: ``app.jobs.redrive(id)``."""
@@ -130,7 +116,7 @@ class DeadLetters(StoreNamespace):
         *,
         reason: str,
         rate: float | None = None,
-        **selection: Unpack[DeadLetterSelection],
+        **selection: Unpack[JobFacts],
     ) -> Program[Operation]:
         """Discard the dead letters of a group, or all that match, for good."""
         return (yield from run(self._resolve("discard", group, reason, rate, None, selection)))
@@ -189,7 +175,7 @@ class DeadLetters(StoreNamespace):
         reason: str | None,
         rate: float | None,
         max_attempts: int | None,
-        selection: DeadLetterSelection,
+        selection: JobFacts,
     ) -> Steps[Operation]:
         wanted: dict[str, Any] = dict(selection)
         if group is not None:
@@ -214,7 +200,7 @@ POLL_INTERVAL = 0.2
 _Operations = list[Operation]  # inside the class, `list` is an operation
 
 
-class JobSelection(DeadLetterSelection, total=False):
+class JobSelection(JobFacts, total=False):
     """Which jobs: those that match every given field."""
 
     state: State | str

@@ -155,20 +155,25 @@ create or replace function is_wanted(p_job uuid, p_wanted json, p_tenant text) r
 language plpgsql stable set search_path from current as $$
 begin
     return exists (
-        select from job j
+        select from jobs j
          where j.id = p_job and (p_tenant = '*' or j.tenant = p_tenant)
-           and (p_wanted ->> 'kind' is null or j.kind = p_wanted ->> 'kind')
-           and (p_wanted ->> 'queue' is null or j.queue = p_wanted ->> 'queue')
-           and (p_wanted ->> 'agent' is null or j.agent = p_wanted ->> 'agent')
-           and (p_wanted ->> 'executor' is null or j.executor = p_wanted ->> 'executor')
-           and (p_wanted ->> 'correlation_id' is null or j.correlation_id = p_wanted ->> 'correlation_id')
-           and (p_wanted ->> 'parent_id' is null or j.parent_id = (p_wanted ->> 'parent_id')::uuid)
+           -- The columns whose filter has the same name, compared as text: ids and numbers have one form.
+           and not exists (select from json_each_text(p_wanted) w
+                            where w.key in ('state', 'kind', 'domain', 'queue', 'agent', 'executor', 'external_ref', 'correlation_id',
+                                            'parent_id', 'workflow_id', 'part', 'template', 'template_version', 'schedule')
+                              and to_jsonb(j) ->> w.key is distinct from w.value)
+           and (p_wanted ->> 'scheduled_for' is null or j.scheduled_for = (p_wanted ->> 'scheduled_for')::timestamptz)
            and (p_wanted ->> 'since' is null or j.id >= first_id((p_wanted ->> 'since')::timestamptz))
            and (p_wanted ->> 'until' is null or j.id < first_id((p_wanted ->> 'until')::timestamptz))
-           and (p_wanted ->> 'state' is null
-                or exists (select from job_state s where s.id = j.id and s.state = p_wanted ->> 'state'))
+           and (p_wanted ->> 'key' is null
+                or exists (select from idempotency i where i.tenant = j.tenant and i.key = p_wanted ->> 'key' and i.job_id = j.id))
+           and (p_wanted ->> 'limit_key' is null or 'key:' || (p_wanted ->> 'limit_key') = any (j.uses))
            and (p_wanted ->> 'tag' is null
-                or exists (select from job_tag t where t.tenant = j.tenant and t.tag = p_wanted ->> 'tag' and t.job_id = j.id))
+                or not exists (select from json_array_elements_text(p_wanted -> 'tag') t
+                                where t not in (select tag_entries(j.tags, null))))
+           and (p_wanted ->> 'any_tag' is null
+                or exists (select from json_array_elements_text(p_wanted -> 'any_tag') t
+                            where t in (select tag_entries(j.tags, null))))
            and (p_wanted ->> 'fingerprint' is null
                 or exists (select from dead_letter l where l.job_id = j.id and l.fingerprint = p_wanted ->> 'fingerprint')));
 end $$;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, create_model
 
 from holdfast.app import App
 from holdfast.engine.ids import parse_id
@@ -19,6 +19,7 @@ from holdfast.features.tokens.model import Scope
 from holdfast.server.bodies import Body, LongText, Text, WithReason
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import PAGE, After, Id, Limit, Name, Page, TheApp, allowed, api_path, job_search, paged
+from holdfast.stores.job_filters import FILTERS, MAX_TAGS, Filter
 from holdfast.stores.requests import JobFilter
 
 router = Router(prefix="/dead-letters", tags=["dead letters"])
@@ -117,38 +118,41 @@ async def discard_dead_letters(
 operation_router = Router(prefix="/operations", tags=["operations"])
 
 
-class Which(Body):
-    """Which jobs: those that match every given field. ``q`` is the same as one line of text."""
-
-    q: str | None = Field(default=None, max_length=1_000)
-    state: State | None = None
-    kind: Text | None = None
-    queue: Text | None = None
-    agent: Text | None = None
-    executor: Text | None = None
-    tag: Text | None = None
-    correlation_id: Text | None = None
-    parent_id: Text | None = None
-    group: Text | None = None
-    since: Text | None = None
-    until: Text | None = None
-    everything: bool = Field(default=False, description="Select all jobs, if nothing else selects some.")
-
+class Selection(Body):
     async def selection(self, app: App) -> dict[str, Any]:
-        names = self.model_fields_set & {*Which.model_fields} - {"everything"}
-        search = await job_search(app, **{name: getattr(self, name) for name in names})
+        values = self.given()
+        search = await job_search(app, values.get("q"), values)
         if search.examines:
             raise InvalidInput(
                 "an operation cannot select jobs by error text",
                 code="invalid_search",
                 fix="Select the dead letter group with group:….",
             )
-        if not search.given and not self.everything:
+        if not search.given and not values.get("everything"):
             raise InvalidInput("select jobs, or everything", code="nothing_named")
         return dict(search.given)
 
 
-class StartOperation(Which):
+def _field(each: Filter) -> Any:
+    several = Text | Annotated[list[Text], Field(max_length=MAX_TAGS)]
+    text: Any = {"state": State, "texts": several, "number": int}.get(each.values, Text)
+    return text | None, Field(default=None, description=each.help)
+
+
+_fields: dict[str, Any] = {
+    "q": (Annotated[str, Field(max_length=1_000)] | None, None),
+    **{each.query: _field(each) for each in FILTERS if each.name != "worker"},
+    "everything": (bool, Field(default=False, description="Select all jobs, if nothing else selects some.")),
+}
+Which: Any = create_model(
+    "Which",
+    __base__=Selection,
+    __doc__="Which jobs: those that match every given field. ``q`` is the same as one line of text.",
+    **_fields,
+)
+
+
+class StartOperation(Which):  # type: ignore[misc]
     model_config = ConfigDict(
         extra="forbid",
         json_schema_extra={

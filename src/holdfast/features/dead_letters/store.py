@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT, Enqueued
@@ -32,10 +32,12 @@ from holdfast.features.dead_letters.model import (
 )
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
-from holdfast.stores.job_reads import MOST, Reader, ids, page, visible_message
+from holdfast.stores.job_filters import BY_NAME
+from holdfast.stores.job_pages import MOST, ids, page
+from holdfast.stores.job_reads import Reader, visible_message
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
-from holdfast.stores.requests import JobFilter
+from holdfast.stores.requests import JobFilter, all_of
 
 
 class DeadLetterStore(Protocol):
@@ -199,23 +201,21 @@ def _like_pattern(text: str) -> str:
     return f"%{literal}%"
 
 
-_TIMES = ("since", "until")
-_NOT_STORED = ("tenant", "before", "limit", "payloads")
-
-
 log = logging.getLogger("holdfast.store")
 
 
 def filter_json(wanted: JobFilter) -> str:
-    """A filter as it is stored with an operation: the fields that are set, with their values as text."""
-    fields = {field.name: getattr(wanted, field.name) for field in dataclasses.fields(wanted)}
-    values = {name: value for name, value in fields.items() if value is not None and name not in _NOT_STORED}
-    texts = {name: value.isoformat() if isinstance(value, datetime) else str(value) for name, value in values.items()}
-    return json.dumps(texts, sort_keys=True)
+    """A filter as it is stored with an operation: the conditions that are set, with times as text."""
+    checked = all_of(wanted.tenant, wanted.given).given
+    return json.dumps(checked, default=lambda moment: moment.isoformat(), sort_keys=True)
 
 
 def for_action(action: str, wanted: JobFilter) -> JobFilter:
     """The filter with the state that the action applies to."""
+    if wanted.worker is not None:
+        raise InvalidSetting(
+            "an operation cannot select jobs by worker: only the newest jobs are compared", code="unknown_option"
+        )
     if action == "cancel":
         if wanted.state is not None and wanted.state not in ACTIVE:
             raise InvalidSetting(f"{wanted.state} jobs have finished and cannot be cancelled", code="not_active")
@@ -252,14 +252,15 @@ class OperationBatches(OperationReads):
 
     def _next_jobs(self, operation: Operation, limit: int) -> Steps[list[tuple[str, State]]]:
         """Matching jobs by id, newest first, from the operation's position on."""
-        wanted = _stored_filter(operation, limit if _has_state(operation) else WINDOW)
-        text, params = page("page.id, s.state", wanted)
+        wanted = yield from self._resolved(_stored_filter(operation, limit if _has_state(operation) else WINDOW))
+        text, params = page(self.dialect, "page.id, s.state", wanted)
         rows = yield from self._query(operation.tenant, text, **params)
         return [(self.dialect.codec.id(row[0]), state_of(row[1])) for row in rows]
 
     def _count(self, wanted: JobFilter) -> Steps[int]:
         """The number of matching jobs, up to ``COUNTED`` + 1."""
-        matching, params = ids(dataclasses.replace(wanted, limit=COUNTED + 1), COUNTED + 1)
+        wanted = yield from self._resolved(wanted)
+        matching, params = ids(self.dialect, dataclasses.replace(wanted, limit=COUNTED + 1), COUNTED + 1)
         text = f"select count(*) from ({matching}) c"
         if wanted.state is None:
             active = ", ".join(f"'{state}'" for state in sorted(ACTIVE))
@@ -283,11 +284,11 @@ def _has_state(operation: Operation) -> bool:
 
 def _stored_filter(operation: Operation, limit: int) -> JobFilter:
     """The filter of an operation, from its position on."""
-    values: dict[str, Any] = {
-        name: datetime.fromisoformat(value) if name in _TIMES else State(value) if name == "state" else value
+    values = {
+        name: datetime.fromisoformat(value) if BY_NAME[name].values == "time" else value
         for name, value in operation.wanted.items()
     }
-    return JobFilter(tenant=operation.tenant, before=operation.place, limit=limit, **values)
+    return dataclasses.replace(all_of(operation.tenant, values), before=operation.place, limit=limit)
 
 
 class PostgresDeadLetters(Calls, DeadLetterReads):

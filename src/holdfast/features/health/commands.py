@@ -12,7 +12,8 @@ from holdfast.cli.output import Cell, advice, emit, line, print_fields, say, spa
 from holdfast.cli.session import AnyTenant, NoTenant, refuse_absent, scope, store_at
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import Refused
-from holdfast.features.health.model import CAP, Thresholds, with_concerns
+from holdfast.features.health.model import CAP, Thresholds
+from holdfast.features.health.operations import HealthChecks
 from holdfast.stores.requests import Finding
 
 if TYPE_CHECKING:
@@ -41,11 +42,15 @@ def health(
         list[str] | None,
         typer.Option("--threshold", metavar="NAME=VALUE", help="Change a threshold: oldest_warn=10m; repeatable."),
     ] = None,
+    domain: Annotated[
+        str | None,
+        typer.Option("--domain", metavar="NAME", help="Only jobs of the kinds of this domain."),
+    ] = None,
 ) -> None:
     """Report health: ok, warn or critical, with reasons. Exit 1 if critical."""
     when = Thresholds.of(thresholds or ())
     with session.connect() as client:
-        result = with_concerns(client.run(client.store.health.get(session.scope, when)), client.store.conditions(when))
+        result = HealthChecks(client).get(tenant=session.scope, when=when, domain=domain)
     if session.as_json:
         emit(result)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
+from holdfast.engine.names import check_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.errors import InvalidSetting
 from holdfast.features.health.model import DEFAULT_THRESHOLDS, Health, Thresholds, check_thresholds, with_concerns
@@ -17,10 +18,15 @@ class HealthChecks(StoreNamespace):
     """The state of a tenant's work. ``tenant`` is the session's tenant by default, ``"*"`` for all."""
 
     @operation
-    def get(self, *, tenant: str | None = None, when: Thresholds = DEFAULT_THRESHOLDS) -> Program[Health]:
-        """Report health: ok, warn or critical, with reasons."""
+    def get(
+        self, *, tenant: str | None = None, when: Thresholds = DEFAULT_THRESHOLDS, domain: str | None = None
+    ) -> Program[Health]:
+        """Report health: ok, warn or critical, with reasons; with a ``domain``, of the jobs of its kinds alone."""
         store = self._store
-        health = yield from run(store.health.get(tenant or self._tenant, check_thresholds(when)))
+        only = None if domain is None else check_name(domain, "domain")
+        health = yield from run(store.health.get(tenant or self._tenant, check_thresholds(when), only))
+        if only is not None:
+            return health
         conditions = yield from call(partial(store.conditions, when), partial(store.aconditions, when))
         return with_concerns(health, conditions)
 

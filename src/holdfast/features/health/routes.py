@@ -12,7 +12,7 @@ from holdfast.errors import HoldfastError, SchemaMismatch
 from holdfast.features.health.model import Health
 from holdfast.features.tokens.model import Scope
 from holdfast.server.json_body import Router
-from holdfast.server.parameters import TheApp, allowed
+from holdfast.server.parameters import ShortText, TheApp, allowed
 from holdfast.server.problems import problem
 from holdfast.stores.flow import in_thread
 
@@ -76,6 +76,6 @@ router = Router(prefix="/health", tags=["health"])
 
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Health)
-async def show_health(app: TheApp) -> Health:
-    """Report the tenant's health: ok, warn or critical, with reasons."""
-    return await app.health.aget()
+async def show_health(app: TheApp, domain: ShortText = None) -> Health:
+    """Report the tenant's health: ok, warn or critical, with reasons; with a domain, of the jobs of its kinds alone."""
+    return await app.health.aget(domain=domain)

@@ -49,7 +49,7 @@ class HealthStore(Protocol):
         """The newest jobs of one queue or one kind (``of``), as points over a range."""
         ...
 
-    def get(self, tenant: str, when: Thresholds = DEFAULT_THRESHOLDS) -> Flow[Health]:
+    def get(self, tenant: str, when: Thresholds = DEFAULT_THRESHOLDS, domain: str | None = None) -> Flow[Health]:
         """Counts and their concerns. The concerns of the database itself are in ``Store.conditions``."""
         ...
 
@@ -93,10 +93,15 @@ _DEAD = (
 )
 # Jobs that wait for a time are skipped, up to a limit.
 _OLDEST = (
-    f"(select min({_READY_SINCE}) from (select a.id, a.attempt from (select s.id, s.attempt, s.due_at, s.queue"
+    f"(select min({_READY_SINCE}) from (select a.id, a.attempt from (select s.id, s.attempt, s.due_at, s.queue, s.kind"
     " from {job_state} s where s.tenant = WHOSE and s.state = 'queued'"
     f" and {_NOT_HELD} order by s.id limit :walk) a where a.due_at is null and not (IS_SHUT) limit :head) w)"
 )
+
+
+_OF_DOMAIN = "a.kind in (select k.name from {registered_kind} k where k.domain = :domain)"
+WALK = 10 * CAP
+"""Jobs of a tenant in a state whose kind is compared with a domain."""
 
 
 class HealthReads(Reader):
@@ -107,8 +112,10 @@ class HealthReads(Reader):
     _subscriptions: SubscriptionStore
 
     @flow(writes=False)
-    def get(self, tenant: str, when: Thresholds = DEFAULT_THRESHOLDS) -> Steps[Health]:
+    def get(self, tenant: str, when: Thresholds = DEFAULT_THRESHOLDS, domain: str | None = None) -> Steps[Health]:
         now = yield from self._present()
+        if domain is not None:
+            return (yield from self._of_domain(tenant, now, when, domain))
         rows = yield from read_together(
             *(self._waiting(tenant), self._dead(tenant), self._other_counts(tenant, now)),
             *(self._pauses.list(tenant).start(), self._leases(tenant, now), self._late(tenant, now, when)),
@@ -156,6 +163,48 @@ class HealthReads(Reader):
         )
         return judged(health, when)
 
+    def _of_domain(self, tenant: str, now: Any, when: Thresholds, domain: str) -> Steps[Health]:
+        """The figures of the jobs of one domain; approvals, schedules, consumers and the ledger belong to none."""
+        pauses = yield from self._pauses.list(tenant).start()
+        paused = paused_queues(pauses, tenant)
+        own = within(tenant, "s.tenant")
+        sources = (
+            "{job_state} s where s.state = 'queued' and s.due_at is null",
+            "{job_state} s where s.due_at is not null and s.state in ('queued', 'retry_waiting')",
+            "{job_state} s where s.state in ('leased', 'in_progress')",
+            "{dead_letter} s where 1 = 1",
+            "{job_state} s where s.held_by is not null and s.due_at is not null and s.state = 'queued'",
+        )
+        counts = ", ".join(
+            f"(select count(*) from (select 1 from (select s.kind from {source} and {own} limit {WALK}) a"
+            f" where {_OF_DOMAIN} limit :cap) b)"
+            for source in sources
+        )
+        rows = yield from self._query(tenant, f"select {counts}", cap=CAP, domain=domain)
+        backlog, scheduled, running, dead, parked = (int(count) for count in rows[0])
+        oldest: Any = None
+        pairs: list[tuple[str, str]] = []
+        if paused is not None:
+            oldest = yield from self._oldest(tenant, paused, domain)
+            pairs = yield from self._heads(tenant, paused)
+        rows = yield from self._query(
+            tenant, "select k.name from {registered_kind} k where k.domain = :domain", domain=domain
+        )
+        kinds = {row[0] for row in rows}
+        pairs = [pair for pair in pairs if pair[1] in kinds]
+        serving, _ = yield from self._leases(tenant, now)
+        health = Health(
+            *(backlog, scheduled, running, dead, self._age(now, oldest), len(serving)),
+            tuple(sorted({kind for _, kind in pairs})),
+            "ok",
+            workers=sum(kinds is not None or queues is not None for kinds, queues in serving),
+            unserved=tuple(pair for pair in pairs if not any(_serves(worker, *pair) for worker in serving)),
+            parked=parked,
+            paused=tuple(pause.says for pause in pauses),
+            capped=max(backlog, scheduled, dead, parked, running) >= CAP,
+        )
+        return judged(health, when)
+
     def _present(self) -> Steps[Any]:
         rows = yield self.dialect.read("select now from {present}")
         return rows[0][0]
@@ -193,17 +242,18 @@ class HealthReads(Reader):
         rows = yield from self._query(tenant, text, cap=CAP)
         return min(int(rows[0][0]), CAP)
 
-    def _oldest(self, tenant: str, paused: frozenset[str]) -> Steps[Any]:
+    def _oldest(self, tenant: str, paused: frozenset[str], domain: str | None = None) -> Steps[Any]:
         """When the longest wait began. Ids grow with time, so that job is among the first of its tenant."""
         names = self.dialect.listed(sorted(paused))
-        query = _OLDEST.replace("IS_SHUT", self.dialect.has(":shut", "a.queue"))
+        others = "" if domain is None else f" or not ({_OF_DOMAIN})"
+        query = _OLDEST.replace("IS_SHUT", self.dialect.has(":shut", "a.queue") + others)
         if tenant == EVERY_TENANT:
             each = query.replace("WHOSE", "t.tenant")
             text = f"{_TENANTS} select min(o.since) from (select {each} as since from t where t.tenant is not null) o"
-            rows = yield from self._query(tenant, text, shut=names, walk=500, head=50)
+            rows = yield from self._query(tenant, text, shut=names, walk=500, head=50, domain=domain)
         else:
             text = "select " + query.replace("WHOSE", ":tenant")
-            rows = yield from self._query(tenant, text, shut=names, walk=CAP, head=HEAD)
+            rows = yield from self._query(tenant, text, shut=names, walk=CAP, head=HEAD, domain=domain)
         return rows[0][0]
 
     def _heads(self, tenant: str, paused: frozenset[str]) -> Steps[list[tuple[str, str]]]:

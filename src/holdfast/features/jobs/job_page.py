@@ -242,6 +242,17 @@ async def run_now(request: Request) -> Response:
     return redirect(request, page, _message(verdicts, "The job can start now."))
 
 
+async def set_external_ref(request: Request) -> Response:
+    require(request, Scope.OPERATE)
+    job, page = await _job(request)
+    ref = (await field(request, "external_ref")).strip() or None
+    try:
+        await the_app(request).jobs.aset_external_ref(job.id, ref, tenant=job.tenant)
+    except InvalidInput as refused:
+        return redirect(request, page, f"Refused: {refused.message}.")
+    return redirect(request, page, "External reference set." if ref else "External reference removed.")
+
+
 async def edit(request: Request) -> Response:
     """Show the payload in a form, and store it. For a dead letter this creates a new job in its place; for a waiting
     job it replaces the payload, if its kind allows that."""
@@ -301,6 +312,7 @@ routes = [
             "discard": discard,
             "move": move,
             "run-now": run_now,
+            "external-ref": set_external_ref,
         }.items()
     ),
 ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from holdfast.engine.ids import id_texts, parse_id
 from holdfast.engine.job import Artifact, Attempt, Event, Job, Liveness, References, Result, Verdict
-from holdfast.engine.names import NamedKind
+from holdfast.engine.names import check_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.order import Move
 from holdfast.engine.retry import attempt_limit
@@ -23,6 +23,7 @@ from holdfast.features.jobs.attempt_files import load_artifact, load_log
 from holdfast.features.jobs.changes import (
     CheckPayload,
     FromStep,
+    accepted,
     check_from_step,
     plain_payload,
     redrive_jobs,
@@ -45,32 +46,15 @@ from holdfast.features.jobs.views import (
     why,
 )
 from holdfast.stores.flow import run
-from holdfast.stores.job_reads import MOST
+from holdfast.stores.job_pages import MOST
 from holdfast.stores.namespace import StoreNamespace, call
-from holdfast.stores.requests import Counted, OperatorAction, Reschedule, all_of, page_of
+from holdfast.stores.requests import Counted, JobsWanted, OperatorAction, Reschedule, all_of, page_of
 
 if TYPE_CHECKING:
     from holdfast.stores.session import Session
 
 COUNTED = 10_000
 """A state with more jobs than this is reported as having this many."""
-
-
-class JobsWanted(TypedDict, total=False):
-    """Conditions on jobs; all of them must hold."""
-
-    tenant: str
-    state: State | str | None
-    kind: str | NamedKind | None
-    queue: str | None
-    agent: str | None
-    executor: str | None
-    tag: str | None
-    correlation_id: str | None
-    parent_id: str | None
-    fingerprint: str | None
-    since: datetime | None
-    until: datetime | None
 
 
 class JobsPage(JobsWanted, total=False):
@@ -337,6 +321,16 @@ class Jobs(StoreNamespace):
         return (yield from replace_payload(self._session, self._check, job_id, payload, reason, tenant or self._tenant))
 
     areplace_payload = awaited(replace_payload)
+
+    @operation
+    def set_external_ref(self, job_id: str, external_ref: str | None, *, tenant: str | None = None) -> Program[Verdict]:
+        """Set or change the reference to the same work in another system, in any state of the job; None removes it.
+        The audit trail records the old and the new one. Find the job with ``app.jobs.list(external_ref=…)``."""
+        ref = None if external_ref is None else check_name(external_ref, "external_ref", limit=255)
+        flow = self._store.jobs.set_external_ref(job_id, ref, self._actor, tenant or self._tenant)
+        return accepted([(yield from run(flow))])
+
+    aset_external_ref = awaited(set_external_ref)
 
     @operation
     def reschedule(

@@ -47,6 +47,7 @@ REASONS = {
     "step_ambiguous": "several of its steps have this name: give a number",
 }
 DONE = {
+    "set-external-ref": "reference set",
     "cancel": "cancelled",
     "redrive": "redriven",
     "discard": "discarded",
@@ -150,6 +151,28 @@ def replace_payload(
         (job_id,) = _ids(client, [job])
         verdict = Jobs(client).replace_payload(job_id, value, reason=reason)
     _show("replace-payload", [verdict], session.as_json)
+
+
+@commands.add(
+    "set-external-ref",
+    "holdfast jobs set-external-ref ID crm-4711",
+    "holdfast jobs set-external-ref ID --remove",
+)
+def set_external_ref(
+    session: AnyTenant,
+    job: Annotated[str, typer.Argument(metavar="ID", help="A job's id, or its first characters.")],
+    external_ref: Annotated[
+        str | None, typer.Argument(metavar="TEXT", help="Id of the same work in another system.")
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the reference.")] = False,
+) -> None:
+    """Set the external reference of a job in any state. The audit trail records the old and the new one."""
+    if (external_ref is None) is not remove:
+        raise InvalidSetting("pass a reference, or --remove", code="conflicting_options")
+    with session.connect() as client:
+        (job_id,) = _ids(client, [job])
+        verdict = Jobs(client).set_external_ref(job_id, external_ref)
+    _show("set-external-ref", [verdict], session.as_json)
 
 
 @commands.add(

@@ -376,6 +376,16 @@ async def replace_job_payload(app: TheApp, job_id: Id, body: ReplacePayload) -> 
     return await app.jobs.areplace_payload(job_id, body.payload, reason=body.reason)
 
 
+class SetExternalRef(Body):
+    external_ref: Text | None = Field(description="Null removes it.")
+
+
+@operator_router.put("/external-ref", response_model=Verdict)
+async def set_external_ref(app: TheApp, job_id: Id, body: SetExternalRef) -> Verdict:
+    """Set the reference to the same work in another system, in any state of the job. The audit trail records it."""
+    return await app.jobs.aset_external_ref(job_id, body.external_ref)
+
+
 class MoveTo(WithReason):
     """One of the four positions, within the job's priority or another one. A priority alone means behind all others of
     it."""

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT, Job
-from holdfast.engine.names import check_name
 from holdfast.engine.states import State
 from holdfast.engine.units import seconds
 from holdfast.errors import InvalidInput, InvalidSetting
 from holdfast.features.payloads.model import HIDDEN
 from holdfast.stores.flow import Steps, flow, read_together
+from holdfast.stores.job_filters import BY_NAME, BY_WORD, Filter, checked
 from holdfast.stores.requests import Counted, JobFilter
 
 if TYPE_CHECKING:
@@ -35,23 +34,8 @@ MAX_WORDS: Final = 10
 MAX_KEYS: Final = 20
 """Keys in a path."""
 
-# From the name of a qualifier to the field of a ``JobFilter``.
-NAMES: Final[Mapping[str, str]] = {
-    "state": "state",
-    "kind": "kind",
-    "queue": "queue",
-    "agent": "agent",
-    "executor": "executor",
-    "tag": "tag",
-    "correlation": "correlation_id",
-    "parent": "parent_id",
-    "group": "fingerprint",
-    "since": "since",
-    "until": "until",
-}
-
 NEVER: Final = datetime.min.replace(tzinfo=UTC)
-_TIMED = re.compile(r"(since|until):", re.IGNORECASE)
+_TIMED = re.compile(r"(since|until|scheduled_for):", re.IGNORECASE)
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _PART = re.compile(
     rf"(?:(?P<name>payload(?:\.(?:{_QUOTED}|[^\s\".:]+))+|[A-Za-z_]+):)?"
@@ -131,16 +115,7 @@ class Search:
 
     def holds(self, job: Job) -> bool:
         """Whether a job that was read without the filter passes it."""
-        for name, value in self.given.items():
-            if name == "tag":
-                holds = value in job.tags
-            elif name in ("since", "until"):
-                holds = (job.created_at >= value) is (name == "since")
-            else:
-                holds = getattr(job, name) == value
-            if not holds:
-                return False
-        return True
+        return all(BY_NAME[name].holds(job, value) for name, value in self.given.items())
 
 
 def needs_clock(text: str) -> bool:
@@ -171,18 +146,20 @@ def parse(text: str, now: datetime) -> Search:
         if not name:
             words += [value.strip().lower()] if value.strip() else []
             continue
-        if name not in NAMES:
+        if name not in BY_WORD:
             raise _invalid(
                 f"unknown qualifier {name}:",
-                f"Qualifiers: {', '.join(f'{qualifier}:' for qualifier in NAMES)} and payload.KEY:."
+                f"Qualifiers: {', '.join(f'{qualifier}:' for qualifier in BY_WORD)} and payload.KEY:."
                 " Put literal text into quotes.",
             )
-        if NAMES[name] in given:
+        condition = BY_WORD[name]
+        if condition.name in given and condition.values != "texts":
             raise _invalid(f"{name}: is given twice")
-        given[NAMES[name]] = _value(name, value, now)
+        parsed = parse_value(condition, value, now)
+        given[condition.name] = given.get(condition.name, ()) + parsed if condition.values == "texts" else parsed
     if len(words) > MAX_WORDS:
         raise _invalid(f"a search has at most {MAX_WORDS} words without a name")
-    return Search(given, tuple(words), tuple(terms))
+    return Search(checked(given, frozenset(BY_NAME)), tuple(words), tuple(terms))
 
 
 def _term(name: str, value: str) -> PayloadTerm:
@@ -212,18 +189,29 @@ _INDEXED = re.compile(r"payload(?:\.[A-Za-z_][A-Za-z0-9_-]{0,63}){1,8}", re.ASCI
 def narrowed(search: Search, **given: Any) -> Search:
     """The search with more conditions; None values are ignored. A condition that contradicts the text is refused."""
     more = {name: value for name, value in given.items() if value is not None}
+    if "tag" in more and "tag" in search.given:
+        more["tag"] = tuple(dict.fromkeys((*search.given["tag"], *more["tag"])))
+        search = replace(search, given={name: value for name, value in search.given.items() if name != "tag"})
     twice = [name for name in more if name in search.given and search.given[name] != more[name]]
     if twice:
         raise _invalid(f"{twice[0]} is given twice, with two values")
     return replace(search, given={**search.given, **more})
 
 
-def _value(name: str, value: str, now: datetime) -> Any:
-    parser = _PARSERS.get(name)
-    return check_name(value, name, limit=255) if parser is None else parser(value, now)
+def parse_value(condition: Filter, text: str, now: datetime) -> Any:
+    """The value of a filter from its text in a search, a parameter or an option."""
+    if condition.values == "state":
+        return _state(text)
+    if condition.values == "time":
+        return moment(text, now)
+    if condition.values == "number":
+        if not text.isascii() or not text.isdecimal() or len(text) > 9:
+            raise _invalid(f"{condition.qualifier} must be a number, not {text[:50]!r}")
+        return int(text)
+    return condition.check(text)
 
 
-def _state(value: str, _: datetime) -> State:
+def _state(value: str) -> State:
     try:
         return State(value.lower().replace("-", "_"))
     except ValueError:
@@ -243,14 +231,6 @@ def moment(value: str, now: datetime) -> datetime:
         raise _invalid(
             f"{value[:50]!r} is not a time", "Use 90s, 1h30m, 2d, 2027-01-31 or 2027-01-31T09:00Z."
         ) from None
-
-
-_PARSERS: Final[Mapping[str, Callable[[str, datetime], Any]]] = {
-    "state": _state,
-    "since": moment,
-    "until": moment,
-    "parent": lambda value, _: parse_id(value),
-}
 
 
 def _invalid(message: str, fix: str | None = None) -> InvalidInput:

@@ -21,18 +21,23 @@ policy_commands = Commands("Set the policies of the deployment.")
 
 KindName = Annotated[str, typer.Argument(metavar="KIND", help="Name of the kind.")]
 TypeName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the event type: order.paid.")]
+Domain = Annotated[str | None, typer.Option("--domain", metavar="NAME", help="The domain that it belongs to.")]
 Description = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="What it is for.")]
 
 
-@kind_commands.add("list", "holdfast kinds list")
-def list_kinds(session: NoTenant) -> None:
+@kind_commands.add("list", "holdfast kinds list --domain billing")
+def list_kinds(
+    session: NoTenant,
+    domain: Annotated[str | None, typer.Option("--domain", metavar="NAME", help="Only kinds of this domain.")] = None,
+) -> None:
     """List the registered kinds. Built-in kinds need no registration."""
     with session.connect() as client:
-        kinds = Kinds(client).list()
+        kinds = Kinds(client).list(domain=domain)
     session.print_list(
         kinds,
         {
             "kind": lambda kind: line(kind.name),
+            "domain": lambda kind: line(kind.domain or ""),
             "description": lambda kind: line(kind.description or ""),
             "set": lambda kind: f"{moment(kind.set_at)} by {line(kind.set_by)}",
         },
@@ -50,7 +55,13 @@ def show_kind(session: NoTenant, name: KindName) -> None:
         emit(kind)
         return
     write(kind.name)
-    print_fields([("description", kind.description), ("set", f"{moment(kind.set_at)} by {kind.set_by}")])
+    print_fields(
+        [
+            ("domain", kind.domain),
+            ("description", kind.description),
+            ("set", f"{moment(kind.set_at)} by {kind.set_by}"),
+        ]
+    )
 
 
 @kind_commands.add("register", "holdfast kinds register shop.jobs:app")
@@ -60,16 +71,16 @@ def register(
 ) -> None:
     """Register every kind that an app declares."""
     with closing(load_app(app, session.url)) as declared, session.connect() as client:
-        kinds = {name: kind.description for name, kind in declared._kinds.items()}
+        kinds = {name: kind.registered for name, kind in declared._kinds.items()}
         changed = Kinds(client, lambda: kinds).register()
     session.answer({"kinds": len(kinds), "changed": changed}, f"{len(kinds)} kinds are registered, {changed} changed.")
 
 
-@kind_commands.add("add", "holdfast kinds add mail.send --description 'Send one message.'")
-def add_kind(session: NoTenant, name: KindName, description: Description = None) -> None:
-    """Register one kind, or change its description."""
+@kind_commands.add("add", "holdfast kinds add mail.send --domain marketing --description 'Send one message.'")
+def add_kind(session: NoTenant, name: KindName, domain: Domain = None, description: Description = None) -> None:
+    """Register one kind, or replace its description and domain."""
     with session.connect() as client:
-        added = Kinds(client).set(name, description)
+        added = Kinds(client).set(name, description, domain=domain)
     session.answer(added, f"Kind {name} is registered.")
 
 
@@ -118,9 +129,7 @@ def show_event_type(session: NoTenant, name: TypeName) -> None:
 def add_event_type(
     session: NoTenant,
     name: TypeName,
-    domain: Annotated[
-        str | None, typer.Option("--domain", metavar="NAME", help="The domain that it belongs to.")
-    ] = None,
+    domain: Domain = None,
     data_schema: Annotated[
         str | None,
         typer.Option("--data-schema", metavar="JSON", help="JSON Schema of its data: JSON, @file or -."),

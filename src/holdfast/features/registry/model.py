@@ -35,6 +35,8 @@ class RegisteredKind:
     description: str | None
     set_by: str
     set_at: datetime
+    domain: str | None = None
+    """The domain that its jobs belong to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +123,14 @@ class EventTypeDraft:
             raise InvalidSetting("the schema must be a JSON object", code="invalid_event_type")
         return cls(
             check_name(name, "event type", limit=NAME_LIMIT),
-            None if domain is None else check_name(domain, "domain"),
+            check_domain(domain),
             None if schema is None else encode(dict(schema), limit=SCHEMA_LIMIT, what="schema"),
             check_text(description),
         )
+
+
+def check_domain(domain: object) -> str | None:
+    return None if domain is None else check_name(domain, "domain")
 
 
 def check_text(description: object) -> str | None:

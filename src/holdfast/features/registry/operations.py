@@ -16,6 +16,7 @@ from holdfast.features.registry.model import (
     PolicyOptions,
     RegisteredKind,
     UnregisteredName,
+    check_domain,
     check_policies,
     check_text,
 )
@@ -24,6 +25,7 @@ from holdfast.stores.namespace import StoreNamespace
 from holdfast.stores.port import Caller
 
 _Kinds = list[RegisteredKind]  # inside the classes, `list` is an operation
+_Registered = tuple[str | None, str | None]
 _Types = list[EventType]
 _Names = list[UnregisteredName]
 
@@ -31,24 +33,26 @@ _Names = list[UnregisteredName]
 class Kinds(StoreNamespace):
     """The registry of kinds, for all tenants. ``app.policies`` decides about jobs of other kinds."""
 
-    def __init__(self, caller: Caller, declared: Callable[[], Mapping[str, str | None]] = dict) -> None:
-        """``declared`` returns the kinds of the app with their descriptions."""
+    def __init__(self, caller: Caller, declared: Callable[[], Mapping[str, _Registered]] = dict) -> None:
+        """``declared`` returns the kinds of the app with their descriptions and domains."""
         super().__init__(caller)
         self._declared = declared
 
     @operation
     def register(self) -> Program[int]:
-        """Register every kind that the app declares, with the first line of its docstring. Returns how many are new or
-        have changed."""
-        return (yield from run(self._store.kinds.register(self._declared(), self._actor)))
+        """Register every kind that the app declares, with the first line of its docstring and its domain. Returns how
+        many are new or have changed."""
+        declared = self._declared()
+        abouts, domains = ({name: entry[part] for name, entry in declared.items()} for part in (0, 1))
+        return (yield from run(self._store.kinds.register(abouts, self._actor, domains)))
 
     aregister = awaited(register)
 
     @operation
-    def set(self, name: str, description: str | None = None) -> Program[RegisteredKind]:
-        """Register one kind by hand, or change its description."""
-        kind = check_name(name, "kind")
-        yield from run(self._store.kinds.register({kind: check_text(description)}, self._actor))
+    def set(self, name: str, description: str | None = None, *, domain: str | None = None) -> Program[RegisteredKind]:
+        """Register one kind by hand, or replace its description and domain."""
+        kind, domains = check_name(name, "kind"), {name: check_domain(domain)}
+        yield from run(self._store.kinds.register({kind: check_text(description)}, self._actor, domains))
         return (yield from self._one(kind))
 
     aset = awaited(set)
@@ -61,9 +65,10 @@ class Kinds(StoreNamespace):
     aget = awaited(get)
 
     @operation
-    def list(self) -> Program[_Kinds]:
-        """All registered kinds, by name. Built-in kinds need no registration and are not listed."""
-        return (yield from run(self._store.kinds.list(self._tenant)))
+    def list(self, *, domain: str | None = None) -> Program[_Kinds]:
+        """All registered kinds, or those of a domain, by name. Built-in kinds need no registration and are not
+        listed."""
+        return (yield from run(self._store.kinds.list(self._tenant, check_domain(domain))))
 
     alist = awaited(list)
 
@@ -115,8 +120,7 @@ class EventTypes(StoreNamespace):
     @operation
     def list(self, *, domain: str | None = None) -> Program[_Types]:
         """All registered event types, or those of a domain, by name."""
-        only = None if domain is None else check_name(domain, "domain")
-        return (yield from run(self._store.event_types.list(only, self._tenant)))
+        return (yield from run(self._store.event_types.list(check_domain(domain), self._tenant)))
 
     alist = awaited(list)
 

@@ -95,7 +95,7 @@ begin
     reason := 'event_data_invalid';
 end $$;
 
--- Register kinds: [{"name": …, "description": …}]. Returns how many are new or have changed.
+-- Register kinds: [{"name": …, "description": …, "domain": …}]. Returns how many are new or have changed.
 create or replace function register_kinds(kinds jsonb, actor text default null) returns integer
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -106,11 +106,12 @@ begin
     if jsonb_typeof(register_kinds.kinds) is distinct from 'array' then
         raise exception 'register_kinds takes a JSON array of kinds' using errcode = 'ZH010';
     end if;
-    insert into registered_kind as k (name, description, set_by, set_at)
-    select distinct on (r.name) r.name, r.description, actor(), clock_now()
-      from jsonb_to_recordset(register_kinds.kinds) as r(name text, description text) order by r.name
-    on conflict (name) do update set description = excluded.description, set_by = excluded.set_by, set_at = excluded.set_at
-     where k.description is distinct from excluded.description;
+    insert into registered_kind as k (name, description, set_by, set_at, domain)
+    select distinct on (r.name) r.name, r.description, actor(), clock_now(), r.domain
+      from jsonb_to_recordset(register_kinds.kinds) as r(name text, description text, domain text) order by r.name
+    on conflict (name) do update set description = excluded.description, set_by = excluded.set_by, set_at = excluded.set_at,
+       domain = excluded.domain
+     where (k.description, k.domain) is distinct from (excluded.description, excluded.domain);
     get diagnostics v_count = row_count;
     delete from unregistered_name u where u.registry = 'kind'
        and u.name in (select r ->> 'name' from jsonb_array_elements(register_kinds.kinds) r);

@@ -27,6 +27,9 @@ Description = Annotated[str, Field(max_length=1_000)]
 
 
 class SetKind(Body):
+    """A kind. An omitted field is removed."""
+
+    domain: Text | None = None
     description: Description | None = None
 
 
@@ -59,9 +62,9 @@ class SetPolicies(Body):
 
 
 @kind_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[RegisteredKind])
-async def list_kinds(app: TheApp) -> Page[RegisteredKind]:
-    """List the registered kinds by name."""
-    return Page(items=await app.kinds.alist())
+async def list_kinds(app: TheApp, domain: ShortText = None) -> Page[RegisteredKind]:
+    """List the registered kinds by name, or those of a domain."""
+    return Page(items=await app.kinds.alist(domain=domain))
 
 
 @kind_router.get("/{name:path}", dependencies=[allowed(Scope.READ)], response_model=RegisteredKind)
@@ -71,8 +74,9 @@ async def show_kind(app: TheApp, name: NamePath) -> RegisteredKind:
 
 @kind_router.put("/{name:path}", dependencies=[allowed_all_tenants(Scope.ADMIN)], response_model=RegisteredKind)
 async def set_kind(app: TheApp, name: NamePath, body: SetKind | None = None) -> RegisteredKind:
-    """Register a kind, or change its description."""
-    return await app.kinds.aset(name, None if body is None else body.description)
+    """Register a kind, or replace its description and domain."""
+    definition = body or SetKind()
+    return await app.kinds.aset(name, definition.description, domain=definition.domain)
 
 
 @kind_router.delete("/{name:path}", dependencies=[allowed_all_tenants(Scope.ADMIN)], status_code=204)

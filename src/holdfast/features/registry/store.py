@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from holdfast.engine.job import EVERY_TENANT
@@ -24,10 +25,14 @@ from holdfast.stores.reader import within
 from holdfast.stores.sqlite.base import SqlitePart, begin_write, end_write, note_action
 from holdfast.stores.sqlite.codec import SqliteCodec
 
+NO_DOMAINS: Mapping[str, str | None] = MappingProxyType({})
+
 
 class KindStore(Protocol):
-    def register(self, kinds: Mapping[str, str | None], actor: str) -> Flow[int]:
-        """Register kinds with their descriptions. Returns how many are new or have changed."""
+    def register(
+        self, kinds: Mapping[str, str | None], actor: str, domains: Mapping[str, str | None] = NO_DOMAINS
+    ) -> Flow[int]:
+        """Register kinds with their descriptions and domains. Returns how many are new or have changed."""
         ...
 
     def remove(self, name: str, actor: str) -> Flow[bool]: ...
@@ -37,7 +42,7 @@ class KindStore(Protocol):
         """Names of every registry that were accepted with a warning."""
         ...
 
-    def list(self, tenant: str) -> Flow[list[RegisteredKind]]: ...
+    def list(self, tenant: str, domain: str | None = None) -> Flow[list[RegisteredKind]]: ...
 
 
 class EventTypeStore(Protocol):
@@ -69,10 +74,11 @@ class KindReads(Reader):
         return [decode(row) for row in (yield from self._query(tenant, text))]
 
     @flow(writes=False)
-    def list(self, tenant: str) -> Steps[list[RegisteredKind]]:
-        text = f"select {Record.columns(RegisteredKind)} from {{registered_kind}} order by name"
+    def list(self, tenant: str, domain: str | None = None) -> Steps[list[RegisteredKind]]:
+        only = "" if domain is None else " where domain = :domain"
+        text = f"select {Record.columns(RegisteredKind)} from {{registered_kind}}{only} order by name"
         decode = Record.decoder(RegisteredKind, self.dialect.codec)
-        return [decode(row) for row in (yield from self._query(tenant, text))]
+        return [decode(row) for row in (yield from self._query(tenant, text, domain=domain))]
 
 
 class EventTypeReads(Reader):
@@ -92,8 +98,12 @@ class EventTypeReads(Reader):
 
 class PostgresKinds(Calls, KindReads):
     @flow(single=True)
-    def register(self, kinds: Mapping[str, str | None], actor: str) -> Steps[int]:
-        entries = json.dumps([{"name": name, "description": about} for name, about in kinds.items()])
+    def register(
+        self, kinds: Mapping[str, str | None], actor: str, domains: Mapping[str, str | None] = NO_DOMAINS
+    ) -> Steps[int]:
+        entries = json.dumps(
+            [{"name": name, "description": about, "domain": domains.get(name)} for name, about in kinds.items()]
+        )
         rows = yield self._call("register_kinds", "%s::jsonb, %s", entries, actor)
         return int(rows[0][0])
 
@@ -129,20 +139,25 @@ class PostgresPolicies(Calls):
 
 
 _REGISTER = (
-    "INSERT INTO registered_kind (name, description, set_by, set_at) VALUES (:name, :about, :actor, :now)"
+    "INSERT INTO registered_kind (name, description, set_by, set_at, domain)"
+    " VALUES (:name, :about, :actor, :now, :domain)"
     " ON CONFLICT (name) DO UPDATE SET description = excluded.description, set_by = excluded.set_by,"
-    " set_at = excluded.set_at WHERE description IS NOT excluded.description RETURNING 1"
+    " set_at = excluded.set_at, domain = excluded.domain"
+    " WHERE (description, domain) IS NOT (excluded.description, excluded.domain) RETURNING 1"
 )
 _FORGET_UNREGISTERED = "DELETE FROM unregistered_name WHERE registry = ? AND name = ?"
 
 
 class SqliteKinds(SqlitePart, KindReads):
     @flow()
-    def register(self, kinds: Mapping[str, str | None], actor: str) -> Steps[int]:
+    def register(
+        self, kinds: Mapping[str, str | None], actor: str, domains: Mapping[str, str | None] = NO_DOMAINS
+    ) -> Steps[int]:
         now = yield from begin_write(actor)
         changed = 0
         for name, about in kinds.items():
-            changed += len((yield Statement(_REGISTER, {"name": name, "about": about, "actor": actor, "now": now})))
+            entry = {"name": name, "about": about, "actor": actor, "now": now, "domain": domains.get(name)}
+            changed += len((yield Statement(_REGISTER, entry)))
             yield Statement(_FORGET_UNREGISTERED, ("kind", name))
         yield from end_write()
         return changed

@@ -247,7 +247,8 @@ begin
        and (i.tenant, i.kind, i.key, i.job_id) = (j.tenant, j.kind, j.idempotency_key, j.id);
     delete from content c using job j
      where j.id = any (p_jobs) and j.content_key is not null and (c.tenant, c.key, c.job_id) = (j.tenant, j.content_key, j.id);
-    delete from job_tag t using (select j.tenant, j.id, unnest(j.tags) as tag from job j where j.id = any (p_jobs) and j.tags <> '{}') g
+    delete from job_tag t using (select j.tenant, j.id, tag_entries(j.tags, j.uses) as tag from job j
+                                  where j.id = any (p_jobs) and (j.tags <> '{}' or j.uses is not null)) g
      where (t.tenant, t.tag, t.job_id) = (g.tenant, g.tag, g.id);
     delete from job_state s where s.id = any (p_jobs);
     delete from job j where j.id = any (p_jobs);

@@ -219,7 +219,7 @@ declare
     v_some      record;
 begin
     select bool_or(j.payload::text like '{"$holdfast":%') as stored, bool_or(j.idempotency_key is not null) as keyed,
-           bool_or(j.content_key is not null) as content, bool_or(j.tags <> '{}') as tagged
+           bool_or(j.content_key is not null) as content, bool_or(j.tags <> '{}' or j.uses is not null) as tagged
       into v_some from job j where j.id >= p_low and j.id < p_high;
     perform leave_behind(array(
         select f.id from (
@@ -239,8 +239,8 @@ begin
     end if;
     if v_some.tagged then
         delete from job_tag t using (
-                select j.tenant, j.id, unnest(j.tags) as tag from job j
-                 where j.id >= p_low and j.id < p_high and j.tags <> '{}' and not j.id = any (p_kept)) g
+                select j.tenant, j.id, tag_entries(j.tags, j.uses) as tag from job j
+                 where j.id >= p_low and j.id < p_high and (j.tags <> '{}' or j.uses is not null) and not j.id = any (p_kept)) g
          where (t.tenant, t.tag, t.job_id) = (g.tenant, g.tag, g.id);
     end if;
     foreach v_pair slice 1 in array array[

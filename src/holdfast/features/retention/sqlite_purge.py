@@ -239,8 +239,15 @@ _KEYS = (
     f" (SELECT tenant, kind, idempotency_key, id FROM job WHERE id {_THESE} AND idempotency_key IS NOT NULL)",
     "DELETE FROM content WHERE (tenant, key, job_id) IN"
     f" (SELECT tenant, content_key, id FROM job WHERE id {_THESE} AND content_key IS NOT NULL)",
-    "DELETE FROM job_tag WHERE (tenant, tag, job_id) IN"
-    f" (SELECT j.tenant, t.value, j.id FROM job j, json_each(j.tags) t WHERE j.id {_THESE} AND j.tags <> '[]')",
+    *(
+        f"DELETE FROM job_tag WHERE (tenant, tag, job_id) IN (SELECT j.tenant, {entry}, j.id FROM job j,"
+        f" json_each({column}) t WHERE j.id {_THESE} AND (j.tags <> '[]' OR j.uses IS NOT NULL))"
+        for entry, column in (
+            ("t.value", "j.tags"),
+            ("substr(t.value, 1, instr(t.value, ':')) || '*'", "j.tags"),
+            ("' ' || t.value", "coalesce(j.uses, '[]')"),
+        )
+    ),
 )
 _OTHER_TABLES = ("occupied_slot", "delivery", "redriven_as", "reference", "resealed", "quarantine")
 _FORGET_MESSAGES = (

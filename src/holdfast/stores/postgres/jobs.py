@@ -155,6 +155,11 @@ class PostgresJobs(Calls, JobReads):
         return _verdict(rows[0])
 
     @flow(single=True)
+    def set_external_ref(self, job_id: str, external_ref: str | None, actor: str, tenant: str) -> Steps[Verdict]:
+        rows = yield self._call("set_external_ref", "%s, %s, %s, %s", parse_id(job_id), external_ref, actor, tenant)
+        return _verdict(rows[0])
+
+    @flow(single=True)
     def liveness(self, job_id: str, tenant: str) -> Steps[Liveness | None]:
         rows = yield self._look("liveness", "%s, %s", parse_id(job_id), tenant)
         return Record.decoder(Liveness, self.dialect.codec)(rows[0]) if rows else None

@@ -260,6 +260,17 @@ class SqliteJobs(SqlitePart, JobReads):
         yield from end_write()
         return Verdict(job_id, state_of(state), refusal is not None, refusal)
 
+    @flow()
+    def set_external_ref(self, job_id: str, external_ref: str | None, actor: str, tenant: str) -> Steps[Verdict]:
+        job_id = parse_id(job_id)
+        yield from begin_write(actor)
+        params = {"job": job_id, "any": any_tenant(tenant), "tenant": tenant, "ref": external_ref}
+        rows = yield Statement("SELECT state FROM job_state WHERE id = :job AND (:any OR tenant = :tenant)", params)
+        if rows:
+            yield Statement("UPDATE job SET external_ref = :ref WHERE id = :job AND external_ref IS NOT :ref", params)
+        yield from end_write()
+        return Verdict(job_id, state_of(rows[0][0]), False, None) if rows else Verdict(job_id, None, True, "not_found")
+
     @flow(writes=False)
     def liveness(self, job_id: str, tenant: str) -> Steps[Liveness | None]:
         rows = yield Statement(_LIVENESS, {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant})

@@ -58,7 +58,7 @@ create table job (
     depth            smallint,
     executor         text         -- only workers with this label may run it; null: every worker
 );
-create index job_by_external_ref on job (tenant, external_ref) where external_ref is not null;
+create index job_by_external_ref on job (tenant, external_ref, id) where external_ref is not null;
 -- Ascending, although lists show the newest first (ids are UUIDv7 and sort by creation): new ids go to the end of an index and
 -- fill its pages. A scan for the newest runs backwards. Lists of all jobs of a tenant use the index by state.
 -- No deduplication where keys are unique: the server would search each full page for equal keys before splitting it, which is
@@ -72,7 +72,8 @@ create index job_by_parent on job (tenant, parent_id, id) where parent_id is not
 create index job_by_workflow on job (tenant, workflow_id, id) where workflow_id is not null;
 create unique index retried_once on job (retry_of) where retry_of is not null;
 
--- A separate table, newest first like the rest: array operators cannot use an index under row-level security.
+-- A separate table, newest first like the rest: array operators cannot use an index under row-level security. Besides the tags
+-- it has `name:*` for each label and ` key:…` for the limit key (tag_entries).
 create table job_tag (
     tenant text not null,
     tag    text not null,
@@ -177,7 +178,7 @@ create table idempotency (
     key          text not null,
     job_id       uuid not null,
     payload_hash text not null,
-    primary key (tenant, kind, key)
+    primary key (tenant, key, kind)   -- lists find a job by its key alone
 );
 
 -- The last job enqueued for a content key. Whether it is still active is read from job_state while this row is locked.
@@ -460,10 +461,13 @@ create table registered_kind (
     description text,
     set_by      text        not null,
     set_at      timestamptz not null,
+    domain      text,
     constraint name_named          check (ascii(name) > 32 and length(name) <= 100),
     constraint of_all              check (tenant = '*'),
+    constraint domain_named        check (ascii(domain) > 32 and length(domain) <= 100),
     constraint description_bounded check (length(description) <= 1000)
 );
+create index registered_kind_by_domain on registered_kind (domain, name) where domain is not null;
 create table registered_event (
     name        text        not null primary key,
     tenant      text        not null default '*',
@@ -879,7 +883,10 @@ create table made_from (
     constraint version_of_template check ((template is null) = (template_version is null)),
     constraint time_of_schedule check ((schedule_id is null) = (due_at is null) and (schedule_id is null) = (schedule is null))
 );
-create index made_from_schedule on made_from (tenant, schedule_id, due_at) where schedule_id is not null;
+create index made_from_schedule on made_from (tenant, schedule, job_id) where schedule is not null;
+create index made_from_time on made_from (tenant, due_at, job_id) where due_at is not null;
+create index made_from_template on made_from (tenant, template, job_id) where template is not null;
+create index made_from_version on made_from (tenant, template, template_version, job_id) where template is not null;
 
 -- --- Subscriptions and consumers ---
 
@@ -1081,6 +1088,7 @@ create table node (
     constraint unmet_counted  check (unmet >= 0)
 );
 create index node_by_workflow on node (workflow_id, job_id);
+create index node_by_part on node (tenant, part, job_id) where part is not null;
 create unique index node_by_name on node (workflow_id, name) where name is not null;
 
 create table dependency (

@@ -230,15 +230,26 @@ language plpgsql set search_path from current as $$
 declare v_scope text := enter(for_tenant);
 begin return query select j.* from jobs j where j.id = get_job.job and (v_scope = '*' or j.tenant = v_scope); end $$;
 
--- List jobs, newest first, filtered by the given arguments. For the next page pass the last id as `before`.
+-- List jobs, newest first, filtered by the given arguments. `with_tag` and `with_tags` are all required, of `with_any_tag` one;
+-- 'customer:*' is the label with any value. For the next page pass the last id as `before`.
 create or replace function list_jobs(in_state state default null, of_kind text default null, before uuid default null,
                                      want integer default 50, for_tenant text default null, in_queue text default null,
                                      with_tag text default null, created_from timestamptz default null,
                                      created_until timestamptz default null, with_correlation text default null,
-                                     for_executor text default null)
+                                     for_executor text default null, with_tags text[] default null,
+                                     with_any_tag text[] default null, of_domain text default null,
+                                     with_external_ref text default null, with_key text default null,
+                                     with_limit_key text default null, of_agent text default null, of_parent uuid default null,
+                                     of_workflow uuid default null, of_part text default null, from_template text default null,
+                                     from_template_version integer default null, from_schedule text default null,
+                                     scheduled_for timestamptz default null, of_group text default null,
+                                     of_worker text default null)
 returns setof jobs
-language plpgsql set search_path from current as $$
-declare v_scope text := enter(for_tenant);
+language plpgsql set search_path from current set plan_cache_mode = force_custom_plan as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(list_jobs.for_tenant);
+    v_tags  text[] := array_remove(with_tags || with_tag || (' key:' || with_limit_key), null);   -- as tag_entries has them
 begin
     -- As out_of_time and refuse_time do, which the callers' roles may not execute.
     if least(created_from, created_until) < '0001-01-01 00:00:00+00' or greatest(created_from, created_until) >= '10000-01-01 00:00:00+00' then
@@ -247,12 +258,26 @@ begin
     end if;
     return query select j.* from jobs j
      where (v_scope = '*' or j.tenant = v_scope) and (in_state is null or j.state = in_state)
-       and (of_kind is null or j.kind = of_kind) and (before is null or j.id < before)
+       and (of_kind is null or j.kind = of_kind) and (list_jobs.before is null or j.id < list_jobs.before)
        and (in_queue is null or j.queue = in_queue) and (with_correlation is null or j.correlation_id = with_correlation)
-       and (for_executor is null or j.executor = for_executor)
+       and (for_executor is null or j.executor = for_executor) and (of_domain is null or j.domain = of_domain)
+       and (with_external_ref is null or j.external_ref = with_external_ref) and (of_agent is null or j.agent = of_agent)
+       and (of_parent is null or j.parent_id = of_parent) and (of_workflow is null or j.workflow_id = of_workflow)
+       and (of_part is null or j.part = of_part) and (from_template is null or j.template = from_template)
+       and (from_template_version is null or j.template_version = from_template_version)
+       and (from_schedule is null or j.schedule = from_schedule)
+       and (list_jobs.scheduled_for is null or j.scheduled_for = list_jobs.scheduled_for)
+       and (of_worker is null or j.worker = of_worker or j.worker like 'worker ' || of_worker || ' (%')
        and (created_from is null or j.created_at >= created_from) and (created_until is null or j.created_at < created_until)
-       and (with_tag is null or j.id in (select t.job_id from job_tag t
-                                          where t.tag = with_tag and (v_scope = '*' or t.tenant = v_scope)))
+       and (with_key is null or j.id in (select i.job_id from idempotency i
+                                          where i.key = with_key and (v_scope = '*' or i.tenant = v_scope)))
+       and (of_group is null or j.id in (select d.job_id from dead_letter d
+                                          where d.fingerprint = of_group and (v_scope = '*' or d.tenant = v_scope)))
+       and (coalesce(cardinality(v_tags), 0) = 0 or j.id in (
+               select t.job_id from job_tag t where t.tag = any (v_tags) and (v_scope = '*' or t.tenant = v_scope)
+                group by t.job_id having count(*) = cardinality(array(select distinct unnest(v_tags)))))
+       and (with_any_tag is null or j.id in (select t.job_id from job_tag t
+                                              where t.tag = any (with_any_tag) and (v_scope = '*' or t.tenant = v_scope)))
      order by j.id desc limit list_jobs.want;
 end $$;
 

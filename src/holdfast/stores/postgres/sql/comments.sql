@@ -63,7 +63,7 @@ job Facts of a job. Written once and never changed, except by retention, re-encr
   retry_as          new_job: a retry is a new job that names this one in retry_of.
   retry_of          Failed job that this one retries.
   depth             Number of subscriptions between this job and the first event of its chain.
-job_tag Tags of jobs, for listing by tag.
+job_tag Tags of jobs, their labels with any value, and their limit keys, for listing by them.
   tag               One tag.
 job_state Current state of a job: the one row per job that changes. Triggers check each change and write it to event.
   id                Id of the job.
@@ -195,6 +195,7 @@ agent Registered agents: named owners of jobs with their defaults.
   requires_approval Whether its jobs need an approval before they start.
 registered_kind Kinds of jobs that the deployment knows.
   name              The kind.
+  domain            Domain that it and its jobs belong to.
 registered_event Event types that the deployment knows.
   name              The event type.
   domain            Domain that it belongs to.

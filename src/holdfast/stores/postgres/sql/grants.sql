@@ -44,7 +44,7 @@ declare
                               'pause_subscription', 'resume_subscription', 'delete_subscription', 'reset_consumer', 'remove_consumer',
                               'add_executor', 'remove_executor', 'request_stop', 'pause', 'resume', 'set_tenant', 'remove_tenant', 'pin_login', 'unpin_login', 'set_fair',
                               'set_retention', 'delete_retention', 'find_leftovers', 'set_registered_only',
-                              'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as', 'replace_payload',
+                              'note_dead_letters', 'start_operation', 'cancel_operation', 'redrive_as', 'replace_payload', 'set_external_ref',
                               'set_payload_rule', 'delete_payload_rule', 'sealed_payloads', 'reseal', 'sealed_parts', 'reseal_part',
                               'issue_token', 'revoke_token',
                               'add_webhook', 'change_webhook', 'enable_webhook', 'remove_webhook',
@@ -91,6 +91,7 @@ begin
         -- Every column of a callback except the job that it creates, whose payload may be restricted.
         execute format('grant select (job_id, tenant, workflow_id, step_id, fires, due_at, fired_at, failed_job, error_code, error_message)'
             ' on callback to %I', v_role);
+        execute format('grant select (tenant, kind, key, job_id) on idempotency to %I', v_role);   -- lists by key
         -- Every role may see that a seal exists; its content is for roles that may read every tenant's events.
         execute format('grant select (number, tenant, previous, digest, event_count, action_count, sealed_at, version) on seal to %I', v_role);
         if v_role in ('holdfast_executor', 'holdfast_admin') then

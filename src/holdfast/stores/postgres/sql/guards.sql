@@ -25,13 +25,15 @@ create or replace trigger refuse_truncate before truncate on job_state for each 
 create or replace trigger refuse_truncate before truncate on event for each statement execute function refuse_change();
 create or replace trigger refuse_truncate before truncate on artifact for each statement execute function refuse_change();
 
--- A job's facts never change, with three exceptions: retention empties the payload of a cleaned job, an encrypted payload may
--- be re-encrypted as announced in `resealed`, and an operator may replace the payload of a waiting job as its newest event
--- records.
+-- A job's facts never change, with four exceptions: retention empties the payload of a cleaned job, an encrypted payload may
+-- be re-encrypted as announced in `resealed`, an operator may replace the payload of a waiting job as its newest event
+-- records, and the external reference may change, which is recorded as an action.
 create or replace function judge_job_update() returns trigger language plpgsql set search_path from current as $$
 begin
-    if to_jsonb(new) - 'payload' <> to_jsonb(old) - 'payload'
-       or not (new.payload::text = '{}' and exists (select from job_state s where s.id = old.id and s.state = 'cleaned')
+    if to_jsonb(new) - array['payload', 'external_ref'] <> to_jsonb(old) - array['payload', 'external_ref']
+       or length(new.external_ref) > 255 and new.external_ref is distinct from old.external_ref
+       or not (new.payload::text = old.payload::text and new.external_ref is distinct from old.external_ref
+               or new.payload::text = '{}' and exists (select from job_state s where s.id = old.id and s.state = 'cleaned')
                or resealed_so(old.id, old.payload, new.payload)
                or payloads_on_update(old.id, old.payload, new.payload)) then
         raise exception 'job %: the facts and the payload of a job never change', old.id using errcode = 'ZH002';

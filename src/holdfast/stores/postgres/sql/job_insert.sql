@@ -14,6 +14,15 @@ create or replace function special_facts(tags text[], uses text[], retry_as text
 returns boolean language sql immutable
 return tags <> '{}' or num_nonnulls(uses, retry_as, depth, agent, workflow_id, retry_of, run_at, deadline_at, backoff, executor) > 0;
 
+-- The rows of `job_tag` for a job: its tags, `name:*` for each label `name:value`, and its limit key after a space, with which
+-- no tag begins. Tags of traces are never searched for (docs/adr/0030).
+create or replace function tag_entries(tags text[], uses text[]) returns setof text language sql immutable as $$
+    select e.tag from unnest(tags) t, lateral (values (t), (case when strpos(t, ':') > 0 then split_part(t, ':', 1) || ':*' end)) e(tag)
+     where e.tag is not null and t not like 'trace:%' and t not like 'tracestate:%'
+    union
+    select ' ' || u from unnest(uses) u where u like 'key:%'
+$$;
+
 create or replace function on_job_insert() returns trigger language plpgsql set search_path from current as $$
 declare
     v_now timestamptz;
@@ -70,7 +79,7 @@ begin
         perform pauses_on_insert(array(select a.id from added a), v_now);
     end if;
     if v_special then
-        select bool_or(a.tags <> '{}'), bool_or(a.agent is not null and a.retry_of is null), bool_or(a.workflow_id is not null),
+        select bool_or(a.tags <> '{}' or a.uses is not null), bool_or(a.agent is not null and a.retry_of is null), bool_or(a.workflow_id is not null),
                bool_or(a.retry_of is not null), bool_or(a.run_at is not null),
                bool_or(broken_fact(a.kind, a.queue, a.tenant, a.enqueued_by, a.source_system, a.max_attempts, a.max_crashes,
                                    a.uses, a.retry_as, a.depth, a.tags, a.run_at, a.deadline_at, a.backoff, a.executor) is not null)
@@ -100,8 +109,7 @@ begin
     if v_special then
         if v_tagged then
             insert into job_tag (tenant, tag, job_id)
-            select distinct a.tenant, t.tag, a.id from added a, unnest(a.tags) as t(tag)
-             where t.tag not like 'trace:%' and t.tag not like 'tracestate:%';   -- never searched for (docs/adr/0030)
+            select a.tenant, t.tag, a.id from added a, tag_entries(a.tags, a.uses) as t(tag);
         end if;
         if v_retried then
             perform take_over(a.id, a.tenant, a.kind, a.retry_of) from added a where a.retry_of is not null;

@@ -145,3 +145,23 @@ begin
       left join job_state s on s.id = o.id and (v_scope = '*' or s.tenant = v_scope)
      order by o.ord;
 end $$;
+
+-- Set the external reference of a job in any state, or remove it with null. The change is recorded as an action.
+create or replace function set_external_ref(job uuid, external_ref text, actor text default null, for_tenant text default null)
+returns table (id uuid, state state, refused boolean, refusal text)
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(set_external_ref.for_tenant, set_external_ref.actor);
+begin
+    if set_external_ref.external_ref !~ '\S' or length(set_external_ref.external_ref) > 255 then
+        raise exception 'an external reference has 1 to 255 characters' using errcode = 'ZH010';
+    end if;
+    id := set_external_ref.job;
+    select s.state into state from job_state s where s.id = set_external_ref.job and (v_scope = '*' or s.tenant = v_scope);
+    refused := state is null;
+    refusal := case when refused then 'not_found' end;
+    update job j set external_ref = set_external_ref.external_ref
+     where not refused and j.id = set_external_ref.job and j.external_ref is distinct from set_external_ref.external_ref;
+    return next;
+end $$;

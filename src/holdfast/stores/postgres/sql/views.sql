@@ -11,8 +11,14 @@ select j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
        (select e.at from event e where e.job_id = j.id order by e.seq desc limit 1) as updated_at,
        (select e.at from event e where e.job_id = j.id and e.from_state = 'in_progress' and e.type in ('fail', 'lapse', 'crash')
          order by e.seq desc limit 1) as last_error_at,
-       r.source_ref, r.target_ref, r.payload_ref, j.executor
-  from job j join job_state s on s.id = j.id left join reference r on r.job_id = j.id;
+       r.source_ref, r.target_ref, r.payload_ref, j.executor,
+       (select e.at from event e where e.job_id = j.id and e.to_state = 'queued' and coalesce(e.from_state, '') <> 'queued'
+         order by e.seq desc limit 1) as queued_at,
+       (select e.actor from event e where e.job_id = j.id and e.to_state in ('leased', 'in_progress')
+           and coalesce(e.from_state, '') <> e.to_state order by e.seq desc limit 1) as worker,
+       k.domain, m.template, m.template_version, m.schedule_id, m.schedule, m.due_at as scheduled_for, n.part
+  from job j join job_state s on s.id = j.id left join reference r on r.job_id = j.id
+  left join registered_kind k on k.name = j.kind left join made_from m on m.job_id = j.id left join node n on n.job_id = j.id;
 
 -- An attempt is two rows of the ledger: the one that started it and the first one after. A skipped time of a schedule has a
 -- job that never ran: its record has the number 0. `log` is the reference of a program's output, or 'database'.

@@ -60,7 +60,7 @@ CREATE TABLE job (
     CONSTRAINT attempts_bounded    CHECK (max_attempts BETWEEN 1 AND 101),
     CONSTRAINT crashes_bounded     CHECK (max_crashes BETWEEN 0 AND 100)
 ) STRICT;
-CREATE INDEX job_by_external_ref ON job (tenant, external_ref) WHERE external_ref IS NOT NULL;
+CREATE INDEX job_by_external_ref ON job (tenant, external_ref, id) WHERE external_ref IS NOT NULL;
 -- Ascending, although lists show the newest first (ids are UUIDv7 and sort by creation): new ids go to the end of an index and
 -- fill its pages. A scan for the newest runs backwards. Lists of all jobs of a tenant use the index by state.
 CREATE INDEX job_by_kind ON job (tenant, kind, id);
@@ -163,7 +163,7 @@ CREATE TABLE idempotency (
     key          TEXT NOT NULL,
     job_id       TEXT NOT NULL,
     payload_hash TEXT NOT NULL,
-    PRIMARY KEY (tenant, kind, key)
+    PRIMARY KEY (tenant, key, kind)   -- lists find a job by its key alone
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE content (
@@ -402,10 +402,12 @@ CREATE TABLE registered_kind (
     description TEXT,
     set_by      TEXT    NOT NULL,
     set_at      INTEGER NOT NULL,
+    domain      TEXT CONSTRAINT domain_named CHECK (domain >= '!' AND length(domain) <= 100),
     CONSTRAINT name_named          CHECK (name >= '!' AND length(name) <= 100),
     CONSTRAINT of_all              CHECK (tenant = '*'),
     CONSTRAINT description_bounded CHECK (length(description) <= 1000)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX registered_kind_by_domain ON registered_kind (domain, name) WHERE domain IS NOT NULL;
 CREATE TABLE registered_event (
     name        TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL DEFAULT '*',
@@ -823,7 +825,10 @@ CREATE TABLE made_from (
     CONSTRAINT version_of_template CHECK ((template IS NULL) = (template_version IS NULL)),
     CONSTRAINT time_of_schedule CHECK ((schedule_id IS NULL) = (due_at IS NULL) AND (schedule_id IS NULL) = (schedule IS NULL))
 ) STRICT;
-CREATE INDEX made_from_schedule ON made_from (tenant, schedule_id, due_at) WHERE schedule_id IS NOT NULL;
+CREATE INDEX made_from_schedule ON made_from (tenant, schedule, job_id) WHERE schedule IS NOT NULL;
+CREATE INDEX made_from_time ON made_from (tenant, due_at, job_id) WHERE due_at IS NOT NULL;
+CREATE INDEX made_from_template ON made_from (tenant, template, job_id) WHERE template IS NOT NULL;
+CREATE INDEX made_from_version ON made_from (tenant, template, template_version, job_id) WHERE template IS NOT NULL;
 
 -- --- Subscriptions and consumers ---
 
@@ -1011,6 +1016,7 @@ CREATE TABLE node (
     CONSTRAINT unmet_counted  CHECK (unmet >= 0)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX node_by_workflow ON node (workflow_id, job_id);
+CREATE INDEX node_by_part ON node (tenant, part, job_id) WHERE part IS NOT NULL;
 CREATE UNIQUE INDEX node_by_name ON node (workflow_id, name) WHERE name IS NOT NULL;
 
 CREATE TABLE dependency (

@@ -67,15 +67,21 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: ledger rows are never deleted while their job exists, and the newest row never is');
 END;
 
--- A job's facts never change, with three exceptions: retention empties the payload of a cleaned job, an encrypted payload may
--- be re-encrypted as announced (features/payloads/sqlite.sql), and an operator may replace the payload of a waiting job as its
--- newest event records.
+-- A job's facts never change, with four exceptions: retention empties the payload of a cleaned job, an encrypted payload may
+-- be re-encrypted as announced (features/payloads/sqlite.sql), an operator may replace the payload of a waiting job as its
+-- newest event records, and the external reference may change, which is recorded as an action.
 DROP TRIGGER IF EXISTS refuse_job_update;
 CREATE TRIGGER refuse_job_update BEFORE UPDATE OF n, id, tenant, kind, queue, priority, run_at, deadline_at, max_attempts,
     max_crashes, backoff, idempotency_key, content_key, tags, agent, correlation_id, causation_id, parent_id, workflow_id,
-    external_ref, enqueued_by, source_system, created_at, uses, retry_as, retry_of, depth, executor ON job
+    enqueued_by, source_system, created_at, uses, retry_as, retry_of, depth, executor ON job
 BEGIN
     SELECT RAISE(ABORT, 'immutable: the facts of a job never change');
+END;
+
+DROP TRIGGER IF EXISTS judge_reference_update;
+CREATE TRIGGER judge_reference_update BEFORE UPDATE OF external_ref ON job WHEN length(NEW.external_ref) > 255
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: an external reference has at most 255 characters');
 END;
 
 DROP TRIGGER IF EXISTS judge_payload_update;

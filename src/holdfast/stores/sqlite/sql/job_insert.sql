@@ -170,9 +170,16 @@ BEGIN
      ORDER BY s.n;
 END;
 
+-- The tags of a job, `name:*` for each label `name:value`, and its limit key after a space, with which no tag begins. Tags of
+-- traces are never searched for (docs/adr/0030).
 DROP TRIGGER IF EXISTS on_job_tags;
-CREATE TRIGGER on_job_tags AFTER INSERT ON job WHEN NEW.tags <> '[]'
+CREATE TRIGGER on_job_tags AFTER INSERT ON job WHEN NEW.tags <> '[]' OR NEW.uses IS NOT NULL
 BEGIN
     INSERT OR IGNORE INTO job_tag (tenant, tag, job_id) SELECT NEW.tenant, value, NEW.id FROM json_each(NEW.tags)
-     WHERE value NOT LIKE 'trace:%' AND value NOT LIKE 'tracestate:%';  -- never searched for (docs/adr/0030)
+     WHERE value NOT LIKE 'trace:%' AND value NOT LIKE 'tracestate:%';
+    INSERT OR IGNORE INTO job_tag (tenant, tag, job_id)
+    SELECT NEW.tenant, substr(value, 1, instr(value, ':')) || '*', NEW.id FROM json_each(NEW.tags)
+     WHERE instr(value, ':') > 0 AND value NOT LIKE 'trace:%' AND value NOT LIKE 'tracestate:%';
+    INSERT OR IGNORE INTO job_tag (tenant, tag, job_id)
+    SELECT NEW.tenant, ' ' || value, NEW.id FROM json_each(coalesce(NEW.uses, '[]')) WHERE value LIKE 'key:%';
 END;

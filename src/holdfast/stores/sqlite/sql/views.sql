@@ -23,8 +23,14 @@ SELECT j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes
        (SELECT e.at FROM event e WHERE e.job_id = j.id ORDER BY e.seq DESC LIMIT 1) AS updated_at,
        (SELECT e.at FROM event e WHERE e.job_id = j.id AND e.from_state = 'in_progress' AND e.type IN ('fail', 'lapse', 'crash')
          ORDER BY e.seq DESC LIMIT 1) AS last_error_at,
-       f.source_ref, f.target_ref, f.payload_ref, j.executor
-  FROM job j JOIN job_state s ON s.n = j.n LEFT JOIN reference f ON f.job_id = j.id;
+       f.source_ref, f.target_ref, f.payload_ref, j.executor,
+       (SELECT e.at FROM event e WHERE e.job_id = j.id AND e.to_state = 'queued' AND coalesce(e.from_state, '') <> 'queued'
+         ORDER BY e.seq DESC LIMIT 1) AS queued_at,
+       (SELECT e.actor FROM event e WHERE e.job_id = j.id AND e.to_state IN ('leased', 'in_progress')
+           AND coalesce(e.from_state, '') <> e.to_state ORDER BY e.seq DESC LIMIT 1) AS worker,
+       k.domain, m.template, m.template_version, m.schedule_id, m.schedule, m.due_at AS scheduled_for, w.part
+  FROM job j JOIN job_state s ON s.n = j.n LEFT JOIN reference f ON f.job_id = j.id
+  LEFT JOIN registered_kind k ON k.name = j.kind LEFT JOIN made_from m ON m.job_id = j.id LEFT JOIN node w ON w.job_id = j.id;
 
 -- For dashboards: jobs that may start now, running jobs, and jobs that need an operator. The columns are part of the
 -- interface; times are microseconds since 1970.
