@@ -10,7 +10,6 @@ from typing import Any
 
 from holdfast.engine.operation import awaited, operation
 from holdfast.engine.units import Duration, seconds
-from holdfast.features.agents.model import Agent, Executor
 from holdfast.features.audit.model import Action, Anchor
 from holdfast.features.events.model import Delivery, Subscription
 from holdfast.features.limits.model import Limit
@@ -172,39 +171,6 @@ def _seconds(span: Duration | None, name: str) -> float | None:
     return None if span is None else seconds(span, name)
 
 
-class Agents(RemoteNamespace):
-    @operation
-    def set(self, /, id: str, **definition: Any) -> Steps[Agent]:
-        """Set an agent: ``client.agents.set("billing", retry=Retry(max_attempts=3), requires_approval=True)``."""
-        return (yield from self._read(Agent, put(_agent(id), without_none(**with_policies(definition)))))
-
-    aset = awaited(set)
-
-    @operation
-    def get(self, id: str) -> Steps[Agent]:
-        return (yield from self._read(Agent, get(_agent(id))))
-
-    aget = awaited(get)
-
-    @operation
-    def list(self, *, kind: str | None = None, disabled: bool | None = None) -> Steps[list[Agent]]:
-        return (yield from self._all(Agent, "/agents", limit=200, kind=kind, disabled=disabled))
-
-    alist = awaited(list)
-
-    @operation
-    def disable(self, id: str, *, reason: str) -> Steps[Agent]:
-        return (yield from self._read(Agent, post(f"{_agent(id)}/disable", {"reason": reason})))
-
-    adisable = awaited(disable)
-
-    @operation
-    def enable(self, id: str) -> Steps[Agent]:
-        return (yield from self._read(Agent, post(f"{_agent(id)}/enable")))
-
-    aenable = awaited(enable)
-
-
 class Limits(RemoteNamespace):
     @operation
     def set(self, /, **options: Any) -> Steps[Limit]:
@@ -273,26 +239,6 @@ class Tenants(RemoteNamespace):
     apins = awaited(pins)
 
 
-class Executors(RemoteNamespace):
-    @operation
-    def set(self, label: str, role: str = "executor") -> Steps[Executor]:
-        return (yield from self._read(Executor, put(f"/executors/{segment(label)}", {"role": role})))
-
-    aset = awaited(set)
-
-    @operation
-    def list(self) -> Steps[list[Executor]]:
-        return (yield from self._all(Executor, "/executors"))
-
-    alist = awaited(list)
-
-    @operation
-    def remove(self, label: str) -> Steps[None]:
-        yield from self._request(delete(f"/executors/{segment(label)}"))
-
-    aremove = awaited(remove)
-
-
 @dataclass(frozen=True, slots=True)
 class IssuedToken:
     """``text`` is the token itself, which is not shown again."""
@@ -334,7 +280,3 @@ class Tokens(RemoteNamespace):
         return (yield from self._read(ApiToken, delete(f"/tokens/{segment(id)}")))
 
     arevoke = awaited(revoke)
-
-
-def _agent(id: str) -> str:
-    return f"/agents/{segment(id)}"
