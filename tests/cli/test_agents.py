@@ -33,7 +33,7 @@ def test_register_and_show_an_agent(holdfast: Holdfast, store: Store) -> None:
 
 def test_agents_print_json(holdfast: Holdfast, store: Store) -> None:
     made = document(holdfast("agents", "set", "planner", "--max-attempts", "3", "--json"))
-    assert (made["id"], made["name"], made["max_attempts"], made["max_crashes"]) == ("planner", "planner", 3, None)
+    assert (made["id"], made["name"], made["max_attempts"], made["max_crashes"]) == ("planner", "planner", 3, 3)
     assert (made["requires_approval"], made["disabled_at"], made["waiting"]) == (False, None, 0)
     assert document(holdfast("agents", "show", "planner", "--json")) == made
     assert document(holdfast("agents", "list", "--json")) == [made]

@@ -42,7 +42,7 @@ def derive(
         wanted = [name for name in inspect.signature(printed).parameters if name not in ("session", "result")]
 
         def command(session: Any, **given: Any) -> None:
-            values = {each.name: _value(each, given[each.name]) for each in inputs}
+            values = {each.name: _value(each, given[_key(each)]) for each in inputs}
             if any(Retry in each.members for each in declared):
                 values["retry"] = _policy(*(values.pop(part.name) for part in _POLICY))
             values = {name: value for name, value in values.items() if value is not None}
@@ -53,7 +53,7 @@ def derive(
             printed(session, result, **{name: given[name] for name in wanted})
 
         parameters = [_parameter("session", session)]
-        parameters += [_parameter(each.name, _hint(each), _default(each)) for each in inputs]
+        parameters += [_parameter(_key(each), _hint(each), _default(each)) for each in inputs]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__doc__ = help or about(form.program).replace("`", "")
         commands.add(name, *examples, brief=brief)(command)
@@ -75,7 +75,7 @@ _POLICY = (
     ),
     Input(
         "backoff", Literal[tuple(PRESETS)] | None, None, Help("Retry backoff; default: the kind's.", "PRESET"), False
-    ),  # type: ignore[valid-type]
+    ),
 )
 """A retry policy on the command line."""
 
@@ -100,9 +100,18 @@ def _hint(each: Input) -> Any:
         return Annotated[kind, typer.Argument(metavar=metavar, help=help.text)]
     optional = kind if each.required or kind is bool else kind | None
     bounds: dict[str, Any] = {"min": help.low, "max": help.high} if kind in (int, float) else {}
-    option = help.option or f"--{each.name.replace('_', '-')}"
+    option = _option(each)
     shown = None if kind is bool else metavar
     return Annotated[optional, typer.Option(option, metavar=shown, help=help.text, **bounds)]
+
+
+def _option(each: Input) -> str:
+    return each.help.option or f"--{each.name.replace('_', '-')}"
+
+
+def _key(each: Input) -> str:
+    """The name of the parameter: ``--tenant`` of a command is the tenant it acts in."""
+    return _option(each).partition("/")[0].lstrip("-").replace("-", "_")
 
 
 def _default(each: Input) -> Any:
@@ -138,7 +147,6 @@ def _value(each: Input, given: Any) -> Any:
     """The value for Python of what the command line gave."""
     if given is None or not isinstance(given, str):
         return given
-    option = each.help.option or f"--{each.name.replace('_', '-')}"
     if timedelta in each.members:
-        return time_or_span(given, option) if datetime in each.members else duration(given, option)
+        return (time_or_span if datetime in each.members else duration)(given, _option(each))
     return str(given)

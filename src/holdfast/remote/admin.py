@@ -12,7 +12,6 @@ from holdfast.engine.operation import awaited, operation
 from holdfast.engine.units import Duration, seconds
 from holdfast.features.audit.model import Action, Anchor
 from holdfast.features.events.model import Delivery, Subscription
-from holdfast.features.limits.model import Limit
 from holdfast.features.payloads.model import EACH_KIND, PayloadRule
 from holdfast.features.retention.model import Preview, Retention
 from holdfast.features.tenants.model import Pin, Tenant
@@ -169,27 +168,6 @@ def _at(name: str) -> str:
 
 def _seconds(span: Duration | None, name: str) -> float | None:
     return None if span is None else seconds(span, name)
-
-
-class Limits(RemoteNamespace):
-    @operation
-    def set(self, /, **options: Any) -> Steps[Limit]:
-        """Set a limit: ``client.limits.set(queue="mail", concurrency=5, rate="100/m")``."""
-        return (yield from self._read(Limit, put("/limits", without_none(**options))))
-
-    aset = awaited(set)
-
-    @operation
-    def remove(self, /, **what: str) -> Steps[None]:
-        yield from self._request(delete("/limits", **what))
-
-    aremove = awaited(remove)
-
-    @operation
-    def list(self) -> Steps[list[Limit]]:
-        return (yield from self._all(Limit, "/limits"))
-
-    alist = awaited(list)
 
 
 class Tenants(RemoteNamespace):

@@ -13,11 +13,11 @@ from holdfast.engine.operation import awaited, operation
 from holdfast.engine.units import Duration, seconds
 from holdfast.features.agents.operations import Agents, Executors
 from holdfast.features.health.model import Health
+from holdfast.features.limits.operations import Limits
 from holdfast.features.retention.model import By, Usage
 from holdfast.features.workflows.model import OnFailure
 from holdfast.remote.admin import (
     Audit,
-    Limits,
     PayloadRules,
     RetentionPolicies,
     Subscriptions,
@@ -121,7 +121,7 @@ class Client(RemoteNamespace):
         self.queues = Queues(runner)
         self.reservations = Reservations(runner)
         self.agents = over_http(Agents, runner)
-        self.limits = Limits(runner)
+        self.limits = over_http(Limits, runner)
         self.tenants = Tenants(runner)
         self.executors = over_http(Executors, runner)
         self.kinds, self.event_types = Kinds(runner), EventTypes(runner)

@@ -145,7 +145,9 @@ def wire_type(each: Input) -> Any:
     if Retry in alternatives:
         kinds += [RetryPreset, RetryPolicy]
         alternatives = tuple(kind for kind in alternatives if kind not in (Retry, str))
-    kinds = [_bounded(kind, each) for kind in alternatives if kind is not NamedKind] + kinds
+    kinds = [
+        _bounded(kind, each) for kind in alternatives if kind is not NamedKind and get_origin(kind) is not tuple
+    ] + kinds
     hint: Any = functools.reduce(operator.or_, kinds)
     is_time = datetime in members(each.hint) and timedelta in members(each.hint)
     return Annotated[hint, BeforeValidator(time_if_dated)] if is_time else hint
