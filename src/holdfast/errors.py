@@ -113,7 +113,7 @@ FIXES: Final = {
     "redirected": "Use the address of the redirect.",
     "tenant_full": "Enqueue again later, or raise the limit: holdfast tenants set NAME --max-pending N",
     "kind_unregistered": "Register it: holdfast kinds add NAME; or all of an app: holdfast kinds register MODULE:APP",
-    "agent_unregistered": "Register it: holdfast agents register NAME",
+    "agent_unregistered": "Register it: holdfast agents set NAME",
     "event_type_unregistered": "Register it: holdfast event-types add NAME",
     "event_data_invalid": "Send data that fits the schema: holdfast event-types show NAME",
     "tenant_required": "Name a tenant: App(tenant=…), using(tenant=…), --tenant. The tenant `default` stands for none.",

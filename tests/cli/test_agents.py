@@ -16,7 +16,7 @@ pytestmark = pytest.mark.req("CX-16")
 
 def test_register_and_show_an_agent(holdfast: Holdfast, store: Store) -> None:
     result = holdfast(
-        *("agents", "register", "planner", "--name", "The [red]planner[/red]", "--kind", "plan", "--max-attempts", "3"),
+        *("agents", "set", "planner", "--name", "The [red]planner[/red]", "--kind", "plan", "--max-attempts", "3"),
         *("--max-crashes", "1", "--backoff", "gentle", "--max-payload", "64KB", "--max-wait", "1h30m"),
         "--requires-approval",
     )
@@ -32,8 +32,8 @@ def test_register_and_show_an_agent(holdfast: Holdfast, store: Store) -> None:
 
 
 def test_agents_print_json(holdfast: Holdfast, store: Store) -> None:
-    made = document(holdfast("agents", "register", "planner", "--max-attempts", "3", "--json"))
-    assert (made["id"], made["name"], made["max_attempts"], made["max_crashes"]) == ("planner", "planner", 3, None)
+    made = document(holdfast("agents", "set", "planner", "--max-attempts", "3", "--json"))
+    assert (made["id"], made["name"], made["max_attempts"], made["max_crashes"]) == ("planner", "planner", 3, 3)
     assert (made["requires_approval"], made["disabled_at"], made["waiting"]) == (False, None, 0)
     assert document(holdfast("agents", "show", "planner", "--json")) == made
     assert document(holdfast("agents", "list", "--json")) == [made]
@@ -43,7 +43,7 @@ def test_agents_print_json(holdfast: Holdfast, store: Store) -> None:
 
 
 def test_list_agents_with_filters(holdfast: Holdfast, store: Store) -> None:
-    assert "There are no such agents." in holdfast("agents", "list").stderr
+    assert "No matching agents." in holdfast("agents", "list").stderr
     register(store, "a", kind="mail")
     register(store, "b", name="Bee")
     register(store, "c", tenant="acme")
@@ -120,5 +120,5 @@ def test_disable_requires_a_reason_and_an_agent(holdfast: Holdfast, store: Store
     ],
 )
 def test_register_rejects_invalid_options(holdfast: Holdfast, store: Store, options: tuple[str, str]) -> None:
-    assert holdfast("agents", "register", "planner", *options).exit_code == 2
+    assert holdfast("agents", "set", "planner", *options).exit_code == 2
     assert store.run(store.agents.list("*")) == []

@@ -12,7 +12,7 @@ from tests.support.stores import TENANT, claim, new_id, open_lease, put, spec
 
 @pytest.mark.req("SC-16")
 def test_limits_are_set_shown_listed_and_removed(holdfast: Holdfast, store: Store) -> None:
-    assert "Nothing is limited." in holdfast("limits", "list").stderr
+    assert "No limits." in holdfast("limits", "list").stderr
     result = holdfast("limits", "set", "--kind", "slow", "--concurrency", "1", "--rate", "10/m", "--burst", "3")
     assert result.exit_code == 0
     put(store, spec("slow"), spec("slow"))

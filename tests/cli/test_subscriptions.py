@@ -74,8 +74,8 @@ def test_consumers_are_listed_reset_and_removed(holdfast: Holdfast, store: Store
 @pytest.mark.req("DP-6")
 def test_executors_are_added_listed_and_removed(holdfast: Holdfast, store: Store) -> None:
     assert "every label may execute" in holdfast("executors", "list").stderr
-    assert document(holdfast("executors", "add", "planner", "--generator", "--json"))["role"] == "generator"
-    assert holdfast("executors", "add", "gpu").exit_code == 0
+    assert document(holdfast("executors", "set", "planner", "--role", "generator", "--json"))["role"] == "generator"
+    assert holdfast("executors", "set", "gpu").exit_code == 0
     assert [each["label"] for each in document(holdfast("executors", "list", "--json"))] == ["gpu", "planner"]
     assert "generator" in holdfast("executors", "list").stdout
     assert document(holdfast("executors", "remove", "gpu", "--json")) == {"label": "gpu", "removed": True}

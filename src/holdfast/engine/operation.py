@@ -53,6 +53,10 @@ class Namespace(ABC):
     @abstractmethod
     async def _aperform(self, item: Any) -> Any: ...
 
+    def _begin(self, program: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Start the program of an operation. The client starts one that sends its inputs instead."""
+        return program(self, *args, **kwargs)
+
     def _drive(self, program: Program[T]) -> T:
         try:
             item = next(program)
@@ -127,6 +131,9 @@ class _Form(Generic[P, R], ABC):
         self.program = program
         self.__doc__ = program.__doc__
 
+    def __set_name__(self, owner: type[Namespace], name: str) -> None:
+        self.owner = owner
+
     @overload
     def __get__(self, namespace: None, owner: object = None) -> Self: ...
     @overload
@@ -140,7 +147,7 @@ class _Form(Generic[P, R], ABC):
     def _method(self, namespace: Namespace, run: Callable[[Any], R]) -> Callable[P, R]:
         @functools.wraps(MethodType(self.program, namespace))  # bound, so that help() leaves out self
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            return run(self.program(namespace, *args, **kwargs))
+            return run(namespace._begin(self.program, args, kwargs))
 
         return call
 
@@ -165,7 +172,7 @@ class awaited(_Form[P, Coroutine[Any, Any, T]], Generic[P, T]):
         # Not ``_method``, because this has to be a coroutine function.
         @functools.wraps(MethodType(self.program, namespace))
         async def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            result: T = await namespace._adrive(self.program(namespace, *args, **kwargs))
+            result: T = await namespace._adrive(namespace._begin(self.program, args, kwargs))
             return result
 
         return call

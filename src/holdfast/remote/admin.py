@@ -10,10 +10,8 @@ from typing import Any
 
 from holdfast.engine.operation import awaited, operation
 from holdfast.engine.units import Duration, seconds
-from holdfast.features.agents.model import Agent, Executor
 from holdfast.features.audit.model import Action, Anchor
 from holdfast.features.events.model import Delivery, Subscription
-from holdfast.features.limits.model import Limit
 from holdfast.features.payloads.model import EACH_KIND, PayloadRule
 from holdfast.features.retention.model import Preview, Retention
 from holdfast.features.tenants.model import Pin, Tenant
@@ -172,60 +170,6 @@ def _seconds(span: Duration | None, name: str) -> float | None:
     return None if span is None else seconds(span, name)
 
 
-class Agents(RemoteNamespace):
-    @operation
-    def set(self, /, id: str, **definition: Any) -> Steps[Agent]:
-        """Set an agent: ``client.agents.set("billing", retry=Retry(max_attempts=3), requires_approval=True)``."""
-        return (yield from self._read(Agent, put(_agent(id), without_none(**with_policies(definition)))))
-
-    aset = awaited(set)
-
-    @operation
-    def get(self, id: str) -> Steps[Agent]:
-        return (yield from self._read(Agent, get(_agent(id))))
-
-    aget = awaited(get)
-
-    @operation
-    def list(self, *, kind: str | None = None, disabled: bool | None = None) -> Steps[list[Agent]]:
-        return (yield from self._all(Agent, "/agents", limit=200, kind=kind, disabled=disabled))
-
-    alist = awaited(list)
-
-    @operation
-    def disable(self, id: str, *, reason: str) -> Steps[Agent]:
-        return (yield from self._read(Agent, post(f"{_agent(id)}/disable", {"reason": reason})))
-
-    adisable = awaited(disable)
-
-    @operation
-    def enable(self, id: str) -> Steps[Agent]:
-        return (yield from self._read(Agent, post(f"{_agent(id)}/enable")))
-
-    aenable = awaited(enable)
-
-
-class Limits(RemoteNamespace):
-    @operation
-    def set(self, /, **options: Any) -> Steps[Limit]:
-        """Set a limit: ``client.limits.set(queue="mail", concurrency=5, rate="100/m")``."""
-        return (yield from self._read(Limit, put("/limits", without_none(**options))))
-
-    aset = awaited(set)
-
-    @operation
-    def remove(self, /, **what: str) -> Steps[None]:
-        yield from self._request(delete("/limits", **what))
-
-    aremove = awaited(remove)
-
-    @operation
-    def list(self) -> Steps[list[Limit]]:
-        return (yield from self._all(Limit, "/limits"))
-
-    alist = awaited(list)
-
-
 class Tenants(RemoteNamespace):
     """For operators of all tenants; a token of one tenant sees only that tenant."""
 
@@ -273,26 +217,6 @@ class Tenants(RemoteNamespace):
     apins = awaited(pins)
 
 
-class Executors(RemoteNamespace):
-    @operation
-    def set(self, label: str, role: str = "executor") -> Steps[Executor]:
-        return (yield from self._read(Executor, put(f"/executors/{segment(label)}", {"role": role})))
-
-    aset = awaited(set)
-
-    @operation
-    def list(self) -> Steps[list[Executor]]:
-        return (yield from self._all(Executor, "/executors"))
-
-    alist = awaited(list)
-
-    @operation
-    def remove(self, label: str) -> Steps[None]:
-        yield from self._request(delete(f"/executors/{segment(label)}"))
-
-    aremove = awaited(remove)
-
-
 @dataclass(frozen=True, slots=True)
 class IssuedToken:
     """``text`` is the token itself, which is not shown again."""
@@ -334,7 +258,3 @@ class Tokens(RemoteNamespace):
         return (yield from self._read(ApiToken, delete(f"/tokens/{segment(id)}")))
 
     arevoke = awaited(revoke)
-
-
-def _agent(id: str) -> str:
-    return f"/agents/{segment(id)}"

@@ -11,14 +11,13 @@ from typing import Any, Self, TypedDict, Unpack
 from holdfast import config
 from holdfast.engine.operation import awaited, operation
 from holdfast.engine.units import Duration, seconds
+from holdfast.features.agents.operations import Agents, Executors
 from holdfast.features.health.model import Health
+from holdfast.features.limits.operations import Limits
 from holdfast.features.retention.model import By, Usage
 from holdfast.features.workflows.model import OnFailure
 from holdfast.remote.admin import (
-    Agents,
     Audit,
-    Executors,
-    Limits,
     PayloadRules,
     RetentionPolicies,
     Subscriptions,
@@ -26,6 +25,7 @@ from holdfast.remote.admin import (
     Tokens,
 )
 from holdfast.remote.approvals import Approvals, DeadLetters, Operations
+from holdfast.remote.derived import over_http
 from holdfast.remote.events import Events, send_event
 from holdfast.remote.handle import Call, EnqueueResponse, JobHandle, JobOptions, prepare_call
 from holdfast.remote.http_requests import Steps, get, post, without_none
@@ -120,10 +120,10 @@ class Client(RemoteNamespace):
         self.pauses = Pauses(runner)
         self.queues = Queues(runner)
         self.reservations = Reservations(runner)
-        self.agents = Agents(runner)
-        self.limits = Limits(runner)
+        self.agents = over_http(Agents, runner)
+        self.limits = over_http(Limits, runner)
         self.tenants = Tenants(runner)
-        self.executors = Executors(runner)
+        self.executors = over_http(Executors, runner)
         self.kinds, self.event_types = Kinds(runner), EventTypes(runner)
         self.policies = DeploymentPolicies(runner)
         self.tokens = Tokens(runner)

@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.text import Text
 
-from holdfast.cli.output import duration, emit, line, moment, print_fields, span, write
+from holdfast.cli.derived import derive
+from holdfast.cli.output import emit, line, moment, print_fields, span, write
 from holdfast.cli.session import AnyTenant, NoTenant, OneTenant
 from holdfast.cli.tree import Commands
-from holdfast.engine.retry import PRESETS, attempt_limit, preset
+from holdfast.engine.retry import PRESETS
 from holdfast.engine.units import size_in_words
-from holdfast.features.agents.model import WAITING_CAP, Agent, Definition
+from holdfast.features.agents.model import WAITING_CAP, Agent, Executor
 from holdfast.features.agents.operations import Agents, Executors
 
 commands = Commands("Register, show, disable and enable agents.")
 
-AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent's id, which jobs refer to.")]
-Preset = StrEnum("Preset", {name.upper(): name for name in PRESETS})  # type: ignore[misc]
 
-
-@commands.add("list", "holdfast agents list --disabled")
-def list_agents(
-    session: AnyTenant,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only agents for this kind.")] = None,
-    disabled: Annotated[
-        bool | None, typer.Option("--disabled/--enabled", help="Only disabled agents, or only enabled ones.")
-    ] = None,
-) -> None:
-    """List the registered agents."""
-    with session.connect() as client:
-        agents = Agents(client).list(kind=kind, disabled=disabled)
+@derive(commands, "list", AnyTenant, Agents.list, "holdfast agents list --disabled")
+def list_agents(session: AnyTenant, result: list[Agent]) -> None:
     session.print_list(
-        agents,
+        result,
         {
             "id": lambda agent: line(agent.id),
             **session.tenants,
@@ -46,93 +32,24 @@ def list_agents(
             "waiting": _waiting,
             "why": lambda agent: line(agent.disabled_reason or ""),
         },
-        none="There are no such agents.",
+        none="No matching agents.",
         keep=("id", "state", "waiting"),
     )
 
 
-@commands.add("show", "holdfast agents show planner")
-def show(session: OneTenant, agent: AgentId) -> None:
-    """Show an agent: its settings, its limits and whether it is disabled."""
-    with session.connect() as client:
-        result = Agents(client).get(agent)
-    _print(result, session.as_json)
-
-
-@commands.add(
-    "register",
-    "holdfast agents register planner --kind plan --max-attempts 3 --backoff gentle",
-    "holdfast agents register mailer --name 'The mailer' --max-payload 64KB --max-wait 1h",
+@derive(commands, "show", OneTenant, Agents.get, "holdfast agents show planner")
+@derive(
+    commands,
+    "set",
+    OneTenant,
+    Agents.set,
+    "holdfast agents set planner --kind plan --max-attempts 3 --backoff gentle",
+    "holdfast agents set mailer --name 'The mailer' --max-payload 64KB --max-wait 1h",
 )
-def register(
-    session: OneTenant,
-    agent: AgentId,
-    name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="Display name.")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Accept only jobs of this kind.")] = None,
-    max_attempts: Annotated[
-        int | None,
-        typer.Option(
-            "--max-attempts", metavar="N", min=1, max=101, help="Maximum attempts of a job; default: the kind's."
-        ),
-    ] = None,
-    max_crashes: Annotated[
-        int | None,
-        typer.Option(
-            "--max-crashes", metavar="N", min=0, max=100, help="Maximum crashes of a job; default: the kind's."
-        ),
-    ] = None,
-    backoff: Annotated[
-        Preset | None,
-        typer.Option("--backoff", metavar="PRESET", help=f"Retry backoff: {', '.join(PRESETS)}; default: the kind's."),
-    ] = None,
-    max_payload: Annotated[
-        str | None, typer.Option("--max-payload", metavar="SIZE", help="Maximum payload size: 500, 64KB.")
-    ] = None,
-    max_wait: Annotated[
-        str | None,
-        typer.Option("--max-wait", metavar="SPAN", help="Maximum time a job may wait before it starts: 90, 5m."),
-    ] = None,
-    requires_approval: Annotated[
-        bool, typer.Option("--requires-approval", help="Require a person's approval before its jobs run.")
-    ] = False,
-) -> None:
-    """Register or redefine an agent. Options that are not given return to their defaults."""
-    definition = Definition.of(
-        agent,
-        name=name,
-        kind=kind,
-        max_payload=max_payload,
-        max_wait=None if max_wait is None else duration(max_wait, "--max-wait"),
-        requires_approval=requires_approval,
-    )
-    definition = dataclasses.replace(
-        definition,
-        max_attempts=attempt_limit(max_attempts),
-        max_crashes=max_crashes,
-        backoff=None if backoff is None else preset(backoff),
-    )
-    with session.connect() as client:
-        _print(client.run(client.store.agents.set(definition, client.tenant, client.actor)), session.as_json)
-
-
-@commands.add("disable", "holdfast agents disable planner --reason 'it loops'")
-def disable(
-    session: OneTenant,
-    agent: AgentId,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="The reason, shown to callers whose job is refused.")
-    ],
-) -> None:
-    """Disable an agent: refuse new jobs for it and do not start waiting ones."""
-    with session.connect() as client:
-        _print(Agents(client).disable(agent, reason=reason), session.as_json)
-
-
-@commands.add("enable", "holdfast agents enable planner")
-def enable(session: OneTenant, agent: AgentId) -> None:
-    """Enable an agent again; its waiting jobs can start."""
-    with session.connect() as client:
-        _print(Agents(client).enable(agent), session.as_json)
+@derive(commands, "disable", OneTenant, Agents.disable, "holdfast agents disable planner --reason 'it loops'")
+@derive(commands, "enable", OneTenant, Agents.enable, "holdfast agents enable planner")
+def print_agent(session: OneTenant, result: Agent) -> None:
+    _print(result, session.as_json)
 
 
 def _state(agent: Agent) -> Text:
@@ -182,19 +99,11 @@ def _waiting(agent: Agent) -> str:
 
 executor_commands = Commands("Manage the allowlist of executor labels.")
 
-Label = Annotated[str, typer.Argument(metavar="LABEL", help="The label a worker passes as --executor.")]
 
-
-@executor_commands.add("list", "holdfast executors list")
-def list_executors(session: NoTenant) -> None:
-    """List the allowed executor labels.
-
-    While the list is empty, every label may run jobs, or none: holdfast policies set empty_executors=nobody
-    """
-    with session.connect() as client:
-        executors = Executors(client).list()
+@derive(executor_commands, "list", NoTenant, Executors.list, "holdfast executors list")
+def list_executors(session: NoTenant, result: list[Executor]) -> None:
     session.print_list(
-        executors,
+        result,
         {
             "label": lambda executor: line(executor.label),
             "role": lambda executor: executor.role,
@@ -205,27 +114,18 @@ def list_executors(session: NoTenant) -> None:
     )
 
 
-@executor_commands.add(
-    "add",
-    "holdfast executors add gpu",
-    "holdfast executors add planner --generator",
+@derive(
+    executor_commands,
+    "set",
+    NoTenant,
+    Executors.set,
+    "holdfast executors set gpu",
+    "holdfast executors set planner --role generator",
 )
-def add(
-    session: NoTenant,
-    label: Label,
-    generator: Annotated[
-        bool, typer.Option("--generator", help="The label may plan jobs but never execute them.")
-    ] = False,
-) -> None:
-    """Add a label to the allowlist. As soon as it has one label, only listed executors may run jobs."""
-    with session.connect() as client:
-        added = Executors(client).set(label, "generator" if generator else "executor")
-    session.answer(added, f"{label} is on the list, as {added.role}.")
+def set_executor(session: NoTenant, result: Executor) -> None:
+    session.answer(result, f"{result.label} is on the list, as {result.role}.")
 
 
-@executor_commands.add("remove", "holdfast executors remove gpu")
-def remove(session: NoTenant, label: Label) -> None:
-    """Remove a label. Its running jobs may finish; it can claim no more."""
-    with session.connect() as client:
-        Executors(client).remove(label)
+@derive(executor_commands, "remove", NoTenant, Executors.remove, "holdfast executors remove gpu")
+def remove_executor(session: NoTenant, result: None, label: str) -> None:
     session.answer({"label": label, "removed": True}, f"{label} is off the list.")

@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, TypedDict
+from typing import Annotated, Any, Final, Literal, TypedDict
 
+from holdfast.engine.declared import Help
 from holdfast.engine.job import JobSpec
 from holdfast.engine.names import check_name
 from holdfast.engine.retry import PATIENT, Backoff, Retry, as_stored_policy, preset
@@ -68,12 +69,12 @@ class Agent:
 class AgentOptions(TypedDict, total=False):
     """The options of ``app.agents.set``."""
 
-    name: str | None
-    kind: str | None
-    retry: Retry | str | None
-    max_payload: Size | None
-    max_wait: Duration | None
-    requires_approval: bool
+    name: Annotated[str | None, Help("Display name.")]
+    kind: Annotated[str | None, Help("Accept only jobs of this kind.", "NAME")]
+    retry: Annotated[Retry | str | None, Help("Retry policy of its jobs; default: the kind's.", "PRESET")]
+    max_payload: Annotated[Size | None, Help("Maximum payload size: 500, 64KB.", "SIZE", longest=50, example="64KB")]
+    max_wait: Annotated[Duration | None, Help("Maximum time a job may wait before it starts: 90, 5m.")]
+    requires_approval: Annotated[bool, Help("Require a person's approval before its jobs run.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
+from holdfast.engine.declared import Help, http
 from holdfast.engine.names import NamedKind, Paging, check_name, kind_name
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.settlement import storable
@@ -14,6 +15,11 @@ from holdfast.stores.namespace import StoreNamespace
 
 BATCH = 1000
 
+AgentId = Annotated[str, Help("The agent's id, which jobs refer to.", "ID")]
+Reason = Annotated[str, Help("The reason, shown to callers whose job is refused.", longest=2_000)]
+Role = Annotated[ExecutorRole, Help("An executor may claim jobs; a generator only plans them.")]
+Label = Annotated[str, Help("The label a worker passes as --executor.", "LABEL")]
+
 _Agents = list[Agent]  # inside the class, `list` is an operation
 
 
@@ -21,7 +27,8 @@ class Agents(StoreNamespace):
     """An agent is a named owner of jobs, with its own retry policy and limits."""
 
     @operation
-    def set(self, id: str, **definition: Unpack[AgentOptions]) -> Program[Agent]:
+    @http("PUT /agents/{id}", "admin", tenant="one", name="register_agent")
+    def set(self, id: AgentId, **definition: Unpack[AgentOptions]) -> Program[Agent]:
         """Register an agent, or replace its definition: an option that is not given has its default value.
 
         ``kind`` is the only kind its jobs may have. ``retry`` is the policy of its jobs unless a job has its own: a
@@ -33,23 +40,37 @@ class Agents(StoreNamespace):
     aset = awaited(set)
 
     @operation
-    def get(self, id: str) -> Program[Agent]:
-        """The agent, or ``NotFound``."""
+    @http("GET /agents/{id}", "read", name="show_agent")
+    def get(self, id: AgentId) -> Program[Agent]:
+        """Show an agent: its settings, its limits and whether it is disabled."""
         return _existing(id, (yield from run(self._store.agents.get(id, self._tenant))))
 
     aget = awaited(get)
 
     @operation
+    @http("GET /agents", "read", page="id")
     def list(
-        self, *, kind: str | NamedKind | None = None, disabled: bool | None = None, **page: Unpack[Paging]
+        self,
+        *,
+        kind: Annotated[str | NamedKind | None, Help("Only agents for this kind.")] = None,
+        disabled: Annotated[
+            bool | None, Help("Only disabled agents, or only enabled ones.", option="--disabled/--enabled")
+        ] = None,
+        **page: Unpack[Paging],
     ) -> Program[_Agents]:
-        """Agents by id: all, those for one kind, the disabled or the enabled ones."""
+        """List agents by id."""
         return (yield from run(self._store.agents.list(self._tenant, kind_name(kind), disabled, **page)))
 
     alist = awaited(list)
 
     @operation
-    def disable(self, id: str, *, reason: str) -> Program[Agent]:
+    @http("POST /agents/{id}/disable", "admin", tenant="one", example={"reason": "too many requests"})
+    def disable(
+        self,
+        id: AgentId,
+        *,
+        reason: Reason,
+    ) -> Program[Agent]:
         """Stop accepting and starting jobs of an agent. When this returns, no job can be enqueued for it and no waiting
         job of it can start. Running jobs continue. The first reason given is kept."""
         text = storable(reason)
@@ -61,7 +82,8 @@ class Agents(StoreNamespace):
     adisable = awaited(disable)
 
     @operation
-    def enable(self, id: str) -> Program[Agent]:
+    @http("POST /agents/{id}/enable", "admin", tenant="one")
+    def enable(self, id: AgentId) -> Program[Agent]:
         """Accept and start jobs of the agent again. Its waiting jobs can start at once."""
         agent = _existing(id, (yield from run(self._store.agents.enable(_named(id), self._tenant, self._actor))))
         while (yield from run(self._store.agents.resume(id, BATCH, self._tenant))) == BATCH:
@@ -80,7 +102,7 @@ def _existing(id: str, agent: Agent | None) -> Agent:
         raise NotFound(
             f"no agent {id} in this tenant",
             code="agent_not_found",
-            fix="Register it with app.agents.set(…) or holdfast agents register.",
+            fix="Register it with app.agents.set(…) or holdfast agents set.",
         )
     return agent
 
@@ -104,7 +126,12 @@ class Executors(StoreNamespace):
     """The list of labels that may execute jobs. While it is empty, every label may."""
 
     @operation
-    def set(self, label: str, role: ExecutorRole = "executor") -> Program[Executor]:
+    @http("PUT /executors/{label}", "admin", tenant="all", name="add_executor", example={"role": "executor"})
+    def set(
+        self,
+        label: Label,
+        role: Role = "executor",
+    ) -> Program[Executor]:
         """Add a label to the list, or change its role. An ``executor`` may claim jobs; a ``generator`` plans work and
         may not."""
         if role not in ROLES:
@@ -114,14 +141,16 @@ class Executors(StoreNamespace):
     aset = awaited(set)
 
     @operation
+    @http("GET /executors", "read")
     def list(self) -> Program[_Executors]:
-        """All labels with their roles."""
+        """List the allowed executor labels. While the list is empty, the policy ``empty_executors`` decides."""
         return (yield from run(self._store.executors.list()))
 
     alist = awaited(list)
 
     @operation
-    def remove(self, label: str) -> Program[None]:
+    @http("DELETE /executors/{label}", "admin", tenant="all")
+    def remove(self, label: Label) -> Program[None]:
         """Remove a label from the list. Its running jobs may finish; it can claim no more."""
         if not (yield from run(self._store.executors.remove(label, self._actor))):
             raise NotFound(f"executor {label} is not on the allowlist", code="executor_not_found")

@@ -153,7 +153,7 @@ def generator_only(snapshot: Snapshot) -> Reason | None:
     if not any(executor.label == job.executor and executor.role == "generator" for executor in snapshot.executors):
         return None
     says = f"it waits for executor {job.executor}, which is registered as a generator and executes nothing"
-    return Reason("generator_only", says, f"holdfast executors add {job.executor}", {"executor": job.executor})
+    return Reason("generator_only", says, f"holdfast executors set {job.executor}", {"executor": job.executor})
 
 
 def refused_executors(snapshot: Snapshot) -> Reason | None:
@@ -168,7 +168,7 @@ def refused_executors(snapshot: Snapshot) -> Reason | None:
         return None
     labels = ", ".join(sorted({worker.label for worker in taking}))
     says = f"{_workers(taking)} that would take it, under labels that may not execute ({labels})"
-    return Reason("executor_refused", says, "Add it: holdfast executors add LABEL")
+    return Reason("executor_refused", says, "Add it: holdfast executors set LABEL")
 
 
 def all_busy(snapshot: Snapshot) -> Reason | None:

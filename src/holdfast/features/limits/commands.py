@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import options
+from holdfast.cli.derived import derive
 from holdfast.cli.output import (
     duration,
     emit,
@@ -25,60 +25,16 @@ from holdfast.cli.session import AnyTenant, NoTenant
 from holdfast.cli.tree import Commands
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.features.limits.model import Limit, PauseTarget, Reservation, Rule, limit_target
+from holdfast.features.limits.model import Limit, PauseTarget, Reservation
 from holdfast.features.limits.operations import Limits, Pauses, Queues, Reservations
 
 commands = Commands("Limit how many jobs run at once or start per period.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class LimitedJobs:
-    """The jobs that a limit applies to; without a name all of them."""
-
-    queue: Annotated[
-        str | None,
-        typer.Option("--queue", metavar="NAME", help="Apply to a queue; '*' applies to each queue separately."),
-    ] = None
-    kind: Annotated[
-        str | None, typer.Option("--kind", metavar="NAME", help="Apply to a kind; '*' applies to each kind separately.")
-    ] = None
-    key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="NAME", help="Apply to a limit key; '*' applies to each key separately."),
-    ] = None
-    resource: Annotated[
-        str | None,
-        typer.Option(
-            "--resource", metavar="NAME", help="Apply to a resource; '*' applies to each resource separately."
-        ),
-    ] = None
-    agent: Annotated[
-        str | None,
-        typer.Option("--agent", metavar="ID", help="Apply to an agent; '*' applies to each agent separately."),
-    ] = None
-    of_tenant: Annotated[
-        str | None,
-        typer.Option(
-            "--of-tenant",
-            metavar="NAME",
-            help="With --all-tenants: apply to a tenant; '*' applies to each tenant separately.",
-        ),
-    ] = None
-
-    @property
-    def named(self) -> dict[str, str]:
-        names = {"queue": self.queue, "kind": self.kind, "key": self.key, "resource": self.resource}
-        names |= {"agent": self.agent, "tenant": self.of_tenant}
-        return {name: value for name, value in names.items() if value is not None}
-
-
-@commands.add("list", "holdfast limits list")
-def list_limits(session: AnyTenant) -> None:
-    """List the limits with the number of running and waiting jobs under each."""
-    with session.connect() as client:
-        limits = Limits(client).list()
+@derive(commands, "list", AnyTenant, Limits.list, "holdfast limits list")
+def list_limits(session: AnyTenant, result: list[Limit]) -> None:
     session.print_list(
-        limits,
+        result,
         {
             "what": lambda limit: line(_target(limit)),
             "tenant": lambda limit: line(limit.tenant),
@@ -87,55 +43,28 @@ def list_limits(session: AnyTenant) -> None:
             "running": lambda limit: f"{limit.running:,}",
             "held back": lambda limit: f"{limit.waiting:,}",
         },
-        none="Nothing is limited.",
+        none="No limits.",
         keep=("what", "concurrency", "rate", "running", "held back"),
     )
 
 
-@commands.add("show", "holdfast limits show --queue mail")
-def show(session: AnyTenant, what: LimitedJobs) -> None:
-    """Show one limit; without an option, the one on all jobs."""
-    with session.connect() as client:
-        limit = Limits(client).get(**what.named)
-    _print(limit, session.as_json)
-
-
-@commands.add(
+@derive(commands, "show", AnyTenant, Limits.get, "holdfast limits show --queue mail")
+@derive(
+    commands,
     "set",
+    AnyTenant,
+    Limits.set,
     "holdfast limits set --queue mail --concurrency 5",
     "holdfast limits set --kind call --rate 100/m --burst 10",
     "holdfast limits set --key '*' --concurrency 1",
     "holdfast limits set --all-tenants --of-tenant '*' --concurrency 20",
 )
-def set_limit(
-    session: AnyTenant,
-    concurrency: Annotated[
-        int | None,
-        typer.Option("--concurrency", metavar="N", min=0, max=1_000_000, help="Maximum number of running jobs."),
-    ] = None,
-    rate: Annotated[
-        str | None, typer.Option("--rate", metavar="N/SPAN", help="Maximum starts per period: 10/s, 100/5m.")
-    ] = None,
-    burst: Annotated[
-        int | None,
-        typer.Option("--burst", metavar="N", min=1, help="Maximum starts at the same moment (1: evenly spread)."),
-    ] = None,
-    *,
-    what: LimitedJobs,
-) -> None:
-    """Limit the jobs of a queue, kind, key, resource or agent; without one, all jobs. Takes effect at once."""
-    rule = Rule.of(*limit_target(**what.named), concurrency, rate, burst)
-    with session.connect() as client:
-        client.run(client.store.limits.set(rule, client.actor, client.tenant))
-        limit = Limits(client).get(**what.named)  # with the number of running jobs
-    _print(limit, session.as_json)
+def print_limit(session: AnyTenant, result: Limit) -> None:
+    _print(result, session.as_json)
 
 
-@commands.add("remove", "holdfast limits remove --queue mail")
-def remove(session: AnyTenant, what: LimitedJobs) -> None:
-    """Remove a limit. Jobs that waited for it can start."""
-    with session.connect() as client:
-        Limits(client).remove(**what.named)
+@derive(commands, "remove", AnyTenant, Limits.remove, "holdfast limits remove --queue mail")
+def remove_limit(session: AnyTenant, result: None) -> None:
     session.answer({"removed": True}, "Removed.")
 
 

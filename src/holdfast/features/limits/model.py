@@ -16,8 +16,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal, NamedTuple, TypedDict
+from typing import Annotated, Final, Literal, NamedTuple, TypedDict
 
+from holdfast.engine.declared import Help
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import NamedKind, check_name
 from holdfast.engine.outcome import Failed, Succeeded
@@ -82,20 +83,25 @@ class Limit:
 class LimitTarget(TypedDict, total=False):
     """The target of a limit: one of the names, or none of them for all jobs."""
 
-    queue: str
-    kind: str | NamedKind
-    key: str
-    resource: str
-    agent: str
-    tenant: str
+    queue: Annotated[str, Help("Apply to a queue; '*' applies to each queue separately.", "NAME")]
+    kind: Annotated[str | NamedKind, Help("Apply to a kind; '*' applies to each kind separately.", "NAME")]
+    key: Annotated[str, Help("Apply to a limit key; '*' applies to each key separately.", "NAME")]
+    resource: Annotated[str, Help("Apply to a resource; '*' applies to each resource separately.", "NAME")]
+    agent: Annotated[str, Help("Apply to an agent; '*' applies to each agent separately.", "ID")]
+    tenant: Annotated[
+        str,
+        Help("Apply to a tenant, among all; '*' applies to each tenant separately.", "NAME", option="--of-tenant"),
+    ]
 
 
 class LimitOptions(LimitTarget, total=False):
     """The target of a limit and its bounds."""
 
-    concurrency: int | None
-    rate: str | tuple[int, Duration] | None
-    burst: int | None
+    concurrency: Annotated[int | None, Help("Maximum number of running jobs.", low=0, high=2**31 - 1)]
+    rate: Annotated[
+        str | tuple[int, Duration] | None, Help("Maximum starts per period: 10/s, 100/5m.", "N/SPAN", longest=50)
+    ]
+    burst: Annotated[int | None, Help("Maximum starts at the same moment (1: evenly spread).", low=1, high=2**31 - 1)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Unpack
 
+from holdfast.engine.declared import http
 from holdfast.engine.hints import check_options
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.names import check_name, page_size
@@ -273,8 +274,9 @@ class Limits(StoreNamespace):
     """Limits on how many jobs run at the same time, and how many start per period."""
 
     @operation
+    @http("PUT /limits", "admin", tenant="one", example={"queue": "mail", "concurrency": 5, "rate": "100/m"})
     def set(self, **options: Unpack[LimitOptions]) -> Program[Limit]:
-        """Set a limit on a queue, a kind, a key, a resource, an agent, a tenant, or (with none of these) on all jobs.
+        """Limit the jobs of a queue, kind, key, resource or agent; without one, all jobs. Takes effect at once.
 
         ``app.limits.set(queue="mail", concurrency=5)``, ``app.limits.set(kind="call", rate="100/m", burst=10)``. The
         name ``*`` means each name separately: ``key="*", concurrency=1`` runs one job per key. It replaces an existing
@@ -293,8 +295,9 @@ class Limits(StoreNamespace):
     aset = awaited(set)
 
     @operation
+    @http("DELETE /limits", "admin", tenant="one")
     def remove(self, **what: Unpack[LimitTarget]) -> Program[None]:
-        """Remove a limit: ``app.limits.remove(queue="mail")``; without a target, the limit on all jobs."""
+        """Remove a limit; without a target, the one on all jobs. Jobs that waited for it can start."""
         check_options(what, LimitTarget.__annotations__)
         scope, name = limit_target(**what)
         if not (yield from run(self._store.limits.remove(scope, name, self._actor, self._tenant))):
@@ -303,15 +306,17 @@ class Limits(StoreNamespace):
     aremove = awaited(remove)
 
     @operation
+    @http("GET /limits", "read")
     def list(self) -> Program[_Limits]:
-        """All limits, with the number of jobs running and waiting under each."""
+        """List the limits with the number of jobs running and waiting under each."""
         return (yield from run(self._store.limits.list(self._tenant)))
 
     alist = awaited(list)
 
     @operation
+    @http("GET /limits/one", "read", name="show_limit")
     def get(self, **what: Unpack[LimitTarget]) -> Program[Limit]:
-        """The limit on exactly this target, or ``NotFound``."""
+        """Show one limit; without a target, the one on all jobs."""
         check_options(what, LimitTarget.__annotations__)
         scope, name = limit_target(**what)
         for limit in (yield from run(self._store.limits.list(self._tenant))):

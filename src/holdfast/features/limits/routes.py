@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import Query
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from holdfast.engine.ids import parse_id
 from holdfast.errors import Refused
-from holdfast.features.limits.model import Limit, Pause, PauseTarget, QueueSetting, Reservation, Reserved
+from holdfast.features.limits.model import Pause, PauseTarget, QueueSetting, Reservation, Reserved
+from holdfast.features.limits.operations import Limits
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Identity
 from holdfast.server.bodies import Body, Instant, LongText, Span, Text, time_if_dated
+from holdfast.server.derived import routes
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import PAGE, Caller, Id, NamePath, Page, TheApp, allowed, allowed_one_tenant
 from holdfast.server.parameters import Limit as PageLimit
@@ -83,57 +85,7 @@ async def resume(app: TheApp, who: Caller, body: What) -> None:
     await app.pauses.aremove(**body.named(who))
 
 
-router = Router(prefix="/limits", tags=["limits"])
-
-WHAT = ("queue", "kind", "key", "resource", "agent")
-
-
-class SetLimit(Body):
-    """The target, one of the names or none of them for all jobs, and its limits."""
-
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"queue": "mail", "concurrency": 5, "rate": "100/m"}]}
-    )
-
-    queue: Text | None = None
-    kind: Text | None = None
-    key: Text | None = None
-    resource: Text | None = None
-    agent: Text | None = None
-    concurrency: int | None = Field(default=None, ge=0, le=2**31 - 1)
-    rate: Annotated[str, Field(max_length=50)] | None = None
-    burst: int | None = Field(default=None, ge=1, le=2**31 - 1)
-
-
-@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Limit])
-async def list_limits(app: TheApp) -> Page[Limit]:
-    """List the limits with the number of running and waiting jobs under each."""
-    return Page(items=await app.limits.alist())
-
-
-@router.put("", dependencies=[allowed_one_tenant(Scope.ADMIN)], response_model=Limit)
-async def set_limit(app: TheApp, body: SetLimit) -> Limit:
-    """Set a limit. It replaces an earlier one on the same target at once."""
-    given: dict[str, Any] = {name: value for name, value in body.given().items() if value is not None}
-    return await app.limits.aset(**given)
-
-
-TargetName = Annotated[str | None, Query(max_length=255)]
-
-
-@router.delete("", dependencies=[allowed_one_tenant(Scope.ADMIN)], status_code=204)
-async def remove_limit(
-    app: TheApp,
-    queue: TargetName = None,
-    kind: TargetName = None,
-    key: TargetName = None,
-    resource: TargetName = None,
-    agent: TargetName = None,
-) -> None:
-    """Remove a limit; without a name, the one on all jobs."""
-    named = dict(zip(WHAT, (queue, kind, key, resource, agent), strict=True))
-    await app.limits.aremove(**{name: value for name, value in named.items() if value is not None})
-
+router = routes("limits", Limits)
 
 reservation_router = Router(prefix="/reservations", tags=["reservations"])
 

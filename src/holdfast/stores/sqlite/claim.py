@@ -122,7 +122,7 @@ def executor_refused() -> Refused:
     return Refused(
         "the executor label of this lease is not on the allowlist",
         code="executor_refused",
-        fix="Add it: holdfast executors add LABEL",
+        fix="Add it: holdfast executors set LABEL",
     )
 
 
