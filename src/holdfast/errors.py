@@ -88,8 +88,8 @@ FIXES: Final = {
     "wait_timeout": "Wait longer, or read the result later. The job continues.",
     "steps_changed": "Keep the order and names of steps that running jobs have completed, or guard the change "
     "with ctx.patched.",
-    "question_changed": "Ask the same question again and redrive the job; or redrive it from that step to ask anew: "
-    "holdfast jobs redrive ID --from-step N. Values that vary belong into a step before the approval.",
+    "question_changed": "Ask the same question and redrive the job, or ask for another decision: "
+    "holdfast jobs redrive ID --from-step N. Take values that vary from a step before the approval.",
     "approval_not_asked": "Deploy code that asks for the approval, or keep old jobs on the old path with "
     "ctx.patched; then redrive the job.",
     "step_failed": "Read the step's error: holdfast jobs show <id>.",

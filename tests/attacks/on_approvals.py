@@ -162,11 +162,15 @@ VOTES: Table = {
     "vote after the expiry": (_cast("approval", "bob", at=":later"), _VOTER),
     "vote on an unknown approval": (_cast("unknown", "bob"), _VOTER),
     "vote from another tenant": (_cast("approval", "bob", tenant="acme"), _VOTER),
-    "vote twice": (_cast("approval", "ada"), (_VOTER[0], 'duplicate key value violates unique constraint "vote_pkey"')),
+    "vote twice": (_cast("approval", "ada"), _VOTER),
+    "vote again where there is no form": (
+        _cast("approval", "ada").replace("at)", "at, n)", 1).removesuffix(")") + ", 2)",
+        _VOTER,
+    ),
     "replace a vote": (_cast("approval", "ada", "deny").replace("insert", "insert or replace"), (_VOTER[0], None)),
     "upsert a vote": (
         "insert into vote select * from vote where approval_id = :approval"
-        " on conflict (approval_id, person) do update set verdict = 'deny'",
+        " on conflict (approval_id, person, n) do update set verdict = 'deny'",
         (None, _VOTED[1]),
     ),
     "delete a vote": (

@@ -208,8 +208,8 @@ def _durable_agent(agent: Agent[Any], settings: _Settings, copies: dict[int, Age
         inner = _agent_of(tool)
         if inner is not None and _asks(inner, []):
             raise InvalidSetting(
-                f"tool {tool.name!r} runs agent {inner.name!r}, which has tools that need approval: its run is one step,"
-                " which cannot wait",
+                f"tool {tool.name!r} runs agent {inner.name!r}, which has tools that need approval: its run is one"
+                " step, which cannot wait",
                 code="agent_not_durable",
                 fix="Hand off to that agent, or require the approval of the tool: as_tool(…, needs_approval=True).",
             )
