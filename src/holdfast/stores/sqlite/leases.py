@@ -43,8 +43,8 @@ _IS_LAPSED = (
 )
 _EXPIRE = (
     "UPDATE job_state SET state = 'failed', lease = NULL, due_at = NULL, approval_id = NULL, finished_at = :now,"
-    " note = NULL, error_code = 'deadline_passed', error_message = 'the deadline passed before the job was done' WHERE n IN ("
-    "SELECT n FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
+    " note = NULL, error_code = 'deadline_passed', error_message = 'the deadline passed before the job was done'"
+    " WHERE n IN (SELECT n FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
     " AND state IN ('queued', 'leased', 'retry_waiting', 'waiting_for_approval')"
     f" AND id {NOT_QUARANTINED} AND (:any OR tenant = :tenant)"
     " ORDER BY deadline_at LIMIT :want) RETURNING id"
