@@ -128,6 +128,58 @@ def test_worst_reason_is_the_verdict(store: Store) -> None:
 
 
 @pytest.mark.req("DP-3")
+def test_job_that_runs_much_longer_than_its_kind_is_listed(store: Store) -> None:
+    forward(store)
+    lease = open_lease(store, ttl=1e6)
+    for seconds in (2.0, 5.0, 4.0):
+        put_one(store, "import")
+        (claimed,) = claim(store, lease)
+        forward(store, seconds)
+        settle(store, claimed)
+    hung, new = put(store, spec("import"), spec("first"))
+    claim(store, lease, 2)
+    forward(store, 40.0)
+    assert store.run(store.health.get("default")).long_running == (), "ten times the median"
+    forward(store, 0.5)
+    (job,) = store.run(store.health.get("*")).long_running
+    assert (job.id, job.kind, job.tenant, job.seconds, job.usual_s) == (hung, "import", "default", 40.5, 4.0)
+    result = store.run(store.health.get("default"))
+    (reason,) = (each for each in result.reasons if each.code == "long_running")
+    assert (reason.level, result.verdict) == ("warn", "warn")
+    assert f"import {hung} for 40 s, usually 4 s" in reason.says
+    assert "long_running" not in codes(store, "other")
+    assert "long_running" not in codes(store, long_running_times=None)
+    assert "long_running" not in codes(store, long_running_times=20.0)
+    # A limit also applies to kinds that have not run before.
+    result = store.run(store.health.get("default", Thresholds(long_running_times=None, long_running_warn=40.0)))
+    assert {(each.id, each.usual_s) for each in result.long_running} == {(hung, 4.0), (new, None)}
+    forward(store, 86_400.0)
+    assert {each.id for each in store.run(store.health.get("default")).long_running} == {hung, new}
+
+
+def test_only_the_first_long_running_jobs_of_a_kind_are_listed(store: Store) -> None:
+    forward(store)
+    put(store, *(spec(kind) for kind in ("a", "b") for _ in range(5)))
+    claim(store, open_lease(store, ttl=1e6), 10)
+    forward(store, 11.0)
+    listed = store.run(store.health.get("default", Thresholds(long_running_warn=10.0))).long_running
+    assert sorted(each.kind for each in listed) == ["a", "a", "a", "b", "b", "b"]
+
+
+def test_short_job_is_not_long_running_before_half_a_minute(store: Store) -> None:
+    forward(store)
+    lease = open_lease(store, ttl=1e6)
+    for _ in range(3):
+        put_one(store)
+        settle(store, claim(store, lease))
+    put_one(store)
+    claim(store, lease)
+    forward(store, 30.0)
+    assert "long_running" not in codes(store)
+    forward(store, 0.1)
+    assert "long_running" in codes(store)
+
+
 def test_without_a_worker_health_names_the_jobs_of_expired_leases(store: Store) -> None:
     forward(store)
     put_one(store)

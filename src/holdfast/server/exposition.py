@@ -123,6 +123,16 @@ def _other_metrics(pulse: Pulse) -> Iterator[Metric]:
 
 def _health_metrics(health: Health) -> Iterator[Metric]:
     present = {reason.code for reason in health.reasons}
+    yield _gauge(
+        "holdfast_jobs_long_running",
+        "Jobs that run much longer than usual, counted up to three per kind.",
+        len(health.long_running),
+    )
+    yield _gauge(
+        "holdfast_longest_run_seconds",
+        "Run time of the longest of them.",
+        max((job.seconds for job in health.long_running), default=0.0),
+    )
     yield _gauge("holdfast_health", "Health: 0 ok, 1 warn, 2 critical.", VERDICTS[health.verdict])
     reasons = GaugeMetricFamily(
         "holdfast_health_reason", "1 for each reason of the verdict; its runbook goes by the code.", labels=["code"]

@@ -80,7 +80,9 @@ _START = (
 )
 _OWN = "state = 'running' AND (:any OR tenant = :tenant)"
 # Now if the last batch was in the future, because the clock was set back.
-_BATCH_DUE = "CASE WHEN updated_at > (SELECT now FROM present) + 5000000 THEN (SELECT now FROM present) ELSE next_at END"
+_BATCH_DUE = (
+    "CASE WHEN updated_at > (SELECT now FROM present) + 5000000 THEN (SELECT now FROM present) ELSE next_at END"
+)
 _NEXT = f"SELECT min({_BATCH_DUE}), (SELECT now FROM present) FROM operation INDEXED BY operation_running WHERE {_OWN}"
 _HOLD = (
     f"SELECT {Record.columns(Operation)} FROM operation WHERE {_OWN} AND {_BATCH_DUE} <= :now"

@@ -24,7 +24,7 @@ NO_ALARM = frozenset(
     {
         *("dead_letters", "paused", "unserved_kinds", "limits_hold_many", "approvals_overdue", "schedules_late"),
         *("unserved_executors", "consumers_behind", "backlog", "clock_skew", "oldest_waits", "no_worker"),
-        "expired_leases",
+        *("expired_leases", "long_running"),
     }
 )
 # Findings that fail only with --strict. A role that owns the tables is fine for a single tenant.
@@ -64,6 +64,7 @@ def health(
                 ("scheduled", _count(result.scheduled)),
                 ("held back", _count(result.parked) if result.parked else None),
                 ("running", _count(result.in_progress)),
+                ("running long", f"{len(result.long_running):,}" if result.long_running else None),
                 ("dead letters", _count(result.dead_letter_open)),
                 ("live workers", f"{result.lease_active:,}"),
                 ("open approvals", _count(result.approvals_open)),

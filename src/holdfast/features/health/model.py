@@ -29,6 +29,7 @@ CODES: Final = (
         "backlog",
         "unserved_kinds",
         "unserved_executors",
+        "long_running",
         "dead_letters",
         "paused",
         "limits_hold_many",
@@ -82,6 +83,10 @@ class Thresholds:
     oldest_critical: float | None = 3600.0
     backlog_warn: int | None = None
     """Waiting jobs; counted up to 10,000."""
+    long_running_times: float | None = 10.0
+    """How many times the usual duration of its kind (the median of recent successes) a job may run; at least 30 s."""
+    long_running_warn: float | None = 86_400.0
+    """How long any job may run."""
     dead_letters_warn: int | None = 1
     schedule_late_warn: float | None = 60.0
     behind_warn: int | None = 5000
@@ -106,6 +111,36 @@ def check_thresholds(when: object) -> Thresholds:
     if not isinstance(when, Thresholds):
         raise InvalidSetting(f"when must be Thresholds, not {type(when).__name__}", code="invalid_setting")
     return when
+
+
+@dataclass(frozen=True, slots=True)
+class LongRunning:
+    """A job that runs much longer than usual: its handler may hang."""
+
+    id: str
+    kind: str
+    tenant: str
+    seconds: float
+    """Since its attempt started."""
+    usual_s: float | None
+    """The median of recent successes of the kind; None if there are too few."""
+
+    @property
+    def says(self) -> str:
+        usual = "" if self.usual_s is None else f", usually {self.usual_s:.3g} s"
+        return f"{self.kind} {self.id} for {self.seconds:.0f} s{usual}"
+
+
+MIN_LONG, MIN_RUNS = 30.0, 3
+
+
+def is_long(seconds: float, usual: float | None, when: Thresholds) -> bool:
+    """Whether a job that has run for ``seconds`` runs too long."""
+    if when.long_running_warn is not None and seconds > when.long_running_warn:
+        return True
+    if when.long_running_times is None or usual is None:
+        return False
+    return seconds > max(MIN_LONG, usual * when.long_running_times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +186,8 @@ class Health:
     oldest_due_age_s: float | None = None
     expired_lease_age_s: float | None = None
     """Time since a worker's lease expired that no other worker has ended yet."""
+    long_running: tuple[LongRunning, ...] = ()
+    """Jobs that run much longer than usual, the first three of each kind."""
     capped: bool = False
 
 
@@ -194,6 +231,14 @@ def _job_concerns(health: Health, when: Thresholds) -> Iterator[Concern]:
             "unserved_executors",
             f"jobs wait for executors that no running worker has as its label: {labels}",
             f"Start one: holdfast worker MODULE:APP --executor {health.unserved_executors[0]}",
+        )
+    if health.long_running:
+        yield _warning(
+            "long_running",
+            f"{_counted(len(health.long_running), 'job runs', 'jobs run')} much longer than usual: "
+            + "; ".join(job.says for job in health.long_running[:5]),
+            "The handler may hang: see its last report with holdfast jobs show ID. Cancel it, or stop its worker:"
+            " holdfast workers stop ID. Set a timeout for the kind.",
         )
     if when.dead_letters_warn is not None and health.dead_letter_open >= when.dead_letters_warn:
         letters = _counted(health.dead_letter_open, "dead letter waits", "dead letters wait")

@@ -64,6 +64,7 @@ REASON_LINKS = {
     "backlog": "/jobs?state=queued",
     "unserved_kinds": "/workers",
     "unserved_executors": "/workers",
+    "long_running": "/jobs?state=in_progress",
     "dead_letters": "/dead-letters",
     "paused": "/limits",
     "limits_hold_many": "/limits",

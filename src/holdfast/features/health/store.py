@@ -8,10 +8,21 @@ beginning; where there is none (dead letters), each tenant is read separately.
 from __future__ import annotations
 
 from datetime import timedelta
+from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.engine.job import EVERY_TENANT
-from holdfast.features.health.model import CAP, DEFAULT_THRESHOLDS, Health, Thresholds, judged
+from holdfast.features.health.model import (
+    CAP,
+    DEFAULT_THRESHOLDS,
+    MIN_LONG,
+    MIN_RUNS,
+    Health,
+    LongRunning,
+    Thresholds,
+    is_long,
+    judged,
+)
 from holdfast.features.health.statistics import Activity, Pulse, QueueFigures, Recent, Standing
 from holdfast.features.limits.model import Pause
 from holdfast.stores.flow import Flow, Steps, flow, read_together
@@ -120,10 +131,10 @@ class HealthReads(Reader):
             *(self._waiting(tenant), self._dead(tenant), self._other_counts(tenant, now)),
             *(self._pauses.list(tenant).start(), self._leases(tenant, now), self._late(tenant, now, when)),
             *(self._behind(tenant, when), self._ledger(tenant), self._executors(tenant)),
-            self._expired(tenant, now),
+            *(self._expired(tenant, now), self._long_running(tenant, now, when)),
         )
         (backlog, scheduled), dead, (approvals, first_opened, overdue, parked, running) = rows[:3]
-        pauses, (serving, labels), late, behind, (unsealed, holders), executors, expired = rows[3:]
+        pauses, (serving, labels), late, behind, (unsealed, holders), executors, expired, long = rows[3:]
         paused = paused_queues(pauses, tenant)
         oldest: Any = None
         pairs: list[tuple[str, str]] = []
@@ -159,6 +170,7 @@ class HealthReads(Reader):
             due=due,
             oldest_due_age_s=self._age(now, first_due),
             expired_lease_age_s=self._age(now, expired),
+            long_running=long,
             capped=max(backlog, scheduled, dead, parked, running) >= CAP,
         )
         return judged(health, when)
@@ -333,6 +345,39 @@ class HealthReads(Reader):
         )
         rows = yield from self._query(tenant, text, now=now, cap=CAP)
         return tuple(rows[0])
+
+    def _long_running(self, tenant: str, now: Any, when: Thresholds) -> Steps[tuple[LongRunning, ...]]:
+        """The jobs that have run longest, up to three of each kind, compared with earlier jobs of the kind."""
+        codec = self.dialect.codec
+        least = min(each for each in (MIN_LONG, when.long_running_warn) if each is not None)
+        text = (
+            "select x.id, x.tenant, x.kind, x.started_at from (select r.id, r.tenant, r.kind, r.started_at,"
+            " row_number() over (partition by r.tenant, r.kind order by r.started_at) as n from"
+            " (select s.id, s.tenant, s.kind, s.started_at from {job_state} s"
+            f" where s.state in ('leased', 'in_progress') and s.state = 'in_progress' and {within(tenant, 's.tenant')}"
+            " limit :cap) r"
+            f" where r.started_at < :limit) x where x.n <= 3 order by x.started_at limit {3 * NAMES}"
+        )
+        limit = codec.moment(codec.time(now) - least * SECOND)
+        rows = yield from self._query(tenant, text, cap=CAP, limit=limit)
+        first = {(row[1], row[2]): row[0] for row in reversed(rows)}
+        usual = yield from read_together(*(self._usual(tenant, *kind, before) for kind, before in first.items()))
+        usual_of = dict(zip(first, usual, strict=True))
+        jobs = [
+            LongRunning(str(row[0]), row[2], row[1], self._age(now, row[3]) or 0.0, usual_of[row[1], row[2]])
+            for row in rows
+        ]
+        return tuple(job for job in jobs if is_long(job.seconds, job.usual_s, when))
+
+    def _usual(self, tenant: str, owner: str, kind: str, before: Any) -> Steps[float | None]:
+        """The median run time of the last jobs of a kind that were enqueued before another one."""
+        text = (
+            "select s.started_at, s.finished_at from (select j.id from {job} j where j.tenant = :owner"
+            " and j.kind = :kind and j.id < :before order by j.id desc limit 50) p"
+            " join {job_state} s on s.id = p.id where s.state = 'succeeded' and s.started_at is not null"
+        )
+        rows = yield from self._query(tenant, text, owner=owner, kind=kind, before=before)
+        return None if len(rows) < MIN_RUNS else median(self._age(end, start) or 0.0 for start, end in rows)
 
     def _late(self, tenant: str, now: Any, when: Thresholds) -> Steps[tuple[str, ...]]:
         if when.schedule_late_warn is None:

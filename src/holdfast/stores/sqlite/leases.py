@@ -42,9 +42,9 @@ _IS_LAPSED = (
     " OR EXISTS (SELECT 1 FROM lease WHERE ended_at IS NULL AND renewed_at > :now + 5000000)"
 )
 _EXPIRE = (
-    "UPDATE job_state SET state = 'failed', lease = NULL, due_at = NULL, approval_id = NULL, finished_at = :now, note = NULL,"
-    " error_code = 'deadline_passed', error_message = 'the deadline passed before the job was done' WHERE n IN ("
-    "SELECT n FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
+    "UPDATE job_state SET state = 'failed', lease = NULL, due_at = NULL, approval_id = NULL, finished_at = :now,"
+    " note = NULL, error_code = 'deadline_passed', error_message = 'the deadline passed before the job was done'"
+    " WHERE n IN (SELECT n FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
     " AND state IN ('queued', 'leased', 'retry_waiting', 'waiting_for_approval')"
     f" AND id {NOT_QUARANTINED} AND (:any OR tenant = :tenant)"
     " ORDER BY deadline_at LIMIT :want) RETURNING id"
@@ -181,8 +181,8 @@ _TRY = {
     "take": "UPDATE job_state SET state = 'in_progress', lease = :lease, settled_by = NULL, note = NULL,"
     " held_by = NULL, attempt = attempt + 1, started_at = :now WHERE n = :n",
     "promote": "UPDATE job_state SET state = 'queued', due_at = NULL, note = NULL WHERE n = :n",
-    "expire": "UPDATE job_state SET state = 'failed', lease = NULL, due_at = NULL, approval_id = NULL, finished_at = :now,"
-    " note = NULL, error_code = 'deadline_passed', error_message = '' WHERE n = :n",
+    "expire": "UPDATE job_state SET state = 'failed', lease = NULL, due_at = NULL, approval_id = NULL,"
+    " finished_at = :now, note = NULL, error_code = 'deadline_passed', error_message = '' WHERE n = :n",
 }
 _LIVE = "SELECT 1 FROM lease WHERE id = ? AND tenant = ? AND ended_at IS NULL AND until > ?"
 _NOTE = (
