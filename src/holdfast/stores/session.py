@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, R
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.payloads.model import PayloadRule, effective
 from holdfast.stores.flow import Flow, in_thread
+from holdfast.stores.locks import fork_safe_lock
 from holdfast.stores.vault import EMPTY, Vault, is_packed
 from holdfast.telemetry import observers
 
@@ -62,7 +62,7 @@ class Session:
         self.name = name
         self._actor = actor
         self._ready = not store.embedded
-        self._migrating = threading.Lock()
+        self._migrating = fork_safe_lock()
         self.nothing_runs: Callable[[], bool] | None = None
         """For the test kit: whether no job runs now, and none will before the test calls ``drain``."""
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import select
-import threading
 import time
 import weakref
 from typing import Any, TypeAlias
@@ -14,6 +13,7 @@ from typing import Any, TypeAlias
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
+from holdfast.stores.locks import fork_safe_lock
 from holdfast.stores.outage import Outage
 from holdfast.stores.postgres.connections import (
     CONNECTION,
@@ -209,7 +209,7 @@ class Pools:
         self._outage = outage
         self._size, self._hot = size, hot
         self._thread_pool: ConnectionPool[StoreConnection] | None = None
-        self._opening = threading.Lock()
+        self._opening = fork_safe_lock()
         # A pool belongs to the loop it was opened on; a program may run several loops one after another.
         self._loop_pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, PoolsByUse] = weakref.WeakKeyDictionary()
         self._owner = os.getpid()

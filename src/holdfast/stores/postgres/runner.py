@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import psycopg
 
 from holdfast.stores.flow import Binding, Flow, Rows, Statement, Steps, WaitLimit, drive
+from holdfast.stores.locks import fork_safe_lock
 from holdfast.stores.postgres.connections import AsyncStoreConnection, StoreConnection
 from holdfast.stores.postgres.errors import lost
 from holdfast.stores.postgres.session import PIN_LOCALLY
@@ -43,7 +44,7 @@ class Watchdog:
         """``report_slow`` is called in a new thread."""
         self._report_slow = report_slow
         self._reported = float("-inf")
-        self._guard = threading.Lock()
+        self._guard = fork_safe_lock()
         self._waits: dict[int, tuple[float, float, int, WaitLimit]] = {}
         self._number = 0
         self._thread: threading.Thread | None = None

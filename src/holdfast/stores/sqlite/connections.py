@@ -13,7 +13,6 @@ import ctypes
 import logging
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Literal, Self
 
 from holdfast.engine.redaction import shown_url
 from holdfast.errors import InvalidSetting, StoreUnavailable
+from holdfast.stores.locks import fork_safe_lock
 from holdfast.stores.private_files import private_handle
 from holdfast.stores.sqlite.errors import is_busy, translate
 
@@ -161,8 +161,8 @@ class Connections:
         self._idle: list[StoreConnection] = []
         self._file: Identity | None = None
         self._warned = 0.0
-        self._guard = threading.Lock()
-        self._memory_lock = threading.Lock()
+        self._guard = fork_safe_lock()
+        self._memory_lock = fork_safe_lock()
         self.handler_connection: sqlite3.Connection | None = None
         self._pid = os.getpid()
 
