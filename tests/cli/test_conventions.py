@@ -39,6 +39,7 @@ COMMANDS = (
     ("jobs",),
     *(("jobs", name) for name in ("list", "show", "history", "log", "artifact")),
     *(("jobs", name) for name in ("cancel", "redrive", "discard", "replace-payload", "reschedule", "move")),
+    ("jobs", "set-external-ref"),
     *(("jobs", name) for name in ("search", "index", "indexes")),
     ("dead-letters",),
     *(("dead-letters", name) for name in ("list", "show", "note", "redrive", "discard")),

@@ -57,6 +57,26 @@ def test_payload_of_a_waiting_job_is_replaced(holdfast: Holdfast, store: Store) 
     assert holdfast("jobs", "replace-payload", job_id, "{}", "--reason", " ").exit_code == 2
 
 
+@pytest.mark.req("CX-22", "CX-23")
+def test_external_reference_and_tags_select_jobs(holdfast: Holdfast, store: Store) -> None:
+    both, one = put(store, spec(tags=("a", "b")), spec(tags=("a",)))
+    changed = holdfast("jobs", "set-external-ref", both, "crm-1")
+    assert changed.stdout.splitlines()[1].split()[:2] == [both, "queued"]
+
+    def listed(*options: str) -> list[str]:
+        return [each["id"] for each in document(holdfast("jobs", "list", *options, "--json"))]
+
+    assert listed("--external-ref", "crm-1") == [both]
+    assert listed("--tag", "a", "--tag", "b") == [both]
+    assert listed("--any-tag", "b", "--any-tag", "none") == [both]
+    assert listed("--tag", "a") == [one, both]
+    assert holdfast("jobs", "set-external-ref", both, "--remove").exit_code == 0
+    assert listed("--external-ref", "crm-1") == []
+    assert holdfast("jobs", "set-external-ref", both).exit_code == 2
+    assert holdfast("jobs", "set-external-ref", UNKNOWN, "x").exit_code == 3
+    assert listed("--worker", "nobody", "--template", "x", "--template-version", "1") == []
+
+
 def test_each_id_has_one_result(holdfast: Holdfast, store: Store) -> None:
     waiting, other = put(store, spec(), spec())
     ended = dead(store)

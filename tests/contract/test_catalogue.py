@@ -176,3 +176,17 @@ def test_every_table_and_column_has_a_comment(catalogue: Catalogue) -> None:
         " and not a.attisdropped and col_description(c.oid, a.attnum) is null"
     )
     assert without == set()
+
+
+@pytest.mark.req("CX-21")
+def test_every_view_and_granted_function_has_a_comment(catalogue: Catalogue) -> None:
+    without = catalogue.names(
+        "select c.relname from pg_class c where c.relnamespace = %(schema)s::regnamespace and c.relkind = 'v'"
+        " and obj_description(c.oid, 'pg_class') is null"
+    )
+    without |= catalogue.names(
+        "select p.proname from pg_proc p, pg_roles r where p.pronamespace = %(schema)s::regnamespace"
+        " and r.rolname like 'holdfast%%' and r.oid <> p.proowner"
+        " and has_function_privilege(r.oid, p.oid, 'execute') and obj_description(p.oid, 'pg_proc') is null"
+    )
+    assert without == set()

@@ -20,6 +20,7 @@ from holdfast.errors import InvalidInput, InvalidSetting, NotFound
 from holdfast.features.assembly import Store
 from holdfast.features.audit.store import ActionFilter
 from holdfast.features.dead_letters.model import GroupFilter
+from holdfast.features.dead_letters.store import filter_json
 from holdfast.features.jobs.search import parse
 from holdfast.remote.jobs import JobFilter as RemoteFilter
 from holdfast.server.parameters import _search
@@ -334,3 +335,73 @@ def test_kinds_are_registered_with_their_domain(app: App) -> None:
     assert app.kinds.get("pay").domain == "billing"
     with pytest.raises(InvalidSetting):
         app.kinds.set("pay", domain=" ")
+
+
+# --- SQL: list_jobs and is_wanted ---
+
+ARGUMENTS = {
+    "state": "in_state",
+    "kind": "of_kind",
+    "queue": "in_queue",
+    "tag": "with_tags",
+    "any_tag": "with_any_tag",
+    "domain": "of_domain",
+    "external_ref": "with_external_ref",
+    "key": "with_key",
+    "limit_key": "with_limit_key",
+    "agent": "of_agent",
+    "executor": "for_executor",
+    "worker": "of_worker",
+    "correlation_id": "with_correlation",
+    "parent_id": "of_parent",
+    "workflow_id": "of_workflow",
+    "part": "of_part",
+    "template": "from_template",
+    "template_version": "from_template_version",
+    "schedule": "from_schedule",
+    "scheduled_for": "scheduled_for",
+    "fingerprint": "of_group",
+    "since": "created_from",
+    "until": "created_until",
+}
+"""The argument of the SQL function ``list_jobs`` for each filter."""
+
+
+def test_sql_functions_have_every_filter(store: Store, jobs: list[Job], by_hand: ByHand) -> None:
+    if store.embedded:
+        pytest.skip("SQLite has no functions")
+    assert ARGUMENTS.keys() == BY_NAME.keys()
+    for name in BY_NAME.keys() - {*ELSEWHERE}:
+        for value in values_of(name, jobs)[:4]:
+            if name == "worker" and value == OTHER.split()[1][:8]:
+                continue  # a name or a whole id
+            given: Any = list(value) if isinstance(value, tuple) else str(value) if name == "state" else value
+            sql = f"select id from list_jobs({ARGUMENTS[name]} => :value, want => 1000, for_tenant => 'default')"
+            expected = [job.id for job in jobs if BY_NAME[name].holds(job, value)]
+            assert [str(row[0]) for row in by_hand.execute(sql, {"value": given})] == expected, (name, value)
+            if name == "worker":
+                continue
+            more: dict[str, Any] = {"template": "monthly"} if name == "template_version" else {}
+            wanted = filter_json(JobFilter(tenant="default", **more | {name: value}))
+            sql = "select id from job where is_wanted(id, cast(:wanted as json), 'default') order by id desc"
+            found = {str(row[0]) for row in by_hand.execute(sql, {"wanted": wanted})}
+            assert found == set(expected), (name, value)
+
+
+def test_operation_refuses_a_worker(app: App) -> None:
+    with pytest.raises(InvalidSetting, match="worker"):
+        app.operations.start("cancel", worker=WORKER)  # type: ignore[call-arg]
+
+
+@pytest.mark.req("JF-23")
+def test_repository_takes_a_tenant(app: App, store: Store) -> None:
+    put_one(store, tenant="default")
+    theirs = app.repository(tenant="acme")
+    job_id = theirs.enqueue("pay", {"amount": 2})
+    assert [work.id for work in theirs.claim(10)] == [job_id]
+    assert app.jobs.get(job_id, tenant="acme").state is State.IN_PROGRESS
+    theirs.mark_success(job_id)
+    assert app.jobs.list(tenant="acme", state="succeeded")[0].id == job_id
+    theirs.close()
+    with pytest.raises(InvalidSetting):
+        app.repository(tenant="*")

@@ -423,3 +423,19 @@ async def test_dead_letter_is_redriven_later_and_waiting_payload_is_replaced(
         assert (await http.post(f"{page}/edit", data=bad)).status_code == 422
     assert (await http.post(f"{page}/edit", data={"payload": '{"n": 2}', "reason": "typo"})).status_code == 303
     assert waiting.get().payload == {"n": 2}
+
+
+@pytest.mark.req("CX-22", "SC-23")
+async def test_external_reference_is_set_and_searched(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
+    (job, *_) = await asyncio.to_thread(app.jobs.list, state="dead_letter")
+    assert (await http.post(f"/jobs/{job.id}/external-ref", data={"external_ref": HOSTILE[:200]})).status_code == 303
+    page = (await http.get(f"/jobs/{job.id}")).text
+    assert "Worker" in page
+    assert "Queued" in page
+    assert is_inert(page)
+    await http.post(f"/jobs/{job.id}/external-ref", data={"external_ref": "crm-1"})
+    assert the(app.jobs.get(job.id)).external_ref == "crm-1"
+    found = await http.get("/jobs", params={"q": "external_ref:crm-1"})
+    assert (job.id in found.text, found.status_code) == (True, 200)
+    await http.post(f"/jobs/{job.id}/external-ref", data={"external_ref": ""})
+    assert the(app.jobs.get(job.id)).external_ref is None

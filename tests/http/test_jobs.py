@@ -167,3 +167,27 @@ def test_payload_is_replaced_and_liveness_is_read(base: str, drive: Drive, worke
     with pytest.raises(errors.InvalidInput, match="reason_required"):
         client.do(lambda c: c.jobs.replace_payload(waiting.id, {"n": 2}, reason=" "))
     assert client.do(lambda c: c.jobs.details(waiting.id)).liveness == worker.jobs.liveness(waiting.id)
+
+
+@both
+@pytest.mark.req("CX-22", "CX-23", "SC-23")
+def test_jobs_are_filtered_by_tags_references_and_keys(base: str, drive: Drive, worker: App) -> None:
+    client = drive(base)
+    tagged = client.do(lambda c: c.enqueue("double", {"n": 1}, tags=["a", "customer:7"], key="k-1", limit_key="acme"))
+    other = client.do(lambda c: c.enqueue("double", {"n": 2}, tags=["a"]))
+    assert not client.do(lambda c: c.jobs.set_external_ref(tagged.id, "crm-1")).refused
+
+    def listed(**wanted: Any) -> list[str]:
+        return [job.id for job in client.do(lambda c: c.jobs.list(**wanted))]
+
+    for wanted in (
+        *({"tag": ["a", "customer:7"]}, {"any_tag": ("customer:*", "none")}, {"tag": "customer:*"}),
+        *({"external_ref": "crm-1"}, {"key": "k-1"}, {"limit_key": "acme"}, {"q": "tag:a tag:customer:7"}),
+    ):
+        assert listed(**wanted) == [tagged.id], wanted
+    assert listed(tag="a") == [other.id, tagged.id]
+    assert listed(worker="nobody") == listed(template="t", template_version=1) == listed(domain="billing") == []
+    assert client.do(lambda c: c.jobs.get(tagged.id)).external_ref == "crm-1"
+    with pytest.raises(errors.NotFound):
+        client.do(lambda c: c.jobs.set_external_ref("01a1de74-eb8c-70f1-843b-cac5f6817387", None))
+    assert client.do(lambda c: c.health.get(domain="billing")).backlog == 0

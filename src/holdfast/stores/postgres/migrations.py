@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import re
 from typing import Any
 
 import psycopg
@@ -52,6 +55,38 @@ CODE_FILES = CodeFiles(
 
 
 SCRIPT_SETTINGS = {"standard_conforming_strings": "on"}
+_COMMENTED = re.compile(r"((?:^--[^\n]*\n)+)create or replace (?:function|view) (\w+)", re.MULTILINE)
+
+
+@functools.cache
+def comments_on_code(features: tuple[str, ...]) -> Script:
+    """The comments on functions and views in the database: the text directly above each in the files."""
+    # Created when the pins change (pins.sql).
+    texts = {"pinned_tenant": "Return the tenant that the calling login is pinned to; null if it is not pinned."}
+    for path in CODE_FILES.paths(features):
+        for block, name in _COMMENTED.findall(path.read_text(encoding="utf-8")):
+            texts[name] = " ".join(line.removeprefix("--").strip() for line in block.splitlines())
+    return Script(
+        "comments_on_code",
+        f"""do $do$
+declare
+    v_says jsonb := $comments${json.dumps(texts, ensure_ascii=False)}$comments$;
+    v_row  record;
+begin
+    for v_row in
+        select p.oid::regprocedure::text as name, 'function' as what, v_says ->> p.proname as says from pg_proc p
+         where p.pronamespace = current_schema()::regnamespace and p.prokind = 'f'
+           and obj_description(p.oid, 'pg_proc') is distinct from v_says ->> p.proname
+        union all
+        select c.oid::regclass::text, 'view', v_says ->> c.relname from pg_class c
+         where c.relnamespace = current_schema()::regnamespace and c.relkind = 'v'
+           and obj_description(c.oid, 'pg_class') is distinct from v_says ->> c.relname
+    loop
+        execute format('comment on %s %s is %L', v_row.what, v_row.name, v_row.says);
+    end loop;
+end $do$;
+""",
+    )
 
 
 def plan_for(plan: Plan) -> Steps[Plan]:

@@ -30,6 +30,7 @@ from holdfast.stores.postgres.leases import due_work
 from holdfast.stores.postgres.listener import PostgresListener
 from holdfast.stores.postgres.migrations import (
     CODE_FILES,
+    comments_on_code,
     migrate_on,
     migrate_within,
     migration_script,
@@ -103,7 +104,9 @@ class PostgresDatabase(PostgresTransactions):
         _check_url(url)
         self.url = url
         self.schema_name = schema
-        self._plan = Plan.of(CODE_FILES, features, Script("action_triggers", postgres_triggers()))
+        self._plan = Plan.of(
+            CODE_FILES, features, Script("action_triggers", postgres_triggers()), comments_on_code(features)
+        )
         self._size = pool_size
         self.outage = Outage()
         self._pools = Pools(url, pool_size, min(self.pipeline_depth, pool_size), self.outage)

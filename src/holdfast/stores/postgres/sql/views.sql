@@ -1,4 +1,4 @@
--- Views for people and other tools. Lease tokens are not shown.
+-- Every job: its facts, its origin and its state. Restricted payloads and lease tokens are not shown.
 create or replace view jobs as
 select j.id, j.tenant, j.kind, j.queue, s.state, s.attempt, s.retries, s.crashes, s.max_attempts, s.max_crashes,
        s.priority, s.position,
@@ -50,19 +50,24 @@ select c.job_id, c.tenant, c.kind, 0, c.actor, c.at, c.at, 'skipped', null, null
 
 -- For autoscalers and dashboards: jobs that may start now, running jobs, and jobs that need an operator. The columns are part
 -- of the interface. They are counted, so the cost grows with the number of jobs; health() is bounded.
+
+-- Jobs that may start now, by tenant, queue and kind.
 create or replace view backlog as
 select s.tenant, s.queue, s.kind, count(*) as waiting
   from job_state s where s.state = 'queued' and s.due_at is null group by s.tenant, s.queue, s.kind;
 
+-- Claimed and running jobs by tenant, queue and kind, and when the first of them started.
 create or replace view in_progress as
 select s.tenant, s.queue, s.kind, count(*) as running, min(s.started_at) as oldest_started_at
   from job_state s where s.state in ('leased', 'in_progress') group by s.tenant, s.queue, s.kind;
 
+-- Open dead letters by tenant, queue, kind and error.
 create or replace view dead_letter_open as
 select s.tenant, s.queue, s.kind, s.error_code, count(*) as dead, min(s.finished_at) as first_at, max(s.finished_at) as last_at
   from job_state s where s.state = 'dead_letter' and s.state not in ('leased', 'in_progress')
  group by s.tenant, s.queue, s.kind, s.error_code;
 
+-- The current actor and time, as operations see them.
 create or replace view present as select actor() as actor, clock_now() as now;
 
 do $$
