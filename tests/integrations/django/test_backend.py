@@ -6,8 +6,11 @@ import copy
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
+from django.core.handlers.wsgi import WSGIHandler
 from django.db import connections, transaction
+from django.test import RequestFactory
 from django.utils import timezone
 
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidSetting, SchemaMismatch
@@ -186,3 +189,29 @@ def test_missing_tables_error_names_the_migrate_command(store: str, request: pyt
         assert "manage.py migrate" in str(missing.value)
     finally:
         connections.close_all()
+
+
+@pytest.mark.parametrize("path", ["/order/", "/order/atomic/"])
+@pytest.mark.parametrize("health_checks", [True, False])
+def test_connection_closed_by_the_server_is_replaced(postgres_url: str, path: str, health_checks: bool) -> None:
+    make_default(postgres_url, CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=health_checks)
+    request = RequestFactory().get(path)
+    handler = WSGIHandler()
+
+    def get() -> int:
+        """Answer a request as a web server does, with the signals to which Django's connections listen."""
+        answer = handler(request.environ.copy(), lambda *_: None)
+        answer.close()
+        return int(answer.status_code)
+
+    try:
+        assert get() == 200
+        backend = connections["default"].connection.info.backend_pid
+        with psycopg.connect(postgres_url, autocommit=True) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", (backend,))
+        # As with Django's own queries: checked before use, or found out by the first query that fails.
+        assert [get(), get()] == ([200, 200] if health_checks else [500, 200])
+        assert connections["default"].connection.info.backend_pid != backend, "the connection is kept again"
+    finally:
+        connections.close_all()
+        app.session.store.close()
