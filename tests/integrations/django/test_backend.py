@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
+import sys
 from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -14,6 +18,7 @@ from django.test import RequestFactory
 from django.utils import timezone
 
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidSetting, SchemaMismatch
+from holdfast.integrations.django import results
 from holdfast.integrations.django.compat import (
     InvalidTask,
     TaskResultDoesNotExist,
@@ -24,7 +29,7 @@ from holdfast.integrations.django.compat import (
     task_started,
 )
 from tests.integrations.django.shop.models import Order
-from tests.integrations.django.shop.tasks import app, audit, count, fail, pack, seen, ship
+from tests.integrations.django.shop.tasks import app, audit, count, fail, pack, restock, seen, ship
 from tests.support.django_setup import make_default
 
 pytestmark = pytest.mark.req("HF-8")
@@ -177,6 +182,60 @@ def test_first_guesses(file: str) -> None:
     with pytest.raises(AttributeError, match=r"Use task\.using\(run_after=…"):
         ship.apply_async(1)
     assert copy.copy(ship) == ship
+
+
+def test_argument_types_are_checked_as_those_of_native_jobs(file: str) -> None:
+    calls: list[Any] = [
+        lambda: ship.enqueue("seven"),
+        lambda: ship.enqueue(None),
+        lambda: ship.enqueue(1, carrier=["bike"]),
+        lambda: pack.enqueue("seven"),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArguments, match=r"(order_id|carrier): Input should be a valid"):
+            call()
+    assert len(app.jobs.list()) == 0
+    assert ship.enqueue("7").args == ["7"], "the arguments of a task are not converted"
+
+
+def test_schedules_take_tasks(file: str) -> None:
+    declared = app._scheduler._declared
+    app.schedule("@daily", kind=ship.using(queue_name="post"), name="over", payload={"order_id": 1})
+    assert app.schedule("@daily", name="decorated", payload={"order_id": 2})(ship) is ship
+
+    try:
+        drafts = [declared[name] for name in ("over", "decorated")]
+        assert [draft.kind for draft in drafts] == [ship.module_path] * 2
+        assert [json.loads(draft.payload)["kwargs"] for draft in drafts] == [{"order_id": 1}, {"order_id": 2}]
+        assert drafts[0].options["queue"] == "post"
+        with pytest.raises(InvalidArguments, match="missing a required argument"):
+            app.schedule("@daily", kind=ship, name="wrong")
+    finally:
+        del declared["over"], declared["decorated"]
+
+
+def test_schedule_of_a_task_fires(file: str) -> None:
+    """Below ``@task``, too: a worker declares the schedules of its tasks when it starts."""
+    load()
+    assert restock.module_path in {draft.kind for draft in app._scheduler._declared.values()}
+    assert app.tick(5).succeeded == 0
+    [schedule] = [schedule for schedule in app.schedules.list() if schedule.kind == restock.module_path]
+    app.schedules.run(schedule.name)
+    assert app.tick(5).succeeded == 1
+    assert seen == ["restocked A1"]
+
+
+def test_no_module_is_imported_by_a_name_from_the_database(file: str, tmp_path: Path) -> None:
+    (tmp_path / "planted.py").write_text("class Oops(Exception): ...\nraise SystemExit('imported')")
+    native = app.enqueue("planted.task", {"args": [], "kwargs": {}})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        with pytest.raises(TaskResultDoesNotExist, match=r"planted\.task is not a task of this process"):
+            task_backends["default"].get_result(native.id)
+        error = results._error(SimpleNamespace(error_code="planted.Oops", traceback=""))  # type: ignore[arg-type]
+        with pytest.raises(ImportError, match=r"planted\.Oops"):
+            _ = error.exception_class
+    assert "planted" not in sys.modules
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from inspect import iscoroutinefunction
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
@@ -19,8 +21,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from holdfast.app import App
+from holdfast.app.declarations import ScheduleDecorator, Timed
+from holdfast.engine.hints import check_options
 from holdfast.engine.hooks import RunInfo
-from holdfast.engine.job import Enqueued, JobSpec
+from holdfast.engine.job import EVERY_TENANT, Enqueued, JobSpec
+from holdfast.engine.states import State
 from holdfast.errors import InvalidArguments, InvalidInput, SchemaMismatch
 from holdfast.features.assembly import open_store
 from holdfast.integrations.django.orm_connection import (
@@ -35,10 +40,12 @@ from holdfast.integrations.django.orm_connection import (
 )
 from holdfast.steps.signature import Signature
 from holdfast.stores.flow import Flow
+from holdfast.stores.requests import JobFilter
 from holdfast.stores.session import Session
 
 T = TypeVar("T")
 
+PAGE: Final = 1_000
 SETTINGS: Final = frozenset(
     {"DATABASE", "SCHEMA", "TENANT", "NAME", "POOL_SIZE", "STRICT", "ARTIFACTS", "SECRET_NAMES"}
 )
@@ -110,6 +117,20 @@ class DjangoSession(Session):
         except SchemaMismatch as error:
             raise not_migrated() from error
 
+    def cancel_unfinished(self, reason: str, keep: Callable[[str], bool] = lambda _: False) -> int:
+        """Cancel the unfinished jobs of every tenant, except those whose ids ``keep`` accepts. Returns their number."""
+        cancelled = 0
+        for state in (state for state in State if state.active):
+            page = JobFilter(tenant=EVERY_TENANT, state=state, limit=PAGE, payloads=False)
+            while jobs := self.read(self.store.jobs.list(page)):
+                chosen = [job for job in jobs if not keep(job.id)]
+                for tenant in dict.fromkeys(job.tenant for job in chosen):
+                    ids = [job.id for job in chosen if job.tenant == tenant]
+                    self.read(self.store.jobs.operate("cancel", ids, reason, self.actor, tenant))
+                cancelled += len(chosen)
+                page = replace(page, before=jobs[-1].id)
+        return cancelled
+
     async def _aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is not None:
             return await super()._aadd(specs, tenant, connection)
@@ -165,6 +186,32 @@ def _fresh_connections(run: RunInfo) -> Iterator[None]:
         close_old_connections()
 
 
+class TaskSchedule(ScheduleDecorator):
+    """The result of ``app.schedule(…)``. It also takes a task of Django, whose arguments are in ``payload``."""
+
+    def __init__(self, app: DjangoApp, timing: str | float | timedelta, definition: Timed) -> None:
+        self._app = app
+        super().__init__(app._scheduler, timing, definition)
+
+    def __call__(self, target: T) -> T:
+        from holdfast.integrations.django.compat import Task
+
+        if not isinstance(target, Task) or self._declared:
+            return super().__call__(target)
+        self._app.schedule(self._timing, **{**self._definition, "kind": target})
+        return target
+
+    def _declare_pending(self, function: str, kind: str) -> None:
+        from holdfast.integrations.django.backend import registered
+
+        task = registered(kind)
+        if task is None:
+            super()._declare_pending(function, kind)
+        else:
+            self._scheduler.without_job.remove(function)
+            self(task)
+
+
 class DjangoApp(App):
     """The app of a Django project. There is one per process, which ``get_app()`` returns."""
 
@@ -192,6 +239,16 @@ class DjangoApp(App):
             yield
         finally:
             await close()
+
+    def schedule(self, timing: str | float | timedelta = "", **definition: Any) -> ScheduleDecorator:
+        """Like ``App.schedule``, and for tasks of Django too: ``app.schedule("@daily", kind=send_receipt)``."""
+        from holdfast.integrations.django.backend import scheduled
+        from holdfast.integrations.django.compat import Task
+
+        if isinstance(definition.get("kind"), Task):
+            definition = scheduled(self, definition)
+        check_options(definition, ("timing", *Timed.__annotations__))
+        return TaskSchedule(self, timing, cast(Timed, definition))
 
     @property
     def session(self) -> DjangoSession:
