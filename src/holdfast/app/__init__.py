@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -144,6 +145,8 @@ class App(Running):
 
     # An integration may replace it with a session that uses the framework's connection.
     _session_type: type[Session] = Session
+    # The loop of a web application that runs in this process now. The test kit runs jobs there.
+    _host_loop: asyncio.AbstractEventLoop | None = None
 
     def __init__(
         self,

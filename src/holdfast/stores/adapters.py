@@ -41,6 +41,9 @@ class TransactionState:
     begin: str | None = None
 
 
+OWN_DATABASE = "Pass a connection to the app's own database; in a test with a kit that is kit.url."
+
+
 def transaction_ended() -> Conflict:
     """The error for an operation that must be part of a transaction and finds none open."""
     return Conflict(
