@@ -101,7 +101,7 @@ class Hosted:
             await self.app._store.leave_loop()
 
     def prepare(self) -> None:
-        """Create the tables of a SQLite file. Raise if they are not in a PostgreSQL database; one that is away is not
+        """Create the tables of a SQLite file. Raise if they are not in a PostgreSQL database; an unreachable one is not
         waited for."""
         retry_briefly(self.app._session.make_ready)
         store = self.app._store
@@ -110,7 +110,7 @@ class Hosted:
         try:
             refuse_unmigrated(store)
         except StoreUnavailable as error:
-            log.warning("The database is away, and its tables were not checked: %s", error.message)
+            log.warning("The database is unreachable, and its tables were not checked: %s", error.message)
         else:
             self._checked = store
 

@@ -16,6 +16,7 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.db import connections, transaction
 from django.test import RequestFactory
 from django.utils import timezone
+from psycopg.pq import TransactionStatus
 
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidSetting, SchemaMismatch
 from holdfast.integrations.django import results
@@ -248,6 +249,24 @@ def test_missing_tables_error_names_the_migrate_command(store: str, request: pyt
         assert "manage.py migrate" in str(missing.value)
     finally:
         connections.close_all()
+
+
+@pytest.mark.req("JF-22")
+def test_sync_calls_use_the_connection_of_django(postgres_url: str) -> None:
+    make_default(postgres_url)
+    try:
+        native = pack.enqueue(1)
+        assert [job.id for job in app.jobs.list()] == [native.id]
+        app.jobs.cancel(native.id)
+        assert native.get().state == "cancelled"
+        assert app.health.get().verdict
+        with psycopg.connect(postgres_url) as other:
+            named = "select count(*) from pg_stat_activity where datname = current_database() and application_name = %s"
+            assert other.execute(named, ("holdfast",)).fetchone() == (0,)
+        assert connections["default"].connection.info.transaction_status == TransactionStatus.IDLE
+    finally:
+        connections.close_all()
+        app.session.store.close()
 
 
 @pytest.mark.parametrize("path", ["/order/", "/order/atomic/"])

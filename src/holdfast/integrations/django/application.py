@@ -1,11 +1,12 @@
 """``DjangoApp``: an ``App`` on Django's database, which enqueues on Django's connection.
 
-A job that is enqueued in a view exists if the view's transaction commits. Workers and the dashboard use separate
-connections to the same database.
+A job that is enqueued in a view exists if the view's transaction commits. Workers, the dashboard and async calls use
+separate connections to the same database.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -61,7 +62,10 @@ def configured() -> dict[str, Any]:
 
 
 class DjangoSession(Session):
-    """Runs flows that belong to Django's transaction on Django's connection, and others on the store's connections."""
+    """Runs sync calls on Django's connection of this thread, and async ones on the store's connections.
+
+    On SQLite, calls outside of a transaction have the store's connections, with the settings that it relies on.
+    """
 
     alias = DEFAULT_DB_ALIAS
     _name: object = None
@@ -92,6 +96,14 @@ class DjangoSession(Session):
         """Whether Django's connection may have data that no other connection can see."""
         return is_in_memory(self.alias) or (connections[self.alias].in_atomic_block and can_host(self.alias))
 
+    @property
+    def _lends(self) -> bool:
+        """Whether Django's connection is used although no transaction is open: not by threads of ours, which would
+        leave it open, and not on an event loop, where Django refuses queries."""
+        if connections[self.alias].vendor == SQLITE or not can_host(self.alias):
+            return False
+        return not threading.current_thread().name.startswith("holdfast-") and not _on_a_loop()
+
     def make_ready(self) -> None:
         self.follow()
         if not self._is_hosted and not is_in_memory(self.alias):
@@ -99,7 +111,7 @@ class DjangoSession(Session):
 
     def run(self, flow: Flow[T]) -> T:
         wrapper = self.follow()
-        return run_on_django(wrapper, flow) if self._joins else super().run(flow)
+        return run_on_django(wrapper, flow) if self._joins or self._lends else super().run(flow)
 
     def read(self, flow: Flow[T]) -> T:
         """Run a flow on Django's connection, whether a transaction is open there or not."""
@@ -136,6 +148,14 @@ class DjangoSession(Session):
             return await super()._aadd(specs, tenant, connection)
         result: list[Enqueued] = await sync_to_async(self._add, thread_sensitive=True)(specs, tenant, None)
         return result
+
+
+def _on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class DjangoSignature(Signature):
