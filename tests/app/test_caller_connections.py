@@ -251,6 +251,7 @@ def test_connection_to_another_file_is_refused(sqlite: App, tmp_path: Path) -> N
             with pytest.raises(InvalidSetting) as caught:
                 sqlite.enqueue("x", connection=connection)
             assert caught.value.code == "other_database"
+            assert "with a kit that is kit.url" in str(caught.value)
             assert not connection.in_transaction
     link = tmp_path / "link.db"
     link.symlink_to(path_of(sqlite._store.url))

@@ -114,6 +114,14 @@ def test_around_tag_renders_like_call_tag(app: App) -> None:
         pages.from_string("{% around 7 %}{% endaround %}")
 
 
+async def test_title_of_a_refused_request_says_why(app: App) -> None:
+    async with client_of(app) as http:
+        answers = [await http.get("/nothing"), await http.request("DELETE", "/jobs")]
+    shown = [(answer.status_code, answer.text.partition("<title>")[2].partition("<")[0]) for answer in answers]
+    assert shown == [(404, "Page not found · Holdfast"), (405, "Method not allowed · Holdfast")]
+    assert "method_not_allowed" in answers[1].text
+
+
 @pytest.mark.slow
 async def test_dashboard_routes_come_first_and_leave_api_paths_alone(app: App) -> None:
     service = make_service(app, authenticate=at_this_machine(app))

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
 from holdfast import App, Retry
+from holdfast.testing import Kit
 from tests.docs.guide_blocks import blocks
 from tests.support.waiting import until
 from tests.support.workers import work_off
@@ -29,11 +30,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))
 
 
-def program(guide: str, number: int = 0, **names: Any) -> dict[str, Any]:
+def program(guide: str, number: int = 0, change: tuple[str, str] = ("", ""), **names: Any) -> dict[str, Any]:
     """Run a block as the module ``shop``, in which frameworks look up annotations; return its names."""
     module = sys.modules["shop"] = ModuleType("shop")
     module.__dict__.update(names)
-    exec(compile(blocks(guide)[number], f"{guide}.md", "exec", dont_inherit=True), module.__dict__)
+    exec(compile(blocks(guide)[number].replace(*change), f"{guide}.md", "exec", dont_inherit=True), module.__dict__)
     return module.__dict__
 
 
@@ -58,6 +59,16 @@ def test_fastapi_and_litestar_guides(guide: str, shop: dict[str, Any]) -> None:
         if guide == "fastapi":
             assert client.get(f"/receipts/{job}").json() == "succeeded"
             assert [client.get(f"/receipts/{wrong}").status_code for wrong in UNKNOWN] == [404, 404]
+
+
+@pytest.mark.req("HF-8")
+def test_fastapi_guide_on_tests(shop: dict[str, Any]) -> None:
+    [number] = [number for number, block in enumerate(blocks("fastapi")) if "(holdfast_kit)" in block]
+    shop |= program("fastapi", change=("worker=True", "worker=False"))
+    recipe = program("fastapi", number, TestClient=TestClient, site=shop["site"])["test_an_order_sends_a_receipt"]
+    for _ in range(2):
+        with Kit(shop["app"]) as kit:
+            recipe(kit)
 
 
 @pytest.mark.req("HF-8")

@@ -17,6 +17,7 @@ from litestar import Litestar
 from litestar import Request as LitestarRequest
 from litestar import post as litestar_post
 from litestar.testing import TestClient as LitestarClient
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -25,12 +26,14 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from holdfast import App
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidSetting, SchemaMismatch
 from holdfast.integrations import fastapi, litestar, starlette
 from holdfast.integrations import flask as flask_integration
 from holdfast.integrations.fastapi import Identity, JobsDep, identity, session_jobs
 from holdfast.integrations.sqlalchemy import SessionJobs
 from holdfast.integrations.web_host import Hosted, by_scope
+from holdfast.testing import Kit
+from tests.support.processes import free_port
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("HF-8")
@@ -224,6 +227,102 @@ def test_the_worker_of_flask_prints_what_a_worker_prints(app: App, monkeypatch: 
     wrong = site.test_cli_runner().invoke(args=["holdfast", "worker", "--burst", "--queues", "mail:-1"])
     assert wrong.exit_code == 2
     assert wrong.stderr.startswith("error: the weight of 'mail:-1' is not a whole number [invalid_weight]")
+
+
+@pytest.mark.parametrize("worker", [False, True])
+@pytest.mark.parametrize("framework", ["starlette", "fastapi", "litestar", "flask"])
+def test_a_site_does_not_start_on_a_database_without_tables(
+    empty_postgres_url: str, framework: str, worker: bool
+) -> None:
+    with closing(App(empty_postgres_url, name="tests")) as app:
+        app.job("add")(lambda: None)
+
+        def start() -> None:
+            if framework == "flask":  # which has no start: the first request, with and without the service
+                site = flask.Flask("shop")
+                site.testing = True
+                extension = flask_integration.Holdfast(app, site)
+                extension.mount(site, "/jobs", identity=lambda: operator_identity("ada"))
+                assert site.test_client().get("/jobs/livez" if worker else "/add").text
+            elif framework == "litestar":
+                plugin = litestar.HoldfastPlugin(app, worker=worker)
+                with LitestarClient(Litestar([], plugins=[plugin], logging_config=None)):
+                    pass
+            else:
+                web: Any = {"starlette": starlette, "fastapi": fastapi}[framework]
+                frame: Any = {"starlette": Starlette, "fastapi": FastAPI}[framework]
+                with TestClient(frame(lifespan=web.Holdfast(app, worker=worker).lifespan)):
+                    pass
+
+        with pytest.raises((SchemaMismatch, ExceptionGroup)) as refused:
+            start()
+        error: Any = refused.value
+        error = error.exceptions[0] if isinstance(error, ExceptionGroup) else error  # Litestar has a task group
+        assert (error.code, error.fix) == ("not_migrated", "Run: holdfast migrate")
+        app._store.migrate()
+        start()
+
+
+def test_a_site_starts_while_the_database_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    nowhere = f"postgresql://127.0.0.1:{free_port()}/jobs?connect_timeout=1"
+    with closing(App(nowhere, name="tests")) as app, TestClient(Starlette(lifespan=starlette.Holdfast(app).lifespan)):
+        assert "its tables were not checked" in caplog.text
+
+
+def test_the_kit_runs_jobs_on_the_event_loop_of_the_site(postgres_url: str) -> None:
+    """A pool of the application belongs to one loop: handlers use it, and views too."""
+    app = App("sqlite:///never.db", name="tests")
+    engine = create_async_engine(postgres_url.replace("postgresql:", "postgresql+asyncpg:"))
+
+    async def backend(kind: str) -> int:
+        async with engine.connect() as connection:
+            return int(await connection.scalar(text("select pg_backend_pid()")) or 0)
+
+    @app.job
+    async def count(tenant: str) -> tuple[int, bool]:
+        return await backend("job"), app._session.tenant == tenant
+
+    @app.job
+    async def double(number: int) -> int:
+        return 2 * number
+
+    @asynccontextmanager
+    async def own(site: FastAPI) -> AsyncIterator[None]:
+        yield
+        await engine.dispose()
+
+    site = FastAPI(lifespan=fastapi.Holdfast(app, lifespan=own).lifespan)
+
+    @site.post("/count")
+    async def enqueue() -> tuple[int, str]:
+        return await backend("view"), (await count.aenqueue("default")).id
+
+    with Kit(app) as kit:
+        for _ in range(2):  # the second site has another loop
+            with TestClient(site) as client:
+                connected, job = client.post("/count").json()
+                kit.drain()
+                assert app.jobs.result(job).value == [connected, True]
+                with app.tenant("acme"):
+                    assert kit.run(count, "acme") == (connected, True), "in the caller's tenant"
+        assert kit.run(double, 2) == 4, "no site runs"
+
+
+def test_changes_without_a_page_are_accepted_from_programs_only(app: App) -> None:
+    hosted = fastapi.Holdfast(app)
+    site = FastAPI(lifespan=hosted.lifespan)
+    hosted.mount(site, "/jobs", identity=operator)
+    job = {"kind": "add", "payload": {"a": 2, "b": 2}}
+    with TestClient(site) as client:
+
+        def post(**headers: str) -> int:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            return int(client.post("/jobs/api/v1/jobs", headers=ADA | named, json=job).status_code)
+
+        assert post() == 201, "no browser"
+        assert post(cookie="session=1") == 403, "a browser without Sec-Fetch-Site and Origin may have sent it"
+        assert post(cookie="session=1", sec_fetch_site="same-origin") == 201
+        assert post(sec_fetch_site="cross-site") == 403
 
 
 def test_mistakes_in_mounting_name_the_right_value(app: App) -> None:

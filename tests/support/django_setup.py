@@ -65,17 +65,18 @@ def django_connection(url: str, *, proxied: bool = False) -> Any:
     return ConnectionProxy(connections, alias) if proxied else connections[alias]
 
 
-def make_default(url: str) -> None:
-    """Connect ``django.db.connection`` to this database."""
-    _set("default", url)
+def make_default(url: str, **options: Any) -> None:
+    """Connect ``django.db.connection`` to this database, with options such as ``CONN_MAX_AGE``."""
+    _set("default", url, options)
     if hasattr(connections._connections, "default"):
         connections["default"].close()
         del connections["default"]
 
 
-def _set(alias: str, url: str) -> None:
+def _set(alias: str, url: str, options: dict[str, Any] | None = None) -> None:
     set_up()
-    connections.settings[alias] = ConnectionHandler({"default": _settings(url)}).settings["default"]
+    settings = {**_settings(url), **(options or {})}
+    connections.settings[alias] = ConnectionHandler({"default": settings}).settings["default"]
 
 
 def _settings(url: str) -> dict[str, Any]:

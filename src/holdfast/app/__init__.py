@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -42,6 +43,7 @@ from holdfast.features.webhooks.operations import Webhooks
 from holdfast.features.workers.operations import Workers
 from holdfast.features.workflows.operations import Workflows
 from holdfast.outgoing import EgressPolicy
+from holdfast.stores.application_pool import url_of
 from holdfast.stores.artifacts import Artifacts, ArtifactStore
 from holdfast.stores.ids import new_id
 from holdfast.stores.namespace import call
@@ -49,6 +51,9 @@ from holdfast.stores.port import POOL_SIZE
 from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
 from holdfast.telemetry import tracing
+
+if TYPE_CHECKING:
+    from holdfast.stores.application_pool import ApplicationPool
 
 
 class App(Running):
@@ -75,6 +80,8 @@ class App(Running):
     - ``answer_within``: how long a database server may take to respond before the connection is dropped. By default
       30 seconds.
     - ``pool_size``: the number of connections to a database server for threads, and the same number per event loop.
+    - ``pool``: the application's own pool or engine, whose connections are used instead of such connections: a pool of
+      psycopg or asyncpg, or an engine of SQLAlchemy. Only that of asyncpg needs the URL too.
     - ``strict``: refuse to start a worker whose database role may read and write everything.
     - ``artifacts``: the artifact store: a directory, ``s3://…``, or an ``ArtifactStore``. By default
       ``HOLDFAST_ARTIFACTS``.
@@ -144,6 +151,8 @@ class App(Running):
 
     # An integration may replace it with a session that uses the framework's connection.
     _session_type: type[Session] = Session
+    # The loop of a web application that runs in this process now. The test kit runs jobs there.
+    _host_loop: asyncio.AbstractEventLoop | None = None
 
     def __init__(
         self,
@@ -156,6 +165,7 @@ class App(Running):
         secret_names: Sequence[str] = (),
         answer_within: Duration | None = None,
         pool_size: int = POOL_SIZE,
+        pool: ApplicationPool | None = None,
         strict: bool = False,
         artifacts: str | PathLike[str] | ArtifactStore | None = None,
         egress: EgressPolicy | None = None,
@@ -165,10 +175,14 @@ class App(Running):
     ) -> None:
         check_options(unknown, _PARAMETERS)
         limit = None if answer_within is None else seconds(answer_within, "answer_within")
-        self._schema, self._strict, database = schema, strict, config.database_url(url)
+        self._schema, self._strict, database = (
+            schema,
+            strict,
+            config.database_url(url or (None if pool is None else url_of(pool))),
+        )
         self.hooks = AppHooks()
         self._session = session = self._session_type(
-            open_store(database, schema=schema, answer_within=limit, pool_size=pool_size),
+            open_store(database, schema=schema, answer_within=limit, pool_size=pool_size, pool=pool),
             tenant=check_name(tenant, "tenant"),
             name=check_name(name or config.program_name(), "name"),
             actor=check_name(enqueued_by or config.operating_user(), "enqueued_by"),

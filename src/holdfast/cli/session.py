@@ -23,11 +23,11 @@ from holdfast.cli.output import Cell, emit, line, say, table
 from holdfast.engine.ids import id_range, parse_id
 from holdfast.engine.job import DEFAULT_TENANT, EVERY_TENANT
 from holdfast.engine.names import check_name
-from holdfast.errors import InvalidInput, InvalidSetting, NotFound, SchemaMismatch
+from holdfast.errors import InvalidInput, InvalidSetting, NotFound
 from holdfast.features.assembly import Store, open_store
 from holdfast.stores.session import Session
 from holdfast.stores.sqlite.connections import database_path
-from holdfast.worker.startup import retry_briefly, until_reachable
+from holdfast.worker.startup import refuse_unmigrated, retry_briefly, until_reachable
 
 NAME = "holdfast"
 T = TypeVar("T")
@@ -163,10 +163,7 @@ def store_at(url: str | None, schema: str) -> Iterator[Store]:
 def refuse_unready(store: Store) -> None:
     """Raise if the database does not exist or is not migrated."""
     refuse_absent(store)
-    if not store.schema().applied:
-        raise SchemaMismatch(
-            "the Holdfast tables are not in this database", code="not_migrated", fix="Run: holdfast migrate"
-        )
+    refuse_unmigrated(store)
 
 
 def wait_ready(store: Store) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.engine.redaction import shown_url
 from holdfast.engine.retry import whole
 from holdfast.errors import InvalidSetting
+from holdfast.stores.application_pool import check_sqlite
 from holdfast.stores.port import MOST_CONNECTIONS, POOL_SIZE, Database
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.features.tokens.store import TokenStore
     from holdfast.features.webhooks.store import WebhookStore
     from holdfast.features.workflows.store import WorkflowStore
+    from holdfast.stores.application_pool import ApplicationPool
     from holdfast.stores.port import ClockStore, JobStore, LeaseStore, LedgerStore, StepStore
 
 
@@ -127,12 +129,18 @@ def require_postgres() -> None:
 
 
 def open_store(
-    url: object, *, schema: str = "holdfast", answer_within: float | None = None, pool_size: int = POOL_SIZE
+    url: object,
+    *,
+    schema: str = "holdfast",
+    answer_within: float | None = None,
+    pool_size: int = POOL_SIZE,
+    pool: ApplicationPool | None = None,
 ) -> Store:
     """Open ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite:///:memory:`` or ``postgresql://…``.
 
     ``answer_within`` is the number of seconds after which a connection whose server has not answered is closed.
-    ``pool_size`` is the maximum number of connections for threads, and again for each event loop.
+    ``pool_size`` is the maximum number of connections for threads, and again for each event loop. ``pool`` is the
+    application's own pool to this database.
     """
     whole("pool_size", pool_size, 1, MOST_CONNECTIONS, "invalid_setting")
     if not isinstance(url, str):
@@ -142,14 +150,17 @@ def open_store(
     scheme = url.split(":", 1)[0].lower()
     if scheme == "sqlite":
         from holdfast.features.sqlite import SqliteStore
+        from holdfast.stores.sqlite.connections import database_path
 
+        if pool is not None:
+            check_sqlite(pool, database_path(url))
         return SqliteStore(url)
     if scheme in ("postgresql", "postgres"):
         require_postgres()
         from holdfast.features.postgres import ANSWER_WITHIN, PostgresStore
 
         within = answer_within or ANSWER_WITHIN
-        return PostgresStore(url, schema=schema, pool_size=pool_size, answer_within=within)
+        return PostgresStore(url, schema=schema, pool_size=pool_size, answer_within=within, pool=pool)
     raise _not_a_url(url)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from holdfast.features import FEATURES
 from holdfast.features.agents.store import PostgresAgents, PostgresExecutors
 from holdfast.features.approvals.store import PostgresApprovals
@@ -27,14 +29,25 @@ from holdfast.stores.postgres.ledger import PostgresLedger
 from holdfast.stores.postgres.steps import PostgresSteps
 from holdfast.stores.postgres.store import ANSWER_WITHIN, PostgresDatabase
 
+if TYPE_CHECKING:
+    from holdfast.stores.application_pool import ApplicationPool
+
 __all__ = ["ANSWER_WITHIN", "PostgresStore"]
 
 
 class PostgresStore(PostgresDatabase):
     def __init__(
-        self, url: str, *, schema: str = "holdfast", pool_size: int = 8, answer_within: float = ANSWER_WITHIN
+        self,
+        url: str,
+        *,
+        schema: str = "holdfast",
+        pool_size: int = 8,
+        answer_within: float = ANSWER_WITHIN,
+        pool: ApplicationPool | None = None,
     ) -> None:
-        super().__init__(url, schema=schema, pool_size=pool_size, answer_within=answer_within, features=FEATURES)
+        super().__init__(
+            url, schema=schema, pool_size=pool_size, answer_within=answer_within, features=FEATURES, pool=pool
+        )
         self.clock = PostgresClock(schema)
         self.jobs = PostgresJobs(schema)
         self.leases = PostgresLeases(schema)

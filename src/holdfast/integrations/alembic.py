@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from holdfast.errors import InvalidSetting, needs_extra
 from holdfast.features.assembly import open_store
@@ -24,28 +25,42 @@ from holdfast.features.assembly import open_store
 with needs_extra("Alembic's integration", "alembic"):
     from alembic import context
     from alembic.operations import MigrateOperation, Operations
+    from sqlalchemy import text
 
     from holdfast.integrations.sqlalchemy import SCHEMA, SCRIPT_URLS, migrate
 
 _TABLE = re.compile(r'^\s*create table (?:if not exists )?"?(\w+)', re.IGNORECASE | re.MULTILINE)
+# A schema with these tables is one of Holdfast, whatever its name is. Partitions have names of their own.
+_IN_POSTGRESQL = """
+    select n.nspname, c.relname
+      from pg_class c join pg_namespace n on n.oid = c.relnamespace
+     where c.relkind in ('r', 'p') and (c.relispartition or c.relname = any(:names))
+       and 3 = (select count(*) from pg_class own
+                 where own.relnamespace = n.oid and own.relname in ('job_state', 'dead_letter_group', 'occupied_slot'))
+"""
+_found: WeakKeyDictionary[Any, frozenset[tuple[str, str]]] = WeakKeyDictionary()
 
 
 def include_name(name: str | None, type_: str, parent_names: Mapping[str, str | None]) -> bool:
-    """Exclude Holdfast's schema and tables. Pass it to ``context.configure(include_name=…)``."""
-    if type_ == "schema":
-        return name != SCHEMA
+    """Exclude Holdfast's tables. Pass it to ``context.configure(include_name=…)``."""
     if type_ != "table":
         return True
-    if parent_names.get("schema_name") == SCHEMA:
-        return False
-    # SQLite has no schemas: the tables are in the same file as yours.
-    return context.get_context().dialect.name != "sqlite" or name not in sqlite_tables()
+    migration = context.get_context()
+    if migration.dialect.name == "sqlite":
+        return name not in tables("sqlite")
+    if migration.dialect.name != "postgresql" or migration.connection is None:
+        return True
+    if migration not in _found:
+        rows = migration.connection.execute(text(_IN_POSTGRESQL), {"names": sorted(tables("postgresql"))})
+        _found[migration] = frozenset((schema, table) for schema, table in rows)
+    # Alembic does not name the default schema.
+    return (parent_names.get("schema_name") or migration.dialect.default_schema_name, name) not in _found[migration]
 
 
 @lru_cache
-def sqlite_tables() -> frozenset[str]:
-    """Return the names of Holdfast's tables in a SQLite file."""
-    return frozenset(_TABLE.findall(open_store(SCRIPT_URLS["sqlite"]).migration_sql()))
+def tables(database: str) -> frozenset[str]:
+    """Return the names of Holdfast's tables in ``sqlite`` or ``postgresql``, without partitions that it adds later."""
+    return frozenset(_TABLE.findall(open_store(SCRIPT_URLS[database]).migration_sql()))
 
 
 @Operations.register_operation("holdfast_migrate")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.app import App
@@ -68,12 +69,9 @@ class Holdfast(Hosted):
     def init_app(self, site: Flask) -> None:
         """Register the extension and the command ``flask holdfast worker``."""
         site.extensions[KEY] = self
-        site.before_request(self._ready)
+        # Before a view opens a transaction, in which the tables of a new SQLite file cannot be created.
+        site.before_request(self.prepare)
         site.cli.add_command(self._commands())
-
-    def _ready(self) -> None:
-        """Create the tables of a new SQLite file before a view opens a transaction, in which that is not possible."""
-        self.app._session.make_ready()
 
     def mount(self, site: Flask, path: str, *, identity: Callable[[], Identity | None], dashboard: bool = True) -> None:
         """Serve the API and the dashboard below ``path``.
@@ -145,15 +143,20 @@ class _Bridge:
     def _start(self) -> Any:
         from a2wsgi import ASGIMiddleware
 
-        ready, loop = threading.Event(), asyncio.new_event_loop()
+        ready, loop = Future[None](), asyncio.new_event_loop()
 
         async def run() -> None:
-            async with self._hosted.running():
-                ready.set()
-                await asyncio.Event().wait()  # until the process ends
+            try:
+                async with self._hosted.running():
+                    ready.set_result(None)
+                    await asyncio.Event().wait()  # until the process ends
+            except BaseException as error:
+                if ready.done():
+                    raise
+                ready.set_exception(error)
 
         threading.Thread(target=lambda: loop.run_until_complete(run()), name="holdfast-dashboard", daemon=True).start()
-        ready.wait()
+        ready.result()
         return ASGIMiddleware(cast(Any, self._identified), loop=loop)
 
     async def _identified(self, scope: Scope, receive: Receive, send: Send) -> None:

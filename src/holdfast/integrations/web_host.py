@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.app import App
 from holdfast.engine.hints import check_options
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.features.tokens.model import Role, scopes_of
 from holdfast.stores.flow import in_thread
 from holdfast.worker.options import WorkerKeywords
-from holdfast.worker.startup import retry_briefly
+from holdfast.worker.startup import refuse_unmigrated, retry_briefly
 from holdfast.worker.worker import Worker, WorkerOptions
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
 
+    from holdfast.features.assembly import Store
     from holdfast.server.auth import Authenticate, Identity
 
 log = logging.getLogger("holdfast.worker")
@@ -40,8 +41,9 @@ def identity(actor: str, *roles: str, tenant: str = "default") -> Identity:
     """Return the identity of a user of the dashboard: ``identity(user.email, "operator")``.
 
     ``actor`` is the name that the ledger records. Roles are ``viewer``, ``producer``, ``operator``, ``approver``,
-    ``executor`` and ``admin``. The tenant ``*`` gives access to all tenants. Changes are accepted only from pages of
-    the dashboard: your application probably identifies users by a cookie, which browsers also send from other sites.
+    ``executor`` and ``admin``. The tenant ``*`` gives access to all tenants. Changes by browsers are accepted only from
+    pages of the dashboard: your application probably identifies users by a cookie, which browsers also send from other
+    sites. A request without a cookie and without headers of a browser is from a program, and is accepted.
     """
     if not roles:
         raise InvalidSetting(
@@ -67,6 +69,7 @@ class Hosted:
         self.app = app
         self._options = None if worker is False else _worker_options({} if worker is True else worker)
         self._services: list[FastAPI] = []
+        self._checked: Store | None = None
 
     def service(self, authenticate: Authenticate, *, dashboard: bool = True) -> FastAPI:
         """Return the HTTP API and the dashboard as an ASGI application. ``running`` includes its lifespan.
@@ -82,7 +85,8 @@ class Hosted:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the services and the worker within the block. At its end the worker stops first, within its grace."""
-        await in_thread(retry_briefly, self.app._session.make_ready)
+        await in_thread(self.prepare)
+        self.app._host_loop = asyncio.get_running_loop()
         try:
             async with AsyncExitStack() as stack:
                 for service in self._services:
@@ -93,7 +97,22 @@ class Hosted:
                     await stack.enter_async_context(_working(self.app.worker(self._options)))
                 yield
         finally:
+            self.app._host_loop = None
             await self.app._store.leave_loop()
+
+    def prepare(self) -> None:
+        """Create the tables of a SQLite file. Raise if they are not in a PostgreSQL database; an unreachable one is not
+        waited for."""
+        retry_briefly(self.app._session.make_ready)
+        store = self.app._store
+        if store.embedded or store is self._checked:
+            return
+        try:
+            refuse_unmigrated(store)
+        except StoreUnavailable as error:
+            log.warning("The database is unreachable, and its tables were not checked: %s", error.message)
+        else:
+            self._checked = store
 
     async def _end_streams(self) -> None:
         """End the streams of live pages: a server waits for open connections before it ends the lifespan."""

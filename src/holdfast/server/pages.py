@@ -281,9 +281,8 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return await render(
-        request, "error.html", status=error.status_code, code="no_such_page", reason=str(error.detail), fix=None
-    )
+    code = {404: "no_such_page", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
+    return await render(request, "error.html", status=error.status_code, code=code, reason=str(error.detail), fix=None)
 
 
 async def _gone(request: Request, error: Exception) -> Response:

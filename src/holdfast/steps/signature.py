@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
@@ -105,12 +105,19 @@ class Signature:
             fix=" ".join(f"Did you mean {name}?" for name in dict.fromkeys(near)) or None,
         )
 
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Refuse arguments that the function cannot have."""
+        self._check_types(self._bound(tuple(args), kwargs))
+
     def check_some(self, values: Mapping[str, Any]) -> None:
         """Refuse arguments that no call could have. Missing arguments are accepted: they may be given later."""
         try:
             self._signature.bind_partial(**values)
         except TypeError as error:
             raise InvalidArguments(f"{self._kind}: {error}") from None
+        self._check_types(values)
+
+    def _check_types(self, values: Mapping[str, Any]) -> None:
         for name, adapter in self._adapters.items():
             if name in values and type(values[name]) is not self._exact.get(name):
                 self._checked(name, adapter, values[name])

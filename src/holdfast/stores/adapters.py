@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -38,6 +39,9 @@ class TransactionState:
     database: str
     in_transaction: bool
     begin: str | None = None
+
+
+OWN_DATABASE = "Pass a connection to the app's own database; in a test with a kit that is kit.url."
 
 
 def transaction_ended() -> Conflict:
@@ -341,17 +345,32 @@ class _Django:
     """``django.db.connection`` or ``connections["alias"]``.
 
     Django's cursors rewrite parameters, so statements run on the driver's connection, which has the same transaction.
-    Django's own checks come first: the right thread, and no statement in a block that will be rolled back.
     """
 
     def __init__(self, wrapper: Any) -> None:
         self._wrapper = wrapper
 
     def run(self, frame: FlowFrame[T]) -> T:
-        self._wrapper.validate_thread_sharing()
-        self._wrapper.ensure_connection()
-        self._wrapper.validate_no_broken_transaction()
-        return adapt(self._wrapper.connection).run(frame)
+        with driver_connection(self._wrapper) as connection:
+            return adapt(connection).run(frame)
+
+
+@contextmanager
+def driver_connection(wrapper: Any) -> Iterator[Any]:
+    """The driver's connection of a Django connection, with what Django does around its own queries.
+
+    Before: its checks of the thread, of the connection's health and of the transaction. After an error: a note to test
+    the connection at the end of the request, without which Django keeps one that the server has closed.
+    """
+    wrapper.validate_thread_sharing()
+    wrapper.close_if_health_check_failed()
+    wrapper.ensure_connection()
+    wrapper.validate_no_broken_transaction()
+    try:
+        yield wrapper.connection
+    except Exception:
+        wrapper.errors_occurred = True
+        raise
 
 
 # By package and name of a connection's class: the libraries themselves are imported only when a connection is used.

@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
@@ -108,11 +109,22 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-def _run_here(work: Coroutine[Any, Any, T], name: str) -> T:
+def _run_here(work: Coroutine[Any, Any, T], name: str, host: asyncio.AbstractEventLoop | None) -> T:
+    """Run the work to its end: on the event loop of the app's site, if one runs in another thread, or on a new one.
+
+    Connections that the views and handlers of an application share belong to one loop.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
+        if host is None or not host.is_running():
+            return asyncio.run(work)
+        context = copy_context()
+
+        async def run() -> T:
+            return await asyncio.create_task(work, context=context)
+
+        return asyncio.run_coroutine_threadsafe(run(), host).result()
     work.close()
     raise InvalidSetting(
         f"{name}() would block the running event loop", code="running_loop", fix=f"Use await kit.a{name}(…)."
@@ -125,7 +137,7 @@ def _blocking(method: Callable[Concatenate[Kit, P], Coroutine[Any, Any, T]]) -> 
 
     @functools.wraps(method)
     def call(kit: Kit, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return _run_here(method(kit, *args, **kwargs), name)
+        return _run_here(method(kit, *args, **kwargs), name, kit.app._host_loop)
 
     call.__name__, call.__qualname__ = name, f"Kit.{name}"
     return call
@@ -217,7 +229,7 @@ class Kit:
         Pass a kind and its arguments to enqueue a job, or a handle to run an existing one. Raises the exception of the
         handler, or ``JobWaits`` if the job has no result yet (it snoozed, sleeps or waits).
         """
-        return _run_here(self.arun(target, *args, **kwargs), "run")
+        return _run_here(self.arun(target, *args, **kwargs), "run", self.app._host_loop)
 
     @overload
     async def arun(self, target: Kind[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...

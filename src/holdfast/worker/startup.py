@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import SchemaMismatch, StoreUnavailable
 from holdfast.stores.flow import in_thread
 
 if TYPE_CHECKING:
@@ -67,6 +67,14 @@ LONGEST_PAUSE = 3.0
 def pauses(*, endless: bool = False) -> Iterator[float]:
     for pause in itertools.chain(PAUSES, itertools.repeat(LONGEST_PAUSE) if endless else ()):
         yield pause * random.uniform(0.5, 1.0)
+
+
+def refuse_unmigrated(store: Store) -> None:
+    """Raise if the tables of Holdfast are not in the database."""
+    if not store.schema().applied:
+        raise SchemaMismatch(
+            "the Holdfast tables are not in this database", code="not_migrated", fix="Run: holdfast migrate"
+        )
 
 
 def until_reachable(begin: Callable[[], T], store: Store) -> T:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import copy
+import json
+import sys
 from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
+from django.core.handlers.wsgi import WSGIHandler
 from django.db import connections, transaction
+from django.test import RequestFactory
 from django.utils import timezone
+from psycopg.pq import TransactionStatus
 
 from holdfast.errors import HoldfastError, InvalidArguments, InvalidSetting, SchemaMismatch
+from holdfast.integrations.django import results
 from holdfast.integrations.django.compat import (
     InvalidTask,
     TaskResultDoesNotExist,
@@ -21,7 +30,7 @@ from holdfast.integrations.django.compat import (
     task_started,
 )
 from tests.integrations.django.shop.models import Order
-from tests.integrations.django.shop.tasks import app, audit, count, fail, pack, seen, ship
+from tests.integrations.django.shop.tasks import app, audit, count, fail, pack, restock, seen, ship
 from tests.support.django_setup import make_default
 
 pytestmark = pytest.mark.req("HF-8")
@@ -176,6 +185,60 @@ def test_first_guesses(file: str) -> None:
     assert copy.copy(ship) == ship
 
 
+def test_argument_types_are_checked_as_those_of_native_jobs(file: str) -> None:
+    calls: list[Any] = [
+        lambda: ship.enqueue("seven"),
+        lambda: ship.enqueue(None),
+        lambda: ship.enqueue(1, carrier=["bike"]),
+        lambda: pack.enqueue("seven"),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArguments, match=r"(order_id|carrier): Input should be a valid"):
+            call()
+    assert len(app.jobs.list()) == 0
+    assert ship.enqueue("7").args == ["7"], "the arguments of a task are not converted"
+
+
+def test_schedules_take_tasks(file: str) -> None:
+    declared = app._scheduler._declared
+    app.schedule("@daily", kind=ship.using(queue_name="post"), name="over", payload={"order_id": 1})
+    assert app.schedule("@daily", name="decorated", payload={"order_id": 2})(ship) is ship
+
+    try:
+        drafts = [declared[name] for name in ("over", "decorated")]
+        assert [draft.kind for draft in drafts] == [ship.module_path] * 2
+        assert [json.loads(draft.payload)["kwargs"] for draft in drafts] == [{"order_id": 1}, {"order_id": 2}]
+        assert drafts[0].options["queue"] == "post"
+        with pytest.raises(InvalidArguments, match="missing a required argument"):
+            app.schedule("@daily", kind=ship, name="wrong")
+    finally:
+        del declared["over"], declared["decorated"]
+
+
+def test_schedule_of_a_task_fires(file: str) -> None:
+    """Below ``@task``, too: a worker declares the schedules of its tasks when it starts."""
+    load()
+    assert restock.module_path in {draft.kind for draft in app._scheduler._declared.values()}
+    assert app.tick(5).succeeded == 0
+    [schedule] = [schedule for schedule in app.schedules.list() if schedule.kind == restock.module_path]
+    app.schedules.run(schedule.name)
+    assert app.tick(5).succeeded == 1
+    assert seen == ["restocked A1"]
+
+
+def test_no_module_is_imported_by_a_name_from_the_database(file: str, tmp_path: Path) -> None:
+    (tmp_path / "planted.py").write_text("class Oops(Exception): ...\nraise SystemExit('imported')")
+    native = app.enqueue("planted.task", {"args": [], "kwargs": {}})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        with pytest.raises(TaskResultDoesNotExist, match=r"planted\.task is not a task of this process"):
+            task_backends["default"].get_result(native.id)
+        error = results._error(SimpleNamespace(error_code="planted.Oops", traceback=""))  # type: ignore[arg-type]
+        with pytest.raises(ImportError, match=r"planted\.Oops"):
+            _ = error.exception_class
+    assert "planted" not in sys.modules
+
+
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_missing_tables_error_names_the_migrate_command(store: str, request: pytest.FixtureRequest) -> None:
     make_default(request.getfixturevalue("new_sqlite_url" if store == "sqlite" else "empty_postgres_url"))
@@ -186,3 +249,47 @@ def test_missing_tables_error_names_the_migrate_command(store: str, request: pyt
         assert "manage.py migrate" in str(missing.value)
     finally:
         connections.close_all()
+
+
+@pytest.mark.req("JF-22")
+def test_sync_calls_use_the_connection_of_django(postgres_url: str) -> None:
+    make_default(postgres_url)
+    try:
+        native = pack.enqueue(1)
+        assert [job.id for job in app.jobs.list()] == [native.id]
+        app.jobs.cancel(native.id)
+        assert native.get().state == "cancelled"
+        assert app.health.get().verdict
+        with psycopg.connect(postgres_url) as other:
+            named = "select count(*) from pg_stat_activity where datname = current_database() and application_name = %s"
+            assert other.execute(named, ("holdfast",)).fetchone() == (0,)
+        assert connections["default"].connection.info.transaction_status == TransactionStatus.IDLE
+    finally:
+        connections.close_all()
+        app.session.store.close()
+
+
+@pytest.mark.parametrize("path", ["/order/", "/order/atomic/"])
+@pytest.mark.parametrize("health_checks", [True, False])
+def test_connection_closed_by_the_server_is_replaced(postgres_url: str, path: str, health_checks: bool) -> None:
+    make_default(postgres_url, CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=health_checks)
+    request = RequestFactory().get(path)
+    handler = WSGIHandler()
+
+    def get() -> int:
+        """Answer a request as a web server does, with the signals to which Django's connections listen."""
+        answer = handler(request.environ.copy(), lambda *_: None)
+        answer.close()
+        return int(answer.status_code)
+
+    try:
+        assert get() == 200
+        backend = connections["default"].connection.info.backend_pid
+        with psycopg.connect(postgres_url, autocommit=True) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", (backend,))
+        # As with Django's own queries: checked before use, or found out by the first query that fails.
+        assert [get(), get()] == ([200, 200] if health_checks else [500, 200])
+        assert connections["default"].connection.info.backend_pid != backend, "the connection is kept again"
+    finally:
+        connections.close_all()
+        app.session.store.close()

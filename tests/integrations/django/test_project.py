@@ -12,15 +12,18 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.contrib.admin import AdminSite
 from django.contrib.auth.models import Permission, User
 from django.core.management import CommandError, call_command
 from django.db import connections
-from django.test import Client, TestCase, TransactionTestCase, override_settings
+from django.test import Client, RequestFactory, TestCase, TransactionTestCase, override_settings
 
 import holdfast
 from holdfast.cli import output
-from holdfast.integrations.django import checks, dashboard_view
+from holdfast.integrations.django import checks, dashboard_view, worker
+from holdfast.integrations.django.admin import JobAdmin
 from holdfast.integrations.django.management.commands.holdfast import _as_managed
+from holdfast.integrations.django.models import Job
 from holdfast.integrations.django.orm_connection import url_of
 from holdfast.integrations.django.test import HoldfastMixin, arun_jobs
 from holdfast.integrations.django.worker import load
@@ -118,7 +121,7 @@ def test_postgres_url_is_built_from_the_django_settings(
 def test_management_command_uses_the_django_database(
     file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_URL", file)
+    monkeypatch.setenv("HOLDFAST_URL", "sqlite:////another.db")  # of another program
     monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers])  # the command line sets up its own
     order = Order.objects.create(email="a@b.c")
     result = ship.enqueue(order.pk)
@@ -130,10 +133,7 @@ def test_management_command_uses_the_django_database(
         call_command("holdfast", "jobs", "show", "01a1e8de-6817-7002-8018-be86ac821882")
 
 
-def test_the_commands_named_in_messages_are_those_of_manage_py(
-    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOLDFAST_URL", file)
+def test_the_commands_named_in_messages_are_those_of_manage_py(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     job = ship.enqueue(1)
     call_command("holdfast", "why", job.id)
     assert "→ Start one: python manage.py holdfast worker\n" in capsys.readouterr().out
@@ -144,6 +144,70 @@ def test_the_commands_named_in_messages_are_those_of_manage_py(
         assert output.advice("Run: holdfast migrate") == "Run: python manage.py migrate"
         assert output.advice("See: manage.py holdfast health") == "See: manage.py holdfast health"
     assert output.advice("Run: holdfast migrate") == "Run: holdfast migrate"
+
+
+def test_the_command_reads_the_schema_and_tenant_of_the_settings(
+    database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app.session, "scope", "acme")
+    with app.tenant("default"):
+        ship.enqueue(1)
+    with app.tenant("acme"):
+        ship.enqueue(2)
+    for given, count in (((), 1), (("--tenant", "default"), 1), (("--all-tenants",), 2)):
+        call_command("holdfast", "jobs", "list", "--json", *given)
+        assert len(json.loads(capsys.readouterr().out)) == count, given
+    if database.startswith("postgresql"):
+        monkeypatch.setattr(app, "_schema", "other")
+        with pytest.raises(CommandError):
+            call_command("holdfast", "jobs", "list")
+        assert "not_migrated" in capsys.readouterr().err
+
+
+def test_dumpdata_and_loaddata(project: str, tmp_path: Path) -> None:
+    Order.objects.create(email="a@b.c")
+    ship.enqueue(1)
+    for options in ({}, {"use_base_manager": True}):
+        call_command("dumpdata", output=str(tmp_path / "all.json"), verbosity=0, **options)
+        models = {entry["model"] for entry in json.loads((tmp_path / "all.json").read_text())}
+        assert "shop.order" in models
+        assert not {model for model in models if model.startswith("holdfast.")}
+    Order.objects.all().delete()
+    call_command("loaddata", str(tmp_path / "all.json"), verbosity=0)
+    assert Order.objects.count() == 1
+
+
+def test_flush_cancels_unfinished_jobs(
+    project: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda _: "no")
+    job = ship.enqueue(1)
+    call_command("flush")
+    assert app.jobs.get(job.id).state is holdfast.State.QUEUED
+    call_command("flush", interactive=False)
+    assert "Holdfast: 1 unfinished job cancelled." in capsys.readouterr().out
+    assert app.jobs.get(job.id).state is holdfast.State.CANCELLED
+    call_command("flush", interactive=False)
+    assert "Holdfast" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("level", "shown"), [("warning", []), ("info", ["info"]), ("debug", ["debug", "info"])])
+def test_log_level_of_a_worker_is_that_of_djangos_tasks(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, level: str, shown: list[str]
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers])
+    monkeypatch.setattr(logging.root, "level", logging.root.level)
+    monkeypatch.setattr(logging.getLogger("django"), "level", logging.INFO)  # as in Django's default settings
+    tasks = logging.getLogger("django.tasks")
+    monkeypatch.setattr(worker, "FRAMEWORK", tasks.name)  # the backport's logger is not below Django's
+    monkeypatch.setattr(tasks, "level", logging.NOTSET)
+    output.set_up(level, as_json=True)
+    load()
+    tasks.debug("Task id=7 enqueued")
+    tasks.info("Task id=7 state=RUNNING")
+    tasks.setLevel(logging.NOTSET)  # clears what loggers remember about levels
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["level"] for line in lines if line["logger"] == tasks.name] == shown
 
 
 def test_a_worker_prints_each_line_of_django_once(
@@ -206,6 +270,39 @@ def test_admin_lists_jobs(project: str) -> None:
     assert "holdfast" not in client.get("/admin/").content.decode()
 
 
+class Plain:
+    """A user of a model without ``PermissionsMixin``."""
+
+    is_active = is_staff = is_authenticated = True
+    is_anonymous = False
+    pk = 1
+
+    def get_username(self) -> str:
+        return "plain"
+
+    def has_usable_password(self) -> bool:
+        return False
+
+
+class Asked(Plain):
+    def has_perm(self, name: str, obj: object = None) -> bool:
+        return name == "holdfast.view_dashboard"
+
+    def has_module_perms(self, label: str) -> bool:
+        return True
+
+
+def test_admin_of_users_without_permissions_mixin(project: str) -> None:
+    request = RequestFactory().get("/admin/")
+    request.session = {}
+    for user, listed in ((Plain(), False), (Asked(), True)):
+        request.user = user
+        site = AdminSite()
+        site.register(Job, JobAdmin)  # alone: others ask for has_perm, which the admin requires
+        answer = site.index(request)
+        assert ("Holdfast" in answer.rendered_content) is listed
+
+
 class StepTests(HoldfastMixin):
     def test_a_sync_job_with_steps_and_an_approval(self) -> None:
         order = Order.objects.create(email="a@b.c")
@@ -256,6 +353,27 @@ class InTransaction(HoldfastMixin, TestCase):
 
     def test_failed_job_fails_the_test(self) -> None:
         ship.enqueue(77)
+        with self.assertRaisesMessage(AssertionError, "DoesNotExist") as failed:
+            self.run_jobs()
+        assert "in ship\n    order = Order.objects.get(pk=order_id)" in str(failed.exception), "the line that failed"
+
+
+class WithTestData(HoldfastMixin, TestCase):
+    @classmethod
+    def setUpTestData(cls) -> None:
+        cls.order = Order.objects.create(email="a@b.c")
+        ship.enqueue(cls.order.pk)
+
+    def test_jobs_of_the_test_data_wait(self) -> None:
+        self.assert_not_enqueued()
+        assert self.run_jobs().succeeded == 1
+        assert Order.objects.get().state == "shipped"
+
+    def test_in_each_test_again(self) -> None:
+        self.test_jobs_of_the_test_data_wait()
+
+    def test_a_failure_of_them_fails_the_test(self) -> None:
+        Order.objects.all().delete()
         with self.assertRaisesMessage(AssertionError, "DoesNotExist"):
             self.run_jobs()
 
@@ -279,7 +397,7 @@ def run_cases(*cases: tuple[type[unittest.TestCase], int]) -> None:
 
 
 def test_test_case_mixin_works_in_both_test_case_types(database: str) -> None:
-    run_cases((InTransaction, 2), (Committing, 2))
+    run_cases((InTransaction, 2), (WithTestData, 3), (Committing, 2))
     assert len(app.jobs.list()) == 2, "the jobs of TestCase were rolled back"
     assert seen, "handlers ran in this process"
 

@@ -1,16 +1,19 @@
 """``DjangoApp``: an ``App`` on Django's database, which enqueues on Django's connection.
 
-A job that is enqueued in a view exists if the view's transaction commits. Workers and the dashboard use separate
-connections to the same database.
+A job that is enqueued in a view exists if the view's transaction commits. Workers, the dashboard and async calls use
+separate connections to the same database.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from inspect import iscoroutinefunction
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
@@ -19,8 +22,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from holdfast.app import App
+from holdfast.app.declarations import ScheduleDecorator, Timed
+from holdfast.engine.hints import check_options
 from holdfast.engine.hooks import RunInfo
-from holdfast.engine.job import Enqueued, JobSpec
+from holdfast.engine.job import EVERY_TENANT, Enqueued, JobSpec
+from holdfast.engine.states import State
 from holdfast.errors import InvalidArguments, InvalidInput, SchemaMismatch
 from holdfast.features.assembly import open_store
 from holdfast.integrations.django.orm_connection import (
@@ -35,10 +41,12 @@ from holdfast.integrations.django.orm_connection import (
 )
 from holdfast.steps.signature import Signature
 from holdfast.stores.flow import Flow
+from holdfast.stores.requests import JobFilter
 from holdfast.stores.session import Session
 
 T = TypeVar("T")
 
+PAGE: Final = 1_000
 SETTINGS: Final = frozenset(
     {"DATABASE", "SCHEMA", "TENANT", "NAME", "POOL_SIZE", "STRICT", "ARTIFACTS", "SECRET_NAMES"}
 )
@@ -54,7 +62,10 @@ def configured() -> dict[str, Any]:
 
 
 class DjangoSession(Session):
-    """Runs flows that belong to Django's transaction on Django's connection, and others on the store's connections."""
+    """Runs sync calls on Django's connection of this thread, and async ones on the store's connections.
+
+    On SQLite, calls outside of a transaction have the store's connections, with the settings that it relies on.
+    """
 
     alias = DEFAULT_DB_ALIAS
     _name: object = None
@@ -85,6 +96,14 @@ class DjangoSession(Session):
         """Whether Django's connection may have data that no other connection can see."""
         return is_in_memory(self.alias) or (connections[self.alias].in_atomic_block and can_host(self.alias))
 
+    @property
+    def _lends(self) -> bool:
+        """Whether Django's connection is used although no transaction is open: not by threads of ours, which would
+        leave it open, and not on an event loop, where Django refuses queries."""
+        if connections[self.alias].vendor == SQLITE or not can_host(self.alias):
+            return False
+        return not threading.current_thread().name.startswith("holdfast-") and not _on_a_loop()
+
     def make_ready(self) -> None:
         self.follow()
         if not self._is_hosted and not is_in_memory(self.alias):
@@ -92,7 +111,7 @@ class DjangoSession(Session):
 
     def run(self, flow: Flow[T]) -> T:
         wrapper = self.follow()
-        return run_on_django(wrapper, flow) if self._joins else super().run(flow)
+        return run_on_django(wrapper, flow) if self._joins or self._lends else super().run(flow)
 
     def read(self, flow: Flow[T]) -> T:
         """Run a flow on Django's connection, whether a transaction is open there or not."""
@@ -110,11 +129,33 @@ class DjangoSession(Session):
         except SchemaMismatch as error:
             raise not_migrated() from error
 
+    def cancel_unfinished(self, reason: str, keep: Callable[[str], bool] = lambda _: False) -> int:
+        """Cancel the unfinished jobs of every tenant, except those whose ids ``keep`` accepts. Returns their number."""
+        cancelled = 0
+        for state in (state for state in State if state.active):
+            page = JobFilter(tenant=EVERY_TENANT, state=state, limit=PAGE, payloads=False)
+            while jobs := self.read(self.store.jobs.list(page)):
+                chosen = [job for job in jobs if not keep(job.id)]
+                for tenant in dict.fromkeys(job.tenant for job in chosen):
+                    ids = [job.id for job in chosen if job.tenant == tenant]
+                    self.read(self.store.jobs.operate("cancel", ids, reason, self.actor, tenant))
+                cancelled += len(chosen)
+                page = replace(page, before=jobs[-1].id)
+        return cancelled
+
     async def _aadd(self, specs: Sequence[JobSpec], tenant: str, connection: object | None) -> list[Enqueued]:
         if connection is not None:
             return await super()._aadd(specs, tenant, connection)
         result: list[Enqueued] = await sync_to_async(self._add, thread_sensitive=True)(specs, tenant, None)
         return result
+
+
+def _on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class DjangoSignature(Signature):
@@ -165,6 +206,32 @@ def _fresh_connections(run: RunInfo) -> Iterator[None]:
         close_old_connections()
 
 
+class TaskSchedule(ScheduleDecorator):
+    """The result of ``app.schedule(…)``. It also takes a task of Django, whose arguments are in ``payload``."""
+
+    def __init__(self, app: DjangoApp, timing: str | float | timedelta, definition: Timed) -> None:
+        self._app = app
+        super().__init__(app._scheduler, timing, definition)
+
+    def __call__(self, target: T) -> T:
+        from holdfast.integrations.django.compat import Task
+
+        if not isinstance(target, Task) or self._declared:
+            return super().__call__(target)
+        self._app.schedule(self._timing, **{**self._definition, "kind": target})
+        return target
+
+    def _declare_pending(self, function: str, kind: str) -> None:
+        from holdfast.integrations.django.backend import registered
+
+        task = registered(kind)
+        if task is None:
+            super()._declare_pending(function, kind)
+        else:
+            self._scheduler.without_job.remove(function)
+            self(task)
+
+
 class DjangoApp(App):
     """The app of a Django project. There is one per process, which ``get_app()`` returns."""
 
@@ -192,6 +259,16 @@ class DjangoApp(App):
             yield
         finally:
             await close()
+
+    def schedule(self, timing: str | float | timedelta = "", **definition: Any) -> ScheduleDecorator:
+        """Like ``App.schedule``, and for tasks of Django too: ``app.schedule("@daily", kind=send_receipt)``."""
+        from holdfast.integrations.django.backend import scheduled
+        from holdfast.integrations.django.compat import Task
+
+        if isinstance(definition.get("kind"), Task):
+            definition = scheduled(self, definition)
+        check_options(definition, ("timing", *Timed.__annotations__))
+        return TaskSchedule(self, timing, cast(Timed, definition))
 
     @property
     def session(self) -> DjangoSession:

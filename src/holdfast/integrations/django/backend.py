@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
-from django.utils.module_loading import import_string
-
+from holdfast.app.declarations import SCHEDULES_ATTRIBUTE
 from holdfast.engine.hints import check_options, no_attribute
 from holdfast.engine.retry import Retry, as_policy
 from holdfast.engine.units import Duration, seconds
@@ -29,6 +27,7 @@ from holdfast.integrations.django.compat import (
     task_enqueued,
 )
 from holdfast.kind import Kind
+from holdfast.steps.signature import Signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +98,8 @@ class HoldfastBackend(BaseTaskBackend):
         """Enqueue on Django's connection: the job exists if the open transaction commits."""
         cached = self._checked.get(id(task))
         kind = self._check(task) if cached is None else cached[1]
-        _check_arguments(task, args, kwargs)
         result = self._result(task, args, kwargs)
+        _check_arguments(task, result.args, result.kwargs)
         prepared = kind.prepare(result.args, result.kwargs, self.alias)
         session = self.app.session
         handle = session.enqueue(prepared.spec, prepared.tenant, prepared.decode)
@@ -158,19 +157,20 @@ class HoldfastBackend(BaseTaskBackend):
 
 
 @lru_cache(maxsize=MAX_CACHED)
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(function)
+def _signature(function: Callable[..., Any], path: str, skip: int) -> Signature:
+    return Signature(function, path, skip=skip)
 
 
 def _check_arguments(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise ``InvalidArguments`` now for a call that would fail in every attempt."""
-    context = (None,) if task.takes_context else ()
+    """Raise ``InvalidArguments`` now for a call that would fail in every attempt.
+
+    Values are checked as those of native jobs, but not converted: the task gets them as JSON, as Django documents.
+    """
     try:
-        _signature(task.func).bind(*context, *args, **kwargs)
-    except TypeError as error:
-        raise InvalidArguments(
-            f"{task.module_path}: {error}", fix="Pass the arguments of the task. Options go into using(…)."
-        ) from None
+        _signature(task.func, task.module_path, int(task.takes_context)).check(args, kwargs)
+    except InvalidArguments as error:
+        fix = error.fix or "Pass the arguments of the task. Options go into using(…)."
+        raise InvalidArguments(error.message, code=error.code, fix=fix) from None
 
 
 def declare(app: DjangoApp, task: Any) -> Kind[..., Any]:
@@ -181,8 +181,23 @@ def declare(app: DjangoApp, task: Any) -> Kind[..., Any]:
     defined = _tasks.get(path, task)
     options: dict[str, Any] = {"queue": defined.queue_name, "priority": int(defined.priority)}
     options |= {name: value for name in ("retry", "timeout") if (value := getattr(defined, name, None)) is not None}
-    kind: Kind[..., Any] = app.job(path, **options)(_handler(defined))
+    handler = _handler(defined)
+    handler.__dict__[SCHEDULES_ATTRIBUTE] = getattr(defined.func, SCHEDULES_ATTRIBUTE, ())  # @app.schedule below @task
+    kind: Kind[..., Any] = app.job(path, **options)(handler)
     return kind
+
+
+def scheduled(app: DjangoApp, definition: Mapping[str, Any]) -> dict[str, Any]:
+    """The definition of a schedule whose ``kind`` is a task, with the kind and the payload of the task's jobs."""
+    task, arguments = definition["kind"], definition.get("payload", {})
+    register(task)
+    _check_arguments(task, (), arguments)
+    options = {"queue": task.queue_name, "priority": int(task.priority), "tags": getattr(task, "tags", ())}
+    retry = getattr(task.get_backend(), "retry", None)
+    if retry is not None and getattr(task, "retry", None) is None:
+        options["retry"] = retry
+    payload = {"args": [], "kwargs": dict(arguments), "backend": task.backend}
+    return {**options, **definition, "kind": declare(app, task), "payload": payload}
 
 
 def _handler(task: Any) -> Any:
@@ -211,14 +226,20 @@ def declare_all(app: DjangoApp) -> None:
         declare(app, task)
 
 
+def registered(path: str) -> Any | None:
+    """Return the task with this path, if this process has imported it."""
+    return _tasks.get(path)
+
+
 def task_at(path: str) -> Any:
-    """Return the task with this path. Raises ``TaskResultDoesNotExist`` if there is none."""
-    task = _tasks.get(path)
-    if task is None:
-        try:
-            task = import_string(path)
-        except (ImportError, ValueError):
-            task = None
-    if not isinstance(task, Task):
-        raise TaskResultDoesNotExist(f"{path} is not a task")
-    return task
+    """Return the task with this path, which comes from the database: nothing is imported by it.
+
+    The modules of tasks of all installed apps are imported. Raises ``TaskResultDoesNotExist`` if the task is in none.
+    """
+    if path not in _tasks:
+        from holdfast.integrations.django.worker import load
+
+        load()
+    if path not in _tasks:
+        raise TaskResultDoesNotExist(f"{path} is not a task of this process: import its module")
+    return _tasks[path]

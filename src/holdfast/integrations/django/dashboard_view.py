@@ -43,12 +43,16 @@ _SKIPPED: Final = frozenset({b"content-length", b"connection", b"transfer-encodi
 
 
 def scopes_for(user: Any) -> frozenset[Scope]:
-    """``view_dashboard`` reads, ``change_dashboard`` operates and decides, a superuser administers."""
-    if user.is_superuser:
+    """``view_dashboard`` reads, ``change_dashboard`` operates and decides, a superuser administers.
+
+    A user model without ``PermissionsMixin`` may lack ``is_superuser`` and ``has_perm``: its users have no permission.
+    """
+    if getattr(user, "is_superuser", False):
         return EVERY_SCOPE
-    if user.has_perm(CHANGE):
+    has_permission = getattr(user, "has_perm", lambda _: False)
+    if has_permission(CHANGE):
         return ROLES[Role.OPERATOR] | ROLES[Role.APPROVER]
-    return ROLES[Role.VIEWER] if user.has_perm(VIEW) else frozenset()
+    return ROLES[Role.VIEWER] if has_permission(VIEW) else frozenset()
 
 
 # Instead of Django's CSRF token, Holdfast compares the origin of unsafe requests with the host.

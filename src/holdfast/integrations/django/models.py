@@ -7,11 +7,21 @@ from typing import Any
 from django.db import models
 
 
+class NoRows(models.Manager):
+    """Reads no table, because there is none: ``manage.py dumpdata`` reads the rows of every model."""
+
+    def get_queryset(self) -> models.QuerySet[Any]:
+        return super().get_queryset().none()
+
+
 class _Listed(models.Model):
+    objects = NoRows()
+
     class Meta:
         abstract = True
         managed = False
         default_permissions = ()
+        base_manager_name = "objects"
 
 
 class Job(_Listed):

@@ -18,6 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from holdfast.errors import SchemaMismatch
+from holdfast.stores.adapters import driver_connection
 from holdfast.stores.flow import Binding, Flow, Rows, Statement, drive
 
 if TYPE_CHECKING:
@@ -93,13 +94,11 @@ def _is_psycopg3() -> bool:
 
 def run_on_django(wrapper: Any, flow: Flow[T]) -> T:
     """Run a flow on a connection of Django: within the open transaction, or in a new one."""
-    wrapper.validate_thread_sharing()
-    wrapper.ensure_connection()
-    wrapper.validate_no_broken_transaction()
     try:
-        if wrapper.vendor == SQLITE:
-            return _run_sqlite(wrapper.connection, flow)
-        return _run_postgresql(wrapper, flow)
+        with driver_connection(wrapper) as connection:
+            if wrapper.vendor == SQLITE:
+                return _run_sqlite(connection, flow)
+            return _run_postgresql(wrapper, flow)
     except Exception as error:
         translated = _translate(error)
         if translated is error:

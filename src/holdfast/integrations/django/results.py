@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -112,8 +113,21 @@ def _task(task: Any, job: Job, backend: str) -> Any:
     return dataclasses.replace(task, **changed) if changed else task
 
 
+class RecordedError(TaskError):
+    """An error of an attempt. Its type is found among the modules that this process has imported: the path comes from
+    the database."""
+
+    @property
+    def exception_class(self) -> type[BaseException]:
+        module, _, name = self.exception_class_path.rpartition(".")
+        found = getattr(sys.modules.get(module), name, None)
+        if isinstance(found, type) and issubclass(found, BaseException):
+            return found
+        raise ImportError(f"{self.exception_class_path} is not an exception that this process has imported")
+
+
 def _error(attempt: Attempt) -> Any:
-    return TaskError(exception_class_path=_path(attempt.error_code or ""), traceback=attempt.traceback or "")
+    return RecordedError(exception_class_path=_path(attempt.error_code or ""), traceback=attempt.traceback or "")
 
 
 def _path(code: str) -> str:

@@ -99,15 +99,14 @@ def enqueued(job: Any = None, *, after: str = "") -> list[Job]:
     return [one for one in reversed(newest) if one.id > after]
 
 
-def cancel_all() -> int:
-    """Cancel all jobs that have not ended, so that no job of an earlier test runs. Returns their number."""
-    app = get_app()
-    app.session.follow()
-    active = [job for job in enqueued() if job.state.active]
-    for tenant in dict.fromkeys(job.tenant for job in active):
-        ids = [job.id for job in active if job.tenant == tenant]
-        app.session.read(app._store.jobs.operate("cancel", ids, "a new test starts", "test", tenant))
-    return len(active)
+def cancel_all(keep: Callable[[str], bool] = lambda _: False) -> int:
+    """Cancel all jobs that have not ended, so that no job of an earlier test runs. Returns their number.
+
+    Jobs whose ids ``keep`` accepts stay.
+    """
+    session = get_app().session
+    session.follow()
+    return session.cancel_unfinished("a new test starts", keep)
 
 
 def _queues(app: DjangoApp) -> list[str]:
@@ -124,6 +123,13 @@ def _kind(job: Any) -> str | None:
     return job.name if isinstance(job, Kind) else str(job.module_path)
 
 
+def _traceback(job: Job) -> str:
+    """The traceback of the job's last attempt."""
+    app = get_app()
+    attempts = app.session.read(app._store.jobs.attempts(job.id, job.tenant))
+    return (attempts[-1].traceback or "") if attempts else ""
+
+
 def _payload(job: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     if isinstance(job, Kind):
         return {**dict(zip(job.parameters, args, strict=False)), **kwargs}
@@ -133,14 +139,23 @@ def _payload(job: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[st
 class HoldfastMixin:
     """Add it to ``TestCase`` or ``TransactionTestCase``.
 
-    A test sees the jobs that were enqueued since it started; unfinished jobs of earlier tests are cancelled.
+    A test sees the jobs that were enqueued since it started; unfinished jobs of earlier tests are cancelled. Jobs of
+    ``setUpTestData`` and ``setUpClass`` wait for ``run_jobs``, in each test again if it is a ``TestCase``.
     """
 
     _since = ""
+    _class_began = _class_ready = ""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls._class_began, cls._class_ready = new_id(), ""
+        super().setUpClass()  # type: ignore[misc]
 
     def setUp(self) -> None:
         super().setUp()  # type: ignore[misc]
-        cancel_all()
+        cls = type(self)
+        cls._class_ready = cls._class_ready or new_id()
+        cancel_all(lambda job_id: cls._class_began < job_id < cls._class_ready)
         self._since = new_id()
 
     def run_jobs(self, queues: Sequence[str] | None = None, *, limit: int = 1_000, check: bool = True) -> TickSummary:
@@ -148,10 +163,11 @@ class HoldfastMixin:
         __tracebackhide__ = True
         summary = run_jobs(queues, limit=limit)
         if check:
-            for job in self.enqueued():
+            for job in enqueued():
                 if job.id in summary.ids and job.error_code is not None:
                     raise AssertionError(
-                        f"job {job.id} ({job.kind}) is {job.state}: {job.error_code}: {job.error_message}"
+                        f"job {job.id} ({job.kind}) is {job.state}: {job.error_code}: {job.error_message}\n"
+                        + _traceback(job)
                     )
         return summary
 

@@ -9,6 +9,7 @@ from django.apps import apps
 from django.utils.module_loading import autodiscover_modules
 
 from holdfast.integrations.django.application import DjangoApp, get_app
+from holdfast.integrations.django.compat import FRAMEWORK
 from holdfast.telemetry.logs import HANDLER
 
 
@@ -33,8 +34,13 @@ def load() -> DjangoApp:
 def _log_once() -> None:
     """Remove Django's console handler if Holdfast's command line has its own on the root logger.
 
-    Otherwise lines of ``django.tasks`` would be printed twice.
+    Otherwise lines of ``django.tasks`` would be printed twice. They follow ``--log-level``, unless ``LOGGING`` has a
+    level for them: Django's default for ``django`` is INFO.
     """
-    logger = logging.getLogger("django")
-    if logger.propagate and any(handler.name == HANDLER for handler in logging.getLogger().handlers):
+    logger, root, tasks = logging.getLogger("django"), logging.getLogger(), logging.getLogger(FRAMEWORK)
+    if not any(handler.name == HANDLER for handler in root.handlers):
+        return
+    if tasks.level == logging.NOTSET:
+        tasks.setLevel(root.level)
+    if logger.propagate:
         logger.handlers[:] = [handler for handler in logger.handlers if type(handler) is not logging.StreamHandler]

@@ -9,7 +9,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -23,6 +23,7 @@ from holdfast.stores.flow import Flow, patience_of
 from holdfast.stores.listener import Names
 from holdfast.stores.migrations import Execute, Plan, Script
 from holdfast.stores.outage import Outage
+from holdfast.stores.postgres.borrowed import ApplicationConnections
 from holdfast.stores.postgres.connections import CONNECTION, StoreConnection, connected, prepare_connection
 from holdfast.stores.postgres.doctor import blockers, conditions, diagnose
 from holdfast.stores.postgres.errors import lost, translate
@@ -42,6 +43,9 @@ from holdfast.stores.postgres.roles import logins
 from holdfast.stores.postgres.runner import RETRIES, Watchdog, arun_on, can_retry, only_once, pause, run_on
 from holdfast.stores.postgres.transactions import PostgresTransactions
 from holdfast.stores.requests import Finding, Login, SchemaStatus
+
+if TYPE_CHECKING:
+    from holdfast.stores.application_pool import ApplicationPool
 
 __all__ = ["ANSWER_WITHIN", "PostgresDatabase", "prepare_connection", "run_on"]
 
@@ -93,8 +97,9 @@ class PostgresDatabase(PostgresTransactions):
         pool_size: int = 8,
         answer_within: float = ANSWER_WITHIN,
         features: tuple[str, ...] = (),
+        pool: ApplicationPool | None = None,
     ) -> None:
-        """``features`` are the features whose SQL is installed with the engine's."""
+        """``features`` are the features whose SQL is installed with the engine's. ``pool`` is the application's own."""
         if not SCHEMA_NAME.fullmatch(schema):
             raise InvalidSetting(
                 f"{schema!r} cannot be a schema name",
@@ -113,10 +118,13 @@ class PostgresDatabase(PostgresTransactions):
         self._answer_within = answer_within
         self._watchdog = Watchdog(functools.partial(_name_blockers, url, schema))
         self._listener = PostgresListener(url, schema, self.outage)
+        self._application = None if pool is None else ApplicationConnections(pool, self._watchdog, answer_within)
 
     # --- running flows ---
 
     def run(self, flow: Flow[T]) -> T:
+        if self._application is not None and self._application.serves():
+            return self._application.run(flow)
         timeout, end = self._timeout(flow)
         limit = patience_of.get()
         for attempt in range(RETRIES + self._size):
@@ -152,6 +160,8 @@ class PostgresDatabase(PostgresTransactions):
         return timeout, time.monotonic() + 2 * timeout
 
     async def arun(self, flow: Flow[T]) -> T:
+        if self._application is not None and self._application.serves_loop(flow):
+            return await self._application.arun(flow)
         timeout, end = self._timeout(flow)
         limit = patience_of.get()
         for attempt in range(RETRIES + self._size):

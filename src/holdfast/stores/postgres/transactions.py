@@ -24,7 +24,7 @@ from holdfast.engine.settlement import Settlement
 from holdfast.errors import Conflict, InvalidSetting, Refused, StoreUnavailable
 from holdfast.features.attempts.model import LogPart, log_parts_json
 from holdfast.features.workflows.model import Started, WorkflowSpec
-from holdfast.stores.adapters import POSTGRESQL, TransactionState, adapt, adapt_async, transaction_ended
+from holdfast.stores.adapters import OWN_DATABASE, POSTGRESQL, TransactionState, adapt, adapt_async, transaction_ended
 from holdfast.stores.flow import Flow, Statement, Steps, flow
 from holdfast.stores.postgres.codec import enqueue_document, enqueued, is_plain, start_document
 from holdfast.stores.postgres.connections import CONNECTION
@@ -172,7 +172,7 @@ def _framed(flow: Flow[T], within: bool, state: TransactionState) -> Steps[T]:
         raise InvalidSetting(
             f"the connection is to {state.database}, but the jobs are in PostgreSQL",
             code="other_database",
-            fix="Pass a connection to the app's own database.",
+            fix=OWN_DATABASE,
         )
     if within and not state.in_transaction:
         raise transaction_ended()

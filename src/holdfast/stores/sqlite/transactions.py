@@ -24,7 +24,7 @@ from holdfast.engine.settlement import Settlement
 from holdfast.errors import InvalidSetting, SchemaMismatch
 from holdfast.features.attempts.model import LogPart
 from holdfast.features.workflows.model import Started, WorkflowSpec
-from holdfast.stores.adapters import SQLITE, TransactionState, adapt, adapt_async, transaction_ended
+from holdfast.stores.adapters import OWN_DATABASE, SQLITE, TransactionState, adapt, adapt_async, transaction_ended
 from holdfast.stores.flow import Flow, Rows, Statement, Steps, flow
 from holdfast.stores.migrations import Plan
 from holdfast.stores.requests import SchemaStatus
@@ -216,7 +216,7 @@ def _undo(state: TransactionState) -> Steps[None]:
 
 
 def _elsewhere(message: str) -> InvalidSetting:
-    return InvalidSetting(message, code="other_database", fix="Pass a connection to the app's own database file.")
+    return InvalidSetting(message, code="other_database", fix=OWN_DATABASE)
 
 
 def _translated(error: Exception) -> Exception | None:

@@ -38,6 +38,12 @@ async def count() -> int:
     return await Order.objects.acount()
 
 
+@task
+@app.schedule("@yearly", payload={"shelf": "A1"})
+def restock(shelf: str) -> None:
+    seen.append(f"restocked {shelf}")
+
+
 @app.job("shop.pack")
 def pack(order_id: int) -> str:
     seen.append(connection._connections[connection._alias])

@@ -23,6 +23,7 @@ class Migration(migrations.Migration):
                 "abstract": False,
                 "managed": False,
                 "default_permissions": (),
+                "base_manager_name": "objects",
             },
         ),
         migrations.CreateModel(
@@ -35,6 +36,7 @@ class Migration(migrations.Migration):
                 "abstract": False,
                 "managed": False,
                 "default_permissions": (),
+                "base_manager_name": "objects",
             },
         ),
         migrations.CreateModel(
@@ -51,6 +53,7 @@ class Migration(migrations.Migration):
                 "abstract": False,
                 "managed": False,
                 "default_permissions": (),
+                "base_manager_name": "objects",
             },
         ),
         migrations.CreateModel(
@@ -63,6 +66,7 @@ class Migration(migrations.Migration):
                 "abstract": False,
                 "managed": False,
                 "default_permissions": (),
+                "base_manager_name": "objects",
             },
         ),
     ]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 from argparse import REMAINDER, ArgumentParser
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.core.management.base import BaseCommand, CommandError
 
-from holdfast import config
+from holdfast.engine.job import DEFAULT_TENANT
+
+if TYPE_CHECKING:
+    from holdfast.integrations.django.application import DjangoApp
 
 LOADER: Final = "holdfast.integrations.django.worker:load"
 COMMANDS_WITH_APP: Final = frozenset({"worker", "tick", "serve", "dev"})
@@ -38,9 +41,11 @@ class Command(BaseCommand):
 
     def _run(self, arguments: list[str], program: str) -> int:
         from holdfast.integrations.django.application import get_app
-        from holdfast.integrations.django.orm_connection import is_in_memory, url_of
+        from holdfast.integrations.django.orm_connection import is_in_memory
 
         try:
+            import typer
+
             from holdfast.cli.commands import tree_for
             from holdfast.cli.output import renamed_commands
         except ModuleNotFoundError as missing:
@@ -48,16 +53,35 @@ class Command(BaseCommand):
         app = get_app()
         if is_in_memory(app.alias):
             raise CommandError("Commands need a database that other processes can open, and this one is in memory.")
-        os.environ.setdefault(config.URL_VARIABLE, url_of(app.alias))
         if arguments[:1] and arguments[0] in COMMANDS_WITH_APP:
             self.check()  # imports the URLs and thereby the views, which may define tasks
             arguments = [arguments[0], LOADER, *arguments[1:]]
         try:
             with renamed_commands(_as_managed):
-                tree_for(arguments)(args=arguments, prog_name=program)
+                command = typer.main.get_command(tree_for(arguments))
+                command(args=arguments, prog_name=program, default_map=_defaults(command, _options(app, arguments)))
         except SystemExit as end:
             return end.code if isinstance(end.code, int) else int(end.code is not None)
         return 0
+
+
+def _options(app: DjangoApp, arguments: list[str]) -> dict[str, str]:
+    """The database, schema and tenant of the project. ``HOLDFAST_URL`` may name the database of another program."""
+    from holdfast.integrations.django.orm_connection import url_of
+
+    options = {"url": url_of(app.alias), "schema": app._schema}
+    if app.session.scope != DEFAULT_TENANT and "--all-tenants" not in arguments:
+        options["tenant"] = app.session.scope
+    return options
+
+
+def _defaults(command: Any, options: dict[str, str]) -> dict[str, Any]:
+    """Return these options as the defaults of a command, or of each command of a group. A command with an app has
+    those of the app."""
+    if hasattr(command, "commands"):
+        commands = command.commands.items()
+        return {name: _defaults(each, options) for name, each in commands if name not in COMMANDS_WITH_APP}
+    return {parameter.name: options[parameter.name] for parameter in command.params if parameter.name in options}
 
 
 def _as_managed(text: str) -> str:
