@@ -7,7 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from markupsafe import Markup
 
@@ -95,7 +95,13 @@ def in_path(text: object) -> str:
     return quote(str(text), safe="")
 
 
+def query_fields(url: str) -> list[tuple[str, str]]:
+    """The query of a URL, as fields: a form that is sent with GET replaces the query of its action."""
+    return parse_qsl(urlsplit(url).query)
+
+
 FILTERS = {
+    "query_fields": query_fields,
     "shown": shown,
     "ago": ago,
     "span": span,
