@@ -19,6 +19,8 @@ pytestmark = [
 PAGES = ("/", "/jobs", "/approvals", "/dead-letters", "/workflows", "/schedules", "/queues", "/workers", "/limits")
 LISTS = ("jobs", "approvals", "schedules", "workflows", "limits", "queues", "tokens", "retention", "webhooks", "agents")
 
+PAUSE = {"what": "queue", "name": "mail", "back": "/limits", "reason": "test", "confirmed": "yes"}
+
 
 def fill(app: App, **tenants: int) -> None:
     app._session.make_ready()
@@ -64,7 +66,7 @@ async def test_chosen_tenant_is_kept_on_every_link(app: App, http: httpx2.AsyncC
             assert '<input type="hidden" name="tenant" value="acme">' in form
     sent = await http.post(
         "/pause?tenant=acme",
-        data={"what": "queue", "name": "mail", "back": "/limits", "reason": "test", "confirmed": "yes"},
+        data=PAUSE,
     )
     assert sent.headers["location"] == "/limits?tenant=acme"
     assert paused(app) == {"acme"}
@@ -107,7 +109,7 @@ async def test_caller_of_one_tenant_cannot_choose(app: App) -> None:
         assert [item["kind"] for item in listed] == ["of_default"]
         await http.post(
             "/pause?tenant=acme&of=acme",
-            data={"what": "queue", "name": "mail", "back": "/limits", "reason": "test", "confirmed": "yes"},
+            data=PAUSE,
         )
         assert paused(app) == {"default"}
 
