@@ -14,7 +14,7 @@ from holdfast.cli import options
 from holdfast.cli.output import Cell, duration, emit, line, moment, say, span, table
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
-from holdfast.features.retention.model import COUNTS, Retention, Usage, check_groups
+from holdfast.features.retention.model import COUNTS, PREVIEWED, Preview, Retention, Usage, check_groups
 from holdfast.features.retention.operations import RetentionPolicies, UsageReport
 from holdfast.stores.artifacts import open_artifacts
 
@@ -108,7 +108,7 @@ def preview(session: AnyTenant) -> None:
             line(entry.kind),
             entry.state,
             entry.action,
-            f"{entry.due:,}" + ("+" if entry.capped else ""),
+            due_text(entry),
             "" if entry.oldest_at is None else moment(entry.oldest_at),
             "" if entry.held_by is None else f"{entry.held:,} by {line(entry.held_by)}",
         ]
@@ -127,12 +127,16 @@ def run(
     """Remove everything that is due now, without the pauses that workers take between batches."""
     with session.connect() as client:
         artifacts = open_artifacts(config.artifact_location(config.database_url(session.url)))
-        done = RetentionPolicies(client, artifacts).sweep(limit=limit)
+        policies = RetentionPolicies(client, artifacts)
+        done = policies.sweep(limit=limit)
+        held = [] if session.as_json else [entry for entry in policies.preview() if entry.held_by is not None]
     session.answer(
         done,
         f"{done['clean']:,} cleaned, {done['purge']:,} purged, {done['prune']:,} rows of bookkeeping pruned,"
         f" {done['delete']:,} deleted in the artifact store.",
     )
+    for entry in held:
+        say(f"{entry.held:,} held back by {line(entry.held_by)}; a later run purges them.")
 
 
 @commands.add("orphans", "holdfast retention orphans --all-tenants")
@@ -143,6 +147,13 @@ def orphans(session: AnyTenant) -> None:
         artifacts = open_artifacts(config.artifact_location(config.database_url(session.url)))
         count = RetentionPolicies(client, artifacts).remove_orphans()
     session.answer({"found": count}, f"{count:,} orphaned files found.")
+
+
+def due_text(entry: Preview) -> str:
+    """A preview reads a limited number of jobs, so its count may be too low."""
+    if not entry.capped:
+        return f"{entry.due:,}"
+    return f"{entry.due:,}+" if entry.due else f"0 of the first {PREVIEWED:,}"
 
 
 def _print(policies: list[Retention]) -> None:

@@ -99,17 +99,19 @@ class RetentionPolicies(StoreNamespace):
         is due, or after ``limit`` jobs."""
         store, scope, most = self._store, tenant or self._tenant, page_size(limit)
         done = {"clean": 0, "purge": 0, "prune": 0, "delete": 0}
+        seal = True
         while sum(done.values()) < most:
             while (yield from run(store.usage.count())):
+                pass
+            # A purge waits until the events of its jobs are sealed, also those of the cleaning. A pass that finds them
+            # unsealed would wait ten seconds before it looks again.
+            while seal and (yield from run(store.audit.seal(release()))):
                 pass
             result = yield from run(store.retention.sweep(tenant=scope))
             if result.action == "idle":
                 break
             done[result.action] += result.done
-            # A purge that removed nothing was only announced, or waits for a seal: seal, and try again.
-            if result.action == "purge" and result.looked and not result.done:
-                while (yield from run(store.audit.seal(release()))):
-                    pass
+            seal = result.action in ("clean", "purge")
         done["delete"] = yield from delete_all_orphans(store, self._artifacts, scope)
         return done
 
