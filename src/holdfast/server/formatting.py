@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from markupsafe import Markup
 
+from holdfast.engine.trace import plain_tags
 from holdfast.stores.vault import shown
 
 # UUIDs of actors are shortened to their first eight characters.
@@ -102,6 +103,7 @@ def query_fields(url: str) -> list[tuple[str, str]]:
 
 FILTERS = {
     "query_fields": query_fields,
+    "plain_tags": plain_tags,
     "shown": shown,
     "ago": ago,
     "span": span,
