@@ -28,6 +28,7 @@ from holdfast.features.jobs.handle import Handle
 from holdfast.features.limits.model import uses
 from holdfast.features.payloads.model import PayloadPolicy, RuleOptions
 from holdfast.features.payloads.operations import PayloadRules
+from holdfast.features.archives.operations import Archives
 from holdfast.features.retention.model import RetentionRule, check_cost
 from holdfast.features.retention.operations import RetentionPolicies
 from holdfast.features.schedules.model import Missed, Overlap, ScheduleDraft
@@ -207,6 +208,7 @@ class Declaring:
     _scheduler: Scheduler
     _declared: Declarations
     retention: RetentionPolicies
+    archives: Archives
     payload_rules: PayloadRules
     _redactor: Redactor
     _outbound: Outbound

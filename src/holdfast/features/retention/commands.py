@@ -67,6 +67,9 @@ def set_policy(
     keep: Annotated[
         bool, typer.Option("--for-ever", help="Keep these jobs forever, whatever a wider policy says.")
     ] = False,
+    archive: Annotated[
+        bool, typer.Option("--archive", help='Keep jobs until they are archived ("holdfast archives").')
+    ] = False,
     kind: Kind = None,
     state: State = None,
 ) -> None:
@@ -76,7 +79,9 @@ def set_policy(
         raise typer.BadParameter("give --clean-after, --purge-after, or both; or --for-ever")
     clean, purge = (None if age is None else duration(age, "age") for age in ages)
     with session.connect() as client:
-        policy = RetentionPolicies(client).set(kind=kind, state=state, clean_after=clean, purge_after=purge)
+        policy = RetentionPolicies(client).set(
+            kind=kind, state=state, clean_after=clean, purge_after=purge, archive=archive
+        )
     if session.as_json:
         emit(policy)
     else:
@@ -164,11 +169,12 @@ def _print(policies: list[Retention]) -> None:
             policy.state,
             "never" if policy.clean_after is None else span(policy.clean_after),
             "never" if policy.purge_after is None else span(policy.purge_after),
+            "yes" if policy.archive else "no",
             f"{line(policy.set_by)}{' (declared)' if policy.declared else ''}",
         ]
         for policy in policies
     ]
-    table(["tenant", "kind", "state", "clean after", "purge after", "set by"], rows, keep=("kind", "state"))
+    table(["tenant", "kind", "state", "clean after", "purge after", "archive", "set by"], rows, keep=("kind", "state"))
 
 
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
