@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
-import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import App, SyncContext
-from holdfast.errors import NotFound
+from holdfast import App, Retry, SyncContext
+from holdfast.errors import Conflict, NotFound
 from holdfast.features.archives import model
-from holdfast.stores.artifacts import Directory
 from holdfast.stores.vault import new_key
 from holdfast.worker import archiving
 from tests.app.conftest import NewApp
@@ -40,7 +40,7 @@ def archiving_app(new_app: NewApp, files: Path) -> App:
 
     @app.job()
     def add(ctx: SyncContext, one: int, other: int = 1) -> int:
-        ctx.log("adding")
+        ctx.log.info("adding")
         return one + other
 
     @app.job()
@@ -77,7 +77,7 @@ def test_policy_with_archive_keeps_jobs_until_they_are_archived(archiving_app: A
     document = app.archives.read(ids[1])
     assert document["job"]["payload"] == {"one": 2}
     assert document["result"]["value"] == 3
-    assert [event["type"] for event in document["event"]][0] == "enqueue"
+    assert document["event"][0]["type"] == "enqueue"
     assert document["job_state"]["state"] == "succeeded"
     assert "adding" in json.dumps(document["attempt_log"])
 
@@ -119,14 +119,14 @@ def test_archive_is_private_verifiable_and_shows_tampering(archiving_app: App, f
     assert "is not in the artifact store" in app.archives.verify(archive.id).problems[0]
     changed = b"\n".join([lines[0], lines[1].replace(b"succeeded", b"cancelled"), *lines[2:]]) + b"\n"
     for data in (gzip.compress(changed), gzip.compress(b"\n".join(lines[:-1]) + b"\n"), whole[:-20], b"x"):
-        with pytest.raises(model.Conflict) as refused:
+        with pytest.raises(Conflict) as refused:
             list(model.read_documents(archive.id, data))
         assert refused.value.code == "archive_damaged"
 
 
 def test_redriven_job_is_archived_again(archiving_app: App) -> None:
     app = archiving_app
-    job_id = app.enqueue("fail", {}, max_attempts=1).id
+    job_id = app.enqueue("fail", {}, retry=Retry(max_attempts=1)).id
     work_off(app)
     app.retention.set(state="dead_letter", clean_after="1h", archive=True)
     forward(app._store, 2 * HOUR)
@@ -144,39 +144,54 @@ def test_redriven_job_is_archived_again(archiving_app: App) -> None:
     assert len(app.archives.list()) == 2
 
 
-def test_stored_and_encrypted_contents_stay_as_they_are(new_app: NewApp, files: Path) -> None:
-    app = new_app(artifacts=files, keys={"k1": new_key()})
+def test_encrypted_and_restricted_payloads_stay_so(
+    new_app: NewApp, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_KEYS", f"one:{new_key()}")
+    app = new_app(artifacts=files)
 
-    @app.job(encrypt=True, restricted=True)
+    @app.job()
     def secret(text: str) -> str:
         return text
+
+    app.payload_rules.set("secret", restricted=True)
+    job_id = secret.enqueue("very-secret-words").id
+    work_off(app)
+    app.retention.set(clean_after="1h", archive=True)
+    forward(app._store, 2 * HOUR)
+    app.retention.sweep()
+    document = app.archives.read(job_id)
+    assert document["restricted"]
+    assert "very-secret-words" not in json.dumps(document)
+    assert "$holdfast" in document["job"]["payload"]
+    assert "$holdfast" in document["result"]["value"]
+
+
+def test_stored_contents_are_copied_and_are_no_orphans(new_app: NewApp, files: Path) -> None:
+    app = new_app(artifacts=files)
 
     @app.job()
     def large(text: str) -> str:
         return text
 
-    app.payload_rules.set(kind="large", store_over=1000)
-    kept = [secret.enqueue("very-secret-words").id, large.enqueue("x" * 50_000).id]
+    app.payload_rules.set("large", max_bytes=1000, store=True)
+    job_id = large.enqueue("x" * 50_000).id
     work_off(app)
     app.retention.set(clean_after="1h", archive=True)
     forward(app._store, 2 * HOUR)
     app.retention.sweep()
-    document, big = (app.archives.read(job_id) for job_id in kept)
-    assert document["restricted"]
-    assert "very-secret-words" not in json.dumps(document)
-    assert "$holdfast" in document["job"]["payload"]
-    assert not big["restricted"]
-    copies = big["files"]
-    assert copies
-    for old, copy in copies.items():
-        assert kept[1] in old
-        assert app._session.vault.artifacts is not None
-        assert b"x" * 1000 in app._session.vault.artifacts.get(copy, tenant="default")
-        assert not app._session.vault.artifacts.exists(old, tenant="default"), "cleaning has deleted it"
+    document = app.archives.read(job_id)
+    assert not document["restricted"]
+    assert document["files"]
+    assert app.artifacts is not None
+    for old, copy in document["files"].items():
+        assert job_id in old
+        assert b"x" * 1000 in app.artifacts.get(copy, tenant="default")
+        assert not app.artifacts.exists(old, tenant="default"), "cleaning has deleted it"
     forward(app._store, 30 * 24 * HOUR)
     app.retention.remove_orphans()
     app.retention.sweep()
-    assert all(app.archives.verify(archive.id).ok for archive in app.archives.list()), "archives are no orphans"
+    assert all(app.archives.verify(archive.id).ok for archive in app.archives.list())
 
 
 def test_archives_belong_to_their_tenant(archiving_app: App) -> None:
@@ -200,8 +215,7 @@ def test_archives_belong_to_their_tenant(archiving_app: App) -> None:
 async def test_async_forms_and_pages(archiving_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     app = archiving_app
     monkeypatch.setattr(archiving, "FILE_JOBS", 2)
-    monkeypatch.setattr(archiving, "READ_JOBS", 1)
-    ids = finish(app, *range(5))
+    ids = await asyncio.to_thread(finish, app, *range(5))
     await app.retention.aset(clean_after="1h", archive=True)
     forward(app._store, 2 * HOUR)
     assert await app.archives.arun() == model.ArchiveRun(5, 3)
@@ -254,10 +268,9 @@ def test_worker_archives_what_is_due(archiving_app: App) -> None:
     (task,) = [each for each in app._maintenance("*", 1.0, 1.0) if each.name == "archives"]
     assert task.run is not None
 
-    async def once() -> Any:
-        return await task.run(app._store)  # type: ignore[misc]
-
-    import asyncio
+    async def once() -> int:
+        assert task.run is not None
+        return await task.run(app._store)
 
     assert asyncio.run(once()) == 0
     assert [archive.jobs for archive in app.archives.list()] == [2]
@@ -267,7 +280,12 @@ def test_memory_does_not_grow_with_the_number_of_jobs(archiving_app: App, monkey
     app = archiving_app
     read: list[int] = []
     store, rows = app._store, app._store.archives.rows
-    monkeypatch.setattr(store.archives, "rows", lambda jobs, tenant: read.append(len(jobs)) or rows(jobs, tenant))
+
+    def counted(jobs: Sequence[str], tenant: str) -> Any:
+        read.append(len(jobs))
+        return rows(jobs, tenant)
+
+    monkeypatch.setattr(store.archives, "rows", counted)
     finish(app, *range(25))
     app.retention.set(clean_after="1h", archive=True)
     forward(store, 2 * HOUR)
@@ -280,7 +298,3 @@ def test_without_an_artifact_store_it_is_said(new_app: NewApp) -> None:
         app.archives._artifacts = None
         with pytest.raises(Exception, match="no artifact store is configured"):
             app.archives.run()
-
-
-assert os
-assert Directory

@@ -20,6 +20,7 @@ from holdfast.engine.redaction import Redactor
 from holdfast.engine.retry import AT_MOST_ONCE, Retry, as_policy
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
+from holdfast.features.archives.operations import Archives
 from holdfast.features.connectors.command_runner import CommandSettings, Program, command_declaration
 from holdfast.features.connectors.outbound import Outbound
 from holdfast.features.connectors.report import Source, Sources, add_source
@@ -28,7 +29,6 @@ from holdfast.features.jobs.handle import Handle
 from holdfast.features.limits.model import uses
 from holdfast.features.payloads.model import PayloadPolicy, RuleOptions
 from holdfast.features.payloads.operations import PayloadRules
-from holdfast.features.archives.operations import Archives
 from holdfast.features.retention.model import RetentionRule, check_cost
 from holdfast.features.retention.operations import RetentionPolicies
 from holdfast.features.schedules.model import Missed, Overlap, ScheduleDraft

@@ -137,7 +137,7 @@ _MANY = {
     "step": "job_id = :id ORDER BY n",
     "checkpoint": "job_id = :id ORDER BY name",
     "artifact": "job_id = :id ORDER BY attempt, name",
-    "attempt_log": "job_id = :id ORDER BY attempt, part",
+    "attempt_log": "job_id = :id ORDER BY attempt, n",
     "approval": "job_id = :id ORDER BY id",
     "vote": "approval_id IN (SELECT id FROM approval WHERE job_id = :id) ORDER BY approval_id, person",
 }
