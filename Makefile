@@ -26,17 +26,23 @@ help: ## List the targets
 	@echo
 	@grep -E '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  %-12s %s\n", $$1, $$2 }'
 
+# The demo and the development server have an environment of their own, with what the service needs and no tool of ours:
+# the first command of the README answers in seconds.
+RUN_VENV := .venv-run
+RUN_READY := $(RUN_VENV)/.ready-$(PYTHON_VERSION)
+HOLDFAST := $(RUN_VENV)/bin/python -m holdfast
+
 .PHONY: demo
-demo: $(READY) ## Show Holdfast at work (ARGS are handed to `holdfast demo`)
-	$(BIN)/holdfast demo $(ARGS)
+demo: $(RUN_READY) ## Show Holdfast at work (ARGS are handed to `holdfast demo`)
+	$(HOLDFAST) demo $(ARGS)
 
 .PHONY: agent-demo
 agent-demo: $(READY) ## Run a support agent, kill it in the middle, approve its refund, check the figures
 	$(BIN)/python examples/support_agent.py $(ARGS)
 
 .PHONY: dev
-dev: $(READY) ## A shop at work, to look at in the browser (ARGS="--port 9000" and so on)
-	$(BIN)/holdfast dev examples/dev_shop.py $(ARGS)
+dev: $(RUN_READY) ## A shop at work, to look at in the browser (ARGS="--port 9000" and so on)
+	$(HOLDFAST) dev examples/dev_shop.py $(ARGS)
 
 # Four processes on two cores: most tests wait for something. Whole files, because tests of one file share databases.
 PYTEST := python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
@@ -188,7 +194,7 @@ release-check: $(READY) ## Check version, changelog, packages, an install into a
 
 .PHONY: clean
 clean: ## Remove everything that make and the tools have made
-	rm -rf $(VENV) $(DOCS_VENV) .site site .bench dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(RUN_VENV) $(DOCS_VENV) .site site .bench dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The environment: the lock with its hashes first, then Holdfast itself, editable.
@@ -201,12 +207,25 @@ $(READY): $(LOCKED) pyproject.toml
 	@touch $@
 
 $(LOCKED): $(LOCK)
+	$(NEW_VENV) $(VENV)
+	$(PIP) install --quiet --require-hashes --requirement $(LOCK)
+	@touch $@
+
+# Python compiles a module when it is first imported: pip need not compile the many that the demo never imports.
+# A .pth file does what an editable install does, without the build tools.
+$(RUN_READY): requirements/runtime.txt
+	$(NEW_VENV) $(RUN_VENV)
+	$(RUN_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --require-hashes --requirement $<
+	@$(RUN_VENV)/bin/python -c 'import pathlib, sysconfig; \
+		pathlib.Path(sysconfig.get_path("purelib"), "holdfast.pth").write_text(str(pathlib.Path("src").resolve()))'
+	@touch $@
+
+define NEW_VENV
 	@$(PYTHON) -c 'import sys' 2>/dev/null || { \
 		echo 'There is no "$(PYTHON)" here. Name a Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=...' >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo 'Holdfast needs Python 3.11 or newer; "$(PYTHON)" is $(PYTHON_VERSION). Try: make $(MAKECMDGOALS) PYTHON=python3.12' >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo '"$(PYTHON)" cannot make environments (no ensurepip). On Debian and Ubuntu: apt-get install python3-venv' >&2; exit 2; }
-	$(PYTHON) -m venv --clear $(VENV)
-	$(PIP) install --quiet --require-hashes --requirement $(LOCK)
-	@touch $@
+	$(PYTHON) -m venv --clear
+endef

@@ -177,7 +177,7 @@ def test_callbacks_fire_once_on_success_or_failure(app: App) -> None:
 
     run = plan(-5).start()
     work()
-    failure = WorkflowFailure(run.id, "publish", "fetch", run["fetch"].id, "ValueError", "no such page")
+    failure = WorkflowFailure(run.id, "publish", "fetch", run["fetch"].id, "ValueError", "no such page", ("fetch",))
     assert sorted(calls_seen, key=str) == [("ops", failure), ("step failed", failure)]
     records = app.workflows.graph(run.id).callbacks
     assert [(each.fires, each.step_id is None, each.fired_at is not None) for each in records] == [
@@ -274,3 +274,26 @@ def test_encrypted_values_reach_mapped_jobs_and_callbacks(new_app: NewApp, monke
         stored = by_hand.execute("select payload from job") + by_hand.execute("select value from result")
         stored += by_hand.execute("select meta from event")
     assert secret not in json.dumps(stored, default=str).lower(), "nothing is stored in plain text"
+
+
+def test_failure_callback_names_every_failed_branch(app: App) -> None:
+    seen: list[WorkflowFailure] = []
+
+    @app.job(retry=Retry(max_attempts=1))
+    def fetch(page: str) -> str:
+        raise ValueError(f"no page {page}")
+
+    @app.job()
+    def alert(failure: WorkflowFailure) -> None:
+        seen.append(failure)
+
+    flow = app.workflow("publish")
+    for page in ("left", "right"):
+        flow.add(fetch, page, name=page)
+    flow.on_failure(alert)
+    run = flow.start()
+    work_off(app)
+    work_off(app)
+    (failure,) = seen
+    assert (failure.step, failure.job_id) == (failure.failed[0], run[failure.failed[0]].id)
+    assert sorted(failure.failed) == ["left", "right"]

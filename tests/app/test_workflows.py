@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from holdfast import App, Context, Retry, SyncContext, WorkflowStatus
 from holdfast.engine.states import State
-from holdfast.errors import Conflict, HoldfastError, InvalidSetting, JobFailed, NotFound, WaitTimeout
+from holdfast.errors import Conflict, HoldfastError, InvalidArguments, InvalidSetting, JobFailed, NotFound, WaitTimeout
 from holdfast.features.workflows.run import WorkflowRun
 from tests.support.workers import work_off
 
@@ -394,3 +396,84 @@ def test_second_start_in_the_callers_transaction_is_refused_in_words(app: App, p
     with pytest.raises(Conflict, match="workflow 'tx' was started already, as"):
         start_twice()
     assert app.workflows.list() == []
+
+
+def test_chord_of_chains_takes_a_list_of_planned_jobs(app: App) -> None:
+    @app.job()
+    def fetch(url: str) -> str:
+        return url * 2
+
+    @app.job()
+    def parse(html: str) -> int:
+        return len(html)
+
+    @app.job()
+    def total(counts: list[int], extra: list[list[int]] = []) -> int:  # noqa: B006
+        return sum(counts) + sum(map(sum, extra))
+
+    flow = app.workflow("chord")
+    counts = [flow.add(parse, flow.add(fetch, url)) for url in ("a", "bb", "ccc")]
+    whole = flow.add(total, counts, extra=[(counts[0],), counts[1:]], name="whole")
+    outer = app.workflow("outer")
+    outer.include(flow, name="inner")
+    run, again = flow.start(), outer.start()
+    work_off(app)
+    assert run[whole].result() == 24
+    assert again["inner.whole"].result() == 24
+    for mixed in ([counts[0], 7], {"count": counts[0]}):
+        other = app.workflow("mixed")
+        with pytest.raises(InvalidSetting, match="mixes") as refused:
+            other.add(total, mixed)
+        assert refused.value.code == "invalid_call"
+
+
+@dataclass
+class Page:
+    title: str
+
+
+def test_result_that_cannot_fit_is_refused_when_planning(app: App) -> None:
+    @app.job()
+    def text() -> str: ...  # type: ignore[empty-body]
+
+    @app.job()
+    def page() -> Page: ...  # type: ignore[empty-body]
+
+    @app.job()
+    def maybe() -> int | None: ...
+
+    @app.job()
+    def anything(): ...  # type: ignore[no-untyped-def]
+
+    @app.job()
+    def number(value: int) -> int: ...  # type: ignore[empty-body]
+
+    @app.job()
+    def ratio(value: float) -> float: ...  # type: ignore[empty-body]
+
+    @app.job()
+    def numbers(values: list[int]) -> None: ...
+
+    @app.job()
+    def when(at: datetime, row: dict[str, Any] | None = None) -> None: ...
+
+    def plan(kind: Any, source: Any, **more: Any) -> None:
+        flow: Any = app.workflow("types")
+        made = [flow.add(each) for each in source] if isinstance(source, list) else flow.add(source)
+        flow.add(kind, made, **{name: flow.add(each) for name, each in more.items()})
+
+    for kind, source in ((number, maybe), (ratio, maybe), (number, anything), (numbers, anything), (when, text)):
+        plan(kind, source)
+    plan(when, text, row=page)
+    plan(numbers, [maybe, anything])
+    wrong: list[tuple[Any, Any, str]] = [
+        (number, text, "value expects number, and the result of text is string"),
+        (number, page, "value expects number, and the result of page is object"),
+        (numbers, text, "values expects array, and the result of text is string"),
+        (numbers, [maybe, text], "values expects array of number, and the result of maybe, text is array of string"),
+        (number, [maybe], "value expects number, and the result of maybe is array"),
+    ]
+    for kind, source, words in wrong:
+        with pytest.raises(InvalidArguments, match=words) as refused:
+            plan(kind, source)
+        assert refused.value.code == "result_mismatch"

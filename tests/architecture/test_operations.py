@@ -20,7 +20,7 @@ pytestmark = pytest.mark.req("ARCH")
 
 SRC = Path(holdfast.__file__).parent
 NAMESPACES = {
-    *("agents", "approvals", "audit", "connectors", "dead_letters", "event_types", "events", "executors"),
+    *("agents", "approvals", "archives", "audit", "connectors", "dead_letters", "event_types", "events", "executors"),
     *("health", "jobs", "kinds", "limits", "policies"),
     *("operations", "pauses", "payload_rules", "queues", "reservations", "retention", "schedules", "subscriptions"),
     *("templates", "tenants", "tokens", "usage", "webhooks", "workers", "workflows"),

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import time
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
 from holdfast import App
-from holdfast.cli import probes
+from holdfast.cli import probes, run_worker
 from holdfast.cli.probes import WorkerProbe, serve_status
 from holdfast.errors import StoreUnavailable
 from holdfast.features.assembly import open_store
@@ -93,3 +94,15 @@ def test_startup_waits_for_database_and_logs_once(
         "Database unavailable, retrying",
         "Database available again",
     ]
+
+
+@pytest.mark.req("JF-15", "JF-18")
+def test_worker_says_whether_it_serves_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(run_worker, "serve_status", lambda *_: SimpleNamespace(server_port=9464))
+    run_worker.serve_metrics("127.0.0.1", 9464, 1, said.append)
+    monkeypatch.setattr(run_worker, "find_spec", lambda _: None)
+    run_worker.serve_metrics("127.0.0.1", 9464, 1, said.append)
+    assert said[0].endswith("http://127.0.0.1:9464/metrics")
+    assert "/metrics" not in said[1]
+    assert "pip install 'holdfast[prometheus]'" in said[1]

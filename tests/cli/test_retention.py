@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 
 from holdfast.engine.outcome import Succeeded
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
+from holdfast.features.retention.commands import due_text
+from holdfast.features.retention.model import Preview
 from tests.cli.conftest import Holdfast, document, error_of
 from tests.support.stores import forward, put_one, settle, state_of, take
 
@@ -43,6 +46,43 @@ def test_retention_policies_are_set_previewed_run_and_deleted(holdfast: Holdfast
         ["--state", "queued", "--for-ever"],
     ):
         assert holdfast("retention", "set", *wrong).exit_code == 2
+
+
+@pytest.mark.req("DP-16")
+@pytest.mark.every_case
+def test_one_run_cleans_seals_and_purges(holdfast: Holdfast, store: Store) -> None:
+    """A purge waits for the seals of the ledger, also of the events that the cleaning itself has just written."""
+    ids = [put_one(store) for _ in range(3)]
+    for _ in ids:
+        settle(store, take(store))
+    assert holdfast("retention", "set", "--clean-after", "1h", "--purge-after", "2h").exit_code == 0
+    while store.run(store.audit.seal("test")):
+        pass
+    forward(store, 8000)
+    kept = 1 if store.url.startswith("sqlite") else 0  # the newest event stays until there is a newer one
+    done = {"clean": 3, "purge": 3 - kept, "prune": 0, "delete": 0}
+    assert document(holdfast("retention", "run", "--json")) == done
+
+
+@pytest.mark.req("DP-16")
+def test_run_says_what_is_held_back(holdfast: Holdfast, store: Store) -> None:
+    put_one(store)
+    settle(store, take(store))
+    (first,) = store.run(store.ledger.read(None, 1, "*"))
+    store.run(store.ledger.save_cursor("reports", first.cursor, None, "*"))
+    assert holdfast("retention", "set", "--purge-after", "2h").exit_code == 0
+    forward(store, 8000)
+    said = holdfast("retention", "run").stderr
+    assert "1 cleaned, 0 purged" in said
+    assert "1 held back by consumer reports" in said
+
+
+@pytest.mark.req("DP-16")
+def test_preview_names_the_sample_of_a_count() -> None:
+    entry = Preview("default", "*", "succeeded", "clean", 0, True, None, 0, None)
+    assert due_text(entry) == "0 of the first 10,000"
+    assert due_text(replace(entry, due=12)) == "12+"
+    assert due_text(replace(entry, due=12, capped=False)) == "12"
 
 
 @pytest.mark.req("HK-5")

@@ -105,3 +105,9 @@ def test_templates_are_versioned_enqueued_and_removed(holdfast: Holdfast, store:
     assert "Removed template monthly" in holdfast("templates", "remove", "monthly").stderr
     gone = holdfast("templates", "enqueue", "monthly", "--json")
     assert (gone.exit_code, error_of(gone)["code"]) == (3, "template_not_found")
+
+
+def test_unknown_schedule_names_where_declared_ones_come_from(holdfast: Holdfast, store: Store) -> None:
+    result = holdfast("schedules", "preview", "nightly")
+    assert result.exit_code == 3
+    assert "stored when the first worker starts" in result.stderr

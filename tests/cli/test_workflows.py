@@ -66,3 +66,10 @@ def test_unknown_workflow_is_not_found_and_held_job_cannot_be_rescheduled(holdfa
     assert [each["id"] for each in document(page)] == [second.id]
     rest = document(holdfast("workflows", "list", "--limit", "1", "--after", second.id, "--json"))
     assert [each["id"] for each in rest] == [first.id]
+
+
+def test_graph_of_a_wide_fan_in_counts_its_jobs(holdfast: Holdfast, store: Store) -> None:
+    names = [f"part {number}" for number in range(20)]
+    flow = Flow(store, {**dict.fromkeys(names, ""), "total": names}).start()
+    (drawn,) = [each for each in holdfast("workflows", "graph", flow.id).stdout.splitlines() if "total" in each]
+    assert " ".join(drawn.split()) == "total queued <- part 0, part 1, … 17 more …, part 19"

@@ -12,7 +12,7 @@ import pytest
 from holdfast import App
 from holdfast.features.audit.store import EventFilter
 from tests.dashboard.scene import HOSTILE, Scene, escaped, is_inert, play
-from tests.support.stores import claim, forward, open_lease
+from tests.support.stores import claim, forward, open_lease, put_one
 
 pytestmark = pytest.mark.req("JF-16")
 
@@ -112,3 +112,15 @@ async def test_page_of_a_job_says_that_its_worker_is_lost(app: App, http: httpx2
     page = (await http.get(f"/jobs/{job_id}")).text
     assert "worker lost" in page
     assert re.search(r"lease expired .* UTC, waiting for take-over", page)
+
+
+async def test_trace_of_a_job_is_on_its_page_only(app: App, http: httpx2.AsyncClient) -> None:
+    trace = "trace:00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    job_id = put_one(app._store, tags=("urgent", trace))
+    jobs = (await http.get("/jobs")).text
+    assert '<span class="tag">urgent</span>' in jobs
+    assert "trace:" not in jobs
+    page = (await http.get(f"/jobs/{job_id}")).text
+    assert trace in page
+    assert "tag%3A%22trace" not in page
+    assert "tag%3Atrace" not in page

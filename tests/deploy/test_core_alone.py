@@ -1,7 +1,10 @@
-"""The core without extras: pure Python, and enough to enqueue, work and tick."""
+"""The core without extras: pure Python, and enough to enqueue, work and tick. `make demo` and `make dev` with the
+packages of requirements/runtime.txt alone."""
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -9,8 +12,9 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
-pytestmark = [pytest.mark.req("JF-17"), pytest.mark.slow]
+pytestmark = pytest.mark.req("JF-17")
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,11 +56,31 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
-    for name in ("cronsim", "typing_extensions"):
-        here = Path(str(distribution(name).locate_file("")))  # an environment may have several folders of packages
-        for found in here.glob(f"{name}*"):
-            (packages / found.name).symlink_to(found)
+    link(packages, "cronsim", "typing_extensions")
     return folder / "venv/bin/python"
+
+
+def link(packages: Path, *names: str) -> None:
+    """Make distributions of this environment importable from another folder of packages."""
+    for name in names:
+        found = distribution(name)
+        for top in {Path(file).parts[0] for file in found.files or []} - {"..", "__pycache__"}:
+            here = Path(str(found.locate_file(top)))  # an environment may have several folders of packages
+            if here.exists() and not (packages / top).exists():
+                (packages / top).symlink_to(here)
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the packages of requirements/runtime.txt, as `make demo` makes one."""
+    folder = tmp_path_factory.mktemp("runtime") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "holdfast.pth").write_text(str(ROOT / "src"))
+    lock = (ROOT / "requirements/runtime.txt").read_text(encoding="utf-8")
+    entries = [Requirement(line.rstrip(" \\")) for line in lock.splitlines() if line[:1].isalnum()]
+    link(packages, *(each.name for each in entries if each.marker is None or each.marker.evaluate()))
+    return folder / "bin/python"
 
 
 def run(python: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -82,3 +106,24 @@ def test_missing_postgres_extra_is_named(alone: Path, tmp_path: Path) -> None:
     done = run(alone, "-c", "import holdfast; holdfast.App('postgresql://127.0.0.1:1/x').jobs.list()", cwd=tmp_path)
     assert done.returncode != 0
     assert "holdfast[postgres" in done.stderr
+
+
+@pytest.mark.slow
+def test_demo_needs_only_the_runtime_packages(runtime: Path, tmp_path: Path) -> None:
+    done = run(runtime, "-m", "holdfast", "demo", "--jobs", "60", "--workers", "2", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ok"]
+
+
+def test_development_server_needs_only_the_runtime_packages(runtime: Path, tmp_path: Path) -> None:
+    program = "import holdfast.cli.commands, holdfast.cli.dev, holdfast.server.app, holdfast.server.dashboard"
+    done = run(runtime, "-c", program, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("target", ["demo", "dev"])
+def test_first_commands_install_only_the_runtime_packages(target: str, tmp_path: Path) -> None:
+    new = f"RUN_VENV={tmp_path / 'new'}"
+    done = subprocess.run(["make", "-n", target, new], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert re.findall(r"--requirement (\S+)", done.stdout) == ["requirements/runtime.txt"]
+    assert "--require-hashes" in done.stdout

@@ -35,7 +35,7 @@ DEPLOY = ROOT / "deploy"
 CONTAINERFILE = (DEPLOY / "container/Containerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
-LOGINS = ("owner", "service", "worker", "app")
+LOGINS = ("owner", "service", "worker", "app", "reader")
 
 
 def seconds(span: str) -> float:
@@ -167,6 +167,56 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
         *(), capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# -- the guides that show these files --------------------------------------------------------------------------------
+
+
+def guide(name: str) -> str:
+    return (ROOT / "docs/guides" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_systemd_guide_installs_what_the_units_serve() -> None:
+    assert "--metrics-port" in (DEPLOY / "systemd/holdfast-worker.service").read_text()
+    (extras,) = re.findall(r"pip install 'holdfast\[([^\]]+)\]'", guide("deployment"))
+    assert {"standard", "prometheus"} <= set(extras.split(","))
+
+
+def test_containers_of_the_guides_start_the_entrypoint_once() -> None:
+    (entrypoint,) = re.findall(r'^ENTRYPOINT \["(\w+)"\]$', CONTAINERFILE, re.M)
+    for text in map(guide, ("health", "deployment", "workers", "service")):
+        for block in re.findall(r"```yaml\n(.*?)```", text, re.S):
+            for container in (yaml.safe_load(block) or {}).get("containers", []):
+                assert container["args"][0] != entrypoint
+                assert container["args"][0] in {"worker", "serve", "tick", "migrate"}
+
+
+def test_every_role_has_a_login_except_the_approvers() -> None:
+    """Approvers decide in the dashboard or with a token; the service acts for them."""
+    script = (DEPLOY / "postgres/roles.sql").read_text()
+    roles = set(re.findall(r"'(holdfast_\w+)'", script.partition("nologin")[0]))
+    assert roles - set(re.findall(r"^grant (\w+) to \w+;$", script, re.M)) == {"holdfast_approver"}
+
+
+def test_every_process_has_an_artifact_store(rendered: list[dict[str, Any]]) -> None:
+    named = "HOLDFAST_ARTIFACTS"
+    for name in ("service", "worker"):
+        where = SERVICES[name]["environment"][named]
+        assert any(where.startswith(volume.split(":")[1]) for volume in SERVICES[name]["volumes"])
+    for unit in (DEPLOY / "systemd").glob("*.service"):
+        (where,) = re.findall(rf"^Environment={named}=(.+)$", unit.read_text(), re.M)
+        assert where.startswith("/var/lib/holdfast/"), "the only folder that the units may write"
+    settings = yaml.safe_load((DEPLOY / "kubernetes/kustomization.yaml").read_text())["configMapGenerator"][0][
+        "literals"
+    ]
+    assert any(each.startswith(f"{named}=s3://") for each in settings), "pods share no folder"
+
+
+def test_alerts_are_not_counted_in_words() -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())["groups"][0]["rules"]
+    assert len(rules) > 10
+    for text in (guide("observability"), (DEPLOY / "prometheus/alerts.yml").read_text()):
+        assert not re.search(r"\b(ten|eleven|twelve|thirteen|\d+) (alert|alarm)", text)
 
 
 # -- the commands without containers --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from holdfast.cli.commands import app
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.health import model as health
-from tests.support.stores import FINAL, new_id, put_one, settle, take
+from tests.support.stores import FINAL, TENANT, new_id, put_one, settle, take
 
 pytestmark = pytest.mark.req("DP-18", "DP-19")
 
@@ -29,7 +29,7 @@ def commands(page: str) -> list[list[str]]:
     """The commands of the console blocks."""
     blocks = re.findall(r"```console\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines() if line.startswith("$ holdfast ")]
-    return [shlex.split(line.removeprefix("$ holdfast ")) for line in lines]
+    return [shlex.split(line.removeprefix("$ holdfast "), comments=True) for line in lines]
 
 
 @pytest.mark.slow
@@ -48,21 +48,33 @@ def test_commands_of_the_runbooks_work(
             listed = commands(page)
             assert len(listed) >= 2, page
             for command in listed:
-                if command in done and "ID" not in command:
+                placeholders = {"ID", "GROUP"} & set(command)
+                if command in done and not placeholders:
                     continue
                 done.append(command)
-                dead = _dead(store) if "ID" in command else ""
-                result = CliRunner().invoke(
-                    app, [dead if part == "ID" else part for part in command], prog_name="holdfast"
-                )
+                named = dict(zip(("ID", "GROUP"), _dead(store), strict=True)) if placeholders else {}
+                result = CliRunner().invoke(app, [named.get(part, part) for part in command], prog_name="holdfast")
                 assert result.exit_code in ((0, 1) if command[0] in MAY_FAIL else (0,)), (command, result.output)
 
 
-def _dead(store: Store) -> str:
+def _dead(store: Store) -> tuple[str, str]:
+    """The id and the group of a new dead letter."""
     queue = new_id()
-    job_id = put_one(store, "pay", queue=queue)
+    job_id = put_one(store, new_id(), queue=queue)
     settle(store, take(store, queues=(queue,)), FINAL)
-    return job_id
+    group = store.run(store.dead_letters.group_of(job_id, TENANT))
+    assert group is not None
+    return job_id, group.fingerprint
+
+
+def test_dead_letters_are_handled_by_group_and_rate() -> None:
+    """One command per job helps nobody who has a thousand of them."""
+    section = (DOCS / "runbooks.md").read_text(encoding="utf-8").partition("## dead_letters")[2].partition("\n## ")[0]
+    assert "holdfast dead-letters redrive GROUP --rate" in section
+    assert "jobs redrive" not in section
+    judged = health.judged(health.Health(0, 0, 0, 3, None, 1, (), "ok"))
+    (concern,) = [each for each in judged.reasons if each.code == "dead_letters"]
+    assert "holdfast dead-letters list" in concern.fix
 
 
 def test_every_health_reason_is_explained() -> None:

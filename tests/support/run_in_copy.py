@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 NAME = "holdfast prüf stand"
 _IGNORED = shutil.ignore_patterns(
-    *(".git", ".venv", ".bench", "dist", "__pycache__", ".hypothesis", ".*_cache", "node_modules")
+    *(".git", ".venv*", ".bench", "dist", "__pycache__", ".hypothesis", ".*_cache", "node_modules")
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from typing import Never
 
 import pytest
 
@@ -54,11 +56,14 @@ def small_log(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
 
 
 def test_commit_succeeds_if_checkpoint_fails(
-    small_log: SqliteStore, path: Path, caplog: pytest.LogCaptureFixture
+    small_log: SqliteStore, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error here would make callers write again."""
-    Path(f"{path}-checkpoint").unlink(missing_ok=True)
-    Path(f"{path}-checkpoint").mkdir()  # it cannot be opened, as with too many open files
+
+    def too_many_open_files(path: str) -> Never:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+    monkeypatch.setattr(connections, "_try_lock", too_many_open_files)
     for number in range(40):
         put(small_log, *(spec() for _ in range(10)))
         assert count(small_log) == 10 * (number + 1)
@@ -74,6 +79,7 @@ def test_log_is_checkpointed_and_truncated(small_log: SqliteStore, path: Path) -
         put_one(small_log)
         sizes.append(log.stat().st_size)
     assert max(sizes) < 2 * connections.CHECKPOINT_BYTES
+    assert {each.name for each in path.parent.iterdir()} == {path.name, f"{path.name}-wal", f"{path.name}-shm"}
     # Not with every write: most of the time the log grows.
     shrunk = sum(after < before for before, after in pairwise(sizes))
     assert 2 <= shrunk <= 20
@@ -82,7 +88,7 @@ def test_log_is_checkpointed_and_truncated(small_log: SqliteStore, path: Path) -
 
 HOLD = """
 import fcntl, sys
-file = open(sys.argv[1], "w")
+file = open(sys.argv[1], "r+")
 fcntl.flock(file, fcntl.LOCK_EX)
 print("held", flush=True)
 sys.stdin.read()
@@ -91,7 +97,7 @@ sys.stdin.read()
 
 def test_only_one_process_checkpoints(small_log: SqliteStore, path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, f"{path}-checkpoint"],
+        [sys.executable, "-c", HOLD, f"{path}-wal"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

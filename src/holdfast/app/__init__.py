@@ -21,6 +21,7 @@ from holdfast.engine.redaction import Redactor
 from holdfast.engine.units import Duration, seconds
 from holdfast.features.agents.operations import Agents, Executors
 from holdfast.features.approvals.operations import Approvals
+from holdfast.features.archives.operations import Archives
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.operations import Audit
 from holdfast.features.connectors.operations import Connectors
@@ -138,6 +139,8 @@ class App(Running):
     """Rules for payloads and results."""
     retention: RetentionPolicies
     """Retention: how long jobs are kept."""
+    archives: Archives
+    """Finished jobs in the artifact store, before retention removes them."""
     usage: UsageReport
     """Attempts, run time and cost per tenant, kind and day."""
     audit: Audit
@@ -224,6 +227,7 @@ class App(Running):
         self.connectors, self.webhooks = Connectors(session), Webhooks(session)
         self.payload_rules = PayloadRules(session, session.name)
         self.retention = RetentionPolicies(session, session.vault.artifacts)
+        self.archives = Archives(session, session.vault.artifacts)
         self.usage, self.audit, self.health = UsageReport(session), Audit(session), HealthChecks(session)
         self.workers = Workers(session)
 

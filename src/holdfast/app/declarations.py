@@ -20,6 +20,7 @@ from holdfast.engine.redaction import Redactor
 from holdfast.engine.retry import AT_MOST_ONCE, Retry, as_policy
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
+from holdfast.features.archives.operations import Archives
 from holdfast.features.connectors.command_runner import CommandSettings, Program, command_declaration
 from holdfast.features.connectors.outbound import Outbound
 from holdfast.features.connectors.report import Source, Sources, add_source
@@ -210,6 +211,7 @@ class Declaring:
     _scheduler: Scheduler
     _declared: Declarations
     retention: RetentionPolicies
+    archives: Archives
     payload_rules: PayloadRules
     _redactor: Redactor
     _outbound: Outbound

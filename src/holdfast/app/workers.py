@@ -22,6 +22,7 @@ from holdfast.stores.flow import in_thread
 from holdfast.stores.ids import new_id
 from holdfast.stores.session import Session
 from holdfast.worker import startup
+from holdfast.worker.archiving import WORKER_JOBS, Archiving
 from holdfast.worker.maintenance import BATCHES, MaintenanceTask, delete_orphans
 from holdfast.worker.options import TickKeywords, TickOptions, TickSummary, WorkerKeywords
 from holdfast.worker.processes.pool import Children
@@ -103,12 +104,17 @@ class Running(Declaring, Enqueuing):
         self.payload_rules._sync_declarations(tenant, self._notifier)
 
     def _maintenance(self, tenant: str, promote_every: float, sweep_every: float) -> tuple[MaintenanceTask, ...]:
-        """Return the maintenance tasks that an app adds to those of a worker: fire schedules, and delete the files of
-        removed jobs from the artifact store and from this host."""
+        """Return the maintenance tasks that an app adds to those of a worker: fire schedules, archive jobs, and delete
+        the files of removed jobs from the artifact store and from this host."""
         fire_schedules = self._scheduler.maintenance_task(tenant, promote_every)
         artifacts = self._session.vault.artifacts
         run = partial(delete_orphans, artifacts=artifacts, tenant=tenant, batches=BATCHES if sweep_every else 1)
-        return (fire_schedules, MaintenanceTask("leftovers", sweep_every, run=run, readies=False))
+        to_archive = None if artifacts is None else partial(self.archives.arun, limit=WORKER_JOBS, tenant=tenant)
+        return (
+            fire_schedules,
+            MaintenanceTask("leftovers", sweep_every, run=run, readies=False),
+            MaintenanceTask("archives", sweep_every, run=Archiving(to_archive, tenant), readies=False),
+        )
 
     def _handler_tools(
         self, tenant: str, concurrency: int, threads: Threads | None = None, reached: Reached | None = None

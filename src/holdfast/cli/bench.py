@@ -391,7 +391,7 @@ def _scratch(store: Store, *, remove: bool) -> Iterator[None]:
         if remove:
             store.close()
             path = database_path(store.url)
-            for suffix in ("", "-wal", "-shm", "-checkpoint"):
+            for suffix in ("", "-wal", "-shm"):
                 Path(path + suffix).unlink(missing_ok=True)
 
 

@@ -18,6 +18,7 @@ from holdfast.cli.options import examples
 from holdfast.cli.tree import Commands
 from holdfast.features.agents import commands as agents
 from holdfast.features.approvals import commands as approvals
+from holdfast.features.archives import commands as archives
 from holdfast.features.audit import commands as audit
 from holdfast.features.connectors import commands as connectors
 from holdfast.features.dead_letters import commands as dead_letters
@@ -236,6 +237,7 @@ GROUPS = (
     ("keys", payloads.key_commands),
     ("tenants", tenants.commands),
     ("retention", retention.commands),
+    ("archives", archives.commands),
     ("audit", audit.commands),
 )
 # Importing this module adds commands to a group of another module.

@@ -22,12 +22,12 @@ COMMANDS: Final = {
     "init": "Create or update the tables: holdfast migrate",
     "run": "Run jobs: holdfast worker MODULE:APP",
     "start": "Run jobs: holdfast worker MODULE:APP",
-    "retry": "Run a dead letter again: holdfast jobs redrive ID",
+    "retry": "Run dead letters again: holdfast dead-letters redrive GROUP, or one job: holdfast jobs redrive ID",
     "revoke": "Cancel a job: holdfast jobs cancel ID",
     "list": "List jobs: holdfast jobs list",
     "show": "Show a job: holdfast jobs show ID",
     "cancel": "Cancel a job: holdfast jobs cancel ID",
-    "redrive": "Run a dead letter again: holdfast jobs redrive ID",
+    "redrive": "Run dead letters again: holdfast dead-letters redrive GROUP, or one job: holdfast jobs redrive ID",
 }
 """Commands that do not exist, and what to use."""
 

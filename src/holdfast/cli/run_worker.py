@@ -14,6 +14,7 @@ import signal
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from holdfast.app import App
@@ -36,7 +37,12 @@ def serve_metrics(host: str, port: int | None, number: int, tell: Callable[[str]
     probe = WorkerProbe()
     if port is not None:
         server = serve_status(host, port + (number - 1 if port else 0), probe)
-        tell(f"Probes (/livez, /readyz) and metrics of this process: http://{host}:{server.server_port}/metrics")
+        address = f"http://{host}:{server.server_port}"
+        if find_spec("prometheus_client") is None:
+            missing = "no metrics: pip install 'holdfast[prometheus]'"
+            tell(f"Probes (/livez, /readyz) of this process: {address}/readyz; {missing}")
+        else:
+            tell(f"Probes (/livez, /readyz) and metrics of this process: {address}/metrics")
     return probe
 
 

@@ -22,6 +22,9 @@ jobs that this job added; in a callback ``{"ends": true}`` for the results of th
 true}``."""
 
 
+Schema = Mapping[str, Any]
+
+
 class Values(Protocol):
     """Looks up the values of marks."""
 
@@ -32,10 +35,13 @@ class Values(Protocol):
 
 
 class ResultOf(dict[str, Any]):
-    """The mark."""
+    """The mark. ``schema`` is the JSON schema of the value, as far as it is known when the job is planned, and
+    ``label`` names its source in errors; neither is stored."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, schema: Schema | None = None, label: str = "") -> None:
         super().__init__({RESULT_MARK: source})
+        self.schema: Schema = schema or {}
+        self.label = label
 
 
 def rebound(payload: str, ids: Mapping[str, str]) -> str:

@@ -132,6 +132,36 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+_NUMBERS: Final = {"integer": "number", "boolean": "number"}  # converted into one another
+
+
+def json_types(rule: Any, root: Mapping[str, Any]) -> frozenset[str]:
+    """The JSON types that a schema names; empty if it may allow any."""
+    if isinstance(rule, Mapping) and "$ref" in rule:
+        rule = referred(rule["$ref"], root)
+    if not isinstance(rule, Mapping):
+        return frozenset()
+    if choices := rule.get("anyOf") or rule.get("oneOf"):
+        each = [json_types(choice, root) for choice in choices]
+        return frozenset().union(*each) if all(each) else frozenset()
+    named = rule.get("type", ())
+    return frozenset(_NUMBERS.get(name, name) for name in ([named] if isinstance(named, str) else named))
+
+
+def misfit(wanted: Any, given: Any, root: Mapping[str, Any], given_root: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The types of the first place where no value of one schema fits the other, as far as types alone can tell."""
+    ours, theirs = json_types(wanted, root), json_types(given, given_root)
+    if ours and theirs and not ours & theirs:
+        return " or ".join(sorted(ours)), " or ".join(sorted(theirs))
+    if ours == theirs == {"array"} and "items" in wanted:
+        # The items of a plan are complete schemas, each of another job's result.
+        items = [(item, item) for item in given.get("prefixItems", ())] or [(given.get("items"), given_root)]
+        for item, item_root in items:
+            if found := misfit(wanted["items"], item, root, item_root):
+                return f"array of {found[0]}", f"array of {found[1]}"
+    return None
+
+
 def referred(ref: Any, root: Mapping[str, Any]) -> Any:
     """The part of the schema that a ``$ref`` refers to; None if there is none."""
     target: Any = root

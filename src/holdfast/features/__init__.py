@@ -18,6 +18,7 @@ FEATURES = (
     "dead_letters",
     "payloads",
     "retention",
+    "archives",
     "health",
     "workers",
 )

@@ -17,6 +17,7 @@ from holdfast.stores.port import MOST_CONNECTIONS, POOL_SIZE, Database
 if TYPE_CHECKING:
     from holdfast.features.agents.store import AgentStore, ExecutorStore
     from holdfast.features.approvals.store import ApprovalStore
+    from holdfast.features.archives.store import ArchiveStore
     from holdfast.features.attempts.store import AttemptStore
     from holdfast.features.audit.store import AuditStore
     from holdfast.features.connectors.store import ConnectorStore
@@ -90,6 +91,8 @@ class Store(Database, Protocol):
     def dead_letters(self) -> DeadLetterStore: ...
     @property
     def operations(self) -> OperationStore: ...
+    @property
+    def archives(self) -> ArchiveStore: ...
     @property
     def retention(self) -> RetentionStore: ...
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.features import FEATURES
 from holdfast.features.agents.store import PostgresAgents, PostgresExecutors
 from holdfast.features.approvals.store import PostgresApprovals
+from holdfast.features.archives.store import PostgresArchives
 from holdfast.features.attempts.store import PostgresAttempts
 from holdfast.features.audit.store import PostgresAudit
 from holdfast.features.connectors.store import PostgresConnectors
@@ -76,6 +77,7 @@ class PostgresStore(PostgresDatabase):
         self.webhooks = PostgresWebhooks(schema)
         self.connectors = PostgresConnectors(schema)
         self.retention = PostgresRetention(schema)
+        self.archives = PostgresArchives(schema)
         self.usage = PostgresUsage(schema)
         self.audit = PostgresAudit(schema)
         self.tokens = PostgresTokens(schema)

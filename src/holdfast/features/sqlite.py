@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.features import FEATURES
 from holdfast.features.agents.store import SqliteAgents, SqliteExecutors
 from holdfast.features.approvals.store import SqliteApprovals
+from holdfast.features.archives.store import SqliteArchives
 from holdfast.features.attempts.store import SqliteAttempts
 from holdfast.features.audit.sqlite import SqliteAudit
 from holdfast.features.connectors.store import SqliteConnectors
@@ -59,6 +60,7 @@ class SqliteStore(SqliteDatabase):
         self.webhooks = SqliteWebhooks(self.subscriptions)
         self.connectors = SqliteConnectors()
         self.retention = SqliteRetention()
+        self.archives = SqliteArchives()
         self.usage = SqliteUsage()
         self.audit = SqliteAudit()
         self.tokens = SqliteTokens()

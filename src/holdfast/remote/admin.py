@@ -51,6 +51,7 @@ class RetentionPolicies(RemoteNamespace):
         state: str | None = None,
         clean_after: Duration | None = None,
         purge_after: Duration | None = None,
+        archive: bool = False,
     ) -> Steps[Retention]:
         """Set how long finished jobs are kept. Without a policy they are kept forever."""
         body = without_none(
@@ -58,6 +59,7 @@ class RetentionPolicies(RemoteNamespace):
             state=state,
             clean_after=_seconds(clean_after, "clean_after"),
             purge_after=_seconds(purge_after, "purge_after"),
+            archive=archive or None,
         )
         return (yield from self._read(Retention, put("/retention", body)))
 

@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from holdfast.app import App
 from holdfast.features.agents import routes as agents
 from holdfast.features.approvals import routes as approvals
+from holdfast.features.archives import routes as archives
 from holdfast.features.audit import routes as audit
 from holdfast.features.connectors import routes as connectors
 from holdfast.features.dead_letters import routes as dead_letters
@@ -55,6 +56,7 @@ ROUTES = (
         registry.policy_router,
         limits.router,
         retention.router,
+        archives.router,
         payloads.router,
         limits.pause_router,
         events.subscription_router,

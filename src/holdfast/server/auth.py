@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import inspect
 import ipaddress
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from urllib.parse import quote, urlsplit
 
@@ -23,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as ASGIScope
 
 from holdfast.app import App
-from holdfast.engine.job import EVERY_TENANT
+from holdfast.engine.job import DEFAULT_TENANT, EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.features.tokens.model import EVERY_SCOPE, Scope, is_token, scopes_of
@@ -81,7 +83,7 @@ class Identity:
     credential: str | None = None
     """The id of the token; None if the caller did not authenticate with one."""
     whole: bool = False
-    """Operates all tenants, also while ``tenant`` names one: the user of the local machine."""
+    """Operates all tenants, also while ``tenant`` names one."""
 
     def may(self, scope: Scope) -> bool:
         return scope in self.scopes
@@ -99,6 +101,27 @@ class Identity:
 Authenticate = Callable[[Request], Identity | Awaitable[Identity | None] | None]
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class TenantNames:
+    """The names of the tenants, at most ``MOST``, for operators of all tenants; read every few seconds."""
+
+    MOST, SECONDS = 200, 5.0
+
+    def __init__(self, client: Session) -> None:
+        self._client = client
+        self._names: Sequence[str] = ()
+        self._read_at = -math.inf
+
+    async def get(self) -> Sequence[str]:
+        """None or one if the database login is for one tenant, and none while the database is unreachable."""
+        if time.monotonic() - self._read_at > self.SECONDS:
+            tenants = self._client.store.tenants
+            with suppress(HoldfastError):
+                scope = await self._client.arun(tenants.pinned()) or EVERY_TENANT
+                self._names = [each.name for each in await self._client.arun(tenants.list(scope, 1, self.MOST))]
+            self._read_at = time.monotonic()
+        return self._names
 
 
 class Paths:
@@ -130,6 +153,7 @@ class AuthMiddleware:
         self._tokens = tokens
         self._inner, self._client, self._authenticate = inner, client, authenticate
         self._open = open_to_all
+        self._names = TenantNames(client)
         self._login = login
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
@@ -164,12 +188,30 @@ class AuthMiddleware:
             await self._inner(scope, receive, send)
 
     async def identify(self, request: Request) -> Identity | None:
+        identity = await self._caller_of(request)
+        if not isinstance(identity, Identity) or not identity.operates_all:
+            return identity
+        tenant = chosen_tenant(request, identity)
+        if tenant is None and not path_below(request.scope).startswith("/api/"):
+            tenant = await self._page_tenant(request, identity)
+        return identity if tenant is None else replace(identity, tenant=tenant, whole=True)
+
+    async def _caller_of(self, request: Request) -> Identity | None:
         identity = await _awaited(self._authenticate(request))
         if self._tokens is None or not isinstance(identity, Identity) or identity.credential is not None:
             return identity
         if presents_token(request):
             return await _awaited(self._tokens(request))  # the caller is who the token names, or nobody
         return identity
+
+    async def _page_tenant(self, request: Request, identity: Identity) -> str | None:
+        """What pages show an operator of all tenants who has chosen none: all tenants, or the only one there is. A
+        program for a named tenant, and a database login for one tenant, keep their own."""
+        own = self._client.scope if identity.tenant == self._client.scope else EVERY_TENANT
+        if TENANT_HEADER in request.headers or own not in (EVERY_TENANT, DEFAULT_TENANT):
+            return None
+        names = await self._names.get()
+        return EVERY_TENANT if len(names) > 1 else names[0] if names else None
 
     def _unauthenticated(self, request: Request, path: str) -> Response:
         wants_page = "text/html" in request.headers.get("accept", "")
@@ -214,6 +256,15 @@ def path_below(scope: ASGIScope) -> str:
     return path.removeprefix(root) if root else path
 
 
+def chosen_tenant(request: HTTPConnection, identity: Identity | None) -> str | None:
+    """The tenant that an operator of all tenants names with ``?tenant=``; ``*`` is all of them. The parameter has no
+    meaning for other callers: their credentials decide."""
+    named = request.query_params.get("tenant")
+    if not named or not isinstance(identity, Identity) or not identity.operates_all:
+        return None
+    return named if named == EVERY_TENANT else check_name(named, "tenant")
+
+
 def identity_of(request: HTTPConnection) -> Identity:
     """The identity of an authenticated request."""
     identity = request.scope.get("state", {}).get("identity")
@@ -251,7 +302,7 @@ def require_one_tenant(request: HTTPConnection, scope: Scope) -> Identity:
         raise Refused(
             "this operation needs one tenant, and none is named",
             code="tenant_required",
-            fix="Send the header Holdfast-Tenant: name.",
+            fix="Name it with ?tenant=name or the header Holdfast-Tenant: name.",
         )
     return identity
 

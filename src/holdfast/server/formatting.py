@@ -7,10 +7,11 @@ import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from markupsafe import Markup
 
+from holdfast.engine.trace import plain_tags
 from holdfast.stores.vault import shown
 
 # UUIDs of actors are shortened to their first eight characters.
@@ -95,7 +96,14 @@ def in_path(text: object) -> str:
     return quote(str(text), safe="")
 
 
+def query_fields(url: str) -> list[tuple[str, str]]:
+    """The query of a URL, as fields: a form that is sent with GET replaces the query of its action."""
+    return parse_qsl(urlsplit(url).query)
+
+
 FILTERS = {
+    "query_fields": query_fields,
+    "plain_tags": plain_tags,
     "shown": shown,
     "ago": ago,
     "span": span,

@@ -29,7 +29,7 @@ from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import Identity, StreamAccess, identity_of, require
 from holdfast.server.live import LedgerFeed
 from holdfast.server.problems import status_of
-from holdfast.server.rendering import FLASH, render, the_app
+from holdfast.server.rendering import FLASH, render, the_app, with_tenant
 from holdfast.server.request_log import CLOSED, pattern_of
 
 FORM = "application/x-www-form-urlencoded"
@@ -184,7 +184,7 @@ MAX_PATH = 2_000
 def redirect(request: Request, path: str, message: str | None = None) -> Response:
     """Redirect to another page, which shows ``message`` once. Every redirect of the dashboard is made here."""
     root = request.scope.get("root_path", "")
-    response = RedirectResponse(root + (path if is_own(path) else "/"), status_code=303)
+    response = RedirectResponse(root + with_tenant(request, path if is_own(path) else "/"), status_code=303)
     if message is not None:
         response.set_cookie(FLASH, quote(message[:500]), max_age=60, httponly=True, samesite="strict", path=root or "/")
     return response
@@ -244,12 +244,13 @@ def action_route(path: str, endpoint: Endpoint, scope: Scope) -> Route:
 
 
 def guarded(endpoint: Endpoint, scope: Scope) -> Endpoint:
-    """Check the scope. An operator of all tenants selects one with ``?tenant=``; other callers cannot."""
+    """Check the scope. With ``?of=``, a page of an operator of all tenants is about something of one tenant, and the
+    pages after it are about all of them. Other callers cannot name a tenant."""
 
     async def handle(request: Request) -> Response:
         identity = require(request, scope)
-        tenant = request.query_params.get("tenant", "")
-        if not identity.is_every_tenant or not tenant:
+        tenant = request.query_params.get("of", "")
+        if not identity.operates_all or not tenant:
             return await endpoint(request)
         with the_app(request)._session.serving(tenant, identity.actor):
             return await endpoint(request)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlencode
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit, urlunsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, nodes
 from jinja2.ext import Extension
@@ -30,7 +30,7 @@ from holdfast.errors import Refused
 from holdfast.features.health.statistics import Activity
 from holdfast.features.tokens.model import Scope
 from holdfast.server import formatting
-from holdfast.server.auth import Identity, identity_of
+from holdfast.server.auth import Identity, TenantNames, chosen_tenant, identity_of
 from holdfast.server.formatting import FILTERS
 
 # Random, so that no user text can contain it.
@@ -129,12 +129,13 @@ class Renderer:
         self.pages.filters |= FILTERS
         self.pages.globals["draw"] = formatting
         self.edition = edition()
+        self._names = TenantNames(app._session)
 
     async def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
         root: str = request.scope.get("root_path", "")
 
         def link(path: str, **query: Any) -> str:
-            return root + link_of(path, **query)
+            return root + with_tenant(request, link_of(path, **query))
 
         def asset(name: str) -> str:
             return f"{root}/static/{name}?v={self.edition}"
@@ -145,6 +146,7 @@ class Renderer:
         with suppress(Refused):
             identity = identity_of(request)
         pieces = self.pages.get_template(template).generate(
+            root=root,
             link=link,
             asset=asset,
             menu=MENU,
@@ -154,6 +156,7 @@ class Renderer:
             current_url=f"{path}?{query}" if query else path,
             theme=theme_of(request),
             identity=identity,
+            tenant_names=await self._names.get() if identity is not None and identity.operates_all else (),
             may=lambda scope: identity is not None and identity.may(Scope(scope)),
             flash=unquote(request.cookies.get(FLASH, "")) or None,
             now=datetime.now(UTC),
@@ -185,6 +188,16 @@ def link_of(path: str, **query: Any) -> str:
     """A path relative to the mount, with a query string. Parameters that are None, empty or False are left out."""
     given = {name: value for name, value in query.items() if value not in (None, "", False)}
     return path + (f"?{urlencode(given, doseq=True)}" if given else "")
+
+
+def with_tenant(request: Request, path: str) -> str:
+    """The path with the tenant that the user chose (``?tenant=``), which so stays chosen from page to page."""
+    with suppress(Refused):
+        tenant, parts = chosen_tenant(request, identity_of(request)), urlsplit(path)
+        if tenant is not None and "tenant" not in parse_qs(parts.query):
+            query = "&".join(filter(None, [parts.query, urlencode({"tenant": tenant})]))
+            return urlunsplit(parts._replace(query=query))
+    return path
 
 
 def chart_rows(activity: Activity, by: str | None = None) -> list[tuple[datetime, list[float]]]:

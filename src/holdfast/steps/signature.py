@@ -12,9 +12,11 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from typing import Any
+from functools import lru_cache
+from typing import Any, Literal
 
 from holdfast.engine.bound_results import ResultOf
+from holdfast.engine.json_schema import misfit
 from holdfast.engine.payload import decode, encode
 from holdfast.errors import InvalidArguments, InvalidPayload
 
@@ -69,7 +71,8 @@ class Signature:
         for name, adapter in self._adapters.items():
             if name in values and type(values[name]) is not self._exact.get(name):
                 if isinstance(values[name], ResultOf):
-                    continue  # checked when the job runs and the result is known
+                    self._check_source(name, adapter, values[name])
+                    continue  # the value itself is checked when the job runs and the result is known
                 values[name] = _dumped(adapter, self._checked(name, adapter, values[name]))
         return encode(values, limit=limit, what=self._what)
 
@@ -172,6 +175,20 @@ class Signature:
                 f"the stored result of {self._kind} does not fit its return type: {message}", code="invalid_result"
             ) from None
 
+    def result_schema(self) -> Mapping[str, Any]:
+        """The JSON schema of the result; empty if it is unknown."""
+        return _schema(self._result, "serialization")
+
+    def _check_source(self, name: str, adapter: Any, given: ResultOf) -> None:
+        """Refuse the result of a job whose type cannot fit the argument: no run of the plan could succeed."""
+        schema = _schema(adapter, "validation")
+        if found := misfit(schema, given.schema, schema, given.schema):
+            raise InvalidArguments(
+                f"{self._kind}: {name} expects {found[0]}, and the result of {given.label} is {found[1]}",
+                code="result_mismatch",
+                fix="Change one of the two annotations, or put a job between them that converts the value.",
+            )
+
     def _rebuilt(self, name: str, adapter: Any, value: Any) -> Any:
         try:
             return _from_json(adapter, value)
@@ -207,6 +224,22 @@ class CheckedSignature(Signature):
         text = super().pack(args, kwargs, limit=limit)
         self._check(self._bound(args, kwargs))
         return text
+
+
+@lru_cache(1000)
+def _schema(adapter: Any, mode: Literal["validation", "serialization"]) -> Mapping[str, Any]:
+    if adapter is None:
+        return {}
+    with suppress(PydanticUserError):  # a type without a schema
+        schema: Mapping[str, Any] = adapter.json_schema(mode=mode)
+        return schema
+    return {}
+
+
+def result_schema(decode: object) -> Mapping[str, Any]:
+    """The JSON schema of a prepared job's result, from the function that decodes it; empty if it is unknown."""
+    signature = getattr(decode, "__self__", None)
+    return signature.result_schema() if isinstance(signature, Signature) else {}
 
 
 def _dumped(adapter: Any, value: Any) -> Any:

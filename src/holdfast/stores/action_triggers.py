@@ -92,7 +92,7 @@ RECORDED = (
         by_hand=False,
     ),
     Recorded(
-        *("retention", "retention", "kind state", "clean_after purge_after declared"),
+        *("retention", "retention", "kind state", "clean_after purge_after archive declared"),
         fixed="tenant kind state created_at",
         operated=_SET,
     ),

@@ -198,7 +198,7 @@ def _print_location(plan: Plan, folder: Path | None) -> None:
     if folder is not None:
         say(f"Kept in {folder}")
     say("To inspect it:")
-    say(f"  holdfast jobs list --state dead_letter {target}")
+    say(f"  holdfast dead-letters list {target}")
     say(f"  holdfast events --limit 20 {target}")
 
 

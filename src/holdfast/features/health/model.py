@@ -242,7 +242,7 @@ def _job_concerns(health: Health, when: Thresholds) -> Iterator[Concern]:
         )
     if when.dead_letters_warn is not None and health.dead_letter_open >= when.dead_letters_warn:
         letters = _counted(health.dead_letter_open, "dead letter waits", "dead letters wait")
-        fix = "See them: holdfast jobs list --state dead_letter"
+        fix = "See them by cause: holdfast dead-letters list"
         yield _warning("dead_letters", f"{letters} to be redriven or discarded", fix)
 
 

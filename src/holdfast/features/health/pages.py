@@ -12,10 +12,13 @@ from starlette.routing import Route
 
 from holdfast import __version__
 from holdfast.app import App
+from holdfast.engine.job import EVERY_TENANT
+from holdfast.features.health.model import CAP, Health
 from holdfast.features.health.statistics import RANGES, Activity, range_of
 from holdfast.features.limits.operations import pauses_with_disabled_agents
+from holdfast.features.tenants.model import Tenant
 from holdfast.features.tokens.model import Scope
-from holdfast.server.auth import identity_of, require
+from holdfast.server.auth import Identity, identity_of, require
 from holdfast.server.pages import action_route, check_all_tenants, choice_field, page_route
 from holdfast.server.rendering import chart_rows, render, the_app
 
@@ -53,7 +56,7 @@ routes = [
 ]
 
 
-GROUPS, QUEUES = 6, 12
+GROUPS, QUEUES, TENANTS = 6, 12, 200
 BY: Final = ("", "queue", "kind")
 
 # The page that each reason of health links to.
@@ -75,7 +78,7 @@ REASON_LINKS = {
 
 
 async def overview(request: Request) -> Response:
-    require(request, Scope.READ)
+    identity = require(request, Scope.READ)
     app = the_app(request)
     client, store = app._session, app._session.store
     query = request.query_params
@@ -91,10 +94,13 @@ async def overview(request: Request) -> Response:
     waiting = sorted(
         (queue for queue in standing.queues if queue.waiting), key=lambda queue: -(queue.oldest_age_s or 0.0)
     )
+    tenants, elsewhere = await _tenants(app, identity)
     return await render(
         request,
         "overview.html",
         health=health,
+        tenants=tenants,
+        elsewhere=elsewhere,
         workers=standing.workers,
         activity=activity,
         ranges=RANGES,
@@ -107,6 +113,19 @@ async def overview(request: Request) -> Response:
         series=tuple(activity.series) if by else ("Enqueued", "Succeeded", "Failed"),
         chart_rows=chart_rows(activity, by),
     )
+
+
+async def _tenants(app: App, identity: Identity) -> tuple[list[Tenant], Health | None]:
+    """For operators of all tenants: those with waiting jobs, the most first, but for the one that is shown; and the
+    health of all of them if one is shown."""
+    if not identity.operates_all:
+        return [], None
+    client, one = app._session, not identity.is_every_tenant
+    with client.serving(EVERY_TENANT, identity.actor):
+        found = await client.arun(client.store.tenants.list(EVERY_TENANT, CAP, TENANTS))
+        elsewhere = await app.health.aget() if one and len(found) > 1 else None
+    waiting = [each for each in found if each.pending and not (one and each.name == identity.tenant)]
+    return sorted(waiting, key=lambda each: -each.pending), elsewhere
 
 
 async def _with_data(app: App, hour: Activity, by: str | None) -> Activity:

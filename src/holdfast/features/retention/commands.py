@@ -14,7 +14,7 @@ from holdfast.cli import options
 from holdfast.cli.output import Cell, duration, emit, line, moment, say, span, table
 from holdfast.cli.session import AnyTenant
 from holdfast.cli.tree import Commands
-from holdfast.features.retention.model import COUNTS, Retention, Usage, check_groups
+from holdfast.features.retention.model import COUNTS, PREVIEWED, Preview, Retention, Usage, check_groups
 from holdfast.features.retention.operations import RetentionPolicies, UsageReport
 from holdfast.stores.artifacts import open_artifacts
 
@@ -67,6 +67,9 @@ def set_policy(
     keep: Annotated[
         bool, typer.Option("--for-ever", help="Keep these jobs forever, whatever a wider policy says.")
     ] = False,
+    archive: Annotated[
+        bool, typer.Option("--archive", help='Keep jobs until they are archived ("holdfast archives").')
+    ] = False,
     kind: Kind = None,
     state: State = None,
 ) -> None:
@@ -76,7 +79,9 @@ def set_policy(
         raise typer.BadParameter("give --clean-after, --purge-after, or both; or --for-ever")
     clean, purge = (None if age is None else duration(age, "age") for age in ages)
     with session.connect() as client:
-        policy = RetentionPolicies(client).set(kind=kind, state=state, clean_after=clean, purge_after=purge)
+        policy = RetentionPolicies(client).set(
+            kind=kind, state=state, clean_after=clean, purge_after=purge, archive=archive
+        )
     if session.as_json:
         emit(policy)
     else:
@@ -108,7 +113,7 @@ def preview(session: AnyTenant) -> None:
             line(entry.kind),
             entry.state,
             entry.action,
-            f"{entry.due:,}" + ("+" if entry.capped else ""),
+            due_text(entry),
             "" if entry.oldest_at is None else moment(entry.oldest_at),
             "" if entry.held_by is None else f"{entry.held:,} by {line(entry.held_by)}",
         ]
@@ -127,12 +132,16 @@ def run(
     """Remove everything that is due now, without the pauses that workers take between batches."""
     with session.connect() as client:
         artifacts = open_artifacts(config.artifact_location(config.database_url(session.url)))
-        done = RetentionPolicies(client, artifacts).sweep(limit=limit)
+        policies = RetentionPolicies(client, artifacts)
+        done = policies.sweep(limit=limit)
+        held = [] if session.as_json else [entry for entry in policies.preview() if entry.held_by is not None]
     session.answer(
         done,
         f"{done['clean']:,} cleaned, {done['purge']:,} purged, {done['prune']:,} rows of bookkeeping pruned,"
         f" {done['delete']:,} deleted in the artifact store.",
     )
+    for entry in held:
+        say(f"{entry.held:,} held back by {line(entry.held_by)}; a later run purges them.")
 
 
 @commands.add("orphans", "holdfast retention orphans --all-tenants")
@@ -145,6 +154,13 @@ def orphans(session: AnyTenant) -> None:
     session.answer({"found": count}, f"{count:,} orphaned files found.")
 
 
+def due_text(entry: Preview) -> str:
+    """A preview reads a limited number of jobs, so its count may be too low."""
+    if not entry.capped:
+        return f"{entry.due:,}"
+    return f"{entry.due:,}+" if entry.due else f"0 of the first {PREVIEWED:,}"
+
+
 def _print(policies: list[Retention]) -> None:
     rows: list[list[Cell]] = [
         [
@@ -153,11 +169,12 @@ def _print(policies: list[Retention]) -> None:
             policy.state,
             "never" if policy.clean_after is None else span(policy.clean_after),
             "never" if policy.purge_after is None else span(policy.purge_after),
+            "yes" if policy.archive else "no",
             f"{line(policy.set_by)}{' (declared)' if policy.declared else ''}",
         ]
         for policy in policies
     ]
-    table(["tenant", "kind", "state", "clean after", "purge after", "set by"], rows, keep=("kind", "state"))
+    table(["tenant", "kind", "state", "clean after", "purge after", "archive", "set by"], rows, keep=("kind", "state"))
 
 
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")

@@ -37,6 +37,8 @@ class Retention:
     state: str
     clean_after: float | None
     purge_after: float | None
+    archive: bool
+    """Jobs stay until they are archived."""
     declared: bool
     set_by: str
     created_at: datetime
@@ -51,6 +53,7 @@ class RetentionRule:
     state: str = ANY
     clean_after: float | None = None
     purge_after: float | None = None
+    archive: bool = False
     declared: bool = False
 
     @classmethod
@@ -60,6 +63,7 @@ class RetentionRule:
         state: str | None = None,
         clean_after: Duration | None = None,
         purge_after: Duration | None = None,
+        archive: bool = False,
         declared: bool = False,
     ) -> RetentionRule:
         """Check the options of a policy. Without an age, jobs are kept that a wider policy would remove."""
@@ -67,7 +71,8 @@ class RetentionRule:
         purge = None if purge_after is None else seconds(purge_after, "purge_after")
         if clean is not None and purge is not None and purge < clean:
             raise InvalidSetting("clean_after must be shorter than purge_after", code="invalid_retention")
-        return cls(ANY if kind is None else check_name(kind, "kind"), check_state(state), clean, purge, declared)
+        name = ANY if kind is None else check_name(kind, "kind")
+        return cls(name, check_state(state), clean, purge, archive, declared)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from holdfast.stores.artifacts import Artifacts
 from holdfast.stores.flow import run
 from holdfast.stores.namespace import StoreNamespace, call
 from holdfast.stores.port import Caller
+from holdfast.worker.archiving import archive_due
 from holdfast.worker.maintenance import delete_all_orphans, release
 
 _Policies = list[Retention]  # inside the class, `list` is an operation
@@ -51,6 +52,7 @@ class RetentionPolicies(StoreNamespace):
         state: str | None = None,
         clean_after: Duration | None = None,
         purge_after: Duration | None = None,
+        archive: bool = False,
         tenant: str | None = None,
     ) -> Program[Retention]:
         """Set a policy for a ``kind``, a ``state``, or all jobs:
@@ -58,9 +60,10 @@ class RetentionPolicies(StoreNamespace):
 
         Cleaning removes payload, result, checkpoints, steps and logs of a job; its tombstone and its ledger stay until
         it is purged. Only the most specific policy applies: by tenant, then kind, then state. A policy without an age
-        keeps jobs that a wider one would remove. Dead letters are removed only by a policy for ``"dead_letter"``.
+        keeps jobs that a wider one would remove. Dead letters are removed only by a policy for ``"dead_letter"``. With
+        ``archive``, a job stays until it is in an archive (``app.archives``).
         """
-        rule = RetentionRule.of(kind_name(kind), state, clean_after, purge_after)
+        rule = RetentionRule.of(kind_name(kind), state, clean_after, purge_after, archive)
         return (yield from run(self._store.retention.set(rule, self._actor, tenant or self._tenant)))
 
     aset = awaited(set)
@@ -98,18 +101,22 @@ class RetentionPolicies(StoreNamespace):
         purged, rows of bookkeeping pruned, and files deleted in the artifact store and on this host. Ends when nothing
         is due, or after ``limit`` jobs."""
         store, scope, most = self._store, tenant or self._tenant, page_size(limit)
+        if self._artifacts is not None:  # jobs that have to be archived first would be held back
+            yield from archive_due(store, self._artifacts, self._actor, scope, most)
         done = {"clean": 0, "purge": 0, "prune": 0, "delete": 0}
+        seal = True
         while sum(done.values()) < most:
             while (yield from run(store.usage.count())):
+                pass
+            # A purge waits until the events of its jobs are sealed, also those of the cleaning. A pass that finds them
+            # unsealed would wait ten seconds before it looks again.
+            while seal and (yield from run(store.audit.seal(release()))):
                 pass
             result = yield from run(store.retention.sweep(tenant=scope))
             if result.action == "idle":
                 break
             done[result.action] += result.done
-            # A purge that removed nothing was only announced, or waits for a seal: seal, and try again.
-            if result.action == "purge" and result.looked and not result.done:
-                while (yield from run(store.audit.seal(release()))):
-                    pass
+            seal = result.action in ("clean", "purge")
         done["delete"] = yield from delete_all_orphans(store, self._artifacts, scope)
         return done
 

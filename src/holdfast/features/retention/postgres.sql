@@ -149,6 +149,12 @@ language sql stable set search_path from current as $$
                         where r.retry_of = s.id and r.retry_of is not null and (p_action = 'purge' or t.finished_at is null))
 $$;
 
+-- Whether the contents of a job are in an archive. A cleaned job never changes any more.
+create or replace function is_archived(p_job uuid) returns boolean language sql stable set search_path from current as $$
+    select exists (select from archived a join job_state s on s.id = a.job_id
+                    where a.job_id = p_job and (s.state = 'cleaned' or s.finished_at = a.finished_at))
+$$;
+
 -- The next ids of a pass. A pass for one tenant, or one tenant and kind, uses an index of its own and reads no other jobs.
 create or replace function retention_next(p_rule retention, p_after uuid, p_upto uuid, p_look integer) returns uuid[]
 language plpgsql stable set search_path from current as $$
@@ -269,6 +275,7 @@ begin
     delete from reference r where r.job_id = any (p_jobs);
     delete from resealed r where r.job_id = any (p_jobs);
     delete from quarantine q where q.job_id = any (p_jobs);
+    delete from archived a where a.job_id = any (p_jobs);
     if v_approvals <> '{}' then
         delete from approval g where g.id = any (v_approvals);
         delete from vote v where v.approval_id = any (v_approvals);
@@ -369,12 +376,17 @@ begin
            and (s.state = 'cleaned') = (v_pass.action = 'purge')
          order by s.id limit sweep_retention.want for update skip locked) h;
     v_go := v_due;
-    if v_pass.action = 'clean' and v_due is not null then
-        perform clean_jobs(v_due);
-    elsif v_due is not null then
-        select array_agg(d) filter (where u.id is null), count(u.id), min(u.reader) into v_go, held, held_by
-          from unnest(v_due) d
-          left join (select r.id, min(r.reader) as reader from unread_of(v_due) r group by r.id) u on u.id = d;
+    if v_rule.archive and v_due is not null then
+        select array_agg(d order by d) filter (where is_archived(d)), count(*) filter (where not is_archived(d)) into v_go, held
+          from unnest(v_due) d;
+        held_by := case when held > 0 then 'archive' end;
+    end if;
+    if v_pass.action = 'clean' and v_go is not null then
+        perform clean_jobs(v_go);
+    elsif v_go is not null then
+        select array_agg(d) filter (where u.id is null), held + count(u.id), coalesce(min(u.reader), held_by) into v_go, held, held_by
+          from unnest(v_go) d
+          left join (select r.id, min(r.reader) as reader from unread_of(v_go) r group by r.id) u on u.id = d;
         if v_go is not null then
             perform purge_jobs(v_go);
         end if;
@@ -452,15 +464,15 @@ end $$;
 -- --- policies ---
 
 -- Set an operator's retention policy for a kind and state or replace it, and return its row. Ages are in seconds after the end
--- of a job; null keeps it.
+-- of a job; null keeps it. With `archive`, jobs stay until they are archived.
 create or replace function set_retention(kind text default '*', state text default '*', clean_after double precision default null,
-                                         purge_after double precision default null, actor text default null,
-                                         for_tenant text default null)
+                                         purge_after double precision default null, archive boolean default false,
+                                         actor text default null, for_tenant text default null)
 returns setof retention
 language plpgsql security definer set search_path from current as $$
 begin
     return query select * from keep_for(set_retention.kind, set_retention.state, set_retention.clean_after,
-                                        set_retention.purge_after, false, set_retention.actor, set_retention.for_tenant);
+                                        set_retention.purge_after, set_retention.archive, false, set_retention.actor, set_retention.for_tenant);
 end $$;
 
 -- Set the retention policy that a program declares for its own kind, and return its row. An operator's policy for the same
@@ -472,11 +484,11 @@ returns setof retention
 language plpgsql security definer set search_path from current as $$
 begin
     return query select * from keep_for(declare_retention.kind, '*', declare_retention.clean_after,
-                                        declare_retention.purge_after, true, declare_retention.actor, declare_retention.for_tenant);
+                                        declare_retention.purge_after, false, true, declare_retention.actor, declare_retention.for_tenant);
 end $$;
 
 create or replace function keep_for(p_kind text, p_state text, p_clean double precision, p_purge double precision,
-                                    p_declared boolean, p_actor text, p_tenant text)
+                                    p_archive boolean, p_declared boolean, p_actor text, p_tenant text)
 returns setof retention
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
@@ -484,14 +496,14 @@ declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(p_tenant, nullif(p_actor, ''));
 begin
-    insert into retention as r (tenant, kind, state, clean_after, purge_after, declared, set_by, created_at, updated_at)
-    values (v_scope, p_kind, p_state, p_clean, p_purge, p_declared, actor(), v_now, v_now)
+    insert into retention as r (tenant, kind, state, clean_after, purge_after, archive, declared, set_by, created_at, updated_at)
+    values (v_scope, p_kind, p_state, p_clean, p_purge, p_archive, p_declared, actor(), v_now, v_now)
     on conflict (tenant, kind, state) do update
-       set clean_after = excluded.clean_after, purge_after = excluded.purge_after, declared = excluded.declared,
-           set_by = excluded.set_by, updated_at = excluded.updated_at
+       set clean_after = excluded.clean_after, purge_after = excluded.purge_after, archive = excluded.archive,
+           declared = excluded.declared, set_by = excluded.set_by, updated_at = excluded.updated_at
      where (r.declared or not excluded.declared)
-       and (r.clean_after, r.purge_after, r.declared)
-           is distinct from (excluded.clean_after, excluded.purge_after, excluded.declared);
+       and (r.clean_after, r.purge_after, r.archive, r.declared)
+           is distinct from (excluded.clean_after, excluded.purge_after, excluded.archive, excluded.declared);
     if found then
         perform restart_passes(v_scope, v_now);
         if p_purge is not null then   -- usage is counted before jobs are purged

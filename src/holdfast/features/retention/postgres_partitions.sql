@@ -121,7 +121,8 @@ begin
                bool_and(s.state in ('succeeded', 'failed', 'cancelled', 'cleaned') and s.finished_at is not null and s.workflow_id is null) as plain
           from job_state s where s.id >= p_low and s.id < p_high group by 1, 2, 3
     ), ages as materialized (
-        select e.*, p_now - span(r.purge_after) as until from ends e left join lateral retention_for(e.tenant, e.kind, e.state) r on true)
+        -- Jobs that have to be archived first are purged by rows.
+        select e.*, case when not r.archive then p_now - span(r.purge_after) end as until from ends e left join lateral retention_for(e.tenant, e.kind, e.state) r on true)
     select case when bool_and(a.plain and a.until is not null and a.last <= a.until) then '{}'::uuid[]
                 else array(
                     select s.id from job_state s

@@ -222,6 +222,7 @@ begin
       from unnest(find_leftovers.tenants, find_leftovers.jobs, find_leftovers.refs) f(tenant, job_id, ref)
      where (v_scope = '*' or f.tenant = v_scope) and f.job_id < id_since(v_now - interval '7 days')
        and not exists (select from job_state s where s.id = f.job_id and s.state <> 'cleaned')
+       and not exists (select from archive a where a.id = f.job_id)
     on conflict do nothing;
     get diagnostics v_count = row_count;
     return v_count;

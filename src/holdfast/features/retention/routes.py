@@ -6,6 +6,7 @@ from datetime import date
 from typing import Annotated, Literal
 
 from fastapi import Query
+from pydantic import Field
 
 from holdfast.features.retention.model import By, Preview, Retention, Usage
 from holdfast.features.tokens.model import Scope
@@ -23,6 +24,7 @@ class SetRetention(Body):
     state: End | None = None
     clean_after: Span | None = None
     purge_after: Span | None = None
+    archive: bool = Field(False, description="Keep jobs until they are archived.")
 
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Retention])
@@ -45,6 +47,7 @@ async def set_retention(app: TheApp, body: SetRetention) -> Retention:
         state=body.state,
         clean_after=body.clean_after,
         purge_after=body.purge_after,
+        archive=body.archive,
     )
 
 

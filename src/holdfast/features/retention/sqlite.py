@@ -33,12 +33,13 @@ NEWEST = "the newest event"
 _COLUMNS = Record.columns(Retention)
 _SET = (
     f"INSERT INTO retention ({_COLUMNS})"
-    " VALUES (:tenant, :kind, :state, :clean_after, :purge_after, :declared, :actor, :now, :now)"
+    " VALUES (:tenant, :kind, :state, :clean_after, :purge_after, :archive, :declared, :actor, :now, :now)"
     " ON CONFLICT DO UPDATE SET clean_after = excluded.clean_after, purge_after = excluded.purge_after,"
-    " declared = excluded.declared, set_by = excluded.set_by, updated_at = excluded.updated_at"
+    " archive = excluded.archive, declared = excluded.declared, set_by = excluded.set_by,"
+    " updated_at = excluded.updated_at"
     " WHERE (retention.declared OR NOT excluded.declared)"
-    " AND (retention.clean_after, retention.purge_after, retention.declared)"
-    " IS NOT (excluded.clean_after, excluded.purge_after, excluded.declared) RETURNING 1"
+    " AND (retention.clean_after, retention.purge_after, retention.archive, retention.declared)"
+    " IS NOT (excluded.clean_after, excluded.purge_after, excluded.archive, excluded.declared) RETURNING 1"
 )
 _DELETE_PASS = (
     "DELETE FROM retention_pass WHERE tenant = :tenant AND kind = :kind AND state = :state AND action = :action"
@@ -115,6 +116,12 @@ _UNREAD = (
     " HAVING min(e.seq) <= l.floor AND max(e.seq) > l.floor"
 )
 
+# A cleaned job never changes any more; another one may have been redriven since it was archived.
+_UNARCHIVED = (
+    "SELECT s.id FROM job_state s WHERE s.id IN (SELECT value FROM json_each(:ids)) AND NOT EXISTS (SELECT 1"
+    " FROM archived a WHERE a.job_id = s.id AND (s.state = 'cleaned' OR s.finished_at = a.finished_at))"
+)
+
 
 def _peek_sweep(_: object, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Any]:
     """Check first whether a pass is due: a task that writes without need would wake every listener."""
@@ -179,6 +186,7 @@ class SqliteRetention(SqlitePart, SqliteOrphans, RetentionReads):
             "state": rule.state,
             "clean_after": rule.clean_after,
             "purge_after": rule.purge_after,
+            "archive": int(rule.archive),
             "declared": int(rule.declared),
             "actor": actor,
             "now": now,
@@ -223,13 +231,13 @@ def _sweep_slice(row: Row, want: int, look: int, now: int) -> Steps[SweepResult]
         if len(due) >= want:
             break
     unread: dict[str, str] = {}
-    if action == "clean" and due:
-        yield from clean_jobs(due)
-    elif due:
+    if policy.archive and due:
+        unread = {job_id: "archive" for (job_id,) in (yield Statement(_UNARCHIVED, {"ids": ids_json(due)}))}
+    if action == "purge" and due:
         for job_id, reader in (yield Statement(_UNREAD, {"ids": ids_json(due)})):
             unread.setdefault(job_id, reader)
-        if removable := [job_id for job_id in due if job_id not in unread]:
-            yield from purge_jobs(removable)
+    if removable := [job_id for job_id in due if job_id not in unread]:
+        yield from (clean_jobs if action == "clean" else purge_jobs)(removable)
     full = len(due) >= want  # more of the jobs read may be due
     more = full or len(ids) >= look
     held += len(unread)

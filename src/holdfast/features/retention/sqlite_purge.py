@@ -173,6 +173,7 @@ _FIND = (
     "INSERT INTO leftover (tenant, ref, job_id, at, again_at) SELECT :whose, :ref, :job, :now, :now"
     " WHERE (:any OR :whose = :tenant) AND :job < :first"
     " AND NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = :job AND s.state <> 'cleaned')"
+    " AND NOT EXISTS (SELECT 1 FROM archive a WHERE a.id = :job)"
     " ON CONFLICT DO NOTHING RETURNING 1"
 )
 
@@ -249,7 +250,7 @@ _KEYS = (
         )
     ),
 )
-_OTHER_TABLES = ("occupied_slot", "delivery", "redriven_as", "reference", "resealed", "quarantine")
+_OTHER_TABLES = ("occupied_slot", "delivery", "redriven_as", "reference", "resealed", "quarantine", "archived")
 _FORGET_MESSAGES = (
     f"UPDATE dead_letter_group SET error_message = '[purged]' WHERE sample_job {_THESE} AND error_message <> '[purged]'"
 )

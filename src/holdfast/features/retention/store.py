@@ -177,8 +177,8 @@ class PostgresRetention(Calls, RetentionReads):
             params = "%s, %s::float8, %s::float8, %s, %s"
             rows = yield self._call("declare_retention", params, rule.kind, *ages, actor, tenant)
         else:
-            params = "%s, %s, %s::float8, %s::float8, %s, %s"
-            rows = yield self._call("set_retention", params, rule.kind, rule.state, *ages, actor, tenant)
+            params = "%s, %s, %s::float8, %s::float8, %s, %s, %s"
+            rows = yield self._call("set_retention", params, rule.kind, rule.state, *ages, rule.archive, actor, tenant)
         return Record.decoder(Retention, self.dialect.codec)(rows[0])
 
 

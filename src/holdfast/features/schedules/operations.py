@@ -290,4 +290,8 @@ def _busy(name: str) -> Conflict:
 
 
 def _not_found(name: str) -> NotFound:
-    return NotFound(f"no schedule {name} in this tenant", code="schedule_not_found")
+    return NotFound(
+        f"no schedule {name} in this tenant",
+        code="schedule_not_found",
+        fix="See holdfast schedules list. A schedule declared in code is stored when the first worker starts.",
+    )

@@ -81,7 +81,8 @@ def show(session: AnyTenant, workflow: WorkflowId) -> None:
     "holdfast workflows graph ID --json",
 )
 def graph(session: AnyTenant, workflow: WorkflowId) -> None:
-    """Print the dependency graph: one job per line, followed by the jobs it waits for."""
+    """Print the dependency graph: one job per line, followed by the jobs it waits for, or their number if they are
+    many. Use --json for all of them."""
     with session.connect() as client:
         details = Workflows(client).graph(workflow)
     if session.as_json:
@@ -94,6 +95,8 @@ def graph(session: AnyTenant, workflow: WorkflowId) -> None:
             names.get(edge.parent, edge.parent) + ("" if edge.on_failure == "skip" else f" [{edge.on_failure}]")
             for edge in before.get(node.job_id, ())
         ]
+        if len(parents) > NAMED:
+            parents = [*parents[:2], f"… {len(parents) - 3:,} more …", parents[-1]]
         arrow = "  <-  " if parents else ""
         _write_wrapped(Text.assemble(names[node.job_id], "  ", _styled(_state(node)), arrow), parents)
 
@@ -118,6 +121,10 @@ def resume(session: AnyTenant, workflow: WorkflowId, reason: options.Reason = No
         emit(swept)
     else:
         write(f"{swept.jobs:,} jobs redriven")
+
+
+NAMED = 8
+"""Jobs that one line of a graph names."""
 
 
 def _write_wrapped(first: Text, names: Sequence[str]) -> None:

@@ -88,7 +88,8 @@ class CallbackSpec:
 @dataclass(frozen=True, slots=True)
 class WorkflowFailure:
     """The argument of a failure callback: the job that failed first, and its error. ``step`` is its name in the
-    workflow; a job that joined as a child of another has none."""
+    workflow; a job that joined as a child of another has none. ``failed`` names every failed job, at most 100, the
+    first to fail first; a job without a name by its id."""
 
     workflow_id: str
     workflow: str
@@ -96,6 +97,7 @@ class WorkflowFailure:
     job_id: str
     error_code: str | None
     error_message: str | None
+    failed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

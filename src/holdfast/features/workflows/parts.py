@@ -17,6 +17,7 @@ from holdfast.engine.job import JobSpec
 from holdfast.errors import InvalidSetting
 from holdfast.features.workflows.map_template import MAP, MOST_ITEMS, template_of
 from holdfast.features.workflows.model import CallbackSpec, Fires, OnFailure, check_on_failure
+from holdfast.steps.signature import result_schema
 from holdfast.stores.ids import new_id
 
 if TYPE_CHECKING:
@@ -153,11 +154,11 @@ class Part:
         name of a kind and a payload. ``on_failure``: what the failure of its parents does to it.
 
         An argument may be a planned job: ``wf.add(parse, html=fetched)`` waits for ``fetched`` and calls ``parse`` with
-        its result. A group gives the list of the results of its jobs, in the order in which they were added.
+        its result. A group gives the list of the results of its jobs, in the order in which they were added, and a
+        list of planned jobs the list of theirs.
         """
-        sources = [value for value in (*args, *kwargs.values()) if isinstance(value, Planned | Part)]
-        parents = [list(source.walk()) if isinstance(source, Part) else source for source in sources]
-        if sources:
+        parents = [job for value in (*args, *kwargs.values()) for job in _planned_in(value)]
+        if parents:
             args = tuple(map(_result_of, args))
             kwargs = {key: _result_of(value) for key, value in kwargs.items()}
         prepared = self.plan.prepared(call, args, kwargs)
@@ -286,15 +287,52 @@ class Part:
                 yield member
 
 
+def _planned_in(value: Any) -> list[Planned[Any]]:
+    """The planned jobs whose results an argument stands for."""
+    if isinstance(value, Part):
+        return list(value.walk())
+    if isinstance(value, Planned):
+        return [value]
+    if isinstance(value, list | tuple):
+        found = [_planned_in(item) for item in value]
+        if any(found) and not all(item or isinstance(each, Part) for item, each in zip(found, value, strict=True)):
+            raise _mixed()
+        return [job for item in found for job in item]
+    if isinstance(value, Mapping) and any(isinstance(item, Planned | Part) for item in value.values()):
+        raise _mixed()
+    return []
+
+
+def _mixed() -> InvalidSetting:
+    return InvalidSetting(
+        "an argument is a planned job, a group, a list of them, or a plain value; this one mixes them",
+        code="invalid_call",
+        fix="Pass the planned jobs as arguments of their own, or as a list of nothing else.",
+    )
+
+
 def _result_of(value: Any) -> Any:
-    return ResultOf(source_of(value)) if isinstance(value, Planned | Part) else value
+    if not isinstance(value, Planned | Part | list | tuple) or not (jobs := _planned_in(value)):
+        return ResultOf([], {"type": "array"}, "an empty group") if isinstance(value, Part) else value
+    return ResultOf(source_of(value), _schema_of(value), ", ".join(job.name for job in jobs[:3]))
 
 
-def source_of(value: Planned[Any] | Part) -> Source:
-    """The reference to the result of a job, or to the results of a group."""
+def source_of(value: Planned[Any] | Part | Sequence[Any]) -> Source:
+    """The reference to the result of a job, or to the results of a group or of a list of jobs."""
     if isinstance(value, Part):
         return [source_of(job) for job in value.walk()]
-    return {"map": value.spec.id} if isinstance(value, Mapped) else value.spec.id
+    if isinstance(value, Planned):
+        return {"map": value.spec.id} if isinstance(value, Mapped) else value.spec.id
+    return [source_of(item) for item in value]
+
+
+def _schema_of(value: Planned[Any] | Part | Sequence[Any]) -> Mapping[str, Any]:
+    if isinstance(value, Mapped):
+        return {"type": "array"}
+    if isinstance(value, Planned):
+        return result_schema(value.decode)
+    items = value.walk() if isinstance(value, Part) else value
+    return {"type": "array", "prefixItems": [_schema_of(item) for item in items]}
 
 
 def _links(plan: Plan, targets: Iterable[Any], on_failure: OnFailure | None) -> list[Link]:

@@ -54,7 +54,7 @@ class Plan(Part, StoreNamespace):
 
     def on_failure(self, call: Kind[..., Any] | str, *args: Any, **kwargs: Any) -> Callback[Any]:
         """Run a job once the workflow has ended with a failure: ``wf.on_failure(alert)`` calls
-        ``alert(<WorkflowFailure>)``, which names the first job that failed and its error."""
+        ``alert(<WorkflowFailure>)``, which names the first job that failed with its error, and the others."""
         return self.callback("failure", None, call, args, kwargs)
 
     # --- used by parts ---

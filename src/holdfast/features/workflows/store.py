@@ -31,6 +31,10 @@ from holdfast.stores.reader import within
 Ids = list[str]  # inside a class, ``list`` is an operation
 
 
+FAILED = 100
+"""Failed jobs that a callback is told."""
+
+
 class WorkflowStore(Protocol):
     def start(self, spec: WorkflowSpec, tenant: str) -> Flow[Started]:
         """Store all its jobs in one transaction. Jobs with unmet parents are held from the start."""
@@ -170,8 +174,18 @@ class WorkflowReads(Reader):
         )
         rows = yield from self._query(tenant, text, id=parse_id(job_id))
         identity = self.dialect.codec.id
-        for workflow_id, kind, name, failed, *error in rows:
-            return WorkflowFailure(identity(workflow_id), kind, name, identity(failed), *error)
+        for workflow_id, kind, name, failed, code, message in rows:
+            # What failed before the callback was due: the workflow may have been resumed since.
+            text = (
+                "select n.name, n.job_id from {callback} c join {node} n on n.workflow_id = c.workflow_id"
+                " join {job_state} s on s.id = n.job_id where c.job_id = :id and n.standing in ('failed', 'dead')"
+                " and s.finished_at <= c.due_at and (c.step_id is null or n.job_id = c.step_id)"
+                f" and {within(tenant, 'c.tenant')} order by s.finished_at, s.id limit {FAILED:d}"
+            )
+            others = yield from self._query(tenant, text, id=parse_id(job_id))
+            first, *more = (name or identity(failed), *(other or identity(job) for other, job in others))
+            named = (first, *(each for each in more if each != first))
+            return WorkflowFailure(identity(workflow_id), kind, name, identity(failed), code, message, named)
         return None
 
     @flow(writes=False)

@@ -63,6 +63,7 @@
     }
   };
   document.addEventListener("change", (event) => {
+    if (event.target.matches("[data-submits]")) return event.target.form.submit();
     const form = event.target.closest("form[data-pick]");
     if (!form) return;
     if (event.target.matches("[data-pick-all]")) {

@@ -23,7 +23,7 @@
     if (pendingG && Date.now() - pendingG < 1500) {
       pendingG = 0;
       const to = pages[event.key];
-      if (to !== undefined) { event.preventDefault(); location.assign(root + to); }
+      if (to !== undefined) { event.preventDefault(); location.assign(root + to + document.body.dataset.query); }
       return;
     }
     const acts = {

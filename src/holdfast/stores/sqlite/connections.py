@@ -75,14 +75,6 @@ def create_private(path: str) -> None:
         os.close(private_handle(path, os.O_RDWR | os.O_EXCL))
 
 
-def mode_like(path: str) -> int:
-    """The mode of the database file, for a file beside it: the same users may write both."""
-    try:
-        return os.stat(path).st_mode & 0o666
-    except OSError:
-        return 0o600
-
-
 def abandon(connection: sqlite3.Connection) -> None:
     """Never close the connection, not even at exit: the last connection to a file deletes the write-ahead log by its
     name, and by now that name belongs to the log of another file."""
@@ -297,7 +289,7 @@ class Connections:
         try:
             if os.stat(self.path + "-wal").st_size < CHECKPOINT_BYTES:
                 return
-            with _try_lock(self.path + "-checkpoint", mode_like(self.path)) as locked:
+            with _try_lock(self.path + "-wal") as locked:
                 if locked:
                     connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except FileNotFoundError:
@@ -341,17 +333,15 @@ def _switch_to_wal(connection: sqlite3.Connection, seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def _try_lock(path: str, mode: int) -> Iterator[bool]:
-    """Try to hold an advisory lock on ``path``; False if another process holds it."""
+def _try_lock(path: str) -> Iterator[bool]:
+    """Try to hold an advisory lock on ``path``; False if another process holds it. On the log itself this is safe:
+    SQLite's own locks are on the database and on the index of the log, and of another kind."""
     try:
         import fcntl
     except ImportError:  # no such locks on this platform; checkpoints then happen when the last connection closes
         yield False
         return
-    handle = private_handle(path, os.O_RDWR)
-    with contextlib.suppress(OSError):  # the file belongs to another user
-        if os.fstat(handle).st_mode & 0o777 != mode:
-            os.fchmod(handle, mode)
+    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1337,6 +1337,7 @@ create table retention (
     state       text             not null,   -- '*': any except dead letters, which must be named or are kept
     clean_after double precision,
     purge_after double precision,
+    archive     boolean          not null default false,   -- jobs stay until they are archived
     declared    boolean          not null default false,   -- declared by a program; an operator's policy takes precedence
     set_by      text             not null,
     created_at  timestamptz      not null,
@@ -1367,6 +1368,32 @@ create table retention_pass (
     constraint action_known check (action in ('clean', 'purge'))
 );
 create index retention_next on retention_pass (again_at);
+
+-- Files of finished jobs in the artifact store (docs/adr/0066). The id is made from the jobs in it.
+create table archive (
+    id          uuid        not null primary key,
+    tenant      text        not null,
+    ref         text        not null,   -- of the file; contains its SHA-256
+    bytes       bigint      not null,
+    jobs        integer     not null,
+    first_job   uuid        not null,
+    last_job    uuid        not null,
+    seal        bigint,                 -- the newest seal of the ledger when it was recorded
+    seal_digest text,
+    created_by  text        not null,
+    created_at  timestamptz not null,
+    constraint jobs_counted check (jobs > 0 and bytes > 0),
+    constraint created_by_named check (ascii(created_by) > 32)
+);
+create index archive_of_jobs on archive (tenant, last_job);
+
+-- The archive of each job that retention has not purged yet. A redriven job ends at another time and is archived again.
+create table archived (
+    job_id      uuid        not null primary key,
+    tenant      text        not null,
+    archive_id  uuid        not null,
+    finished_at timestamptz not null
+);
 
 -- When bookkeeping tables are pruned next. One row.
 create table upkeep (

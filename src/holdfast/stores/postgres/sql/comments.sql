@@ -502,7 +502,18 @@ retention How long finished jobs are kept, by tenant, kind and state.
   state             State that the rule is for.
   clean_after       When contents are removed.
   purge_after       When the job and its events are removed.
+  archive           Whether jobs stay until they are archived.
   declared          Whether a program declares it.
+archive Files of finished jobs in the artifact store.
+  ref               Reference of the file, with its SHA-256.
+  bytes             Size of the file.
+  jobs              Number of jobs in it.
+  first_job         Lowest id of its jobs.
+  last_job          Highest id of its jobs.
+  seal              Newest seal of the ledger when it was recorded.
+  seal_digest       Digest of that seal.
+archived The archive of each job that is not purged yet.
+  archive_id        The archive.
 retention_pass Progress of retention.
   state             State that is being removed.
   action            clean or purge.

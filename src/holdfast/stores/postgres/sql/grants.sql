@@ -35,7 +35,7 @@ declare
                               'keep_approval_token', 'enqueue_made', 'fire_schedules', 'declare_schedules', 'add_schedule', 'change_schedule',
                               'start_workflow', 'add_to_workflow', 'fire_callbacks', 'attend_limits', 'wake_limited', 'age_queues', 'reserve', 'release_reservation', 'record_reservation',
                               'save_subscription', 'hold_subscription', 'delivered', 'advance_subscription', 'subscription_failed',
-                              'sweep_retention', 'declare_retention', 'count_usage', 'leftovers', 'forget_leftovers',
+                              'sweep_retention', 'declare_retention', 'unarchived', 'archive_rows', 'record_archive', 'count_usage', 'leftovers', 'forget_leftovers',
                               'next_operation', 'hold_operation', 'do_operation', 'declare_rules', 'note_webhook_delivery', 'disable_webhook'];
     v_approve text[] := array['decide_approval', 'approve', 'deny', 'approval_token_hashes', 'approval_token_of', 'keep_approval_token', 'said'];
     v_admin   text[] := array['redrive', 'redrive_many', 'discard', 'discard_many', 'reschedule', 'reschedule_many', 'move', 'rewind',
@@ -84,7 +84,7 @@ begin
             ' backlog, in_progress, dead_letter_open,'
             ' step, app_event, approval, vote, template, schedule, fire, made_from, workflow, node, dependency,'
             ' job_limit, reservation, queue_setting, subscription, delivery, executor, pause, tenant,'
-            ' retention, retention_pass, event_partition, usage, usage_place, upkeep, action, leftover,'
+            ' retention, retention_pass, archive, archived, event_partition, usage, usage_place, upkeep, action, leftover,'
             ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, webhook, webhook_delivery,'
             ' connector, quarantine, registered_kind, registered_event, unregistered_name to %I', v_role);
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);

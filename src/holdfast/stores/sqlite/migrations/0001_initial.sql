@@ -1272,6 +1272,7 @@ CREATE TABLE retention (
     state       TEXT    NOT NULL,   -- '*': any except dead letters, which must be named or are kept
     clean_after REAL,
     purge_after REAL,
+    archive     INTEGER NOT NULL DEFAULT 0,   -- jobs stay until they are archived
     declared    INTEGER NOT NULL DEFAULT 0,   -- declared by a program; an operator's policy takes precedence
     set_by      TEXT    NOT NULL,
     created_at  INTEGER NOT NULL,
@@ -1302,6 +1303,32 @@ CREATE TABLE retention_pass (
     CONSTRAINT action_known CHECK (action IN ('clean', 'purge'))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX retention_next ON retention_pass (again_at);
+
+-- Files of finished jobs in the artifact store (docs/adr/0066). The id is made from the jobs in it.
+CREATE TABLE archive (
+    id          TEXT    NOT NULL PRIMARY KEY,
+    tenant      TEXT    NOT NULL,
+    ref         TEXT    NOT NULL,   -- of the file; contains its SHA-256
+    bytes       INTEGER NOT NULL,
+    jobs        INTEGER NOT NULL,
+    first_job   TEXT    NOT NULL,
+    last_job    TEXT    NOT NULL,
+    seal        INTEGER,            -- the newest seal of the ledger when it was recorded
+    seal_digest TEXT,
+    created_by  TEXT    NOT NULL,
+    created_at  INTEGER NOT NULL,
+    CONSTRAINT jobs_counted CHECK (jobs > 0 AND bytes > 0),
+    CONSTRAINT created_by_named CHECK (created_by >= '!')
+) STRICT, WITHOUT ROWID;
+CREATE INDEX archive_of_jobs ON archive (tenant, last_job);
+
+-- The archive of each job that retention has not purged yet. A redriven job ends at another time and is archived again.
+CREATE TABLE archived (
+    job_id      TEXT    NOT NULL PRIMARY KEY,
+    tenant      TEXT    NOT NULL,
+    archive_id  TEXT    NOT NULL,
+    finished_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 
 -- When bookkeeping tables are pruned next. One row.
 CREATE TABLE upkeep (

@@ -1,0 +1,118 @@
+"""``app.archives``."""
+
+from __future__ import annotations
+
+from holdfast.engine.ids import parse_id
+from holdfast.engine.names import page_size
+from holdfast.engine.operation import Program, awaited, operation
+from holdfast.errors import HoldfastError, InvalidSetting, NotFound
+from holdfast.features.archives.model import Archive, ArchiveCheck, ArchiveRun, Document, read_documents
+from holdfast.stores.artifacts import Artifacts
+from holdfast.stores.flow import run
+from holdfast.stores.namespace import StoreNamespace, call
+from holdfast.stores.port import Caller
+from holdfast.worker.archiving import archive_due
+
+_Archives = list[Archive]  # inside the class, ``list`` is an operation
+
+
+class Archives(StoreNamespace):
+    """Finished jobs in the artifact store, with their ledger, attempts and results. A retention policy with
+    ``archive=True`` removes nothing that is not archived; workers archive what is due."""
+
+    def __init__(self, caller: Caller, artifacts: Artifacts | None = None) -> None:
+        super().__init__(caller)
+        self._artifacts = artifacts
+
+    @operation
+    def run(self, *, limit: int = 100_000, tenant: str | None = None) -> Program[ArchiveRun]:
+        """Archive now what a policy wants archived and is due, at most about ``limit`` jobs."""
+        store, scope, most = self._store, tenant or self._tenant, page_size(limit)
+        return (yield from archive_due(store, self._files(), self._actor, scope, most))
+
+    arun = awaited(run)
+
+    @operation
+    def list(self, *, before: str | None = None, limit: int = 50, tenant: str | None = None) -> Program[_Archives]:
+        """Archives, those with the newest jobs first. ``before`` is the id of the last one of the previous page."""
+        return (yield from run(self._store.archives.list(tenant or self._tenant, before, page_size(limit))))
+
+    alist = awaited(list)
+
+    @operation
+    def get(self, archive: str, *, tenant: str | None = None) -> Program[Archive]:
+        """One archive, or ``NotFound``."""
+        found = yield from run(self._store.archives.get(parse_id(archive), tenant or self._tenant))
+        if found is None:
+            raise NotFound(f"no archive {archive} in this tenant", code="archive_not_found")
+        return found
+
+    aget = awaited(get)
+
+    @operation
+    def verify(self, archive: str, *, tenant: str | None = None) -> Program[ArchiveCheck]:
+        """Read an archive and check it: the SHA-256 of its file and of its lines, its number of jobs, the files that it
+        refers to, and that the seal it names is still in the chain of the ledger."""
+        files, scope = self._files(), tenant or self._tenant
+        found = yield from self._found(archive, scope)
+        problems: list[str] = []
+        jobs = 0
+
+        def check() -> int:
+            data, count = files.get(found.ref, tenant=found.tenant), 0
+            for document in read_documents(found.id, data):
+                count += 1
+                for ref, copy in document["files"].items():
+                    if copy is None:
+                        problems.append(f"{ref} was missing when job {document['job']['id']} was archived")
+                    else:
+                        files.get(copy, tenant=found.tenant)
+            return count
+
+        try:
+            jobs = yield from call(check)
+        except HoldfastError as error:
+            problems.append(error.message)
+        else:
+            if jobs != found.jobs:
+                problems.append(f"it has {jobs:,} jobs, and {found.jobs:,} were recorded")
+        if found.seal is not None:
+            digest = yield from run(self._store.archives.seal_digest(found.seal, scope))
+            if digest != found.seal_digest:
+                problems.append(f"seal {found.seal} of the ledger is another one than when it was recorded")
+        return ArchiveCheck(found.id, jobs, tuple(problems))
+
+    averify = awaited(verify)
+
+    @operation
+    def read(self, job_id: str, *, tenant: str | None = None) -> Program[Document]:
+        """An archived job: its rows by table, as they were stored; also after it was purged. ``NotFound`` if no archive
+        has it."""
+        files, wanted = self._files(), parse_id(job_id)
+        for archive in (yield from run(self._store.archives.with_job(wanted, tenant or self._tenant))):
+
+            def search(archive: Archive = archive) -> Document | None:
+                documents = read_documents(archive.id, files.get(archive.ref, tenant=archive.tenant))
+                return next((each for each in documents if each["job"]["id"] == wanted), None)
+
+            document = yield from call(search)
+            if document is not None:
+                return document
+        raise NotFound(f"no archive of this tenant has job {job_id}", code="archive_not_found")
+
+    aread = awaited(read)
+
+    def _found(self, archive: str, scope: str) -> Program[Archive]:
+        found = yield from run(self._store.archives.get(parse_id(archive), scope))
+        if found is None:
+            raise NotFound(f"no archive {archive} in this tenant", code="archive_not_found")
+        return found
+
+    def _files(self) -> Artifacts:
+        if self._artifacts is None:
+            raise InvalidSetting(
+                "no artifact store is configured",
+                code="no_artifact_store",
+                fix="Set App(artifacts=…) or HOLDFAST_ARTIFACTS to a directory or s3://bucket/prefix.",
+            )
+        return self._artifacts

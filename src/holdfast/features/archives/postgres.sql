@@ -1,0 +1,97 @@
+-- Archives: finished jobs as files in the artifact store, before retention removes them (docs/adr/0066). The database cannot
+-- write files: a process reads the rows, stores the file, and records it. If it dies before, nothing is removed, and the next
+-- process writes the same file again.
+create or replace trigger refuse_update before update on archive for each statement execute function refuse_change();
+create or replace trigger refuse_delete before delete on archive for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on archive for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on archived for each statement execute function refuse_change();
+
+-- A job stays in an archive until it is purged; only its archive changes, if it was redriven and ended again.
+create or replace function judge_archived() returns trigger language plpgsql set search_path from current as $$
+begin
+    if exists (select from removed r join job j on j.id = r.job_id) then
+        raise exception 'archived: only a purge removes the archive of a job' using errcode = 'ZH002';
+    end if;
+    return null;
+end $$;
+create or replace trigger judge_delete after delete on archived referencing old table as removed
+    for each statement execute function judge_archived();
+
+-- The next finished jobs after `after`, in the order of their ids, whose policy wants an archive and that are due under it.
+create or replace function unarchived(after uuid default '00000000-0000-0000-0000-000000000000', look integer default 2000,
+                                      for_tenant text default '*')
+returns table (jobs uuid[], tenants text[], ends timestamptz[], reached uuid, more boolean)
+language plpgsql security definer set search_path from current
+    set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(unarchived.for_tenant);
+    v_age   double precision := (select min(least(r.clean_after, r.purge_after)) from retention r
+                                  where r.archive and (v_scope = '*' or r.tenant in (v_scope, '*')));
+    v_ids   uuid[] := '{}';
+begin
+    if v_age is not null then
+        v_ids := array(select j.id from job j
+                        where j.id > unarchived.after and j.id <= id_since(v_now - span(v_age) + interval '1 ms')
+                          and (v_scope = '*' or j.tenant = v_scope)
+                        order by j.id limit unarchived.look);
+    end if;
+    select coalesce(array_agg(s.id order by s.id), '{}'), coalesce(array_agg(s.tenant order by s.id), '{}'),
+           coalesce(array_agg(s.finished_at order by s.id), '{}') into jobs, tenants, ends
+      from job_state s, lateral retention_for(s.tenant, s.kind, ended_as(s.state, s.note)) r
+     where s.id = any (v_ids) and s.state in ('succeeded', 'failed', 'cancelled', 'dead_letter', 'cleaned')
+       and r.archive and s.finished_at <= v_now - span(least(r.clean_after, r.purge_after)) and not is_archived(s.id);
+    more := cardinality(v_ids) >= unarchived.look;
+    reached := coalesce(v_ids[cardinality(v_ids)], unarchived.after);
+    return next;
+end $$;
+
+-- The rows of jobs, by table, as JSON text; as they are stored.
+create or replace function archive_rows(jobs uuid[], for_tenant text default '*') returns table (id uuid, document text)
+language plpgsql security definer set search_path from current set timezone = 'UTC' set jit = off as $$
+#variable_conflict use_column
+declare
+    v_scope text := enter(archive_rows.for_tenant);
+begin
+    return query
+    select j.id, json_build_object(
+               'job', to_json(j), 'job_state', to_json(s),
+               'event', coalesce((select json_agg(to_json(e) order by e.seq) from event e where e.job_id = j.id), '[]'),
+               'result', (select to_json(r) from result r where r.job_id = j.id),
+               'step', coalesce((select json_agg(to_json(t) order by t.n) from step t where t.job_id = j.id), '[]'),
+               'checkpoint', coalesce((select json_agg(to_json(c) order by c.name) from checkpoint c where c.job_id = j.id), '[]'),
+               'artifact', coalesce((select json_agg(to_json(a) order by a.attempt, a.name) from artifact a where a.job_id = j.id), '[]'),
+               'attempt_log', coalesce((select json_agg(to_json(l) order by l.attempt, l.n) from attempt_log l where l.job_id = j.id), '[]'),
+               'approval', coalesce((select json_agg(to_json(g) order by g.id) from approval g where g.job_id = j.id), '[]'),
+               'vote', coalesce((select json_agg(to_json(v) order by v.approval_id, v.person) from vote v, approval g
+                                  where g.job_id = j.id and v.approval_id = g.id), '[]'),
+               'reference', (select to_json(f) from reference f where f.job_id = j.id))::text
+      from job j join job_state s on s.id = j.id
+     where j.id = any (archive_rows.jobs) and (v_scope = '*' or j.tenant = v_scope) order by j.id;
+end $$;
+
+-- Record a stored archive. Jobs that have changed since they were read stay unarchived. Recording it twice changes nothing.
+create or replace function record_archive(archive uuid, ref text, bytes bigint, jobs uuid[], ends timestamptz[],
+                                          actor text default null, for_tenant text default null)
+returns setof archive
+language plpgsql security definer set search_path from current as $$
+#variable_conflict use_column
+declare
+    v_now   timestamptz := clock_now();
+    v_scope text := enter(record_archive.for_tenant, nullif(record_archive.actor, ''));
+begin
+    insert into archive (id, tenant, ref, bytes, jobs, first_job, last_job, seal, seal_digest, created_by, created_at)
+    select record_archive.archive, v_scope, record_archive.ref, record_archive.bytes, cardinality(record_archive.jobs),
+           record_archive.jobs[1], record_archive.jobs[cardinality(record_archive.jobs)], l.number, l.digest, actor(), v_now
+      from (select 1) one left join (select s.number, s.digest from seal s order by s.number desc limit 1) l on true
+    on conflict do nothing;
+    insert into archived as d (job_id, tenant, archive_id, finished_at)
+    select u.id, v_scope, record_archive.archive, u.finished_at
+      from unnest(record_archive.jobs, record_archive.ends) u(id, finished_at)
+      join job_state s on s.id = u.id and s.tenant = v_scope and s.finished_at = u.finished_at
+     order by u.id
+    on conflict (job_id) do update set archive_id = excluded.archive_id, finished_at = excluded.finished_at
+     where d.finished_at is distinct from excluded.finished_at;
+    return query select a.* from archive a where a.id = record_archive.archive and a.tenant = v_scope;
+end $$;

@@ -1,0 +1,40 @@
+"""``/archives``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.features.archives.model import Archive, ArchiveCheck, ArchiveRun
+from holdfast.features.tokens.model import Scope
+from holdfast.server.json_body import Router
+from holdfast.server.parameters import PAGE, After, Id, Limit, Page, TheApp, allowed
+
+router = Router(prefix="/archives", tags=["archives"])
+
+MOST = 10_000
+"""Jobs that one request archives. Workers, or the next request, continue."""
+
+
+@router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Archive])
+async def list_archives(app: TheApp, limit: Limit = PAGE, after: After = None) -> Page[Archive]:
+    """List the archives of finished jobs, those with the newest jobs first."""
+    found = await app.archives.alist(before=after, limit=limit + 1)
+    return Page(items=found[:limit], next=found[limit - 1].id if len(found) > limit else None)
+
+
+@router.post("/run", dependencies=[allowed(Scope.ADMIN)], response_model=ArchiveRun)
+async def run_archives(app: TheApp) -> ArchiveRun:
+    """Archive what a retention policy wants archived and is due, as far as one request may."""
+    return await app.archives.arun(limit=MOST)
+
+
+@router.post("/{archive_id}/verify", dependencies=[allowed(Scope.READ)], response_model=ArchiveCheck)
+async def verify_archive(app: TheApp, archive_id: Id) -> ArchiveCheck:
+    """Read an archive and check its hashes, its number of jobs, its files and its seal."""
+    return await app.archives.averify(archive_id)
+
+
+@router.get("/jobs/{job_id}", dependencies=[allowed(Scope.ADMIN)], response_model=dict[str, Any])
+async def read_archived_job(app: TheApp, job_id: Id) -> dict[str, Any]:
+    """Show an archived job: its rows by table, as they were stored, restricted payloads too."""
+    return await app.archives.aread(job_id)

@@ -1,0 +1,124 @@
+"""Archiving: the jobs that a policy wants archived become files in the artifact store, one tenant per file.
+
+A file is stored first and recorded then. A process that dies in between leaves a file that the next one writes again,
+byte by byte, under the same name; nothing is removed before it is recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.engine.operation import Program
+from holdfast.errors import NotFound
+from holdfast.features.archives.model import (
+    Archive,
+    ArchiveRun,
+    ArchiveWriter,
+    Document,
+    Finished,
+    archive_id,
+    artifact_refs,
+)
+from holdfast.features.payloads.model import effective
+from holdfast.stores.artifacts import Artifacts
+from holdfast.stores.flow import run
+from holdfast.stores.namespace import call
+
+if TYPE_CHECKING:
+    from holdfast.features.assembly import Store
+
+log = logging.getLogger("holdfast.worker")
+
+EVERY, REST, WORKER_JOBS = 60.0, 19.0, 5_000
+FIRST = "00000000-0000-0000-0000-000000000000"
+FILE_JOBS = 500
+READ_JOBS = 10
+"""Jobs that are in memory at once."""
+
+
+def archive_due(store: Store, artifacts: Artifacts, actor: str, tenant: str, limit: int) -> Program[ArchiveRun]:
+    """Archive the jobs whose policy wants it and that are due, at most ``limit``."""
+    waiting: dict[str, list[Finished]] = {}
+    after, jobs, archives, more = FIRST, 0, 0, True
+    while more and jobs + sum(map(len, waiting.values())) < limit:
+        walk = yield from run(store.archives.walk(after, tenant=tenant))
+        after, more = walk.reached, walk.more
+        for job in walk.jobs:
+            waiting.setdefault(job.tenant, []).append(job)
+        for whose, found in waiting.items():
+            while len(found) >= FILE_JOBS:
+                archive = yield from write_archive(store, artifacts, actor, whose, found[:FILE_JOBS])
+                del found[:FILE_JOBS]
+                jobs, archives = jobs + archive.jobs, archives + 1
+    for whose, found in waiting.items():
+        if found:
+            archive = yield from write_archive(store, artifacts, actor, whose, found)
+            jobs, archives = jobs + archive.jobs, archives + 1
+    return ArchiveRun(jobs, archives)
+
+
+class Archiving:
+    """The maintenance task of a worker. ``run`` archives what is due, a limited number of jobs."""
+
+    def __init__(self, run: Callable[[], Awaitable[object]] | None, tenant: str) -> None:
+        self._run, self._tenant = run, tenant
+        self._again_at = -math.inf
+
+    async def __call__(self, store: Store) -> int:
+        """Returns 0, as it makes no job ready. Usually it does nothing, or reads one small table. It walks over all
+        jobs that are kept, so it rests in proportion."""
+        began = time.monotonic()
+        if began < self._again_at:
+            return 0
+        policies = await store.arun(store.retention.list(self._tenant))
+        if any(policy.archive for policy in policies):
+            if self._run is None:
+                log.warning("Jobs have to be archived, but there is no artifact store: set HOLDFAST_ARTIFACTS.")
+            else:
+                await self._run()
+        self._again_at = time.monotonic() + max(EVERY, REST * (time.monotonic() - began))
+        return 0
+
+
+def write_archive(
+    store: Store, artifacts: Artifacts, actor: str, tenant: str, jobs: Sequence[Finished]
+) -> Program[Archive]:
+    """Store the file of these jobs of one tenant, and record it."""
+    id = archive_id(tenant, jobs)
+    rules = yield from run(store.payload_rules.list(tenant))
+    writer = yield from call(lambda: ArchiveWriter(id, tenant))
+    try:
+        for start in range(0, len(jobs), READ_JOBS):
+            ids = [job.id for job in jobs[start : start + READ_JOBS]]
+            documents = yield from run(store.archives.rows(ids, tenant))
+            for document in documents:
+                document["restricted"] = effective(rules, tenant, document["job"]["kind"]).restricted
+
+            def add(documents: Sequence[Document] = documents) -> None:
+                for document in documents:
+                    writer.add(document | {"files": _copy_files(artifacts, document, id, tenant)})
+
+            yield from call(add)
+        digest, size = yield from call(writer.finish)
+        ref = yield from call(lambda: artifacts.put_file(writer.path, digest, tenant=tenant, job_id=id))
+    finally:
+        writer.close()
+    return (yield from run(store.archives.record(id, ref, size, jobs, actor, tenant)))
+
+
+def _copy_files(artifacts: Artifacts, document: Document, archive: str, tenant: str) -> dict[str, str | None]:
+    """Copy the job's files to the archive: cleaning the job deletes them. None for a file that is missing already."""
+    copies: dict[str, str | None] = {}
+    for ref in artifact_refs(json.dumps(document, ensure_ascii=False), document["job"]["id"]):
+        try:
+            data = artifacts.get(ref, tenant=tenant)
+        except NotFound:
+            copies[ref] = None
+        else:
+            copies[ref] = artifacts.put(data, tenant=tenant, job_id=archive)
+    return copies

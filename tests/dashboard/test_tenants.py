@@ -1,0 +1,126 @@
+"""Operators of all tenants see all of them, and choose one with ``?tenant=``. Other callers cannot."""
+
+from __future__ import annotations
+
+import re
+
+import httpx2
+import pytest
+
+from holdfast import App
+from tests.api.conftest import HERE, client_of
+from tests.support.stores import put, spec
+
+pytestmark = [
+    pytest.mark.req("JF-16", "CX-14"),
+    pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True),
+]
+
+PAGES = ("/", "/jobs", "/approvals", "/dead-letters", "/workflows", "/schedules", "/queues", "/workers", "/limits")
+LISTS = ("jobs", "approvals", "schedules", "workflows", "limits", "queues", "tokens", "retention", "webhooks", "agents")
+
+PAUSE = {"what": "queue", "name": "mail", "back": "/limits", "reason": "test", "confirmed": "yes"}
+
+
+def fill(app: App, **tenants: int) -> None:
+    app._session.make_ready()
+    for tenant, count in tenants.items():
+        put(app._store, *(spec(kind=f"of_{tenant}") for _ in range(count)), tenant=tenant)
+
+
+def paused(app: App) -> set[str]:
+    return {pause.tenant for pause in app._store.run(app._store.pauses.list("*"))}
+
+
+def local_links(text: str) -> set[str]:
+    return {link.replace("&amp;", "&") for link in re.findall(r'href="(/[^"]*)"', text) if "/static/" not in link}
+
+
+async def test_pages_show_all_tenants_at_first(app: App, http: httpx2.AsyncClient) -> None:
+    fill(app, default=1, acme=3)
+    overview = (await http.get("/")).text
+    assert 'href="/?tenant=acme"' in overview
+    assert "all tenants" in overview
+    jobs = (await http.get("/jobs")).text
+    assert "of_default" in jobs
+    assert "of_acme" in jobs
+    assert 'href="/jobs?tenant=acme"' in jobs
+
+
+async def test_only_tenant_is_shown_as_before(app: App, http: httpx2.AsyncClient) -> None:
+    fill(app, default=1)
+    text = (await http.get("/schedules")).text
+    assert "New schedule" in text
+    assert "All tenants" not in text
+
+
+async def test_chosen_tenant_is_kept_on_every_link(app: App, http: httpx2.AsyncClient) -> None:
+    fill(app, default=1, acme=3)
+    for page in PAGES:
+        answer = await http.get(page, params={"tenant": "acme"})
+        assert answer.status_code == 200
+        assert "of_default" not in answer.text
+        lost = {link for link in local_links(answer.text) if "tenant=" not in link}
+        assert not lost, page
+        for form in re.findall(r'<form class="filters" method="get".*?</form>', answer.text, re.S):
+            assert '<input type="hidden" name="tenant" value="acme">' in form
+    sent = await http.post(
+        "/pause?tenant=acme",
+        data=PAUSE,
+    )
+    assert sent.headers["location"] == "/limits?tenant=acme"
+    assert paused(app) == {"acme"}
+
+
+async def test_overview_of_one_tenant_names_the_work_of_others(app: App, http: httpx2.AsyncClient) -> None:
+    fill(app, default=1, acme=103)
+    text = (await http.get("/", params={"tenant": "default"})).text
+    assert re.search(r'Waiting jobs of other tenants: <a href="/\?tenant=acme">acme</a> 103', text)
+    assert 'href="/?tenant=%2A"' in text
+
+
+async def test_lists_of_the_api_take_a_tenant(app: App, http: httpx2.AsyncClient) -> None:
+    fill(app, default=1, acme=2)
+
+    async def kinds(**query: str) -> list[str]:
+        items = (await http.get("/api/v1/jobs", params=query)).json()["items"]
+        return sorted(item["kind"] for item in items)
+
+    assert await kinds() == ["of_default"]
+    assert await kinds(tenant="acme") == ["of_acme", "of_acme"]
+    assert await kinds(tenant="*") == ["of_acme", "of_acme", "of_default"]
+    for name in LISTS:
+        assert (await http.get(f"/api/v1/{name}", params={"tenant": "acme"})).status_code == 200
+    refused = await http.get("/api/v1/jobs", params={"tenant": "a\nb"})
+    assert refused.status_code == 422
+
+
+async def test_caller_of_one_tenant_cannot_choose(app: App) -> None:
+    fill(app, default=1, acme=2)
+    async with client_of(app, role="admin") as http:
+        http.headers["origin"] = HERE
+        for page in (*PAGES, "/tenants"):
+            for query in ({"tenant": "acme"}, {"tenant": "*"}, {"of": "acme"}):
+                text = (await http.get(page, params=query)).text
+                assert "of_acme" not in text, page
+                assert "other tenants" not in text
+                assert 'name="tenant"' not in text
+        listed = (await http.get("/api/v1/jobs", params={"tenant": "acme"})).json()["items"]
+        assert [item["kind"] for item in listed] == ["of_default"]
+        await http.post(
+            "/pause?tenant=acme&of=acme",
+            data=PAUSE,
+        )
+        assert paused(app) == {"default"}
+
+
+async def test_program_of_one_tenant_shows_it(app: App, http: httpx2.AsyncClient) -> None:
+    fill(app, default=1, acme=2)
+    one = App(app._store.url, tenant="acme", name="acme")
+    try:
+        async with client_of(one) as client:
+            text = (await client.get("/jobs")).text
+            assert "of_acme" in text
+            assert "of_default" not in text
+    finally:
+        await one.aclose()
