@@ -24,7 +24,7 @@ from holdfast.server.dashboard import DashboardMount, make_dashboard
 from holdfast.server.live import LedgerFeed
 from holdfast.server.maintenance import BackgroundMaintenance
 from holdfast.server.metrics import observe_queues
-from holdfast.server.middleware import TIMEOUT, BodyLimit, HeadRequests, PageHeaders, ReadableCookies
+from holdfast.server.middleware import TIMEOUT, BodyLimit, BoundedReads, HeadRequests, PageHeaders, ReadableCookies
 from holdfast.server.request_log import Measure, RequestLog
 from holdfast.stores.flow import WaitLimit
 from holdfast.worker.startup import when_reachable
@@ -91,6 +91,7 @@ def make_service(
                 AuthMiddleware, app._session, authenticate, open_to_all=OPEN, login="/login" if dashboard else None
             ),
             Middleware(FastEnqueue),
+            Middleware(BoundedReads),
             # Level 9, the default, takes three times as long and saves 5 % more.
             Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=4),
         ],

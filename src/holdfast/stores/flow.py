@@ -4,7 +4,8 @@ An operation yields the statements to execute and is sent the rows of each. The 
 this thread, in another one, or on an event loop. The body of an operation therefore has no I/O and no ``await``.
 
 ``read_together`` combines independent reads, which a store can send in one round trip. ``WaitLimit`` bounds how long a
-stopping process waits for its database. ``in_thread`` runs a blocking call in a new thread.
+stopping process waits for its database. ``in_thread`` runs a blocking call in a new thread. ``read_budget`` bounds the
+reads of the service.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -293,3 +295,34 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 def _set(future: asyncio.Future[Any], setter: Callable[[Any], None], value: object) -> None:
     if not future.done():
         setter(value)
+
+
+VALUE: Final = 1_048_576
+"""The largest value in the database, in bytes (``engine/payload.py``)."""
+PAGE: Final = VALUE // 4
+read_budget: ContextVar[int | None] = ContextVar("holdfast_read_budget", default=None)
+"""The bytes of documents (payloads, results, step results, …) that one query may return, for callers who share a
+process with others. None: all of them. Such reads run in separate threads, because decoding them takes time."""
+_reads = ThreadPoolExecutor(4, thread_name_prefix="holdfast-reads")
+_large_reads = ThreadPoolExecutor(2, thread_name_prefix="holdfast-large-reads")
+
+
+@contextlib.contextmanager
+def reading_at_most(size: int) -> Iterator[None]:
+    token = read_budget.set(size)
+    try:
+        yield
+    finally:
+        read_budget.reset(token)
+
+
+async def read_aside(read: Callable[[], T]) -> T:
+    """Call a read of bounded size, in one of a few threads."""
+    return await asyncio.get_running_loop().run_in_executor(_reads, copy_context().run, read)
+
+
+async def read_large(read: Callable[[], T]) -> T:
+    """Call a read whose values may be of any size that is stored, in one of two threads. It must also convert what it
+    has read into a response: so there are never more than two such values decoded in memory."""
+    with reading_at_most(VALUE):
+        return await asyncio.get_running_loop().run_in_executor(_large_reads, copy_context().run, read)

@@ -67,8 +67,9 @@ class ApprovalReads(Reader):
 
     @flow(writes=False)
     def votes(self, approval_id: str, tenant: str) -> Steps[list[Vote]]:
+        columns = self.dialect.bounded(Record.columns(Vote, "v."), "v.at, v.person", "v.data")
         text = (
-            f"select v.approval_id, {Record.columns(Vote, 'v.', skip=('approval_id',))} from {{vote}} v"
+            f"select {columns} from {{vote}} v"
             f" where v.approval_id = :id and {within(tenant, 'v.tenant')} order by v.at, v.person"
         )
         rows = yield from self._query(tenant, text, id=parse_id(approval_id))
@@ -94,9 +95,11 @@ class ApprovalReads(Reader):
         if wanted.after is not None:
             conditions.append("g.id < :after" if wanted.newest else "g.id > :after")
             params["after"] = parse_id(wanted.after)
+        order = f"g.id{' desc' if wanted.newest else ''}"
+        columns = self.dialect.bounded(APPROVAL_COLUMNS, order, "g.data", "g.form")
         text = (
-            f"select {APPROVAL_COLUMNS} from {{approval}} g where {' and '.join(conditions)}"
-            f" order by g.id{' desc' if wanted.newest else ''} limit {max(1, min(wanted.limit, MAX_PAGE)):d}"
+            f"select {columns} from (select g.* from {{approval}} g where {' and '.join(conditions)}"
+            f" order by {order} limit {max(1, min(wanted.limit, MAX_PAGE)):d}) g order by {order}"
         )
         rows = yield from self._query(wanted.tenant, text, **params)
         return [self._approval(row) for row in rows]

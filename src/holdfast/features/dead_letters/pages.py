@@ -32,6 +32,7 @@ from holdfast.server.pages import (
     text_field,
 )
 from holdfast.server.rendering import render, the_app
+from holdfast.stores.flow import VALUE, reading_at_most
 
 MAX_ATTEMPTS: Final = 1_000
 REASON_LIMIT: Final = 1_000
@@ -132,7 +133,8 @@ async def resolve(request: Request) -> Response:
 
 
 async def edit(request: Request) -> Response:
-    group, job = await _group(request), await _job(request)
+    with reading_at_most(VALUE):  # the form has the whole payload
+        group, job = await _group(request), await _job(request)
     shown = None if job.payload == HIDDEN else json.dumps(job.payload, indent=2, ensure_ascii=False)
     return await render(request, "dead_letter_edit.html", group=group, job=job, payload=shown)
 

@@ -130,7 +130,9 @@ def view(store: Store, job_id: str, tenant: str, children: int) -> Steps[View | 
     if details is None:
         return None
     job = details.job
-    spawned = yield from store.jobs.list(JobFilter(tenant=tenant, parent_id=job_id, limit=children)).start()
+    spawned = yield from store.jobs.list(
+        JobFilter(tenant=tenant, parent_id=job_id, limit=children, payloads=False)
+    ).start()
     now = yield from store.clock.now().start()
     if job.state is State.SUCCEEDED:
         return View(_redacted(details), [], spawned, now)
