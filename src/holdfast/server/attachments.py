@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
-from holdfast.stores.flow import read_large
+from holdfast.stores.flow import read_slowly
 
 CHUNK = 256 * 1024
 
@@ -25,7 +25,7 @@ async def attachment(read: Callable[[], bytes], name: str, media_type: str = "ap
         "content-security-policy": "default-src 'none'; sandbox",
         "cache-control": "no-store",
     }
-    contents = await read_large(lambda: _spooled(read()))
+    contents = await read_slowly(lambda: _spooled(read()))
     if isinstance(contents, bytes):
         return Response(contents, media_type=media_type, headers=headers)
     file, size = contents

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import dataclasses
 import functools
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -304,7 +306,8 @@ read_budget: ContextVar[int | None] = ContextVar("holdfast_read_budget", default
 """The bytes of documents (payloads, results, step results, …) that one query may return, for callers who share a
 process with others. None: all of them. Such reads run in separate threads, because decoding them takes time."""
 _reads = ThreadPoolExecutor(4, thread_name_prefix="holdfast-reads")
-_large_reads = ThreadPoolExecutor(2, thread_name_prefix="holdfast-large-reads")
+_large_reads = ThreadPoolExecutor(1, thread_name_prefix="holdfast-large-reads")
+_slow_reads = ThreadPoolExecutor(2, thread_name_prefix="holdfast-slow-reads")
 
 
 @contextlib.contextmanager
@@ -322,7 +325,26 @@ async def read_aside(read: Callable[[], T]) -> T:
 
 
 async def read_large(read: Callable[[], T]) -> T:
-    """Call a read whose values may be of any size that is stored, in one of two threads. It must also convert what it
-    has read into a response: so there are never more than two such values decoded in memory."""
+    """Call a read of the largest values in one thread. It must also convert what it has read into a response, so that
+    the values of one request are decoded at a time: they take ten times their size in memory, and more."""
     with reading_at_most(VALUE):
-        return await asyncio.get_running_loop().run_in_executor(_large_reads, copy_context().run, read)
+        return await asyncio.get_running_loop().run_in_executor(_large_reads, copy_context().run, _trimmed, read)
+
+
+async def read_slowly(read: Callable[[], T]) -> T:
+    """Call a read that may take seconds, such as of a file or a search through many jobs, in one of two threads: other
+    reads do not wait for it."""
+    return await asyncio.get_running_loop().run_in_executor(_slow_reads, copy_context().run, _trimmed, read)
+
+
+def _trimmed(read: Callable[[], T]) -> T:
+    """Return freed memory to the system afterwards: glibc keeps it for each thread."""
+    try:
+        return read()
+    finally:
+        _trim(0)
+
+
+_trim: Callable[[int], object] = lambda _: None  # noqa: E731
+if sys.platform == "linux":
+    _trim = getattr(ctypes.CDLL(None), "malloc_trim", _trim)

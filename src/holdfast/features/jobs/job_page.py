@@ -25,8 +25,8 @@ from holdfast.features.payloads.model import HIDDEN, effective
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import require
 from holdfast.server.pages import confirm, field, redirect
-from holdfast.server.rendering import render, the_app
-from holdfast.stores.flow import VALUE, reading_at_most
+from holdfast.server.rendering import payload_text, render, the_app
+from holdfast.stores.flow import reading_at_most
 from holdfast.stores.vault import is_omitted, shown
 
 # Shown in other columns or sections, or too long for a line.
@@ -256,7 +256,7 @@ async def edit(request: Request) -> Response:
             request, page, "This payload cannot be changed: the job runs, has ended, or its kind forbids it."
         )
     if request.method == "GET":
-        return await _form(request, job, json.dumps(job.payload, indent=2, ensure_ascii=False), None)
+        return await _form(request, job, await payload_text(the_app(request), job.id), None)
     text = await field(request, "payload")
     try:
         payload = json.loads(text)
@@ -278,8 +278,7 @@ async def _form(request: Request, job: Job, text: str, error: str | None) -> Res
 
 
 async def _job(request: Request) -> tuple[Job, str]:
-    with reading_at_most(VALUE):  # the form has the whole payload
-        job = await the_app(request).jobs.aget(parse_id(request.path_params["id"]))
+    job = await the_app(request).jobs.aget(parse_id(request.path_params["id"]))
     return job, f"/jobs/{job.id}"
 
 

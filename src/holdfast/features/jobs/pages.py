@@ -23,7 +23,7 @@ from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import require
 from holdfast.server.pages import confirm, field, local_path, posted_form, redirect, repeated_field
 from holdfast.server.rendering import link_of, render, the_app
-from holdfast.stores.flow import read_large
+from holdfast.stores.flow import read_slowly
 from holdfast.stores.requests import Counted
 
 PAGE = 50
@@ -101,7 +101,8 @@ async def list_jobs(request: Request) -> Response:
     try:
         wanted = ListRequest.of(request.query_params, now)
         page = listed(client.store, wanted.search, client.tenant, PAGE, wanted.before, CAP)
-        result, counted = await (read_large(partial(client.run, page)) if wanted.search.examines else client.arun(page))
+        examines = wanted.search.examines
+        result, counted = await (read_slowly(partial(client.run, page)) if examines else client.arun(page))
     except InvalidInput as refused:  # shown above the search box
         error, wanted, result = refused, ListRequest(None, text, Search({})), SearchPage([], {}, None)
     return await render(

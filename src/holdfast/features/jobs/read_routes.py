@@ -17,7 +17,7 @@ from holdfast.features.tokens.model import Scope
 from holdfast.server.attachments import attachment
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import Id, Name, Page, TheApp, allowed
-from holdfast.stores.flow import read_large
+from holdfast.stores.flow import read_slowly
 
 router = Router(prefix="/jobs/{job_id}", tags=["jobs"], dependencies=[allowed(Scope.READ)])
 
@@ -74,7 +74,7 @@ async def download_artifact(
 async def log_piece(app: App, job_id: str, attempt: int | None, offset: int | None, tail: int | None) -> AttemptLog:
     client = app._session
     log = await client.arun(log_parts(client.store, job_id, attempt, client.tenant))
-    return await read_large(partial(read_log, client.vault, log, offset, tail, opens=False))
+    return await read_slowly(partial(read_log, client.vault, log, offset, tail, opens=False))
 
 
 async def log_file(app: App, job_id: str, attempt: int | None) -> Response:

@@ -55,7 +55,7 @@ from holdfast.server.parameters import (
     paged,
 )
 from holdfast.server.problems import refusal_of
-from holdfast.stores.flow import VALUE, read_large
+from holdfast.stores.flow import VALUE, read_large, read_slowly
 from holdfast.stores.requests import Counted
 from holdfast.stores.vault import NAME
 
@@ -174,7 +174,7 @@ async def list_jobs(app: TheApp, search: JobSearch, after: After = None, limit: 
     before = None if after is None else parse_id(after)
     page = matching(client.store, search, client.tenant, limit, before)
     # A search that examines jobs one by one must not occupy the threads of other reads.
-    result = await (read_large(partial(client.run, page)) if search.examines else client.arun(page))
+    result = await (read_slowly(partial(client.run, page)) if search.examines else client.arun(page))
     return Response(as_json({"items": result.jobs, "next": result.next}), media_type="application/json")
 
 

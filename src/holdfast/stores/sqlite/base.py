@@ -95,8 +95,9 @@ class SqlitePart(Reader):
         # In a path, a key with quotation marks or escapes cannot be written: json_each compares it as text.
         key="(select case when json_type(v.d) = 'array' then v.d -> {index} when json_type(v.d) <> 'object' then null"
         " when instr(:{key}, '\"') + instr(:{key}, '\\') = 0 then v.d -> ('$.\"' || :{key} || '\"')"
-        " else (select case e.type when 'object' then e.value when 'array' then e.value when 'text' then json_quote(e.atom)"
-        " when 'integer' then cast(e.atom as text) when 'real' then cast(e.atom as text) else e.type end"
+        " else (select case e.type when 'object' then e.value when 'array' then e.value when 'text' then"
+        " json_quote(e.atom) when 'integer' then cast(e.atom as text) when 'real' then cast(e.atom as text)"
+        " else e.type end"
         " from json_each(v.d) e where e.key = :{key}) end from (select {above} as d) v)",
         scalar=f"(select case when json_type(v.d) not in ('object', 'array') and length(v.d) <= {LONGEST_TERM}"
         " then v.d end from (select {} as d) v)",
