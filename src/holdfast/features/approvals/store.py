@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -11,6 +13,7 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import InvalidInput
 from holdfast.features.approvals.model import Answer, Approval, ApprovalFilter, Ballot, Token, Vote, refusal
+from holdfast.features.payloads.model import HIDDEN
 from holdfast.stores.codecs import Record, from_micros, in_micros
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
@@ -54,6 +57,26 @@ APPROVAL_COLUMNS = (
 )
 
 
+may_decide: ContextVar[bool] = ContextVar("holdfast_may_decide", default=True)
+"""Whether the reader may decide approvals. Others do not see what approvals of restricted kinds are about."""
+_ABOUT = {"g.summary": f"'{HIDDEN}'", "g.content_hash": "''", "g.data": "null", "g.form": "null"}
+_SAID = {"v.data": "null"}
+
+
+def _visible(columns: str, hidden: dict[str, str], job: str) -> str:
+    """The columns as the reader may see them; ``job`` is the expression for the id of the job."""
+    if may_decide.get():
+        return columns
+    restricted = (
+        "exists (select 1 from {job} x join {payload_rule} u on u.classification = 'restricted'"
+        f" and u.tenant in (x.tenant, '*') and u.kind in (x.kind, '*') where x.id = {job})"
+    )
+    for column, instead in hidden.items():
+        shown = f"case when {column} is not null and {restricted} then {instead} else {column} end"
+        columns = re.sub(rf"{re.escape(column)}\b", lambda _, shown=shown: shown, columns, count=1)  # type: ignore[misc]
+    return columns
+
+
 class ApprovalReads(Reader):
     @cached_property
     def _approval(self) -> Callable[[Row], Approval]:
@@ -61,13 +84,17 @@ class ApprovalReads(Reader):
 
     @flow(writes=False)
     def get(self, approval_id: str, tenant: str) -> Steps[Approval | None]:
-        text = f"select {APPROVAL_COLUMNS} from {{approval}} g where g.id = :id and {within(tenant, 'g.tenant')}"
+        columns = _visible(APPROVAL_COLUMNS, _ABOUT, "g.job_id")
+        text = f"select {columns} from {{approval}} g where g.id = :id and {within(tenant, 'g.tenant')}"
         rows = yield from self._query(tenant, text, id=parse_id(approval_id))
         return self._approval(rows[0]) if rows else None
 
     @flow(writes=False)
     def votes(self, approval_id: str, tenant: str) -> Steps[list[Vote]]:
-        columns = self.dialect.bounded(Record.columns(Vote, "v."), "v.at, v.person", "v.data")
+        visible = _visible(
+            Record.columns(Vote, "v."), _SAID, "(select a.job_id from {approval} a where a.id = v.approval_id)"
+        )
+        columns = self.dialect.bounded(visible, "v.at, v.person", "v.data")
         text = (
             f"select {columns} from {{vote}} v"
             f" where v.approval_id = :id and {within(tenant, 'v.tenant')} order by v.at, v.person"
@@ -96,7 +123,8 @@ class ApprovalReads(Reader):
             conditions.append("g.id < :after" if wanted.newest else "g.id > :after")
             params["after"] = parse_id(wanted.after)
         order = f"g.id{' desc' if wanted.newest else ''}"
-        columns = self.dialect.bounded(APPROVAL_COLUMNS, order, "g.data", "g.form")
+        visible = _visible(APPROVAL_COLUMNS, _ABOUT, "g.job_id")
+        columns = self.dialect.bounded(visible, order, "g.data", "g.form")
         text = (
             f"select {columns} from (select g.* from {{approval}} g where {' and '.join(conditions)}"
             f" order by {order} limit {max(1, min(wanted.limit, MAX_PAGE)):d}) g order by {order}"
