@@ -96,7 +96,7 @@ class Blocked:
     longest = 0.0
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        run = asyncio.Handle._run  # type: ignore[attr-defined]
+        run = asyncio.Handle._run
 
         def measured(handle: asyncio.Handle) -> None:
             begun = time.thread_time()
