@@ -20,6 +20,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.features.limits.model import LATER
+from holdfast.stores.codecs import not_storable
 from holdfast.stores.postgres.roles import missing_role
 
 OURS: dict[str, tuple[type[HoldfastError], str]] = {
@@ -103,6 +104,8 @@ def lost(error: Exception) -> bool:
 
 def translate(error: Exception) -> Exception:
     """The Holdfast error for an error of the driver; other errors are returned unchanged."""
+    if isinstance(error, UnicodeEncodeError):
+        return not_storable()
     if not isinstance(error, psycopg.Error | psycopg_pool.PoolTimeout):
         return error
     state = getattr(error, "sqlstate", None) or ""
