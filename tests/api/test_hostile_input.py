@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
 from urllib.parse import quote
 
 import httpx2
@@ -16,6 +20,7 @@ from holdfast.server.auth import at_this_machine
 from tests.api.conftest import HERE, client_of
 from tests.api.test_scopes import ENDLESS
 
+JSON = {"content-type": "application/json"}
 HOSTILE = ("a\x00b", "'; drop table job; --", "\U0001d4b3\u202e<script>", "9" * 40)
 
 
@@ -46,6 +51,83 @@ async def test_hostile_parameters_of_every_route_get_a_code(app: App) -> None:
                             assert answer.headers["content-type"] == "application/problem+json", what
                             assert re.fullmatch(r"[a-z_]+", answer.json()["code"]), what
     assert requests > 300
+
+
+LONE = "\ud800"
+
+
+def spoiled(value: Any) -> Iterator[Any]:
+    """The value with one part at a time that cannot be stored."""
+    yield LONE
+    if isinstance(value, dict):
+        yield value | {LONE: 1}
+        for key, inner in value.items():
+            yield from (value | {key: each} for each in spoiled(inner))
+    elif isinstance(value, list):
+        for n, inner in enumerate(value[:3]):
+            yield from ([*value[:n], each, *value[n + 1 :]] for each in spoiled(inner))
+
+
+def example_of(schema: dict[str, Any], document: dict[str, Any]) -> Any:
+    """A value that fits the schema, or nearly."""
+    if "$ref" in schema:
+        schema = document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[-1]]
+    for choice in schema.get("anyOf", []):
+        if choice != {"type": "null"}:
+            return example_of(choice, document)
+    if schema.get("examples"):
+        return schema["examples"][0]
+    if "properties" in schema:
+        return {name: example_of(part, document) for name, part in schema["properties"].items()}
+    if schema.get("type") == "array":
+        return [example_of(schema.get("items", {}), document)]
+    return {"integer": 1, "number": 1, "boolean": True, "object": {"a": "x"}}.get(schema.get("type", ""), "x")
+
+
+@pytest.mark.req("JF-14", "DP-3")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_text_that_cannot_be_stored_is_refused_in_every_body(app: App) -> None:
+    app._session.make_ready()
+    document, requests = make_service(app, authenticate=lambda _: None).openapi(), 0
+    async with client_of(app, role="admin", tenant="acme") as http:
+        for path, methods in document["paths"].items():
+            for method, operation in methods.items():
+                if "requestBody" not in operation or operation["operationId"] == "tick":
+                    continue
+                schema = operation["requestBody"]["content"].get("application/json", {}).get("schema", {})
+                filled = re.sub(r"\{\w+\}", "01900000-0000-7000-8000-000000000000", path)
+                for body in islice(spoiled(example_of(schema, document)), 40):
+                    answer = await http.request(method.upper(), filled, content=json.dumps(body), headers=JSON)
+                    requests += 1
+                    assert answer.status_code < 500, (method, path, body, answer.text[:200])
+    assert requests > 300
+
+
+@pytest.mark.req("JF-14", "DP-3")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_bad_jobs_of_a_batch_are_refused_by_their_place(app: App) -> None:
+    @app.job("take")
+    def take(object: object) -> None: ...
+
+    @app.job("typed")
+    def typed(texts: dict[str, Any]) -> None: ...
+
+    deep = "[" * 110 + "]" * 110
+    payloads = {
+        '{"object": 1}': None,
+        '{"object": {"\\ud800": 1}}': "payload_bad_text",
+        f'{{"object": {deep}}}': "payload_too_deep",
+        '{"texts": {"a": {"\\ud800": 1}}}': "payload_bad_text",
+        '{"object": 2}': None,
+    }
+    kinds = ["typed" if "texts" in payload else "take" for payload in payloads]
+    jobs = ",".join(f'{{"kind":"{kind}","payload":{payload}}}' for kind, payload in zip(kinds, payloads, strict=True))
+    async with client_of(app) as http:
+        answer = await http.post("/api/v1/jobs/batch", content=f'{{"jobs":[{jobs}]}}', headers=JSON)
+        assert answer.status_code == 200, answer.text
+        assert [each["reason"] for each in answer.json()["items"]] == [*payloads.values()]
+        named = await http.post("/api/v1/jobs/batch", content=r'{"jobs":[{"kind":"a","key":"\ud800"}]}', headers=JSON)
+        assert (named.status_code, "jobs.0.key" in named.json()["detail"]) == (422, True)
 
 
 @pytest.mark.slow

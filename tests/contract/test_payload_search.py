@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from typing import Any
 
@@ -75,6 +74,9 @@ def test_jobs_are_found_by_keys_of_their_payloads(store: Store, ids: dict[str, s
         "payload.ключ:значение": ["odd"],
         r'payload."back\\slash":"\\"': ["odd"],
         "payload.Order_id:7": [],
+        "payload.flags.-1:1.5": [],
+        "payload.order_id.0:7": [],
+        "payload.long.0:x": [],
         "payload.order_id:07": [],
         "payload.missing:1": [],
     }.items():
@@ -181,12 +183,10 @@ def test_roles_can_search_and_only_the_owner_can_index(owned_databases: OwnedDat
 
 
 def test_terms_compare_with_the_json_text_of_values() -> None:
-    assert PayloadTerm(("a",), "true").fits({"a": True})
-    assert not PayloadTerm(("a",), "1").fits({"a": True})
-    assert not PayloadTerm(("a",), "0").fits({"a": False})
-    assert PayloadTerm(("a",), "1.0").fits({"a": 1.0})
-    assert not PayloadTerm(("a",), "1").fits({"a": 1.0})
-    assert not PayloadTerm(("a",), "9").fits({"a": 10**5000})
-    assert not PayloadTerm(("a",), "x").fits("[restricted]")
-    assert not PayloadTerm(("a",), "x").fits(json.loads("[1]"))
+    for value, scalar, fits in [
+        *[("true", "true", True), ("1", "true", False), ("0", "false", False), ("null", "null", True)],
+        *[("1.0", "1.0", True), ("1", "1.0", False), ("100.0", "1e2", True), ("9", "9" * 5000, False)],
+        *[("x", '"x"', True), ("x", "[1]", False), ("x", None, False), ("\x01", '"\\u0001"', True)],
+    ]:
+        assert PayloadTerm(("a",), value).fits(scalar) is fits, (value, scalar)
     assert Search({}, (), (PayloadTerm(("a b",), 'q"'),)).examines

@@ -106,9 +106,11 @@ def running(tls: ssl.SSLContext | None = None, server: Web | None = None) -> Ite
 
 
 @contextmanager
-def serving(service: Any) -> Iterator[str]:
+def serving(service: Any, loop: Any = "auto") -> Iterator[str]:
     """Serve an ASGI application on a free port, in another thread; the server has stopped when the block ends."""
-    config = uvicorn.Config(service, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        service, host="127.0.0.1", port=0, loop=loop, log_level="error", timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

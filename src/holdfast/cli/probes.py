@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import threading
 import time
 import urllib.error
@@ -27,6 +28,9 @@ from holdfast.config import METRICS_PORT_VARIABLE
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.worker.worker import Worker
 
+REQUEST_TIMEOUT = 5.0
+"""Seconds without a byte of a request after which its connection is closed."""
+MOST_CONNECTIONS = 32
 STUCK_AFTER = 60.0
 """Seconds without a response of the event loop after which the process is not live."""
 
@@ -71,6 +75,8 @@ def serve_status(host: str, port: int, probe: WorkerProbe) -> ThreadingHTTPServe
     metrics = _metrics()
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = REQUEST_TIMEOUT
+
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path in ("/livez", "/readyz"):
@@ -100,12 +106,34 @@ def serve_status(host: str, port: int, probe: WorkerProbe) -> ThreadingHTTPServe
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         allow_reuse_address = True
+        request_queue_size = 128
+
+        def __init__(self, address: tuple[str, int]) -> None:
+            super().__init__(address, Handler)
+            self._open: dict[socket.socket, None] = {}  # oldest first
+            self._guard = threading.Lock()
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            """Close the oldest connection if there are too many: a probe is answered, whatever other clients hold."""
+            with self._guard:
+                self._open[request] = None
+                oldest = next(iter(self._open)) if len(self._open) > MOST_CONNECTIONS else None
+                if oldest is not None:
+                    del self._open[oldest]
+                    with contextlib.suppress(OSError):
+                        oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
+            super().process_request(request, client_address)
+
+        def shutdown_request(self, request: Any) -> None:
+            with self._guard:
+                self._open.pop(request, None)
+            super().shutdown_request(request)
 
         def handle_error(self, request: Any, client_address: Any) -> None:
             """Ignore clients that disconnect early."""
 
     try:
-        server = Server((host, port), Handler)
+        server = Server((host, port))
     except OSError as error:
         raise StoreUnavailable(
             f"Cannot serve metrics on {host}, port {port}: {error.strerror or error}",

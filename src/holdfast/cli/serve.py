@@ -188,7 +188,7 @@ def _server(web: TimeLimited, root_path: str, trusted: Sequence[str], body_timeo
     try:
         import uvicorn
 
-        from holdfast.cli.connections import timed_protocol
+        from holdfast.cli.connections import most_connections, timed_protocol
     except ModuleNotFoundError as error:
         raise _missing() from error
 
@@ -197,9 +197,11 @@ def _server(web: TimeLimited, root_path: str, trusted: Sequence[str], body_timeo
         def capture_signals(self) -> Iterator[None]:
             yield  # the command handles signals
 
+    most = most_connections()
     settings = uvicorn.Config(
         web,
-        http=timed_protocol(body_timeout),
+        http=timed_protocol(body_timeout, most),
+        backlog=min(2048, most // 2),  # as many may be accepted before the first of them is counted
         lifespan="on",
         log_config=None,
         log_level="warning",

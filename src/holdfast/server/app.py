@@ -24,7 +24,7 @@ from holdfast.server.dashboard import DashboardMount, make_dashboard
 from holdfast.server.live import LedgerFeed
 from holdfast.server.maintenance import BackgroundMaintenance
 from holdfast.server.metrics import observe_queues
-from holdfast.server.middleware import TIMEOUT, BodyLimit, HeadRequests, PageHeaders, ReadableCookies
+from holdfast.server.middleware import TIMEOUT, BodyLimit, BoundedReads, HeadRequests, PageHeaders, ReadableCookies
 from holdfast.server.request_log import Measure, RequestLog
 from holdfast.server.sessions import Tokens, tokens_of
 from holdfast.stores.flow import WaitLimit
@@ -98,6 +98,7 @@ def make_service(
                 tokens=tokens,
             ),
             Middleware(FastEnqueue),
+            Middleware(BoundedReads),
             # Level 9, the default, takes three times as long and saves 5 % more.
             Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=4),
         ],

@@ -28,6 +28,7 @@ from holdfast.app import App
 from holdfast.engine.job import DEFAULT_TENANT, EVERY_TENANT
 from holdfast.engine.names import check_name
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
+from holdfast.features.approvals.store import may_decide
 from holdfast.features.tokens.model import EVERY_SCOPE, Scope, is_token, scopes_of
 from holdfast.server.problems import problem, refusal_of
 from holdfast.stores.session import Session
@@ -184,8 +185,12 @@ class AuthMiddleware:
             await refusal(scope, receive, send)
             return
         scope.setdefault("state", {}).update(identity=identity, holdfast_auth=self)
-        with self._client.serving(identity.tenant, identity.actor):
-            await self._inner(scope, receive, send)
+        token = may_decide.set(identity.may(Scope.DECIDE))
+        try:
+            with self._client.serving(identity.tenant, identity.actor):
+                await self._inner(scope, receive, send)
+        finally:
+            may_decide.reset(token)
 
     async def identify(self, request: Request) -> Identity | None:
         identity = await self._caller_of(request)

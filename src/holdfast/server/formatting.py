@@ -71,8 +71,13 @@ def sentence(text: object) -> str:
 
 def as_json(value: Any, most: int = 100_000) -> str:
     """Indented JSON, cut when it is very long. Templates escape it like any other text."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
-    return text if len(text) <= most else f"{text[:most]}\n… {len(text) - most:,} characters more"
+    pieces, length = [], 0
+    for piece in json.JSONEncoder(indent=2, ensure_ascii=False, default=str).iterencode(value):
+        pieces.append(piece)
+        length += len(piece)
+        if length > most:  # the rest is not encoded: it may be long
+            return f"{''.join(pieces)[:most]}\n… cut after {most:,} characters"
+    return "".join(pieces)
 
 
 def short(text: object, most: int = 80) -> str:

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.server.auth import SAFE, Paths, path_below
 from holdfast.server.problems import problem
+from holdfast.stores.flow import PAGE, reading_at_most
 
 MAX_BODY = 8 * 1024 * 1024
 MAX_BODY_OPEN = 64 * 1024
@@ -201,6 +202,20 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 CACHED, NOT_CACHED = (b"cache-control", b"public, max-age=3600"), (b"cache-control", b"no-store")
+
+
+class BoundedReads:
+    """Bounds what one GET request may read at once, and keeps its reads off the event loop."""
+
+    def __init__(self, inner: ASGIApp) -> None:
+        self._inner = inner
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] not in SAFE:
+            await self._inner(scope, receive, send)
+            return
+        with reading_at_most(PAGE):
+            await self._inner(scope, receive, send)
 
 
 class PageHeaders:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
@@ -32,6 +33,7 @@ from holdfast.features.tokens.model import Scope
 from holdfast.server import formatting
 from holdfast.server.auth import Identity, TenantNames, chosen_tenant, identity_of
 from holdfast.server.formatting import FILTERS
+from holdfast.stores.flow import read_large
 
 # Random, so that no user text can contain it.
 PLACEHOLDER: Final = Markup(secrets.token_hex(16))
@@ -73,6 +75,8 @@ THEME = "holdfast_theme"
 THEMES = ("light", "auto", "dark")
 PIECES = 400
 """Pieces of a page that are rendered without a break: about half a millisecond."""
+INDENTED = 64 * 1024
+"""Characters of the longest payload that a form indents."""
 STATIC = Path(__file__).parent / "static"
 
 MENU: tuple[tuple[str, str], ...] = (
@@ -228,3 +232,14 @@ def edition() -> str:
 def the_app(request: Request) -> App:
     app: App = request.app.state.app
     return app
+
+
+async def payload_text(app: App, job_id: str) -> str:
+    """The whole payload, for a form to edit it; indented unless it is large."""
+
+    def read() -> str:
+        payload = app.jobs.get(job_id).payload
+        text = json.dumps(payload, ensure_ascii=False)
+        return text if len(text) > INDENTED else json.dumps(payload, indent=2, ensure_ascii=False)
+
+    return await read_large(read)

@@ -8,6 +8,7 @@ bound to the signature and must be JSON as they are.
 from __future__ import annotations
 
 import inspect
+import json
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,10 +24,10 @@ from holdfast.errors import InvalidArguments, InvalidPayload
 try:
     from pydantic import PydanticUserError, TypeAdapter, ValidationError
     from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
-    from pydantic_core import PydanticSerializationError
 except ImportError:  # the extra is optional
     TypeAdapter = None  # type: ignore[assignment,misc]
 
+REPLACED = "\ufffd"
 _PLAIN = (int, str, bool, float)
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -74,7 +75,10 @@ class Signature:
                     self._check_source(name, adapter, values[name])
                     continue  # the value itself is checked when the job runs and the result is known
                 values[name] = _dumped(adapter, self._checked(name, adapter, values[name]))
-        return encode(values, limit=limit, what=self._what)
+        text = encode(values, limit=limit, what=self._what)
+        if REPLACED in text:
+            _refuse_lone_surrogates(self._bound(args, kwargs), self._what)
+        return text
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(kwargs, dict):  # with `app.enqueue` it may be any mapping
@@ -159,9 +163,13 @@ class Signature:
     def pack_result(self, value: Any, *, limit: int) -> str | None:
         if value is None:
             return None
+        given, what = value, f"result of {self._kind}"
         if self._result is not None and type(value) is not self._exact_result:
             value = _dumped(self._result, value)
-        return encode(value, limit=limit, what=f"result of {self._kind}")
+        text = encode(value, limit=limit, what=what)
+        if REPLACED in text:
+            _refuse_lone_surrogates(given, what)
+        return text
 
     def unpack_result(self, value: Any) -> Any:
         if self._result is None or value is None or type(value) is self._exact_result:
@@ -243,10 +251,26 @@ def result_schema(decode: object) -> Mapping[str, Any]:
 
 
 def _dumped(adapter: Any, value: Any) -> Any:
-    """The value as JSON; unchanged if pydantic cannot dump it, for ``encode`` to refuse."""
-    with suppress(PydanticUserError, PydanticSerializationError):
-        return adapter.dump_python(value, mode="json", warnings=False)
+    """The value as JSON; as plain values or unchanged if pydantic cannot dump it, for ``encode`` to refuse."""
+    for mode in ("json", "python"):
+        with suppress(PydanticUserError, ValueError, RecursionError):  # too deep, circular, or text that is not UTF-8
+            return adapter.dump_python(value, mode=mode, warnings=False)
     return value
+
+
+def _refuse_lone_surrogates(value: Any, what: str) -> None:
+    """Pydantic replaces lone surrogates in keys of a ``dict[str, …]``: two keys could become one."""
+    try:
+        json.dumps(value, ensure_ascii=False, skipkeys=True, default=_parts).encode()
+    except UnicodeEncodeError:
+        message = f"{what}: a key has a lone surrogate, which cannot be stored"
+        raise InvalidPayload(message, code="payload_bad_text") from None
+    except (ValueError, RecursionError):  # encoded already: only a type that describes itself badly
+        return
+
+
+def _parts(value: object) -> Any:
+    return vars(value) if hasattr(value, "__dict__") else str(value)
 
 
 def _from_json(adapter: Any, value: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, get_args, get_origin, get_t
 from holdfast.engine.payload import Unreadable
 from holdfast.engine.states import State, unknown_state
 from holdfast.engine.times import EPOCH, FIRST, MICROSECOND, clamped, instant
+from holdfast.errors import InvalidInput
 
 R = TypeVar("R")
 
@@ -59,6 +60,11 @@ def texts(values: Any) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(type(each) is str for each in values):
         raise ValueError("not a list of texts")
     return tuple(values)
+
+
+def not_storable() -> InvalidInput:
+    """The error for a text that UTF-8 cannot encode."""
+    return InvalidInput("a text has a lone surrogate, which cannot be stored", code="invalid_input")
 
 
 def reason(error: Exception) -> str:

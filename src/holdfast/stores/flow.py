@@ -4,19 +4,23 @@ An operation yields the statements to execute and is sent the rows of each. The 
 this thread, in another one, or on an event loop. The body of an operation therefore has no I/O and no ``await``.
 
 ``read_together`` combines independent reads, which a store can send in one round trip. ``WaitLimit`` bounds how long a
-stopping process waits for its database. ``in_thread`` runs a blocking call in a new thread.
+stopping process waits for its database. ``in_thread`` runs a blocking call in a new thread. ``read_budget`` bounds the
+reads of the service.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import dataclasses
 import functools
 import math
+import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -293,3 +297,54 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 def _set(future: asyncio.Future[Any], setter: Callable[[Any], None], value: object) -> None:
     if not future.done():
         setter(value)
+
+
+VALUE: Final = 1_048_576
+"""The largest value in the database, in bytes (``engine/payload.py``)."""
+PAGE: Final = VALUE // 4
+read_budget: ContextVar[int | None] = ContextVar("holdfast_read_budget", default=None)
+"""The bytes of documents (payloads, results, step results, …) that one query may return, for callers who share a
+process with others. None: all of them. Such reads run in separate threads, because decoding them takes time."""
+_reads = ThreadPoolExecutor(4, thread_name_prefix="holdfast-reads")
+_large_reads = ThreadPoolExecutor(1, thread_name_prefix="holdfast-large-reads")
+_slow_reads = ThreadPoolExecutor(2, thread_name_prefix="holdfast-slow-reads")
+
+
+@contextlib.contextmanager
+def reading_at_most(size: int) -> Iterator[None]:
+    token = read_budget.set(size)
+    try:
+        yield
+    finally:
+        read_budget.reset(token)
+
+
+async def read_aside(read: Callable[[], T]) -> T:
+    """Call a read of bounded size, in one of a few threads."""
+    return await asyncio.get_running_loop().run_in_executor(_reads, copy_context().run, read)
+
+
+async def read_large(read: Callable[[], T]) -> T:
+    """Call a read of the largest values in one thread. It must also convert what it has read into a response, so that
+    the values of one request are decoded at a time: they take ten times their size in memory, and more."""
+    with reading_at_most(VALUE):
+        return await asyncio.get_running_loop().run_in_executor(_large_reads, copy_context().run, _trimmed, read)
+
+
+async def read_slowly(read: Callable[[], T]) -> T:
+    """Call a read that may take seconds, such as of a file or a search through many jobs, in one of two threads: other
+    reads do not wait for it."""
+    return await asyncio.get_running_loop().run_in_executor(_slow_reads, copy_context().run, _trimmed, read)
+
+
+def _trimmed(read: Callable[[], T]) -> T:
+    """Return freed memory to the system afterwards: glibc keeps it for each thread."""
+    try:
+        return read()
+    finally:
+        _trim(0)
+
+
+_trim: Callable[[int], object] = lambda _: None  # noqa: E731
+if sys.platform == "linux":
+    _trim = getattr(ctypes.CDLL(None), "malloc_trim", _trim)

@@ -17,7 +17,7 @@ from holdfast.engine.states import State, state_of
 from holdfast.engine.steps import Step
 from holdfast.features.payloads.model import HIDDEN, WITHHELD
 from holdfast.stores.codecs import Record
-from holdfast.stores.flow import Row, Rows, Steps, flow
+from holdfast.stores.flow import Row, Rows, Steps, flow, read_budget
 from holdfast.stores.job_pages import KINDS_OF_DOMAIN, WINDOW, ids, page, with_kinds, worker_of
 from holdfast.stores.reader import Dialect, within
 from holdfast.stores.requests import Counted, JobFilter
@@ -112,7 +112,8 @@ class JobReads(Reader):
 
     @flow(writes=False)
     def get(self, job_id: str, tenant: str) -> Steps[Job | None]:
-        text = f"select {JOB_COLUMNS}, {_WHY} from {{jobs}} j where j.id = :id and {within(tenant, 'j.tenant')}"
+        columns = self.dialect.bounded(JOB_COLUMNS, "j.id", "j.payload")
+        text = f"select {columns}, {_WHY} from {{jobs}} j where j.id = :id and {within(tenant, 'j.tenant')}"
         rows = yield from self._query(tenant, text, id=parse_id(job_id))
         return self._job_of(rows[0]) if rows else None
 
@@ -135,7 +136,8 @@ class JobReads(Reader):
 
     @flow(writes=False)
     def result(self, job_id: str, tenant: str) -> Steps[Result | None]:
-        text = f"select r.value, r.ref from {{result}} r where r.job_id = :id and {within(tenant, 'r.tenant')}"
+        columns = self.dialect.bounded("r.value, r.ref", "r.job_id", "r.value")
+        text = f"select {columns} from {{result}} r where r.job_id = :id and {within(tenant, 'r.tenant')}"
         rows = yield from self._query(tenant, text, id=parse_id(job_id))
         if not rows:
             return None
@@ -145,7 +147,7 @@ class JobReads(Reader):
     @flow(writes=False)
     def checkpoints(self, job_id: str, tenant: str) -> Steps[dict[str, Any]]:
         text = (
-            f"select c.name, c.value from {{checkpoint}} c"
+            f"select c.name, {self.dialect.bounded('c.value', 'c.saved_at, c.name', 'c.value')} from {{checkpoint}} c"
             f" where c.job_id = :id and {within(tenant, 'c.tenant')} order by c.saved_at, c.name"
         )
         rows = yield from self._query(tenant, text, id=parse_id(job_id))
@@ -224,10 +226,40 @@ class JobReads(Reader):
     @flow(writes=False)
     def list(self, job_filter: JobFilter) -> Steps[list[Job]]:
         job_filter = yield from self._resolved(job_filter)
-        columns = f"{LISTED_COLUMNS if job_filter.payloads else BARE_COLUMNS}, {_WHY}"
-        text, params = page(self.dialect, columns, job_filter)
+        whole = job_filter.payloads and read_budget.get() is None
+        text, params = page(self.dialect, f"{LISTED_COLUMNS if whole else BARE_COLUMNS}, {_WHY}", job_filter)
         rows = yield from self._query(job_filter.tenant, text, **params)
         return [self._job_of(row) for row in rows]
+
+    @flow(writes=False)
+    def with_keys(
+        self, job_filter: JobFilter, paths: Sequence[Sequence[str]], of_ids: Sequence[str] | None = None
+    ) -> Steps[Sequence[tuple[Job, Sequence[str | None]]]]:
+        """A page of jobs without payloads, or the jobs of these ids, each with the scalars at these paths of its
+        payload, as JSON text. The database reads the payloads, one row at a time. What is hidden is null."""
+        shown = self.dialect.searchable.format(DERIVED["payload"])
+        values = [self.dialect.under(path, "x.d", f"key_{chr(97 + n)}") for n, path in enumerate(paths)]
+        keys = {name: key for _, names in values for name, key in names.items()}
+        if of_ids is None:
+            job_filter = yield from self._resolved(job_filter)
+            text, params = page(self.dialect, BARE_COLUMNS, job_filter)
+        else:
+            text, params = _of_ids(job_filter.tenant, of_ids)
+        # One expression per job, so that the payload is read once.
+        texts = self.dialect.texts.format(", ".join(value for value, _ in values))
+        columns = f"{BARE_COLUMNS}, {_WHY}, (select {texts} from (select {shown} as d) x)"
+        text = text.replace(BARE_COLUMNS, columns, 1)
+        rows = yield from self._query(job_filter.tenant, text, **params, **keys)
+        return [(self._job_of(row[:-1]), self.dialect.codec.json(row[-1])) for row in rows]
+
+
+def _of_ids(tenant: str, job_ids: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    params = {f"id_{''.join(chr(97 + int(digit)) for digit in str(n))}": job_id for n, job_id in enumerate(job_ids)}
+    text = (
+        f"select {BARE_COLUMNS} from {{job}} j join {{job_state}} s on s.id = j.id where {within(tenant, 'j.tenant')}"
+        f" and j.id in ({', '.join(f':{name}' for name in params) or 'null'}) order by j.id desc"
+    )
+    return text, params
 
 
 def index_name(path: Sequence[str]) -> str:
@@ -259,7 +291,7 @@ class StepReads(Reader):
 
     @flow(writes=False)
     def list(self, job_id: str, tenant: str) -> Steps[list[Step]]:
-        columns = Record.columns(Step, "t.", skip=("now",))
+        columns = self.dialect.bounded(Record.columns(Step, "t.", skip=("now",)), "t.n", "t.value")
         text = (
             f"select {columns}, p.now from {{step}} t, {{present}} p"
             f" where t.job_id = :id and {within(tenant, 't.tenant')} order by t.n"

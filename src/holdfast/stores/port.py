@@ -261,6 +261,12 @@ class JobStore(Protocol):
 
     def list(self, job_filter: JobFilter) -> Flow[list[Job]]: ...
 
+    def with_keys(
+        self, job_filter: JobFilter, paths: Sequence[Sequence[str]], of_ids: Sequence[str] | None = None
+    ) -> Flow[Sequence[tuple[Job, Sequence[str | None]]]]:
+        """Jobs without payloads, each with the scalars at these paths of its payload, as JSON text."""
+        ...
+
     def by_payload(
         self, path: Sequence[str], value: str, tenant: str, before: str | None, most: int
     ) -> Flow[Sequence[str]]:

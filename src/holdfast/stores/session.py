@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.engine.hooks import AppHooks
@@ -15,7 +16,7 @@ from holdfast.engine.names import check_name
 from holdfast.errors import Conflict, HoldfastError, InvalidSetting, NotFound, Refused
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.payloads.model import PayloadRule, effective
-from holdfast.stores.flow import Flow, in_thread
+from holdfast.stores.flow import Flow, in_thread, read_aside, read_budget
 from holdfast.stores.locks import fork_safe_lock
 from holdfast.stores.vault import EMPTY, Vault, is_packed
 from holdfast.telemetry import observers
@@ -132,6 +133,8 @@ class Session:
 
     async def arun(self, flow: Flow[T]) -> T:
         await self.amake_ready()
+        if read_budget.get() is not None and not flow.writes:
+            return await read_aside(partial(self.store.run, flow))
         return await self.store.arun(flow)
 
     def make_ready(self) -> None:

@@ -325,6 +325,12 @@ def is_stored(value: Any) -> bool:
     return isinstance(inside, dict) and "stored" in inside
 
 
+def is_omitted(value: Any) -> bool:
+    """Whether this stands for a value that is too large for the read (``read_budget``)."""
+    inside = value.get(NAME) if isinstance(value, dict) and len(value) == 1 else None
+    return isinstance(inside, dict) and "omitted" in inside
+
+
 def reference_in(text: str) -> str | None:
     """The reference in a packed text, if its content is in the artifact store."""
     ref = _inside(text).get("stored")
@@ -339,8 +345,11 @@ def sealed_in(text: str) -> tuple[str, str] | None:
 
 
 def shown(value: Any) -> Any:
-    """A value for display: the key that a sealed value needs, the size of a stored one, others unchanged."""
+    """A value for display: the key that a sealed value needs, the size of a stored one or of one that is too large for
+    the page, others unchanged."""
     inside = value.get(NAME) if isinstance(value, dict) and len(value) == 1 else None
+    if is_omitted(value):
+        return f"{value[NAME]['omitted']:,} bytes: too large to be shown here"
     if isinstance(inside, dict) and "sealed" in inside:
         return f"sealed with key {inside.get('key')}"
     if isinstance(inside, dict) and isinstance(inside.get("size"), int):

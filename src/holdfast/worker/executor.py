@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import random
 import time
@@ -111,6 +112,9 @@ AFTER_OUTAGE = (1.0, 5.0)
 RETRY_REQUESTED = "retry_asked"
 """The code of a handler that raised ``RetryLater``."""
 DATABASE_LOST = "the connection to Holdfast's database was lost while it ran"
+NO_DESCRIPTORS = "its worker process could open no more files"
+MOST_UNCOUNTED = 20
+"""Attempts of a job that may end for want of file descriptors without being counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +196,7 @@ async def _execute(handler: Handler, claim: Claim, stop: Stop | None) -> Outcome
             if bound and handler.bind is not None and RESULT_MARK in claim.payload:
                 claim = await handler.bind(claim)
         except Exception as error:  # a missing key or blob: recorded and retried
-            outcome = failure(error, handler.redact)
+            outcome = _exhausted(handler, claim, error) or failure(error, handler.redact)
         else:
             try:
                 # Most handlers have no time limit, and a timeout context is not free.
@@ -305,10 +309,23 @@ def pack_result(vault: Vault, rule: Effective, claim: Claim, outcome: Succeeded)
 def _raised(handler: Handler, claim: Claim, error: BaseException) -> Outcome:
     redact = handler.redactor(claim)
     try:
-        outcome = _outcome_of(handler, error, redact)
+        outcome = _exhausted(handler, claim, error) or _outcome_of(handler, error, redact)
     except BaseException as trouble:  # an exception of Holdfast's with wrong attributes: the job must end all the same
         outcome = failure(trouble, redact)
     return withheld(outcome, error) if redact.restricted else outcome
+
+
+def _exhausted(handler: Handler, claim: Claim, error: BaseException) -> Snoozed | None:
+    """The outcome if the process could open no more files: that is a fault of the process, so it costs no attempt. A
+    handler that opens too many files itself fails in the end."""
+    if handler.at_most_once or claim.attempt - claim.retries > MOST_UNCOUNTED:
+        return None
+    causes: list[BaseException] = [error]
+    for cause in causes:  # grows; an error may name one that names it
+        if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
+            return Snoozed(random.uniform(*AFTER_OUTAGE), NO_DESCRIPTORS)
+        causes += [each for each in (cause.__cause__, cause.__context__) if each is not None and each not in causes]
+    return None
 
 
 def withheld(outcome: Outcome, error: BaseException | None = None) -> Outcome:

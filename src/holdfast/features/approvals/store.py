@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -22,6 +24,7 @@ from holdfast.features.approvals.model import (
     plain,
     refusal,
 )
+from holdfast.features.payloads.model import HIDDEN
 from holdfast.stores.codecs import Record, from_micros, in_micros, micros
 from holdfast.stores.flow import Flow, Row, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
@@ -60,6 +63,26 @@ class ApprovalStore(Protocol):
 MAX_PAGE = 1000
 
 
+may_decide: ContextVar[bool] = ContextVar("holdfast_may_decide", default=True)
+"""Whether the reader may decide approvals. Others do not see what approvals of restricted kinds are about."""
+_ABOUT = {"g.summary": f"'{HIDDEN}'", "g.content_hash": "''", "g.data": "null", "g.form": "null"}
+_SAID = {"v.data": "null"}
+
+
+def _visible(columns: str, hidden: dict[str, str], job: str) -> str:
+    """The columns as the reader may see them; ``job`` is the expression for the id of the job."""
+    if may_decide.get():
+        return columns
+    restricted = (
+        "exists (select 1 from {job} x join {payload_rule} u on u.classification = 'restricted'"
+        f" and u.tenant in (x.tenant, '*') and u.kind in (x.kind, '*') where x.id = {job})"
+    )
+    for column, instead in hidden.items():
+        shown = f"case when {column} is not null and {restricted} then {instead} else {column} end"
+        columns = re.sub(rf"{re.escape(column)}\b", lambda _, shown=shown: shown, columns, count=1)  # type: ignore[misc]
+    return columns
+
+
 class ApprovalReads(Reader):
     @cached_property
     def _columns(self) -> str:
@@ -81,14 +104,21 @@ class ApprovalReads(Reader):
 
     @flow(writes=False)
     def get(self, approval_id: str, tenant: str) -> Steps[Approval | None]:
-        text = f"select {self._columns} from {{approval}} g where g.id = :id and {within(tenant, 'g.tenant')}"
+        columns = _visible(self._columns, _ABOUT, "g.job_id")
+        text = f"select {columns} from {{approval}} g where g.id = :id and {within(tenant, 'g.tenant')}"
         rows = yield from self._query(tenant, text, id=parse_id(approval_id))
         return self._approval(rows[0]) if rows else None
 
     @flow(writes=False)
     def votes(self, approval_id: str, tenant: str) -> Steps[list[Vote]]:
+        visible = _visible(
+            Record.columns(Vote, "v.", skip=("approval_id",)),
+            _SAID,
+            "(select a.job_id from {approval} a where a.id = v.approval_id)",
+        )
+        columns = self.dialect.bounded(visible, "v.at, v.person, v.n", "v.data")
         text = (
-            f"select v.approval_id, {Record.columns(Vote, 'v.', skip=('approval_id',))} from {{vote}} v"
+            f"select v.approval_id, {columns} from {{vote}} v"
             f" where v.approval_id = :id and {within(tenant, 'v.tenant')} order by v.at, v.person, v.n"
         )
         rows = yield from self._query(tenant, text, id=parse_id(approval_id))
@@ -114,9 +144,12 @@ class ApprovalReads(Reader):
         if wanted.after is not None:
             conditions.append("g.id < :after" if wanted.newest else "g.id > :after")
             params["after"] = parse_id(wanted.after)
+        order = f"g.id{' desc' if wanted.newest else ''}"
+        visible = _visible(self._columns, _ABOUT, "g.job_id")
+        columns = self.dialect.bounded(visible, order, "g.data", "g.form")
         text = (
-            f"select {self._columns} from {{approval}} g where {' and '.join(conditions)}"
-            f" order by g.id{' desc' if wanted.newest else ''} limit {max(1, min(wanted.limit, MAX_PAGE)):d}"
+            f"select {columns} from (select g.* from {{approval}} g where {' and '.join(conditions)}"
+            f" order by {order} limit {max(1, min(wanted.limit, MAX_PAGE)):d}) g order by {order}"
         )
         rows = yield from self._query(wanted.tenant, text, **params)
         return [self._approval(row) for row in rows]

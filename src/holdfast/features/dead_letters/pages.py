@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Final, cast
 
 from starlette.requests import Request
@@ -31,7 +30,7 @@ from holdfast.server.pages import (
     redirect,
     text_field,
 )
-from holdfast.server.rendering import render, the_app
+from holdfast.server.rendering import payload_text, render, the_app
 
 MAX_ATTEMPTS: Final = 1_000
 REASON_LIMIT: Final = 1_000
@@ -133,8 +132,8 @@ async def resolve(request: Request) -> Response:
 
 async def edit(request: Request) -> Response:
     group, job = await _group(request), await _job(request)
-    shown = None if job.payload == HIDDEN else json.dumps(job.payload, indent=2, ensure_ascii=False)
-    return await render(request, "dead_letter_edit.html", group=group, job=job, payload=shown)
+    payload = None if job.payload == HIDDEN else await payload_text(the_app(request), job.id)
+    return await render(request, "dead_letter_edit.html", group=group, job=job, payload=payload)
 
 
 async def replace(request: Request) -> Response:

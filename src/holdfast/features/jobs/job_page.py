@@ -25,8 +25,9 @@ from holdfast.features.payloads.model import HIDDEN, effective
 from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import require
 from holdfast.server.pages import confirm, field, redirect
-from holdfast.server.rendering import render, the_app
-from holdfast.stores.vault import shown
+from holdfast.server.rendering import payload_text, render, the_app
+from holdfast.stores.flow import reading_at_most
+from holdfast.stores.vault import is_omitted, shown
 
 # Shown in other columns or sections, or too long for a line.
 ELSEWHERE = frozenset({"error_code", "error_message", "reason", "traceback", "log"})
@@ -81,6 +82,8 @@ def special(event: Event) -> str:
 
 
 CHILDREN, EVENTS, ATTEMPTS = 20, 200, 20
+SHOWN = 64 * 1024
+"""Bytes of the payload, the result, the step results and the checkpoints that the page shows, each."""
 LOG_TAIL = 32 * 1024
 """Bytes of a log that the page shows. The whole log can be downloaded."""
 REFUSED = {
@@ -94,7 +97,8 @@ REFUSED = {
 async def show(request: Request) -> Response:
     require(request, Scope.READ)
     client, job_id = the_app(request)._session, parse_id(request.path_params["id"])
-    page = await client.arun(view(client.store, job_id, client.tenant, CHILDREN + 1))
+    with reading_at_most(SHOWN):
+        page = await client.arun(view(client.store, job_id, client.tenant, CHILDREN + 1))
     if page is None:
         raise NotFound(f"no job {job_id} in this tenant")
     story, job = page.story, page.story.job
@@ -180,7 +184,7 @@ def _can(job: Job) -> frozenset[str]:
         can.add("run-now")
     if job.state in (State.QUEUED, State.RETRY_WAITING):
         can.add("edit")
-    if job.payload == HIDDEN or shown(job.payload) is not job.payload:
+    if job.payload == HIDDEN or not (is_omitted(job.payload) or shown(job.payload) is job.payload):
         can.discard("edit")
     return frozenset(can)
 
@@ -263,7 +267,7 @@ async def edit(request: Request) -> Response:
             request, page, "This payload cannot be changed: the job runs, has ended, or its kind forbids it."
         )
     if request.method == "GET":
-        return await _form(request, job, json.dumps(job.payload, indent=2, ensure_ascii=False), None)
+        return await _form(request, job, await payload_text(the_app(request), job.id), None)
     text = await field(request, "payload")
     try:
         payload = json.loads(text)

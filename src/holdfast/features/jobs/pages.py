@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from starlette.datastructures import ImmutableMultiDict
@@ -22,6 +23,7 @@ from holdfast.features.tokens.model import Scope
 from holdfast.server.auth import require
 from holdfast.server.pages import confirm, field, local_path, posted_form, redirect, repeated_field
 from holdfast.server.rendering import link_of, render, the_app
+from holdfast.stores.flow import read_slowly
 from holdfast.stores.requests import Counted
 
 PAGE = 50
@@ -98,9 +100,9 @@ async def list_jobs(request: Request) -> Response:
     now = await client.arun(client.store.clock.now()) if needs_clock(text) else NEVER
     try:
         wanted = ListRequest.of(request.query_params, now)
-        result, counted = await client.arun(
-            listed(client.store, wanted.search, client.tenant, PAGE, wanted.before, CAP)
-        )
+        page = listed(client.store, wanted.search, client.tenant, PAGE, wanted.before, CAP)
+        examines = wanted.search.examines
+        result, counted = await (read_slowly(partial(client.run, page)) if examines else client.arun(page))
     except InvalidInput as refused:  # shown above the search box
         error, wanted, result = refused, ListRequest(None, text, Search({})), SearchPage([], {}, None)
     return await render(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import Query
@@ -16,7 +17,7 @@ from holdfast.features.tokens.model import Scope
 from holdfast.server.attachments import attachment
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import Id, Name, Page, TheApp, allowed
-from holdfast.stores.flow import in_thread
+from holdfast.stores.flow import read_slowly
 
 router = Router(prefix="/jobs/{job_id}", tags=["jobs"], dependencies=[allowed(Scope.READ)])
 
@@ -73,17 +74,16 @@ async def download_artifact(
 async def log_piece(app: App, job_id: str, attempt: int | None, offset: int | None, tail: int | None) -> AttemptLog:
     client = app._session
     log = await client.arun(log_parts(client.store, job_id, attempt, client.tenant))
-    return await in_thread(read_log, client.vault, log, offset, tail, opens=False)
+    return await read_slowly(partial(read_log, client.vault, log, offset, tail, opens=False))
 
 
 async def log_file(app: App, job_id: str, attempt: int | None) -> Response:
     client = app._session
     log = await client.arun(log_parts(client.store, job_id, attempt, client.tenant))
-    data = await in_thread(raw_log, client.vault, log, opens=False)
-    return attachment(data, f"{log[0].id}-{log[1]}.log", TEXT)
+    return await attachment(partial(raw_log, client.vault, log, opens=False), f"{log[0].id}-{log[1]}.log", TEXT)
 
 
 async def artifact_file(app: App, job_id: str, name: str, attempt: int | None) -> Response:
     client = app._session
     location = await client.arun(artifact_of(client.store, job_id, name, attempt, client.tenant))
-    return attachment(await in_thread(read_artifact, client.vault, location), name)
+    return await attachment(partial(read_artifact, client.vault, location), name)

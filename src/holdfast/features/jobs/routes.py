@@ -8,8 +8,9 @@ route does. The route remains for the OpenAPI document.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -54,6 +55,7 @@ from holdfast.server.parameters import (
     paged,
 )
 from holdfast.server.problems import refusal_of
+from holdfast.stores.flow import VALUE, read_large, read_slowly
 from holdfast.stores.requests import Counted
 from holdfast.stores.vault import NAME
 
@@ -170,7 +172,9 @@ async def list_jobs(app: TheApp, search: JobSearch, after: After = None, limit: 
     a page may be short or empty and still have a `next`."""
     client = app._session
     before = None if after is None else parse_id(after)
-    result = await client.arun(matching(client.store, search, client.tenant, limit, before))
+    page = matching(client.store, search, client.tenant, limit, before)
+    # A search that examines jobs one by one must not occupy the threads of other reads.
+    result = await (read_slowly(partial(client.run, page)) if search.examines else client.arun(page))
     return Response(as_json({"items": result.jobs, "next": result.next}), media_type="application/json")
 
 
@@ -183,8 +187,10 @@ async def count_jobs(app: TheApp, search: JobSearch) -> Counted:
 
 @router.get("/{job_id}", dependencies=[allowed(Scope.READ)], response_model=Story)
 async def show_job(app: TheApp, job_id: Id) -> Response:
-    """Show a job: state, timeline, attempts, steps, result, approval, workflow and dead letter group."""
-    return Response(as_json(await _story(app, job_id)), media_type="application/json")
+    """Show a job: state, timeline, attempts, steps, result, approval, workflow and dead letter group. If the results of
+    its steps, its checkpoints or the results that it depends on are larger than 1 MB together, `{"$holdfast":
+    {"omitted": bytes}}` stands for some of them."""
+    return await _large(lambda: _story(app, job_id))
 
 
 @router.get("/{job_id}/history", dependencies=[allowed(Scope.READ)], response_model=Page[Event])
@@ -202,24 +208,46 @@ async def job_history(
 @router.get("/{job_id}/attempts", dependencies=[allowed(Scope.READ)], response_model=Page[Attempt])
 async def job_attempts(
     app: TheApp, job_id: Id, after: Annotated[int | None, Query(ge=0, le=2**31)] = None, limit: Limit = PAGE
-) -> Page[Attempt]:
+) -> Response:
     """List a job's attempts: parameters, worker, times, outcome, exit code, error and location of the log. `after` is
-    the number of the last one seen."""
+    the number of the last one seen. Parameters beyond 1 MB together are omitted, the oldest first."""
     last = -1 if after is None else after
-    attempts = [attempt for attempt in await app.jobs.aattempts(job_id) if attempt.attempt > last]
-    return paged(attempts, limit, lambda attempt: attempt.attempt)
+
+    def read() -> Page[Attempt]:
+        attempts = [attempt for attempt in app.jobs.attempts(job_id) if attempt.attempt > last]
+        page = paged(attempts, limit, lambda attempt: attempt.attempt)
+        page.items = _bounded(page.items)
+        return page
+
+    return await _large(read)
+
+
+def _bounded(attempts: list[Attempt]) -> list[Attempt]:
+    """The attempts, with payloads of at most ``VALUE`` bytes."""
+    kept: list[Attempt] = []
+    left = VALUE
+    for attempt in reversed(attempts):
+        size = len(as_json(attempt.payload))
+        left -= size
+        kept.append(attempt if left >= 0 else replace(attempt, payload={NAME: {"omitted": size}}))
+    return kept[::-1]
 
 
 @router.get("/{job_id}/chain", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
-async def job_chain(app: TheApp, job_id: Id) -> Page[Job]:
-    """List a job and its retries as new jobs, oldest first."""
-    return Page(items=await app.jobs.achain(job_id))
+async def job_chain(app: TheApp, job_id: Id) -> Response:
+    """List a job and its retries as new jobs, oldest first. Payloads beyond 1 MB together are omitted."""
+    return await _large(lambda: Page(items=app.jobs.chain(job_id)))
 
 
 @router.get("/{job_id}/why", dependencies=[allowed(Scope.READ)], response_model=Why)
-async def why_job(app: TheApp, job_id: Id) -> Why:
+async def why_job(app: TheApp, job_id: Id) -> Response:
     """Explain why a job is not running: every reason that applies, and what would change it."""
-    return await app.jobs.awhy(job_id)
+    return await _large(lambda: app.jobs.why(job_id))
+
+
+async def _large(read: Callable[[], object]) -> Response:
+    """The response with what ``read`` returns, which may be large: read, decoded and encoded off the event loop."""
+    return Response(await read_large(lambda: as_json(read())), media_type="application/json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +283,8 @@ async def job_result(
     if wait > 0 and (job.retried or not job.state.finished):
         handle: Handle[Any] = Handle(job.id, job.tenant, False, None, client, lambda value: value)
         job = await _waited(handle, wait, request.app.state.stopping) or await app.jobs.aget(job_id)
-    outcome = await _outcome(app, job)
-    return Response(as_json(outcome), 200 if outcome.finished else 202, media_type="application/json")
+    finished, body = await read_large(partial(_outcome, app, job))
+    return Response(body, 200 if finished else 202, media_type="application/json")
 
 
 async def _waited(handle: Handle[Any], longest: float, stopping: asyncio.Event) -> Job | None:
@@ -274,27 +302,31 @@ async def _waited(handle: Handle[Any], longest: float, stopping: asyncio.Event) 
         await asyncio.gather(ending, leaving, return_exceptions=True)
 
 
-async def _outcome(app: App, job: Job) -> Outcome:
-    client = app._session
+def _outcome(app: App, job: Job) -> tuple[bool, bytes]:
+    """Whether the job has ended, and its outcome as JSON."""
+    client, outcome = app._session, Outcome(job.id, job.state, True)
     if job.state is not State.SUCCEEDED:
         over = job.state.finished and not job.retried
-        return Outcome(job.id, job.state, over, error_code=job.error_code, error_message=job.error_message)
-    result = await client.arun(client.store.jobs.result(job.id, job.tenant))
+        return over, as_json(
+            replace(outcome, finished=over, error_code=job.error_code, error_message=job.error_message)
+        )
+    result = client.run(client.store.jobs.result(job.id, job.tenant))
     if result is None:
-        return Outcome(job.id, job.state, True)
+        return True, as_json(outcome)
     if job.payload == HIDDEN:
-        return Outcome(job.id, job.state, True, HIDDEN, result.ref)
-    value = result.value
+        return True, as_json(replace(outcome, value=HIDDEN, ref=result.ref))
+    value, outcome = result.value, replace(outcome, ref=result.ref)
     envelope = value.get(NAME) if isinstance(value, dict) and value.keys() == {NAME} else None
     if isinstance(envelope, dict) and "key" in envelope:
-        return Outcome(job.id, job.state, True, None, result.ref, sealed=True)
-    if envelope is not None or result.ref is not None:
-        value = await asyncio.to_thread(client.vault.open_value, value, result.ref, tenant=job.tenant, job_id=job.id)
-    return Outcome(job.id, job.state, True, value, result.ref)
+        return True, as_json(replace(outcome, sealed=True))
+    if envelope is None and result.ref is None:
+        return True, as_json(replace(outcome, value=value))
+    value = client.vault.open_value(value, result.ref, tenant=job.tenant, job_id=job.id)
+    return True, as_json(replace(outcome, value=value))
 
 
-async def _story(app: App, job_id: str) -> Story:
-    details = await app._session.arun(story(app._session.store, job_id, app._session.tenant))
+def _story(app: App, job_id: str) -> Story:
+    details = app._session.run(story(app._session.store, job_id, app._session.tenant))
     if details is None:
         raise _missing(job_id)
     return details

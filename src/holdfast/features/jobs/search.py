@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.engine.job import EVERY_TENANT, Job
+from holdfast.engine.payload import decode_for_display
 from holdfast.engine.states import State
 from holdfast.engine.units import seconds
 from holdfast.errors import InvalidInput, InvalidSetting
-from holdfast.features.payloads.model import HIDDEN
 from holdfast.stores.flow import Steps, flow, read_together
 from holdfast.stores.job_filters import BY_NAME, BY_WORD, Filter, checked
 from holdfast.stores.requests import Counted, JobFilter
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MAX_LENGTH: Final = 1_000
 MAX_WORDS: Final = 10
-"""Words without a name."""
+"""Words without a name, and keys of the payload."""
 MAX_KEYS: Final = 20
 """Keys in a path."""
 
@@ -52,19 +52,9 @@ class PayloadTerm:
     path: tuple[str, ...]
     value: str
 
-    def fits(self, payload: object) -> bool:
-        """Whether the payload has the value. False for restricted, sealed and externally stored payloads: values that
-        are not shown cannot be searched."""
-        if not isinstance(payload, Mapping) or payload.keys() & NOT_SHOWN:
-            return False
-        for key in self.path:
-            if isinstance(payload, Mapping) and key in payload:
-                payload = payload[key]
-            elif isinstance(payload, list) and key.isdecimal() and int(key) < len(payload):
-                payload = payload[int(key)]
-            else:
-                return False
-        return _scalar(payload) == self.value
+    def fits(self, scalar: str | None) -> bool:
+        """Whether the value at the path, as JSON text, is the wanted one. None is what is not there, or not shown."""
+        return scalar is not None and _scalar(decode_for_display(scalar)) == self.value
 
     @property
     def indexable(self) -> bool:
@@ -73,7 +63,6 @@ class PayloadTerm:
         return self.value not in ("true", "false", "null") and not _FRACTION.fullmatch(self.value)
 
 
-NOT_SHOWN: Final = frozenset({"$holdfast", HIDDEN})
 _FRACTION = re.compile(r"-?\d+(?:\.\d+)?[eE][+-]?\d+|-?\d+\.\d+|-?\d{19,}")
 
 
@@ -108,10 +97,13 @@ class Search:
     def filter(self, tenant: str, **page: Any) -> JobFilter:
         return JobFilter(**{"tenant": tenant, **self.given, **page})
 
-    def fits(self, job: Job) -> bool:
-        """Whether the job's error contains the words and its payload the keys. The store applies the filter."""
+    def fits(self, job: Job, scalars: Sequence[str | None]) -> bool:
+        """Whether the job's error contains the words and its payload the keys. The store applies the filter, and reads
+        the scalars of the payload's keys."""
         error = f"{job.error_code or ''} {job.error_message or ''}".lower()
-        return all(word in error for word in self.words) and all(term.fits(job.payload) for term in self.payload)
+        return all(word in error for word in self.words) and all(
+            term.fits(scalar) for term, scalar in zip(self.payload, scalars, strict=True)
+        )
 
     def holds(self, job: Job) -> bool:
         """Whether a job that was read without the filter passes it."""
@@ -157,8 +149,10 @@ def parse(text: str, now: datetime) -> Search:
             raise _invalid(f"{name}: is given twice")
         parsed = parse_value(condition, value, now)
         given[condition.name] = given.get(condition.name, ()) + parsed if condition.values == "texts" else parsed
-    if len(words) > MAX_WORDS:
-        raise _invalid(f"a search has at most {MAX_WORDS} words without a name")
+    if max(len(words), len(terms)) > MAX_WORDS:
+        raise _invalid(
+            f"a search has at most {MAX_WORDS} {'keys' if len(terms) > MAX_WORDS else 'words without a name'}"
+        )
     return Search(checked(given, frozenset(BY_NAME)), tuple(words), tuple(terms))
 
 
@@ -260,9 +254,11 @@ def page(store: Store, job_filter: JobFilter) -> Steps[Page]:
 
 EXAMINED_JOBS = 2_000
 """Jobs that one call compares with conditions that no index covers. The page then ends with a ``next``."""
-EXAMINED_SECONDS = 2.0
-"""The call ends earlier after this time: payloads may be large."""
+EXAMINED_SECONDS = 1.0
+"""The call ends earlier after this time: the database reads payloads that may be large."""
 BATCH = 200
+FIRST_BATCH = 20
+"""Jobs of the first query. The next ones grow while they are fast: with large payloads, 20 take a fifth of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,19 +281,34 @@ def matching(
         result = yield from page(store, job_filter).start()
         jobs = result.jobs[:limit]
         return SearchPage(jobs, result.notes, jobs[-1].id if len(result.jobs) > limit else None)
-    jobs, cursor, examined, until = [], before, 0, time.monotonic() + EXAMINED_SECONDS
+    jobs, cursor, examined, size = [], before, 0, FIRST_BATCH
     term = (yield from _indexed(store, search, tenant)) if search.payload else None
+    until = time.monotonic() + EXAMINED_SECONDS
     while examined < EXAMINED_JOBS and (not examined or time.monotonic() < until):
-        batch = yield from _candidates(store, search, tenant, cursor, term, payloads or bool(search.payload))
-        for job_id, job in batch:
-            cursor, examined = job_id, examined + 1
-            if job is not None and search.fits(job) and search.holds(job):
-                jobs.append(job if payloads else replace(job, payload=None))
+        begun = time.monotonic()
+        size = min(size, EXAMINED_JOBS - examined)
+        batch, last = yield from _candidates(store, search, tenant, cursor, term, size)
+        for job, scalars in batch:
+            cursor, examined = job.id, examined + 1
+            if search.fits(job, scalars) and search.holds(job):
+                jobs.append(job)
                 if len(jobs) == limit:
-                    return SearchPage(jobs, {}, cursor)
-        if len(batch) < BATCH:
-            return SearchPage(jobs, {}, None)
-    return SearchPage(jobs, {}, cursor)
+                    return SearchPage((yield from _complete(store, jobs, payloads)), {}, cursor)
+        if last is None:
+            return SearchPage((yield from _complete(store, jobs, payloads)), {}, None)
+        cursor, examined = last, examined + size - len(batch)
+        size = min(BATCH, 2 * size) if time.monotonic() - begun < EXAMINED_SECONDS / 10 else FIRST_BATCH
+    return SearchPage((yield from _complete(store, jobs, payloads)), {}, cursor)
+
+
+def _complete(store: Store, jobs: list[Job], payloads: bool) -> Steps[list[Job]]:
+    """The jobs, with their payloads if they are wanted."""
+    if not payloads:
+        return jobs
+    whole: list[Job] = []
+    for job in jobs:
+        whole += [(yield from store.jobs.get(job.id, job.tenant).start()) or job]
+    return whole
 
 
 def _indexed(store: Store, search: Search, tenant: str) -> Steps[PayloadTerm | None]:
@@ -310,17 +321,20 @@ def _indexed(store: Store, search: Search, tenant: str) -> Steps[PayloadTerm | N
 
 
 def _candidates(
-    store: Store, search: Search, tenant: str, before: str | None, term: PayloadTerm | None, payloads: bool
-) -> Steps[list[tuple[str, Job | None]]]:
-    """The next jobs that may match, newest first."""
-    if term is None:
-        job_filter = search.filter(tenant, limit=BATCH, before=before, payloads=payloads)
-        return [(job.id, job) for job in (yield from store.jobs.list(job_filter).start())]
-    jobs: list[tuple[str, Job | None]] = []
-    for job_id in (yield from store.jobs.by_payload(term.path, term.value, tenant, before, BATCH).start()):
-        job = yield from store.jobs.get(job_id, tenant).start()
-        jobs.append((job_id, job))
-    return jobs
+    store: Store, search: Search, tenant: str, before: str | None, term: PayloadTerm | None, size: int
+) -> Steps[tuple[Sequence[tuple[Job, Sequence[str | None]]], str | None]]:
+    """The next jobs that may match, newest first, with the values of the payload's keys; and the id of the last of
+    them, None if there are no more."""
+    job_filter = search.filter(tenant, limit=size, before=before, payloads=False)
+    paths, of_ids = [each.path for each in search.payload], None
+    if term is not None:
+        of_ids = yield from store.jobs.by_payload(term.path, term.value, tenant, before, size).start()
+    if paths:
+        found = yield from store.jobs.with_keys(job_filter, paths, of_ids).start()
+    else:
+        found = [(job, ()) for job in (yield from store.jobs.list(job_filter).start())]
+    ids = of_ids if of_ids is not None else [job.id for job, _ in found]
+    return found, ids[-1] if len(ids) == size else None
 
 
 @flow(writes=False)

@@ -145,17 +145,20 @@ def view(store: Store, job_id: str, tenant: str, children: int) -> Steps[View | 
     details = yield from _story(store, job_id, tenant)
     if details is None:
         return None
+    details = _redacted(details)
     job = details.job
-    spawned = yield from store.jobs.list(JobFilter(tenant=tenant, parent_id=job_id, limit=children)).start()
+    spawned = yield from store.jobs.list(
+        JobFilter(tenant=tenant, parent_id=job_id, limit=children, payloads=False)
+    ).start()
     now = yield from store.clock.now().start()
     if job.state is State.SUCCEEDED:
-        return View(_redacted(details), [], spawned, now)
+        return View(details, [], spawned, now)
     steps = details.steps if job.state in (State.RETRY_WAITING, State.IN_PROGRESS) else []
     chain = details.chain if job.retried else []
     known = (details.history, steps, details.approval, details.agent, chain, details.group)
     around = yield from _around(store, job_id, tenant)
     details = replace(details, lease_expired_at=around.lease_expired_at)
-    return View(_redacted(details), (yield from _reasons(store, tenant, job, around, *known)), spawned, now)
+    return View(details, (yield from _reasons(store, tenant, job, around, *known)), spawned, now)
 
 
 def _open_approval(store: Store, job: Job, tenant: str) -> Steps[Approval | None]:
@@ -295,7 +298,14 @@ def _redacted(story: Story) -> Story:
     steps = [_redacted_step(step) for step in story.steps]
     history = [_redacted_event(event) for event in story.history]
     votes = [replace(vote, comment=vote.comment and HIDDEN, data=vote.data and HIDDEN) for vote in story.votes]
-    return replace(story, checkpoints=checkpoints, result=result, steps=steps, history=history, votes=votes)
+    approval = None if story.approval is None else _redacted_approval(story.approval)
+    return replace(
+        story, checkpoints=checkpoints, result=result, steps=steps, history=history, votes=votes, approval=approval
+    )
+
+
+def _redacted_approval(approval: Approval) -> Approval:
+    return replace(approval, summary=HIDDEN, data=None, form=None, content_hash="")
 
 
 def _redacted_event(event: Event) -> Event:
@@ -309,6 +319,7 @@ def _redacted_step(step: Step) -> Step:
         step,
         value=None if step.value is None else HIDDEN,
         error=None if step.error is None else step.error | {"message": HIDDEN},
+        wanted=None if step.wanted is None else dict.fromkeys(step.wanted, HIDDEN),
     )
 
 
@@ -336,6 +347,9 @@ def why(store: Store, job_id: str, tenant: str) -> Steps[Why]:
     chain = (yield from store.jobs.chain(job_id, tenant).start()) if job.retried else []
     group = (yield from store.dead_letters.group_of(job_id, tenant).start()) if job.state is State.DEAD_LETTER else None
     around = yield from _around(store, job_id, tenant)
+    if job.payload == HIDDEN:
+        steps, history = [_redacted_step(step) for step in steps], [_redacted_event(event) for event in history]
+        approval = None if approval is None else _redacted_approval(approval)
     return Why(job, (yield from _reasons(store, tenant, job, around, history, steps, approval, agent, chain, group)))
 
 

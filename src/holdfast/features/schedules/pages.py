@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -30,7 +31,7 @@ from holdfast.server.pages import (
     time_field,
 )
 from holdfast.server.rendering import render, the_app
-from holdfast.stores.flow import read_flows
+from holdfast.stores.flow import read_flows, read_large
 
 LISTED: Final = 500
 SEARCHED: Final = 5_000
@@ -77,7 +78,8 @@ async def show(request: Request) -> Response:
     schedule = await _schedule(request)
     if query.get("edit"):
         hides = await _hides(request, schedule)
-        return await _form(request, _form_values(schedule, hides), schedule=schedule, hides=hides)
+        given = await read_large(partial(_form_values, schedule, hides))
+        return await _form(request, given, schedule=schedule, hides=hides)
     zone = _zone(query.get("zone"))
     client, store = app._session, app._session.store
     before = time_field(query, "before")

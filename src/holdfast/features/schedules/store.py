@@ -212,9 +212,11 @@ class ScheduleReads(Reader):
             conditions.append("s.state = :state")
         if kind is not None:
             conditions.append("s.kind = :kind")
+        order = "s.tenant, s.name"
         text = (
-            f"select {SCHEDULE_COLUMNS} from {{schedule}} s where {' and '.join(conditions)}"
-            f" order by s.tenant, s.name{at_most(limit)}"
+            f"select {self.dialect.bounded(SCHEDULE_COLUMNS, order, 's.payload')}"
+            f" from (select s.* from {{schedule}} s where {' and '.join(conditions)}"
+            f" order by {order}{at_most(limit)}) s order by {order}"
         )
         rows = yield from self._query(tenant, text, state=state, kind=kind, **cursor)
         return [self._schedule(row) for row in rows]
@@ -244,9 +246,11 @@ class TemplateReads(Reader):
         if after is not None:
             older = "(t.tenant > :after_tenant or t.tenant = :after_tenant and t.version < :after_version)"
             cursor = {"after_tenant": after.tenant, "after_version": version_of(after)}
+        order = "t.tenant, t.version desc"
         text = (
-            f"select {TEMPLATE_COLUMNS} from {{template}} t where t.name = :name and {within(tenant, 't.tenant')}"
-            f" and {older} order by t.tenant, t.version desc{at_most(limit)}"
+            f"select {self.dialect.bounded(TEMPLATE_COLUMNS, order, 't.payload')} from (select t.* from {{template}} t"
+            f" where t.name = :name and {within(tenant, 't.tenant')} and {older} order by {order}{at_most(limit)}) t"
+            f" order by {order}"
         )
         rows = yield from self._query(tenant, text, name=name, **cursor)
         return [self._template(row) for row in rows]
@@ -275,10 +279,11 @@ class TemplateReads(Reader):
     def list(self, tenant: str, after: PagePosition | None = None, limit: int | None = None) -> Steps[list[Template]]:
         later, cursor = beyond(tenant, after, "t.tenant", "t.name")
         text = (
-            f"select {TEMPLATE_COLUMNS} from {{template}} t where {within(tenant, 't.tenant')} and not t.removed"
+            f"select {self.dialect.bounded(TEMPLATE_COLUMNS, 't.tenant, t.name', 't.payload')} from"
+            f" (select t.* from {{template}} t where {within(tenant, 't.tenant')} and not t.removed"
             f" and {later} and not exists (select 1 from {{template}} n"
             " where n.tenant = t.tenant and n.name = t.name and n.version > t.version)"
-            f" order by t.tenant, t.name{at_most(limit)}"
+            f" order by t.tenant, t.name{at_most(limit)}) t order by t.tenant, t.name"
         )
         rows = yield from self._query(tenant, text, **cursor)
         return [self._template(row) for row in rows]

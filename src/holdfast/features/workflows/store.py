@@ -152,7 +152,8 @@ class WorkflowReads(Reader):
             " join {node} m on m.workflow_id = n.workflow_id and m.part = n.name where c.job_id = :id"
         )
         text = (
-            f"select p.id, n.name, s.kind, s.state, r.value, r.ref, n.part from ({parents}) p"
+            f"select p.id, n.name, s.kind, s.state, {self.dialect.bounded('r.value', 'p.id', 'r.value')}, r.ref, n.part"
+            f" from ({parents}) p"
             " join {node} n on n.job_id = p.id join {job_state} s on s.id = p.id"
             f" left join {{result}} r on r.job_id = p.id where {within(tenant, 'n.tenant')} order by p.id"
         )

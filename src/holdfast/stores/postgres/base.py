@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.postgres.codec import PostgresCodec
-from holdfast.stores.reader import Dialect
+from holdfast.stores.reader import LONGEST_TERM, Dialect
 
 
 class Calls:
@@ -28,6 +28,15 @@ class Calls:
             comparable=lambda column: f"{column}::jsonb",
             never="infinity",
             minute=lambda column: f"floor(date_part('epoch', {column}) / 60)::bigint",
+            document="cast({} as json)",
+            texts="json_build_array({})",
+            searchable="(select case when v.d::text not like '{{\"$holdfast\"%' then v.d end"
+            " from (select {} as d offset 0) v)",
+            # "offset 0" keeps the planner from repeating the expression above for each use.
+            key="(select case json_typeof(v.d) when 'array' then v.d -> cast({index} as integer)"
+            " when 'object' then v.d -> cast(:{key} as text) end from (select {above} as d offset 0) v)",
+            scalar="(select case when json_typeof(v.d) not in ('object', 'array')"
+            f" and length(v.d::text) <= {LONGEST_TERM} then v.d::text end from (select {{}} as d offset 0) v)",
         )
 
     def _bind(self, tenant: str) -> Statement:

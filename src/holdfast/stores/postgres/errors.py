@@ -22,6 +22,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.features.limits.model import LATER
+from holdfast.stores.codecs import not_storable
 from holdfast.stores.postgres.roles import missing_role
 
 OURS: dict[str, tuple[type[HoldfastError], str]] = {
@@ -131,6 +132,8 @@ def unavailable(message: str, *, reached: bool = False) -> StoreUnavailable:
 
 def translate(error: Exception) -> Exception:
     """The Holdfast error for an error of the driver; other errors are returned unchanged."""
+    if isinstance(error, UnicodeEncodeError):
+        return not_storable()
     if not isinstance(error, psycopg.Error | psycopg_pool.PoolTimeout):
         return error
     state = getattr(error, "sqlstate", None) or ""

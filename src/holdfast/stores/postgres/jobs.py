@@ -144,7 +144,8 @@ class PostgresJobs(Calls, JobReads):
 
     @flow(single=True, writes=False)
     def chain(self, job_id: str, tenant: str) -> Steps[list[Job]]:
-        text = f"select {JOB_COLUMNS} from {self.dialect.schema}chain(%s, %s) j"
+        columns = self.dialect.bounded(JOB_COLUMNS, "j.id", "j.payload")
+        text = f"select {columns} from {self.dialect.schema}chain(%s, %s) j"
         rows = yield Statement(text, (parse_id(job_id), tenant), alone=True)
         return [self._job(row) for row in rows]
 

@@ -13,7 +13,7 @@ from holdfast.errors import StaleLease
 from holdfast.stores.codecs import micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
-from holdfast.stores.reader import Dialect
+from holdfast.stores.reader import LONGEST_TERM, Dialect
 from holdfast.stores.sqlite.codec import NEVER, SqliteCodec
 
 _SIGN = (
@@ -88,6 +88,19 @@ class SqlitePart(Reader):
         never=NEVER,
         minute=lambda column: f"({column} / 60000000)",
         by_index=lambda name: f" indexed by {name}",
+        size="length(cast({} as blob))",
+        texts="json_array({})",
+        searchable="(select case when v.d not like '{{\"$holdfast\"%' and json_valid(v.d) then v.d end"
+        " from (select {} as d) v)",
+        # In a path, a key with quotation marks or escapes cannot be written: json_each compares it as text.
+        key="(select case when json_type(v.d) = 'array' then v.d -> {index} when json_type(v.d) <> 'object' then null"
+        " when instr(:{key}, '\"') + instr(:{key}, '\\') = 0 then v.d -> ('$.\"' || :{key} || '\"')"
+        " else (select case e.type when 'object' then e.value when 'array' then e.value when 'text' then"
+        " json_quote(e.atom) when 'integer' then cast(e.atom as text) when 'real' then cast(e.atom as text)"
+        " else e.type end"
+        " from json_each(v.d) e where e.key = :{key}) end from (select {above} as d) v)",
+        scalar=f"(select case when json_type(v.d) not in ('object', 'array') and length(v.d) <= {LONGEST_TERM}"
+        " then v.d end from (select {} as d) v)",
     )
 
 

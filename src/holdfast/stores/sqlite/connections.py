@@ -93,6 +93,8 @@ log = logging.getLogger("holdfast.store")
 
 BUSY_SECONDS = 60.0
 CHECKPOINT_BYTES = 16 * 1024 * 1024
+CACHED = 2
+"""Idle connections that keep their cache of pages, 16 MB each. More are used only by many reads at once."""
 OLDEST = (3, 38, 0)
 
 
@@ -228,6 +230,8 @@ class Connections:
         return self.in_memory or connection.file == identity_of(self.path)
 
     def _give_back(self, connection: StoreConnection) -> None:
+        if len(self._idle) >= CACHED:
+            connection.execute("PRAGMA shrink_memory")
         with self._guard:
             if connection.file == self._file:
                 self._idle.append(connection)

@@ -18,6 +18,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.features.limits.model import LATER
+from holdfast.stores.codecs import not_storable
 
 # By the beginning of the message, which the triggers choose.
 _REFUSALS: tuple[tuple[str, type[HoldfastError], str], ...] = (
@@ -59,8 +60,10 @@ def is_busy(error: sqlite3.Error) -> bool:
     return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def translate(error: sqlite3.Error) -> Exception:
+def translate(error: sqlite3.Error | UnicodeEncodeError) -> Exception:
     """The Holdfast error for an error of SQLite."""
+    if isinstance(error, UnicodeEncodeError):
+        return not_storable()
     message = str(error)
     primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
     for beginning, error_class, code in _REFUSALS:

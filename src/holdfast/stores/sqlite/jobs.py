@@ -155,7 +155,7 @@ _CHAIN = (
     " forth(id, n) AS (SELECT :job, 0 UNION ALL SELECT j.id, f.n + 1 FROM forth f JOIN job j ON j.retry_of = f.id"
     f" WHERE j.retry_of IS NOT NULL AND f.n < {_LONGEST_CHAIN}),"
     " tries(id, n) AS (SELECT id, n FROM back UNION SELECT id, n FROM forth)"
-    f" SELECT {JOB_COLUMNS} FROM tries t CROSS JOIN jobs j ON j.id = t.id WHERE :any OR j.tenant = :tenant ORDER BY t.n"
+    " SELECT {columns} FROM tries t CROSS JOIN jobs j ON j.id = t.id WHERE :any OR j.tenant = :tenant ORDER BY t.n"
 )
 
 
@@ -224,7 +224,7 @@ class SqliteJobs(SqlitePart, JobReads):
     @flow(writes=False)
     def chain(self, job_id: str, tenant: str) -> Steps[list[Job]]:
         scope = {"job": parse_id(job_id), "any": any_tenant(tenant), "tenant": tenant}
-        rows = yield Statement(_CHAIN, scope)
+        rows = yield Statement(_CHAIN.format(columns=self.dialect.bounded(JOB_COLUMNS, "t.n", "j.payload")), scope)
         return [self._job(row) for row in rows]
 
     @flow()

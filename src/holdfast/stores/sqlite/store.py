@@ -162,6 +162,8 @@ class SqliteDatabase(SqliteTransactions):
                     if flow.writes:
                         self._connections.after_write(connection)
                 break
+            except UnicodeEncodeError as error:
+                raise translate(error) from error
             except sqlite3.Error as error:
                 # SQLite itself waits for a lock, once. Other reasons for SQLITE_BUSY pass quickly.
                 if not is_busy(error) or attempt + 1 == RETRIES or time.monotonic() >= latest:

@@ -222,7 +222,7 @@ def _elsewhere(message: str) -> InvalidSetting:
 def _translated(error: Exception) -> Exception | None:
     """The Holdfast error for an error of SQLite, also if SQLAlchemy has wrapped it; None for others."""
     original = getattr(error, "orig", error)
-    return translate(original) if isinstance(original, sqlite3.Error) else None
+    return translate(original) if isinstance(original, sqlite3.Error | UnicodeEncodeError) else None
 
 
 def _commit(connection: sqlite3.Connection) -> None:
