@@ -285,12 +285,18 @@ class JobReads(Reader):
 
     @flow(writes=False)
     def attempts(self, job_id: str, tenant: str) -> Steps[list[Attempt]]:
+        """The attempts, with a payload only if it was replaced since."""
+        columns = Record.columns(Attempt, "a.").replace(
+            "a.payload",
+            "case when exists (select 1 from {replaced_payload} r where r.job_id = a.job_id and r.attempt >= a.attempt)"
+            " then a.payload end",
+        )
         text = (
-            f"select {Record.columns(Attempt, 'a.', skip=('payload',))} from {{attempts}} a"
+            f"select {columns} from {{attempts}} a"
             f" where a.job_id = :id and {within(tenant, 'a.tenant')} order by a.attempt"
         )
         rows = yield from self._query(tenant, text, id=parse_id(job_id))
-        decode = Record.decoder(Attempt, self.dialect.codec, skip=("payload",))
+        decode = Record.decoder(Attempt, self.dialect.codec)
         return [decode(row) for row in rows]
 
     @flow(writes=False)

@@ -256,6 +256,11 @@ def print_attempts(attempts: Sequence[Attempt], *, lost: bool = False) -> None:
         for attempt in attempts
     ]
     table(("try", "began (UTC)", "took", "outcome", "by", "error"), rows, keep=("try", "began (UTC)", "took"))
+    for attempt in attempts:
+        if attempt.payload is not None:
+            write(
+                f"payload of attempt {attempt.attempt}: {line(json.dumps(attempt.payload, ensure_ascii=False), 2_000)}"
+            )
 
 
 def print_chain(chain: Sequence[Job], shown_id: str) -> None:

@@ -131,7 +131,7 @@ create or replace trigger judge_insert after insert on result
 create or replace function judge_result_delete() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from job_state s join gone g on s.id = g.job_id where s.state <> 'cleaned') then
-        raise exception 'result: only retention deletes results, and only of cleaned jobs' using errcode = 'ZH002';
+        raise exception '%: only retention deletes rows, and only of cleaned jobs', tg_table_name using errcode = 'ZH002';
     end if;
     return null;
 end $$;
@@ -185,8 +185,8 @@ language sql immutable set search_path from current as $$
             and p_old -> '$holdfast' ->> 'key' <> p_new -> '$holdfast' ->> 'key') is true
 $$;
 
-create or replace function resealed_so(p_job uuid, p_old json, p_new json) returns boolean
-language plpgsql stable set search_path from current as $$
+create or replace function resealed_alike(p_old json, p_new json) returns boolean
+language plpgsql immutable set search_path from current as $$
 declare
     v_old json := p_old -> '$holdfast';
     v_new json := p_new -> '$holdfast';
@@ -194,6 +194,12 @@ begin
     return (p_new::jsonb - '$holdfast' = '{}' and v_new::jsonb - array['key', 'sealed', 'stored'] = '{}'
             and (v_old -> 'sealed' is null) = (v_new -> 'sealed' is null) and (v_old -> 'stored' is null) = (v_new -> 'stored' is null)
             and length(v_old ->> 'sealed') is not distinct from length(v_new ->> 'sealed')
-            and (select (r.from_key, r.to_key) = (v_old ->> 'key', v_new ->> 'key') from resealed r
-                  where r.job_id = p_job order by r.n desc limit 1)) is true;
+            and v_old ->> 'key' <> v_new ->> 'key') is true;
 end $$;
+
+create or replace function resealed_so(p_job uuid, p_old json, p_new json) returns boolean
+language sql stable set search_path from current as $$
+    select (resealed_alike(p_old, p_new)
+            and (select (r.from_key, r.to_key) = (p_old -> '$holdfast' ->> 'key', p_new -> '$holdfast' ->> 'key') from resealed r
+                  where r.job_id = p_job order by r.n desc limit 1)) is true
+$$;
