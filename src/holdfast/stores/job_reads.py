@@ -20,7 +20,7 @@ from typing import Any
 from holdfast.engine.ids import parse_id, uuid7
 from holdfast.engine.job import EVERY_TENANT, Artifact, Attempt, Event, Job, References, Result
 from holdfast.engine.states import HELD, State, state_of
-from holdfast.engine.steps import Step
+from holdfast.engine.steps import RUNNING, Step
 from holdfast.features.payloads.model import HIDDEN, WITHHELD
 from holdfast.stores.codecs import Record, micros
 from holdfast.stores.flow import Row, Rows, Steps, flow
@@ -358,6 +358,16 @@ _NONE = References()
 
 
 class StepReads(Reader):
+    @flow(writes=False)
+    def unfinished(self, job_id: str, tenant: str) -> Steps[dict[int, int]]:
+        text = (
+            "select c.value from {checkpoint} c"
+            f" where c.job_id = :id and c.name = '{RUNNING}' and {within(tenant, 'c.tenant')}"
+        )
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
+        value = self.dialect.codec.json(rows[0][0]) if rows else None
+        return {step["n"]: step["tries"] for step in value["steps"]} if isinstance(value, dict) else {}
+
     @flow(writes=False)
     def requires_approval(self, agent: str, tenant: str) -> Steps[bool]:
         text = f"select 1 from {{agent}} a where a.id = :agent and {within(tenant, 'a.tenant')} and a.requires_approval"

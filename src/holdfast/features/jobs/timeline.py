@@ -365,7 +365,7 @@ def print_facts(story: Story, agent_disabled: str | None) -> None:
             ("started", when(job.started_at)),
             ("finished", when(job.finished_at)),
             ("updated", when(job.updated_at)),
-            ("error at", when(job.last_error_at)),
+            ("error at", when(job.last_error_at) if job.error_code else None),
             ("key", job.idempotency_key),
             ("tags", ", ".join(plain_tags(job.tags))),
             ("trace", job.trace.traceparent),

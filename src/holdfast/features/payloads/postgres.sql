@@ -214,11 +214,11 @@ begin
 end $$;
 create or replace trigger on_rule after insert or update on payload_rule for each statement execute function on_rule();
 
--- References are set when the job is created and never change.
+-- References are set when the job is created, before it starts, and never change.
 create or replace function judge_reference() returns trigger language plpgsql set search_path from current as $$
 begin
-    if not exists (select from job j where j.id = new.job_id and j.tenant = new.tenant) then
-        raise exception 'reference: no job % in this tenant', new.job_id using errcode = 'ZH002';
+    if not exists (select from job_state s where s.id = new.job_id and s.tenant = new.tenant and s.state = 'queued' and s.attempt = 0) then
+        raise exception 'reference: no job % in this tenant, or it has started', new.job_id using errcode = 'ZH002';
     end if;
     return new;
 end $$;

@@ -13,10 +13,11 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: dispatch.ruled cannot be turned off once it is set');
 END;
 
--- References are set when the job is created and never change.
+-- References are set when the job is created, before it starts, and never change.
 DROP TRIGGER IF EXISTS judge_reference_insert;
 CREATE TRIGGER judge_reference_insert BEFORE INSERT ON reference
 WHEN NOT EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant)
+     OR EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND (s.state <> 'queued' OR s.attempt > 0))
      OR EXISTS (SELECT 1 FROM reference r WHERE r.job_id = NEW.job_id)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: references are written once, when the job is created');

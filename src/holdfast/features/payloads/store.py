@@ -56,7 +56,8 @@ class PayloadRuleStore(Protocol):
         ...
 
     def sealed_parts(self, but: str, after: SealedPart | None, want: int, tenant: str) -> Flow[list[SealedPart]]:
-        """Checkpoints, step results, log lines and replaced payloads encrypted with another key than ``but``, in key order."""
+        """Checkpoints, step results, log lines and replaced payloads that are encrypted with another key than ``but``,
+        in key order."""
         ...
 
     def reseal_part(self, part: SealedPart, becomes: str, actor: str, tenant: str) -> Flow[bool]:
