@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from holdfast import App, PayloadPolicy, State
 from holdfast.engine.retry import fixed
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound, Refused
 from holdfast.features.audit.model import content_digest
+from holdfast.features.payloads.operations import rotate
+from holdfast.stores.vault import new_key
 from tests.app.conftest import NewApp
 from tests.support.direct_sql import open_by_hand
 from tests.support.stores import new_id
@@ -196,6 +199,100 @@ def test_replaced_object_is_deleted_and_the_new_one_is_stored(new_app: NewApp, t
     with pytest.raises(Conflict):
         app.jobs.replace_payload(job.id, {"to": "c" * 3_000}, reason="too late")
     assert [each for each in (tmp_path / "artifacts").rglob("*") if each.is_file()] == [new]
+
+
+def resumed(app: App, ran: list[Any], **rules: Any) -> Any:
+    @app.job(rules=PayloadPolicy(replaceable=True, **rules))
+    def import_file(ctx: holdfast.SyncContext, file: str) -> None:
+        ran.append(file)
+        if not file.startswith("good"):
+            ctx.snooze(3600)
+
+    work_off(app)
+    return import_file
+
+
+@pytest.mark.every_case
+@pytest.mark.req("DP-26", "SC-5", "SC-20")
+def test_ended_attempts_keep_the_payload_they_ran_with(app: App, ran: list[Any]) -> None:
+    job = resumed(app, ran).enqueue("a")
+    app.jobs.replace_payload(job.id, {"file": "b"}, reason="no attempt ran with the first payload")
+    for payloads in (["c"], ["d", "e"], ["good"]):
+        app.jobs.reschedule(job.id)
+        work_off(app)
+        for payload in payloads:  # no attempt ran with "d"
+            app.jobs.replace_payload(job.id, {"file": payload}, reason="typo")
+    app.jobs.reschedule(job.id)
+    work_off(app)
+    assert ran == ["b", "c", "e", "good"]
+    assert [attempt.payload["file"] for attempt in job.attempts()] == ran
+    assert job.get().payload == {"file": "good"}
+    with closing(open_by_hand(app._store.url)) as by_hand:
+        shown = by_hand.execute("select payload from attempts order by attempt")
+        assert [file for (text,) in shown for file in ran if f'"{file}"' in str(text).replace("'", '"')] == ran
+        for change in (
+            "update replaced_payload set payload = '{}'",
+            "update replaced_payload set attempt = 9",
+            "delete from replaced_payload",
+            "insert into replaced_payload select job_id, tenant, 4, payload, at from replaced_payload",
+        ):
+            assert by_hand.refusal(change) is not None, change
+    assert app.audit.verify().ok
+    app.payload_rules.set("import_file", restricted=True)
+    assert {attempt.payload for attempt in job.attempts()} == {"[restricted]"}
+
+
+@pytest.mark.every_case
+@pytest.mark.req("DP-26", "DP-21", "DP-16", "HF-4")
+def test_sealed_payload_of_an_ended_attempt_is_rotated_and_stays_stored_until_its_job_is_cleaned(
+    new_app: NewApp, tmp_path: Path, ran: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stored() -> int:
+        return sum(each.is_file() for each in (tmp_path / "artifacts").rglob("*"))
+
+    old, new = (f"{name}:{new_key()}" for name in ("k1", "k2"))
+    monkeypatch.setenv("HOLDFAST_KEYS", old)
+    app = new_app(artifacts=tmp_path / "artifacts")
+    import_file = resumed(app, ran, store=True, max_bytes="1KB")
+    large, small = import_file.enqueue("a" * 2_000), import_file.enqueue("a")
+    work_off(app)
+    for job, n in ((large, 2_000), (small, 1)):
+        app.jobs.replace_payload(job.id, {"file": "good" + "b" * n}, reason="typo")
+    app.audit.seal()
+    app.retention.sweep()
+    assert stored() == 2
+    monkeypatch.setenv("HOLDFAST_KEYS", f"{new},{old}")
+    rotated = new_app(artifacts=tmp_path / "artifacts")
+    done = rotate(rotated._session, rotated._session.vault)
+    assert (done.resealed, done.unread, done.passed) == (4, 0, 0)
+    assert rotate(rotated._session, rotated._session.vault).resealed == 0
+    rotated.retention.sweep()
+    assert stored() == 2
+    assert rotated.audit.verify().ok
+    rotated.job("import_file")(import_file.function)
+    rotated.jobs.reschedule(large.id, small.id)
+    work_off(rotated)
+    rotated.retention.set(state="succeeded", clean_after="1h")
+    rotated._store.run(rotated._store.clock.set(timedelta(hours=9), None))
+    rotated.retention.sweep()
+    assert stored() == 0
+    with closing(open_by_hand(app._store.url)) as by_hand:
+        assert by_hand.execute("select * from replaced_payload") == []
+
+
+@pytest.mark.every_case
+@pytest.mark.req("DP-26")
+def test_payload_under_a_checkpoint_is_not_replaced(app: App, ran: list[Any]) -> None:
+    @app.job(rules=PayloadPolicy(replaceable=True))
+    def import_rows(ctx: holdfast.SyncContext, file: str) -> None:
+        ctx.progress(0.5) if file == "shown" else ctx.checkpoint.save({"row": 7})
+        ctx.snooze(3600)
+
+    saved, shown = import_rows.enqueue("a.csv"), import_rows.enqueue("shown")
+    work_off(app)
+    with pytest.raises(Conflict, match="checkpoints_recorded"):
+        app.jobs.replace_payload(saved.id, {"file": "b.csv"}, reason="typo")
+    app.jobs.replace_payload(shown.id, {"file": "b.csv"}, reason="progress is not a checkpoint")
 
 
 @pytest.mark.every_case

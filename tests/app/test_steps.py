@@ -72,6 +72,33 @@ def test_completed_step_is_not_repeated(app: App) -> None:
     assert step_rows(app, handle.id) == [(1, "step", "charge", {"charged": 7}), (2, "step", "ship", "parcel for 7")]
 
 
+@pytest.mark.every_case
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_step_counts_the_tries_of_earlier_attempts(app: App, form: str) -> None:
+    twice = Retry(max_attempts=2, backoff=AT_ONCE)
+
+    def charge(attempt: int) -> int:
+        if attempt < 3:
+            raise ConnectionError("the bank is closed")
+        return attempt
+
+    @app.job("order", retry=AGAIN)
+    async def order(ctx: Context) -> None:
+        await ctx.step_options(retry=twice).step("charge", charge, ctx.attempt)
+        await ctx.step("ship", charge, 3)
+
+    @app.job("sync_order", retry=AGAIN)
+    def sync_order(ctx: SyncContext) -> None:
+        ctx.step_options(retry=twice).step("charge", charge, ctx.attempt)
+        ctx.step("ship", charge, 3)
+
+    handle = (order if form == "async" else sync_order).enqueue()
+    with working(app):
+        handle.result(timeout=20)
+    # The policy of the step allows two tries in each attempt.
+    assert [(step.name, step.tries) for step in steps_of(app, handle.id)] == [("charge", 5), ("ship", 1)]
+
+
 def test_completed_step_is_not_repeated_in_a_sync_handler(app: App) -> None:
     calls: list[str] = []
 

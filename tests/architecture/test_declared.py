@@ -90,6 +90,7 @@ def test_inputs_are_read_from_annotations_and_options() -> None:
     assert not found["queue"].required
     assert found["kind"].members[0] is str
     (id_, *_) = inputs_of(Agents.disable.program)
-    assert id_.required and id_.positional
+    assert id_.required
+    assert id_.positional
     assert [each.name for each in inputs_of(Agents.list.program)] == ["kind", "disabled"]
     assert inspect.signature(Agents.list.program).parameters["page"].kind.name == "VAR_KEYWORD"

@@ -30,6 +30,10 @@ _KEPT = ("immutable: an approval is never deleted", "approval: rows are never de
 _ISSUED = ("immutable: a token must be issued unused", "a token must be issued unused and for an open approval")
 _FINISHED = ("immutable: a finished step cannot be written again", "has finished and cannot be written again")
 _SENT = ("immutable: application events are never changed", "app_event: rows are never changed (update refused)")
+_BY_HAND = (
+    "immutable: steps are written only by operations, which check the lease",
+    "written only by the functions of this schema",
+)
 _APPROVAL = immutable("only the decision of its approval can finish this step")
 
 _CONTINUE = "state = 'queued', approval_id = null"
@@ -251,6 +255,29 @@ STEPS: Table = {
         " on conflict (job_id, n) do update set value = excluded.value",
         (None, _FINISHED[1]),
     ),
+    "insert a step of a running job without its lease": (
+        f"{_STEP} values (:running, 7, 'default', 'charge', 'step', '2', 1, {NOW}, {NOW})",
+        _BY_HAND,
+    ),
+    "finish a wait by hand": (_step(f"value = '1', ended_at = {NOW}", "waiting"), _BY_HAND),
+    "insert a checkpoint of a running job without its lease": (
+        f"insert into checkpoint (job_id, tenant, name, value, attempt, saved_at) values (:running, 'default', 'row', '7', 1, {NOW})",
+        ("checkpoints are written only by operations", _BY_HAND[1]),
+    ),
+    "change a checkpoint": (
+        "update checkpoint set value = '7' where job_id = :running",
+        ("checkpoints are written only by operations", _BY_HAND[1]),
+    ),
+    "delete a checkpoint": (
+        "delete from checkpoint where job_id = :running",
+        ("only after their job is cleaned", "only retention deletes"),
+    ),
+    "add a tag to a running job": (
+        "insert into job_tag (tenant, tag, job_id) values ('default', 'vip', :running)",
+        ("written when it is created", _BY_HAND[1]),
+    ),
+    "change a tag": ("update job_tag set tag = 'vip'", (None, "rows are never changed")),
+    "delete a tag": ("delete from job_tag", (None, _BY_HAND[1])),
     "delete a step of a running job": (
         "delete from step where job_id = :running",
         immutable("only the steps of dead letters can be deleted"),

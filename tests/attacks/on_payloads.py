@@ -63,6 +63,10 @@ PAYLOADS: Table = {
         f"delete from reference where job_id = {_SEALED}",
         ("never deleted while its job exists", "never deleted while their job exists"),
     ),
+    "add a reference to a job that has none": (
+        f"{_REFER} (:running, 'default', 's3://x')",
+        ("references are written once", "or it has started"),
+    ),
     "add a reference to an unknown job": (f"{_REFER} (:unknown, 'default', 's3://x')", _WRITTEN),
     "add a reference to another tenant's job": (f"{_REFER} (:queued, 'acme', 's3://x')", _WRITTEN),
     "truncate the references": ("truncate reference", (None, "rows are never changed")),

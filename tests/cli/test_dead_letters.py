@@ -60,6 +60,17 @@ def test_dead_letter_groups_are_listed_noted_redriven_and_discarded(holdfast: Ho
     assert [row.split()[1] for row in rows[1:]] == ["discard", "redrive"]
 
 
+@pytest.mark.req("DP-26")
+def test_dead_letters_are_redriven_at_a_time(holdfast: Holdfast, store: Store) -> None:
+    first, second = dead(store, 2)
+    assert holdfast("dead-letters", "redrive", "--all", "--at", "2027-01-01T00:00Z", "--in", "2h").exit_code == 2
+    assert holdfast("operations", "start", "cancel", "--all", "--in", "2h").exit_code == 2
+    shown = holdfast("dead-letters", "redrive", "--all", "--at", "2100-01-01T00:00Z", "--wait").stdout
+    assert "jobs start  2100-01-01" in shown
+    assert {str(job(store, each).due_at) for each in (first, second)} == {"2100-01-01 00:00:00+00:00"}
+    assert holdfast("operations", "start", "redrive", "--kind", "none", "--in", "2h").exit_code == 0
+
+
 def test_operations_are_started_shown_and_cancelled(holdfast: Holdfast, store: Store) -> None:
     assert "There are no such operations." in holdfast("operations", "list").stderr
     waiting = put_one(store, "import")

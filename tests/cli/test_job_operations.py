@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.engine.outcome import Snoozed
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
@@ -53,6 +54,10 @@ def test_payload_of_a_waiting_job_is_replaced(holdfast: Holdfast, store: Store) 
     assert holdfast(*command).stdout.splitlines()[1].split() == [job_id, "queued", "replaced"]
     assert job(store, job_id).payload == {"to": "b"}
     assert (history(store, job_id)[-1].type, history(store, job_id)[-1].meta["reason"]) == ("replace", "wrong address")
+    work(store, Snoozed(60.0))
+    assert holdfast("jobs", "replace-payload", job_id, '{"to": "c"}', "--reason", "x").exit_code == 0
+    assert 'payload of attempt 1: {"to": "b"}' in holdfast("jobs", "show", job_id).stdout
+    assert document(holdfast("jobs", "show", job_id, "--json"))["attempts"][0]["payload"] == {"to": "b"}
     assert holdfast("jobs", "replace-payload", job_id, "{", "--reason", "x").exit_code == 2
     assert holdfast("jobs", "replace-payload", job_id, "{}", "--reason", " ").exit_code == 2
 

@@ -150,8 +150,19 @@ def test_a_lost_worker_is_counted_and_its_error_is_the_last_one(holdfast: Holdfa
     assert "attempts 2 started, 1 lost worker" in shown
     assert any(line.startswith("last error worker_lost: ") for line in shown)
     assert not any(line.startswith("error worker_lost") for line in shown)
+    assert "worker_lost" not in holdfast("jobs", "list").stdout, "the error of an earlier attempt is no reason to run"
     explained = holdfast("why", job_id).stdout.splitlines()
     assert [line[:2] for line in explained[1:]] == ["- ", "  ", "  ", "  "], "one line per fact"
+
+
+def test_job_that_succeeded_after_an_error_shows_none(holdfast: Holdfast, store: Store) -> None:
+    job_id = put_one(store)
+    work(store, BROKEN)
+    assert "error at" in holdfast("jobs", "show", job_id).stdout
+    forward(store, 600)
+    store.run(store.leases.promote())
+    work(store)
+    assert "error at" not in holdfast("jobs", "show", job_id).stdout
 
 
 @pytest.mark.req("CX-4")

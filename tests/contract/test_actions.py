@@ -29,7 +29,7 @@ pytestmark = pytest.mark.req("CX-4", "HF-4")
 # Jobs and their rows are recorded in the ledger; counters, locks and internal tables are not settings. A table in which
 # people set something belongs in stores/action_triggers.py instead.
 NOT_RECORDED = {
-    *("reference", "resealed"),  # facts of jobs, and a history that never changes
+    *("reference", "resealed", "replaced_payload"),  # facts of jobs, and a history that never changes
     *("tenant_load", "pending_change", "fair_place"),
     *("job", "job_state", "job_tag", "event", "result", "checkpoint", "artifact", "step", "app_event", "approval"),
     "attempt_log",

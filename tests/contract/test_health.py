@@ -209,6 +209,22 @@ def test_without_a_worker_health_counts_jobs_that_are_due(store: Store) -> None:
     assert codes(store) == ["paused"]
 
 
+def test_jobs_that_a_limit_holds_back_are_not_scheduled(store: Store) -> None:
+    store.run(store.limits.set(Rule.of("kind", "mail.send", 1), "ada", "default"))
+    put(store, *(spec() for _ in range(4)), spec("other", delay=60))
+    claim(store, open_lease(store), 4)
+    for tenant in ("default", "*"):
+        health = store.run(store.health.get(tenant))
+        assert health.backlog + health.parked == 3
+        assert (health.scheduled, health.in_progress) == (1, 1)
+
+
+def test_health_names_an_executor_without_a_worker(store: Store) -> None:
+    put_one(store, executor="gpu-1")
+    (concern,) = [each for each in store.run(store.health.get("default")).reasons if each.code == "unserved_executors"]
+    assert "--executor gpu-1" in (concern.fix or "")
+
+
 def test_thresholds_are_parsed_from_text() -> None:
     texts = ("oldest_warn=10m", "oldest_critical=none", "dead_letters_warn=5", "wal_warn=1MB", "skew_warn=0.5")
     assert Thresholds.of(texts) == Thresholds(

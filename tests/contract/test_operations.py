@@ -13,7 +13,7 @@ import pytest
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.outcome import Failed
 from holdfast.engine.states import State
-from holdfast.errors import InvalidSetting
+from holdfast.errors import HoldfastError, InvalidSetting
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.audit.store import ActionFilter
 from holdfast.features.dead_letters import store as dead_letters
@@ -25,6 +25,7 @@ from tests.support.stores import (
     claim,
     forward,
     history,
+    job,
     new_id,
     open_lease,
     put,
@@ -99,6 +100,22 @@ def test_redrive_handles_exactly_the_matching_jobs(store: Store) -> None:
     assert store.run(store.operations.list(TENANT)) == [ended]
     assert store.run(store.operations.list(TENANT, running=True)) == []
     assert store.run(store.operations.list("b")) == []
+
+
+@pytest.mark.req("DP-26")
+def test_redriven_jobs_start_at_the_time_of_the_operation(store: Store) -> None:
+    now = store.run(store.clock.now())
+    for how, expected in (({"at": now + timedelta(hours=2)}, 7200), ({"delay": 60.0}, 60), ({"at": now}, None)):
+        (job_id,) = dead(store, 1)
+        started = start(store, how=how)
+        assert started.run_at is not None
+        assert abs((started.run_at - now).total_seconds() - (expected or 0)) < 60
+        assert work_off(store) == [1]
+        assert job(store, job_id).due_at == (started.run_at if expected else None)
+        assert types_of(store, job_id)[-2:] == (["redrive", "reschedule"] if expected else ["bury", "redrive"])
+        store.run(store.jobs.operate("cancel", [job_id], None, "ada", TENANT))
+    with pytest.raises(HoldfastError, match="time_redriven"):
+        start(store, "cancel", how={"delay": 60.0})
 
 
 def test_job_that_fails_again_is_not_redriven_twice(store: Store) -> None:

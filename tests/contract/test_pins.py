@@ -39,6 +39,7 @@ PASSWORD = "a password for tests"
 WITHOUT_TENANT = {
     *("actor", "caller", "clock_now", "event_type", "every_tenant", "legal", "scope", "pinned_tenant", "uuid7"),
     *("fingerprint", "shape", "backoff_delay", "refusal_reason", "withheld", "hides", "shown_payload", "retention_for"),
+    "attempt_payload",
     *("fair_queues", "halted", "payload_indexes", "registered_only", "signal_key", "lock_waits", "lock_holders"),
     "policies",
     *("token_of", "token_used", "open_session", "end_session"),

@@ -27,7 +27,7 @@ PURGED = {
     *("made_from.job_id", "fire.job_id", "node.job_id", "node.workflow_id", "dependency.child", "dependency.parent"),
     *("callback.job_id", "callback.workflow_id", "callback.step_id", "callback.failed_job"),
     *("workflow.id", "redriven_as.job_id", "redriven_as.new_id", "dead_letter.job_id"),
-    *("reference.job_id", "resealed.job_id", "quarantine.job_id", "attempt_log.job_id"),
+    *("reference.job_id", "resealed.job_id", "quarantine.job_id", "attempt_log.job_id", "replaced_payload.job_id"),
 }
 # Columns of the job itself, gone with its row.
 JOB_COLUMNS = {

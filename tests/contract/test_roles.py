@@ -34,7 +34,7 @@ READS = {
     *("pinned_tenant", "payload_indexes", "jobs_by_payload"),
     *("scope", "caller", "actor", "clock_now", "enter", "legal", "event_type", "uuid7", "watch_job", "list_limits"),
     *("halted", "preview_retention", "retention_for", "shape", "fingerprint", "seals_of"),
-    *("shown_payload", "lock_waits", "lock_holders", "signal_key"),
+    *("shown_payload", "attempt_payload", "lock_waits", "lock_holders", "signal_key"),
     *("token_of", "token_used", "open_session", "end_session"),  # they require the hash of a token
 }
 PRODUCES = {

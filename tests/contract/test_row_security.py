@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from holdfast.engine.job import References
-from holdfast.engine.outcome import Succeeded
+from holdfast.engine.outcome import Snoozed, Succeeded
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.features.agents.model import Definition
@@ -69,7 +69,7 @@ UNSEEN = {
 }
 # Refusals that come before the policy when a row of another tenant is inserted.
 GUARDS = {
-    *("no job", "is not encrypted with"),
+    *("no job", "is not encrypted with", "written only when the payload is replaced"),
     *(
         "written by triggers only",
         "only the job that waits for it can open",
@@ -144,6 +144,11 @@ def database(owned_databases: OwnedDatabases) -> Iterator[Database]:
             was, becomes = (f'{{"$holdfast":{{"key":"{key}","sealed":"AAAA"}}}}' for key in ("k1", "k2"))
             sealed = put_one(store, "heal", payload=json.loads(was), references=References("s3://x"), tenant=tenant)
             assert store.run(store.payload_rules.reseal(sealed, was, becomes, "ada", tenant))
+            store.run(store.payload_rules.set(RuleDraft.of("wrong", replaceable=True), "ada", tenant))
+            put_one(store, "wrong", queue="wrong", tenant=tenant)
+            (wrong,) = claim(store, lease, queues=("wrong",), tenant=tenant)
+            settle(store, [wrong], Snoozed(60.0), tenant=tenant)
+            store.run(store.jobs.replace_payload(wrong.id, '{"to": "b"}', "typo", "ada", tenant))
             dead, _ = put(store, *(spec(queue="dying") for _ in range(2)), tenant=tenant)
             settle(store, claim(store, lease, 2, queues=("dying",), tenant=tenant), FINAL, tenant=tenant)
             store.run(store.dead_letters.redrive_as(dead, new_id(), "{}", None, "ada", tenant))

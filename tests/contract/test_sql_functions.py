@@ -356,6 +356,8 @@ def test_redrive_accepts_a_delay(shell: Shell) -> None:
     row = shell.fetch("select due_at - now() as wait from holdfast.get_job(%s)", job_id)
     assert 7000 < row["wait"].total_seconds() <= 7200
     assert shell.claim()["reason"] == "nothing_to_do"
+    answer = shell.fetch("select * from holdfast.redrive_many(array[%s]::uuid[], delay => '2 hours')", job_id)
+    assert (answer["refused"], answer["refusal"]) == (True, "not_dead")
 
 
 @pytest.mark.req("DP-19")

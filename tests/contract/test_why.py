@@ -82,6 +82,20 @@ def test_reasons_of_finished_jobs(store: Store) -> None:
     cause = only(store, dead, "dead_letter")
     assert "all of its 2 attempts failed; the last time broken: it broke" in cause.says
     assert f"redrive {dead}" in (cause.change or "")
+    store.run(store.jobs.operate("redrive", [dead], None, "ada", "default"))
+    for _ in range(2):
+        forward(store, 600)
+        store.run(store.leases.promote())
+        work(store, BROKEN)
+    assert re.search(
+        "all of its 2 attempts since it was redriven at [^;]* UTC failed;", only(store, dead, "dead_letter").says
+    )
+    snoozed = put_one(store, retry=tries(2))
+    for outcome in (Snoozed(0.0), BROKEN, BROKEN):
+        work(store, outcome)
+        forward(store, 600)
+        store.run(store.leases.promote())
+    assert "2 of its 3 attempts failed, and no more may" in only(store, snoozed, "dead_letter").says
     final = put_one(store)
     work(store, FINAL)
     assert "an error that is not retried" in only(store, final, "dead_letter").says
@@ -113,6 +127,33 @@ def test_reasons_of_finished_jobs(store: Store) -> None:
     assert f"holdfast why {new.id}" in cause.change
     with pytest.raises(NotFound):
         why_of(store, old, "acme")
+
+
+def test_job_that_its_worker_handed_back_was_not_put_off_by_its_handler(store: Store) -> None:
+    for reason_given, says in (
+        ("never_begun", "its worker handed it back before it began"),
+        ("worker_stopped", "its worker stopped and handed it back"),
+        ("the bank is closed", "its handler put it off (the bank is closed)"),
+    ):
+        job_id = put_one(store)
+        work(store, Snoozed(60.0, reason_given))
+        assert only(store, job_id, "snoozed").says.startswith(f"{says}, until ")
+
+
+def test_suggested_worker_would_take_the_job(store: Store) -> None:
+    """Its queue, its executor and its tenant are options of a worker."""
+    plain = put_one(store)
+    assert reason(store, plain, "no_worker").change == "Start one: holdfast worker MODULE:APP"
+    job_id = put_one(store, queue="gpu", executor="gpu-1", tenant="acme")
+    command = "holdfast worker MODULE:APP --queues gpu --executor gpu-1 --tenant acme"
+    alone = reason(store, job_id, "no_worker", "acme")
+    assert (alone.change, "executor gpu-1" in alone.says) == (f"Start one: {command}", True)
+    serve(store, tenant="other")
+    assert reason(store, job_id, "other_tenants_workers", "*").change == command
+    serve(store)
+    assert reason(store, job_id, "no_worker_for_queue", "acme").change == command
+    health = store.run(store.health.get("acme"))
+    assert any(each.code == "unserved_executors" for each in health.reasons)
 
 
 def test_reasons_of_claimed_jobs(store: Store) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-from holdfast import App, PayloadPolicy, Retry, State
+from holdfast import App, PayloadPolicy, Retry, State, SyncContext
 from holdfast.errors import NotFound
 from holdfast.features.audit import pages as audit
 from holdfast.features.tokens.model import Scope
@@ -65,14 +65,15 @@ async def test_dead_letters_are_redriven_discarded_edited_and_noted(
 @pytest.mark.req("DP-15")
 async def test_group_is_redriven_as_a_tracked_operation(app: App, http: httpx2.AsyncClient, scene: Scene) -> None:
     group = f"/dead-letters/{scene.group}"
-    for bad in ({"rate": "fast"}, {"rate": "-1"}, {"max_attempts": "0"}, {"max_attempts": "1e9"}):
+    for bad in ({"rate": "fast"}, {"rate": "-1"}, {"max_attempts": "0"}, {"max_attempts": "1e9"}, {"delay": "soon"}):
         assert (await http.post(f"{group}/redrive", data=bad)).status_code == 422, bad
     assert app.operations.list() == []
     confirmation = await http.post(f"{group}/discard", data={"reason": "x"})
     assert 'name="confirmed"' in confirmation.text
-    started = await http.post(f"{group}/redrive", data={"rate": "1000", "reason": "mended"})
+    started = await http.post(f"{group}/redrive", data={"rate": "1000", "reason": "mended", "delay": "2h"})
     assert started.status_code == 303
     (operation,) = app.operations.list()
+    assert the(operation.run_at) > operation.created_at
     assert started.headers["location"] == f"/operations/{operation.id}"
     assert (await http.get(started.headers["location"])).status_code == 200
     await asyncio.to_thread(app.operations.run, operation.id)
@@ -439,3 +440,25 @@ async def test_external_reference_is_set_and_searched(app: App, http: httpx2.Asy
     assert (job.id in found.text, found.status_code) == (True, 200)
     await http.post(f"/jobs/{job.id}/external-ref", data={"external_ref": ""})
     assert the(app.jobs.get(job.id)).external_ref is None
+
+
+@pytest.mark.req("DP-26", "SC-20")
+async def test_job_page_shows_the_payload_that_an_attempt_ran_with(app: App, http: httpx2.AsyncClient) -> None:
+    app.payload_rules.set("snoozed", replaceable=True)
+
+    @app.job
+    def snoozed(ctx: SyncContext, to: str) -> None:
+        ctx.snooze(3600)
+
+    job = snoozed.enqueue("the old one")
+    await asyncio.to_thread(work_off, app)
+    page = f"/jobs/{job.id}"
+    assert "replaced since" not in (await http.get(page)).text
+    app.jobs.replace_payload(job.id, {"to": "the new one"}, reason="typo")
+    shown = (await http.get(page)).text
+    assert "replaced since" in shown
+    assert "the old one" in shown
+    details = (await http.get(f"/api/v1/jobs/{job.id}")).json()
+    assert [attempt["payload"] for attempt in details["attempts"]] == [{"to": "the old one"}]
+    (attempt,) = (await http.get(f"/api/v1/jobs/{job.id}/attempts")).json()["items"]
+    assert attempt["payload"] == {"to": "the old one"}

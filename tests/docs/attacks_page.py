@@ -43,8 +43,8 @@ _NOW = "(select now from present)"
 _END = f"lease = null, settled_by = :lease, finished_at = {_NOW}"
 
 
-def setup() -> list[str]:
-    """A small database with a job in every state, by legal steps only."""
+def setup(store: str) -> list[str]:
+    """A small database with a job in every state, by legal steps only; the steps of handlers as operations write them."""
     lease = "insert into lease (id, tenant, name, holder, until, opened_at, renewed_at)"
     begin = f"update job_state set state = 'in_progress', lease = :lease, attempt = 1, started_at = {_NOW} where id ="
     return [
@@ -67,11 +67,24 @@ def setup() -> list[str]:
             for job in ("running", "succeeded")
             for name in ("log", "report")
         ),
-        *(*REGISTERED, *LIMITED, *PAUSED, *RULED, *CAPPED, *RETAINED, *OPERATIONS, *ISSUED, *_people(), *PLANNED),
+        *(*REGISTERED, *LIMITED, *PAUSED, *RULED, *CAPPED, *RETAINED, *OPERATIONS, *ISSUED, *_people(store), *PLANNED),
     ]
 
 
-def _people() -> list[str]:
+# Steps are written by operations only: on SQLite they sign the clock, on PostgreSQL they are functions.
+_OPERATE = {
+    "sqlite": (
+        f"update clock set floor = (select max(n) from job_state), now = {_NOW}",
+        "update clock set now = null, floor = null",
+    ),
+    "postgres": tuple(
+        "; ".join(f"alter table {table} {what} trigger refuse_unleased" for table in ("step", "checkpoint"))
+        for what in ("disable", "enable")
+    ),
+}
+
+
+def _people(store: str) -> list[str]:
     """An approval with one of two votes, a decided approval, a finished step, a waiting step, and an event."""
     approval = "insert into approval (id, tenant, job_id, n, name, summary, requester, content_hash, opened_at"
     vote = "insert into vote (approval_id, tenant, person, verdict, how, at) values"
@@ -85,7 +98,13 @@ def _people() -> list[str]:
         f" values (:approval, 'default', :asking, 1, 'release', 'May it go out?', 'ada', 'h', {_NOW},"
         " :people, 2, :bosses, :soon, :hour, :soon)",
         f"{approval}) values (:decided, 'default', :asked, 1, 'release', 'May it go out?', 'ada', 'h', {_NOW})",
+        _OPERATE[store][0],
         f"{step}) values (:asking, 1, 'default', 'release', 'approval', 1, {_NOW})",
+        f"{step}, value, ended_at) values (:running, 1, 'default', 'charge', 'step', 1, {_NOW}, '1', {_NOW})",
+        f"{step}) values (:waiting, 2, 'default', 'shipped', 'event', 1, {_NOW})",
+        "insert into checkpoint (job_id, tenant, name, value, attempt, saved_at)"
+        f" values (:running, 'default', 'p', '1', 1, {_NOW})",
+        _OPERATE[store][1],
         f"{token} ('used', 'default', :approval, 'by hand', {_NOW})",
         f"{token} ('fresh', 'default', :approval, 'by hand', {_NOW})",
         f"{vote} (:approval, 'default', 'ada', 'approve', 'sql', {_NOW})",
@@ -93,8 +112,6 @@ def _people() -> list[str]:
         f"{vote} (:decided, 'default', 'ada', 'approve', 'sql', {_NOW})",
         f"update approval set state = 'approved', decided_at = {_NOW} where id = :decided",
         "update job_state set state = 'queued', approval_id = null where id = :asked",
-        f"{step}, value, ended_at) values (:running, 1, 'default', 'charge', 'step', 1, {_NOW}, '1', {_NOW})",
-        f"{step}) values (:waiting, 2, 'default', 'shipped', 'event', 1, {_NOW})",
         "insert into app_event (id, tenant, name, data, key, sent_by, sent_at)"
         f" values (:told, 'default', 'paid', '{{}}', 'k', 'by hand', {_NOW})",
     ]
@@ -199,12 +216,17 @@ def _lines() -> Iterator[str]:
     yield HEAD.format(
         psql_names="\n".join(["set search_path = holdfast;", "set holdfast.tenant = '*';", *psql]),
         sqlite_names="\n".join([".parameter init", *sqlite]),
-        setup="\n".join(f"{statement};" for statement in setup()),
+        setup="\n".join(_setup_lines()),
     ).rstrip()
     for title, (what, table) in GROUPS.items():
         yield f"\n## {title}\n\n{what}\n"
         yield "| attack | SQL | SQLite | PostgreSQL |\n|---|---|---|---|"
         yield from map(_row, attacks(table))
+
+
+def _setup_lines() -> Iterator[str]:
+    for sqlite, postgres in zip(setup("sqlite"), setup("postgres"), strict=True):
+        yield f"{sqlite};" if sqlite == postgres else f"{sqlite};  -- in sqlite3\n{postgres};  -- in psql"
 
 
 def _row(attack: Attack) -> str:

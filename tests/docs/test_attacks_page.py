@@ -32,7 +32,7 @@ def world(url: str) -> Iterator[tuple[ByHand, dict[str, Any]]]:
     """The database of the page, which must be unchanged after the test."""
     with closing(open_by_hand(url)) as by_hand:
         names: dict[str, Any] = {**NAMES, **SPELT[by_hand.name]}
-        for statement in setup():
+        for statement in setup(by_hand.name):
             by_hand.execute(statement, _used(names, statement))
         before = by_hand.contents()
         yield by_hand, names

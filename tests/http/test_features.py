@@ -143,10 +143,14 @@ def test_dead_letters_are_redriven_in_bulk(base: str, drive: Drive, worker: App)
     new = client.do(lambda c: c.dead_letters.redrive_as(letters[0].id, {}))
     assert client.do(lambda c: c.jobs.details(new)).remade[0].job_id == letters[0].id
     client.do(lambda c: c.jobs.cancel(new))
-    operation = client.do(lambda c: c.dead_letters.redrive(group.fingerprint, reason="mended"))
+    operation = client.do(lambda c: c.dead_letters.redrive(group.fingerprint, reason="mended", delay="2h"))
+    assert operation.run_at == operation.created_at + timedelta(hours=2)
     worker.operations.run(operation.id)
     assert client.do(lambda c: c.operations.wait(operation.id, timeout=10)).done == 2
     assert client.do(lambda c: c.operations.list())[0].id == operation.id
+    assert {job.due_at for job in client.do(lambda c: c.jobs.list(state="queued"))} == {operation.run_at}
+    at = operation.created_at + timedelta(days=1)
+    assert client.do(lambda c: c.operations.start("redrive", kind="none", at=at)).run_at == at
     cancelled = client.do(lambda c: c.operations.start("cancel", kind="broken", tag="t", reason="enough"))
     assert cancelled.wanted["kind"] == "broken"
     assert client.do(lambda c: c.operations.cancel(cancelled.id, reason="no")).cancelled_reason == "no"

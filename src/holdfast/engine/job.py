@@ -341,8 +341,7 @@ class Attempt:
     log: str | None
     traceback: str | None
     payload: Any = None
-    """The payload it ran with. It never changes, so it is the same for all attempts; None if the job itself is part of
-    the same response."""
+    """The payload it ran with. None if the job is part of the same response and its payload was not replaced since."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from holdfast.errors import WaitTimeout
 from holdfast.features.approvals.model import Approval, ApprovalState, VoteVerdict, approval_of_token
 from holdfast.features.approvals.operations import ApprovalRequest
 from holdfast.features.dead_letters.model import BulkAction, DeadLetterGroup, Operation, Order
-from holdfast.remote.handle import check_aware
+from holdfast.remote.handle import check_aware, timing_options
 from holdfast.remote.http_requests import Pause, Steps, get, post, segment, without_none
 from holdfast.remote.jobs import JobFilter, query_of
 from holdfast.remote.responses import read
@@ -75,9 +75,12 @@ class DeadLetters(RemoteNamespace):
         reason: str | None = None,
         rate: float | None = None,
         max_attempts: int | None = None,
+        at: datetime | None = None,
+        delay: Duration | None = None,
     ) -> Steps[Operation]:
-        """Return the dead letters of a group to their queues. Workers run this bulk operation."""
-        body = without_none(reason=reason, rate=rate, max_attempts=max_attempts)
+        """Return the dead letters of a group to their queues. Workers run this bulk operation. The jobs may start
+        immediately, or not before ``at`` or after a ``delay``."""
+        body = timing_options(at, delay, max_attempts, reason) | without_none(rate=rate)
         return (yield from self._read(Operation, post(f"{_group(group)}/redrive", body)))
 
     aredrive = awaited(redrive)
@@ -111,18 +114,15 @@ class Operations(RemoteNamespace):
         reason: str | None = None,
         rate: float | None = None,
         max_attempts: int | None = None,
+        at: datetime | None = None,
+        delay: Duration | None = None,
         everything: bool = False,
         **wanted: Unpack[JobFilter],
     ) -> Steps[Operation]:
         """Cancel, redrive or discard all jobs that match, without waiting for it:
         ``client.operations.start("cancel", kind="import", tag="spring")``."""
-        body = query_of(wanted) | {
-            "action": action,
-            "reason": reason,
-            "rate": rate,
-            "max_attempts": max_attempts,
-            "everything": everything,
-        }
+        body = query_of(wanted) | timing_options(at, delay, max_attempts, reason)
+        body |= {"action": action, "rate": rate, "everything": everything}
         return (yield from self._read(Operation, post("/operations", without_none(**body))))
 
     astart = awaited(start)

@@ -29,7 +29,7 @@ from holdfast.engine.units import Duration, seconds
 from holdfast.errors import HoldfastError, InvalidSetting, StaleLease, StepsChanged, StoreUnavailable
 from holdfast.steps import program
 from holdfast.steps.approvals import ApprovalOptions, Decision, decision, question
-from holdfast.steps.program import DurableCall, Lookup, Run, Save, Sleep
+from holdfast.steps.program import DurableCall, Failing, Lookup, Run, Save, Sleep
 from holdfast.steps.values import Value, check_callable
 from holdfast.stores.ids import new_id
 from holdfast.stores.session import Session
@@ -88,6 +88,8 @@ class Durable:
     _none_active: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _running: dict[int, tuple[str, datetime, int]] = field(init=False, default_factory=dict)
     """The running steps by position: name, start, and number of the try."""
+    _earlier: dict[int, int] = field(init=False, default_factory=dict)
+    """How often a step that has no record was started in earlier attempts, by position."""
     _announcing: asyncio.Task[None] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -106,7 +108,9 @@ class Durable:
                 if self.tools.writer.closed:  # the worker has ended, and its store is closed
                     raise asyncio.CancelledError
                 try:
-                    steps = await self.client.arun(self.client.store.steps.list(self.claim.id, self.claim.tenant))
+                    read, job = self.client.store.steps, (self.claim.id, self.claim.tenant)
+                    steps = await self.client.arun(read.list(*job))
+                    self._earlier = await self.client.arun(read.unfinished(*job))
                 except StoreUnavailable as error:
                     # As with writes, an unreachable database is not a failure of the handler.
                     log.warning("Steps of job %s could not be read, retrying: %s", self.claim.id, error)
@@ -202,7 +206,10 @@ class Durable:
         if known is None or not known.over:
             await self.reach("before", effect.name)
             if effect.kind == "step":
-                self._running[effect.n] = (effect.name, datetime.now(UTC), 1 if known is None else known.tries + 1)
+                if known is not None:
+                    self._earlier.pop(effect.n, None)
+                tries = 1 + (self._earlier.get(effect.n, 0) if known is None else known.tries)
+                self._running[effect.n] = (effect.name, datetime.now(UTC), tries)
                 asyncio.get_running_loop().call_later(SEEN_AFTER, self._announce, effect.n)
         return known
 
@@ -233,6 +240,12 @@ class Durable:
         except HoldfastError as error:
             log.debug("Running steps of job %s were not written: %s", claim.id, error)
 
+    async def note_failure(self, entry: StepEntry) -> None:
+        name, began, _ = self._running[entry.n]
+        self._running[entry.n] = (name, began, entry.tries + self._earlier.get(entry.n, 0))
+        if not self.tools.writer.closed and not self.stop.is_set:
+            await self._save_running()
+
     async def reach(self, when: str, name: str) -> None:
         if self.tools.reached is not None:
             await self.tools.reached(self.claim, when, name)
@@ -241,7 +254,8 @@ class Durable:
         self._running.pop(entry.n, None)
         await self.reach("after", entry.name)
         entries = [*self.script.deferred_before(entry.n), entry]
-        saved = await self.tools.writer.save(self.claim, [await self._packed(item) for item in entries])
+        counted = [replace(item, tries=item.tries + self._earlier.get(item.n, 0)) for item in entries]
+        saved = await self.tools.writer.save(self.claim, [await self._packed(item) for item in counted])
         self.script.written(entries)
         if saved and any(item.fate == "stale" for item in saved):
             raise StaleLease(f"job {self.claim.id} is no longer claimed by this worker")
@@ -284,6 +298,8 @@ class Durable:
                         result = await self.save(entry)
                     case Sleep(seconds):
                         await asyncio.sleep(seconds)
+                    case Failing(entry):
+                        await self.note_failure(entry)
                     case Run():
                         assert run is not None
                         self.check_running()  # the call may be awaited long after it was made
@@ -314,6 +330,8 @@ class Durable:
                         result = self.run_on_loop(loop, self.save(entry))
                     case Sleep(seconds):
                         self.stop.wait(seconds)
+                    case Failing(entry):
+                        self.run_on_loop(loop, self.note_failure(entry))
                     case Run():
                         assert run is not None
                         if self.stop.is_set:  # a thread cannot be interrupted

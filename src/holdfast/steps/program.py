@@ -52,7 +52,14 @@ class Save:
     entry: StepEntry
 
 
-Effect = Lookup | Run | Sleep | Save
+@dataclass(slots=True)
+class Failing:
+    """The step failed, and is not written unless the handler continues: note its tries for the next attempt."""
+
+    entry: StepEntry
+
+
+Effect = Lookup | Run | Sleep | Save | Failing
 DurableCall = Generator[Effect, Any, Any]
 
 
@@ -84,7 +91,9 @@ def step(script: Script, n: int, name: str, value: Value, retry: Retry | None, r
             if delay is None:
                 # Written with the next call, if there is one: then the handler has caught the error and continues.
                 took = time.monotonic() - began
-                script.defer(StepEntry(n, name, "step", None, describe(error, redact), tries, took))
+                failed = StepEntry(n, name, "step", None, describe(error, redact), tries, took)
+                script.defer(failed)
+                yield Failing(failed)
                 raise
             if delay > IN_PLACE:
                 pause = Pause(n, name, "step", delay=delay, tries=tries, error=describe(error, redact))

@@ -148,7 +148,7 @@ RECORDED = (
         operated=_SET,
     ),
     Recorded(
-        *("operation", "operation", "id", "action reason rate cancelled_by cancelled_reason", "wanted"),
+        *("operation", "operation", "id", "action reason rate run_at cancelled_by cancelled_reason", "wanted"),
         operated="state capped done refused refusals place next_at updated_at finished_at",
         ends=True,
     ),

@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Artifact, Attempt, Event, Job, References, Result
 from holdfast.engine.states import State, state_of
-from holdfast.engine.steps import Step
+from holdfast.engine.steps import RUNNING, Step
 from holdfast.features.payloads.model import HIDDEN, WITHHELD
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Row, Rows, Steps, flow, read_budget
@@ -187,12 +187,18 @@ class JobReads(Reader):
 
     @flow(writes=False)
     def attempts(self, job_id: str, tenant: str) -> Steps[list[Attempt]]:
+        """The attempts, with a payload only if it was replaced since."""
+        columns = Record.columns(Attempt, "a.").replace(
+            "a.payload",
+            "case when exists (select 1 from {replaced_payload} r where r.job_id = a.job_id and r.attempt >= a.attempt)"
+            " then a.payload end",
+        )
         text = (
-            f"select {Record.columns(Attempt, 'a.', skip=('payload',))} from {{attempts}} a"
+            f"select {columns} from {{attempts}} a"
             f" where a.job_id = :id and {within(tenant, 'a.tenant')} order by a.attempt"
         )
         rows = yield from self._query(tenant, text, id=parse_id(job_id))
-        decode = Record.decoder(Attempt, self.dialect.codec, skip=("payload",))
+        decode = Record.decoder(Attempt, self.dialect.codec)
         return [decode(row) for row in rows]
 
     @flow(writes=False)
@@ -283,6 +289,16 @@ _NONE = References()
 
 
 class StepReads(Reader):
+    @flow(writes=False)
+    def unfinished(self, job_id: str, tenant: str) -> Steps[dict[int, int]]:
+        text = (
+            "select c.value from {checkpoint} c"
+            f" where c.job_id = :id and c.name = '{RUNNING}' and {within(tenant, 'c.tenant')}"
+        )
+        rows = yield from self._query(tenant, text, id=parse_id(job_id))
+        value = self.dialect.codec.json(rows[0][0]) if rows else None
+        return {step["n"]: step["tries"] for step in value["steps"]} if isinstance(value, dict) else {}
+
     @flow(writes=False)
     def requires_approval(self, agent: str, tenant: str) -> Steps[bool]:
         text = f"select 1 from {{agent}} a where a.id = :agent and {within(tenant, 'a.tenant')} and a.requires_approval"

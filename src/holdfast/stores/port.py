@@ -380,6 +380,10 @@ class StepStore(Protocol):
 
     def list(self, job_id: str, tenant: str) -> Flow[list[Step]]: ...
 
+    def unfinished(self, job_id: str, tenant: str) -> Flow[dict[int, int]]:
+        """How often each step that an earlier attempt began and did not record was started."""
+        ...
+
 
 class LedgerStore(Protocol):
     def send(self, event: SendEvent, actor: str, tenant: str) -> Flow[SentResult]: ...

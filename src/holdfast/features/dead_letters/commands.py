@@ -36,7 +36,7 @@ from holdfast.engine.states import State
 from holdfast.errors import InvalidSetting
 from holdfast.features.dead_letters.model import DeadLetterGroup, Operation
 from holdfast.features.dead_letters.operations import JobSelection, Operations
-from holdfast.features.jobs.operator_commands import MaxAttempts, letters_of
+from holdfast.features.jobs.operator_commands import MaxAttempts, StartDelay, StartTime, letters_of, start_time
 from holdfast.stores.ids import new_id
 from holdfast.stores.session import Session
 
@@ -91,13 +91,17 @@ def start(
     which: JobFilterOptions,
     everything: All = False,
     rate: Rate = None,
+    at: StartTime = None,
+    delay: StartDelay = None,
     reason: options.Reason = None,
     wait: Wait = False,
 ) -> None:
     """Start an operation on all matching jobs. Workers run it in small batches at a bounded rate."""
     with session.connect() as client:
         selection = _selection(client, which, everything, state)
-        started = Operations(client, new_id).start(action.value, reason=reason, rate=rate, **selection)
+        started = Operations(client, new_id).start(
+            action.value, reason=reason, rate=rate, **start_time(at, delay), **selection
+        )
         _print_started(client, started, wait, session.as_json)
 
 
@@ -171,6 +175,7 @@ def _print_operation(operation: Operation, as_json: bool) -> None:
             ("done", _progress(operation)),
             ("refused", ", ".join(f"{count:,} {reason}" for reason, count in sorted(operation.refusals.items()))),
             ("rate", None if operation.rate is None else f"{operation.rate:g} a second"),
+            ("jobs start", None if operation.run_at is None else moment(operation.run_at)),
             ("attempts", None if operation.max_attempts is None else str(operation.max_attempts)),
             ("reason", operation.reason),
             ("tenant", operation.tenant),
@@ -325,6 +330,8 @@ def redrive(
     everything: All = False,
     rate: Rate = None,
     max_attempts: MaxAttempts = None,
+    at: StartTime = None,
+    delay: StartDelay = None,
     reason: options.Reason = None,
     wait: Wait = False,
 ) -> None:
@@ -339,6 +346,7 @@ def redrive(
             reason=reason,
             rate=rate,
             max_attempts=max_attempts,
+            **start_time(at, delay),
             **selection,  # type: ignore[misc]
         )
         _print_started(client, started, wait, session.as_json)

@@ -51,6 +51,8 @@ class Operation:
     finished_at: datetime | None
     cancelled_by: str | None
     cancelled_reason: str | None
+    run_at: datetime | None = None
+    """Earliest start of the redriven jobs."""
 
     @property
     def over(self) -> bool:
@@ -80,6 +82,9 @@ class NewOperation:
     reason: str | None = None
     max_attempts: int | None = None
     rate: float | None = None
+    at: datetime | None = None
+    delay: float | None = None
+    """Redriven jobs do not start before this time, or this delay after the start of the operation."""
 
 
 def check_rate(rate: object) -> float | None:

@@ -11,7 +11,6 @@ from holdfast.engine.job import Job, JobSpec
 from holdfast.engine.names import page_size
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.engine.payload import safe_text
-from holdfast.engine.retry import attempt_limit
 from holdfast.engine.settlement import storable
 from holdfast.engine.states import State
 from holdfast.engine.units import Duration, seconds
@@ -30,7 +29,7 @@ from holdfast.features.dead_letters.model import (
 from holdfast.stores.flow import Flow, Steps, flow, run
 from holdfast.stores.namespace import StoreNamespace, sleep
 from holdfast.stores.port import Caller
-from holdfast.stores.requests import JobFacts, JobFilter, all_of
+from holdfast.stores.requests import JobFacts, JobFilter, Reschedule, all_of
 
 _Groups = list[DeadLetterGroup]
 
@@ -101,11 +100,15 @@ class DeadLetters(StoreNamespace):
         reason: str | None = None,
         rate: float | None = None,
         max_attempts: int | None = None,
+        at: datetime | None = None,
+        delay: Duration | None = None,
         **selection: Unpack[JobFacts],
     ) -> Program[Operation]:
         """Put the dead letters of a group, or all that match, back into their queues: a bulk operation, at most
-        ``rate`` jobs per second. For single jobs: ``app.jobs.redrive(id)``."""
-        return (yield from run(self._resolve("redrive", group, reason, rate, max_attempts, selection)))
+        ``rate`` jobs per second. They may start immediately, or not before ``at`` or after a ``delay``. For single
+        jobs: ``app.jobs.redrive(id)``."""
+        when = Reschedule.of(at, delay, max_attempts)
+        return (yield from run(self._resolve("redrive", group, reason, rate, when, selection)))
 
     aredrive = awaited(redrive)
 
@@ -119,7 +122,7 @@ class DeadLetters(StoreNamespace):
         **selection: Unpack[JobFacts],
     ) -> Program[Operation]:
         """Discard the dead letters of a group, or all that match, for good."""
-        return (yield from run(self._resolve("discard", group, reason, rate, None, selection)))
+        return (yield from run(self._resolve("discard", group, reason, rate, Reschedule(), selection)))
 
     adiscard = awaited(discard)
 
@@ -174,14 +177,14 @@ class DeadLetters(StoreNamespace):
         group: str | None,
         reason: str | None,
         rate: float | None,
-        max_attempts: int | None,
+        when: Reschedule,
         selection: JobFacts,
     ) -> Steps[Operation]:
         wanted: dict[str, Any] = dict(selection)
         if group is not None:
             stored = yield from self._store.dead_letters.group(group, self._tenant).start()
             wanted["fingerprint"] = _known(group, stored).fingerprint
-        return (yield from self._operations._start_flow(action, reason, rate, max_attempts, wanted).start())
+        return (yield from self._operations._start_flow(action, reason, rate, when, wanted).start())
 
 
 def _known(fingerprint: str, group: DeadLetterGroup | None) -> DeadLetterGroup:
@@ -222,14 +225,18 @@ class Operations(StoreNamespace):
         reason: str | None = None,
         rate: float | None = None,
         max_attempts: int | None = None,
+        at: datetime | None = None,
+        delay: Duration | None = None,
         **selection: Unpack[JobSelection],
     ) -> Program[Operation]:
         """Start a bulk operation: ``app.operations.start("cancel", kind="import", tag="spring")``.
 
         It cancels, redrives or discards all jobs that match. Workers execute it in small batches, together at most
-        ``rate`` jobs per second. This call does not wait for the end.
+        ``rate`` jobs per second. Redriven jobs start at once, or not before ``at`` or after a ``delay``. This call does
+        not wait for the end.
         """
-        return (yield from run(self._start_flow(action, reason, rate, max_attempts, selection)))
+        when = Reschedule.of(at, delay, max_attempts)
+        return (yield from run(self._start_flow(action, reason, rate, when, selection)))
 
     astart = awaited(start)
 
@@ -293,15 +300,17 @@ class Operations(StoreNamespace):
         return operation
 
     def _start_flow(
-        self, action: str, reason: str | None, rate: float | None, max_attempts: int | None, wanted: Mapping[str, Any]
+        self, action: str, reason: str | None, rate: float | None, when: Reschedule, wanted: Mapping[str, Any]
     ) -> Flow[Operation]:
         """The flow that starts an operation, alone or as part of another flow."""
         checked_action, text = check_action(action), storable(reason)
         if checked_action == "discard" and not (text or "").strip():
             raise InvalidInput("discarding dead letters needs a reason", code="reason_required")
-        if max_attempts is not None and checked_action != "redrive":
-            raise InvalidSetting("max_attempts is only for a redrive", code="conflicting_options")
-        new = NewOperation(self._new_id(), checked_action, text, attempt_limit(max_attempts), check_rate(rate))
+        if when != Reschedule() and checked_action != "redrive":
+            raise InvalidSetting("max_attempts and a start time are only for a redrive", code="conflicting_options")
+        new = NewOperation(
+            self._new_id(), checked_action, text, when.max_attempts, check_rate(rate), when.at, when.delay
+        )
         return self._store.operations.start(new, all_of(self._tenant, wanted), self._actor, self._tenant)
 
 

@@ -93,6 +93,7 @@ async def redrive(request: Request) -> Response:
         reason=text_field(form, "reason", REASON_LIMIT),
         rate=number(form, "rate"),
         max_attempts=integer_field(form, "max_attempts", 1, MAX_ATTEMPTS),
+        delay=text_field(form, "delay", 40),
     )
     return redirect(request, f"/operations/{started.id}", "Redriving the jobs of this group.")
 

@@ -97,9 +97,10 @@ end $$;
 -- again that they match the request, because a worker may do to jobs what only an administrator may request.
 
 -- Start a bulk operation on the jobs that match `wanted` (JSON). Workers execute it in batches. Starting it again with the
--- same id does nothing.
+-- same id does nothing. Redriven jobs do not start before `at`, or before the `delay` from now has passed.
 create or replace function start_operation(id uuid, action text, wanted text, total bigint, capped boolean, reason text default null,
-    max_attempts integer default null, rate double precision default null, actor text default null, for_tenant text default null)
+    max_attempts integer default null, rate double precision default null, actor text default null, for_tenant text default null,
+    at timestamptz default null, delay interval default null)
 returns void
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -107,10 +108,15 @@ declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(start_operation.for_tenant, nullif(start_operation.actor, ''));
 begin
-    insert into operation (id, tenant, action, wanted, reason, max_attempts, rate, total, capped, next_at, created_by, created_at, updated_at)
+    perform check_span('delay', start_operation.delay);
+    if out_of_time(coalesce(start_operation.at, v_now + start_operation.delay)) then
+        perform refuse_time('the time');
+    end if;
+    insert into operation (id, tenant, action, wanted, reason, max_attempts, rate, total, capped, next_at, created_by, created_at,
+                           updated_at, run_at)
     values (start_operation.id, v_scope, start_operation.action, (start_operation.wanted::json)::text, nullif(start_operation.reason, ''),
             start_operation.max_attempts, start_operation.rate, start_operation.total, start_operation.capped, v_now, actor(),
-            v_now, v_now)
+            v_now, v_now, coalesce(start_operation.at, v_now + start_operation.delay))
     on conflict (id) do nothing;
 end $$;
 
@@ -209,11 +215,14 @@ begin
     v_no := cardinality(do_operation.jobs) - cardinality(v_jobs);
     v_said := case when v_no > 0 then jsonb_build_object('not_wanted', v_no) else '{}' end;   -- no longer matching
     for v_row in
-        select a.reason, count(*) as n from operate(v_op.action, v_jobs, v_op.reason, v_op.created_by, v_op.tenant, v_op.max_attempts, v_op.id) a
+        select a.reason, count(*) as n, array_agg(a.id) as jobs from operate(v_op.action, v_jobs, v_op.reason, v_op.created_by, v_op.tenant, v_op.max_attempts, v_op.id) a
          group by 1
     loop
         if v_row.reason is null then
             v_done := v_row.n;
+            if v_op.run_at > v_now then
+                perform from reschedule_many(v_row.jobs, v_op.run_at, null, null, v_op.reason, v_op.created_by, v_op.tenant);
+            end if;
         else
             v_said := v_said || jsonb_build_object(v_row.reason, v_row.n);
         end if;
@@ -257,7 +266,7 @@ end $$;
 create or replace trigger judge_update before update on operation for each row
     when (old.state <> 'running' or old.id <> new.id or old.tenant <> new.tenant or old.action <> new.action
           or old.wanted <> new.wanted or old.reason is distinct from new.reason or old.rate is distinct from new.rate
-          or old.max_attempts is distinct from new.max_attempts or old.total <> new.total or old.created_by <> new.created_by
+          or old.max_attempts is distinct from new.max_attempts or old.run_at is distinct from new.run_at or old.total <> new.total or old.created_by <> new.created_by
           or old.created_at <> new.created_at or new.done < old.done or new.refused < old.refused
           or (old.place is not null and (new.place is null or new.place > old.place)))
     execute function judge_operation();

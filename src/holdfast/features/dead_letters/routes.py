@@ -16,7 +16,7 @@ from holdfast.features.dead_letters.model import BulkAction, DeadLetterGroup, Op
 from holdfast.features.dead_letters.operations import GroupOptions
 from holdfast.features.jobs.search import moment
 from holdfast.features.tokens.model import Scope
-from holdfast.server.bodies import Body, LongText, Text, WithReason
+from holdfast.server.bodies import Body, Instant, LongText, Span, Text, WithReason
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import PAGE, After, Id, Limit, Name, Page, TheApp, allowed, api_path, job_search, paged
 from holdfast.stores.job_filters import FILTERS, MAX_TAGS, Filter
@@ -85,6 +85,8 @@ async def note_dead_letters(app: TheApp, group: Name, body: Note) -> DeadLetterG
 class RedriveGroup(WithReason):
     rate: Rate
     max_attempts: int | None = Field(default=None, ge=1, le=101)
+    at: Instant | None = Field(default=None, description="Start not before this time.")
+    delay: Span | None = Field(default=None, description="Start this long from now.")
 
 
 @router.post("/{group}/redrive", dependencies=[allowed(Scope.OPERATE)], status_code=202, response_model=Operation)
@@ -94,7 +96,12 @@ async def redrive_dead_letters(
     """Redrive all dead letters of a group. Workers run this as an operation."""
     options = body or RedriveGroup.model_validate({})
     started = await app.dead_letters.aredrive(
-        group, reason=options.reason, rate=options.rate, max_attempts=options.max_attempts
+        group,
+        reason=options.reason,
+        rate=options.rate,
+        max_attempts=options.max_attempts,
+        at=options.at,
+        delay=options.delay,
     )
     response.headers["location"] = api_path(request, f"/operations/{started.id}")
     return started
@@ -164,6 +171,8 @@ class StartOperation(Which):  # type: ignore[misc]
     reason: Annotated[str, Field(max_length=2_000)] | None = None
     rate: float | None = Field(default=None, ge=0.001, le=1_000_000, description="Maximum jobs per second.")
     max_attempts: int | None = Field(default=None, ge=1, le=101)
+    at: Instant | None = Field(default=None, description="Start redriven jobs not before this time.")
+    delay: Span | None = Field(default=None, description="Start redriven jobs this long from now.")
 
 
 @operation_router.post("", dependencies=[allowed(Scope.OPERATE)], status_code=202, response_model=Operation)
@@ -171,7 +180,13 @@ async def start_operation(request: Request, response: Response, app: TheApp, bod
     """Start an operation on all matching jobs: cancel, redrive or discard. Workers run it in small batches."""
     selection = await body.selection(app)
     started = await app.operations.astart(
-        body.action, reason=body.reason, rate=body.rate, max_attempts=body.max_attempts, **selection
+        body.action,
+        reason=body.reason,
+        rate=body.rate,
+        max_attempts=body.max_attempts,
+        at=body.at,
+        delay=body.delay,
+        **selection,
     )
     response.headers["location"] = api_path(request, f"/operations/{started.id}")
     return started

@@ -12,13 +12,13 @@ from holdfast.engine.job import EVERY_TENANT, Enqueued
 from holdfast.engine.states import State
 from holdfast.features.dead_letters.model import COUNTED, NewOperation, Operation
 from holdfast.features.dead_letters.store import DeadLetterReads, OperationBatches, filter_json, for_action
-from holdfast.stores.codecs import Record, in_micros
+from holdfast.stores.codecs import Record, in_micros, micros
 from holdfast.stores.flow import Statement, Steps, flow
 from holdfast.stores.requests import JobFilter
 from holdfast.stores.sqlite.admission import halted
 from holdfast.stores.sqlite.base import SqlitePart, any_tenant, begin_write, end_write
 from holdfast.stores.sqlite.enqueue import IN_PLACE, SAME
-from holdfast.stores.sqlite.jobs import apply
+from holdfast.stores.sqlite.jobs import apply, reschedule
 
 _NOTE = (
     "UPDATE dead_letter_group SET note = :note, noted_by = CASE WHEN :note IS NOT NULL THEN :actor END,"
@@ -75,8 +75,8 @@ class SqliteDeadLetters(SqlitePart, DeadLetterReads):
 
 _START = (
     "INSERT INTO operation (id, tenant, action, wanted, reason, max_attempts, rate, total, capped, next_at, created_by,"
-    " created_at, updated_at) VALUES (:id, :tenant, :action, :wanted, :reason, :limit, :rate, :total, :capped, :now,"
-    " :actor, :now, :now)"
+    " created_at, updated_at, run_at) VALUES (:id, :tenant, :action, :wanted, :reason, :limit, :rate, :total, :capped,"
+    " :now, :actor, :now, :now, :run_at)"
 )
 _OWN = "state = 'running' AND (:any OR tenant = :tenant)"
 # Now if the last batch was in the future, because the clock was set back.
@@ -109,6 +109,7 @@ class SqliteOperations(SqlitePart, OperationBatches):
         params: dict[str, Any] = {"id": new.id, "tenant": tenant, "action": new.action, "wanted": filter_json(wanted)}
         params |= {"reason": new.reason or None, "limit": new.max_attempts, "rate": new.rate, "actor": actor}
         params |= {"total": min(total, COUNTED), "capped": int(total > COUNTED), "now": now}
+        params["run_at"] = micros(new.at) if new.at else None if new.delay is None else now + in_micros(new.delay)
         yield Statement(_START, params)
         yield from end_write()
         started = yield from self.get(new.id, tenant).start()
@@ -146,6 +147,9 @@ class SqliteOperations(SqlitePart, OperationBatches):
         verdicts = yield from apply(
             operation.action, jobs, operation.reason, operation.tenant, now, operation.max_attempts, operation.id
         )
+        if operation.run_at is not None and micros(operation.run_at) > now:
+            done = [verdict.id for verdict in verdicts if not verdict.refused]
+            yield from reschedule(done, micros(operation.run_at), None, operation.reason, now)
         refusals = Counter(verdict.reason or "refused" for verdict in verdicts if verdict.refused)
         pause = 0 if operation.rate is None else in_micros(len(jobs) / operation.rate)
         progress = {

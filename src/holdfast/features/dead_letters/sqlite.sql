@@ -97,7 +97,7 @@ END;
 DROP TRIGGER IF EXISTS judge_operation_update;
 CREATE TRIGGER judge_operation_update BEFORE UPDATE ON operation
 WHEN OLD.state <> 'running' OR NEW.id <> OLD.id OR NEW.tenant <> OLD.tenant OR NEW.action <> OLD.action OR NEW.wanted <> OLD.wanted
-     OR NEW.reason IS NOT OLD.reason OR NEW.rate IS NOT OLD.rate OR NEW.max_attempts IS NOT OLD.max_attempts OR NEW.total <> OLD.total
+     OR NEW.reason IS NOT OLD.reason OR NEW.rate IS NOT OLD.rate OR NEW.max_attempts IS NOT OLD.max_attempts OR NEW.run_at IS NOT OLD.run_at OR NEW.total <> OLD.total
      OR NEW.created_by <> OLD.created_by OR NEW.created_at <> OLD.created_at OR NEW.done < OLD.done OR NEW.refused < OLD.refused
      OR (OLD.place IS NOT NULL AND (NEW.place IS NULL OR NEW.place > OLD.place))
 BEGIN

@@ -13,7 +13,7 @@ import json
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Protocol
 
@@ -314,7 +314,7 @@ class PostgresOperations(Calls, OperationBatches):
         total = yield from self._count(wanted)
         yield self._call(
             "start_operation",
-            "%s, %s, %s, %s, %s, %s, %s::integer, %s::float8, %s, %s",
+            "%s, %s, %s, %s, %s, %s, %s::integer, %s::float8, %s, %s, %s::timestamptz, %s::interval",
             new.id,
             new.action,
             filter_json(wanted),
@@ -325,6 +325,8 @@ class PostgresOperations(Calls, OperationBatches):
             new.rate,
             actor,
             tenant,
+            new.at,
+            None if new.delay is None else timedelta(seconds=new.delay),
         )
         started = yield from self.get(new.id, tenant).start()
         assert started is not None

@@ -149,6 +149,7 @@ class Health:
 
     backlog: int
     scheduled: int
+    """Jobs that wait for a time or for other jobs."""
     in_progress: int
     dead_letter_open: int
     oldest_queued_age_s: float | None
@@ -225,7 +226,7 @@ def _job_concerns(health: Health, when: Thresholds) -> Iterator[Concern]:
         yield _warning("backlog", f"{_many(health.backlog)} jobs wait", "Start more workers, or pause some queues.")
     if health.unserved and health.lease_active:
         yield _unserved(health)
-    if health.unserved_executors and health.lease_active:
+    if health.unserved_executors:
         labels = ", ".join(health.unserved_executors[:10])
         yield _warning(
             "unserved_executors",

@@ -226,21 +226,23 @@ class HealthReads(Reader):
         return None if then is None else (codec.time(now) - codec.time(then)) / SECOND
 
     def _waiting(self, tenant: str) -> Steps[tuple[int, int]]:
-        """The number of jobs that may start, and of those that wait for a time or are held back."""
+        """The number of jobs that may start, and of those that wait for a time or for other jobs. Jobs that a limit or
+        a pause holds back are counted apart."""
         if tenant == EVERY_TENANT:
             text = (
                 "select (select count(*) from (select 1 from {job_state} s where s.state = 'queued'"
                 " and s.due_at is null limit :cap) a),"
-                " (select count(*) from (select 1 from {job_state} s where s.due_at is not null"
+                " (select count(*) from (select 1 from {job_state} s where s.due_at is not null and s.held_by is null"
                 " and s.state in ('queued', 'retry_waiting') limit :cap) b)"
             )
         else:
             queued = f"s.state = 'queued' and {_NOT_HELD} and s.tenant = :tenant"
             text = (
                 "select coalesce(sum(case when w.due_at is null then 1 else 0 end), 0),"
-                " coalesce(sum(case when w.due_at is null then 0 else 1 end), 0) + (select count(*) from (select 1"
+                " coalesce(sum(case when w.due_at is null or w.held_by is not null then 0 else 1 end), 0)"
+                " + (select count(*) from (select 1"
                 f" from {{job_state}} s where s.state = 'retry_waiting' and {_NOT_HELD} and s.tenant = :tenant"
-                f" limit :cap) r) from (select s.due_at from {{job_state}} s where {queued} limit :cap) w"
+                f" limit :cap) r) from (select s.due_at, s.held_by from {{job_state}} s where {queued} limit :cap) w"
             )
         rows = yield from self._query(tenant, text, cap=CAP)
         return int(rows[0][0]), min(int(rows[0][1]), CAP)

@@ -31,6 +31,7 @@ _CONFLICTS = {
     "not_replaceable": "the payload rules of this kind do not allow replacing a payload",
     "content_key": "the job is deduplicated by its content",
     "steps_recorded": "the job has recorded steps, which were made with the old payload",
+    "checkpoints_recorded": "the job has checkpoints, which were made with the old payload",
     "job_held": "the job is held back, and not because of its time",
     "target_not_found": "the other job is not in this tenant",
     "target_not_waiting": "the other job is not waiting",
@@ -40,6 +41,7 @@ _FIXES = {
     "not_replaceable": "Declare PayloadPolicy(replaceable=True), or run: holdfast rules set KIND --replaceable",
     "content_key": "Cancel the job and enqueue another one.",
     "steps_recorded": "Cancel the job and enqueue another one.",
+    "checkpoints_recorded": "Cancel the job and enqueue another one.",
 }
 
 

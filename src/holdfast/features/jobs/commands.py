@@ -36,7 +36,7 @@ from holdfast.cli.output import (
 from holdfast.cli.session import NAME, AnyTenant, NoTenant, OneTenant, full_id, load_app, refuse_unready
 from holdfast.cli.tree import Commands
 from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT, Job
-from holdfast.engine.states import State
+from holdfast.engine.states import HELD, State
 from holdfast.engine.steps import RESERVED
 from holdfast.errors import NotFound
 from holdfast.features.agents.commands import disabled_since
@@ -180,8 +180,9 @@ def indexes(session: NoTenant) -> None:
 
 
 def _why(job: Job, note: dict[str, Any]) -> str:
-    """The error of a job, or what it waits for."""
-    return line(f"{job.error_code}: {job.error_message}") if job.error_code else short_reason(job, note)
+    """The error of a job, or what it waits for. A running job has the error of an earlier attempt."""
+    failed = job.error_code is not None and job.state not in HELD
+    return line(f"{job.error_code}: {job.error_message}") if failed else short_reason(job, note)
 
 
 @commands.add("show", "holdfast jobs show 01a1de74-eb8c-70f1-843b-cac5f6817387")

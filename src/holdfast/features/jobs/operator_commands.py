@@ -6,7 +6,7 @@ A refusal is not an error: it is printed in the row of its job, and sets the exi
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import typer
 
@@ -64,8 +64,16 @@ StartTime = Annotated[str | None, typer.Option("--at", metavar="TIME", help="Sta
 StartDelay = Annotated[str | None, typer.Option("--in", metavar="SPAN", help="Delay from now: 90, 5m, 1h30m.")]
 
 
-def _start(at: str | None, delay: str | None) -> tuple[datetime | None, float | None]:
-    return None if at is None else instant(at, "--at"), None if delay is None else duration(delay, "--in")
+class _Start(TypedDict):
+    at: datetime | None
+    delay: float | None
+
+
+def start_time(at: str | None, delay: str | None) -> _Start:
+    return {
+        "at": None if at is None else instant(at, "--at"),
+        "delay": None if delay is None else duration(delay, "--in"),
+    }
 
 
 @commands.add("cancel", "holdfast jobs cancel ID1 ID2 --reason 'wrong month'")
@@ -116,10 +124,10 @@ def redrive(
             raise InvalidSetting("--payload works for one job and without other options", code="conflicting_options")
         _redrive_as(session, jobs[0], payload, reason)
         return
-    when, wait = _start(at, delay)
+    when = start_time(at, delay)
     with session.connect() as client:
         verdicts = Jobs(client).redrive(
-            *_ids(client, jobs), reason=reason, from_step=step, max_attempts=max_attempts, at=when, delay=wait
+            *_ids(client, jobs), reason=reason, from_step=step, max_attempts=max_attempts, **when
         )
     _show("redrive", verdicts, session.as_json)
 
@@ -190,11 +198,11 @@ def reschedule(
     reason: options.Reason = None,
 ) -> None:
     """Change the start time of delayed or retrying jobs; without an option, to now."""
-    when, wait = _start(at, delay)
-    Reschedule.of(when, wait, max_attempts)  # refuse before connecting
+    when = start_time(at, delay)
+    Reschedule.of(when["at"], when["delay"], max_attempts)  # refuse before connecting
     with session.connect() as client:
         ids = _ids(client, jobs)
-        verdicts = Jobs(client).reschedule(*ids, at=when, delay=wait, max_attempts=max_attempts, reason=reason)
+        verdicts = Jobs(client).reschedule(*ids, max_attempts=max_attempts, reason=reason, **when)
     _show("reschedule", verdicts, session.as_json)
 
 

@@ -270,6 +270,11 @@ def print_attempts(attempts: Sequence[Attempt], *, lost: bool = False) -> None:
         for attempt in attempts
     ]
     table(("try", "began (UTC)", "took", "outcome", "by", "error"), rows, keep=("try", "began (UTC)", "took"))
+    for attempt in attempts:
+        if attempt.payload is not None:
+            write(
+                f"payload of attempt {attempt.attempt}: {line(json.dumps(attempt.payload, ensure_ascii=False), 2_000)}"
+            )
 
 
 def print_chain(chain: Sequence[Job], shown_id: str) -> None:
@@ -376,7 +381,7 @@ def print_facts(story: Story, agent_disabled: str | None) -> None:
             ("started", when(job.started_at)),
             ("finished", when(job.finished_at)),
             ("updated", when(job.updated_at)),
-            ("error at", when(job.last_error_at)),
+            ("error at", when(job.last_error_at) if job.error_code else None),
             ("worker", job.worker),
             ("key", job.idempotency_key),
             ("tags", ", ".join(plain_tags(job.tags))),

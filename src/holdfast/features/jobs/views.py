@@ -219,7 +219,7 @@ def artifacts_of(store: Store, job_id: str, tenant: str) -> Steps[list[Artifact]
 def attempts_of(store: Store, job_id: str, tenant: str) -> Steps[list[Attempt]]:
     """The attempts of a job, with the payload they ran with."""
     job, attempts = yield from _job_with(store, store.jobs.attempts, job_id, tenant)
-    return [replace(attempt, payload=job.payload) for attempt in attempts]
+    return [attempt if attempt.payload is not None else replace(attempt, payload=job.payload) for attempt in attempts]
 
 
 @flow(writes=False)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from holdfast.engine.job import DEFAULT_QUEUE, DEFAULT_TENANT
 from holdfast.engine.states import HELD as HELD_STATES
 from holdfast.engine.states import State
 from holdfast.features.agents.model import MAX_AHEAD, WorkerSeen
@@ -100,10 +101,24 @@ def no_worker(snapshot: Snapshot) -> Reason | None:
     others = sorted({worker.tenant for worker in snapshot.around.workers})
     if others:
         says = f"the running workers serve other tenants ({', '.join(others)}), and none serves {snapshot.job.tenant}"
-        return Reason("other_tenants_workers", says, f"holdfast worker MODULE:APP --tenant {snapshot.job.tenant}")
-    return Reason(
-        "no_worker", f"no worker is running for tenant {snapshot.job.tenant}", "Start one: holdfast worker MODULE:APP"
-    )
+        return Reason("other_tenants_workers", says + _for_executor(snapshot), _start(snapshot, tenant=True))
+    says = f"no worker is running for tenant {snapshot.job.tenant}"
+    return Reason("no_worker", says + _for_executor(snapshot), f"Start one: {_start(snapshot)}")
+
+
+def _for_executor(snapshot: Snapshot) -> str:
+    return "" if snapshot.job.executor is None else f"; it waits for executor {snapshot.job.executor}"
+
+
+def _start(snapshot: Snapshot, *, queue: bool = False, tenant: bool = False) -> str:
+    """The command of a worker that would take the job: one without ``--queues`` serves the queues that its program
+    declares."""
+    job = snapshot.job
+    parts = ["holdfast worker MODULE:APP"]
+    parts += [f"--queues {job.queue}"] if queue or job.queue != DEFAULT_QUEUE else []
+    parts += [f"--executor {job.executor}"] if job.executor is not None else []
+    parts += [f"--tenant {job.tenant}"] if tenant or job.tenant != DEFAULT_TENANT else []
+    return " ".join(parts)
 
 
 def no_worker_for_queue(snapshot: Snapshot) -> Reason | None:
@@ -114,7 +129,7 @@ def no_worker_for_queue(snapshot: Snapshot) -> Reason | None:
         return None
     served = sorted({queue for worker in snapshot.fitting for queue in worker.queues or ()})
     says = f"{_workers(snapshot.fitting)}, and none serves queue {job.queue} (they serve {', '.join(served)})"
-    return Reason("no_worker_for_queue", says, f"holdfast worker MODULE:APP --queues {job.queue}", {"queue": job.queue})
+    return Reason("no_worker_for_queue", says, _start(snapshot, queue=True), {"queue": job.queue})
 
 
 def no_worker_for_kind(snapshot: Snapshot) -> Reason | None:
@@ -138,12 +153,9 @@ def no_worker_for_executor(snapshot: Snapshot) -> Reason | None:
     facts = {"executor": job.executor}
     if labelled:
         says = f"it waits for executor {job.executor}, and {_workers(labelled)} with that label: none takes its kind"
-        return Reason("no_worker_for_executor", f"{says} from its queue", _START.format(job=job), facts)
+        return Reason("no_worker_for_executor", f"{says} from its queue", _start(snapshot, queue=True), facts)
     says = f"it waits for executor {job.executor}, and no running worker has that label"
-    return Reason("no_worker_for_executor", says, _START.format(job=job), facts)
-
-
-_START: Final = "holdfast worker MODULE:APP --queues {job.queue} --executor {job.executor}"
+    return Reason("no_worker_for_executor", says, _start(snapshot, queue=True), facts)
 
 
 def generator_only(snapshot: Snapshot) -> Reason | None:
@@ -276,7 +288,11 @@ def dead_letter(snapshot: Snapshot) -> Reason | None:
     if job.crashes > job.max_crashes:
         why = f"its worker, or its process, was lost {job.crashes} times, and {job.max_crashes} are allowed"
     elif job.retries + 1 >= job.max_attempts > 1:
-        why = f"all of its {job.max_attempts} attempts failed"
+        redriven = snapshot.last("redrive")
+        since_then = "" if redriven is None else f" since it was redriven at {at(redriven.at)}"
+        why = f"all of its {job.max_attempts} attempts{since_then} failed"
+        if redriven is None and job.attempt > job.max_attempts:  # snoozes and lost workers are attempts, too
+            why = f"{job.max_attempts} of its {job.attempt} attempts failed, and no more may"
     elif job.max_attempts == 1:
         why = "it failed, and is not tried again"
     else:

@@ -231,8 +231,12 @@ def snoozed(snapshot: Snapshot) -> Reason | None:
     if job.state is not State.RETRY_WAITING or snapshot.waits_in is not None or event is None or event.type != "snooze":
         return None
     reason = event.meta.get("reason")
-    who = "its worker stopped and handed it back" if reason == "worker_stopped" else "its handler put it off"
-    detail = f" ({reason})" if reason and reason != "worker_stopped" else ""
+    handed_back = {
+        "worker_stopped": "its worker stopped and handed it back",
+        "never_begun": "its worker handed it back before it began",
+    }
+    who = handed_back.get(str(reason), "its handler put it off")
+    detail = f" ({reason})" if reason and reason not in handed_back else ""
     change = f"To run it at once: holdfast jobs reschedule {job.id}"
     return Reason("snoozed", f"{who}{detail}, until {at(job.due_at)}", change, {"due_at": at(job.due_at)})
 

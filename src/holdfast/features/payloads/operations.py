@@ -205,11 +205,16 @@ def _rotate_parts(caller: Caller, vault: Vault, done: Rotated, report: Callable[
 
 
 def _reseal_part(caller: Caller, vault: Vault, part: SealedPart) -> bool | None:
+    place = None if part.what == "payload" else part.place  # a payload is sealed for its job, whatever its attempt
     try:
-        opened = vault.open(part.text, what=part.what, tenant=part.tenant, job_id=part.job_id, place=part.place)
+        opened = (
+            _opened(caller, vault, part.job_id, part.tenant, "payload", part.text)
+            if place is None
+            else vault.open(part.text, what=part.what, tenant=part.tenant, job_id=part.job_id, place=place)
+        )
     except HoldfastError:
         return None
-    becomes = vault.reseal(opened, part.text, what=part.what, tenant=part.tenant, job_id=part.job_id, place=part.place)
+    becomes = vault.reseal(opened, part.text, what=part.what, tenant=part.tenant, job_id=part.job_id, place=place)
     written = caller.run(caller.store.payload_rules.reseal_part(part, becomes, caller.actor, part.tenant))
     if not written:
         vault.drop(becomes, tenant=part.tenant)
@@ -223,7 +228,7 @@ def _counted(done: Rotated, written: bool | None) -> Rotated:
 def _reseal(caller: Caller, vault: Vault, job: SealedJob, what: What, text: str) -> bool | None:
     """Whether the value was written; None if it could not be decrypted."""
     try:
-        opened = _opened(caller, vault, job, what, text)
+        opened = _opened(caller, vault, job.id, job.tenant, what, text)
     except HoldfastError:
         return None
     becomes = vault.reseal(opened, text, what=what, tenant=job.tenant, job_id=job.id)
@@ -233,16 +238,16 @@ def _reseal(caller: Caller, vault: Vault, job: SealedJob, what: What, text: str)
     return written
 
 
-def _opened(caller: Caller, vault: Vault, job: SealedJob, what: What, text: str) -> str:
+def _opened(caller: Caller, vault: Vault, job_id: str, tenant: str, what: What, text: str) -> str:
     try:
-        return vault.open(text, what=what, tenant=job.tenant, job_id=job.id)
+        return vault.open(text, what=what, tenant=tenant, job_id=job_id)
     except Refused as refused:
         if refused.code != "seal_broken":
             raise
         # A retry as a new job shares the payload of the first attempt, which was encrypted for that job's id.
-        for other in caller.run(caller.store.jobs.chain(job.id, job.tenant)):
+        for other in caller.run(caller.store.jobs.chain(job_id, tenant)):
             try:
-                return vault.open(text, what=what, tenant=job.tenant, job_id=other.id)
+                return vault.open(text, what=what, tenant=tenant, job_id=other.id)
             except Refused:
                 continue
         raise

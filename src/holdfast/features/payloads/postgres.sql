@@ -113,6 +113,19 @@ language sql stable security definer set search_path from current as $$
             or scope() is null and (select o.rolsuper from pg_roles o where o.rolname = caller()));
 $$;
 
+-- Return the payload that an attempt ran with, as a reader may see it.
+create or replace function attempt_payload(job uuid, attempt integer) returns json
+language sql stable security definer set search_path from current as $$
+    select case when hides(r.tenant, j.kind) then '"[restricted]"'::json else r.payload end
+      from (select v.* from replaced_payload v where v.job_id = $1 and v.attempt >= $2 order by v.attempt limit 1) r
+      join job j on j.id = r.job_id
+     where r.tenant = scope() or scope() = '*'
+           or scope() is null and (select o.rolsuper from pg_roles o where o.rolname = caller())
+    union all
+    select shown_payload($1)
+     where not exists (select from replaced_payload v where v.job_id = $1 and v.attempt >= $2)
+$$;
+
 -- Payload rules: how to set them, and the guards on rules, references and encrypted content.
 
 -- --- setting rules ---
@@ -216,11 +229,11 @@ create or replace trigger on_rule after insert or update on payload_rule for eac
     when (new.signal_only or new.classification = 'restricted' or new.max_bytes is not null or new.max_result_bytes is not null
           or new.store is not null or new.replaceable is not null) execute function on_rule();   -- not for rules of approvals
 
--- References are set when the job is created and never change.
+-- References are set when the job is created, before it starts, and never change.
 create or replace function judge_reference() returns trigger language plpgsql set search_path from current as $$
 begin
-    if not exists (select from job j where j.id = new.job_id and j.tenant = new.tenant) then
-        raise exception 'reference: no job % in this tenant', new.job_id using errcode = 'ZH002';
+    if not exists (select from job_state s where s.id = new.job_id and s.tenant = new.tenant and s.state = 'queued' and s.attempt = 0) then
+        raise exception 'reference: no job % in this tenant, or it has started', new.job_id using errcode = 'ZH002';
     end if;
     return new;
 end $$;
@@ -336,6 +349,9 @@ begin
         select t.job_id, t.tenant, 'step', t.n::text, t.value::text from step t
          where (after_job is null or t.job_id >= after_job) and t.value -> '$holdfast' ->> 'key' <> but and t.kind = 'step'
         union all
+        select r.job_id, r.tenant, 'payload', r.attempt::text, r.payload::text from replaced_payload r
+         where (after_job is null or r.job_id >= after_job) and r.payload -> '$holdfast' ->> 'key' <> but
+        union all
         select l.job_id, l.tenant, 'log', l.attempt || '/' || l.n, l.lines from attempt_log l
          where (after_job is null or l.job_id >= after_job)
            and case when l.lines like '{"$holdfast":%' then l.lines::json -> '$holdfast' ->> 'key' <> but end) p(job_id, tenant, what, place, value)
@@ -353,7 +369,15 @@ language plpgsql security definer set search_path from current as $$
 declare
     v_scope text := enter(reseal_part.for_tenant, reseal_part.actor);
 begin
-    if not sealed_alike(was::json, becomes::json) then
+    if what = 'payload' then
+        insert into leftover (tenant, ref, job_id, at, again_at)   -- if it is not written after all, the reference is still in use
+        select r.tenant, o.ref, left(right(o.ref, 101), 36)::uuid, clock_now(), clock_now()
+          from replaced_payload r, lateral (select was::json -> '$holdfast' ->> 'stored') o(ref)
+         where r.job_id = job and r.attempt = place::integer and o.ref is not null and (v_scope = '*' or r.tenant = v_scope)
+        on conflict do nothing;
+        update replaced_payload r set payload = becomes::json
+         where r.job_id = job and r.attempt = place::integer and r.payload::text = was and (v_scope = '*' or r.tenant = v_scope);
+    elsif not sealed_alike(was::json, becomes::json) then
         return false;
     elsif what = 'step' then
         update step t set value = becomes::json
@@ -374,14 +398,44 @@ create or replace function payload_digest(p_job uuid, p_payload json) returns te
 language sql stable set search_path from current
 return encode(substring(content_leaf(0, 'payload', p_job, p_payload::text, false, null) from 9), 'hex');
 
--- Whether the newest event of the job records exactly this replacement.
+-- Whether the newest event of the job records exactly this replacement. If an attempt ran with the old payload, it is kept.
 create or replace function payloads_on_update(p_job uuid, p_old json, p_new json) returns boolean
-language plpgsql stable set search_path from current as $$
+language plpgsql set search_path from current as $$
 begin
-    return coalesce((select e.type = 'replace' and e.meta ->> 'old' = payload_digest(p_job, p_old)
-                            and e.meta ->> 'new' = payload_digest(p_job, p_new)
-                       from event e where e.job_id = p_job order by e.seq desc limit 1), false);
+    if (select e.type = 'replace' and e.meta ->> 'old' = payload_digest(p_job, p_old)
+               and e.meta ->> 'new' = payload_digest(p_job, p_new)
+          from event e where e.job_id = p_job order by e.seq desc limit 1) is not true then
+        return false;
+    end if;
+    insert into replaced_payload (job_id, tenant, attempt, payload, at)
+    select s.id, s.tenant, s.attempt, p_old, clock_now() from job_state s
+     where s.id = p_job and s.attempt > coalesce((select max(r.attempt) from replaced_payload r where r.job_id = p_job), 0);
+    return true;
 end $$;
+
+create or replace function judge_replaced_insert() returns trigger language plpgsql set search_path from current as $$
+begin
+    if not exists (select from job_state s where s.id = new.job_id and s.tenant = new.tenant and s.attempt = new.attempt)
+       or (select e.type = 'replace' and e.meta ->> 'old' = payload_digest(new.job_id, new.payload)
+             from event e where e.job_id = new.job_id order by e.seq desc limit 1) is not true then
+        raise exception 'replaced_payload: written only when the payload is replaced' using errcode = 'ZH002';
+    end if;
+    return new;
+end $$;
+create or replace trigger judge_insert before insert on replaced_payload for each row execute function judge_replaced_insert();
+
+-- Re-encrypting the same payload with another key is allowed.
+create or replace function judge_replaced_update() returns trigger language plpgsql set search_path from current as $$
+begin
+    if to_jsonb(new) - 'payload' <> to_jsonb(old) - 'payload' or not resealed_alike(old.payload, new.payload) then
+        raise exception 'replaced_payload: rows are never changed (update refused)' using errcode = 'ZH002';
+    end if;
+    return new;
+end $$;
+create or replace trigger judge_update before update on replaced_payload for each row execute function judge_replaced_update();
+create or replace trigger judge_delete after delete on replaced_payload
+    referencing old table as gone for each statement execute function judge_result_delete();
+create or replace trigger refuse_truncate before truncate on replaced_payload for each statement execute function refuse_change();
 
 -- Replace the payload of a waiting job that has not started yet, if a rule for its kind sets `replaceable`. The lock on the
 -- job's state prevents a claim meanwhile: a later claim reads the new payload.
@@ -393,6 +447,7 @@ declare
     v_scope text := enter(replace_payload.for_tenant, replace_payload.actor);
     v_job   record;
     v_rule  payload_rule;
+    v_stored text;
 begin
     id := replace_payload.job;
     refused := true;
@@ -408,7 +463,8 @@ begin
         when v_job.state not in ('queued', 'retry_waiting') then 'not_waiting'
         when v_rule.replaceable is not true then 'not_replaceable'
         when exists (select from job j where j.id = replace_payload.job and j.content_key is not null) then 'content_key'
-        when exists (select from step t where t.job_id = replace_payload.job) then 'steps_recorded' end;
+        when exists (select from step t where t.job_id = replace_payload.job) then 'steps_recorded'
+        when exists (select from checkpoint c where c.job_id = replace_payload.job and c.name not like 'holdfast:%') then 'checkpoints_recorded' end;
     if refusal is not null then
         return next;
         return;
@@ -427,11 +483,13 @@ begin
                                   'size', octet_length(replace_payload.payload::text), 'reason', replace_payload.reason,
                                   'times', 1 + (select count(*) from event e where e.job_id = j.id and e.type = 'replace')))
       from job j where j.id = s.id and s.id = replace_payload.job;
-    insert into leftover (tenant, ref, job_id, at, again_at)
-    select j.tenant, o.ref, left(right(o.ref, 101), 36)::uuid, clock_now(), clock_now()
-      from job j, lateral (select j.payload -> '$holdfast' ->> 'stored') o(ref)
-     where j.id = replace_payload.job and j.payload::text like '{"$holdfast":%' and o.ref is not null
-    on conflict do nothing;
+    select j.payload -> '$holdfast' ->> 'stored' into v_stored from job j
+     where j.id = replace_payload.job and j.payload::text like '{"$holdfast":%';
     update job j set payload = replace_payload.payload where j.id = replace_payload.job;
+    if v_stored is not null and not still_named(replace_payload.job, v_stored) then
+        insert into leftover (tenant, ref, job_id, at, again_at)
+        values (v_job.tenant, v_stored, left(right(v_stored, 101), 36)::uuid, clock_now(), clock_now())
+        on conflict do nothing;
+    end if;
     return next;
 end $$;

@@ -26,10 +26,11 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: dispatch.ruled cannot be turned off once it is set');
 END;
 
--- References are set when the job is created and never change.
+-- References are set when the job is created, before it starts, and never change.
 DROP TRIGGER IF EXISTS judge_reference_insert;
 CREATE TRIGGER judge_reference_insert BEFORE INSERT ON reference
 WHEN NOT EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant)
+     OR EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND (s.state <> 'queued' OR s.attempt > 0))
      OR EXISTS (SELECT 1 FROM reference r WHERE r.job_id = NEW.job_id)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: references are written once, when the job is created');
@@ -71,4 +72,46 @@ CREATE TRIGGER judge_resealed_delete BEFORE DELETE ON resealed
 WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: the record of a re-encryption never changes');
+END;
+
+-- A payload that an attempt ran with is kept when it is replaced. A re-encryption replaces nothing.
+DROP TRIGGER IF EXISTS keep_replaced_payload;
+CREATE TRIGGER keep_replaced_payload AFTER UPDATE OF payload ON job
+WHEN OLD.payload <> NEW.payload
+     AND (SELECT e.type FROM event e WHERE e.job_id = OLD.id ORDER BY e.seq DESC LIMIT 1) = 'replace'
+     AND NOT coalesce((SELECT r.from_key = json_extract(OLD.payload, '$."$holdfast".key') AND r.to_key = json_extract(NEW.payload, '$."$holdfast".key')
+                         FROM resealed r WHERE r.job_id = OLD.id ORDER BY r.n DESC LIMIT 1), 0)
+BEGIN
+    INSERT INTO replaced_payload (job_id, tenant, attempt, payload, at)
+    SELECT s.id, s.tenant, s.attempt, OLD.payload, p.now FROM job_state s, present p
+     WHERE s.n = OLD.n AND s.attempt > coalesce((SELECT max(r.attempt) FROM replaced_payload r WHERE r.job_id = OLD.id), 0);
+END;
+
+DROP TRIGGER IF EXISTS judge_replaced_insert;
+CREATE TRIGGER judge_replaced_insert BEFORE INSERT ON replaced_payload
+WHEN (SELECT now FROM clock) IS NULL
+     OR NOT EXISTS (SELECT 1 FROM job_state s WHERE s.id = NEW.job_id AND s.tenant = NEW.tenant AND s.attempt = NEW.attempt)
+     OR (SELECT e.type FROM event e WHERE e.job_id = NEW.job_id ORDER BY e.seq DESC LIMIT 1) IS NOT 'replace'
+     OR EXISTS (SELECT 1 FROM replaced_payload r WHERE r.job_id = NEW.job_id AND r.attempt >= NEW.attempt)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: a replaced payload is written only when it is replaced');
+END;
+
+-- Re-encrypting the same payload with another key is allowed.
+DROP TRIGGER IF EXISTS judge_replaced_update;
+CREATE TRIGGER judge_replaced_update BEFORE UPDATE ON replaced_payload
+WHEN (OLD.job_id, OLD.tenant, OLD.attempt, OLD.at) IS NOT (NEW.job_id, NEW.tenant, NEW.attempt, NEW.at) OR NOT coalesce(
+        json_extract(OLD.payload, '$."$holdfast".key') <> json_extract(NEW.payload, '$."$holdfast".key')
+        AND json_remove(NEW.payload, '$."$holdfast".key', '$."$holdfast".sealed', '$."$holdfast".stored') = '{"$holdfast":{}}'
+        AND (json_extract(OLD.payload, '$."$holdfast".stored') IS NULL) = (json_extract(NEW.payload, '$."$holdfast".stored') IS NULL)
+        AND length(json_extract(OLD.payload, '$."$holdfast".sealed')) IS length(json_extract(NEW.payload, '$."$holdfast".sealed')), 0)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: replaced payloads are never changed');
+END;
+
+DROP TRIGGER IF EXISTS judge_replaced_delete;
+CREATE TRIGGER judge_replaced_delete BEFORE DELETE ON replaced_payload
+WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: only retention deletes replaced payloads, and only of cleaned jobs');
 END;

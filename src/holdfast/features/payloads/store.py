@@ -32,11 +32,11 @@ class SealedJob:
 @dataclass(frozen=True, slots=True)
 class SealedPart:
     """A value that is encrypted with an old key: the result of a step (``place`` is its number), a checkpoint (its
-    name) or log lines (``attempt/part``)."""
+    name), log lines (``attempt/part``) or a replaced payload (its last attempt)."""
 
     job_id: str
     tenant: str
-    what: Literal["checkpoint", "step", "log"]
+    what: Literal["checkpoint", "step", "log", "payload"]
     place: str
     text: str
 
@@ -57,7 +57,8 @@ class PayloadRuleStore(Protocol):
         ...
 
     def sealed_parts(self, but: str, after: SealedPart | None, want: int, tenant: str) -> Flow[list[SealedPart]]:
-        """Checkpoints, step results and log lines encrypted with another key than ``but``, in key order."""
+        """Checkpoints, step results, log lines and replaced payloads that are encrypted with another key than ``but``,
+        in key order."""
         ...
 
     def reseal_part(self, part: SealedPart, becomes: str, actor: str, tenant: str) -> Flow[bool]:
@@ -191,11 +192,13 @@ _SEALED_PARTS = (
     " WHERE job_id >= :job AND {key} <> :but"
     " UNION ALL SELECT job_id, tenant, 'step', CAST(n AS TEXT), value FROM step"
     " WHERE job_id >= :job AND {key} <> :but AND kind = 'step'"
+    " UNION ALL SELECT job_id, tenant, 'payload', CAST(attempt AS TEXT), payload FROM replaced_payload"
+    " WHERE job_id >= :job AND {payload_key} <> :but"
     " UNION ALL SELECT job_id, tenant, 'log', attempt || '/' || n, lines FROM attempt_log"
     " WHERE job_id >= :job AND CASE WHEN lines LIKE '{{\"$holdfast\":%' THEN {log_key} <> :but END)"
     " WHERE (:any OR tenant = :tenant) AND (job_id, what, place) > (:job, :what, :place)"
     " ORDER BY job_id, what, place LIMIT :want"
-).format(key=_KEY.format("value"), log_key=_KEY.format("lines"))
+).format(key=_KEY.format("value"), payload_key=_KEY.format("payload"), log_key=_KEY.format("lines"))
 _SAME = (
     "value = :was AND job_id = :job AND (:any OR tenant = :tenant)"
     f" AND {_KEY.format(':was')} <> {_KEY.format(':becomes')}"
@@ -206,7 +209,16 @@ _RESEAL_LOG = (
     "UPDATE attempt_log SET lines = :becomes WHERE lines = :was AND job_id = :job AND attempt || '/' || n = :place"
     f" AND (:any OR tenant = :tenant) AND {_KEY.format(':was')} <> {_KEY.format(':becomes')} RETURNING 1"
 )
-_RESEAL_PART = {"step": _RESEAL_STEP, "checkpoint": _RESEAL_CHECKPOINT, "log": _RESEAL_LOG}
+_RESEAL_REPLACED = (
+    "UPDATE replaced_payload SET payload = :becomes WHERE payload = :was AND job_id = :job"
+    " AND attempt = CAST(:place AS INTEGER) AND (:any OR tenant = :tenant) RETURNING 1"
+)
+_RESEAL_PART = {
+    "step": _RESEAL_STEP,
+    "checkpoint": _RESEAL_CHECKPOINT,
+    "log": _RESEAL_LOG,
+    "payload": _RESEAL_REPLACED,
+}
 
 _decode = Record.decoder(PayloadRule, SqliteCodec())
 
@@ -263,9 +275,11 @@ class SqlitePayloadRules(SqlitePart, PayloadRuleReads):
 
     @flow()
     def reseal_part(self, part: SealedPart, becomes: str, actor: str, tenant: str) -> Steps[bool]:
-        yield from begin_write(actor)
+        now = yield from begin_write(actor)
         params = {"job": part.job_id, "place": part.place, "was": part.text, "becomes": becomes}
         rows = yield Statement(_RESEAL_PART[part.what], params | {"any": any_tenant(tenant), "tenant": tenant})
+        if rows and part.what == "payload":  # triggers do it for the other parts
+            yield Statement(_ORPHAN_OLD_FILE, {"was": part.text, "tenant": part.tenant, "now": now})
         yield from end_write()
         return bool(rows)
 

@@ -226,7 +226,9 @@ begin
         select f.id from (
             select j.id from job j where v_some.stored and j.id >= p_low and j.id < p_high and j.payload::text like '{"$holdfast":%'
             union select r.job_id from result r where r.job_id >= p_low and r.job_id < p_high and (r.ref is not null or r.value::text like '{"$holdfast":%')
-            union select a.job_id from artifact a where a.job_id >= p_low and a.job_id < p_high) f
+            union select a.job_id from artifact a where a.job_id >= p_low and a.job_id < p_high
+            union select l.job_id from attempt_log l where l.job_id >= p_low and l.job_id < p_high and l.ref is not null
+            union select r.job_id from replaced_payload r where r.job_id >= p_low and r.job_id < p_high) f
          where not f.id = any (p_kept)), clock_now());
     if v_some.keyed then
         delete from idempotency i using job j
@@ -246,6 +248,7 @@ begin
     end if;
     foreach v_pair slice 1 in array array[
             ['job_state', 'id'], ['job', 'id'], ['result', 'job_id'], ['checkpoint', 'job_id'], ['artifact', 'job_id'], ['step', 'job_id'],
+            ['attempt_log', 'job_id'], ['replaced_payload', 'job_id'],
             ['watch', 'job_id'], ['occupied_slot', 'job_id'], ['delivery', 'job_id'], ['redriven_as', 'job_id'], ['redriven_as', 'new_id'],
             ['reference', 'job_id'], ['resealed', 'job_id'], ['quarantine', 'job_id']] loop
         execute format('delete from %1$I x where x.%2$I >= $1 and x.%2$I < $2', v_pair[1], v_pair[2])

@@ -138,6 +138,7 @@ language sql stable set search_path from current as $$
         union
         select j.id from tries t join job j on j.retry_of = t.id where j.retry_of is not null)
     select exists (select from tries t join job j on j.id = t.id where position(p_ref in j.payload::text) > 0)
+        or exists (select from replaced_payload r where r.job_id = p_job and position(p_ref in r.payload::text) > 0)
         or exists (select from result r where r.job_id = p_job and (r.ref = p_ref or position(p_ref in r.value::text) > 0))
         or exists (select from artifact a where a.job_id = p_job and a.ref = p_ref)
         or exists (select from attempt_log l where l.job_id = p_job and (l.ref = p_ref or starts_with(l.ref, p_ref) and p_ref like 'file://%'))
@@ -152,6 +153,7 @@ language sql set search_path from current as $$
     select j.tenant, f.ref, j.id, p_now, p_now
       from job j, lateral (
            select j.payload -> '$holdfast' ->> 'stored' as ref where j.payload::text like '{"$holdfast":%'
+           union select r.payload -> '$holdfast' ->> 'stored' from replaced_payload r where r.job_id = j.id
            union select r.ref from result r where r.job_id = j.id
            union select r.value -> '$holdfast' ->> 'stored' from result r where r.job_id = j.id and r.value::text like '{"$holdfast":%'
            union select a.ref from artifact a where a.job_id = j.id

@@ -126,6 +126,8 @@ _RECORD_FILES = (
     " FROM job j, present p, ("
     f"SELECT id AS job_id, {_STORED.format(text='payload')} AS ref FROM job"
     f" WHERE id IN (SELECT value FROM json_each(:ids)) AND payload {_ENVELOPE}"
+    f" UNION SELECT job_id, {_STORED.format(text='payload')} FROM replaced_payload"
+    f" WHERE job_id IN (SELECT value FROM json_each(:ids)) AND payload {_ENVELOPE}"
     " UNION SELECT job_id, ref FROM result WHERE job_id IN (SELECT value FROM json_each(:ids))"
     f" UNION SELECT job_id, {_STORED.format(text='value')} FROM result"
     f" WHERE job_id IN (SELECT value FROM json_each(:ids)) AND value {_ENVELOPE}"
@@ -159,6 +161,7 @@ _REFERENCED = (
     "WITH RECURSIVE tries(id) AS (SELECT :job UNION SELECT j.id FROM tries t JOIN job j ON j.retry_of = t.id"
     " WHERE j.retry_of IS NOT NULL)"
     " SELECT 1 FROM tries t JOIN job j ON j.id = t.id WHERE instr(j.payload, :ref)"
+    " UNION ALL SELECT 1 FROM replaced_payload WHERE job_id = :job AND instr(payload, :ref)"
     " UNION ALL SELECT 1 FROM result WHERE job_id = :job AND (ref = :ref OR instr(value, :ref))"
     " UNION ALL SELECT 1 FROM artifact WHERE job_id = :job AND ref = :ref"
     " UNION ALL SELECT 1 FROM attempt_log WHERE job_id = :job"
@@ -234,7 +237,7 @@ _CLEAN = (
     f" WHERE id {_THESE}"
 )
 _EMPTY_PAYLOAD = f"UPDATE job SET payload = '{{}}' WHERE id {_THESE} AND payload <> '{{}}'"
-_CONTENT_TABLES = ("result", "checkpoint", "artifact", "attempt_log", "step")
+_CONTENT_TABLES = ("result", "checkpoint", "artifact", "attempt_log", "step", "replaced_payload")
 _KEYS = (
     "DELETE FROM idempotency WHERE (tenant, kind, key, job_id) IN"
     f" (SELECT tenant, kind, idempotency_key, id FROM job WHERE id {_THESE} AND idempotency_key IS NOT NULL)",

@@ -81,6 +81,12 @@ def apply(
     return [_verdict(action, job_id, states.get(job_id), job_id in done) for job_id in ids]
 
 
+def reschedule(ids: Sequence[str], due: int, limit: int | None, reason: str | None, now: int) -> Steps[None]:
+    """Give waiting jobs another start time within a signed write."""
+    due_at = due if due > now else None
+    yield Statement(_RESCHEDULE, {"ids": ids_json(ids), "due": due_at, "limit": limit, "reason": reason or None})
+
+
 def _refusal(state: State, retries: int, due_at: int | None, when: Reschedule) -> str | None:
     if state not in (State.QUEUED, State.RETRY_WAITING):
         return "not_waiting"
@@ -117,7 +123,8 @@ _LIVENESS = (
 )
 _REPLACEABLE = (
     "SELECT s.state, s.tenant, s.kind, j.payload, j.content_key IS NOT NULL,"
-    " EXISTS (SELECT 1 FROM step t WHERE t.job_id = s.id)"
+    " EXISTS (SELECT 1 FROM step t WHERE t.job_id = s.id),"
+    " EXISTS (SELECT 1 FROM checkpoint c WHERE c.job_id = s.id AND c.name NOT LIKE 'holdfast:%')"
     " FROM job_state s JOIN job j ON j.id = s.id WHERE s.id = :job AND (:any OR s.tenant = :tenant)"
 )
 # The guard of the payload requires the event that this writes.
@@ -132,7 +139,8 @@ _ORPHAN_REPLACED = (
     " SELECT :tenant, o.ref, substr(o.ref, -101, 36), :now, :now"
     " FROM (SELECT CASE WHEN :was LIKE '{\"$holdfast\":%'"
     " THEN json_extract(:was, '$.\"$holdfast\".stored') END AS ref) o"
-    " WHERE o.ref IS NOT NULL ON CONFLICT DO NOTHING"
+    " WHERE o.ref IS NOT NULL AND NOT EXISTS (SELECT 1 FROM replaced_payload r WHERE r.job_id = :job"
+    " AND r.payload = :was) ON CONFLICT DO NOTHING"
 )
 _REPLACE = "UPDATE job SET payload = :payload WHERE id = :job"
 _CLAIMABLE = "s.queue = :queue AND s.state = 'queued' AND s.due_at IS NULL"
@@ -201,13 +209,8 @@ class SqliteJobs(SqlitePart, JobReads):
         jobs = {row[0]: (state_of(row[1]), int(row[2]), row[3]) for row in (yield Statement(_FIND, scope))}
         refusals = {job_id: _refusal(*job, when) for job_id, job in jobs.items()}
         due = micros(when.at) if when.at is not None else now + in_micros(when.delay or 0.0)
-        params = {
-            "ids": ids_json(job_id for job_id, refusal in refusals.items() if refusal is None),
-            "due": due if due > now else None,
-            "limit": when.max_attempts,
-            "reason": reason or None,
-        }
-        yield Statement(_RESCHEDULE, params)
+        changed = [job_id for job_id, refusal in refusals.items() if refusal is None]
+        yield from reschedule(changed, due, when.max_attempts, reason, now)
         yield from end_write()
         verdicts = []
         for job_id in ids:
@@ -234,7 +237,7 @@ class SqliteJobs(SqlitePart, JobReads):
         if not rows:
             yield from end_write()
             return Verdict(job_id, None, True, "not_found")
-        state, job_tenant, kind, old_payload, keyed, begun = rows[0]
+        state, job_tenant, kind, old_payload, keyed, begun, saved = rows[0]
         rule = yield from rule_for(job_tenant, kind)
         refusal = (
             "reason_required"
@@ -247,6 +250,8 @@ class SqliteJobs(SqlitePart, JobReads):
             if keyed
             else "steps_recorded"
             if begun
+            else "checkpoints_recorded"
+            if saved
             else None
         )
         if refusal is None and (objection := rule.refusal(kind, payload)) is not None:
@@ -255,7 +260,7 @@ class SqliteJobs(SqlitePart, JobReads):
             old, new = (content_digest("payload", job_id, text).hex() for text in (old_payload, payload))
             details = json.dumps({"old": old, "new": new, "size": len(payload.encode()), "reason": reason})
             params = {"job": job_id, "told": details, "payload": payload, "was": old_payload, "now": now}
-            for text in (_NOTE_REPLACED, _ORPHAN_REPLACED, _REPLACE):
+            for text in (_NOTE_REPLACED, _REPLACE, _ORPHAN_REPLACED):
                 yield Statement(text, params | {"tenant": job_tenant})
         yield from end_write()
         return Verdict(job_id, state_of(state), refusal is not None, refusal)

@@ -1247,12 +1247,14 @@ create table operation (
     finished_at  timestamptz,
     cancelled_by text,
     cancelled_reason text,
+    run_at       timestamptz,                     -- earliest start of the redriven jobs
     constraint tenant_named   check (ascii(tenant) > 32 and length(tenant) <= 100),
     constraint created_named  check (ascii(created_by) > 32),
     constraint action_known     check (action in ('cancel', 'redrive', 'discard')),
     constraint reason_given   check (action <> 'discard' or reason ~ '\S'),
     constraint limit_bounded  check (max_attempts is null or max_attempts between 1 and 101 and action = 'redrive'),
     constraint rate_bounded   check (rate between 0.001 and 1000000),
+    constraint time_redriven  check (run_at is null or action = 'redrive'),
     constraint state_known    check (state in ('running', 'done', 'cancelled')),
     constraint ended_iff_over check ((state = 'running') = (finished_at is null)),
     constraint who_cancelled  check ((state = 'cancelled') = (cancelled_by is not null)),
@@ -1326,6 +1328,17 @@ create table resealed (
     at       timestamptz not null,
     primary key (job_id, n),
     constraint another_key check (from_key <> to_key and ascii(from_key) > 32 and ascii(to_key) > 32)
+);
+
+-- Payloads that were replaced after an attempt had run with them; attempts up to this one, and after the previous row, did.
+create table replaced_payload (
+    job_id  uuid        not null,
+    tenant  text        not null,
+    attempt integer     not null,
+    payload json        not null,
+    at      timestamptz not null,
+    primary key (job_id, attempt),
+    constraint ran check (attempt > 0)
 );
 
 -- --- Retention and usage ---

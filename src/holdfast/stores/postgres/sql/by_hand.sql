@@ -189,27 +189,12 @@ create or replace function cancel(job uuid, reason text default null, actor text
 returns table (id uuid, state state, refused boolean, refusal text)
 language sql security definer set search_path from current as $$ select * from cancel_many(array[$1], $2, $3, $4) $$;
 
--- Return a dead letter to its queue with a full number of attempts. With `at` or `delay` it does not start before that time:
--- both changes are one transaction, so no worker sees the job in between.
+-- Return a dead letter to its queue with a full number of attempts. With `at` or `delay` it does not start before that time.
 create or replace function redrive(job uuid, reason text default null, actor text default null,
                                    max_attempts integer default null, for_tenant text default null,
                                    at timestamptz default null, delay interval default null)
 returns table (id uuid, state state, refused boolean, refusal text)
-language plpgsql security definer set search_path from current as $$
-#variable_conflict use_column
-declare
-    v_answer record;
-begin
-    perform check_span('delay', $7);
-    if out_of_time($6) then
-        perform refuse_time('the time');
-    end if;
-    select * into v_answer from redrive_many(array[$1], $2, $3, $4, $5);
-    if not v_answer.refused and ($6 is not null or $7 is not null) then
-        perform from reschedule_many(array[$1], $6, $7, null, $2, $3, $5);
-    end if;
-    return query select v_answer.id, v_answer.state, v_answer.refused, v_answer.refusal;
-end $$;
+language sql security definer set search_path from current as $$ select * from redrive_many(array[$1], $2, $3, $4, $5, $6, $7) $$;
 
 -- Give a waiting job another start time, another maximum number of attempts, or both. Without `at` and `delay` it starts as
 -- soon as possible.

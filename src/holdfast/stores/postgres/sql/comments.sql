@@ -476,6 +476,7 @@ operation Operations on many jobs; workers carry them out in batches.
   next_at           When the next batch may run.
   cancelled_by      Who cancelled it.
   cancelled_reason  Why it was cancelled.
+  run_at            Earliest start of the redriven jobs.
 redriven_as Dead letters that were redriven with another payload.
   new_id            The new job.
   by                Who did it.
@@ -498,6 +499,10 @@ resealed Values that were encrypted again with another key.
   n                 Number of the re-encryption.
   from_key          Key before.
   to_key            Key after.
+replaced_payload Payloads that were replaced after attempts had run with them.
+  attempt           Last attempt that ran with the payload.
+  payload           Payload as JSON text.
+  at                When it was replaced.
 retention How long finished jobs are kept, by tenant, kind and state.
   state             State that the rule is for.
   clean_after       When contents are removed.

@@ -23,7 +23,7 @@ declare
     v_reads   text[] := array['get_job', 'list_jobs', 'history', 'health', 'events_after', 'events_gone', 'app_events_after', 'chain', 'circumstances', 'liveness', 'worker_standings',
                               'active_subscriptions', 'scope', 'pinned_tenant', 'caller', 'actor', 'clock_now', 'enter', 'legal', 'event_type', 'uuid7',
                               'watch_job', 'list_limits', 'halted', 'preview_retention', 'retention_for', 'shape', 'fingerprint',
-                              'seals_of', 'fair_queues', 'registered_only', 'turn_of', 'shown_payload', 'hides', 'withheld',
+                              'seals_of', 'fair_queues', 'registered_only', 'turn_of', 'shown_payload', 'attempt_payload', 'hides', 'withheld',
                               'payload_indexes', 'jobs_by_payload', 'lock_waits', 'lock_holders', 'signal_key', 'token_of', 'token_used', 'open_session', 'end_session',   -- each needs the hash of a token
                               'refusal_reason', 'policies'];
     v_produce text[] := array['enqueue', 'enqueue_many', 'enqueue_alike', 'enqueue_one', 'cancel', 'cancel_many', 'send_event', 'enqueue_made',
@@ -87,6 +87,7 @@ begin
             ' retention, retention_pass, archive, archived, event_partition, usage, usage_place, upkeep, action, leftover,'
             ' dead_letter, dead_letter_group, operation, redriven_as, payload_rule, reference, resealed, webhook, webhook_delivery,'
             ' connector, quarantine, registered_kind, registered_event, unregistered_name to %I', v_role);
+        execute format('grant select (job_id, tenant, attempt, at) on replaced_payload to %I', v_role);   -- attempt_payload() shows the payloads
         execute format('grant select on sequence event_seq, app_event_seq to %I', v_role);
         -- Every column of a callback except the job that it creates, whose payload may be restricted.
         execute format('grant select (job_id, tenant, workflow_id, step_id, fires, due_at, fired_at, failed_job, error_code, error_message)'

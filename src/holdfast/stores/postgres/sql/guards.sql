@@ -43,6 +43,35 @@ end $$;
 
 create or replace trigger judge_update before update on job for each row execute function judge_job_update();
 
+-- Steps, checkpoints and tags are written by functions, which check the lease of the job or create it. A statement that a
+-- person writes has no function in its context but this one, or a DO block.
+create or replace function refuse_unleased() returns trigger language plpgsql set search_path from current as $$
+declare
+    v_context text;
+begin
+    get diagnostics v_context = pg_context;
+    if position(e'\n' in v_context) = 0 or position('inline_code_block' in v_context) > 0 then
+        raise exception '%: written only by the functions of this schema (% refused)', tg_table_name, lower(tg_op)
+            using errcode = 'ZH002', hint = 'Steps and checkpoints need the lease of their job: save_steps, save_checkpoint.';
+    end if;
+    return new;
+end $$;
+-- After the statement, so that more specific refusals come first.
+do $$
+declare
+    v_table text;
+begin
+    foreach v_table in array array['step', 'checkpoint'] loop
+        execute format('create or replace trigger refuse_unleased after insert or update on %I for each statement execute function refuse_unleased()', v_table);
+    end loop;
+end $$;
+-- The trigger of `job` writes the tags of new jobs, so these pay for one comparison per row and no call.
+create or replace trigger refuse_unleased before insert on job_tag for each row when (pg_trigger_depth() = 0) execute function refuse_unleased();
+create or replace trigger refuse_delete_by_hand before delete on job_tag for each statement when (pg_trigger_depth() = 0) execute function refuse_unleased();
+create or replace trigger refuse_update before update on job_tag for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on job_tag for each statement execute function refuse_change();
+create or replace trigger refuse_truncate before truncate on checkpoint for each statement execute function refuse_change();
+
 -- A job is deleted completely or not at all: first its state (cleaned only), then its facts, then its ledger. In a partition
 -- whose purge is announced, finished jobs are deleted without being cleaned first.
 create or replace function judge_state_delete() returns trigger language plpgsql set search_path from current as $$
@@ -133,10 +162,12 @@ create or replace trigger judge_insert after insert on result
 create or replace function judge_result_delete() returns trigger language plpgsql set search_path from current as $$
 begin
     if exists (select from job_state s join gone g on s.id = g.job_id where s.state <> 'cleaned') then
-        raise exception 'result: only retention deletes results, and only of cleaned jobs' using errcode = 'ZH002';
+        raise exception '%: only retention deletes %s, and only of cleaned jobs', tg_table_name, tg_table_name using errcode = 'ZH002';
     end if;
     return null;
 end $$;
+create or replace trigger judge_delete after delete on checkpoint
+    referencing old table as gone for each statement execute function judge_result_delete();
 create or replace trigger judge_delete after delete on result
     referencing old table as gone for each statement execute function judge_result_delete();
 
@@ -187,8 +218,8 @@ language sql immutable set search_path from current as $$
             and p_old -> '$holdfast' ->> 'key' <> p_new -> '$holdfast' ->> 'key') is true
 $$;
 
-create or replace function resealed_so(p_job uuid, p_old json, p_new json) returns boolean
-language plpgsql stable set search_path from current as $$
+create or replace function resealed_alike(p_old json, p_new json) returns boolean
+language plpgsql immutable set search_path from current as $$
 declare
     v_old json := p_old -> '$holdfast';
     v_new json := p_new -> '$holdfast';
@@ -196,6 +227,12 @@ begin
     return (p_new::jsonb - '$holdfast' = '{}' and v_new::jsonb - array['key', 'sealed', 'stored'] = '{}'
             and (v_old -> 'sealed' is null) = (v_new -> 'sealed' is null) and (v_old -> 'stored' is null) = (v_new -> 'stored' is null)
             and length(v_old ->> 'sealed') is not distinct from length(v_new ->> 'sealed')
-            and (select (r.from_key, r.to_key) = (v_old ->> 'key', v_new ->> 'key') from resealed r
-                  where r.job_id = p_job order by r.n desc limit 1)) is true;
+            and v_old ->> 'key' <> v_new ->> 'key') is true;
 end $$;
+
+create or replace function resealed_so(p_job uuid, p_old json, p_new json) returns boolean
+language sql stable set search_path from current as $$
+    select (resealed_alike(p_old, p_new)
+            and (select (r.from_key, r.to_key) = (p_old -> '$holdfast' ->> 'key', p_new -> '$holdfast' ->> 'key') from resealed r
+                  where r.job_id = p_job order by r.n desc limit 1)) is true
+$$;

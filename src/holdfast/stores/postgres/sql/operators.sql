@@ -77,12 +77,29 @@ create or replace function cancel_many(jobs uuid[], reason text default null, ac
 returns table (id uuid, state state, refused boolean, refusal text) language plpgsql security definer set search_path from current as $$
 begin return query select * from operate('cancel', jobs, cancel_many.reason, cancel_many.actor, for_tenant); end $$;
 
--- Return dead letters to their queues with a full number of attempts. Returns one row per id: its state, or why it was
--- refused.
+-- Return dead letters to their queues with a full number of attempts. With `at` or `delay` they do not start before that time:
+-- both changes are one transaction, so no worker sees a job in between. Returns one row per id: its state, or why it was refused.
 create or replace function redrive_many(jobs uuid[], reason text default null, actor text default null,
-                                        max_attempts integer default null, for_tenant text default null)
+                                        max_attempts integer default null, for_tenant text default null,
+                                        at timestamptz default null, delay interval default null)
 returns table (id uuid, state state, refused boolean, refusal text) language plpgsql security definer set search_path from current as $$
-begin return query select * from operate('redrive', jobs, redrive_many.reason, redrive_many.actor, for_tenant, redrive_many.max_attempts); end $$;
+declare
+    v_row  record;
+    v_done uuid[] := '{}';
+begin
+    perform check_span('delay', redrive_many.delay);
+    if out_of_time(redrive_many.at) then
+        perform refuse_time('the time');
+    end if;
+    for v_row in select * from operate('redrive', jobs, redrive_many.reason, redrive_many.actor, for_tenant, redrive_many.max_attempts) loop
+        select v_row.id, v_row.state, v_row.refused, v_row.reason into id, state, refused, refusal;
+        v_done := v_done || case when not refused then id end;
+        return next;
+    end loop;
+    if redrive_many.at is not null or redrive_many.delay is not null then
+        perform from reschedule_many(v_done, redrive_many.at, redrive_many.delay, null, redrive_many.reason, redrive_many.actor, for_tenant);
+    end if;
+end $$;
 
 -- Discard dead letters for good. Returns one row per id: its state, or why it was refused.
 create or replace function discard_many(jobs uuid[], reason text, actor text default null, for_tenant text default null)

@@ -31,7 +31,7 @@ select b.job_id, b.tenant, b.kind, b.attempt, b.actor as worker, b.at as started
        (e.meta ->> 'exit_code')::integer as exit_code,
        case when kept.log is not null and hides(b.tenant, b.kind) then '[restricted]' else kept.log end as log,
        case when told.not_shown and e.meta ? 'traceback' then '[restricted]' else e.meta ->> 'traceback' end as traceback,
-       b.seq as started_seq
+       b.seq as started_seq, attempt_payload(b.job_id, b.attempt) as payload
   from event b
   left join lateral (
        select n.* from event n where n.job_id = b.job_id and n.seq > b.seq and n.from_state = 'in_progress'
@@ -44,7 +44,7 @@ select b.job_id, b.tenant, b.kind, b.attempt, b.actor as worker, b.at as started
        (select 'database' from attempt_log l where l.job_id = b.job_id and l.attempt = b.attempt limit 1)) as log) kept on true
  where b.to_state = 'in_progress'
 union all
-select c.job_id, c.tenant, c.kind, 0, c.actor, c.at, c.at, 'skipped', null, null, null, null, null, c.seq
+select c.job_id, c.tenant, c.kind, 0, c.actor, c.at, c.at, 'skipped', null, null, null, null, null, c.seq, shown_payload(c.job_id)
   from event c
  where c.type = 'cancel' and c.attempt = 0 and c.meta ->> 'reason' = 'skipped' and c.meta ? 'schedule';
 

@@ -1183,12 +1183,14 @@ CREATE TABLE operation (
     finished_at  INTEGER,
     cancelled_by TEXT,
     cancelled_reason TEXT,
+    run_at       INTEGER,                     -- earliest start of the redriven jobs
     CONSTRAINT tenant_named   CHECK (tenant >= '!' AND length(tenant) <= 100),
     CONSTRAINT created_named  CHECK (created_by >= '!'),
     CONSTRAINT action_known     CHECK (action IN ('cancel', 'redrive', 'discard')),
     CONSTRAINT reason_given   CHECK (action <> 'discard' OR (reason IS NOT NULL AND trim(reason, ' ' || char(9, 10, 11, 12, 13)) <> '')),
     CONSTRAINT limit_bounded  CHECK (max_attempts IS NULL OR (max_attempts BETWEEN 1 AND 101 AND action = 'redrive')),
     CONSTRAINT rate_bounded   CHECK (rate BETWEEN 0.001 AND 1000000),
+    CONSTRAINT time_redriven  CHECK (run_at IS NULL OR action = 'redrive'),
     CONSTRAINT state_known    CHECK (state IN ('running', 'done', 'cancelled')),
     CONSTRAINT ended_iff_over CHECK ((state = 'running') = (finished_at IS NULL)),
     CONSTRAINT who_cancelled  CHECK ((state = 'cancelled') = (cancelled_by IS NOT NULL)),
@@ -1261,6 +1263,17 @@ CREATE TABLE resealed (
     at       INTEGER NOT NULL,
     PRIMARY KEY (job_id, n),
     CONSTRAINT another_key CHECK (from_key <> to_key AND from_key >= '!' AND to_key >= '!')
+) STRICT, WITHOUT ROWID;
+
+-- Payloads that were replaced after an attempt had run with them; attempts up to this one, and after the previous row, did.
+CREATE TABLE replaced_payload (
+    job_id  TEXT    NOT NULL,
+    tenant  TEXT    NOT NULL,
+    attempt INTEGER NOT NULL,
+    payload TEXT    NOT NULL,
+    at      INTEGER NOT NULL,
+    PRIMARY KEY (job_id, attempt),
+    CONSTRAINT ran CHECK (attempt > 0)
 ) STRICT, WITHOUT ROWID;
 
 -- --- Retention and usage ---

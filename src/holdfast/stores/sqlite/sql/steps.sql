@@ -11,6 +11,51 @@ BEGIN
      WHERE NOT EXISTS (SELECT 1 FROM job j WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant);
     SELECT RAISE(ABORT, 'immutable: only the decision of its approval can finish this step')
      WHERE NEW.kind = 'approval' AND NEW.ended_at IS NOT NULL;
+    SELECT RAISE(ABORT, 'immutable: steps are written only by operations, which check the lease of the job')
+     WHERE (SELECT now FROM clock) IS NULL;
+END;
+
+DROP TRIGGER IF EXISTS refuse_step_update;
+CREATE TRIGGER refuse_step_update AFTER UPDATE ON step WHEN (SELECT now FROM clock) IS NULL
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: steps are written only by operations, which check the lease of the job');
+END;
+
+DROP TRIGGER IF EXISTS refuse_checkpoint_insert;
+CREATE TRIGGER refuse_checkpoint_insert BEFORE INSERT ON checkpoint WHEN (SELECT now FROM clock) IS NULL
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: checkpoints are written only by operations, which check the lease of the job');
+END;
+DROP TRIGGER IF EXISTS refuse_checkpoint_update;
+CREATE TRIGGER refuse_checkpoint_update BEFORE UPDATE ON checkpoint WHEN (SELECT now FROM clock) IS NULL
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: checkpoints are written only by operations, which check the lease of the job');
+END;
+DROP TRIGGER IF EXISTS judge_checkpoint_delete;
+CREATE TRIGGER judge_checkpoint_delete BEFORE DELETE ON checkpoint
+WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: checkpoints are deleted only after their job is cleaned');
+END;
+
+-- The rows are those of the tags of a job. Operations are trusted, so that an enqueue does not read them again.
+DROP TRIGGER IF EXISTS judge_tag_insert;
+CREATE TRIGGER judge_tag_insert BEFORE INSERT ON job_tag
+WHEN (SELECT now FROM clock) IS NULL
+     AND NOT EXISTS (SELECT 1 FROM job j, json_each(j.tags) t WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant AND t.value = NEW.tag)
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: the tags of a job are written when it is created');
+END;
+DROP TRIGGER IF EXISTS refuse_tag_update;
+CREATE TRIGGER refuse_tag_update BEFORE UPDATE ON job_tag
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: the tags of a job never change');
+END;
+DROP TRIGGER IF EXISTS judge_tag_delete;
+CREATE TRIGGER judge_tag_delete BEFORE DELETE ON job_tag
+WHEN EXISTS (SELECT 1 FROM job_state s WHERE s.id = OLD.job_id AND s.state <> 'cleaned')
+BEGIN
+    SELECT RAISE(ABORT, 'immutable: the tags of a job are deleted only after it is cleaned');
 END;
 
 -- Re-encrypting the same result is allowed: of the ciphertext only the form and the length can be checked here.

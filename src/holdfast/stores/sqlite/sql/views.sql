@@ -75,13 +75,19 @@ SELECT b.job_id, b.tenant, b.kind, b.attempt, b.actor AS worker, b.at AS started
        CASE WHEN (json_extract(e.meta, '$.error_message') <> 'what is said of a restricted job''s failure is not kept' AND (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
                 SELECT 1 FROM payload_rule r WHERE r.classification = 'restricted' AND (r.tenant = b.tenant OR r.tenant = '*')
                    AND (r.kind = b.kind OR r.kind = '*'))) AND json_extract(e.meta, '$.traceback') IS NOT NULL THEN '[restricted]'
-            ELSE json_extract(e.meta, '$.traceback') END AS traceback, b.seq AS started_seq
+            ELSE json_extract(e.meta, '$.traceback') END AS traceback, b.seq AS started_seq,
+       CASE WHEN (SELECT ruled FROM dispatch WHERE id = 1) AND EXISTS (
+                SELECT 1 FROM payload_rule r WHERE r.classification = 'restricted' AND (r.tenant = b.tenant OR r.tenant = '*')
+                   AND (r.kind = b.kind OR r.kind = '*')) THEN '"[restricted]"'
+            ELSE coalesce((SELECT v.payload FROM replaced_payload v WHERE v.job_id = b.job_id AND v.attempt >= b.attempt
+                            ORDER BY v.attempt LIMIT 1), (SELECT j.payload FROM job j WHERE j.id = b.job_id)) END AS payload
   FROM event b
   LEFT JOIN event e ON e.seq = (SELECT min(n.seq) FROM event n
                                  WHERE n.job_id = b.job_id AND n.seq > b.seq AND n.from_state = 'in_progress')
  WHERE b.to_state = 'in_progress'
 UNION ALL
-SELECT c.job_id, c.tenant, c.kind, 0, c.actor, c.at, c.at, 'skipped', NULL, NULL, NULL, NULL, NULL, c.seq
+SELECT c.job_id, c.tenant, c.kind, 0, c.actor, c.at, c.at, 'skipped', NULL, NULL, NULL, NULL, NULL, c.seq,
+       (SELECT j.payload FROM jobs j WHERE j.id = c.job_id)
   FROM event c
  WHERE c.type = 'cancel' AND c.attempt = 0 AND json_extract(c.meta, '$.reason') = 'skipped'
    AND json_extract(c.meta, '$.schedule') IS NOT NULL;
