@@ -6,12 +6,13 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from holdfast import App, State
+from holdfast import App, Context, State
 from holdfast.app.repository import JobRepository
 from holdfast.errors import Conflict, InvalidPayload, InvalidSetting, NotFound, StaleLease, StoreUnavailable
 from holdfast.stores.flow import Flow
 from tests.app.conftest import NewApp
 from tests.support.stores import forward
+from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("HK-4")
 
@@ -181,3 +182,44 @@ def test_closing_frees_claimed_jobs(app: App, new_app: NewApp, repository: JobRe
     other = new_app().repository()
     (work,) = other.claim() or other.claim()
     assert (work.id, work.attempt) == (job_id, 2)
+
+
+@pytest.mark.req("CX-5", "CX-6")
+@pytest.mark.every_case
+@pytest.mark.parametrize("source", ["code", "rule", "agent"])
+@pytest.mark.parametrize("verdict", ["approve", "deny"])
+def test_claim_asks_for_the_approval_that_a_job_needs(app: App, source: str, verdict: str) -> None:
+    if source == "code":
+        app.job("pay", requires_approval={"approvers": ["ada"]})(lambda: None)
+    elif source == "rule":
+        app.payload_rules.set("pay", requires_approval={"approvers": ["ada"]})
+    else:
+        app.agents.set("buyer", name="Buyer", requires_approval=True)
+    handle = app.enqueue("pay", {}, **({"agent": "buyer"} if source == "agent" else {}))
+    jobs = app.repository()
+    assert jobs.claim(5) == []
+    (approval,) = app.approvals.list()
+    assert (approval.name, approval.job_id) == ("run", handle.id)
+    getattr(app.approvals, verdict)(approval.id, by="ada")
+    claimed = jobs.claim(5)
+    assert [work.id for work in claimed] == ([handle.id] if verdict == "approve" else [])
+    if claimed:
+        jobs.mark_success(handle.id)
+    else:
+        assert handle.get().error_code == "denied"
+    jobs.close()
+
+
+@pytest.mark.req("CX-6")
+def test_claim_does_not_bypass_a_decision_of_the_handler(app: App) -> None:
+    @app.job("pay")
+    async def pay(ctx: Context) -> None:
+        await ctx.approval("pay", summary="Pay?", on_deny="resume")
+
+    handle = pay.enqueue()
+    work_off(app)
+    app.approvals.deny(app.approvals.list()[0].id, by="ada")
+    jobs = app.repository()
+    assert jobs.claim(5) == []
+    assert handle.get().error_code == "approval_not_asked"
+    jobs.close()

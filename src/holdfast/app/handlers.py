@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, assert_never
@@ -18,21 +18,21 @@ from holdfast.context import AnyContext, Context, LazyContext, SyncContext, ente
 from holdfast.engine.bound_results import filled
 from holdfast.engine.hooks import AppHooks
 from holdfast.engine.job import DEFAULT_RETRY, Claim
-from holdfast.engine.outcome import Settled, Stopped, Succeeded
+from holdfast.engine.outcome import Failed, Outcome, Paused, Reject, Settled, Stopped, Succeeded
 from holdfast.engine.payload import decode_for_display
 from holdfast.engine.redaction import JobRedactor, Redactor
 from holdfast.engine.retry import as_policy
-from holdfast.engine.steps import RESERVED
+from holdfast.engine.steps import BEFORE_ALL, RESERVED, Pause, Script
 from holdfast.engine.units import in_bytes
-from holdfast.errors import Conflict, HoldfastError
+from holdfast.errors import Conflict, HoldfastError, StepsChanged
 from holdfast.features.attempts.model import LOG_LIMIT
 from holdfast.features.connectors.command_runner import Program, command_caller
-from holdfast.features.payloads.model import HIDDEN, Effective
+from holdfast.features.payloads.model import HIDDEN, Effective, effective
 from holdfast.features.registry.model import TEXT_LIMIT
 from holdfast.features.workflows.run import BoundResults
 from holdfast.kind import Kind, Prepared
-from holdfast.steps.approvals import ApprovalOptions
-from holdfast.steps.driver import Durable, Plan, StepTools
+from holdfast.steps.approvals import ApprovalOptions, decision
+from holdfast.steps.driver import Durable, Plan, StepTools, check_approved, first_question
 from holdfast.steps.handler_run import HandlerRun
 from holdfast.steps.transaction import RESULT_LIMIT, Completion, Stage
 from holdfast.stores.flow import in_thread
@@ -201,11 +201,7 @@ async def require_approval(
 ) -> None:
     """Raise ``Suspended`` until the job is approved, if its kind (``asking``), a rule in the database or its agent
     requires approval."""
-    notify = tools.step_tools.notify()
-    if asking is None and rule.requires_approval is not None:
-        stored = json.loads(rule.requires_approval)
-        notify = stored.pop("notify", None) or notify
-        asking = stored
+    asking, notify = _asking(asking, rule, tools.step_tools.notify())
     if asking is None and claim.agent is not None:
         store = tools.client.store
         required = await tools.client.arun(store.steps.requires_approval(claim.agent, claim.tenant))
@@ -215,10 +211,75 @@ async def require_approval(
     redact = JobRedactor(tools.redact, claim.payload, rule.restricted)
     step_tools = replace(tools.step_tools, notify=lambda: notify)
     plan = Plan(Durable(claim, tools.client, step_tools, redact, stop))
+    await plan.before_all(*_first_question(claim, asking, rule, tools.client, tools.redact))
+
+
+def _asking(
+    asking: ApprovalOptions | None, rule: Effective, notify: str | None
+) -> tuple[ApprovalOptions | None, str | None]:
+    """The approval that the code of a kind requires, or else the one of a rule; and who notifies people of it."""
+    if asking is not None or rule.requires_approval is None:
+        return asking, notify
+    stored = json.loads(rule.requires_approval)
+    notifier = stored.pop("notify", None)
+    return stored, notifier or notify
+
+
+def _first_question(
+    claim: Claim, asking: ApprovalOptions, rule: Effective, client: Session, redact: Redactor
+) -> tuple[str, str, ApprovalOptions, dict[str, Any]]:
     owner = "" if claim.agent is None else f" for {claim.agent}"
-    hidden = rule.restricted or tools.client.vault.keys is not None
-    shown = {"payload": HIDDEN} if hidden else _shown(claim, tools.redact)
-    await plan.before_all("run", f"Run {claim.kind}{owner} ({claim.id})", asking, shown)
+    hidden = rule.restricted or client.vault.keys is not None
+    shown = {"payload": HIDDEN} if hidden else _shown(claim, redact)
+    return "run", f"Run {claim.kind}{owner} ({claim.id})", asking, shown
+
+
+def approval_gate(
+    client: Session, kinds: Mapping[str, Declared], redact: Redactor, notify: Callable[[], str | None]
+) -> Callable[[Sequence[Claim]], Iterator[tuple[Claim, Outcome | None]]]:
+    """For a loop that claims jobs itself: the outcome of each claim that may not run, such as the request for its
+    approval."""
+
+    def gate(claims: Sequence[Claim]) -> Iterator[tuple[Claim, Outcome | None]]:
+        rules = client.run(client.store.payload_rules.list(client.scope)) if claims else []
+        for claim in claims:
+            declared = kinds.get(claim.kind)
+            own = None if declared is None else declared.kind._approval
+            yield claim, _refused(client, claim, own, effective(rules, claim.tenant, claim.kind), redact, notify())
+
+    return gate
+
+
+def _refused(
+    client: Session,
+    claim: Claim,
+    own: ApprovalOptions | None,
+    rule: Effective,
+    redact: Redactor,
+    notify: str | None,
+) -> Outcome | None:
+    asking, notifier = _asking(own, rule, notify)
+    if asking is None and claim.agent is not None:
+        required = client.run(client.store.steps.requires_approval(claim.agent, claim.tenant))
+        asking = ApprovalOptions() if required else None
+    script = Script(claim.id)
+    try:
+        if claim.resumed:
+            script.remember(client.run(client.store.steps.list(claim.id, claim.tenant)))
+        first = script.first
+        if asking is not None:
+            name, summary, options, shown = _first_question(claim, asking, rule, client, redact)
+            approval = first_question(name, summary, options, shown, notifier)
+            first = script.at(BEFORE_ALL, name, "approval", approval["content_hash"])
+            if first is None:
+                return Paused(Pause(BEFORE_ALL, name, "approval", approval=approval).to_json(), [])
+        if first is not None:
+            check_approved(decision(first.value, None))
+        if (changed := script.not_asked()) is not None:
+            raise changed
+    except (Reject, StepsChanged) as error:
+        return Failed(error.code, str(error), final=True)
+    return None
 
 
 async def check_decisions(tools: HandlerTools, claim: Claim) -> None:

@@ -7,9 +7,9 @@ which every call renews. A loop that makes no calls for longer than the lease la
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -57,7 +57,10 @@ class JobRepository:
         ttl: float = 60.0,
         redact: Redactor | None = None,
         vault: Vault = EMPTY,
+        gate: Callable[[Sequence[Claim]], Iterable[tuple[Claim, Outcome | None]]] | None = None,
     ) -> None:
+        """``gate`` returns the outcome of each claim that may not run, such as the request for its approval."""
+        self._gate = gate
         self._vault = vault
         self._redact = redact or Redactor()
         self._store = store
@@ -88,14 +91,27 @@ class JobRepository:
         return result.id
 
     def claim(self, want: int = 1, *, queue: str = DEFAULT_QUEUE) -> list[Work]:
-        """Claim up to ``want`` jobs that are due. It also releases the jobs of lost workers."""
+        """Claim up to ``want`` jobs that are due; a job that needs an approval asks for it and is not returned. It also
+        releases the jobs of lost workers."""
         store = self._store
         self._store.run(store.leases.promote(tenant=self._tenant))
         self._store.run(store.leases.reap(tenant=self._tenant))
         request = ClaimRequest(lease=self._renewed_lease(), queues=(queue,), want=want, tenant=self._tenant)
-        claims = self._store.run(store.leases.claim(request))
+        claims = self._allowed(self._store.run(store.leases.claim(request)))
         self._claims |= {claim.id: claim for claim in claims}
         return [Work(claim.id, claim.kind, decode(self._payload(claim)), claim.attempt) for claim in claims]
+
+    def _allowed(self, claims: Sequence[Claim]) -> list[Claim]:
+        if self._gate is None:
+            return list(claims)
+        allowed: list[Claim] = []
+        for claim, outcome in self._gate([replace(claim, payload=self._payload(claim)) for claim in claims]):
+            if outcome is None:
+                allowed.append(claim)
+            else:
+                settlement = decide(claim, outcome, random.random())
+                self._store.run(self._store.leases.settle(claim.lease, [settlement], self._tenant))
+        return allowed
 
     def _payload(self, claim: Claim) -> str:
         return self._vault.open(claim.payload, what="payload", tenant=claim.tenant, job_id=claim.id)

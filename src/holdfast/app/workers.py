@@ -11,7 +11,7 @@ from typing import Unpack
 from holdfast import config
 from holdfast.app.declarations import Declaring
 from holdfast.app.enqueue import Enqueuing
-from holdfast.app.handlers import HandlerTools, log_writer_for
+from holdfast.app.handlers import HandlerTools, approval_gate, log_writer_for
 from holdfast.app.repository import JobRepository
 from holdfast.engine.job import DEFAULT_QUEUE, EVERY_TENANT
 from holdfast.engine.names import check_name
@@ -57,6 +57,7 @@ class Running(Declaring, Enqueuing):
             ttl=seconds(ttl, "ttl"),
             redact=self._ready_redactor(),
             vault=client.vault,
+            gate=approval_gate(client, self._kinds, self._redactor, lambda: self._notifier),
         )
 
     def worker(self, options: WorkerOptions | None = None) -> Worker:

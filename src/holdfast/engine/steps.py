@@ -253,6 +253,11 @@ class Script:
         return [*self._recorded.values()]
 
     @property
+    def first(self) -> Step | None:
+        """The recorded approval before the handler."""
+        return self._recorded.get(BEFORE_ALL)
+
+    @property
     def unused(self) -> list[Step]:
         """Recorded steps after the last call of this attempt: the handler no longer makes them."""
         return [step for n, step in sorted(self._recorded.items()) if n > self._position]

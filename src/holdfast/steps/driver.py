@@ -174,7 +174,7 @@ class Durable:
     async def check_allowed(self) -> None:
         """Called before the handler. A job that people refused to run does not run, also if its kind no longer asks
         them."""
-        first = next((step for step in (await self.remember()).steps if step.n == BEFORE_ALL), None)
+        first = (await self.remember()).first
         if first is not None and first.over:
             check_approved(decision(first.value, None))
 
@@ -417,14 +417,20 @@ class Plan:
         return program.approval(self.durable.script, self._next_position(), label, approval)
 
     async def before_all(self, name: str, summary: str, options: ApprovalOptions, shown: Any) -> None:
-        """The approval before the handler: raises ``Suspended`` until it is approved. ``shown`` is the payload for
-        people. It is not part of the question: the payload never changes, but the rules of what to show may."""
+        """The approval before the handler: raises ``Suspended`` until it is approved."""
         durable = self.durable
-        data: ApprovalOptions = {"data": shown}
-        approval = question(summary, None, data | options).to_json(new_id(), name, durable.tools.notify())
-        approval["content_hash"] = question(summary, None, options).content_hash(name)
+        approval = first_question(name, summary, options, shown, durable.tools.notify())
         result = decision(await durable.drive(program.approval(durable.script, BEFORE_ALL, name, approval)), None)
         check_approved(result)
+
+
+def first_question(name: str, summary: str, options: ApprovalOptions, shown: Any, notify: str | None) -> dict[str, Any]:
+    """The approval before the handler. ``shown`` is the payload for people. It is not part of the question: the payload
+    never changes, but the rules of what to show may."""
+    data: ApprovalOptions = {"data": shown}
+    approval = question(summary, None, data | options).to_json(new_id(), name, notify)
+    approval["content_hash"] = question(summary, None, options).content_hash(name)
+    return approval
 
 
 def check_approved(decided: Decision[Any]) -> None:
