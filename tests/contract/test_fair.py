@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 
+import psycopg
 import pytest
 
 from holdfast.engine.job import Claim
 from holdfast.engine.states import State
-from holdfast.features.assembly import Store
+from holdfast.features.assembly import Store, open_store
 from holdfast.features.limits.model import ReservationRequest, Rule
+from holdfast.stores.postgres.store import run_on
 from holdfast.stores.requests import ClaimRequest
 from tests.support.direct_sql import ByHand
 from tests.support.features import fill, pause, resume, served, share, tenants
@@ -193,6 +196,18 @@ def test_claim_from_the_head_serves_every_tenant_after_claims_behind_a_position(
     assert behind
     assert len(from_head) == 4
     assert {each.tenant for each in from_head} >= {"a", "b"}
+
+
+def test_claim_does_not_wait_for_another_that_advances_the_place(postgres_url: str) -> None:
+    with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url) as other:
+        share(store, "*")
+        fill(store, 5, "a", "b")
+        lease = open_lease(store)
+        claim(store, lease, 2)
+        other.execute("select from holdfast.fair_place for update")
+        with psycopg.connect(postgres_url, autocommit=True, options="-c lock_timeout=5s") as connection:
+            request = ClaimRequest(lease=lease, queues=("default",), want=2)
+            assert len(run_on(connection, store.leases.exchange([], request)).claims) == 2
 
 
 def test_next_share_reports_the_position_in_a_shared_queue(store: Store) -> None:

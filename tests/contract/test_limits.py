@@ -259,6 +259,15 @@ def test_held_job_can_be_cancelled_and_moved_but_not_rescheduled(store: Store, b
     assert types_of(store, three) == ["enqueue", "expire"]
 
 
+def test_jobs_of_a_full_queue_are_not_parked(store: Store) -> None:
+    """Also under the limit of the only tenant: a claim takes as many jobs as fit, and the rest keep their place."""
+    limit(store, "queue", "call", 1)
+    put(store, *(spec(queue="call") for _ in range(3)))
+    assert len(claim(store, open_lease(store), 9, queues=("call",))) == 1
+    (listed,) = store.run(store.limits.list("default"))
+    assert (listed.running, listed.waiting) == (1, 0)
+
+
 def test_rate_limit_releases_jobs_over_time(store: Store) -> None:
     forward(store)
     limit(store, "kind", "call", rate="6/m", burst=2)

@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from holdfast.features.assembly import Store, open_store
+from holdfast.features.limits.model import Rule
 from tests.support.direct_sql import PostgresByHand
 from tests.support.stores import claim, open_lease, put_one, settle
 from tests.support.waiting import until
@@ -74,6 +75,19 @@ def test_promotion_notifies(store: Store, other: Store, listener: Listener) -> N
     listener.forget()
     while not other.run(other.leases.promote()):
         pass
+    listener.expect("mail", "")
+
+
+@pytest.mark.req("SC-16")
+def test_freed_slot_of_a_full_queue_notifies(store: Store, other: Store, listener: Listener) -> None:
+    """Its jobs are not parked: a worker that found the queue full sleeps."""
+    other.run(other.limits.set(Rule("queue", "mail", 1), "ada", "default"))
+    put_one(other, queue="mail")
+    put_one(other, queue="last")
+    listener.expect("last", "")
+    claims = claim(other, open_lease(other), queues=("mail",))
+    listener.forget()
+    settle(other, claims)
     listener.expect("mail", "")
 
 

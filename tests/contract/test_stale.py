@@ -222,3 +222,20 @@ def test_every_operation_refuses_an_old_lease_token(store: Store, by_hand: ByHan
     }
     assert by_hand.contents() == before
     work(store, want=5)
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
+def test_settlement_of_an_earlier_attempt_of_the_same_lease_is_stale(store: Store, outcome: Outcome) -> None:
+    """An answer that arrives late, after the same worker has claimed the job again."""
+    forward(store)
+    job_id = put_one(store)
+    lease = open_lease(store, ttl=1e6)
+    (first,) = claim(store, lease)
+    settle(store, first, LATER)
+    forward(store, 61.0)
+    store.run(store.leases.promote())
+    (second,) = claim(store, lease)
+    assert settle(store, first, outcome) == [job_id]
+    assert state_of(store, job_id) is State.IN_PROGRESS
+    assert settle(store, second) == []
