@@ -62,7 +62,7 @@ def _fork(call: Callable[[], T]) -> T:
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         if not select.select([pipe], [], [], CHILD_TIMEOUT)[0]:
-            os.kill(child, signal.SIGKILL)
+            os.kill(child, signal.SIGABRT)  # faulthandler, which pytest enables, prints where it hangs
         text = pipe.read()
     _, status = os.waitpid(child, 0)
     if not text:
