@@ -19,7 +19,7 @@ from holdfast.context import Context, SyncContext, current
 from holdfast.engine.hooks import EndInfo, EnqueueInfo, Hooks, NewJob, RunInfo
 from holdfast.engine.job import Attempt, Event, Job, Result
 from holdfast.engine.outcome import Cancel, Reject, RetryLater, Stopped
-from holdfast.engine.retry import Backoff, Retry, retry_after
+from holdfast.engine.retry import Backoff, Retry, can_retry, retry_after
 from holdfast.engine.states import State
 from holdfast.engine.steps import Progress, Step
 from holdfast.engine.trace import Trace
@@ -112,6 +112,7 @@ __all__ = [
     "WorkflowRun",
     "WorkflowStatus",
     "__version__",
+    "can_retry",
     "configure_logging",
     "current",
     "current_trace",

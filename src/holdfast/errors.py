@@ -116,6 +116,9 @@ FIXES: Final = {
     "agent_unregistered": "Register it: holdfast agents set NAME",
     "event_type_unregistered": "Register it: holdfast event-types add NAME",
     "event_data_invalid": "Send data that fits the schema: holdfast event-types show NAME",
+    "key_required": "Pass an idempotency key: using(key=…), --key.",
+    "executor_required": "Name an executor: using(executor=…), --executor.",
+    "agent_required": "Name an agent: using(agent=…), --agent.",
     "tenant_required": "Name a tenant: App(tenant=…), using(tenant=…), --tenant. The tenant `default` stands for none.",
     "sealing_blocked": "End that transaction: select pg_terminate_backend(<process>).",
 }

@@ -302,7 +302,7 @@ async def test_objects_of_another_tenant_are_not_found(app: App) -> None:
             assert (await http.get(f"{API}/{noun}")).json()["items"] == [], noun
 
 
-@pytest.mark.req("DP-25", "JF-14")
+@pytest.mark.req("DP-25", "DP-27", "JF-14")
 async def test_kinds_event_types_and_policies(app: App, api: Api) -> None:
     assert (await api("PUT", "/kinds/mail.send", {"description": "Send it."}))["description"] == "Send it."
     assert [each["name"] for each in (await api("GET", "/kinds"))["items"]] == ["mail.send"]
@@ -322,6 +322,11 @@ async def test_kinds_event_types_and_policies(app: App, api: Api) -> None:
     assert (await api("POST", "/events", {"name": "order.paid"}, 422))["code"] == "event_data_invalid"
     assert (await api("POST", "/events", {"name": "other"}, 422))["code"] == "event_type_unregistered"
     await api("PUT", "/policies", {"unknown_kinds": "maybe"}, 422)
+    await api("PUT", "/policies", {"key_required": ["queue:x"]}, 422)
+    assert (await api("PUT", "/policies", {"key_required": ["kind:mail.send"]}))["key_required"] == ["kind:mail.send"]
+    refused = await api("POST", "/jobs", {"kind": "mail.send"}, 422)
+    assert (refused["code"], bool(refused["fix"])) == ("key_required", True)
+    assert (await api("PUT", "/policies", {"key_required": []}))["key_required"] == []
     for path in ("/kinds/mail.send", "/event-types/order.paid"):
         await api("DELETE", path, status=204)
         await api("GET", path, status=404)

@@ -301,3 +301,35 @@ def test_async_handler_cannot_block_the_loop_waiting_for_a_job(app: App) -> None
     work_off(app)
     assert (blocks.get().state, blocks.get().error_code) == (State.DEAD_LETTER, "running_loop")
     assert waits.result(timeout=1) == "done"
+
+
+@pytest.mark.req("JF-5")
+def test_error_of_the_program_is_not_retried(app: App) -> None:
+    def two(first: int, second: int) -> int:
+        return len(first)  # type: ignore[arg-type]
+
+    @app.job(name="call")
+    def call(ctx: SyncContext) -> None:
+        ctx.step("two", two, 1)  # a missing argument
+
+    @app.job(name="body")
+    def body(ctx: SyncContext) -> None:
+        ctx.step("two", two, 1, 2)
+
+    @app.job(name="unnamed")
+    async def unnamed() -> None:
+        undefined_name()  # type: ignore[name-defined]  # noqa: F821
+
+    @app.job(name="wrapped", retry=Retry(retry_on=(NameError,)))
+    async def wrapped() -> None:
+        undefined_name()  # type: ignore[name-defined]  # noqa: F821
+
+    handles = {kind.name: kind.enqueue() for kind in (call, body, unnamed, wrapped)}
+    work_off(app)
+    ended = {name: (handle.get().state, handle.get().error_code) for name, handle in handles.items()}
+    assert ended == {
+        "call": (State.DEAD_LETTER, "TypeError"),
+        "body": (State.RETRY_WAITING, "TypeError"),
+        "unnamed": (State.DEAD_LETTER, "NameError"),
+        "wrapped": (State.RETRY_WAITING, "NameError"),
+    }

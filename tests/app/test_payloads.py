@@ -360,7 +360,9 @@ def test_steps_and_checkpoints_are_encrypted_and_read_back(new_app: NewApp, monk
     app.run_worker(burst=True)
     assert posed.get().error_code == "payload_reserved"
     with closing(open_by_hand(app._store.url)) as by_hand:
-        stored = by_hand.execute("select value from step") + by_hand.execute("select value from checkpoint")
+        stored = by_hand.execute("select value from step") + by_hand.execute(
+            "select value from checkpoint where name <> 'holdfast:running'"
+        )
         assert (len(stored), CANARY in json.dumps(stored, default=str)) == (4, False)
     until(lambda: _is_over(app, handles[0].id) and _is_over(app, handles[1].id), "both have been tried again")
     assert [each.result() for each in handles] == [[{"found": CANARY}, {"at": CANARY}, 7]] * 2

@@ -261,7 +261,8 @@ STEPS: Table = {
     ),
     "finish a wait by hand": (_step(f"value = '1', ended_at = {NOW}", "waiting"), _BY_HAND),
     "insert a checkpoint of a running job without its lease": (
-        f"insert into checkpoint (job_id, tenant, name, value, attempt, saved_at) values (:running, 'default', 'row', '7', 1, {NOW})",
+        "insert into checkpoint (job_id, tenant, name, value, attempt, saved_at)"
+        f" values (:running, 'default', 'row', '7', 1, {NOW})",
         ("checkpoints are written only by operations", _BY_HAND[1]),
     ),
     "change a checkpoint": (

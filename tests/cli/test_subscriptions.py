@@ -110,7 +110,7 @@ def test_why_explains_waiting_and_retried_jobs(holdfast: Holdfast, store: Store)
     assert holdfast("why", "nonsense").exit_code == 2
 
 
-@pytest.mark.req("DP-25", "DP-6")
+@pytest.mark.req("DP-25", "DP-27", "DP-6")
 def test_kinds_event_types_and_policies_are_registered_and_enforced(
     holdfast: Holdfast, store: Store, shop: Path
 ) -> None:
@@ -148,3 +148,8 @@ def test_kinds_event_types_and_policies_are_registered_and_enforced(
     assert holdfast("enqueue", "typo").exit_code == 0
     assert [each["name"] for each in document(holdfast("policies", "unregistered", "--json"))] == ["typo"]
     assert "unknown_kinds" in holdfast("policies", "show").stdout
+    assert holdfast("policies", "set", "agent_required=queue:x").exit_code == 2
+    assert "kind:add, tenant:acme" in holdfast("policies", "set", "agent_required=kind:add,tenant:acme").stdout
+    refused = holdfast("enqueue", "add", '{"a": 1}', "--json")
+    assert (refused.exit_code, error_of(refused)["code"]) == (4, "agent_required")
+    assert document(holdfast("policies", "set", "agent_required=", "--json"))["agent_required"] == []

@@ -12,9 +12,9 @@ from holdfast.engine.outcome import Failed
 from holdfast.engine.payload import canonical
 from holdfast.engine.states import State
 from holdfast.engine.steps import MATCH_LIMIT, check_match, projection
-from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting
+from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, NotFound
 from holdfast.features.assembly import Store
-from holdfast.stores.requests import Reschedule
+from holdfast.stores.requests import Reschedule, SendEvent
 from tests.support.direct_sql import ByHand, PostgresByHand
 from tests.support.ledger import all_jobs
 from tests.support.steps import running, send, sleeps, steps, waiting, waits
@@ -225,7 +225,8 @@ def test_event_for_one_job_ignores_the_others(store: Store) -> None:
     assert data_of(store, later) is None
     apply(store, held.lease, waits(held))
     assert data_of(store, third) == {"n": 2}
-    assert send(store, job=new_id()).woke == 0
+    with pytest.raises(NotFound):
+        send(store, job=new_id())
 
 
 def test_event_wakes_many_waiting_jobs(store: Store) -> None:
@@ -364,3 +365,14 @@ def test_invalid_events_are_refused(store: Store) -> None:
             send(store, name, data)
         assert caught.value.code == "broken_invariant", (name, data)
     assert send(store).created
+
+
+@pytest.mark.req("HF-6")
+def test_event_for_an_unknown_job_is_refused_and_not_recorded(store: Store) -> None:
+    (known,) = put(store, spec())
+    for job_id, tenant in ((new_id(), "default"), (known, "acme")):
+        with pytest.raises(NotFound, match="no job"):
+            store.run(store.ledger.send(SendEvent(new_id(), "paid", "{}", "k", job_id), "ada", tenant))
+    first = store.run(store.ledger.send(SendEvent(new_id(), "paid", "{}", "k", known), "ada", "default"))
+    again = store.run(store.ledger.send(SendEvent(new_id(), "paid", "{}", "k", new_id()), "ada", "default"))
+    assert (again.id, first.created, again.created) == (first.id, True, False)

@@ -12,7 +12,7 @@ from holdfast.errors import HoldfastError, InvalidInput, Refused
 from holdfast.features.agents.model import Definition
 from holdfast.features.assembly import Store
 from holdfast.features.audit.store import ActionFilter
-from holdfast.features.registry.model import BUILT_IN, EventTypeDraft, Policies
+from holdfast.features.registry.model import BUILT_IN, EventTypeDraft, Policies, check_policies
 from holdfast.stores.requests import ClaimRequest, JobFilter, SendEvent
 from tests.support.direct_sql import ByHand
 from tests.support.schedules import add, decided, firing
@@ -271,3 +271,57 @@ def test_invalid_policies_are_refused_and_changes_recorded(store: Store) -> None
         ("policies", "tenant_required", "ada"),
         ("policies", "unknown_kinds", "ada"),
     ]
+
+
+FACTS: dict[str, dict[str, Any]] = {
+    "key": {"key": "k-1"},
+    "executor": {"executor": "gpu-1"},
+    "agent": {"agent": "planner"},
+}
+
+
+@pytest.mark.every_case
+@pytest.mark.req("DP-27")
+@pytest.mark.parametrize("fact", FACTS)
+def test_required_facts_are_enforced_for_tenants_and_kinds(store: Store, by_hand: ByHand, fact: str) -> None:
+    name = f"{fact}_required"
+    assert getattr(policy(store, **{name: ["kind:pay", "tenant:acme"]}), name) == ("kind:pay", "tenant:acme")
+    for kind, tenant in (("pay", "default"), ("mail", "acme")):
+        with pytest.raises(Refused, match=name) as refused:
+            put(store, spec("mail"), spec(kind), tenant=tenant)
+        assert (
+            f"jobs of kind {kind if tenant == 'default' else 'mail'} in tenant {tenant} need" in refused.value.message
+        )
+        assert refused.value.fix is not None
+        put_one(store, kind, tenant=tenant, **FACTS[fact])
+    put_one(store, "mail")
+    put_one(store, "webhook.deliver", tenant="acme")
+    message = by_hand.refusal("insert into job (tenant, kind) values ('default', 'pay')")
+    assert message is not None
+    assert "required" in message or "need an" in message
+    assert getattr(policy(store, **{name: ["*"]}), name) == ("*",)
+    with pytest.raises(Refused, match=name):
+        put_one(store, "mail")
+    schedule = add(store, "default")
+    assert store.run(store.schedules.fire([decided(schedule, firing())], "*")) == 1
+    (fire,) = store.run(store.schedules.fires(schedule.id, "default"))
+    assert (fire.status, fire.error_code) == ("failed", name)
+    (action,) = store.run(store.audit.actions(ActionFilter(tenant="*", subject="policies", limit=1)))
+    assert action.changed == {name: [["kind:pay", "tenant:acme"], ["*"]]}
+    assert policy(store, **{name: []}) == Policies()
+    put_one(store, "pay")
+
+
+@pytest.mark.req("DP-27")
+@pytest.mark.parametrize("wrong", ["pay", "queue:x", "kind:", 7, [None], True, {"a": 1}.items()])
+def test_malformed_requirements_are_refused(store: Store, wrong: Any) -> None:
+    with pytest.raises(HoldfastError, match="invalid"):
+        check_policies({"key_required": wrong})
+
+
+@pytest.mark.req("DP-27")
+def test_retries_and_approval_notices_need_no_required_fact(store: Store) -> None:
+    old = put_one(store, "pay", retry_as="new_job")
+    policy(store, key_required=["*"])
+    settle(store, take(store), BROKEN)
+    assert len(store.run(store.jobs.chain(old, "default"))) == 2

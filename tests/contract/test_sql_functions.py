@@ -14,10 +14,13 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from holdfast.engine.retry import MAX_DELAY, PRESETS, Backoff
 from holdfast.engine.states import State
+from holdfast.errors import InvalidSetting
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.limits.model import ReservationRequest
 from holdfast.stores.postgres.errors import OURS
+from tests.support.direct_sql import open_by_hand, unguarded
 from tests.support.ledger import check_ledger
 from tests.support.postgres_roles import OwnedDatabases, as_role
 from tests.support.stores import forward, history, job, new_id, open_lease
@@ -107,7 +110,7 @@ def test_refused_enqueue_returns_a_reason(shell: Shell) -> None:
 def test_enqueue_accepts_every_option(shell: Shell) -> None:
     parent = shell.enqueue()
     answer = shell.fetch(
-        "select * from holdfast.enqueue('k', '[1]', queue => 'q', priority => 7, run_at => '2031-01-02Z',"
+        "select * from holdfast.enqueue('k', '{\"n\": 1}', queue => 'q', priority => 7, run_at => '2031-01-02Z',"
         " deadline_at => '2032-01-02Z', tags => array['x', 'y'], parent_id => %s, external_ref => 'ext',"
         " agent => 'a', max_attempts => 2, backoff => '{\"base\": 5}', enqueued_by => 'ada',"
         " source_system => 'billing', for_tenant => 'default')",
@@ -115,7 +118,7 @@ def test_enqueue_accepts_every_option(shell: Shell) -> None:
     )
     stored = job(shell.store, str(answer["id"]))
     assert (stored.queue, stored.priority, stored.tags, stored.agent) == ("q", 7, ("x", "y"), "a")
-    assert (stored.max_attempts, stored.backoff, stored.payload) == (2, {"base": 5}, [1])
+    assert (stored.max_attempts, stored.backoff, stored.payload) == (2, {"base": 5}, {"n": 1})
     assert (stored.enqueued_by, stored.source_system, stored.external_ref) == ("ada", "billing", "ext")
     assert (stored.parent_id, stored.correlation_id) == (parent, parent)
     assert str(stored.due_at) == "2031-01-02 00:00:00+00:00"
@@ -163,7 +166,10 @@ def test_backoff_must_be_an_object(shell: Shell, policy: str) -> None:
 @pytest.mark.req("CX-9")
 @pytest.mark.parametrize("policy", ['{"factor": 0}', '{"base": "x"}', '{"base": 1e300, "cap": 1e300}'])
 def test_invalid_backoff_does_not_prevent_a_failure(shell: Shell, policy: str) -> None:
-    job_id = shell.fetch("select * from holdfast.enqueue('k', backoff => %s)", policy)["id"]
+    """A job of an earlier release, or a hand-written one."""
+    job_id = shell.enqueue()
+    with closing(open_by_hand(shell.store.url)) as by_hand, unguarded(by_hand, "job"):
+        by_hand.execute("update job set backoff = :policy", {"policy": policy})
     claimed = shell.claim()
     failed = shell.fetch("select * from holdfast.fail(%s, %s, 'oops', 'no luck')", job_id, claimed["lease"])
     assert (failed["state"], failed["refused"]) == ("retry_waiting", False)
@@ -270,7 +276,7 @@ REFUSED = {
         """payload => '{"card": 1}'""",
     ),
     "broken_invariant": ("select 1", "enqueued_by => ' '"),
-    "payload_too_deep": ("select 1", f"payload => '{'[' * 300}{']' * 300}'"),
+    "payload_too_deep": ("select 1", f"""payload => '{{"a": {"[" * 300}{"]" * 300}}}'"""),
 }
 
 
@@ -369,3 +375,51 @@ def test_health_in_sql_does_not_count_the_holder_of_a_reservation(shell: Shell) 
     assert (health["in_progress"], health["lease_active"]) == (1, 0)
     run(shell.store.leases.open("worker-7", 60, "default"))
     assert shell.fetch("select holdfast.health() as h")["h"]["lease_active"] == 1
+
+
+@pytest.mark.req("CX-19", "CX-9")
+@pytest.mark.parametrize("payload", ["[1]", '"x"', "1", "null"])
+def test_enqueue_refuses_a_payload_that_is_no_object(shell: Shell, payload: str) -> None:
+    answer = shell.fetch("select * from holdfast.enqueue('mail', %s::json)", payload)
+    assert (answer["refused"], answer["reason"], answer["id"]) == (True, "invalid_arguments", None)
+
+
+@pytest.mark.req("CX-9")
+@pytest.mark.parametrize(
+    "backoff",
+    [
+        '{"base": -1}',
+        '{"base": "1"}',
+        '{"factor": 0.5}',
+        '{"cap": 1e9}',
+        '{"head": 1.5}',
+        '{"jitter": 1}',
+        '{"base": null}',
+    ],
+)
+def test_enqueue_refuses_a_malformed_backoff(shell: Shell, backoff: str) -> None:
+    answer = shell.fetch("select * from holdfast.enqueue('mail', backoff => %s::jsonb)", backoff)
+    assert (answer["refused"], answer["reason"]) == (True, "broken_invariant")
+    assert "backoff_bounded" in answer["detail"]
+    with pytest.raises(InvalidSetting):
+        Backoff.from_json(json.loads(backoff))
+
+
+@pytest.mark.req("CX-9")
+def test_enqueue_accepts_every_backoff_of_the_library(shell: Shell) -> None:
+    for backoff in (*PRESETS.values(), Backoff(MAX_DELAY, 1_000, MAX_DELAY, head=100), Backoff(0, 1, 0)):
+        answer = shell.fetch(
+            "select * from holdfast.enqueue('mail', backoff => %s::jsonb)", json.dumps(backoff.to_json())
+        )
+        assert answer["refused"] is False
+
+
+@pytest.mark.req("HF-6")
+def test_send_event_answers_for_every_job_and_refuses_an_unknown_one(shell: Shell) -> None:
+    known = shell.enqueue()
+    sent = shell.fetch("select * from holdfast.send_event('paid', '{}', job => %s)", known)
+    assert (sent["created"], sent["refused"], sent["reason"]) == (True, False, None)
+    unknown = shell.fetch("select * from holdfast.send_event('paid', '{}', key => 'k', job => %s)", new_id())
+    assert (unknown["id"], unknown["refused"], unknown["reason"]) == (None, True, "not_found")
+    with pytest.raises(psycopg.Error, match="data_is_object"):
+        shell.fetch("select * from holdfast.send_event('paid', '[]')")

@@ -44,7 +44,7 @@ _END = f"lease = null, settled_by = :lease, finished_at = {_NOW}"
 
 
 def setup(store: str) -> list[str]:
-    """A small database with a job in every state, by legal steps only; the steps of handlers as operations write them."""
+    """A small database with a job in every state, by legal steps only."""
     lease = "insert into lease (id, tenant, name, holder, until, opened_at, renewed_at)"
     begin = f"update job_state set state = 'in_progress', lease = :lease, attempt = 1, started_at = {_NOW} where id ="
     return [

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import holdfast
 from holdfast.engine.payload import decode, encode
 from holdfast.engine.retry import (
     EXPONENTIAL,
@@ -24,10 +25,11 @@ from holdfast.engine.retry import (
     as_policy,
     can_retry,
     fixed,
+    is_permanent,
     preset,
 )
 from holdfast.engine.states import State
-from holdfast.errors import InvalidSetting
+from holdfast.errors import InvalidArguments, InvalidSetting
 
 pytestmark = pytest.mark.req("CX-9")
 
@@ -196,3 +198,39 @@ def test_can_retry_compares_attempts_except_for_running_and_succeeded(state: Sta
 @pytest.mark.req("HK-3")
 def test_can_retry_allows_as_many_attempts_as_the_default_policy() -> None:
     assert [can_retry("failed", attempts) for attempts in (0, 9, 10, 11)] == [True, True, False, False]
+
+
+def _raised(function: Any, *args: Any) -> BaseException:
+    try:
+        function(*args)
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def _body(value: Any) -> int:
+    return len(value)
+
+
+@pytest.mark.req("JF-5", "HK-3")
+def test_errors_of_the_program_are_permanent_unless_the_policy_names_them() -> None:
+    import_failed = InvalidSetting("the child process cannot import x", code="import_failed")
+    unreachable = InvalidSetting("the child process cannot import x", code="import_failed")
+    import_failed.__cause__, unreachable.__cause__ = AttributeError("x"), ConnectionError("no route")
+    final = [
+        *(NameError("x"), NotImplementedError(), ModuleNotFoundError("x"), SyntaxError("x"), UnboundLocalError("x")),
+        *(InvalidArguments("x"), InvalidSetting("x", code="not_callable"), import_failed),
+    ]
+    retried = [
+        *(ValueError("x"), KeyError("x"), ConnectionError("x"), TimeoutError(), ImportError("x"), AttributeError("x")),
+        *(_raised(_body, None), TypeError("never raised"), unreachable, InvalidSetting("x", code="no_artifact_store")),
+    ]
+    assert all(map(is_permanent, final))
+    assert not any(map(is_permanent, retried))
+    assert holdfast.can_retry is can_retry
+    for error in final:
+        assert Retry().is_final(error)
+        assert not Retry(retry_on=(Exception,)).is_final(error)
+    for error in retried:
+        assert not Retry().is_final(error)
+        assert Retry(give_up_on=(Exception,)).is_final(error)

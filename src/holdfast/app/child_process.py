@@ -29,6 +29,7 @@ from holdfast.engine.names import check_name
 from holdfast.engine.outcome import Outcome, Settled, Succeeded
 from holdfast.engine.payload import encode
 from holdfast.engine.redaction import Redactor
+from holdfast.engine.retry import is_permanent
 from holdfast.engine.units import size_in_words
 from holdfast.errors import HoldfastError, InvalidSetting
 from holdfast.features.assembly import open_store, substitute_store
@@ -127,7 +128,7 @@ async def _respond(runtime: ChildRuntime, message: Message) -> Message:
         claim = record_from_json(Claim, message["run"])
         outcome = await execute(runtime.handlers[claim.kind], claim)
     except BaseException as error:  # also KeyboardInterrupt: raised by a handler, it ends that handler only
-        outcome = failure(error, Redactor())
+        outcome = failure(error, Redactor(), final=is_permanent(error))
     return {"outcome": outcome_to_json(outcome), "spent": runtime.spent}
 
 

@@ -209,7 +209,7 @@ class Enqueuing(StoreNamespace):
         """Send an event. Jobs that wait for it continue, and subscriptions to it create jobs.
 
         ``data`` is a JSON object. With a ``key``, the event is recorded once, however often it is sent. With a ``job``,
-        only that job receives it. Raises ``InvalidSetting`` or ``Refused``.
+        only that job receives it. Raises ``InvalidSetting``, ``Refused``, or ``NotFound`` for an unknown job.
         """
         if data is not None and not isinstance(data, dict):
             raise InvalidSetting("event data must be a JSON object", code="invalid_event")

@@ -19,7 +19,7 @@ from holdfast.engine.hints import check_options
 from holdfast.engine.payload import JsonValue
 from holdfast.engine.states import State
 from holdfast.engine.units import Duration, seconds
-from holdfast.errors import InvalidSetting
+from holdfast.errors import HoldfastError, InvalidSetting
 
 MAX_DELAY: Final = 30 * 86_400.0
 # 30 days times 1,000 ^ 99 is 2.6e303: no retry up to the hundredth overflows a double.
@@ -159,8 +159,9 @@ class Retry:
     how many lost workers it survives.
 
     ``backoff`` is a ``Backoff`` or the name of a preset. ``retry_on`` and ``give_up_on`` are exception types that
-    decide whether another attempt is worth it; they belong to the kind and are not stored with a job. A handler that
-    wants another attempt raises ``RetryLater``.
+    decide whether another attempt is worth it; they belong to the kind and are not stored with a job. Without
+    ``retry_on``, errors that ``is_permanent`` names are not retried. A handler that wants another attempt raises
+    ``RetryLater``.
     """
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
@@ -204,7 +205,33 @@ class Retry:
 
     def is_final(self, error: BaseException) -> bool:
         """Whether another attempt after this error is not worth it."""
-        return isinstance(error, self.give_up_on) or bool(self.retry_on and not isinstance(error, self.retry_on))
+        if isinstance(error, self.give_up_on):
+            return True
+        return not isinstance(error, self.retry_on) if self.retry_on else is_permanent(error)
+
+
+PERMANENT: Final = (NameError, NotImplementedError, ModuleNotFoundError, SyntaxError)
+"""Errors of the program, whatever the data: the next attempt runs the same code."""
+PERMANENT_CODES: Final = frozenset({"invalid_arguments", "not_callable"})
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Whether an error is one of the program, so that another attempt fails in the same way.
+
+    A ``TypeError`` is one if it comes from the call of the handler or of a step: the arguments do not fit, and no line
+    of the function has run. Raised in its body, it may depend on data that changes, as an ``AttributeError`` may; one
+    that a child process raises while it imports the handler does not.
+    """
+    if isinstance(error, HoldfastError):
+        cause = error.__cause__
+        missing = cause is None or isinstance(cause, (AttributeError, ImportError, *PERMANENT))
+        return error.code in PERMANENT_CODES or (error.code == "import_failed" and missing)
+    if isinstance(error, TypeError):
+        last = error.__traceback__
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        return last is not None and str(last.tb_frame.f_globals.get("__name__")).startswith("holdfast.")
+    return isinstance(error, PERMANENT)
 
 
 def as_backoff(value: object) -> Backoff:
@@ -258,9 +285,10 @@ def as_stored_policy(value: object) -> Retry:
 
 
 def can_retry(state: str, attempts: int, max_attempts: int = DEFAULT_MAX_ATTEMPTS) -> bool:
-    """Whether attempts are left for a job in this state: none for a job that succeeded or is running.
+    """Whether attempts are left for a job in this state: none for a job that succeeded or is running. Pure: it only
+    counts, and the database decides whether a transition is legal.
 
-    It only counts. The table of transitions decides whether a transition is legal.
+    ``can_retry(job.state, job.retries, job.max_attempts)``
     """
     return state not in (State.SUCCEEDED, State.IN_PROGRESS) and attempts < max_attempts
 

@@ -29,6 +29,9 @@ BY_CODE = {
     "cross_site": 403,
     "not_for_a_tenant": 403,
     "tenant_required": 422,
+    "key_required": 422,
+    "executor_required": 422,
+    "agent_required": 422,
     # Not permitted.
     "not_allowed": 403,
     "restricted": 403,

@@ -169,7 +169,7 @@ RECORDED = (
         *("dispatch", "dispatch", "id"),
         fixed="id signal_key payload_salt",
         operated="fair fair_auto registered unknown_kinds unknown_agents unknown_events listed_only tenant_required"
-        " running_counts",
+        " running_counts required",
         unrecorded={
             **dict.fromkeys(("limited", "ruled", "capped"), _DERIVED),
             "swept": "The position of the last scan of parked jobs.",

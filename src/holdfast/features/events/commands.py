@@ -411,8 +411,6 @@ def send_event(
     event_data, tenant = data_of(data or []), session.scope
     with closing(App(config.database_url(session.url), name=NAME, schema=session.schema)) as app:
         refuse_unready(app._store)
-        if job is not None:
-            app.jobs.get(job, tenant=tenant)
         sent = app.send_event(name, event_data, key=key, job=job, tenant=tenant)
     if session.as_json:
         emit(sent)

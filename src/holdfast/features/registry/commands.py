@@ -163,6 +163,7 @@ def show_policies(session: NoTenant) -> None:
     "set",
     "holdfast policies set unknown_kinds=refuse unknown_agents=warn",
     "holdfast policies set empty_executors=nobody tenant_required=true",
+    "holdfast policies set key_required=kind:pay,tenant:acme",
 )
 def set_policies(
     session: NoTenant,
@@ -171,13 +172,18 @@ def set_policies(
         typer.Argument(
             metavar="NAME=VALUE...",
             help="unknown_kinds, unknown_agents, unknown_event_types: accept, warn or refuse; empty_executors: everyone"
-            " or nobody; tenant_required, pending_includes_running: true or false.",
+            " or nobody; tenant_required, pending_includes_running: true or false; key_required, executor_required,"
+            " agent_required: *, or tenants and kinds (tenant:acme,kind:pay), or nothing.",
         ),
     ],
 ) -> None:
     """Change policies. They apply to what is enqueued, sent or claimed from now on."""
     booleans = {"true": True, "false": False}
-    changes: Any = {name: booleans.get(value, value) for name, value in parse_pairs(policies).items()}
+    lists = ("key_required", "executor_required", "agent_required")
+    changes: Any = {
+        name: [part for part in value.split(",") if part] if name in lists else booleans.get(value, value)
+        for name, value in parse_pairs(policies).items()
+    }
     if not changes:
         raise InvalidSetting("name a policy and its value: unknown_kinds=refuse", code="invalid_policy")
     with session.connect() as client:
@@ -224,4 +230,10 @@ def _print_policies(policies: Policies, as_json: bool) -> None:
         return
     heading("Policies")
     values = {name: getattr(policies, name) for name in Policies.__dataclass_fields__}
-    print_fields([(name, str(value).lower() if isinstance(value, bool) else value) for name, value in values.items()])
+    print_fields([(name, _shown(value)) for name, value in values.items()])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
+    return str(value).lower() if isinstance(value, bool) else value

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict, get_args
 
 from holdfast.engine.hints import check_options
+from holdfast.engine.job import JobSpec
 from holdfast.engine.names import check_name
 from holdfast.engine.payload import encode
 from holdfast.errors import InvalidSetting, Refused
@@ -68,7 +70,9 @@ class Policies:
     ``unknown_kinds``, ``unknown_agents`` and ``unknown_event_types`` apply to unregistered names: ``accept``, ``warn``
     or ``refuse``. ``empty_executors`` is who may run jobs while no executor is listed: ``everyone`` or ``nobody``. With
     ``tenant_required``, jobs of the tenant ``default`` are refused, because it means that no tenant was given. With
-    ``pending_includes_running``, running jobs count against a tenant's ``max_pending``.
+    ``pending_includes_running``, running jobs count against a tenant's ``max_pending``. ``key_required``,
+    ``executor_required`` and ``agent_required`` list the tenants and kinds whose jobs are refused without that fact:
+    ``*``, ``tenant:acme``, ``kind:pay``.
     """
 
     unknown_kinds: Unknown = "accept"
@@ -77,6 +81,9 @@ class Policies:
     empty_executors: Empty = "everyone"
     tenant_required: bool = False
     pending_includes_running: bool = False
+    key_required: tuple[str, ...] = ()
+    executor_required: tuple[str, ...] = ()
+    agent_required: tuple[str, ...] = ()
 
 
 class PolicyOptions(TypedDict, total=False):
@@ -88,12 +95,55 @@ class PolicyOptions(TypedDict, total=False):
     empty_executors: Empty
     tenant_required: bool
     pending_includes_running: bool
+    key_required: Sequence[str]
+    executor_required: Sequence[str]
+    agent_required: Sequence[str]
+
+
+_REQUIRED: Final = {"key_required": "key", "executor_required": "executor", "agent_required": "agent"}
+"""Policies about facts that jobs must have, and the fact of each."""
+
+
+def required_of(policies: Mapping[str, Any]) -> list[str]:
+    """The requirements as one list, as the database keeps them: ``key kind:pay``."""
+    return sorted(f"{fact} {scope}" for name, fact in _REQUIRED.items() for scope in policies[name])
+
+
+def scopes_of(required: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The policies from that list."""
+    return {
+        name: tuple(entry.removeprefix(f"{fact} ") for entry in required if entry.startswith(f"{fact} "))
+        for name, fact in _REQUIRED.items()
+    }
+
+
+def lacking(spec: JobSpec, tenant: str, required: Sequence[str]) -> Refused | None:
+    """Why a job is refused that lacks a required fact; built-in kinds need none."""
+    values = {"key": spec.key, "executor": spec.executor, "agent": spec.agent}
+    for name, fact in _REQUIRED.items():
+        scopes = {f"{fact} {scope}" for scope in ("*", f"tenant:{tenant}", f"kind:{spec.kind}")}
+        if values[fact] is None and spec.kind not in BUILT_IN and scopes & {*required}:
+            what = "an idempotency key" if fact == "key" else f"an {fact}"
+            return Refused(f"jobs of kind {spec.kind} in tenant {tenant} need {what}", code=name)
+    return None
+
+
+def _scopes(name: str, given: object) -> tuple[str, ...]:
+    scopes = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [None]
+    if not all(isinstance(scope, str) and re.fullmatch(r"\*|(tenant|kind):.+", scope) for scope in scopes):
+        raise InvalidSetting(
+            f"{name} must list tenants and kinds", code="invalid_policy", fix="Write *, tenant:NAME or kind:NAME."
+        )
+    return tuple(sorted({str(scope) for scope in scopes}))
 
 
 def check_policies(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check the options and return them."""
     check_options(options, PolicyOptions.__annotations__)
-    for name, value in options.items():
+    checked = {name: _scopes(name, value) if name in _REQUIRED else value for name, value in options.items()}
+    for name, value in checked.items():
+        if name in _REQUIRED:
+            continue
         allowed = {
             "empty_executors": get_args(Empty),
             "tenant_required": (True, False),
@@ -102,7 +152,7 @@ def check_policies(options: Mapping[str, Any]) -> dict[str, Any]:
         if not any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
             shown = ", ".join(str(choice).lower() if isinstance(choice, bool) else choice for choice in allowed)
             raise InvalidSetting(f"{name} must be one of {shown}, not {value!r}", code="invalid_policy")
-    return dict(options)
+    return checked
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,13 +33,27 @@ declare
     v_rules record;
     v_row   record;
 begin
-    select d.unknown_kinds as kinds, d.unknown_agents as agents, d.tenant_required into v_rules from dispatch d;
+    select d.unknown_kinds as kinds, d.unknown_agents as agents, d.tenant_required, d.required into v_rules from dispatch d;
     if v_rules.tenant_required then
         select j.kind into v_row from job j
          where j.id = any (p_jobs) and j.tenant = 'default' and not is_owed(j.id, j.retry_of) limit 1;
         if found then
             raise exception 'a tenant is required: job of kind % refused', v_row.kind
                 using errcode = 'ZH072', hint = 'Name a tenant: for_tenant => …. The tenant `default` counts as none.';
+        end if;
+    end if;
+    if v_rules.required <> '{}' then
+        select j.tenant, j.kind, f.fact, f.code, f.hint into v_row
+          from job j cross join lateral (values
+               ('key', j.idempotency_key, 'ZH076', 'Pass a key: key => ….'),
+               ('executor', j.executor, 'ZH077', 'Name an executor: executor => ….'),
+               ('agent', j.agent, 'ZH078', 'Name an agent: agent => ….')) f(fact, value, code, hint)
+         where j.id = any (p_jobs) and f.value is null and not built_in_kind(j.kind) and not is_owed(j.id, j.retry_of)
+           and array[f.fact || ' *', f.fact || ' tenant:' || j.tenant, f.fact || ' kind:' || j.kind] && v_rules.required limit 1;
+        if found then
+            raise exception 'jobs of kind % in tenant % need %', v_row.kind, v_row.tenant,
+                case v_row.fact when 'key' then 'an idempotency key' else 'an ' || v_row.fact end
+                using errcode = v_row.code, hint = v_row.hint;
         end if;
     end if;
     if v_rules.kinds <> 'accept' then
@@ -159,6 +173,10 @@ begin
     return found;
 end $$;
 
+-- The tenants and kinds whose jobs must have a fact: ["*"], ["tenant:acme", "kind:pay"].
+create or replace function required_scopes(p_required text[], p_fact text) returns jsonb language sql immutable
+return (select coalesce(jsonb_agg(substr(r, length(p_fact) + 2) order by r collate "C"), '[]') from unnest(p_required) r where starts_with(r, p_fact || ' '));
+
 -- Return the policies of the deployment as JSON.
 create or replace function policies() returns jsonb
 language plpgsql stable security definer set search_path from current as $$
@@ -166,7 +184,10 @@ begin
     return (select jsonb_build_object('unknown_kinds', d.unknown_kinds, 'unknown_agents', d.unknown_agents,
                                       'unknown_event_types', d.unknown_events,
                                       'empty_executors', case when d.listed_only then 'nobody' else 'everyone' end,
-                                      'tenant_required', d.tenant_required, 'pending_includes_running', d.running_counts)
+                                      'tenant_required', d.tenant_required, 'pending_includes_running', d.running_counts,
+                                      'key_required', required_scopes(d.required, 'key'),
+                                      'executor_required', required_scopes(d.required, 'executor'),
+                                      'agent_required', required_scopes(d.required, 'agent'))
               from dispatch d);
 end $$;
 
@@ -178,17 +199,23 @@ declare
     v_was jsonb := policies();
     v_now jsonb := v_was || set_policies.what;
     v_bad text;
+    v_required text[];
 begin
     perform enter('*', nullif(set_policies.actor, ''));
     select p.key into v_bad from jsonb_each(v_now) p
      where not case when p.key like E'unknown\\_%' then v_was ? p.key and p.value in ('"accept"', '"warn"', '"refuse"')
                     when p.key = 'empty_executors' then p.value in ('"everyone"', '"nobody"')
+                    when p.key in ('key_required', 'executor_required', 'agent_required')
+                    then jsonb_typeof(p.value) = 'array' and not p.value @? 'strict $[*] ? (@.type() <> "string" || !(@ like_regex "^([*]|(tenant|kind):.+)$"))'
                     else v_was ? p.key and jsonb_typeof(p.value) = 'boolean' end limit 1;
     if found then
         raise exception 'policy % cannot be %', v_bad, v_now -> v_bad using errcode = 'ZH010',
             hint = 'unknown_kinds, unknown_agents and unknown_event_types: accept, warn, refuse; empty_executors: everyone, nobody;'
-                   ' tenant_required and pending_includes_running: true, false.';
+                   ' tenant_required and pending_includes_running: true, false; key_required, executor_required, agent_required:'
+                   ' ["*"], ["tenant:…", "kind:…"].';
     end if;
+    v_required := array(select f || ' ' || r from unnest(array['key', 'executor', 'agent']) f,
+                               jsonb_array_elements_text(v_now -> (f || '_required')) r order by 1);
     if v_now = v_was then
         return v_now;
     end if;
@@ -196,8 +223,9 @@ begin
        set unknown_kinds = v_now ->> 'unknown_kinds', unknown_agents = v_now ->> 'unknown_agents',
            unknown_events = v_now ->> 'unknown_event_types', listed_only = v_now ->> 'empty_executors' = 'nobody',
            tenant_required = (v_now ->> 'tenant_required')::boolean, running_counts = (v_now ->> 'pending_includes_running')::boolean,
+           required = v_required,
            ruled = d.ruled or v_now ->> 'unknown_kinds' <> 'accept' or v_now ->> 'unknown_agents' <> 'accept'
-                   or (v_now ->> 'tenant_required')::boolean;
+                   or (v_now ->> 'tenant_required')::boolean or v_required <> '{}';
     if v_now -> 'pending_includes_running' <> v_was -> 'pending_includes_running' then
         update tenant_load l set counted_at = 'epoch' where true;   -- forces a new count
     end if;

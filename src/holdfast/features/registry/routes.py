@@ -24,6 +24,9 @@ event_type_router = Router(prefix="/event-types", tags=["registry"])
 policy_router = Router(prefix="/policies", tags=["registry"])
 
 Description = Annotated[str, Field(max_length=1_000)]
+Scopes = Annotated[
+    list[Annotated[str, Field(max_length=200)]], Field(max_length=1_000, examples=[["*"], ["tenant:acme", "kind:pay"]])
+]
 
 
 class SetKind(Body):
@@ -59,6 +62,9 @@ class SetPolicies(Body):
     empty_executors: Empty | None = None
     tenant_required: bool | None = None
     pending_includes_running: bool | None = None
+    key_required: Scopes | None = Field(default=None, description="Jobs that need an idempotency key.")
+    executor_required: Scopes | None = Field(default=None, description="Jobs that need an executor.")
+    agent_required: Scopes | None = Field(default=None, description="Jobs that need an agent.")
 
 
 @kind_router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[RegisteredKind])

@@ -14,6 +14,19 @@ SELECT j.n, j.tenant, 'agent', j.agent FROM job j
  WHERE (SELECT unknown_agents FROM dispatch WHERE id = 1) <> 'accept' AND j.retry_of IS NULL AND j.agent IS NOT NULL
    AND NOT EXISTS (SELECT 1 FROM agent a WHERE a.tenant = j.tenant AND a.id = j.agent);
 
+-- Jobs that lack a fact that the policies require.
+DROP VIEW IF EXISTS lacking_job;
+CREATE VIEW lacking_job AS
+SELECT j.n, f.value AS fact FROM dispatch d, job j, json_each('["key", "executor", "agent"]') f
+ WHERE d.id = 1 AND d.required <> '[]' AND j.retry_of IS NULL
+   AND CASE f.value WHEN 'key' THEN j.idempotency_key WHEN 'executor' THEN j.executor ELSE j.agent END IS NULL
+   AND j.kind NOT IN ('http.request', 'webhook.deliver', 'report.generate', 'connector.http.request',
+                      'connector.webhook.deliver', 'connector.report.generate')
+   AND EXISTS (SELECT 1 FROM json_each(d.required) r
+                WHERE r.value IN (f.value || ' *', f.value || ' tenant:' || j.tenant, f.value || ' kind:' || j.kind))
+   AND NOT (j.source_system = 'holdfast' AND EXISTS (
+       SELECT 1 FROM approval g WHERE g.job_id = j.parent_id AND g.tenant = j.tenant AND g.notify = j.kind));
+
 -- A hand-written event: where the deployment refuses unregistered types, its type must be registered and the keys that its
 -- schema requires must be present. `send_event` checks the whole schema before the insert.
 DROP TRIGGER IF EXISTS judge_event_type;

@@ -16,6 +16,8 @@ from holdfast.features.registry.model import (
     RegisteredKind,
     UnregisteredName,
     check_policies,
+    required_of,
+    scopes_of,
 )
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Flow, Statement, Steps, flow
@@ -130,12 +132,16 @@ class PostgresPolicies(Calls):
     @flow(single=True)
     def get(self) -> Steps[Policies]:
         rows = yield self._call("policies", "")
-        return Policies(**rows[0][0])
+        return _decoded(rows[0][0])
 
     @flow(single=True)
     def set(self, changes: Mapping[str, Any], actor: str) -> Steps[Policies]:
         rows = yield self._call("set_policies", "%s::jsonb, %s", json.dumps(changes), actor)
-        return Policies(**rows[0][0])
+        return _decoded(rows[0][0])
+
+
+def _decoded(values: Mapping[str, Any]) -> Policies:
+    return Policies(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
 _REGISTER = (
@@ -200,13 +206,15 @@ class SqliteEventTypes(SqlitePart, EventTypeReads):
 
 _POLICIES = Statement(
     "SELECT unknown_kinds, unknown_agents, unknown_events, CASE listed_only WHEN 1 THEN 'nobody' ELSE 'everyone' END,"
-    " tenant_required, running_counts FROM dispatch WHERE id = 1"
+    " tenant_required, running_counts, required FROM dispatch WHERE id = 1"
 )
 _SET_POLICIES = (
     "UPDATE dispatch SET unknown_kinds = :unknown_kinds, unknown_agents = :unknown_agents,"
     " unknown_events = :unknown_event_types, listed_only = :empty_executors = 'nobody',"
     " tenant_required = :tenant_required, running_counts = :pending_includes_running,"
-    " ruled = ruled OR :unknown_kinds <> 'accept' OR :unknown_agents <> 'accept' OR :tenant_required WHERE id = 1"
+    " required = :required,"
+    " ruled = ruled OR :unknown_kinds <> 'accept' OR :unknown_agents <> 'accept' OR :tenant_required"
+    " OR :required <> '[]' WHERE id = 1"
 )
 
 
@@ -221,7 +229,8 @@ class SqlitePolicies(SqlitePart):
         old = dataclasses.asdict((yield from _policies()))
         new = {**old, **check_policies(changes)}
         if new != old:
-            yield Statement(_SET_POLICIES, new)
+            values = {name: value for name, value in new.items() if not isinstance(value, tuple)}
+            yield Statement(_SET_POLICIES, values | {"required": json.dumps(required_of(new))})
             if new["pending_includes_running"] != old["pending_includes_running"]:
                 yield Statement("DELETE FROM tenant_load")  # forces a new count
         for name in sorted(new):
@@ -234,5 +243,5 @@ class SqlitePolicies(SqlitePart):
 
 
 def _policies() -> Steps[Policies]:
-    ((kinds, agents, events, empty, required, running),) = yield _POLICIES
-    return Policies(kinds, agents, events, empty, bool(required), bool(running))
+    ((kinds, agents, events, empty, tenant, running, required),) = yield _POLICIES
+    return Policies(kinds, agents, events, empty, bool(tenant), bool(running), **scopes_of(json.loads(required)))

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from holdfast.engine.job import DEFAULT_RETRY
 from holdfast.engine.outcome import Cancel, Reject, RetryLater, Snooze, Stopped
 from holdfast.engine.retry import as_policy
 from holdfast.engine.settlement import decide
@@ -93,7 +94,7 @@ def _failed(task: Any, ctx: Any, result: Any, error: BaseException) -> bool:
     path = kind if "." in kind else f"builtins.{kind}"
     result.errors.append(TaskError(exception_class_path=path, traceback="".join(format_exception(error))))
     retry = getattr(task, "retry", None)
-    final = isinstance(error, Reject) or (retry is not None and as_policy(retry).is_final(error))
+    final = isinstance(error, Reject) or (DEFAULT_RETRY if retry is None else as_policy(retry)).is_final(error)
     outcome = failure(error, ctx._run.redact, final=final)
     if decide(ctx._run.claim, outcome, 0.0).ending == "retry":
         object.__setattr__(result, "status", TaskResultStatus.READY)

@@ -6,7 +6,7 @@ import re
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event
-from holdfast.errors import InvalidInput, Refused
+from holdfast.errors import InvalidInput, NotFound, Refused
 from holdfast.features.events.model import SentEvent
 from holdfast.stores.codecs import Record
 from holdfast.stores.flow import Steps, flow
@@ -62,7 +62,7 @@ class PostgresLedger(Calls, LedgerReads):
         rows = yield self._call("send_event", "%s, %s::json, %s, %s::uuid, %s, %s, %s::uuid, %s::uuid", *params)
         event_id, created, woke, refused, reason, detail = rows[0]
         if refused:
-            raise Refused(detail, code=reason)
+            raise NotFound(detail) if reason == "not_found" else Refused(detail, code=reason)
         return SentResult(str(event_id), created, woke)
 
 

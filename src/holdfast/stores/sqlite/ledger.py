@@ -15,7 +15,7 @@ from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event
 from holdfast.engine.payload import canonical, decode_for_display
 from holdfast.engine.steps import projection
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, NotFound
 from holdfast.features.audit.model import Ranges, normalized_json
 from holdfast.features.events.model import SentEvent
 from holdfast.stores.codecs import Record
@@ -57,6 +57,7 @@ _SEND = (
     "INSERT INTO app_event (id, tenant, name, data, key, job_id, sent_by, sent_at, cause_id)"
     " VALUES (:id, :tenant, :name, :data, :key, :job, :actor, :now, :cause)"
 )
+_IN_TENANT = "SELECT 1 FROM job_state WHERE id = ? AND tenant = ?"
 _SENT_BEFORE = "SELECT id FROM app_event WHERE tenant = ? AND name = ? AND key = ?"
 _OPEN = "tenant = :tenant AND name = :name AND kind = 'event' AND ended_at IS NULL"
 # From shape to shape along the index: there are few shapes, however many jobs wait.
@@ -120,6 +121,8 @@ class SqliteLedger(SqlitePart, LedgerReads):
             yield from end_write()
             return SentResult(before[0][0], False, 0)
         yield from refuse_event(event, tenant, now)
+        if job is not None and not (yield Statement(_IN_TENANT, (job, tenant))):
+            raise NotFound(f"no job {job} in tenant {tenant}")
         params = {"id": event.id, "tenant": tenant, "name": name, "data": event.data, "key": event.key, "job": job}
         yield Statement(_SEND, params | {"actor": actor, "now": now, "cause": event.cause_id})
         value = event_value(event.id, name, event.data, actor, now)

@@ -17,6 +17,7 @@ from holdfast.features.registry.model import (
     BUILT_IN,
     Registry,
     event_data_invalid,
+    lacking,
     not_registered,
     tenant_required,
 )
@@ -26,7 +27,7 @@ from holdfast.stores.sqlite.base import ids_json
 
 log = logging.getLogger("holdfast.store")
 
-_POLICIES = Statement("SELECT unknown_kinds, unknown_agents, tenant_required FROM dispatch WHERE id = 1")
+_POLICIES = Statement("SELECT unknown_kinds, unknown_agents, tenant_required, required FROM dispatch WHERE id = 1")
 _KINDS = "SELECT name FROM registered_kind WHERE name IN (SELECT value FROM json_each(:names))"
 _AGENTS = "SELECT id FROM agent WHERE tenant = :tenant AND id IN (SELECT value FROM json_each(:names))"
 _EVENTS = Statement("SELECT unknown_events FROM dispatch WHERE id = 1")
@@ -46,9 +47,12 @@ def refuse_unregistered(specs: Sequence[JobSpec], tenant: str, now: int) -> Step
 
 def unregistered(specs: Sequence[JobSpec], tenant: str, now: int) -> Steps[Refused | None]:
     """Why these jobs are refused; None if they are not. A warning is recorded, and logged the first time."""
-    ((kinds, agents, required),) = yield _POLICIES
-    if required and tenant == DEFAULT_TENANT:
+    ((kinds, agents, tenant_needed, needed),) = yield _POLICIES
+    if tenant_needed and tenant == DEFAULT_TENANT:
         return tenant_required(specs[0].kind)
+    for spec in specs if needed != "[]" else ():
+        if (refusal := lacking(spec, tenant, json.loads(needed))) is not None:
+            return refusal
     checks: tuple[tuple[Registry, str, set[str], str], ...] = (
         ("kind", kinds, {spec.kind for spec in specs} - BUILT_IN, _KINDS),
         ("agent", agents, {spec.agent for spec in specs if spec.agent is not None}, _AGENTS),

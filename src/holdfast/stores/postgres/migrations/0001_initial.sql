@@ -298,6 +298,7 @@ create table dispatch (
     listed_only     boolean not null default false,
     tenant_required boolean not null default false,
     running_counts  boolean not null default false,
+    required        text[]  not null default '{}',   -- facts that jobs must have: 'key *', 'executor kind:pay', 'agent tenant:acme'
     -- Any login of the database may LISTEN: notifications are hashes with this key (notify.sql).
     signal_key text    not null default gen_random_uuid()::text,
     payload_salt text  not null default gen_random_uuid()::text   -- salt for the hashes of indexed payload values (jobs.sql)

@@ -16,6 +16,8 @@ language sql immutable set search_path from current as $$
         when 'ZH057' then 'tenant_full'         when 'ZH060' then 'paused'
         when 'ZH067' then 'tenant_unregistered' when 'ZH068' then 'kind_unregistered'
         when 'ZH069' then 'agent_unregistered'  when 'ZH072' then 'tenant_required'
+        when 'ZH076' then 'key_required'        when 'ZH077' then 'executor_required'
+        when 'ZH078' then 'agent_required'
         when 'ZH091' then 'payload_too_deep'
         when '23514' then 'broken_invariant'    when '23502' then 'broken_invariant'
     end;
@@ -42,6 +44,10 @@ declare
         'source_ref', $19, 'target_ref', $20, 'payload_ref', $21, 'executor', $23));
     v_reason text;
 begin
+    if json_typeof($2) <> 'object' then
+        return query select null::uuid, null::state, false, true, 'invalid_arguments', 'the payload must be an object of arguments';
+        return;
+    end if;
     if $22 then
         return query
         select e.id, e.state, e.created, not e.created and e.reason not in ('duplicate_key', 'duplicate_content'), e.reason, e.detail

@@ -149,6 +149,7 @@ dispatch One row of switches that a claim and an enqueue read first.
   unknown_events    The same for event types.
   listed_only       Whether only listed executors may claim while the list is empty.
   tenant_required   Whether jobs without a tenant are refused.
+  required          Facts that jobs must have, by tenant or kind.
   running_counts    Whether running jobs count against a tenant's cap.
 quarantine Jobs that the database refuses to move; claims skip them for a while.
   why               Message of the database.

@@ -350,6 +350,10 @@ begin
             using errcode = 'ZH091', hint = 'Flatten it, or store it elsewhere and send a reference.';
     end if;
     select * into v_why from registry_on_event(v_tenant, send_event.name, v_data, v_now);
+    if v_why.reason is null and send_event.job is not null
+       and not exists (select from job_state s where s.id = send_event.job and s.tenant = v_tenant) then
+        select 'not_found', format('no job %s in tenant %s', send_event.job, v_tenant) into v_why.reason, v_why.detail;
+    end if;
     if v_why.reason is not null
        and not exists (select from app_event e where e.tenant = v_tenant
                           and (e.id = send_event.event or e.name = send_event.name and e.key = send_event.key)) then
@@ -402,6 +406,7 @@ begin
     end if;
     id := v_event.id;
     created := true;
+    refused := false;
     return next;
 end $$;
 

@@ -271,7 +271,8 @@ CREATE TABLE dispatch (
     unknown_events  TEXT    NOT NULL DEFAULT 'accept' CHECK (unknown_events IN ('accept', 'warn', 'refuse')),
     listed_only     INTEGER NOT NULL DEFAULT 0 CHECK (listed_only IN (0, 1)),
     tenant_required INTEGER NOT NULL DEFAULT 0 CHECK (tenant_required IN (0, 1)),
-    running_counts  INTEGER NOT NULL DEFAULT 0 CHECK (running_counts IN (0, 1))
+    running_counts  INTEGER NOT NULL DEFAULT 0 CHECK (running_counts IN (0, 1)),
+    required        TEXT    NOT NULL DEFAULT '[]'   -- facts that jobs must have: ["key *", "executor kind:pay", "agent tenant:acme"]
 ) STRICT;
 INSERT INTO dispatch (id) VALUES (1);
 

@@ -51,6 +51,12 @@ BEGIN
         THEN RAISE(ABORT, 'tenant unregistered: only registered tenants may have jobs')
         WHEN d.tenant_required AND NEW.tenant = 'default' AND NEW.retry_of IS NULL
         THEN RAISE(ABORT, 'tenant required: name a tenant; `default` counts as none')
+        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM lacking_job l WHERE l.n = NEW.n AND l.fact = 'key')
+        THEN RAISE(ABORT, 'key required: a policy for its kind or tenant refuses jobs without an idempotency key')
+        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM lacking_job l WHERE l.n = NEW.n AND l.fact = 'executor')
+        THEN RAISE(ABORT, 'executor required: a policy for its kind or tenant refuses jobs without an executor')
+        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM lacking_job l WHERE l.n = NEW.n AND l.fact = 'agent')
+        THEN RAISE(ABORT, 'agent required: a policy for its kind or tenant refuses jobs without an agent')
         WHEN d.unknown_kinds = 'refuse' AND EXISTS (SELECT 1 FROM unregistered_job u WHERE u.n = NEW.n AND u.registry = 'kind')
         THEN RAISE(ABORT, 'kind unregistered: only registered kinds of jobs are accepted')
         WHEN d.unknown_agents = 'refuse' AND EXISTS (SELECT 1 FROM unregistered_job u WHERE u.n = NEW.n AND u.registry = 'agent')
@@ -133,6 +139,12 @@ BEGIN
         WHEN d.tenant_required AND EXISTS (
             SELECT 1 FROM job j WHERE j.n > OLD.floor AND j.tenant = 'default' AND j.retry_of IS NULL AND j.source_system <> 'holdfast')
         THEN RAISE(ABORT, 'tenant required: name a tenant; `default` counts as none')
+        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM lacking_job l WHERE l.n > OLD.floor AND l.fact = 'key')
+        THEN RAISE(ABORT, 'key required: a policy for its kind or tenant refuses jobs without an idempotency key')
+        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM lacking_job l WHERE l.n > OLD.floor AND l.fact = 'executor')
+        THEN RAISE(ABORT, 'executor required: a policy for its kind or tenant refuses jobs without an executor')
+        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM lacking_job l WHERE l.n > OLD.floor AND l.fact = 'agent')
+        THEN RAISE(ABORT, 'agent required: a policy for its kind or tenant refuses jobs without an agent')
         WHEN d.unknown_kinds = 'refuse' AND EXISTS (
             SELECT 1 FROM unregistered_job u WHERE u.n > OLD.floor AND u.registry = 'kind')
         THEN RAISE(ABORT, 'kind unregistered: only registered kinds of jobs are accepted')
