@@ -15,10 +15,10 @@ from playwright.sync_api import Browser, Page, Route, TimeoutError, expect
 
 from holdfast import App
 from holdfast.engine.states import State
-from holdfast.features.jobs.operations import JobsWanted
 from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
 from holdfast.server.rendering import MENU, TABS
+from holdfast.stores.requests import JobsWanted
 from tests.browser import hostile
 from tests.browser.conftest import Open, Site, aside
 from tests.dashboard.test_tenants import fill
