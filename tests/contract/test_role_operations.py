@@ -183,6 +183,7 @@ EXECUTES = {
     *("audit.seal", "audit.get_seal", "audit.block", "audit.unsealed"),
     *("webhooks.note_delivery", "webhooks.disable"),
 }
+LATER = datetime(2027, 1, 1, tzinfo=UTC)
 DECIDES = {"approvals.decide", "approvals.token_hashes", "approvals.token", "approvals.save_token"}
 GOVERNS = {
     *("subscriptions.pause", "subscriptions.resume", "subscriptions.remove", "consumers.reset", "consumers.remove"),
@@ -497,9 +498,7 @@ def calls(
         "archives.walk": lambda: run(store.archives.walk(job, 10, tenant)),
         "archives.rows": lambda: run(store.archives.rows([job], tenant)),
         "archives.record": lambda: run(
-            store.archives.record(
-                new_id(), "artifact://none", 1, [Finished(job, tenant, datetime(2027, 1, 1, tzinfo=UTC))], "ada", tenant
-            )
+            store.archives.record(new_id(), "artifact://none", 1, [Finished(job, tenant, LATER)], "ada", tenant)
         ),
         "archives.list": lambda: run(store.archives.list(tenant)),
         "archives.get": lambda: run(store.archives.get(job, tenant)),
