@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -11,7 +12,9 @@ import pytest
 import holdfast
 from holdfast import App
 from holdfast.features.limits.model import ReservationRequest
+from holdfast.stores.artifacts import open_artifacts
 from tests.api.conftest import client_of
+from tests.support.stores import forward, put_one, settle, take
 
 API = "/api/v1"
 OTHER_TENANTS = "01900000-0000-7000-8000-000000000009"
@@ -333,3 +336,29 @@ async def test_kinds_event_types_and_policies(app: App, api: Api) -> None:
     async with client_of(app, role="operator") as operator:
         for path, body in (("/kinds/x", {}), ("/event-types/x", {}), ("/policies", {"unknown_kinds": "accept"})):
             assert (await operator.put(API + path, json=body)).status_code == 403
+
+
+@pytest.mark.req("DP-28")
+async def test_archives_over_http(app: App, tmp_path: Path) -> None:
+    app.archives._artifacts = open_artifacts(tmp_path / "artifacts")
+    job_id = put_one(app._store)
+    settle(app._store, take(app._store))
+    async with client_of(app) as http:
+        body = {"clean_after": 3600, "archive": True}
+        assert (await http.put("/api/v1/retention", json=body)).json()["archive"]
+        forward(app._store, 4000)
+        assert (await http.post("/api/v1/archives/run")).json() == {"jobs": 1, "archives": 1}
+        (archive,) = (await http.get("/api/v1/archives")).json()["items"]
+        assert (archive["jobs"], archive["last_job"]) == (1, job_id)
+        checked = (await http.post(f"/api/v1/archives/{archive['id']}/verify")).json()
+        assert checked == {"archive": archive["id"], "jobs": 1, "problems": []}
+        shown = (await http.get(f"/api/v1/archives/jobs/{job_id}")).json()
+        assert shown["job"]["id"] == job_id
+        assert (await http.get(f"/api/v1/archives/jobs/{archive['id']}")).status_code == 404
+    async with client_of(app, role="operator") as http:
+        assert (await http.get(f"/api/v1/archives/jobs/{job_id}")).status_code == 403
+        assert (await http.post("/api/v1/archives/run")).status_code == 403
+        assert (await http.get("/api/v1/archives")).status_code == 200
+    async with client_of(app, role="admin", tenant="acme") as http:
+        assert (await http.get("/api/v1/archives")).json()["items"] == []
+        assert (await http.get(f"/api/v1/archives/jobs/{job_id}")).status_code == 404

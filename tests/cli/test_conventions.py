@@ -93,6 +93,8 @@ COMMANDS = (
     ("retention",),
     *(("retention", name) for name in ("list", "set", "delete", "preview", "run", "orphans")),
     ("usage",),
+    ("archives",),
+    *(("archives", name) for name in ("list", "run", "verify", "show")),
     ("audit",),
     *(("audit", name) for name in ("verify", "show", "actions", "export", "anchor", "seal")),
 )
@@ -105,6 +107,7 @@ GROUPS = (
     ("tenants",),
     *(("webhooks",), ("connectors",)),
     ("retention",),
+    ("archives",),
     ("audit",),
 )
 UNKNOWN = "01a1de74-eb8c-70f1-843b-cac5f6817387"

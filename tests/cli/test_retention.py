@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -26,7 +27,7 @@ def test_retention_policies_are_set_previewed_run_and_deleted(holdfast: Holdfast
     made = document(holdfast("retention", "set", "--clean-after", "1h", "--purge-after", "52w", "--json"))
     assert (made["tenant"], made["kind"], made["clean_after"], made["purge_after"]) == ("default", "*", 3600, 31449600)
     shown = holdfast("retention", "set", "--kind", "invoice", "--for-ever").stdout.split()
-    assert shown[-6:-1] == ["default", "invoice", "*", "never", "never"]
+    assert shown[-7:-1] == ["default", "invoice", "*", "never", "never", "no"]
     rows = [line.split() for line in holdfast("retention", "list").stdout.splitlines()]
     assert rows[1][:5] == ["default", "*", "*", "1", "h"]
     forward(store, 4000)
@@ -106,3 +107,28 @@ def test_usage_is_reported_by_dimension(holdfast: Holdfast, store: Store) -> Non
     assert document(holdfast("usage", "--until", "2001-01-01", "--json")) == []
     for wrong in (["--by", "hour"], ["--since", "soon"], ["--csv", "--json"]):
         assert holdfast("usage", *wrong).exit_code == 2
+
+
+@pytest.mark.req("DP-28")
+def test_jobs_are_archived_listed_verified_and_shown(
+    holdfast: Holdfast, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_ARTIFACTS", str(tmp_path / "artifacts"))
+    job_id = put_one(store)
+    settle(store, take(store))
+    assert "There are no archives" in holdfast("archives", "list").stderr
+    assert document(holdfast("retention", "set", "--clean-after", "1h", "--archive", "--json"))["archive"]
+    forward(store, 4000)
+    assert "1 jobs archived, in 1 files." in holdfast("archives", "run").stderr
+    (listed,) = document(holdfast("archives", "list", "--json"))
+    assert (listed["jobs"], listed["first_job"]) == (1, job_id)
+    assert listed["id"] in holdfast("archives", "list").stdout
+    assert f"{listed['id']}  ok  1 jobs" in holdfast("archives", "verify", "--all").stdout
+    assert document(holdfast("archives", "show", job_id))["job"]["id"] == job_id
+    (file,) = (tmp_path / "artifacts" / "default" / listed["id"]).iterdir()
+    file.write_bytes(b"something else")
+    damaged = holdfast("archives", "verify", listed["id"])
+    assert (damaged.exit_code, "was changed after it was written" in damaged.stdout) == (1, True)
+    assert not document(holdfast("archives", "verify", listed["id"], "--json"))[0]["ok"]
+    assert holdfast("archives", "verify").exit_code == 2
+    assert holdfast("archives", "show", listed["id"]).exit_code == 3

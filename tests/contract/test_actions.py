@@ -37,6 +37,7 @@ NOT_RECORDED = {
     *("lease", "recall", "watch", "occupied_slot", "rate_meter", "migration"),
     *("ready", "round", "moved"),  # scratch tables of SQLite, used during a claim or a move
     *("action", "seal"),
+    *("archive", "archived"),
     *("retention_pass", "event_partition", "usage", "usage_place", "upkeep", "leftover"),
     *("dead_letter", "redriven_as"),
     *("webhook_delivery", "quarantine", "unregistered_name"),

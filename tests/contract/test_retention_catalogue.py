@@ -28,6 +28,7 @@ PURGED = {
     *("callback.job_id", "callback.workflow_id", "callback.step_id", "callback.failed_job"),
     *("workflow.id", "redriven_as.job_id", "redriven_as.new_id", "dead_letter.job_id"),
     *("reference.job_id", "resealed.job_id", "quarantine.job_id", "attempt_log.job_id", "replaced_payload.job_id"),
+    "archived.job_id",
 }
 # Columns of the job itself, gone with its row.
 JOB_COLUMNS = {
@@ -51,8 +52,10 @@ OTHERS = {
     *("subscription.id", "delivery.subscription_id", "clock.id", "dispatch.id", "usage_place.id", "upkeep.id"),
     *("retention_pass.reached", "operation.place"),  # positions between jobs
     *("operation.id", "api_token.id", "api_token.parent_id"),
+    *("archive.id", "archived.archive_id"),
     *("webhook.id", "webhook_delivery.id", "webhook_delivery.webhook_id"),
 }
+LABELS |= {"archive.first_job", "archive.last_job"}  # archives outlive their jobs
 LABELS |= {"leftover.job_id"}  # deleted with the orphaned file
 # Scratch tables of one operation on SQLite, empty after it.
 SCRATCH = {"moved.job_id", "ready.job_id", "round.id"}
@@ -94,8 +97,8 @@ SET = {
     "unregistered_name",  # at most a thousand per tenant and registry
 }
 ONE_ROW = {"clock", "dispatch", "upkeep", "usage_place"}
-# Never: usage, actions, their seals, and the applied migrations.
-FOR_EVER = {"usage", "action", "seal", "migration"}
+# Never: usage, actions, their seals, archives, and the applied migrations.
+FOR_EVER = {"usage", "action", "archive", "seal", "migration"}
 
 
 def without_end(tables: set[str]) -> set[str]:
@@ -119,6 +122,7 @@ def test_every_column_that_may_name_a_job_is_listed(postgres_url: str) -> None:
         ).fetchall()
     assert {row[0] for row in rows} == KNOWN | {
         "unsure_wait.job_id",
+        "archive.jobs",  # a number
         "owed.job_id",
         "event_partition.low",
         "event_partition.high",

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from holdfast.engine.states import State
 from holdfast.errors import InvalidInput, NotFound, Refused
 from holdfast.features.agents.model import Definition
 from holdfast.features.approvals.model import ApprovalFilter
+from holdfast.features.archives.model import Finished
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.attempts.model import LogPart
 from holdfast.features.audit.store import ActionFilter, EventFilter
@@ -124,6 +125,7 @@ READS = {
     *("jobs.by_payload", "jobs.payload_indexes"),
     *("tenants.list", "tenants.fair_queues", "tenants.next_share", "tenants.registered_only", "tenants.pinned"),
     *("retention.list", "retention.preview", "usage.list"),
+    *("archives.list", "archives.get", "archives.with_job", "archives.seal_digest"),
     *(
         "dead_letters.groups",
         "dead_letters.group",
@@ -175,11 +177,13 @@ EXECUTES = {
     ),
     *("subscriptions.set", "subscriptions.feed", "subscriptions.failed", "payload_rules.declare"),
     *("subscriptions.set", "subscriptions.feed", "subscriptions.failed"),
+    *("archives.walk", "archives.rows", "archives.record"),
     *("retention.sweep", "declare_retention", "usage.count", "retention.orphans", "retention.forget_orphans"),
     *("operations.next", "operations.work"),
     *("audit.seal", "audit.get_seal", "audit.block", "audit.unsealed"),
     *("webhooks.note_delivery", "webhooks.disable"),
 }
+LATER = datetime(2027, 1, 1, tzinfo=UTC)
 DECIDES = {"approvals.decide", "approvals.token_hashes", "approvals.token", "approvals.save_token"}
 GOVERNS = {
     *("subscriptions.pause", "subscriptions.resume", "subscriptions.remove", "consumers.reset", "consumers.remove"),
@@ -493,6 +497,15 @@ def calls(
         "tenants.pinned": lambda: run(store.tenants.pinned()),
         "tenants.fair_queues": lambda: run(store.tenants.fair_queues()),
         "tenants.next_share": lambda: run(store.tenants.next_share(ids["queued"], tenant)),
+        "archives.walk": lambda: run(store.archives.walk(job, 10, tenant)),
+        "archives.rows": lambda: run(store.archives.rows([job], tenant)),
+        "archives.record": lambda: run(
+            store.archives.record(new_id(), "artifact://none", 1, [Finished(job, tenant, LATER)], "ada", tenant)
+        ),
+        "archives.list": lambda: run(store.archives.list(tenant)),
+        "archives.get": lambda: run(store.archives.get(job, tenant)),
+        "archives.with_job": lambda: run(store.archives.with_job(job, tenant)),
+        "archives.seal_digest": lambda: run(store.archives.seal_digest(1, tenant)),
         "retention.set": lambda: run(store.retention.set(RetentionRule.of("slow", purge_after="9d"), "ada", tenant)),
         "declare_retention": lambda: run(store.retention.set(RetentionRule.of("slow", declared=True), "ada", tenant)),
         "retention.remove": lambda: run(store.retention.remove("slow", "*", "ada", tenant)),

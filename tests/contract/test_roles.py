@@ -55,6 +55,7 @@ EXECUTES = {
     *("start_workflow", "add_to_workflow", "fire_callbacks"),
     *("attend_limits", "wake_limited", "age_queues", "reserve", "release_reservation", "record_reservation"),
     *("save_subscription", "hold_subscription", "delivered", "advance_subscription", "subscription_failed"),
+    *("unarchived", "archive_rows", "record_archive"),
     *("sweep_retention", "declare_retention", "count_usage", "leftovers", "forget_leftovers"),
     "declare_rules",
     *("next_operation", "hold_operation", "do_operation"),

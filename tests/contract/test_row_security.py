@@ -20,6 +20,7 @@ from holdfast.engine.outcome import Snoozed, Succeeded
 from holdfast.engine.states import State
 from holdfast.errors import HoldfastError, InvalidSetting, Refused
 from holdfast.features.agents.model import Definition
+from holdfast.features.archives.model import Finished
 from holdfast.features.assembly import Store, open_store
 from holdfast.features.attempts.model import LogPart
 from holdfast.features.dead_letters.model import NewOperation
@@ -163,6 +164,10 @@ def database(owned_databases: OwnedDatabases) -> Iterator[Database]:
             store.run(store.ledger.send(SendEvent(new_id(), "unknown", "{}"), "ada", tenant))
             lost = OrphanedFile(tenant, OLD, f"artifact://{tenant}/{OLD}/{'a' * 64}")
             assert store.run(store.retention.find_orphans([lost], tenant)) == 1
+            (ended, *_) = store.run(store.jobs.list(JobFilter(tenant=tenant, state=State.SUCCEEDED, limit=1)))
+            assert ended.finished_at is not None
+            archived = [Finished(ended.id, tenant, ended.finished_at)]
+            store.run(store.archives.record(new_id(), lost.ref, 1, archived, "ada", tenant))
         store.run(store.usage.count(begin=True))
         store.run(store.executors.add("worker", "executor", "ada"))
         store.run(store.kinds.register({"mail.send": None}, "ada"))

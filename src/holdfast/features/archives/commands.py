@@ -17,7 +17,7 @@ from holdfast.cli.tree import Commands
 from holdfast.features.archives.operations import Archives
 from holdfast.stores.artifacts import open_artifacts
 
-commands = Commands("Archive finished jobs before retention removes them, and read archives.")
+commands = Commands("Archive finished jobs, verify and read archives.")
 
 
 @contextmanager

@@ -88,9 +88,7 @@ class Walk:
 def archive_id(tenant: str, jobs: Sequence[Finished]) -> str:
     """An id that sorts with the last of the jobs, as ids sort by time."""
     text = "\n".join([tenant, *(f"{job.id} {job.finished_at.timestamp():.6f}" for job in jobs)])
-    id = bytearray(uuid.UUID(jobs[-1].id).bytes[:6] + hashlib.sha256(text.encode()).digest()[:10])
-    id[6], id[8] = id[6] & 0x0F | 0x70, id[8] & 0x3F | 0x80  # version 7
-    return str(uuid.UUID(bytes=bytes(id)))
+    return str(uuid.UUID(bytes=uuid.UUID(jobs[-1].id).bytes[:10] + hashlib.sha256(text.encode()).digest()[:6]))
 
 
 def artifact_refs(text: str, job_id: str) -> list[str]:

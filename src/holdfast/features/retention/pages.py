@@ -31,6 +31,7 @@ async def set_policy(request: Request) -> Response:
         state=choice_field(form, "state", STATES) or None,
         clean_after=text_field(form, "clean_after", 30),
         purge_after=text_field(form, "purge_after", 30),
+        archive=form.get("archive") == "yes",
     )
     return redirect(request, "/retention", "Policy saved. Workers apply it with their next sweep.")
 
