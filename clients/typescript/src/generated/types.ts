@@ -56,6 +56,7 @@ export interface AddEdgeInput {
 }
 
 export interface AddExecutorInput {
+  /** An executor may claim jobs; a generator only plans them. */
   role?: "executor" | "generator" | undefined;
 }
 
@@ -198,6 +199,7 @@ export interface Approval {
   quorum: number;
   requester: string;
   not_requester: boolean;
+  token_only: boolean;
   on_deny: string;
   on_expire: string;
   expires_at: Date | null;
@@ -225,6 +227,7 @@ export const decodeApproval: Decoder<Approval> = record<Approval>(() => ({
   quorum: number,
   requester: text,
   not_requester: flag,
+  token_only: flag,
   on_deny: text,
   on_expire: text,
   expires_at: nullable(time),
@@ -257,6 +260,56 @@ export interface ApproveInput {
   /** Values of the form, if there is one. */
   data?: unknown | undefined;
 }
+
+/** An archive. `ref` contains the SHA-256 of its file; `seal` and `seal_digest` are the newest seal of the ledger when it was recorded. */
+export interface Archive {
+  id: string;
+  tenant: string;
+  ref: string;
+  bytes: number;
+  jobs: number;
+  first_job: string;
+  last_job: string;
+  seal: number | null;
+  seal_digest: string | null;
+  created_by: string;
+  created_at: Date;
+}
+export const decodeArchive: Decoder<Archive> = record<Archive>(() => ({
+  id: text,
+  tenant: text,
+  ref: text,
+  bytes: number,
+  jobs: number,
+  first_job: text,
+  last_job: text,
+  seal: nullable(number),
+  seal_digest: nullable(text),
+  created_by: text,
+  created_at: time,
+}));
+
+/** The result of verifying an archive: what is wrong, or nothing. */
+export interface ArchiveCheck {
+  archive: string;
+  jobs: number;
+  problems: string[];
+}
+export const decodeArchiveCheck: Decoder<ArchiveCheck> = record<ArchiveCheck>(() => ({
+  archive: text,
+  jobs: number,
+  problems: list(text),
+}));
+
+/** What a run archived. */
+export interface ArchiveRun {
+  jobs: number;
+  archives: number;
+}
+export const decodeArchiveRun: Decoder<ArchiveRun> = record<ArchiveRun>(() => ({
+  jobs: number,
+  archives: number,
+}));
 
 /** A file that an attempt created: its name and its location. */
 export interface Artifact {
@@ -371,6 +424,30 @@ export interface CancelWorkflowInput {
   /** Recorded in the ledger. */
   reason?: string | null | undefined;
 }
+
+/** A vote in the history of a job, with the name of its approval. */
+export interface CastVote {
+  approval_id: string;
+  person: string;
+  verdict: "approve" | "deny" | (string & {});
+  how: string;
+  comment: string | null;
+  data: unknown;
+  at: Date;
+  n: number;
+  approval: string;
+}
+export const decodeCastVote: Decoder<CastVote> = record<CastVote>(() => ({
+  approval_id: text,
+  person: text,
+  verdict: text,
+  how: text,
+  comment: nullable(text),
+  data: anything,
+  at: time,
+  n: missing(number, () => (1)),
+  approval: missing(text, () => ("")),
+}));
 
 /** Replace the given settings. For the options of deliveries, null restores the default. */
 export interface ChangeWebhookInput {
@@ -534,15 +611,49 @@ export const decodeConsumer: Decoder<Consumer> = record<Consumer>(() => ({
 export interface CountJobsInput {
   q?: string | null | undefined;
   state?: State | null | undefined;
+  /** Only jobs of this kind. */
   kind?: string | null | undefined;
+  /** Only jobs whose kind is registered with this domain. */
+  domain?: string | null | undefined;
+  /** Only jobs in this queue. */
   queue?: string | null | undefined;
+  /** Only jobs of this agent. */
   agent?: string | null | undefined;
+  /** Only jobs for this executor label. */
   executor?: string | null | undefined;
-  tag?: string | null | undefined;
+  /** Only jobs that this worker has or ran last: its id or name. */
+  worker?: string | null | undefined;
+  /** Only jobs with this tag, or customer:*; repeatable. */
+  tag?: string | string[] | null | undefined;
+  /** Only jobs with one of these tags; repeatable. */
+  any_tag?: string | string[] | null | undefined;
+  /** Only the job with this idempotency key. */
+  key?: string | null | undefined;
+  /** Only jobs that count against this limit key. */
+  limit_key?: string | null | undefined;
+  /** Only jobs with this external reference. */
+  external_ref?: string | null | undefined;
+  /** Only jobs with this correlation id. */
   correlation_id?: string | null | undefined;
+  /** Only children of this job. */
   parent_id?: string | null | undefined;
+  /** Only jobs of this workflow. */
+  workflow_id?: string | null | undefined;
+  /** Only jobs in this group or sub-workflow of a workflow. */
+  part?: string | null | undefined;
+  /** Only jobs made from this template. */
+  template?: string | null | undefined;
+  /** Only this version of the template. */
+  template_version?: string | null | undefined;
+  /** Only jobs of this schedule. */
+  schedule?: string | null | undefined;
+  /** Only jobs that a schedule made for this time. */
+  scheduled_for?: string | null | undefined;
+  /** Only open dead letters of this group. */
   group?: string | null | undefined;
+  /** Enqueued since: 1h, or a time. */
   since?: string | null | undefined;
+  /** Enqueued before: 1h, or a time. */
   until?: string | null | undefined;
 }
 
@@ -681,6 +792,7 @@ export interface DenyInput {
 }
 
 export interface DisableAgentInput {
+  /** The reason, shown to callers whose job is refused. */
   reason: string;
 }
 
@@ -749,6 +861,9 @@ export interface Effective {
   max_result_bytes: number | null;
   store: boolean;
   replaceable: boolean;
+  requires_approval: string | null;
+  token_only: boolean;
+  at_most_once: boolean;
 }
 export const decodeEffective: Decoder<Effective> = record<Effective>(() => ({
   forbidden: missing(list(text), () => ([])),
@@ -757,6 +872,9 @@ export const decodeEffective: Decoder<Effective> = record<Effective>(() => ({
   max_result_bytes: missing(nullable(number), () => (null)),
   store: missing(flag, () => (false)),
   replaceable: missing(flag, () => (false)),
+  requires_approval: missing(nullable(text), () => (null)),
+  token_only: missing(flag, () => (false)),
+  at_most_once: missing(flag, () => (false)),
 }));
 
 export interface EffectivePayloadRuleInput {
@@ -992,6 +1110,7 @@ export interface Health {
   due: number;
   oldest_due_age_s: number | null;
   expired_lease_age_s: number | null;
+  long_running: LongRunning[];
   capped: boolean;
 }
 export const decodeHealth: Decoder<Health> = record<Health>(() => ({
@@ -1020,6 +1139,7 @@ export const decodeHealth: Decoder<Health> = record<Health>(() => ({
   due: missing(number, () => (0)),
   oldest_due_age_s: missing(nullable(number), () => (null)),
   expired_lease_age_s: missing(nullable(number), () => (null)),
+  long_running: missing(list(decodeLongRunning), () => ([])),
   capped: missing(flag, () => (false)),
 }));
 
@@ -1116,6 +1236,15 @@ export interface Job {
   executor: string | null;
   updated_at: Date | null;
   last_error_at: Date | null;
+  queued_at: Date | null;
+  worker: string | null;
+  domain: string | null;
+  template: string | null;
+  template_version: number | null;
+  schedule_id: string | null;
+  schedule: string | null;
+  scheduled_for: Date | null;
+  part: string | null;
   unreadable: string | null;
 }
 export const decodeJob: Decoder<Job> = record<Job>(() => ({
@@ -1159,6 +1288,15 @@ export const decodeJob: Decoder<Job> = record<Job>(() => ({
   executor: missing(nullable(text), () => (null)),
   updated_at: missing(nullable(time), () => (null)),
   last_error_at: missing(nullable(time), () => (null)),
+  queued_at: missing(nullable(time), () => (null)),
+  worker: missing(nullable(text), () => (null)),
+  domain: missing(nullable(text), () => (null)),
+  template: missing(nullable(text), () => (null)),
+  template_version: missing(nullable(number), () => (null)),
+  schedule_id: missing(nullable(text), () => (null)),
+  schedule: missing(nullable(text), () => (null)),
+  scheduled_for: missing(nullable(time), () => (null)),
+  part: missing(nullable(text), () => (null)),
   unreadable: missing(nullable(text), () => (null)),
 }));
 
@@ -1235,7 +1373,9 @@ export interface ListActionsInput {
 }
 
 export interface ListAgentsInput {
+  /** Only agents for this kind. */
   kind?: string | null | undefined;
+  /** Only disabled agents, or only enabled ones. */
   disabled?: boolean | null | undefined;
   /** Cursor: `next` of the previous page. */
   after?: string | null | undefined;
@@ -1253,6 +1393,13 @@ export interface ListApprovalsInput {
   after?: string | null | undefined;
   /** Stop after this many. Default: read all pages. */
   limit?: number | undefined;
+}
+
+export interface ListArchivesInput {
+  /** Stop after this many. Default: read all pages. */
+  limit?: number | undefined;
+  /** Cursor: `next` of the previous page. */
+  after?: string | null | undefined;
 }
 
 export interface ListDeadJobsInput {
@@ -1304,16 +1451,54 @@ export interface ListJobsInput {
   limit?: number | undefined;
   q?: string | null | undefined;
   state?: State | null | undefined;
+  /** Only jobs of this kind. */
   kind?: string | null | undefined;
+  /** Only jobs whose kind is registered with this domain. */
+  domain?: string | null | undefined;
+  /** Only jobs in this queue. */
   queue?: string | null | undefined;
+  /** Only jobs of this agent. */
   agent?: string | null | undefined;
+  /** Only jobs for this executor label. */
   executor?: string | null | undefined;
-  tag?: string | null | undefined;
+  /** Only jobs that this worker has or ran last: its id or name. */
+  worker?: string | null | undefined;
+  /** Only jobs with this tag, or customer:*; repeatable. */
+  tag?: string | string[] | null | undefined;
+  /** Only jobs with one of these tags; repeatable. */
+  any_tag?: string | string[] | null | undefined;
+  /** Only the job with this idempotency key. */
+  key?: string | null | undefined;
+  /** Only jobs that count against this limit key. */
+  limit_key?: string | null | undefined;
+  /** Only jobs with this external reference. */
+  external_ref?: string | null | undefined;
+  /** Only jobs with this correlation id. */
   correlation_id?: string | null | undefined;
+  /** Only children of this job. */
   parent_id?: string | null | undefined;
+  /** Only jobs of this workflow. */
+  workflow_id?: string | null | undefined;
+  /** Only jobs in this group or sub-workflow of a workflow. */
+  part?: string | null | undefined;
+  /** Only jobs made from this template. */
+  template?: string | null | undefined;
+  /** Only this version of the template. */
+  template_version?: string | null | undefined;
+  /** Only jobs of this schedule. */
+  schedule?: string | null | undefined;
+  /** Only jobs that a schedule made for this time. */
+  scheduled_for?: string | null | undefined;
+  /** Only open dead letters of this group. */
   group?: string | null | undefined;
+  /** Enqueued since: 1h, or a time. */
   since?: string | null | undefined;
+  /** Enqueued before: 1h, or a time. */
   until?: string | null | undefined;
+}
+
+export interface ListKindsInput {
+  domain?: string | null | undefined;
 }
 
 export interface ListOperationsInput {
@@ -1389,6 +1574,22 @@ export const decodeLiveness: Decoder<Liveness> = record<Liveness>(() => ({
   renewed_at: nullable(time),
   reports: number,
   reported_at: nullable(time),
+}));
+
+/** A job that runs much longer than usual: its handler may hang. */
+export interface LongRunning {
+  id: string;
+  kind: string;
+  tenant: string;
+  seconds: number;
+  usual_s: number | null;
+}
+export const decodeLongRunning: Decoder<LongRunning> = record<LongRunning>(() => ({
+  id: text,
+  kind: text,
+  tenant: text,
+  seconds: number,
+  usual_s: nullable(number),
 }));
 
 /** The origin of a job: a version of a template, a time of a schedule, or both. */
@@ -1508,6 +1709,7 @@ export interface Operation {
   finished_at: Date | null;
   cancelled_by: string | null;
   cancelled_reason: string | null;
+  run_at: Date | null;
 }
 export const decodeOperation: Decoder<Operation> = record<Operation>(() => ({
   id: text,
@@ -1530,6 +1732,7 @@ export const decodeOperation: Decoder<Operation> = record<Operation>(() => ({
   finished_at: nullable(time),
   cancelled_by: nullable(text),
   cancelled_reason: nullable(text),
+  run_at: missing(nullable(time), () => (null)),
 }));
 
 /** How a job ended, if it has. `id` is that of the last retry, if retries are new jobs. `sealed` means that there is a value that only the program can unseal. */
@@ -1626,6 +1829,9 @@ export interface PayloadRule {
   max_result_bytes: number | null;
   store: boolean | null;
   replaceable: boolean | null;
+  requires_approval: Record<string, unknown> | null;
+  token_only: boolean | null;
+  at_most_once: boolean | null;
   set_by: string;
   created_at: Date;
   updated_at: Date;
@@ -1641,6 +1847,9 @@ export const decodePayloadRule: Decoder<PayloadRule> = record<PayloadRule>(() =>
   max_result_bytes: nullable(number),
   store: nullable(flag),
   replaceable: nullable(flag),
+  requires_approval: nullable(map(anything)),
+  token_only: nullable(flag),
+  at_most_once: nullable(flag),
   set_by: text,
   created_at: time,
   updated_at: time,
@@ -1666,7 +1875,7 @@ export interface PinLoginInput {
   tenant: string;
 }
 
-/** The policies of a deployment. `unknown_kinds`, `unknown_agents` and `unknown_event_types` apply to unregistered names: `accept`, `warn` or `refuse`. `empty_executors` is who may run jobs while no executor is listed: `everyone` or `nobody`. With `tenant_required`, jobs of the tenant `default` are refused, because it means that no tenant was given. With `pending_includes_running`, running jobs count against a tenant's `max_pending`. */
+/** The policies of a deployment. `unknown_kinds`, `unknown_agents` and `unknown_event_types` apply to unregistered names: `accept`, `warn` or `refuse`. `empty_executors` is who may run jobs while no executor is listed: `everyone` or `nobody`. With `tenant_required`, jobs of the tenant `default` are refused, because it means that no tenant was given. With `pending_includes_running`, running jobs count against a tenant's `max_pending`. `key_required`, `executor_required` and `agent_required` list the tenants and kinds whose jobs are refused without that fact: `*`, `tenant:acme`, `kind:pay`. */
 export interface Policies {
   unknown_kinds: "accept" | "warn" | "refuse" | (string & {});
   unknown_agents: "accept" | "warn" | "refuse" | (string & {});
@@ -1674,6 +1883,9 @@ export interface Policies {
   empty_executors: "everyone" | "nobody" | (string & {});
   tenant_required: boolean;
   pending_includes_running: boolean;
+  key_required: string[];
+  executor_required: string[];
+  agent_required: string[];
 }
 export const decodePolicies: Decoder<Policies> = record<Policies>(() => ({
   unknown_kinds: missing(text, () => ("accept")),
@@ -1682,6 +1894,9 @@ export const decodePolicies: Decoder<Policies> = record<Policies>(() => ({
   empty_executors: missing(text, () => ("everyone")),
   tenant_required: missing(flag, () => (false)),
   pending_includes_running: missing(flag, () => (false)),
+  key_required: missing(list(text), () => ([])),
+  executor_required: missing(list(text), () => ([])),
+  agent_required: missing(list(text), () => ([])),
 }));
 
 /** What one policy would remove now. Counts end at a limit (`capped`); `oldest_at` is the earliest end of these jobs. A preview with the action `delete` belongs to no policy: it counts orphaned files that are still stored. */
@@ -1805,6 +2020,10 @@ export interface RedriveDeadLettersInput {
   /** Maximum jobs per second. */
   rate?: number | null | undefined;
   max_attempts?: number | null | undefined;
+  /** Start not before this time. */
+  at?: Date | string | null | undefined;
+  /** Start this long from now. */
+  delay?: number | string | null | undefined;
 }
 
 export interface RedriveJobAsInput {
@@ -1847,13 +2066,18 @@ export const decodeReferences: Decoder<References> = record<References>(() => ({
   payload_ref: missing(nullable(text), () => (null)),
 }));
 
-/** An omitted field gets its default value. */
 export interface RegisterAgentInput {
+  /** Display name. */
   name?: string | null | undefined;
+  /** Accept only jobs of this kind. */
   kind?: string | null | undefined;
+  /** Retry policy of its jobs; default: the kind's. */
   retry?: "patient" | "exponential" | "gentle" | "hourly_cap" | RetryPolicyInput | null | undefined;
+  /** Maximum payload size: 500, 64KB. */
   max_payload?: number | string | null | undefined;
+  /** Maximum time a job may wait before it starts: 90, 5m. */
   max_wait?: number | string | null | undefined;
+  /** Require a person's approval before its jobs run. */
   requires_approval?: boolean | undefined;
 }
 
@@ -1863,12 +2087,14 @@ export interface RegisteredKind {
   description: string | null;
   set_by: string;
   set_at: Date;
+  domain: string | null;
 }
 export const decodeRegisteredKind: Decoder<RegisteredKind> = record<RegisteredKind>(() => ({
   name: text,
   description: nullable(text),
   set_by: text,
   set_at: time,
+  domain: missing(nullable(text), () => (null)),
 }));
 
 /** Whether a tenant must be registered before it can have jobs. */
@@ -1892,11 +2118,18 @@ export interface ReleaseReservationInput {
 }
 
 export interface RemoveLimitInput {
-  queue?: string | null | undefined;
-  kind?: string | null | undefined;
-  key?: string | null | undefined;
-  resource?: string | null | undefined;
-  agent?: string | null | undefined;
+  /** Apply to a queue; '*' applies to each queue separately. */
+  queue?: string | undefined;
+  /** Apply to a kind; '*' applies to each kind separately. */
+  kind?: string | undefined;
+  /** Apply to a limit key; '*' applies to each key separately. */
+  key?: string | undefined;
+  /** Apply to a resource; '*' applies to each resource separately. */
+  resource?: string | undefined;
+  /** Apply to an agent; '*' applies to each agent separately. */
+  agent?: string | undefined;
+  /** Apply to a tenant, among all; '*' applies to each tenant separately. */
+  tenant?: string | undefined;
 }
 
 export interface RenewLeaseInput {
@@ -2094,6 +2327,7 @@ export interface Retention {
   state: string;
   clean_after: number | null;
   purge_after: number | null;
+  archive: boolean;
   declared: boolean;
   set_by: string;
   created_at: Date;
@@ -2105,6 +2339,7 @@ export const decodeRetention: Decoder<Retention> = record<Retention>(() => ({
   state: text,
   clean_after: nullable(number),
   purge_after: nullable(number),
+  archive: flag,
   declared: flag,
   set_by: text,
   created_at: time,
@@ -2292,19 +2527,35 @@ export interface SetEventTypeInput {
   description?: string | null | undefined;
 }
 
+export interface SetExternalRefInput {
+  /** Null removes it. */
+  external_ref: string | null;
+}
+
+/** A kind. An omitted field is removed. */
 export interface SetKindInput {
+  domain?: string | null | undefined;
   description?: string | null | undefined;
 }
 
-/** The target, one of the names or none of them for all jobs, and its limits. */
 export interface SetLimitInput {
-  queue?: string | null | undefined;
-  kind?: string | null | undefined;
-  key?: string | null | undefined;
-  resource?: string | null | undefined;
-  agent?: string | null | undefined;
+  /** Apply to a queue; '*' applies to each queue separately. */
+  queue?: string | undefined;
+  /** Apply to a kind; '*' applies to each kind separately. */
+  kind?: string | undefined;
+  /** Apply to a limit key; '*' applies to each key separately. */
+  key?: string | undefined;
+  /** Apply to a resource; '*' applies to each resource separately. */
+  resource?: string | undefined;
+  /** Apply to an agent; '*' applies to each agent separately. */
+  agent?: string | undefined;
+  /** Apply to a tenant, among all; '*' applies to each tenant separately. */
+  tenant?: string | undefined;
+  /** Maximum number of running jobs. */
   concurrency?: number | null | undefined;
+  /** Maximum starts per period: 10/s, 100/5m. */
   rate?: string | null | undefined;
+  /** Maximum starts at the same moment (1: evenly spread). */
   burst?: number | null | undefined;
 }
 
@@ -2317,6 +2568,10 @@ export interface SetPayloadRuleInput {
   max_result_bytes?: number | string | null | undefined;
   store?: boolean | null | undefined;
   replaceable?: boolean | null | undefined;
+  /** Its jobs wait for an approval before they run: true, or options of the approval. */
+  requires_approval?: boolean | Record<string, unknown> | null | undefined;
+  /** Only tokens decide the approvals of its jobs. */
+  token_only?: boolean | null | undefined;
 }
 
 /** The policies to change. An omitted field does not change. */
@@ -2327,6 +2582,12 @@ export interface SetPoliciesInput {
   empty_executors?: "everyone" | "nobody" | null | undefined;
   tenant_required?: boolean | null | undefined;
   pending_includes_running?: boolean | null | undefined;
+  /** Jobs that need an idempotency key. */
+  key_required?: string[] | null | undefined;
+  /** Jobs that need an executor. */
+  executor_required?: string[] | null | undefined;
+  /** Jobs that need an agent. */
+  agent_required?: string[] | null | undefined;
 }
 
 export interface SetRetentionInput {
@@ -2334,6 +2595,8 @@ export interface SetRetentionInput {
   state?: "succeeded" | "failed" | "cancelled" | "dead_letter" | null | undefined;
   clean_after?: number | string | null | undefined;
   purge_after?: number | string | null | undefined;
+  /** Keep jobs until they are archived. */
+  archive?: boolean | undefined;
 }
 
 /** An omitted field does not change; null removes a setting. */
@@ -2396,6 +2659,25 @@ export interface Shared {
 export const decodeShared: Decoder<Shared> = record<Shared>(() => ({
   fair: list(text),
 }));
+
+export interface ShowHealthInput {
+  domain?: string | null | undefined;
+}
+
+export interface ShowLimitInput {
+  /** Apply to a queue; '*' applies to each queue separately. */
+  queue?: string | undefined;
+  /** Apply to a kind; '*' applies to each kind separately. */
+  kind?: string | undefined;
+  /** Apply to a limit key; '*' applies to each key separately. */
+  key?: string | undefined;
+  /** Apply to a resource; '*' applies to each resource separately. */
+  resource?: string | undefined;
+  /** Apply to an agent; '*' applies to each agent separately. */
+  agent?: string | undefined;
+  /** Apply to a tenant, among all; '*' applies to each tenant separately. */
+  tenant?: string | undefined;
+}
 
 export interface ShowTemplateInput {
   version?: number | null | undefined;
@@ -2508,16 +2790,49 @@ export const decodeSpent: Decoder<Spent> = record<Spent>(() => ({
 
 export interface StartOperationInput {
   q?: string | null | undefined;
+  /** Only jobs in this state: queued, leased, in_progress, succeeded, failed, retry_waiting, dead_letter, cancelled, cleaned, waiting_for_approval. */
   state?: State | null | undefined;
+  /** Only jobs of this kind. */
   kind?: string | null | undefined;
+  /** Only jobs whose kind is registered with this domain. */
+  domain?: string | null | undefined;
+  /** Only jobs in this queue. */
   queue?: string | null | undefined;
+  /** Only jobs of this agent. */
   agent?: string | null | undefined;
+  /** Only jobs for this executor label. */
   executor?: string | null | undefined;
-  tag?: string | null | undefined;
+  /** Only jobs with this tag, or customer:*; repeatable. */
+  tag?: string | string[] | null | undefined;
+  /** Only jobs with one of these tags; repeatable. */
+  any_tag?: string | string[] | null | undefined;
+  /** Only the job with this idempotency key. */
+  key?: string | null | undefined;
+  /** Only jobs that count against this limit key. */
+  limit_key?: string | null | undefined;
+  /** Only jobs with this external reference. */
+  external_ref?: string | null | undefined;
+  /** Only jobs with this correlation id. */
   correlation_id?: string | null | undefined;
+  /** Only children of this job. */
   parent_id?: string | null | undefined;
+  /** Only jobs of this workflow. */
+  workflow_id?: string | null | undefined;
+  /** Only jobs in this group or sub-workflow of a workflow. */
+  part?: string | null | undefined;
+  /** Only jobs made from this template. */
+  template?: string | null | undefined;
+  /** Only this version of the template. */
+  template_version?: number | null | undefined;
+  /** Only jobs of this schedule. */
+  schedule?: string | null | undefined;
+  /** Only jobs that a schedule made for this time. */
+  scheduled_for?: string | null | undefined;
+  /** Only open dead letters of this group. */
   group?: string | null | undefined;
+  /** Enqueued since: 1h, or a time. */
   since?: string | null | undefined;
+  /** Enqueued before: 1h, or a time. */
   until?: string | null | undefined;
   /** Select all jobs, if nothing else selects some. */
   everything?: boolean | undefined;
@@ -2526,6 +2841,10 @@ export interface StartOperationInput {
   /** Maximum jobs per second. */
   rate?: number | null | undefined;
   max_attempts?: number | null | undefined;
+  /** Start redriven jobs not before this time. */
+  at?: Date | string | null | undefined;
+  /** Start redriven jobs this long from now. */
+  delay?: number | string | null | undefined;
 }
 
 export interface StartWorkflowInput {
@@ -2607,6 +2926,7 @@ export interface Story {
   references?: References | undefined;
   liveness: Liveness | null;
   lease_expired_at: Date | null;
+  votes: CastVote[];
 }
 export const decodeStory: Decoder<Story> = record<Story>(() => ({
   job: decodeJob,
@@ -2626,6 +2946,7 @@ export const decodeStory: Decoder<Story> = record<Story>(() => ({
   references: optional(decodeReferences),
   liveness: missing(nullable(decodeLiveness), () => (null)),
   lease_expired_at: missing(nullable(time), () => (null)),
+  votes: missing(list(decodeCastVote), () => ([])),
 }));
 
 export interface Subscription {
@@ -2887,6 +3208,7 @@ export interface Vote {
   comment: string | null;
   data: unknown;
   at: Date;
+  n: number;
 }
 export const decodeVote: Decoder<Vote> = record<Vote>(() => ({
   approval_id: text,
@@ -2896,6 +3218,7 @@ export const decodeVote: Decoder<Vote> = record<Vote>(() => ({
   comment: nullable(text),
   data: anything,
   at: time,
+  n: missing(number, () => (1)),
 }));
 
 /** A webhook. `url` is shown without its query. */
