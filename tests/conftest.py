@@ -71,8 +71,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--postgres",
         default="18",
         metavar="SERVER",
-        help="the PostgreSQL to test on: 16 or 18 (from a wheel), 14, 15 or 17 (from npm), 'debian' (the newest that the system's packages have"
-        " installed, with JIT), a folder with the programs of a server, or the URL of a running server",
+        help="the PostgreSQL to test on: 16 or 18 (from a wheel), 14, 15 or 17 (from npm), 'debian' (the newest that"
+        " the system's packages have installed, with JIT), a folder with the programs of a server, or the URL of a"
+        " running server",
     )
 
 

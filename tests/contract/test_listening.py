@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -68,6 +70,30 @@ def test_enqueue_notifies(store: Store, other: Store, listener: Listener) -> Non
     listener.forget()
     put_one(store, queue="mail")
     listener.expect("mail", "")
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """A process with more than a thousand open files, as a service with as many clients has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    files = [os.dup(0) for _ in range(1100)]
+    yield
+    for file in files:
+        os.close(file)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
+def test_notifications_arrive_beside_a_thousand_open_files(store: Store, other: Store) -> None:
+    with closing(open_store(store.url)) as late:
+        listener = Listener()
+        stop = late.listen(listener)
+        listener.expect("")
+        listener.forget()
+        put_one(other, queue="mail")
+        listener.expect("mail", "")
+        stop()
 
 
 def test_promotion_notifies(store: Store, other: Store, listener: Listener) -> None:

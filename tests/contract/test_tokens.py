@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 
 import psycopg
@@ -96,7 +97,7 @@ def test_plain_role_finds_a_token_by_hash_and_lists_none(owned_databases: OwnedD
             assert viewer.run(viewer.tokens.end_session(hash_of(session)))
             with pytest.raises(Refused, match="may not act for every tenant") as refused:
                 open_session(viewer, whole)
-            assert "granted holdfast_executor or holdfast_admin" in str(refused.value.fix)
+            assert {"holdfast_executor", "holdfast_admin"} <= set(re.findall(r"\w+", str(refused.value.fix)))
             with pytest.raises(Refused):
                 viewer.run(viewer.tokens.list("acme"))
         # A session without a hash cannot use the policy for presented tokens.

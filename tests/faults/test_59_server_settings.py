@@ -401,3 +401,17 @@ def test_every_switch_of_the_server(postgres_databases: TemplateDatabases, admin
             except Exception as error:
                 failed.append((name, value, error))
     assert failed == []
+
+
+# Called by exchange only, which checks; and one that reads nothing after its lock.
+GUARDED_ELSEWHERE = {"room_for_queue", "lock_limits", "drop_partition"}
+
+
+def test_every_lock_that_is_not_a_change_is_guarded(postgres_url: str) -> None:
+    """A lock on a table, or on a row that no holder changes, is no conflict for PostgreSQL."""
+    with psycopg.connect(postgres_url) as connection:
+        rows = connection.execute(
+            "select proname from pg_proc where pronamespace = 'holdfast'::regnamespace"
+            " and prosrc ~ 'lock table|from mutex|from lock_dispatch' and prosrc !~ 'check_isolation'"
+        ).fetchall()
+    assert {name for (name,) in rows} == GUARDED_ELSEWHERE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import select
 import signal
 import threading
 import traceback
@@ -12,6 +11,8 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+
+from holdfast.stores.postgres.pipeline import readable
 
 T = TypeVar("T")
 
@@ -61,7 +62,7 @@ def _fork(call: Callable[[], T]) -> T:
         _run_in_child(call, writing)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        if not select.select([pipe], [], [], CHILD_TIMEOUT)[0]:
+        if not readable([pipe.fileno()], CHILD_TIMEOUT):
             os.kill(child, signal.SIGABRT)  # faulthandler, which pytest enables, prints where it hangs
         text = pipe.read()
     _, status = os.waitpid(child, 0)

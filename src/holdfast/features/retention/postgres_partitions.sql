@@ -280,6 +280,7 @@ begin
            and not exists (select from unnest(p_kept) k where k = e.job_id);
         return;
     end if;
+    perform check_isolation();
     execute format('lock table %I in access exclusive mode', p_part.name);
     if (select count(*) from job_state s where s.id >= p_part.low and s.id < p_high) <> cardinality(p_kept) then
         raise exception 'a job was added to partition % during the purge; it is retried', p_part.name

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import logging
 import random
-import select
 import socket
 import threading
 import time
@@ -21,7 +20,7 @@ from typing_extensions import override
 from holdfast.stores.listener import LINGER, Listener
 from holdfast.stores.outage import Outage
 from holdfast.stores.postgres.connections import CONNECTION, connected
-from holdfast.stores.postgres.pipeline import receives_notifications
+from holdfast.stores.postgres.pipeline import readable, receives_notifications
 
 log = logging.getLogger("holdfast.store")
 
@@ -120,7 +119,7 @@ class PostgresListener(Listener):
 
     def _wait_until_unused(self, woken: int, closing: threading.Event) -> None:
         while not closing.is_set() and not self._is_unused():
-            if select.select([woken], [], [], LINGER)[0]:
+            if readable([woken], LINGER):
                 return
 
     def _receive(self, connection: psycopg.Connection[Any], woken: int, closing: threading.Event) -> None:
@@ -129,7 +128,7 @@ class PostgresListener(Listener):
         last_everything, everything_pending = 0.0, False
         while not closing.is_set() and not self._is_unused():
             due = last_everything + EVERYTHING_PAUSE - time.monotonic()
-            ready, _, _ = select.select([pgconn.socket, woken], [], [], max(0.0, due) if everything_pending else LINGER)
+            ready = readable([pgconn.socket, woken], max(0.0, due) if everything_pending else LINGER)
             if woken in ready:
                 return
             if time.monotonic() - last_check > CHECK_EVERY:

@@ -59,12 +59,21 @@ def receives_notifications(connection: Connection[Any], settings: dict[str, Any]
         connection.execute(f'unlisten "{channel}"')
 
 
+def readable(files: Sequence[int], within: float) -> Sequence[int]:
+    """Wait until one of the files can be read. ``select`` fails for numbers above 1023, which a service may reach."""
+    if not hasattr(select, "poll"):
+        return select.select(files, [], [], within)[0]
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    return [file for file, _ in poll.poll(1000 * within)]
+
+
 def _wait_for_notification(connection: Connection[Any], channel: str, until: float, cut: int | None) -> bool:
     pgconn = connection.pgconn
     watched = [pgconn.socket] if cut is None else [pgconn.socket, cut]
     while (left := until - time.monotonic()) > 0:
-        ready, _, _ = select.select(watched, [], [], left)
-        if cut in ready:
+        if cut in readable(watched, left):
             return False
         pgconn.consume_input()
         while (notification := pgconn.notifies()) is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import select
 import time
 import weakref
 from typing import Any, TypeAlias
@@ -23,6 +22,7 @@ from holdfast.stores.postgres.connections import (
     prepare_connection,
 )
 from holdfast.stores.postgres.errors import is_login_refused
+from holdfast.stores.postgres.pipeline import readable
 from holdfast.stores.postgres.session import apin, pin
 
 KEPT_FOR = 15.0
@@ -180,11 +180,7 @@ def _no_connection(within: float, outage: Outage) -> PoolTimeout:
 def _is_alive(connection: StoreConnection | AsyncStoreConnection) -> bool:
     """Whether nothing is waiting to be read: a server that was stopped has sent an error on every connection, or closed
     it. A write on such a connection would fail without telling whether it was committed, so it must not start."""
-    if connection.closed or not hasattr(select, "poll"):
-        return not connection.closed
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    return not poll.poll(0)
+    return not connection.closed and not readable([connection.fileno()], 0)
 
 
 def _is_idle(connection: AsyncStoreConnection) -> bool:
