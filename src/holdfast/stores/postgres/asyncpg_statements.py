@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -170,11 +171,22 @@ def as_psycopg_error(error: Exception) -> psycopg.Error | None:
         return None
     state = getattr(error, "sqlstate", None)
     message = str(getattr(error, "message", None) or error)
-    if isinstance(state, str) and not state.startswith("08"):
-        try:
-            return psycopg.errors.lookup(state)(message)
-        except KeyError:  # one of ours
-            error = psycopg.DatabaseError(message)
-            error.sqlstate = state
-            return error
-    return psycopg.OperationalError(message)
+    if not isinstance(state, str) or state.startswith("08"):
+        return psycopg.OperationalError(message)
+    try:
+        return psycopg.errors.lookup(state)(message)
+    except KeyError:
+        return OurError(state, message, getattr(error, "hint", None))
+
+
+class OurError(psycopg.DatabaseError):
+    """An error of our SQL functions, with the hint that is the fix."""
+
+    def __init__(self, state: str, message: str, hint: str | None) -> None:
+        super().__init__(message)
+        self.sqlstate = state
+        self._hint = hint
+
+    @property
+    def diag(self) -> Any:
+        return SimpleNamespace(message_hint=self._hint)

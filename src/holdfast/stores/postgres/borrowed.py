@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LOOP_TURNS = 4
+"""Turns of an event loop that it needs to read an error and then the end of a connection: each is first announced."""
+
 _adapters = AdaptersMap(psycopg.adapters)
 _adapters.register_loader("uuid", TextLoader)
 _adapters.register_loader("timestamptz", TimeLoader)
@@ -173,8 +176,9 @@ class ApplicationConnections:
     async def _alent(self, within: float, alive: bool) -> AsyncIterator[Any]:
         for number in range(MAX_DISCARDED):
             async with self._ataken(within) as connection:
-                if alive and number + 1 < MAX_DISCARDED and not _answers(connection):
-                    await connection.close()
+                if alive and number + 1 < MAX_DISCARDED and not await _answers(connection):
+                    if not _is_closed(connection):
+                        await connection.close()
                     continue
                 yield connection
                 return
@@ -201,13 +205,22 @@ class ApplicationConnections:
 
 
 def _is_closed(connection: Any) -> bool:
-    return bool(connection.closed if isinstance(connection, AsyncConnection) else connection.is_closed())
+    if isinstance(connection, AsyncConnection):
+        return connection.closed
+    try:
+        return bool(connection.is_closed())
+    except Exception:  # the pool has taken back a connection that was lost, and its proxy refuses every call
+        return True
 
 
-def _answers(connection: Any) -> bool:
+async def _answers(connection: Any) -> bool:
+    """Whether the server has not closed the connection. asyncpg notices when the loop has read what it sent: an error,
+    then the end."""
     if isinstance(connection, AsyncConnection):
         return _is_alive(cast(Any, connection))
-    return not connection.is_closed()  # asyncpg reads all the time, and so notices
+    for _ in range(LOOP_TURNS):
+        await asyncio.sleep(0)
+    return not _is_closed(connection)
 
 
 def _driver_error(error: Exception) -> Exception:
@@ -291,7 +304,8 @@ async def _arun_on_asyncpg(connection: Any, flow: Flow[T]) -> T:
         async with connection.transaction(isolation="read_committed"):
             return await _adrive(flow.start(), execute)
     finally:
-        connection.remove_log_listener(_log_asyncpg_warning)
+        if not _is_closed(connection):
+            connection.remove_log_listener(_log_asyncpg_warning)
 
 
 def _log_asyncpg_warning(connection: Any, notice: Any) -> None:
