@@ -1,7 +1,8 @@
-"""The latency of ``/livez`` while eight clients send the worst possible bodies, without credentials and with a token.
+"""The latency of ``/livez`` while eight clients send the worst possible bodies, without credentials and with a token,
+or read the paths that are given (``tests/faults/test_60_heavy_read.py`` fills a database for it).
 
-The clients are a separate process (``python -m bench.hostile HOST PORT [TOKEN]``), which sends until it is ended. The
-latencies are those of another client, with one request after another on one connection.
+The clients are a separate process (``python -m bench.hostile HOST PORT [TOKEN [PATH…]]``), which sends until it is
+ended. The latencies are those of another client, with one request after another on one connection.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 
 CLIENTS = 8
 OPEN = 64 * 1024
@@ -80,9 +82,9 @@ def p99(found: list[float]) -> float:
     return found[int(len(found) * 0.99)]
 
 
-def beside(host: str, port: int, seconds: float, token: str = "") -> float:
-    """Return the p99 of ``/livez`` in milliseconds, while the clients send."""
-    command = [sys.executable, "-m", "bench.hostile", host, str(port), *([token] if token else [])]
+def beside(host: str, port: int, seconds: float, token: str = "", paths: Sequence[str] = ()) -> float:
+    """Return the p99 of ``/livez`` in milliseconds, while the clients send, or read the paths."""
+    command = [sys.executable, "-m", "bench.hostile", host, str(port), token, *paths]
     clients = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert clients.stdout is not None
@@ -103,8 +105,14 @@ def _attack(host: str, port: int, requests: list[bytes], first: int, begun: thre
                 pass
 
 
-def main(host: str, port: str, token: str = "") -> None:
-    requests = with_a_token(token) if token else without_credentials()
+def reads(paths: Sequence[str], token: str) -> list[bytes]:
+    credentials = f"Authorization: Bearer {token}\r\n" if token else ""
+    head = f"HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAccept-Encoding: gzip\r\n{credentials}\r\n"
+    return [f"GET {path} {head}".encode() for path in paths]
+
+
+def main(host: str, port: str, token: str = "", *paths: str) -> None:
+    requests = reads(paths, token) if paths else with_a_token(token) if token else without_credentials()
     begun = threading.Semaphore(0)
     for first in range(CLIENTS):
         threading.Thread(target=_attack, args=(host, int(port), requests, first, begun), daemon=True).start()

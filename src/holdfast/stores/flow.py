@@ -305,7 +305,7 @@ PAGE: Final = VALUE // 4
 read_budget: ContextVar[int | None] = ContextVar("holdfast_read_budget", default=None)
 """The bytes of documents (payloads, results, step results, …) that one query may return, for callers who share a
 process with others. None: all of them. Such reads run in separate threads, because decoding them takes time."""
-_reads = ThreadPoolExecutor(4, thread_name_prefix="holdfast-reads")
+_reads = ThreadPoolExecutor(2, thread_name_prefix="holdfast-reads")
 _large_reads = ThreadPoolExecutor(1, thread_name_prefix="holdfast-large-reads")
 _slow_reads = ThreadPoolExecutor(2, thread_name_prefix="holdfast-slow-reads")
 

@@ -307,3 +307,13 @@ class Ranges:
             else:
                 parts.append([number, number])
         return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
+
+
+FIRST_BATCH = 10
+READ_AT_ONCE = 2 * 1024 * 1024
+"""Characters of payloads and results that one query reads, about."""
+
+
+def next_batch(size: int, characters: int) -> int:
+    """The number of events whose payloads and results to read next, after ``size`` of them had that many characters."""
+    return max(1, min(200, size * READ_AT_ONCE // max(1, characters)))

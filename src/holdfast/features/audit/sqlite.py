@@ -9,6 +9,7 @@ from holdfast.engine.ids import parse_id
 from holdfast.features.audit.model import (
     ACTION_FIELDS,
     EVENT_FIELDS,
+    FIRST_BATCH,
     GENESIS,
     Item,
     Seal,
@@ -18,6 +19,7 @@ from holdfast.features.audit.model import (
     is_envelope,
     leaf,
     leaves,
+    next_batch,
     normalized_json,
 )
 from holdfast.features.audit.store import AuditReads
@@ -111,12 +113,15 @@ class SqliteAudit(SqlitePart, AuditReads):
     def _sealed_contents(self, numbers: Sequence[int]) -> Steps[bytes]:
         """The digests of the payloads and results of these events' jobs, read in parts because they may be large."""
         digests: dict[int, bytes] = {}
-        for start in range(0, len(numbers), 200):
-            batch = json.dumps(numbers[start : start + 200])
+        start, size = 0, FIRST_BATCH
+        while start < len(numbers):
+            batch, characters = json.dumps(numbers[start : start + size]), 0
             for text, what in ((_PAYLOADS, "payload"), (_RESULTS, "result")):
                 for seq, job_id, *texts in (yield Statement(text, (batch,))):
                     digest = content_digest(what, job_id, *texts)
                     digests[seq] = leaf(-seq if is_envelope(texts[0]) else seq, digest)
+                    characters += len(texts[0] or "")
+            start, size = start + size, next_batch(size, characters)
         return b"".join(digests[seq] for seq in sorted(digests))
 
     def _leaves(self, what: str, rows: Sequence[Row]) -> bytes:

@@ -15,6 +15,7 @@ from typing_extensions import override
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import Event
 from holdfast.features.audit.model import (
+    FIRST_BATCH,
     Action,
     Item,
     Purged,
@@ -25,6 +26,7 @@ from holdfast.features.audit.model import (
     digest_of,
     is_envelope,
     leaves,
+    next_batch,
 )
 from holdfast.features.audit.verification import Block, Content, Proof, Stray, Tail, Trail
 from holdfast.stores.codecs import Record
@@ -316,8 +318,9 @@ class AuditReads(Reader):
         """The current payloads and results of the jobs of these events, read in parts because they may be large."""
         contents: list[Content] = []
         payloads = (yield from self._payloads()) if numbers else ""
-        for start in range(0, len(numbers), 200):
-            late = self.dialect.listed(numbers[start : start + 200])
+        start, size = 0, FIRST_BATCH
+        while start < len(numbers):
+            late, characters = self.dialect.listed(numbers[start : start + size]), 0
             texts: dict[Literal["payload", "result"], str] = {"payload": payloads, "result": _RESULTS + self._among}
             for what, text in texts.items():
                 rows = yield from self._query(EVERY, text, late=late)
@@ -327,6 +330,8 @@ class AuditReads(Reader):
                     if replaced is not None:
                         content = replace(content, replaced=str(json.loads(replaced).get("new")))
                     contents.append(content)
+                    characters += len(row[3] or "")
+            start, size = start + size, next_batch(size, characters)
         return contents
 
     def _payloads(self) -> Steps[str]:

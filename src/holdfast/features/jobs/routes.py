@@ -329,7 +329,7 @@ def _story(app: App, job_id: str) -> Story:
     details = app._session.run(story(app._session.store, job_id, app._session.tenant))
     if details is None:
         raise _missing(job_id)
-    return details
+    return replace(details, chain=[replace(job, payload=None) for job in details.chain])  # as in other lists of jobs
 
 
 def _missing(job_id: str) -> NotFound:

@@ -94,7 +94,7 @@ log = logging.getLogger("holdfast.store")
 BUSY_SECONDS = 60.0
 CHECKPOINT_BYTES = 16 * 1024 * 1024
 CACHED = 2
-"""Idle connections that keep their cache of pages, 16 MB each. More are used only by many reads at once."""
+"""Connections of the pool with a cache of 16 MB. More are used only by many calls at once, and have 2 MB."""
 OLDEST = (3, 38, 0)
 
 
@@ -113,6 +113,9 @@ def database_path(url: str) -> str:
 
 class StoreConnection(sqlite3.Connection):
     """A connection that remembers the identity of its file."""
+
+    large = True
+    """Whether it has a large cache."""
 
     file: Identity | None = None
 
@@ -153,6 +156,7 @@ class Connections:
         if not self.in_memory:
             refuse_network_file_system(Path(path))
         self._idle: list[StoreConnection] = []
+        self._large = 0
         self._file: Identity | None = None
         self._warned = 0.0
         self._guard = fork_safe_lock()
@@ -202,12 +206,18 @@ class Connections:
         if self._pid != os.getpid():
             # Closing the parent's connections here would drop the parent's locks, so they are abandoned.
             with self._guard:
-                self._idle, self._pid = [], os.getpid()
+                self._idle, self._large, self._pid = [], 0, os.getpid()
         self._check_file()
         with self._guard:
             if self._idle:
                 return self._idle.pop()
-        return self.open()
+            large = self._large < CACHED
+            self._large += large
+        connection = self.open()
+        if not large:
+            connection.large = False
+            connection.execute("PRAGMA cache_size = -2000")
+        return connection
 
     def _check_file(self) -> None:
         """Check that the file still exists and is the same; connections to a previous file are abandoned. A missing
@@ -218,7 +228,7 @@ class Connections:
         if file == self._file:
             return
         with self._guard:
-            abandoned, self._idle = self._idle, []
+            abandoned, self._idle, self._large = self._idle, [], 0
             for connection in abandoned:
                 abandon(connection)
             if file is None:
@@ -230,11 +240,10 @@ class Connections:
         return self.in_memory or connection.file == identity_of(self.path)
 
     def _give_back(self, connection: StoreConnection) -> None:
-        if len(self._idle) >= CACHED:
-            connection.execute("PRAGMA shrink_memory")
         with self._guard:
             if connection.file == self._file:
-                self._idle.append(connection)
+                # Taken from the end: those with a large cache first.
+                self._idle.insert(len(self._idle) if connection.large else 0, connection)
             else:
                 abandon(connection)
 
