@@ -310,7 +310,7 @@ def test_error_of_the_program_is_not_retried(app: App) -> None:
 
     @app.job(name="call")
     def call(ctx: SyncContext) -> None:
-        ctx.step("two", two, 1)  # a missing argument
+        ctx.step("two", two, 1)  # type: ignore[call-overload]  # a missing argument
 
     @app.job(name="body")
     def body(ctx: SyncContext) -> None:

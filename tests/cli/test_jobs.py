@@ -155,6 +155,7 @@ def test_a_lost_worker_is_counted_and_its_error_is_the_last_one(holdfast: Holdfa
     assert [line[:2] for line in explained[1:]] == ["- ", "  ", "  ", "  "], "one line per fact"
 
 
+@pytest.mark.req("SC-5")
 def test_job_that_succeeded_after_an_error_shows_none(holdfast: Holdfast, store: Store) -> None:
     job_id = put_one(store)
     work(store, BROKEN)

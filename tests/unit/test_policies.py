@@ -217,11 +217,11 @@ def test_errors_of_the_program_are_permanent_unless_the_policy_names_them() -> N
     import_failed = InvalidSetting("the child process cannot import x", code="import_failed")
     unreachable = InvalidSetting("the child process cannot import x", code="import_failed")
     import_failed.__cause__, unreachable.__cause__ = AttributeError("x"), ConnectionError("no route")
-    final = [
+    final: list[BaseException] = [
         *(NameError("x"), NotImplementedError(), ModuleNotFoundError("x"), SyntaxError("x"), UnboundLocalError("x")),
         *(InvalidArguments("x"), InvalidSetting("x", code="not_callable"), import_failed),
     ]
-    retried = [
+    retried: list[BaseException] = [
         *(ValueError("x"), KeyError("x"), ConnectionError("x"), TimeoutError(), ImportError("x"), AttributeError("x")),
         *(_raised(_body, None), TypeError("never raised"), unreachable, InvalidSetting("x", code="no_artifact_store")),
     ]

@@ -141,7 +141,8 @@ class PostgresPolicies(Calls):
 
 
 def _decoded(values: Mapping[str, Any]) -> Policies:
-    return Policies(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    decoded: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in values.items()}
+    return Policies(**decoded)
 
 
 _REGISTER = (
