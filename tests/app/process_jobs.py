@@ -197,3 +197,17 @@ async def exits_in_a_task() -> None:
         sys.exit(3)
 
     await asyncio.gather(leave())
+
+
+def pay_10(ctx: SyncContext) -> str:
+    ctx.approval("pay", summary="Pay 10?")
+    return ctx.step("pay", str, "paid")
+
+
+def pay_more(ctx: SyncContext) -> str:
+    ctx.approval("pay", summary="Pay 1,000,000?")
+    return ctx.step("pay", str, "paid")
+
+
+def pay_without_asking(ctx: SyncContext) -> str:
+    return "paid"

@@ -22,6 +22,7 @@ from holdfast import App, Context, SyncContext
 from holdfast.engine.states import State
 from holdfast.features.assembly import open_store
 from holdfast.integrations import openai_agents, pydantic_ai
+from tests.app.process_jobs import pay_10, pay_more, pay_without_asking
 from tests.support.ledger import check_ledger
 from tests.support.workers import work_off
 
@@ -227,6 +228,22 @@ def test_a_kind_that_no_longer_requires_approval_runs_approved_jobs_only(
         assert handle.get().error_code == "denied"
     work_off(new)
     assert effects == (["paid 80"] if verdict == "approve" else [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("after", "code"), [(pay_10, None), (pay_more, "question_changed"), (pay_without_asking, "approval_not_asked")]
+)
+def test_child_process_compares_the_question(deploy: Callable[[], App], after: Handler, code: str | None) -> None:
+    old, new = deploy(), deploy()
+    handle = old.job("pay", process=True)(pay_10).enqueue()
+    work_off(old)
+    decide(old, "approve")
+    new.job("pay", process=True)(after)
+    work_off(new)
+    job = handle.get()
+    assert (job.error_code, job.state) == (code, State.SUCCEEDED if code is None else State.DEAD_LETTER)
+    assert [step.name for step in handle.steps()] == (["pay", "pay"] if code is None else ["pay"])
 
 
 # --- agents ---

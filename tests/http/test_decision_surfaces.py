@@ -207,6 +207,7 @@ def test_token_decides_where_one_is_required(scene: Scene, surface: str) -> None
     assert BY_TOKEN[surface](scene, token, "ada", "approve", None) == "approved"
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("rule", ["kind", "every kind", "declared"])
 def test_rule_requires_a_token(scene: Scene, rule: str) -> None:
     if rule == "declared":
@@ -214,8 +215,9 @@ def test_rule_requires_a_token(scene: Scene, rule: str) -> None:
     else:
         result = scene.command("rules", "set", *(["pay"] if rule == "kind" else []), "--token-only")
         assert result.exit_code == 0, result.output
-    approval = scene.ask()
+    approval = scene.ask(expires_in="1h", on_expire="approve")
     assert _python(scene, approval, "ada", "approve", None) == "token_required"
+    assert scene.app.approvals.get(approval).approval.on_expire == "deny"  # time does not approve either
 
 
 # --- surfaces that show one ---

@@ -351,8 +351,8 @@ class Declaring:
         # The function of a command returns its command line, not the job's result.
         returns_result = not isinstance(run_mode, Program)
         signature = self._signature_type(function, kind, skip=int(wants_context(function)), answers=returns_result)
-        required = approval_rule(approval)
-        rule = self.payload_rules._declare(kind, rules or {}, approval=required, at_most_once=at_most_once)
+        asks = approval_rule(approval)
+        rule = self.payload_rules._declare(kind, rules or {}, approval=asks, at_most_once=at_most_once)
         declared: Kind[..., Any] = Kind(
             kind, self._session, signature, function, options, at_most_once, approval, _rule=rule
         )

@@ -333,7 +333,7 @@ def _caller(kind: Kind[..., Any], tools: HandlerTools) -> Call:
     async def call(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
         lazy = LazyContext(context_of, claim, stop)
         enter(lazy, claim, client)
-        if claim.resumed:
+        if claim.attempt > 1 and claim.resumed:
             await lazy.get()._run.plan.durable.check_allowed()
         args, kwargs = unpack(claim.payload)
         if takes_context:

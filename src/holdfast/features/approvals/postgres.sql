@@ -184,7 +184,9 @@ begin
                                notify, content_hash, opened_at)
         select a.id, o.tenant, o.id, (o.detail -> 'pause' ->> 'n')::integer, o.detail -> 'pause' ->> 'name', a.summary, a.data, a.form,
                coalesce(a.approvers, '{}'), coalesce(a.quorum, 1::smallint), j.enqueued_by, coalesce(a.not_requester, false),
-               coalesce(a.token_only, false) or token_required(o.tenant, j.kind), coalesce(a.on_deny, 'fail'), coalesce(a.on_expire, 'deny'),
+               k.token_only, coalesce(a.on_deny, 'fail'),
+               -- Where only a token approves, time does not.
+               case when k.token_only and a.on_expire = 'approve' then 'deny' else coalesce(a.on_expire, 'deny') end,
                make_interval(secs => a.expires_in), p_now + make_interval(secs => a.expires_in),
                make_interval(secs => a.remind_every), p_now + make_interval(secs => a.remind_every),
                p_now + make_interval(secs => a.escalate_after), coalesce(a.escalate_to, '{}'), a.notify, a.content_hash, p_now
@@ -194,6 +196,7 @@ begin
                    on_deny text, on_expire text, expires_in double precision, remind_every double precision,
                    escalate_after double precision, escalate_to text[], notify text, content_hash text)
           join job j on j.id = o.id
+         cross join lateral (select coalesce(a.token_only, false) or token_required(o.tenant, j.kind) as token_only) k
          where o.detail -> 'pause' -> 'approval' is not null
         returning g.*
     loop

@@ -227,14 +227,18 @@ def event_value(event_id: str, name: str, data: str, sent_by: str, sent_at: int)
     return f'{value[:-1]},"data":{data}}}'
 
 
+_TOKEN_ONLY = (
+    "(:token_only OR EXISTS (SELECT 1 FROM payload_rule r WHERE r.token_only"
+    " AND (r.tenant = job.tenant OR r.tenant = '*') AND (r.kind = job.kind OR r.kind = '*')))"
+)
 _OPEN_APPROVAL = (
     "INSERT INTO approval (id, tenant, job_id, n, name, summary, data, form, approvers, quorum, requester,"
     " not_requester, token_only, on_deny, on_expire, expires_in, expires_at, remind_every, remind_at, escalate_at,"
     " escalate_to, notify, content_hash, opened_at)"
     " SELECT :id, tenant, id, :n, :name, :summary, :data, :form, :approvers, :quorum, enqueued_by, :not_requester,"
-    " :token_only OR EXISTS (SELECT 1 FROM payload_rule r WHERE r.token_only"
-    " AND (r.tenant = job.tenant OR r.tenant = '*') AND (r.kind = job.kind OR r.kind = '*')),"
-    " :on_deny, :on_expire, :expires_in, :now + :expires_in, :remind_every, :now + :remind_every,"
+    # Where only a token approves, time does not.
+    f" {_TOKEN_ONLY}, :on_deny, CASE WHEN {_TOKEN_ONLY} AND :on_expire = 'approve' THEN 'deny' ELSE :on_expire END,"
+    " :expires_in, :now + :expires_in, :remind_every, :now + :remind_every,"
     " :now + :escalate_after, :escalate_to, :notify, :content_hash, :now FROM job WHERE id = :job"
 )
 # The job that notifies people of an approval: a child of the waiting job, in its queue. It contains no token.

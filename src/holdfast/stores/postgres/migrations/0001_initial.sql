@@ -542,6 +542,7 @@ create table approval (
         and (approvers = '{}' or quorum <= cardinality(approvers) + cardinality(escalate_to))),
     constraint on_deny_known check (on_deny in ('fail', 'resume')),
     constraint on_expire_known check (on_expire in ('deny', 'approve', 'remind')),
+    constraint token_approves check (not (token_only and on_expire = 'approve')),
     constraint expiry_whole check ((expires_at is null) = (expires_in is null)),
     constraint reminders_whole check ((remind_at is null) = (remind_every is null))
 );

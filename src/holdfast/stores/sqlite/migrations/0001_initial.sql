@@ -482,6 +482,7 @@ CREATE TABLE approval (
         AND (approvers = '[]' OR quorum <= json_array_length(approvers) + json_array_length(escalate_to))),
     CONSTRAINT on_deny_known CHECK (on_deny IN ('fail', 'resume')),
     CONSTRAINT on_expire_known CHECK (on_expire IN ('deny', 'approve', 'remind')),
+    CONSTRAINT token_approves CHECK (NOT (token_only AND on_expire = 'approve')),
     CONSTRAINT expiry_whole CHECK ((expires_at IS NULL) = (expires_in IS NULL)),
     CONSTRAINT reminders_whole CHECK ((remind_at IS NULL) = (remind_every IS NULL))
 ) STRICT;
