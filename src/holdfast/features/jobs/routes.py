@@ -164,10 +164,9 @@ def _prepare(app: App, many: EnqueueMany) -> list[Prepared[Any] | Judged]:
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
 async def list_jobs(app: TheApp, search: JobSearch, after: After = None, limit: Limit = PAGE) -> Response:
-    """List jobs, newest first, without payloads (null). `q` takes qualifiers (state: kind: queue: agent: tag:
-    correlation: parent: group: since: until:), keys of the payload (payload.customer.id:7) and words of the error; the
-    parameters do the same as the qualifiers. Words and keys without an index are compared with 2,000 jobs per request:
-    a page may be short or empty and still have a `next`."""
+    """List jobs, newest first, without payloads (null). `q` takes the parameters as qualifiers (state: kind: tag:
+    since: …), keys of the payload (payload.customer.id:7) and words of the error. Words and keys without an index are
+    compared with 2,000 jobs per request: a page may be short or empty and still have a `next`."""
     client = app._session
     before = None if after is None else parse_id(after)
     result = await client.arun(matching(client.store, search, client.tenant, limit, before))
