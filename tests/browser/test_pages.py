@@ -12,8 +12,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, Route, TimeoutError, expect
 
 from holdfast.engine.states import State
-from holdfast.features.jobs.operations import JobsWanted
 from holdfast.server.rendering import MENU, TABS
+from holdfast.stores.requests import JobsWanted
 from tests.browser import hostile
 from tests.browser.conftest import Open, Site
 from tests.support.waiting import until

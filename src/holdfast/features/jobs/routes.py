@@ -324,16 +324,7 @@ class Redrive(WithReason):
 @operator_router.post("/redrive", response_model=Verdict)
 async def redrive_job(app: TheApp, job_id: Id, body: Redrive | None = None) -> Verdict:
     """Redrive a dead letter: put it back into its queue with all attempts restored."""
-    wanted = body or Redrive()
-    verdicts = await app.jobs.aredrive(
-        job_id,
-        reason=wanted.reason,
-        from_step=wanted.from_step,
-        max_attempts=wanted.max_attempts,
-        at=wanted.at,
-        delay=wanted.delay,
-    )
-    return accepted(verdicts)
+    return accepted(await app.jobs.aredrive(job_id, **({} if body is None else body.given())))
 
 
 class RedriveAs(WithReason):
@@ -399,16 +390,7 @@ class MoveTo(WithReason):
 @operator_router.post("/move", response_model=Verdict)
 async def move_job(app: TheApp, job_id: Id, body: MoveTo) -> Verdict:
     "Move a waiting job within its queue."
-    verdict = await app.jobs.amove(
-        job_id,
-        first=body.first,
-        last=body.last,
-        before=body.before,
-        after=body.after,
-        priority=body.priority,
-        reason=body.reason,
-    )
-    return accepted([verdict])
+    return accepted([await app.jobs.amove(job_id, **body.given())])
 
 
 class RescheduleTo(WithReason):
