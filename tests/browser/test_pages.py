@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
-from contextlib import closing, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Unpack
 from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Route, TimeoutError, expect
+from playwright.sync_api import Page, Route, TimeoutError, expect
 
-from holdfast import App
 from holdfast.engine.states import State
-from holdfast.server.app import make_service
-from holdfast.server.auth import at_this_machine
 from holdfast.server.rendering import MENU, TABS
 from holdfast.stores.requests import JobsWanted
 from tests.browser import hostile
-from tests.browser.conftest import Open, Site, aside
-from tests.dashboard.test_tenants import fill
-from tests.support.http_server import serving
+from tests.browser.conftest import Open, Site
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("JF-16")
@@ -273,23 +266,3 @@ def test_bulk_redrive_is_confirmed_and_tracked(open_page: Open, site: Site) -> N
     assert len(again) == 3
     ledger = site.app._session.run(site.app._session.store.jobs.history(again[0].id, "default"))
     assert ledger[-1].type == "redrive"
-
-
-def test_tenant_is_chosen_in_the_menu_and_kept(browser: Browser, tmp_path: Path) -> None:
-    app = App(f"sqlite:///{tmp_path}/tenants.db")
-    aside(lambda: fill(app, default=3, acme=103))
-    with closing(app), serving(make_service(app, authenticate=at_this_machine(app))) as address:
-        page = browser.new_page()
-        page.goto(address)
-        assert page.locator("tr", has_text="acme").locator("td").first.inner_text() == "103"
-        page.select_option("#tenant", "default")
-        page.wait_for_url("**/?tenant=default")
-        assert "acme 103" in page.locator("p.notice").inner_text()
-        if pictures := os.environ.get("HOLDFAST_SCREENSHOTS"):
-            page.screenshot(path=Path(pictures) / "tenant.png")
-        page.get_by_role("link", name="Jobs", exact=True).click()
-        page.wait_for_url("**/jobs?tenant=default")
-        page.keyboard.press("g")
-        page.keyboard.press("q")
-        page.wait_for_url("**/queues?tenant=default")
-        page.close()

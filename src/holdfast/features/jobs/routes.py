@@ -166,10 +166,9 @@ def _prepare(app: App, many: EnqueueMany) -> list[Prepared[Any] | Judged]:
 
 @router.get("", dependencies=[allowed(Scope.READ)], response_model=Page[Job])
 async def list_jobs(app: TheApp, search: JobSearch, after: After = None, limit: Limit = PAGE) -> Response:
-    """List jobs, newest first, without payloads (null). `q` takes qualifiers (state: kind: queue: agent: tag:
-    correlation: parent: group: since: until:), keys of the payload (payload.customer.id:7) and words of the error; the
-    parameters do the same as the qualifiers. Words and keys without an index are compared with 2,000 jobs per request:
-    a page may be short or empty and still have a `next`."""
+    """List jobs, newest first, without payloads (null). `q` takes the parameters as qualifiers (state: kind: tag:
+    since: …), keys of the payload (payload.customer.id:7) and words of the error. Words and keys without an index are
+    compared with 2,000 jobs per request: a page may be short or empty and still have a `next`."""
     client = app._session
     before = None if after is None else parse_id(after)
     page = matching(client.store, search, client.tenant, limit, before)
@@ -357,16 +356,7 @@ class Redrive(WithReason):
 @operator_router.post("/redrive", response_model=Verdict)
 async def redrive_job(app: TheApp, job_id: Id, body: Redrive | None = None) -> Verdict:
     """Redrive a dead letter: put it back into its queue with all attempts restored."""
-    wanted = body or Redrive()
-    verdicts = await app.jobs.aredrive(
-        job_id,
-        reason=wanted.reason,
-        from_step=wanted.from_step,
-        max_attempts=wanted.max_attempts,
-        at=wanted.at,
-        delay=wanted.delay,
-    )
-    return accepted(verdicts)
+    return accepted(await app.jobs.aredrive(job_id, **({} if body is None else body.given())))
 
 
 class RedriveAs(WithReason):
@@ -432,16 +422,7 @@ class MoveTo(WithReason):
 @operator_router.post("/move", response_model=Verdict)
 async def move_job(app: TheApp, job_id: Id, body: MoveTo) -> Verdict:
     "Move a waiting job within its queue."
-    verdict = await app.jobs.amove(
-        job_id,
-        first=body.first,
-        last=body.last,
-        before=body.before,
-        after=body.after,
-        priority=body.priority,
-        reason=body.reason,
-    )
-    return accepted([verdict])
+    return accepted([await app.jobs.amove(job_id, **body.given())])
 
 
 class RescheduleTo(WithReason):
