@@ -7,10 +7,14 @@ from tests.attacks.attack import NOW, Table
 # The database has a policy, and a day of recorded usage.
 _POLICY = "insert into retention (tenant, kind, state, set_by, created_at, updated_at"
 _DIGEST = "a" * 64
+_ARCHIVE = "00000000-0000-7000-8000-00000000000a"
 RETAINED = (
     f"{_POLICY}, clean_after) values ('default', 'old', '*', 'ada', {NOW}, {NOW}, 60)",
     "insert into usage (tenant, day, kind, enqueued, started, run_time)"
     " values ('default', '2026-11-15', 'old', 7, 5, 9)",
+    "insert into archive (id, tenant, ref, bytes, jobs, first_job, last_job, created_by, created_at)"
+    f" values ('{_ARCHIVE}', 'default', 'artifact://x', 1, 1, :dead, :dead, 'ada', {NOW})",
+    f"insert into archived (job_id, tenant, archive_id, finished_at) values (:dead, 'default', '{_ARCHIVE}', {NOW})",
 )
 _COUNTED = "sums cannot be reduced or deleted"
 _CHANGED = ("ledger rows are never changed", "rows are never changed")
@@ -41,5 +45,8 @@ RETENTION: Table = {
         f"{_POLICY}, purge_after) values ('default', 'x', 'queued', 'ada', {NOW}, {NOW}, 8)",
         "state_known",
     ),
+    "change an archive": ("update archive set ref = 'artifact://y'", "archive: rows are never changed"),
+    "delete an archive": ("delete from archive", "archive: rows are never changed"),
+    "take a job out of its archive": ("delete from archived", "only a purge removes the archive of a job"),
     "delete an unused approval token": ("delete from approval_token where hash = 'fresh'", "deleted while"),
 }

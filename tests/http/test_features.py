@@ -214,6 +214,7 @@ def test_health_usage_settings_reservations_and_tokens(base: str, drive: Drive, 
     kept = client.do(lambda c: c.retention.set(kind="fetch", purge_after="30d"))
     assert client.do(lambda c: c.retention.list()) == [kept]
     assert client.do(lambda c: c.retention.preview())[0].kind == "fetch"
+    assert client.do(lambda c: c.archives.list()) == []
     client.do(lambda c: c.retention.remove(kind="fetch"))
     one = client.do(lambda c: c.subscriptions.set("receipts", "order.paid", kind="fetch", payload={"n": 1}))
     assert client.do(lambda c: c.subscriptions.pause("receipts", reason="x")).paused_reason == "x"

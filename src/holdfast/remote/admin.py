@@ -1,5 +1,5 @@
 """``client.agents``, ``executors``, ``limits``, ``tenants``, ``tokens``, ``payload_rules``, ``retention``,
-``subscriptions``, ``audit``."""
+``archives``, ``subscriptions``, ``audit``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.engine.operation import awaited, operation
 from holdfast.engine.units import Duration, seconds
+from holdfast.features.archives.model import Archive, ArchiveCheck, ArchiveRun, Document
 from holdfast.features.audit.model import Action, Anchor
 from holdfast.features.events.model import Delivery, Subscription
 from holdfast.features.payloads.model import EACH_KIND, PayloadRule
@@ -19,6 +20,8 @@ from holdfast.features.tokens.model import ApiToken
 from holdfast.remote.handle import check_aware, with_policies
 from holdfast.remote.http_requests import Steps, delete, get, post, put, segment, without_none
 from holdfast.remote.runners import RemoteNamespace
+
+_Archives = list[Archive]  # inside a class, ``list`` is an operation
 
 
 class PayloadRules(RemoteNamespace):
@@ -40,6 +43,35 @@ class PayloadRules(RemoteNamespace):
         return (yield from self._all(PayloadRule, "/payload-rules"))
 
     alist = awaited(list)
+
+
+class Archives(RemoteNamespace):
+    @operation
+    def run(self) -> Steps[ArchiveRun]:
+        """Archive what a retention policy wants archived and is due, as far as one request may."""
+        return (yield from self._read(ArchiveRun, post("/archives/run")))
+
+    arun = awaited(run)
+
+    @operation
+    def list(self) -> Steps[_Archives]:
+        return (yield from self._all(Archive, "/archives"))
+
+    alist = awaited(list)
+
+    @operation
+    def verify(self, archive: str) -> Steps[ArchiveCheck]:
+        """Check the hashes, the jobs, the files and the seal of an archive."""
+        return (yield from self._read(ArchiveCheck, post(f"/archives/{segment(archive)}/verify")))
+
+    averify = awaited(verify)
+
+    @operation
+    def read(self, job_id: str) -> Steps[Document]:
+        """An archived job: its rows by table, as they were stored."""
+        return (yield from self._read(Document, get(f"/archives/jobs/{segment(job_id)}")))
+
+    aread = awaited(read)
 
 
 class RetentionPolicies(RemoteNamespace):

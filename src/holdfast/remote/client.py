@@ -17,6 +17,7 @@ from holdfast.features.limits.operations import Limits
 from holdfast.features.retention.model import By, Usage
 from holdfast.features.workflows.model import OnFailure
 from holdfast.remote.admin import (
+    Archives,
     Audit,
     PayloadRules,
     RetentionPolicies,
@@ -129,6 +130,7 @@ class Client(RemoteNamespace):
         self.tokens = Tokens(runner)
         self.payload_rules = PayloadRules(runner)
         self.retention = RetentionPolicies(runner)
+        self.archives = Archives(runner)
         self.subscriptions = Subscriptions(runner)
         self.audit = Audit(runner)
         self.health = HealthChecks(runner)
