@@ -312,7 +312,7 @@ def test_function_that_counts_refuses_an_old_snapshot(postgres_url: str, call: s
             connection.execute(f"set transaction isolation level {level}".encode())
             with pytest.raises(psycopg.Error) as caught:
                 connection.execute(f"select * from holdfast.{COUNTING[call]}".encode())
-            assert (caught.value.sqlstate, level in str(caught.value)) == ("ZH076", True), caught.value
+            assert (caught.value.sqlstate, level in str(caught.value)) == ("ZH080", True), caught.value
 
 
 @pytest.mark.parametrize("level", [*psycopg.IsolationLevel], ids=lambda level: level.name)

@@ -61,8 +61,8 @@ OURS: dict[str, tuple[type[HoldfastError], str]] = {
     "ZH074": (NotFound, "login_not_found"),
     "ZH075": (Refused, "login_exempt"),
     "ZH073": (Refused, "tenant_pinned"),
-    "ZH076": (Refused, "isolation_level"),
-    "ZH077": (Refused, "replication_role"),
+    "ZH080": (Refused, "isolation_level"),
+    "ZH081": (Refused, "replication_role"),
     "ZH090": (InvalidSetting, "invalid_time"),
     "ZH091": (InvalidPayload, "payload_too_deep"),
     "ZH092": (InvalidSetting, "invalid_duration"),
@@ -74,8 +74,8 @@ OURS: dict[str, tuple[type[HoldfastError], str]] = {
 HINTED = frozenset({"ZH004", "ZH073", "ZH092"})
 FIXES = {
     "ZH060": LATER,
-    "ZH076": "Call it in a transaction that is READ COMMITTED, or without connection=.",
-    "ZH077": "Set it to origin for this login: alter role LOGIN reset session_replication_role",
+    "ZH080": "Call it in a transaction that is READ COMMITTED, or without connection=.",
+    "ZH081": "Set it to origin for this login: alter role LOGIN reset session_replication_role",
 }
 
 

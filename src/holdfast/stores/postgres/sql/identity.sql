@@ -66,7 +66,7 @@ create or replace function check_isolation() returns void language plpgsql set s
 begin
     if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
         raise exception 'this operation needs read committed, and the transaction is %', current_setting('transaction_isolation')
-            using errcode = 'ZH076', hint = 'Call it in another transaction: begin isolation level read committed.';
+            using errcode = 'ZH080', hint = 'Call it in another transaction: begin isolation level read committed.';
     end if;
 end $$;
 
@@ -81,7 +81,7 @@ begin
     if current_setting('session_replication_role') = 'replica' then
         -- Our triggers do not fire: a new job would have no state, and a change no event.
         raise exception 'session_replication_role is replica, under which triggers do not fire'
-            using errcode = 'ZH077', hint = 'Set it to origin: alter role … reset session_replication_role.';
+            using errcode = 'ZH081', hint = 'Set it to origin: alter role … reset session_replication_role.';
     end if;
     perform set_config('holdfast.tenant', coalesce(p_tenant, scope(), 'default'), true);
     if p_actor is not null then
