@@ -16,7 +16,7 @@ from tests.api.serving import events_of, serving
 from tests.support.reads import every_read
 from tests.support.workers import work_off
 
-pytestmark = pytest.mark.req("SC-13", "SC-8")
+pytestmark = pytest.mark.req("DP-4")
 
 CANARY = "canary-4711"
 

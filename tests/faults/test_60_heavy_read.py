@@ -26,7 +26,7 @@ from tests.support.http_server import serving as serving_here
 from tests.support.reads import every_read
 from tests.support.workers import work_off
 
-pytestmark = pytest.mark.req("JF-14", "SC-13", "JF-20")
+pytestmark = pytest.mark.req("JF-14", "JF-20")
 
 MEGABYTE = 1_000_000
 LARGEST = 7 * MEGABYTE

@@ -24,7 +24,7 @@ from tests.support.waiting import until
 from tests.support.worker_processes import Crew
 from tests.support.workers import work_off
 
-pytestmark = pytest.mark.req("JF-14", "SC-13", "JF-15")
+pytestmark = pytest.mark.req("JF-14", "JF-15")
 
 HALF = b"GET /livez HTTP/1.1\r\nHost: x\r\n"
 DESCRIPTORS = 200
