@@ -11,6 +11,8 @@ from holdfast.engine.retry import GENTLE, Retry
 from holdfast.engine.states import State
 from holdfast.errors import StaleLease
 from holdfast.features.assembly import Store
+from holdfast.stores.requests import ClaimRequest
+from tests.support.direct_sql import ByHand
 from tests.support.stores import (
     BROKEN,
     claim,
@@ -166,3 +168,23 @@ def test_dead_lease_claims_nothing(store: Store, death: str) -> None:
         assert caught.value.code == "stale_lease"
         assert lease in str(caught.value)
     assert (state_of(store, job_id), len(history(store, job_id))) == (State.QUEUED, 1)
+
+
+@pytest.mark.req("CX-15", "DP-8")
+@pytest.mark.parametrize("after", [False, True], ids=["from the head", "behind a position"])
+def test_quarantined_job_is_claimed_only_after_its_time(store: Store, by_hand: ByHand, after: bool) -> None:
+    now = forward(store)
+    bad, good = put(store, spec(), spec())
+    ends = now + timedelta(minutes=10)
+    times = {"at": now, "until": ends}
+    if by_hand.name == "sqlite":
+        times = {name: int(each.timestamp() * 1_000_000) for name, each in times.items()}  # type: ignore[misc]
+    by_hand.execute(
+        "insert into quarantine (job_id, tenant, why, at, until) values (:id, 'default', 'bad', :at, :until)",
+        {"id": bad, **times},
+    )
+    positions = {"default": (0, -1)} if after else {}
+    request = ClaimRequest(lease=open_lease(store, ttl=1e6), queues=("default",), want=9, after=positions)
+    assert [str(each.id) for each in store.run(store.leases.exchange([], request)).claims] == [good]
+    forward(store, 601.0)
+    assert [str(each.id) for each in store.run(store.leases.exchange([], request)).claims] == [bad]
