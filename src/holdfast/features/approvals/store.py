@@ -89,7 +89,7 @@ class ApprovalReads(Reader):
     def votes(self, approval_id: str, tenant: str) -> Steps[list[Vote]]:
         text = (
             f"select v.approval_id, {Record.columns(Vote, 'v.', skip=('approval_id',))} from {{vote}} v"
-            f" where v.approval_id = :id and {within(tenant, 'v.tenant')} order by v.at, v.person, v.n"
+            f" where v.approval_id = :id and {within(tenant, 'v.tenant')} order by v.n"
         )
         rows = yield from self._query(tenant, text, id=parse_id(approval_id))
         decode = Record.decoder(Vote, self.dialect.codec)
@@ -187,7 +187,7 @@ _GET = f"SELECT {_COLUMNS} FROM approval WHERE id = :approval AND (:any OR tenan
 _WAITS = "SELECT 1 FROM job_state WHERE id = ? AND state = 'waiting_for_approval' AND approval_id = ?"
 _TOKEN_OF = "SELECT person, expires_at, used_at FROM approval_token WHERE hash = :hash AND (:any OR tenant = :tenant)"
 _TOKEN = "SELECT person, expires_at, used_at FROM approval_token WHERE hash = ? AND approval_id = ?"
-_VOTES = f"SELECT {Record.columns(Vote)} FROM vote WHERE approval_id = ? ORDER BY at, person, n"
+_VOTES = f"SELECT {Record.columns(Vote)} FROM vote WHERE approval_id = ? ORDER BY n"
 _VOTE = (
     "INSERT INTO vote (approval_id, tenant, person, verdict, how, comment, data, at, n)"
     " VALUES (:approval, :tenant, :person, :verdict, :how, :comment, :data, :now, :n)"
@@ -259,7 +259,7 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
             "comment": ballot.comment,
             "data": None if data is None else canonical(data),
             "now": now,
-            "n": 1 + sum(vote.person == person for vote in votes),
+            "n": 1 + len(votes),
         }
         yield Statement(_VOTE, vote)
         votes = [_read_vote(row) for row in (yield Statement(_VOTES, (approval.id,)))]
