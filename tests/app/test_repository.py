@@ -195,7 +195,7 @@ def test_claim_asks_for_the_approval_that_a_job_needs(app: App, source: str, ver
         app.payload_rules.set("pay", requires_approval={"approvers": ["ada"]})
     else:
         app.agents.set("buyer", name="Buyer", requires_approval=True)
-    handle = app.enqueue("pay", {}, **({"agent": "buyer"} if source == "agent" else {}))
+    handle = app.enqueue("pay", {}, agent="buyer") if source == "agent" else app.enqueue("pay", {})
     jobs = app.repository()
     assert jobs.claim(5) == []
     (approval,) = app.approvals.list()
