@@ -233,7 +233,7 @@ class StepsModel(OperationsModel):
             Vote(
                 *(approval_id, person, ballot.verdict, ballot.how, ballot.comment, plain(ballot.data)),
                 at=self.now,
-                n=1 + sum(vote.person == person for vote in approval.votes),
+                n=1 + len(approval.votes),
             )
         )
         approval.set(approvals=agreeing(approval.record, approval.votes))
@@ -271,7 +271,7 @@ class StepsModel(OperationsModel):
         self.step(job, event_type, actor, note, target=State.QUEUED if resumes else State.FAILED)
 
     def votes_of(self, approval: ModelApproval) -> list[Vote]:
-        return sorted(approval.votes, key=lambda vote: (vote.at, vote.person))
+        return approval.votes
 
     def save_approval_token(
         self, approval_id: str, token_hash: str, person: str | None, ttl: float | None, actor: str, scope: str

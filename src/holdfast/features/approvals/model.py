@@ -158,7 +158,7 @@ class Vote:
     data: Any
     at: datetime
     n: int = 1
-    """The number of the person's vote. The last one counts."""
+    """The number of the vote on its approval. The last one of each person counts."""
 
 
 @dataclass(frozen=True, slots=True)

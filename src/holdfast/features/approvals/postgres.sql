@@ -100,8 +100,8 @@ begin
            -- decide_approval has marked the token as used at the same time.
            and (not g.token_only or exists (select from approval_token t where t.approval_id = g.id and t.used_at = new.at
                                                and coalesce(t.person, new.person) = new.person))
-           and new.n = 1 + (select count(*) from vote v where v.approval_id = g.id and v.person = new.person)
-           and (new.n = 1 or g.form is not null)) then
+           and new.n = 1 + (select count(*) from vote v where v.approval_id = g.id)
+           and (g.form is not null or not exists (select from vote v where v.approval_id = g.id and v.person = new.person))) then
         raise exception 'approval %: only approvers can vote, once each, while it is open', new.approval_id
             using errcode = 'ZH002', hint = 'Where an approval has a form, a person may vote again with other values.';
     end if;
@@ -211,7 +211,7 @@ begin atomic
         'decided_at', to_char(p_approval.decided_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
         'votes', coalesce((select json_agg(json_build_object('person', v.person, 'verdict', v.verdict, 'how', v.how,
                     'comment', v.comment, 'data', v.data,
-                    'at', to_char(v.at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) order by v.at, v.person, v.n)
+                    'at', to_char(v.at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) order by v.n)
                     from vote v where v.approval_id = p_approval.id), '[]'::json));
 end;
 
@@ -304,7 +304,7 @@ begin
     end if;
     insert into vote (approval_id, tenant, person, verdict, how, comment, data, at, n)
     values (v_approval.id, v_approval.tenant, v_person, decide_approval.verdict, decide_approval.how, decide_approval.comment, decide_approval.data, v_now,
-            coalesce(v_last.n, 0) + 1);
+            1 + (select count(*) from vote v where v.approval_id = v_approval.id));
     if decide_approval.verdict = 'deny' then
         perform close_approval(v_approval, 'denied', 'denied by ' || v_person || coalesce(': ' || decide_approval.comment, ''), v_now);
     elsif agreeing(v_approval) >= v_approval.quorum then

@@ -64,7 +64,7 @@ END;
 
 DROP TRIGGER IF EXISTS judge_vote_insert;
 CREATE TRIGGER judge_vote_insert BEFORE INSERT ON vote
-WHEN NEW.n <> 1 + (SELECT count(*) FROM vote v WHERE v.approval_id = NEW.approval_id AND v.person = NEW.person)
+WHEN NEW.n <> 1 + (SELECT count(*) FROM vote v WHERE v.approval_id = NEW.approval_id)
      OR NOT EXISTS (
         SELECT 1 FROM approval g JOIN job_state s ON s.id = g.job_id AND s.approval_id = g.id
          WHERE g.id = NEW.approval_id AND g.tenant = NEW.tenant AND g.state = 'open'
@@ -75,7 +75,8 @@ WHEN NEW.n <> 1 + (SELECT count(*) FROM vote v WHERE v.approval_id = NEW.approva
            -- The decision has marked the token as used at the same time.
            AND (NOT g.token_only OR EXISTS (SELECT 1 FROM approval_token t WHERE t.approval_id = g.id AND t.used_at = NEW.at
                                                AND coalesce(t.person, NEW.person) = NEW.person))
-           AND (NEW.n = 1 OR g.form IS NOT NULL))
+           AND (g.form IS NOT NULL
+                OR NOT EXISTS (SELECT 1 FROM vote v WHERE v.approval_id = g.id AND v.person = NEW.person)))
 BEGIN
     SELECT RAISE(ABORT, 'immutable: only approvers can vote, once each, while the approval is open');
 END;

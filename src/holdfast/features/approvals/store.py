@@ -116,10 +116,10 @@ class ApprovalReads(Reader):
             _SAID,
             "(select a.job_id from {approval} a where a.id = v.approval_id)",
         )
-        columns = self.dialect.bounded(visible, "v.at, v.person, v.n", "v.data")
+        columns = self.dialect.bounded(visible, "v.n", "v.data")
         text = (
             f"select v.approval_id, {columns} from {{vote}} v"
-            f" where v.approval_id = :id and {within(tenant, 'v.tenant')} order by v.at, v.person, v.n"
+            f" where v.approval_id = :id and {within(tenant, 'v.tenant')} order by v.n"
         )
         rows = yield from self._query(tenant, text, id=parse_id(approval_id))
         decode = Record.decoder(Vote, self.dialect.codec)
@@ -220,7 +220,7 @@ _GET = f"SELECT {_COLUMNS} FROM approval WHERE id = :approval AND (:any OR tenan
 _WAITS = "SELECT 1 FROM job_state WHERE id = ? AND state = 'waiting_for_approval' AND approval_id = ?"
 _TOKEN_OF = "SELECT person, expires_at, used_at FROM approval_token WHERE hash = :hash AND (:any OR tenant = :tenant)"
 _TOKEN = "SELECT person, expires_at, used_at FROM approval_token WHERE hash = ? AND approval_id = ?"
-_VOTES = f"SELECT {Record.columns(Vote)} FROM vote WHERE approval_id = ? ORDER BY at, person, n"
+_VOTES = f"SELECT {Record.columns(Vote)} FROM vote WHERE approval_id = ? ORDER BY n"
 _VOTE = (
     "INSERT INTO vote (approval_id, tenant, person, verdict, how, comment, data, at, n)"
     " VALUES (:approval, :tenant, :person, :verdict, :how, :comment, :data, :now, :n)"
@@ -292,7 +292,7 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
             "comment": ballot.comment,
             "data": None if data is None else canonical(data),
             "now": now,
-            "n": 1 + sum(vote.person == person for vote in votes),
+            "n": 1 + len(votes),
         }
         yield Statement(_VOTE, vote)
         votes = [_read_vote(row) for row in (yield Statement(_VOTES, (approval.id,)))]

@@ -153,13 +153,13 @@ def _value(step: Step) -> str:
 def _decision(value: dict[str, Any]) -> str:
     """``denied by bob: too much; ada approved``"""
     votes = [vote for vote in value.get("votes") or [] if isinstance(vote, dict)]
-    if not votes:
-        return str(value.get("state"))
-    *others, last = votes
-    comment = f": {last['comment']}" if last.get("comment") else ""
-    words = {"approve": "approved", "deny": "denied"}
-    earlier = "".join(f"; {vote.get('person')} {words.get(str(vote.get('verdict')), '')}" for vote in others)
-    return f"{value.get('state')} by {last.get('person')}{comment}{earlier}"
+    past = {"approve": "approved", "deny": "denied"}
+    words = {str(vote.get("person")): past.get(str(vote.get("verdict"))) for vote in votes}
+    state = str(value.get("state"))
+    people = ", ".join(person for person, word in words.items() if word == state)
+    comment = votes[-1].get("comment") if votes else None
+    others = "".join(f"; {person} {word}" for person, word in words.items() if word != state)
+    return state + (f" by {people}" if people else "") + (f": {comment}" if comment else "") + others
 
 
 def _error(error: dict[str, Any] | None) -> str:

@@ -123,7 +123,7 @@ def _votes(store: Store, job: Job, steps: list[Step], tenant: str) -> Steps[list
     for approval in (yield from store.approvals.list(wanted).start()):
         cast = yield from store.approvals.votes(approval.id, tenant).start()
         votes += [CastVote(**asdict(vote), approval=approval.name) for vote in cast]
-    return sorted(votes, key=lambda vote: vote.at)
+    return sorted(votes, key=lambda vote: (vote.at, vote.n))
 
 
 @dataclass(frozen=True, slots=True)

@@ -564,7 +564,7 @@ create table vote (
     comment text,
     data    json,
     at      timestamptz not null,
-    n       smallint    not null default 1,   -- number of the person's vote
+    n       smallint    not null default 1,   -- number of the vote on its approval
     primary key (approval_id, person, n),
     constraint person_named check (ascii(person) > 32 and length(person) <= 255),
     constraint verdict_known check (verdict in ('approve', 'deny')),

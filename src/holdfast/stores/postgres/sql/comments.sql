@@ -240,7 +240,7 @@ vote Decisions of people. The last vote of a person counts.
   how               How: by token, command line, HTTP or dashboard.
   comment           Comment of the person.
   data              Answers to the form, as JSON. Approvals count together if they are equal.
-  n                 Number of the person's vote on this approval.
+  n                 Number of the vote on its approval.
 approval_token Tokens with which an approval can be decided once; only hashes are stored.
   hash              SHA-256 of the token.
   person            Person it was issued for; null: the holder gives a name.

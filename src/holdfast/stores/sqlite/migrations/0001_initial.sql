@@ -505,7 +505,7 @@ CREATE TABLE vote (
     comment TEXT,
     data    TEXT,                -- canonical JSON: equal values have equal text
     at      INTEGER NOT NULL,
-    n       INTEGER NOT NULL DEFAULT 1,   -- number of the person's vote
+    n       INTEGER NOT NULL DEFAULT 1,   -- number of the vote on its approval
     PRIMARY KEY (approval_id, person, n),
     CONSTRAINT person_named CHECK (person >= '!' AND length(person) <= 255),
     CONSTRAINT verdict_known CHECK (verdict IN ('approve', 'deny')),
