@@ -297,7 +297,7 @@ export class JobsNamespace extends Namespace {
     return this.pages(decodeEvent, { method: "GET", path: path`/jobs/${jobId}/history`, query: { ...input }, ...options });
   }
 
-  /** List jobs, newest first, without payloads (null). `q` takes qualifiers (state: kind: queue: agent: tag: correlation: parent: group: since: until:), keys of the payload (payload.customer.id:7) and words of the error; the parameters do the same as the qualifiers. Words and keys without an index are compared with 2,000 jobs per request: a page may be short or empty and still have a `next`. Scope: `read`. */
+  /** List jobs, newest first, without payloads (null). `q` takes the parameters as qualifiers (state: kind: tag: since: …), keys of the payload (payload.customer.id:7) and words of the error. Words and keys without an index are compared with 2,000 jobs per request: a page may be short or empty and still have a `next`. Scope: `read`. */
   list(input: ListJobsInput = {}, options: CallOptions = {}): Pages<Job> {
     return this.pages(decodeJob, { method: "GET", path: path`/jobs`, query: { ...input }, ...options });
   }
