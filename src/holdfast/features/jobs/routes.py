@@ -209,7 +209,7 @@ async def job_attempts(
     app: TheApp, job_id: Id, after: Annotated[int | None, Query(ge=0, le=2**31)] = None, limit: Limit = PAGE
 ) -> Response:
     """List a job's attempts: parameters, worker, times, outcome, exit code, error and location of the log. `after` is
-    the number of the last one seen. Parameters beyond 1 MB together are omitted, the oldest first."""
+    the number of the last one seen. Parameters beyond 1 MB together are omitted, beginning with the oldest."""
     last = -1 if after is None else after
 
     def read() -> Page[Attempt]:
