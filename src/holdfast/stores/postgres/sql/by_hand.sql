@@ -243,8 +243,9 @@ declare
     v_tags  text[] := array_remove(with_tags || with_tag || (' key:' || with_limit_key), null);   -- as tag_entries has them
 begin
     -- As out_of_time and refuse_time do, which the callers' roles may not execute.
-    if least(created_from, created_until) < '0001-01-01 00:00:00+00' or greatest(created_from, created_until) >= '10000-01-01 00:00:00+00' then
-        raise exception 'created_from or created_until is out of range'
+    if least(created_from, created_until, list_jobs.scheduled_for) < '0001-01-01 00:00:00+00'
+       or greatest(created_from, created_until, list_jobs.scheduled_for) >= '10000-01-01 00:00:00+00' then
+        raise exception 'created_from, created_until or scheduled_for is out of range'
             using errcode = 'ZH090', hint = 'Use a time in the years 1 to 9999, in UTC.';
     end if;
     return query select j.* from jobs j
