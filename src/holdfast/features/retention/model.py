@@ -71,6 +71,8 @@ class RetentionRule:
         purge = None if purge_after is None else seconds(purge_after, "purge_after")
         if clean is not None and purge is not None and purge < clean:
             raise InvalidSetting("clean_after must be shorter than purge_after", code="invalid_retention")
+        if not isinstance(archive, bool):
+            raise InvalidSetting(f"archive must be True or False, not {archive!r}"[:200], code="invalid_retention")
         name = ANY if kind is None else check_name(kind, "kind")
         return cls(name, check_state(state), clean, purge, archive, declared)
 
