@@ -78,6 +78,7 @@ READS = {
     ),
     *(
         "steps.list",
+        "steps.unfinished",
         "approvals.get",
         "approvals.list",
         "approvals.votes",
