@@ -79,6 +79,7 @@ READS = {
     ),
     *(
         "steps.list",
+        "steps.unfinished",
         "approvals.get",
         "approvals.list",
         "approvals.votes",
@@ -358,6 +359,7 @@ def calls(
         "jobs.move": lambda: run(store.jobs.move(ids["queued"], Move(where="first"), None, "ada", tenant)),
         "steps.save": lambda: run(store.steps.save(lease, [(job, 1, entry())], scope)),
         "steps.list": lambda: run(store.steps.list(job, tenant)),
+        "steps.unfinished": lambda: run(store.steps.unfinished(job, tenant)),
         "steps.rewind": lambda: run(store.steps.rewind(ids["dead_letter"], 1, "ada", tenant)),
         "ledger.send": lambda: run(store.ledger.send(SendEvent(new_id(), "paid", "{}"), "ada", tenant)),
         "approvals.decide": lambda: run(store.approvals.decide(ids["approval"], ballot(new_id()), tenant)),

@@ -45,6 +45,7 @@ declare
     v_reason text;
 begin
     if json_typeof($2) <> 'object' then
+        perform enter(coalesce($17, nullif(scope(), '*'), 'default'));
         return query select null::uuid, null::state, false, true, 'invalid_arguments', 'the payload must be an object of arguments';
         return;
     end if;
