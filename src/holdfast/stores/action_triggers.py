@@ -241,7 +241,7 @@ def sqlite_triggers() -> str:
     return "\n".join(parts)
 
 
-_INSERT = "INSERT INTO action (tenant, at, actor, type, subject, name, changed)"
+_INSERT = "INSERT INTO holdfast_action (tenant, at, actor, type, subject, name, changed)"
 
 
 def _added(each: Recorded) -> str:
@@ -251,7 +251,7 @@ def _added(each: Recorded) -> str:
 def _removed(each: Recorded) -> str:
     if each.trimmed:
         return f"DROP TRIGGER IF EXISTS record_removed_{each.table};\n"
-    condition = f"WHEN (SELECT actor FROM present) <> '{RETENTION}'\n" if each.ends else ""
+    condition = f"WHEN (SELECT actor FROM holdfast_present) <> '{RETENTION}'\n" if each.ends else ""
     return _trigger(each, "record_removed", "DELETE", "OLD", "'remove'", _values(each, "OLD"), condition)
 
 
@@ -304,7 +304,7 @@ def _by_hand(each: Recorded) -> str:
     pairs = ", ".join(
         f"'{c}', json(CASE WHEN OLD.{c} IS NOT NEW.{c} THEN json_array(OLD.{c}, NEW.{c}) END)" for c in columns
     )
-    condition = f"WHEN (SELECT now FROM clock) IS NULL AND ({_is_not(columns)})\n"
+    condition = f"WHEN (SELECT now FROM holdfast_clock) IS NULL AND ({_is_not(columns)})\n"
     return _trigger(each, "record_by_hand", f"UPDATE OF {', '.join(columns)}", "NEW", "'change'", pairs, condition)
 
 
@@ -323,6 +323,6 @@ def _trigger(each: Recorded, name: str, when: str, row: str, event_type: str, pa
     return (
         f"DROP TRIGGER IF EXISTS {name}_{each.table};\n"
         f"CREATE TRIGGER {name}_{each.table} AFTER {when} ON {each.table}\n{condition}BEGIN\n    {_INSERT}\n"
-        f"    VALUES ({tenant}, (SELECT now FROM present), (SELECT actor FROM present),\n"
+        f"    VALUES ({tenant}, (SELECT now FROM holdfast_present), (SELECT actor FROM holdfast_present),\n"
         f"        {event_type}, '{each.subject}', {name_of}, {changed});\nEND;\n"
     )

@@ -172,26 +172,26 @@ class PostgresExecutors(Calls, Reader):
 
 _DEFINITION = "name, kind, max_attempts, max_crashes, backoff, max_payload_bytes, max_wait, requires_approval"
 _REGISTER = (
-    f"INSERT INTO agent AS a (tenant, id, {_DEFINITION}, created_at, updated_at)"
+    f"INSERT INTO holdfast_agent AS a (tenant, id, {_DEFINITION}, created_at, updated_at)"
     " VALUES (:tenant, :id, :name, :kind, :max_attempts, :max_crashes, :backoff, :max_payload_bytes, :max_wait,"
     " :requires_approval, :now, :now) ON CONFLICT (tenant, id) DO UPDATE SET"
     f" ({_DEFINITION}, updated_at) = (excluded.{_DEFINITION.replace(', ', ', excluded.')}, excluded.updated_at)"
     f" WHERE (a.{_DEFINITION.replace(', ', ', a.')}) IS NOT (excluded.{_DEFINITION.replace(', ', ', excluded.')})"
 )
 _DISABLE = (
-    "UPDATE agent SET disabled_at = :now, disabled_by = :actor, disabled_reason = :reason, updated_at = :now"
+    "UPDATE holdfast_agent SET disabled_at = :now, disabled_by = :actor, disabled_reason = :reason, updated_at = :now"
     " WHERE tenant = :tenant AND id = :agent AND disabled_at IS NULL"
 )
 _ENABLE = (
-    "UPDATE agent SET disabled_at = NULL, disabled_by = NULL, disabled_reason = NULL, updated_at = :now"
+    "UPDATE holdfast_agent SET disabled_at = NULL, disabled_by = NULL, disabled_reason = NULL, updated_at = :now"
     " WHERE tenant = :tenant AND id = :agent AND disabled_at IS NOT NULL"
 )
 _WAITING = "tenant = :tenant AND agent = :agent AND agent IS NOT NULL AND state IN ('queued', 'retry_waiting')"
 _RESUME = (
-    "UPDATE job_state SET due_at = NULL, note = NULL WHERE n IN (SELECT n FROM job_state"
+    "UPDATE holdfast_job_state SET due_at = NULL, note = NULL WHERE n IN (SELECT n FROM holdfast_job_state"
     f" WHERE {_WAITING} AND +state = 'queued' AND due_at IS NOT NULL"
     " AND json_extract(note, '$.held') = 'agent_disabled'"
-    " AND NOT EXISTS (SELECT 1 FROM agent WHERE tenant = :tenant AND id = :agent AND disabled_at IS NOT NULL)"
+    " AND NOT EXISTS (SELECT 1 FROM holdfast_agent WHERE tenant = :tenant AND id = :agent AND disabled_at IS NOT NULL)"
     " LIMIT :want) RETURNING 1"
 )
 
@@ -262,7 +262,7 @@ class SqliteExecutors(SqlitePart):
     @flow()
     def remove(self, label: str, actor: str | None = None) -> Steps[bool]:
         yield from begin_write(actor)
-        rows = yield Statement("DELETE FROM executor WHERE label = ? RETURNING 1", (label,))
+        rows = yield Statement("DELETE FROM holdfast_executor WHERE label = ? RETURNING 1", (label,))
         yield from end_write()
         return bool(rows)
 
@@ -273,8 +273,8 @@ class SqliteExecutors(SqlitePart):
         return [decode(row) for row in rows]
 
 
-_EXECUTORS = f"SELECT {Record.columns(Executor)} FROM executor"
+_EXECUTORS = f"SELECT {Record.columns(Executor)} FROM holdfast_executor"
 _ADD = (
-    "INSERT INTO executor (label, role, added_by, added_at) VALUES (?, ?, ?, ?) ON CONFLICT (label) DO UPDATE"
+    "INSERT INTO holdfast_executor (label, role, added_by, added_at) VALUES (?, ?, ?, ?) ON CONFLICT (label) DO UPDATE"
     " SET role = excluded.role, added_by = excluded.added_by, added_at = excluded.added_at WHERE role <> excluded.role"
 )

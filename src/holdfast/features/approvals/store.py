@@ -216,24 +216,26 @@ class PostgresApprovals(Calls, ApprovalReads):
 
 
 _COLUMNS = Record.columns(Approval, skip=("approvals",))
-_GET = f"SELECT {_COLUMNS} FROM approval WHERE id = :approval AND (:any OR tenant = :tenant)"
-_WAITS = "SELECT 1 FROM job_state WHERE id = ? AND state = 'waiting_for_approval' AND approval_id = ?"
-_TOKEN_OF = "SELECT person, expires_at, used_at FROM approval_token WHERE hash = :hash AND (:any OR tenant = :tenant)"
-_TOKEN = "SELECT person, expires_at, used_at FROM approval_token WHERE hash = ? AND approval_id = ?"
-_VOTES = f"SELECT {Record.columns(Vote)} FROM vote WHERE approval_id = ? ORDER BY n"
+_GET = f"SELECT {_COLUMNS} FROM holdfast_approval WHERE id = :approval AND (:any OR tenant = :tenant)"
+_WAITS = "SELECT 1 FROM holdfast_job_state WHERE id = ? AND state = 'waiting_for_approval' AND approval_id = ?"
+_TOKEN_OF = (
+    "SELECT person, expires_at, used_at FROM holdfast_approval_token WHERE hash = :hash AND (:any OR tenant = :tenant)"
+)
+_TOKEN = "SELECT person, expires_at, used_at FROM holdfast_approval_token WHERE hash = ? AND approval_id = ?"
+_VOTES = f"SELECT {Record.columns(Vote)} FROM holdfast_vote WHERE approval_id = ? ORDER BY n"
 _VOTE = (
-    "INSERT INTO vote (approval_id, tenant, person, verdict, how, comment, data, at, n)"
+    "INSERT INTO holdfast_vote (approval_id, tenant, person, verdict, how, comment, data, at, n)"
     " VALUES (:approval, :tenant, :person, :verdict, :how, :comment, :data, :now, :n)"
 )
-_CLOSE = "UPDATE approval SET state = ?, decided_at = ? WHERE id = ?"
-_END_STEP = "UPDATE step SET value = ?, ended_at = ? WHERE job_id = ? AND n = ? AND ended_at IS NULL"
-_RESUME = "UPDATE job_state SET state = 'queued', approval_id = NULL, note = :note WHERE id = :job"
+_CLOSE = "UPDATE holdfast_approval SET state = ?, decided_at = ? WHERE id = ?"
+_END_STEP = "UPDATE holdfast_step SET value = ?, ended_at = ? WHERE job_id = ? AND n = ? AND ended_at IS NULL"
+_RESUME = "UPDATE holdfast_job_state SET state = 'queued', approval_id = NULL, note = :note WHERE id = :job"
 _FAIL = (
-    "UPDATE job_state SET state = 'failed', approval_id = NULL, finished_at = :now, error_code = :code,"
+    "UPDATE holdfast_job_state SET state = 'failed', approval_id = NULL, finished_at = :now, error_code = :code,"
     " error_message = :message, note = :note WHERE id = :job"
 )
 _SAVE_TOKEN = (
-    "INSERT INTO approval_token (hash, tenant, approval_id, person, issued_by, issued_at, expires_at)"
+    "INSERT INTO holdfast_approval_token (hash, tenant, approval_id, person, issued_by, issued_at, expires_at)"
     " VALUES (:hash, :tenant, :approval, :person, :actor, :now, :now + :ttl)"
 )
 _NEXT = (
@@ -241,20 +243,20 @@ _NEXT = (
     " coalesce(escalate_at, 9223372036854775807))"
 )
 _DUE = (
-    f"SELECT {_COLUMNS} FROM approval WHERE state = 'open' AND {_NEXT} <= :now AND (:any OR tenant = :tenant)"
+    f"SELECT {_COLUMNS} FROM holdfast_approval WHERE state = 'open' AND {_NEXT} <= :now AND (:any OR tenant = :tenant)"
     f" ORDER BY {_NEXT} LIMIT :want"
 )
-_IS_DUE = f"SELECT 1 FROM approval WHERE state = 'open' AND {_NEXT} <= ? LIMIT 1"
-_ESCALATE = "UPDATE approval SET escalated_at = ?, escalate_at = NULL WHERE id = ?"
-_REMIND = "UPDATE approval SET reminders = reminders + 1, remind_at = :now + remind_every WHERE id = :approval"
+_IS_DUE = f"SELECT 1 FROM holdfast_approval WHERE state = 'open' AND {_NEXT} <= ? LIMIT 1"
+_ESCALATE = "UPDATE holdfast_approval SET escalated_at = ?, escalate_at = NULL WHERE id = ?"
+_REMIND = "UPDATE holdfast_approval SET reminders = reminders + 1, remind_at = :now + remind_every WHERE id = :approval"
 _RENEW = (
-    "UPDATE approval SET reminders = reminders + 1, remind_at = :now + remind_every, expires_at = :now + expires_in"
-    " WHERE id = :approval"
+    "UPDATE holdfast_approval SET reminders = reminders + 1, remind_at = :now + remind_every, expires_at = :now +"
+    " expires_in WHERE id = :approval"
 )
 
 
 def _anything_due(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int | None]:
-    present = yield Statement("SELECT now FROM present")
+    present = yield Statement("SELECT now FROM holdfast_present")
     rows = yield Statement(_IS_DUE, (present[0][0],))
     return None if rows else 0
 
@@ -281,7 +283,7 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
             yield from end_write()
             return Answer(approval.id, approval.state, True, reason)
         if ballot.token_hash is not None:
-            yield Statement("UPDATE approval_token SET used_at = ? WHERE hash = ?", (now, ballot.token_hash))
+            yield Statement("UPDATE holdfast_approval_token SET used_at = ? WHERE hash = ?", (now, ballot.token_hash))
         data = plain(ballot.data)
         vote = {
             "approval": approval.id,
@@ -334,7 +336,8 @@ class SqliteApprovals(SqlitePart, ApprovalReads):
     def token_hashes(self, approval_id: str, tenant: str) -> Steps[list[str]]:
         params = {"approval": parse_id(approval_id), "any": any_tenant(tenant), "tenant": tenant}
         rows = yield Statement(
-            "SELECT hash FROM approval_token WHERE approval_id = :approval AND (:any OR tenant = :tenant)", params
+            "SELECT hash FROM holdfast_approval_token WHERE approval_id = :approval AND (:any OR tenant = :tenant)",
+            params,
         )
         return [row[0] for row in rows]
 

@@ -107,28 +107,28 @@ _MATCHES = (
     " <> 'dead_letter'))"
 )
 _NEXT = (
-    "SELECT id FROM job WHERE id > :after AND (:any OR tenant = :tenant)"
-    " AND EXISTS (SELECT 1 FROM retention WHERE archive) ORDER BY id LIMIT :look"
+    "SELECT id FROM holdfast_job WHERE id > :after AND (:any OR tenant = :tenant)"
+    " AND EXISTS (SELECT 1 FROM holdfast_retention WHERE archive) ORDER BY id LIMIT :look"
 )
 _UNARCHIVED = (
-    f"SELECT s.id, s.tenant, s.finished_at FROM (SELECT *, {_WAS} AS was FROM job_state s"
+    f"SELECT s.id, s.tenant, s.finished_at FROM (SELECT *, {_WAS} AS was FROM holdfast_job_state s"
     " WHERE s.id IN (SELECT value FROM json_each(:ids))) s"
     " WHERE s.state IN ('succeeded', 'failed', 'cancelled', 'dead_letter', 'cleaned')"
     f" AND (SELECT r.archive AND s.finished_at <= :now - 1000000 * min(coalesce(r.clean_after, r.purge_after),"
-    f" coalesce(r.purge_after, r.clean_after)) FROM retention r WHERE {_MATCHES}"
+    f" coalesce(r.purge_after, r.clean_after)) FROM holdfast_retention r WHERE {_MATCHES}"
     " ORDER BY r.tenant = '*', r.kind = '*', r.state = '*' LIMIT 1)"
-    " AND NOT EXISTS (SELECT 1 FROM archived a WHERE a.job_id = s.id"
+    " AND NOT EXISTS (SELECT 1 FROM holdfast_archived a WHERE a.job_id = s.id"
     " AND (s.state = 'cleaned' OR s.finished_at = a.finished_at)) ORDER BY s.id"
 )
 _RECORD = (
-    "INSERT INTO archive (id, tenant, ref, bytes, jobs, first_job, last_job, seal, seal_digest, created_by, created_at)"
-    " SELECT :id, :tenant, :ref, :bytes, :jobs, :first, :last, (SELECT max(number) FROM seal),"
-    " (SELECT digest FROM seal ORDER BY number DESC LIMIT 1), :actor, :now"
-    " WHERE NOT EXISTS (SELECT 1 FROM archive WHERE id = :id)"
+    "INSERT INTO holdfast_archive (id, tenant, ref, bytes, jobs, first_job, last_job, seal, seal_digest, created_by,"
+    " created_at) SELECT :id, :tenant, :ref, :bytes, :jobs, :first, :last, (SELECT max(number) FROM holdfast_seal),"
+    " (SELECT digest FROM holdfast_seal ORDER BY number DESC LIMIT 1), :actor, :now"
+    " WHERE NOT EXISTS (SELECT 1 FROM holdfast_archive WHERE id = :id)"
 )
 _MARK = (
-    "INSERT INTO archived (job_id, tenant, archive_id, finished_at) SELECT s.id, s.tenant, ?, s.finished_at"
-    " FROM job_state s WHERE s.id = ? AND s.tenant = ? AND s.finished_at = ?"
+    "INSERT INTO holdfast_archived (job_id, tenant, archive_id, finished_at) SELECT s.id, s.tenant, ?, s.finished_at"
+    " FROM holdfast_job_state s WHERE s.id = ? AND s.tenant = ? AND s.finished_at = ?"
     " ON CONFLICT DO UPDATE SET archive_id = excluded.archive_id, finished_at = excluded.finished_at"
     " WHERE finished_at <> excluded.finished_at"
 )
@@ -139,7 +139,7 @@ _MANY = {
     "artifact": "job_id = :id ORDER BY attempt, name",
     "attempt_log": "job_id = :id ORDER BY attempt, n",
     "approval": "job_id = :id ORDER BY id",
-    "vote": "approval_id IN (SELECT id FROM approval WHERE job_id = :id) ORDER BY approval_id, person",
+    "vote": "approval_id IN (SELECT id FROM holdfast_approval WHERE job_id = :id) ORDER BY approval_id, person",
 }
 _ONE = {"job": "id = :id", "job_state": "id = :id", "result": "job_id = :id", "reference": "job_id = :id"}
 _TABLES = _ONE | _MANY
@@ -150,7 +150,7 @@ class SqliteArchives(SqlitePart, ArchiveReads):
     def walk(self, after: str, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Walk]:
         scope = {"any": any_tenant(tenant), "tenant": tenant, "after": after, "look": look}
         ids = [row[0] for row in (yield Statement(_NEXT, scope))]
-        ((now,),) = yield Statement("SELECT now FROM present")
+        ((now,),) = yield Statement("SELECT now FROM holdfast_present")
         rows = yield Statement(_UNARCHIVED, {"ids": ids_json(ids), "now": now})
         jobs = [Finished(id, whose, from_micros(at)) for id, whose, at in rows]
         return Walk(jobs, ids[-1] if ids else after, len(ids) >= look)
@@ -179,7 +179,9 @@ class SqliteArchives(SqlitePart, ArchiveReads):
         params = {"id": archive, "tenant": tenant, "ref": ref, "bytes": size, "jobs": len(jobs), "actor": actor}
         yield Statement(_RECORD, params | {"first": jobs[0].id, "last": jobs[-1].id, "now": now})
         yield Statement(_MARK, [(archive, job.id, tenant, micros(job.finished_at)) for job in jobs], many=True)
-        rows = yield Statement(f"SELECT {_COLUMNS} FROM archive a WHERE a.id = ? AND a.tenant = ?", (archive, tenant))
+        rows = yield Statement(
+            f"SELECT {_COLUMNS} FROM holdfast_archive a WHERE a.id = ? AND a.tenant = ?", (archive, tenant)
+        )
         yield from end_write()
         return Record.decoder(Archive, self.dialect.codec)(rows[0])
 

@@ -46,13 +46,13 @@ class PostgresAttempts(Calls, AttemptReads):
 
 
 _RUNNING = (
-    "SELECT id, tenant, attempt FROM job_state"
+    "SELECT id, tenant, attempt FROM holdfast_job_state"
     " WHERE id IN (SELECT value FROM json_each(?)) AND +lease = ? AND +state = 'in_progress'"
 )
 # The trigger refuses an insert of an existing part, because it could be a REPLACE. So existing parts are skipped here.
 _APPEND = (
-    "INSERT INTO attempt_log (job_id, tenant, attempt, n, at, lines, ref) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"
-    " WHERE NOT EXISTS (SELECT 1 FROM attempt_log l WHERE l.job_id = ?1 AND l.attempt = ?3 AND l.n = ?4)"
+    "INSERT INTO holdfast_attempt_log (job_id, tenant, attempt, n, at, lines, ref) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"
+    " WHERE NOT EXISTS (SELECT 1 FROM holdfast_attempt_log l WHERE l.job_id = ?1 AND l.attempt = ?3 AND l.n = ?4)"
 )
 
 

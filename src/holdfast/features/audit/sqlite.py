@@ -29,23 +29,24 @@ from holdfast.stores.sqlite.base import SqlitePart, any_tenant
 
 _EVENT = "e.seq, e.job_id, e.tenant, e.kind, e.type, e.from_state, e.to_state, e.attempt, e.at, e.actor, e.meta, NULL"
 _ACTION = "e.seq, e.tenant, e.at, e.actor, e.type, e.subject, e.name, e.changed, e.first_seq, e.last_seq, NULL"
-_LAST = "SELECT number, digest, floor, action_floor FROM seal ORDER BY number DESC LIMIT 1"
+_LAST = "SELECT number, digest, floor, action_floor FROM holdfast_seal ORDER BY number DESC LIMIT 1"
 _FRESH = "SELECT {fields} FROM {table} e WHERE e.seq > ? ORDER BY e.seq LIMIT ?"
 # Another process may have sealed between the draft and the write lock; then this is no longer the next block.
 _ADD = (
-    f"INSERT INTO seal ({Record.columns(Seal)}) SELECT {', '.join(':' + name for name in Seal.__slots__)}"
-    " WHERE coalesce((SELECT max(number) FROM seal), 0) = :number - 1 RETURNING 1"
+    f"INSERT INTO holdfast_seal ({Record.columns(Seal)}) SELECT {', '.join(':' + name for name in Seal.__slots__)}"
+    " WHERE coalesce((SELECT max(number) FROM holdfast_seal), 0) = :number - 1 RETURNING 1"
 )
 _PAYLOADS = (
-    "SELECT e.seq, e.job_id, j.payload FROM json_each(?) w JOIN event e ON e.seq = w.value"
-    " JOIN job j ON j.id = e.job_id WHERE e.type = 'enqueue'"
+    "SELECT e.seq, e.job_id, j.payload FROM json_each(?) w JOIN holdfast_event e ON e.seq = w.value"
+    " JOIN holdfast_job j ON j.id = e.job_id WHERE e.type = 'enqueue'"
 )
 _RESULTS = (
-    "SELECT e.seq, e.job_id, r.value, r.ref FROM json_each(?) w JOIN event e ON e.seq = w.value"
-    " JOIN result r ON r.job_id = e.job_id WHERE e.type = 'succeed'"
+    "SELECT e.seq, e.job_id, r.value, r.ref FROM json_each(?) w JOIN holdfast_event e ON e.seq = w.value"
+    " JOIN holdfast_result r ON r.job_id = e.job_id WHERE e.type = 'succeed'"
 )
 _HOLDING = (
-    "SELECT number, sealed_at, events FROM seal WHERE last_seq >= :seq AND first_seq <= :seq ORDER BY last_seq LIMIT 1"
+    "SELECT number, sealed_at, events FROM holdfast_seal WHERE last_seq >= :seq AND first_seq <= :seq ORDER BY"
+    " last_seq LIMIT 1"
 )
 
 
@@ -87,7 +88,7 @@ class SqliteAudit(SqlitePart, AuditReads):
         if not events and not actions:
             return []
         contents = yield from self._sealed_contents([row[0] for row in events if row[4] in ("enqueue", "succeed")])
-        ((now,),) = yield Statement("SELECT now FROM present")
+        ((now,),) = yield Statement("SELECT now FROM holdfast_present")
         seal = Seal(
             number=number + 1,
             previous=digest,
@@ -130,7 +131,7 @@ class SqliteAudit(SqlitePart, AuditReads):
     @flow(writes=False)
     def sealed(self, job_id: str, tenant: str) -> Steps[list[Sealed]]:
         rows = yield Statement(
-            "SELECT seq FROM event WHERE job_id = ? AND (? OR tenant = ?) ORDER BY seq",
+            "SELECT seq FROM holdfast_event WHERE job_id = ? AND (? OR tenant = ?) ORDER BY seq",
             (parse_id(job_id), any_tenant(tenant), tenant),
         )
         result = []

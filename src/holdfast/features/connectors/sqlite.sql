@@ -1,8 +1,8 @@
 -- Connector settings contain names of secrets, never the secrets: values that look like a secret are refused for every writer.
-DROP VIEW IF EXISTS connector_flaw;
-CREATE VIEW connector_flaw AS
+DROP VIEW IF EXISTS holdfast_connector_flaw;
+CREATE VIEW holdfast_connector_flaw AS
 SELECT c.tenant, c.name
-  FROM connector c, json_each(c.headers) h
+  FROM holdfast_connector c, json_each(c.headers) h
  WHERE CASE h.type
      WHEN 'text' THEN h.key LIKE '%auth%' OR h.key LIKE '%cookie%' OR h.key LIKE '%token%' OR h.key LIKE '%secret%'
                    OR h.key LIKE '%passw%' OR h.key LIKE '%credential%' OR h.key LIKE '%key%'
@@ -14,26 +14,26 @@ SELECT c.tenant, c.name
      ELSE 1 END
 UNION ALL
 SELECT c.tenant, c.name
-  FROM connector c, json_each(c.secrets) s
+  FROM holdfast_connector c, json_each(c.secrets) s
  WHERE s.type <> 'text' OR s.value NOT GLOB '[A-Z]*' OR s.value GLOB '*[^A-Z0-9_]*' OR length(s.value) > 100
 UNION ALL
 -- Secrets are sent only to listed hosts.
 SELECT c.tenant, c.name
-  FROM connector c
+  FROM holdfast_connector c
  WHERE c.hosts = '[]' AND (c.secrets <> '[]' OR EXISTS (SELECT 1 FROM json_each(c.headers) h WHERE h.type = 'object'));
 
-DROP TRIGGER IF EXISTS judge_connector_insert;
-CREATE TRIGGER judge_connector_insert AFTER INSERT ON connector
+DROP TRIGGER IF EXISTS holdfast_judge_connector_insert;
+CREATE TRIGGER holdfast_judge_connector_insert AFTER INSERT ON holdfast_connector
 BEGIN
     SELECT RAISE(ABORT, 'secret in settings: a header or the list contains a secret; use its name')
-      FROM connector_flaw f WHERE f.tenant = NEW.tenant AND f.name = NEW.name;
+      FROM holdfast_connector_flaw f WHERE f.tenant = NEW.tenant AND f.name = NEW.name;
 END;
 
-DROP TRIGGER IF EXISTS judge_connector_update;
-CREATE TRIGGER judge_connector_update AFTER UPDATE ON connector
+DROP TRIGGER IF EXISTS holdfast_judge_connector_update;
+CREATE TRIGGER holdfast_judge_connector_update AFTER UPDATE ON holdfast_connector
 BEGIN
     SELECT RAISE(ABORT, 'immutable: tenant and name of a connector cannot change')
      WHERE OLD.tenant <> NEW.tenant OR OLD.name <> NEW.name;
     SELECT RAISE(ABORT, 'secret in settings: a header or the list contains a secret; use its name')
-      FROM connector_flaw f WHERE f.tenant = NEW.tenant AND f.name = NEW.name;
+      FROM holdfast_connector_flaw f WHERE f.tenant = NEW.tenant AND f.name = NEW.name;
 END;

@@ -71,13 +71,13 @@ class PostgresConnectors(Calls, ConnectorReads):
 
 _COLUMNS = Record.columns(Connector)
 _PUT = (
-    f"INSERT INTO connector ({_COLUMNS}) VALUES (:tenant, :name, :enabled, :hosts, :headers, :secrets, :timeout,"
-    " :max_bytes, :actor, :now, :now) ON CONFLICT DO UPDATE SET enabled = excluded.enabled, hosts = excluded.hosts,"
-    " headers = excluded.headers, secrets = excluded.secrets, timeout = excluded.timeout,"
+    f"INSERT INTO holdfast_connector ({_COLUMNS}) VALUES (:tenant, :name, :enabled, :hosts, :headers, :secrets,"
+    " :timeout, :max_bytes, :actor, :now, :now) ON CONFLICT DO UPDATE SET enabled = excluded.enabled, hosts ="
+    " excluded.hosts, headers = excluded.headers, secrets = excluded.secrets, timeout = excluded.timeout,"
     " max_bytes = excluded.max_bytes, set_by = excluded.set_by, updated_at = excluded.updated_at"
 )
-_ONE = f"SELECT {_COLUMNS} FROM connector WHERE tenant = :tenant AND name = :name"
-_REMOVE = "DELETE FROM connector WHERE tenant = ? AND name = ? RETURNING 1"
+_ONE = f"SELECT {_COLUMNS} FROM holdfast_connector WHERE tenant = :tenant AND name = :name"
+_REMOVE = "DELETE FROM holdfast_connector WHERE tenant = ? AND name = ? RETURNING 1"
 
 
 class SqliteConnectors(SqlitePart, ConnectorReads):

@@ -21,21 +21,21 @@ from holdfast.stores.sqlite.enqueue import IN_PLACE, SAME
 from holdfast.stores.sqlite.jobs import apply, reschedule
 
 _NOTE = (
-    "UPDATE dead_letter_group SET note = :note, noted_by = CASE WHEN :note IS NOT NULL THEN :actor END,"
+    "UPDATE holdfast_dead_letter_group SET note = :note, noted_by = CASE WHEN :note IS NOT NULL THEN :actor END,"
     " noted_at = CASE WHEN :note IS NOT NULL THEN :now END WHERE tenant = :tenant AND fingerprint = :name RETURNING 1"
 )
 _FIND = (
-    "SELECT s.state, j.workflow_id, j.tenant, (SELECT r.new_id FROM redriven_as r WHERE r.job_id = s.id)"
-    " FROM job_state s JOIN job j ON j.n = s.n WHERE s.id = :old AND (:any OR s.tenant = :tenant)"
+    "SELECT s.state, j.workflow_id, j.tenant, (SELECT r.new_id FROM holdfast_redriven_as r WHERE r.job_id = s.id)"
+    " FROM holdfast_job_state s JOIN holdfast_job j ON j.n = s.n WHERE s.id = :old AND (:any OR s.tenant = :tenant)"
 )
-_DISCARD = "UPDATE job_state SET state = 'cancelled', finished_at = :now, note = :note WHERE id = :old"
+_DISCARD = "UPDATE holdfast_job_state SET state = 'cancelled', finished_at = :now, note = :note WHERE id = :old"
 _COPIED = SAME.replace("payload, ", "")
 _REPLACE = (
-    f"INSERT INTO job (id, payload, {_COPIED}, queue, priority, max_attempts, enqueued_by, created_at)"
+    f"INSERT INTO holdfast_job (id, payload, {_COPIED}, queue, priority, max_attempts, enqueued_by, created_at)"
     f" SELECT :new, :payload, j.{_COPIED.replace(', ', ', j.')}, s.queue, s.priority, s.max_attempts, :actor, :now"
-    " FROM job j JOIN job_state s ON s.n = j.n WHERE j.id = :old"
+    " FROM holdfast_job j JOIN holdfast_job_state s ON s.n = j.n WHERE j.id = :old"
 )
-_LINK = "INSERT INTO redriven_as (job_id, tenant, new_id, by, at) VALUES (:old, :tenant, :new, :actor, :now)"
+_LINK = "INSERT INTO holdfast_redriven_as (job_id, tenant, new_id, by, at) VALUES (:old, :tenant, :new, :actor, :now)"
 
 
 class SqliteDeadLetters(SqlitePart, DeadLetterReads):
@@ -74,28 +74,32 @@ class SqliteDeadLetters(SqlitePart, DeadLetterReads):
 
 
 _START = (
-    "INSERT INTO operation (id, tenant, action, wanted, reason, max_attempts, rate, total, capped, next_at, created_by,"
-    " created_at, updated_at, run_at) VALUES (:id, :tenant, :action, :wanted, :reason, :limit, :rate, :total, :capped,"
-    " :now, :actor, :now, :now, :run_at)"
+    "INSERT INTO holdfast_operation (id, tenant, action, wanted, reason, max_attempts, rate, total, capped, next_at,"
+    " created_by, created_at, updated_at, run_at) VALUES (:id, :tenant, :action, :wanted, :reason, :limit, :rate,"
+    " :total, :capped, :now, :actor, :now, :now, :run_at)"
 )
 _OWN = "state = 'running' AND (:any OR tenant = :tenant)"
 # Now if the last batch was in the future, because the clock was set back.
 _BATCH_DUE = (
-    "CASE WHEN updated_at > (SELECT now FROM present) + 5000000 THEN (SELECT now FROM present) ELSE next_at END"
+    "CASE WHEN updated_at > (SELECT now FROM holdfast_present) + 5000000 THEN (SELECT now FROM holdfast_present) ELSE"
+    " next_at END"
 )
-_NEXT = f"SELECT min({_BATCH_DUE}), (SELECT now FROM present) FROM operation INDEXED BY operation_running WHERE {_OWN}"
+_NEXT = (
+    f"SELECT min({_BATCH_DUE}), (SELECT now FROM holdfast_present) FROM holdfast_operation INDEXED BY"
+    f" holdfast_operation_running WHERE {_OWN}"
+)
 _HOLD = (
-    f"SELECT {Record.columns(Operation)} FROM operation WHERE {_OWN} AND {_BATCH_DUE} <= :now"
+    f"SELECT {Record.columns(Operation)} FROM holdfast_operation WHERE {_OWN} AND {_BATCH_DUE} <= :now"
     " AND (:only IS NULL OR id = :only) ORDER BY next_at LIMIT 1"
 )
 _ADVANCE = (
-    "UPDATE operation SET done = done + :done, refused = refused + :refused, refusals = :refusals,"
+    "UPDATE holdfast_operation SET done = done + :done, refused = refused + :refused, refusals = :refusals,"
     " place = coalesce(:last, place), next_at = :next, updated_at = :now,"
     " state = CASE WHEN :over THEN 'done' ELSE 'running' END, finished_at = CASE WHEN :over THEN :now END"
     " WHERE id = :id"
 )
 _CANCEL = (
-    "UPDATE operation SET state = 'cancelled', finished_at = :now, updated_at = :now, cancelled_by = :actor,"
+    "UPDATE holdfast_operation SET state = 'cancelled', finished_at = :now, updated_at = :now, cancelled_by = :actor,"
     f" cancelled_reason = :reason WHERE id = :id AND {_OWN} RETURNING 1"
 )
 
@@ -137,7 +141,7 @@ class SqliteOperations(SqlitePart, OperationBatches):
 
     def _hold_operation(self, only: str | None, tenant: str) -> Steps[Operation | None]:
         """There is one writer at a time: the write lock holds the operation."""
-        ((now,),) = yield Statement("SELECT now FROM present")
+        ((now,),) = yield Statement("SELECT now FROM holdfast_present")
         params = {"any": any_tenant(tenant), "tenant": tenant, "now": now, "only": only}
         rows = yield Statement(_HOLD, params)
         return self._operation(rows[0]) if rows else None

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from holdfast.stores.port import JobStore, LedgerStore
 
 _ADD = (
-    "INSERT INTO subscription (id, tenant, name, pattern, kind, match, job_kind, job_options, max_depth, cursor,"
-    " declared, created_by, created_at, updated_at)"
+    "INSERT INTO holdfast_subscription (id, tenant, name, pattern, kind, match, job_kind, job_options, max_depth,"
+    " cursor, declared, created_by, created_at, updated_at)"
     " VALUES (:id, :tenant, :name, :pattern, :kind, :match, :job_kind, :job_options, :max_depth, :cursor, :declared,"
     " :actor, :now, :now) ON CONFLICT (tenant, name) DO NOTHING RETURNING 1"
 )
@@ -29,29 +29,35 @@ _DEFINITION = ("pattern", "kind", "match", "job_kind", "job_options", "max_depth
 # A program declares the subscription again: its filter and its jobs may have changed, its cursor has not. Only if it
 # now reads the other kind of events is its cursor reset, because the old one means nothing there.
 _REDEFINE = (
-    f"UPDATE subscription SET {', '.join(f'{column} = :{column}' for column in _DEFINITION)}, updated_at = :now,"
-    " cursor = CASE WHEN (pattern LIKE 'job.%') = (:pattern LIKE 'job.%') THEN cursor ELSE :cursor END"
+    f"UPDATE holdfast_subscription SET {', '.join(f'{column} = :{column}' for column in _DEFINITION)}, updated_at ="
+    " :now, cursor = CASE WHEN (pattern LIKE 'job.%') = (:pattern LIKE 'job.%') THEN cursor ELSE :cursor END"
     f" WHERE tenant = :tenant AND name = :name AND ({', '.join(_DEFINITION)}) IS NOT (:{', :'.join(_DEFINITION)})"
 )
 _PAUSE = (
-    "UPDATE subscription SET paused_reason = CASE WHEN paused_at IS NULL THEN :reason ELSE paused_reason END,"
+    "UPDATE holdfast_subscription SET paused_reason = CASE WHEN paused_at IS NULL THEN :reason ELSE paused_reason END,"
     " paused_by = coalesce(paused_by, :actor), paused_at = coalesce(paused_at, :now), updated_at = :now"
     " WHERE tenant = :tenant AND name = :name RETURNING 1"
 )
 _RESUME = (
-    "UPDATE subscription SET paused_at = NULL, paused_by = NULL, paused_reason = NULL, updated_at = :now,"
+    "UPDATE holdfast_subscription SET paused_at = NULL, paused_by = NULL, paused_reason = NULL, updated_at = :now,"
     " cursor = CASE WHEN NOT :skip THEN cursor WHEN pattern LIKE 'job.%' THEN :ledger ELSE :sent END"
     " WHERE tenant = :tenant AND name = :name RETURNING 1"
 )
-_HELD = f"SELECT {Record.columns(Subscription)} FROM subscription WHERE tenant = ? AND name = ? AND paused_at IS NULL"
+_HELD = (
+    f"SELECT {Record.columns(Subscription)} FROM holdfast_subscription WHERE tenant = ? AND name = ? AND"
+    " paused_at IS NULL"
+)
 _ADVANCE = (
-    "UPDATE subscription SET cursor = :cursor, made = made + :made, refused = refused + :refused, failure = NULL,"
-    " failed_at = NULL WHERE id = :id AND cursor IS :was AND paused_at IS NULL RETURNING 1"
+    "UPDATE holdfast_subscription SET cursor = :cursor, made = made + :made, refused = refused + :refused, failure ="
+    " NULL, failed_at = NULL WHERE id = :id AND cursor IS :was AND paused_at IS NULL RETURNING 1"
 )
 _DELIVER = (
-    "INSERT INTO delivery (subscription_id, event, tenant, job_id, refusal, depth, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO holdfast_delivery (subscription_id, event, tenant, job_id, refusal, depth, at) VALUES (?, ?, ?, ?,"
+    " ?, ?, ?)"
 )
-_ENDS = "SELECT coalesce((SELECT max(seq) FROM event), 0), coalesce((SELECT max(seq) FROM app_event), 0)"
+_ENDS = (
+    "SELECT coalesce((SELECT max(seq) FROM holdfast_event), 0), coalesce((SELECT max(seq) FROM holdfast_app_event), 0)"
+)
 
 
 def _peek(self: SqliteSubscriptions, name: str, want: int, tenant: str) -> Steps[FeedResult | None]:
@@ -73,7 +79,10 @@ class SqliteSubscriptions(SqlitePart, SubscriptionReads):
     def active(self, tenant: str) -> Steps[list[tuple[str, str, str]]]:
         """Tenant, name and id of the subscriptions that are not paused. Every worker polls this; usually there are
         none."""
-        text = "SELECT tenant, name, id FROM subscription WHERE paused_at IS NULL AND (? OR tenant = ?) ORDER BY 1, 2"
+        text = (
+            "SELECT tenant, name, id FROM holdfast_subscription WHERE paused_at IS NULL AND (? OR tenant = ?)"
+            " ORDER BY 1, 2"
+        )
         rows = yield Statement(text, (any_tenant(tenant), tenant))
         is_halted = bool(rows) and (yield from halted())
         return [] if is_halted else [(row[0], row[1], row[2]) for row in rows]
@@ -98,7 +107,9 @@ class SqliteSubscriptions(SqlitePart, SubscriptionReads):
     @flow()
     def remove(self, name: str, tenant: str, actor: str | None = None) -> Steps[bool]:
         yield from begin_write(actor)
-        rows = yield Statement("DELETE FROM subscription WHERE tenant = ? AND name = ? RETURNING 1", (tenant, name))
+        rows = yield Statement(
+            "DELETE FROM holdfast_subscription WHERE tenant = ? AND name = ? RETURNING 1", (tenant, name)
+        )
         yield from end_write()
         return bool(rows)
 
@@ -109,7 +120,7 @@ class SqliteSubscriptions(SqlitePart, SubscriptionReads):
     @flow()
     def failed(self, id: str, failure: str, tenant: str) -> Steps[None]:
         now = yield from begin_write(None)
-        text = "UPDATE subscription SET failure = ?, failed_at = ? WHERE id = ? AND tenant = ?"
+        text = "UPDATE holdfast_subscription SET failure = ?, failed_at = ? WHERE id = ? AND tenant = ?"
         yield Statement(text, (failure, now, id, tenant))
         yield from end_write()
 
@@ -120,7 +131,8 @@ class SqliteSubscriptions(SqlitePart, SubscriptionReads):
 
     def _causes(self, ids: Sequence[str]) -> Steps[dict[str, Cause]]:
         rows = yield Statement(
-            "SELECT id, correlation_id, depth, queue, tags FROM job WHERE id IN (SELECT value FROM json_each(?))",
+            "SELECT id, correlation_id, depth, queue, tags FROM holdfast_job WHERE id IN (SELECT value FROM"
+            " json_each(?))",
             (ids_json(ids),),
         )
         return {
@@ -130,7 +142,8 @@ class SqliteSubscriptions(SqlitePart, SubscriptionReads):
 
     def _delivered(self, subscription: Subscription, events: Sequence[str]) -> Steps[set[str]]:
         rows = yield Statement(
-            "SELECT event FROM delivery WHERE subscription_id = ? AND event IN (SELECT value FROM json_each(?))",
+            "SELECT event FROM holdfast_delivery WHERE subscription_id = ? AND event IN (SELECT value FROM"
+            " json_each(?))",
             (subscription.id, ids_json(events)),
         )
         return {row[0] for row in rows}
@@ -184,7 +197,7 @@ class SqliteConsumers(SqlitePart, ConsumerReads):
         now = yield from begin_write(actor)
         ledger, sent = ("0", "a0") if beginning else (yield from _end_cursors())
         rows = yield Statement(
-            "UPDATE consumer SET updated_at = ?, cursor = CASE WHEN cursor LIKE 'a%' THEN ? ELSE ? END"
+            "UPDATE holdfast_consumer SET updated_at = ?, cursor = CASE WHEN cursor LIKE 'a%' THEN ? ELSE ? END"
             " WHERE tenant = ? AND name = ? RETURNING 1",
             (now, sent, ledger, tenant, consumer),
         )
@@ -197,7 +210,9 @@ class SqliteConsumers(SqlitePart, ConsumerReads):
     @flow()
     def remove(self, consumer: str, tenant: str, actor: str | None = None) -> Steps[bool]:
         yield from begin_write(actor)
-        rows = yield Statement("DELETE FROM consumer WHERE tenant = ? AND name = ? RETURNING 1", (tenant, consumer))
+        rows = yield Statement(
+            "DELETE FROM holdfast_consumer WHERE tenant = ? AND name = ? RETURNING 1", (tenant, consumer)
+        )
         yield from end_write()
         return bool(rows)
 

@@ -224,11 +224,11 @@ class SqliteHealth(SqlitePart, SnapshotReads, ActivityReads):
 
 
 _STANDINGS = (
-    "SELECT l.name, l.holder, l.tenant, l.kinds, l.queues, l.slots, (SELECT count(*) FROM job_state s"
+    "SELECT l.name, l.holder, l.tenant, l.kinds, l.queues, l.slots, (SELECT count(*) FROM holdfast_job_state s"
     " WHERE s.lease = l.id AND s.state IN ('leased', 'in_progress')), l.opened_at, l.renewed_at, l.until,"
     " l.version, l.stop_request, l.stop_requested_at, l.stop_requested_by, (SELECT json_group_array(h.id) FROM"
-    " (SELECT s.id FROM job_state s WHERE s.lease = l.id AND s.state IN ('leased', 'in_progress')"
+    " (SELECT s.id FROM holdfast_job_state s WHERE s.lease = l.id AND s.state IN ('leased', 'in_progress')"
     " AND (:any OR s.tenant = :tenant) ORDER BY s.id LIMIT 20) h)"
-    " FROM lease l, present p WHERE l.ended_at IS NULL AND l.until > p.now AND l.name <> 'reservation'"
-    " AND (:any OR l.tenant = :tenant OR l.tenant = '*') ORDER BY l.renewed_at DESC LIMIT :most"
+    " FROM holdfast_lease l, holdfast_present p WHERE l.ended_at IS NULL AND l.until > p.now AND l.name <>"
+    " 'reservation' AND (:any OR l.tenant = :tenant OR l.tenant = '*') ORDER BY l.renewed_at DESC LIMIT :most"
 )

@@ -39,41 +39,42 @@ from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.limit_rows import NEXT_PARKED, RULE, bucket_prefix, drop_limit, put_limit, sweep
 
 _REQUEST = (
-    "INSERT INTO reservation (id, tenant, scope, name, holder, reason, asked_at, expires_at)"
+    "INSERT INTO holdfast_reservation (id, tenant, scope, name, holder, reason, asked_at, expires_at)"
     " VALUES (:id, :tenant, :scope, :name, :actor, :reason, :now, :until)"
 )
 _RENEW = (
-    "UPDATE reservation SET expires_at = max(expires_at, :until)"
+    "UPDATE holdfast_reservation SET expires_at = max(expires_at, :until)"
     " WHERE id = :id AND tenant = :tenant AND state IN ('waiting', 'active') AND expires_at > :now"
 )
 _STATE = (
     "SELECT CASE WHEN state IN ('waiting', 'active') AND expires_at <= :now THEN 'expired' ELSE state END"
-    " FROM reservation WHERE id = :id AND tenant = :tenant"
+    " FROM holdfast_reservation WHERE id = :id AND tenant = :tenant"
 )
 # Conflicting reservations: those that are active or ahead in line. Everything conflicts with anything.
 _AHEAD = (
-    "SELECT count(*) FROM reservation r JOIN reservation o ON o.id = :id"
+    "SELECT count(*) FROM holdfast_reservation r JOIN holdfast_reservation o ON o.id = :id"
     " WHERE r.id <> o.id AND r.expires_at > :now AND (r.tenant = o.tenant OR '*' IN (r.tenant, o.tenant))"
     " AND ('all' IN (r.scope, o.scope) OR (r.scope = o.scope AND r.name = o.name))"
     " AND (r.state = 'active' OR (r.state = 'waiting' AND (r.asked_at, r.id) < (o.asked_at, o.id)))"
 )
-_BEGIN = "UPDATE reservation SET state = 'active', reserved_at = :now, expires_at = :until WHERE id = :id"
-_LIMITED_ON = Statement("UPDATE dispatch SET limited = 1 WHERE NOT limited")
+_BEGIN = "UPDATE holdfast_reservation SET state = 'active', reserved_at = :now, expires_at = :until WHERE id = :id"
+_LIMITED_ON = Statement("UPDATE holdfast_dispatch SET limited = 1 WHERE NOT limited")
 _RUNNING = (
-    "SELECT count(*) FROM job_state s WHERE s.state IN ('leased', 'in_progress')"
+    "SELECT count(*) FROM holdfast_job_state s WHERE s.state IN ('leased', 'in_progress')"
     " AND (:tenant = '*' OR s.tenant = :tenant) AND CASE :scope WHEN 'all' THEN 1 WHEN 'queue' THEN s.queue = :name"
-    " ELSE EXISTS (SELECT 1 FROM job j, json_each(j.uses) u WHERE j.n = s.n AND u.value = 'resource:' || :name) END"
+    " ELSE EXISTS (SELECT 1 FROM holdfast_job j, json_each(j.uses) u WHERE j.n = s.n AND u.value = 'resource:' ||"
+    " :name) END"
 )
 _RELEASE = (
-    "UPDATE reservation SET ended_at = :now, ended_by = :actor,"
+    "UPDATE holdfast_reservation SET ended_at = :now, ended_by = :actor,"
     " state = CASE WHEN state = 'waiting' THEN 'withdrawn' WHEN expires_at <= :now THEN 'expired' ELSE 'released' END,"
     " ended_why = CASE WHEN state = 'active' AND expires_at <= :now THEN 'expired' ELSE :why END"
     " WHERE id = :id AND state IN ('waiting', 'active') AND (:any OR tenant = :tenant)"
     " RETURNING tenant, scope, name, state, job_id"
 )
 _EXPIRE = (
-    "UPDATE reservation SET state = CASE state WHEN 'waiting' THEN 'withdrawn' ELSE 'expired' END, ended_at = :now,"
-    " ended_by = (SELECT actor FROM present), ended_why = 'the reservation was not renewed'"
+    "UPDATE holdfast_reservation SET state = CASE state WHEN 'waiting' THEN 'withdrawn' ELSE 'expired' END, ended_at"
+    " = :now, ended_by = (SELECT actor FROM holdfast_present), ended_why = 'the reservation was not renewed'"
     " WHERE state IN ('waiting', 'active') AND expires_at <= :now RETURNING tenant, scope, name, job_id"
 )
 
@@ -103,7 +104,7 @@ class SqliteReservations(SqlitePart, ReservationReads):
         if (yield Statement(_STATE, params)):
             yield Statement(_RENEW, params)
             yield from renew_run(ask.id, tenant, now + in_micros(ask.ttl), now)
-        elif (yield Statement("SELECT 1 FROM reservation WHERE id = ?", (ask.id,))):
+        elif (yield Statement("SELECT 1 FROM holdfast_reservation WHERE id = ?", (ask.id,))):
             yield from end_write()
             return OTHER_TENANTS
         else:
@@ -140,14 +141,14 @@ BATCH = 1000
 
 _COLUMNS = Record.columns(Pause)
 _PAUSE = (
-    f"INSERT INTO pause ({_COLUMNS})"
+    f"INSERT INTO holdfast_pause ({_COLUMNS})"
     " VALUES (:tenant, :scope, :name, :reason, :refuse_enqueue, :actor, :now, :until)"
     " ON CONFLICT DO UPDATE SET reason = excluded.reason, refuse_enqueue = excluded.refuse_enqueue,"
     " set_by = excluded.set_by, until = excluded.until"
 )
-_GET_PAUSE = f"SELECT {_COLUMNS} FROM pause WHERE tenant = :tenant AND scope = :scope AND name = :name"
-_RESUME = "DELETE FROM pause WHERE tenant = :tenant AND scope = :scope AND name = :name RETURNING until"
-_END_PAUSES = "DELETE FROM pause WHERE until <= ? RETURNING tenant, scope, name"
+_GET_PAUSE = f"SELECT {_COLUMNS} FROM holdfast_pause WHERE tenant = :tenant AND scope = :scope AND name = :name"
+_RESUME = "DELETE FROM holdfast_pause WHERE tenant = :tenant AND scope = :scope AND name = :name RETURNING until"
+_END_PAUSES = "DELETE FROM holdfast_pause WHERE until <= ? RETURNING tenant, scope, name"
 
 
 class SqlitePauses(SqlitePart, PauseReads):
@@ -182,49 +183,49 @@ def end_pauses(now: int) -> Steps[int]:
 
 _LIST = (
     f"SELECT {Record.columns(Limit, 'l.', skip=('running', 'waiting'))},"
-    " (SELECT count(*) FROM occupied_slot p"
+    " (SELECT count(*) FROM holdfast_occupied_slot p"
     " WHERE p.tenant = l.tenant AND p.scope = l.scope AND l.name IN (p.name, '*'))"
-    " FROM job_limit l WHERE :any OR l.tenant IN (:tenant, '*')"
+    " FROM holdfast_job_limit l WHERE :any OR l.tenant IN (:tenant, '*')"
 )
 _PARKED = (
-    "SELECT held_by, count(*) FROM job_state INDEXED BY parked WHERE held_by IS NOT NULL AND due_at IS NOT NULL"
-    " AND state = 'queued' AND (:any OR tenant = :tenant) GROUP BY held_by"
+    "SELECT held_by, count(*) FROM holdfast_job_state INDEXED BY holdfast_parked WHERE held_by IS NOT NULL AND due_at"
+    " IS NOT NULL AND state = 'queued' AND (:any OR tenant = :tenant) GROUP BY held_by"
 )
 _WAKING = (
-    "SELECT m.tenant, m.scope, m.name FROM rate_meter m WHERE m.wake_at <= ? AND m.wake_at IS NOT NULL"
+    "SELECT m.tenant, m.scope, m.name FROM holdfast_rate_meter m WHERE m.wake_at <= ? AND m.wake_at IS NOT NULL"
     " ORDER BY m.wake_at LIMIT ?"
 )
-_CLEAR_WAKE = "UPDATE rate_meter SET wake_at = NULL WHERE tenant = ? AND scope = ? AND name = ?"
+_CLEAR_WAKE = "UPDATE holdfast_rate_meter SET wake_at = NULL WHERE tenant = ? AND scope = ? AND name = ?"
 _WAITS = (
-    "SELECT 1 FROM job_state INDEXED BY parked WHERE held_by = ? AND held_by IS NOT NULL AND due_at IS NOT NULL"
-    " AND state = 'queued' LIMIT 1"
+    "SELECT 1 FROM holdfast_job_state INDEXED BY holdfast_parked WHERE held_by = ? AND held_by IS NOT NULL AND due_at"
+    " IS NOT NULL AND state = 'queued' LIMIT 1"
 )
 _ORPHANS = (
-    "DELETE FROM occupied_slot WHERE NOT EXISTS"
-    " (SELECT 1 FROM job_state s WHERE s.id = occupied_slot.job_id AND s.lease IS NOT NULL)"
+    "DELETE FROM holdfast_occupied_slot WHERE NOT EXISTS"
+    " (SELECT 1 FROM holdfast_job_state s WHERE s.id = holdfast_occupied_slot.job_id AND s.lease IS NOT NULL)"
 )
 _LIMITED_OFF = Statement(
-    "UPDATE dispatch SET limited = 0 WHERE limited AND NOT EXISTS (SELECT 1 FROM job_limit)"
-    " AND NOT EXISTS (SELECT 1 FROM pause)"
-    " AND NOT EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active'))"
-    " AND NOT EXISTS (SELECT 1 FROM occupied_slot) AND NOT EXISTS (SELECT 1 FROM job_state INDEXED BY parked"
-    " WHERE held_by IS NOT NULL AND due_at IS NOT NULL AND state = 'queued')"
+    "UPDATE holdfast_dispatch SET limited = 0 WHERE limited AND NOT EXISTS (SELECT 1 FROM holdfast_job_limit)"
+    " AND NOT EXISTS (SELECT 1 FROM holdfast_pause)"
+    " AND NOT EXISTS (SELECT 1 FROM holdfast_reservation WHERE state IN ('waiting', 'active'))"
+    " AND NOT EXISTS (SELECT 1 FROM holdfast_occupied_slot) AND NOT EXISTS (SELECT 1 FROM holdfast_job_state INDEXED"
+    " BY holdfast_parked WHERE held_by IS NOT NULL AND due_at IS NOT NULL AND state = 'queued')"
 )
 _ANYTHING = (
-    "SELECT 1 WHERE EXISTS (SELECT 1 FROM rate_meter WHERE wake_at <= :now)"
-    " OR EXISTS (SELECT 1 FROM pause WHERE until <= :now)"
-    " OR EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active') AND expires_at <= :now)"
-    " OR (NOT EXISTS (SELECT 1 FROM job_limit) AND NOT EXISTS (SELECT 1 FROM occupied_slot)"
-    " AND NOT EXISTS (SELECT 1 FROM pause)"
-    " AND NOT EXISTS (SELECT 1 FROM reservation WHERE state IN ('waiting', 'active')))"
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM holdfast_rate_meter WHERE wake_at <= :now)"
+    " OR EXISTS (SELECT 1 FROM holdfast_pause WHERE until <= :now)"
+    " OR EXISTS (SELECT 1 FROM holdfast_reservation WHERE state IN ('waiting', 'active') AND expires_at <= :now)"
+    " OR (NOT EXISTS (SELECT 1 FROM holdfast_job_limit) AND NOT EXISTS (SELECT 1 FROM holdfast_occupied_slot)"
+    " AND NOT EXISTS (SELECT 1 FROM holdfast_pause)"
+    " AND NOT EXISTS (SELECT 1 FROM holdfast_reservation WHERE state IN ('waiting', 'active')))"
 )
 
 
 def _nothing_due(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int | None]:
     if not (yield from is_limited()):
         return 0
-    present = yield Statement("SELECT now FROM present")
-    ended = yield Statement("SELECT 1 FROM pause WHERE until <= ? LIMIT 1", present[0])
+    present = yield Statement("SELECT now FROM holdfast_present")
+    ended = yield Statement("SELECT 1 FROM holdfast_pause WHERE until <= ? LIMIT 1", present[0])
     if not ended and (yield from halted()):
         return 0
     rows = yield Statement(_ANYTHING, {"now": present[0][0]})
@@ -233,7 +234,7 @@ def _nothing_due(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Ste
 
 def _may_requeue() -> Steps[bool]:
     """Whether a job is parked for something else than a pause, which may last for days."""
-    paused = {Bucket(*row).text for row in (yield Statement("SELECT tenant, scope, name FROM pause"))}
+    paused = {Bucket(*row).text for row in (yield Statement("SELECT tenant, scope, name FROM holdfast_pause"))}
     last = ""
     while rows := (yield Statement(NEXT_PARKED, (last,))):
         if rows[0][0] not in paused:
@@ -243,7 +244,7 @@ def _may_requeue() -> Steps[bool]:
 
 
 def _no_token(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int | None]:
-    present = yield Statement("SELECT now FROM present")
+    present = yield Statement("SELECT now FROM holdfast_present")
     at = yield from next_token_at()
     return None if at is not None and at <= present[0][0] else 0
 
@@ -318,36 +319,36 @@ class SqliteLimits(SqlitePart):
 
 _AGING_COLUMNS = Record.columns(QueueSetting)
 _SET_AGING = (
-    f"INSERT INTO queue_setting ({_AGING_COLUMNS}) VALUES (:tenant, :queue, :every, :step, :most, :actor, :now)"
-    " ON CONFLICT DO UPDATE SET aging = excluded.aging, aging_step = excluded.aging_step,"
+    f"INSERT INTO holdfast_queue_setting ({_AGING_COLUMNS}) VALUES (:tenant, :queue, :every, :step, :most, :actor,"
+    " :now) ON CONFLICT DO UPDATE SET aging = excluded.aging, aging_step = excluded.aging_step,"
     " aging_most = excluded.aging_most, set_by = excluded.set_by, updated_at = excluded.updated_at"
     f" RETURNING {_AGING_COLUMNS}"
 )
-_REMOVE_AGING = "DELETE FROM queue_setting WHERE tenant = :tenant AND queue = :queue"
+_REMOVE_AGING = "DELETE FROM holdfast_queue_setting WHERE tenant = :tenant AND queue = :queue"
 _WAITING = "queue = :queue AND state = 'queued' AND due_at IS NULL"
 _LEVEL = (
-    f"SELECT priority FROM job_state INDEXED BY claimable WHERE {_WAITING} AND priority < :level"
+    f"SELECT priority FROM holdfast_job_state INDEXED BY holdfast_claimable WHERE {_WAITING} AND priority < :level"
     " ORDER BY priority DESC LIMIT 1"
 )
 # The jobs that have waited longest. Jobs that an operator moved are not changed.
 _OLDEST = (
-    f"SELECT n FROM job_state INDEXED BY claimable WHERE {_WAITING} AND priority = :level"
+    f"SELECT n FROM holdfast_job_state INDEXED BY holdfast_claimable WHERE {_WAITING} AND priority = :level"
     " AND (:tenant = '*' OR tenant = :tenant) ORDER BY position LIMIT :want"
 )
 _WAITED = ":now - max(j.created_at, coalesce(j.run_at, 0))"
 _DUE = f"min(:most, j.priority + :step * (({_WAITED}) / :every))"
 _RAISE = (
-    "UPDATE job_state SET priority = o.priority, note = json_set(coalesce(note, '{}'), '$.moved',"
+    "UPDATE holdfast_job_state SET priority = o.priority, note = json_set(coalesce(note, '{}'), '$.moved',"
     " json_object('to', 'aging', 'priority', o.priority,"
-    " 'times', 1 + (SELECT count(*) FROM event e WHERE e.job_id = job_state.id AND e.type = 'move')))"
-    f" FROM (SELECT j.n, {_DUE} AS priority FROM job j WHERE j.n IN (SELECT value FROM json_each(:numbers))"
-    " AND NOT EXISTS (SELECT 1 FROM event e WHERE e.job_id = j.id AND e.type = 'move' AND e.actor <> 'aging')) o"
-    " WHERE job_state.n = o.n AND o.priority > job_state.priority RETURNING 1"
+    " 'times', 1 + (SELECT count(*) FROM holdfast_event e WHERE e.job_id = holdfast_job_state.id AND e.type = 'move')))"
+    f" FROM (SELECT j.n, {_DUE} AS priority FROM holdfast_job j WHERE j.n IN (SELECT value FROM json_each(:numbers))"
+    " AND NOT EXISTS (SELECT 1 FROM holdfast_event e WHERE e.job_id = j.id AND e.type = 'move' AND e.actor <>"
+    " 'aging')) o WHERE holdfast_job_state.n = o.n AND o.priority > holdfast_job_state.priority RETURNING 1"
 )
 
 
 def _no_settings(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[int | None]:
-    rows = yield Statement("SELECT 1 FROM queue_setting LIMIT 1")
+    rows = yield Statement("SELECT 1 FROM holdfast_queue_setting LIMIT 1")
     return None if rows else 0
 
 
@@ -373,7 +374,7 @@ class SqliteQueues(SqlitePart, QueueReads):
         decode = Record.decoder(QueueSetting, SqliteCodec())
         count = 0
         for setting in map(
-            decode, (yield Statement(f"SELECT {_AGING_COLUMNS} FROM queue_setting ORDER BY tenant, queue"))
+            decode, (yield Statement(f"SELECT {_AGING_COLUMNS} FROM holdfast_queue_setting ORDER BY tenant, queue"))
         ):
             level = setting.aging_most
             scope = {"queue": setting.queue, "tenant": setting.tenant}

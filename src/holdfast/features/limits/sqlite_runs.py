@@ -22,28 +22,28 @@ from holdfast.stores.sqlite.enqueue import add
 
 HOUR: Final = 3_600_000_000
 _ACTIVE = (
-    "SELECT job_id, scope, name, expires_at FROM reservation"
+    "SELECT job_id, scope, name, expires_at FROM holdfast_reservation"
     " WHERE id = :id AND tenant = :tenant AND state = 'active' AND expires_at > :now"
 )
 _LEASE = (
-    "INSERT INTO lease (id, tenant, name, holder, until, opened_at, renewed_at)"
+    "INSERT INTO holdfast_lease (id, tenant, name, holder, until, opened_at, renewed_at)"
     " VALUES (:lease, :tenant, 'reservation', :actor, :until, :now, :now)"
 )
 _START = (
-    "UPDATE job_state SET state = 'in_progress', lease = :lease, attempt = attempt + 1, started_at = :now, note = NULL"
-    " WHERE id = :job"
+    "UPDATE holdfast_job_state SET state = 'in_progress', lease = :lease, attempt = attempt + 1, started_at = :now,"
+    " note = NULL WHERE id = :job"
 )
 _RENEW = (
-    "UPDATE lease SET until = max(until, :until), renewed_at = :now, renewals = renewals + 1 WHERE ended_at IS NULL"
-    " AND id = (SELECT s.lease FROM reservation r JOIN job_state s ON s.id = r.job_id WHERE r.id = :id"
-    " AND r.tenant = :tenant AND r.state = 'active' AND r.expires_at > :now)"
+    "UPDATE holdfast_lease SET until = max(until, :until), renewed_at = :now, renewals = renewals + 1 WHERE ended_at"
+    " IS NULL AND id = (SELECT s.lease FROM holdfast_reservation r JOIN holdfast_job_state s ON s.id = r.job_id WHERE"
+    " r.id = :id AND r.tenant = :tenant AND r.state = 'active' AND r.expires_at > :now)"
 )
-_RUN = "SELECT lease FROM job_state WHERE id = ? AND state = 'in_progress'"
-_END_LEASE = "UPDATE lease SET ended_at = :now, ended_why = :why WHERE id = :lease AND ended_at IS NULL"
+_RUN = "SELECT lease FROM holdfast_job_state WHERE id = ? AND state = 'in_progress'"
+_END_LEASE = "UPDATE holdfast_lease SET ended_at = :now, ended_why = :why WHERE id = :lease AND ended_at IS NULL"
 _END = (
-    "UPDATE job_state SET state = :state, lease = NULL, settled_by = CASE WHEN :lost THEN settled_by ELSE lease END,"
-    " crashes = crashes + :lost, finished_at = :now, note = NULL, error_code = :code, error_message = :message"
-    " WHERE id = :job"
+    "UPDATE holdfast_job_state SET state = :state, lease = NULL, settled_by = CASE WHEN :lost THEN settled_by ELSE"
+    " lease END, crashes = crashes + :lost, finished_at = :now, note = NULL, error_code = :code, error_message ="
+    " :message WHERE id = :job"
 )
 
 
@@ -72,7 +72,7 @@ def record_run(reservation_id: str, kind: str, actor: str, tenant: str) -> Steps
     yield from end_write()  # gives the job its state
     yield from begin_write(actor)
     params |= {"job": spec.id, "lease": str(uuid4()), "until": expires + HOUR}
-    for text in (_LEASE, _START, "UPDATE reservation SET job_id = :job WHERE id = :id"):
+    for text in (_LEASE, _START, "UPDATE holdfast_reservation SET job_id = :job WHERE id = :id"):
         yield Statement(text, params)
     yield from end_write()
     return spec.id

@@ -148,53 +148,54 @@ _FIELDS = (
     *("requires_approval", "token_only", "at_most_once"),
 )
 _PUT = (
-    f"INSERT INTO payload_rule ({_COLUMNS})"
+    f"INSERT INTO holdfast_payload_rule ({_COLUMNS})"
     f" VALUES (:tenant, :kind, :declared_by, {', '.join(f':{name}' for name in _FIELDS)}, :actor, :now, :now)"
     f" ON CONFLICT DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _FIELDS)},"
     " set_by = excluded.set_by, updated_at = excluded.updated_at"
     f" WHERE ({', '.join(f'payload_rule.{name}' for name in _FIELDS)})"
     f" IS NOT ({', '.join(f'excluded.{name}' for name in _FIELDS)})"
 )
-_ONE = f"SELECT {_COLUMNS} FROM payload_rule WHERE tenant = ? AND kind = ? AND declared_by = ?"
-_DELETE = "DELETE FROM payload_rule WHERE tenant = ? AND kind = ? AND declared_by = ? RETURNING 1"
+_ONE = f"SELECT {_COLUMNS} FROM holdfast_payload_rule WHERE tenant = ? AND kind = ? AND declared_by = ?"
+_DELETE = "DELETE FROM holdfast_payload_rule WHERE tenant = ? AND kind = ? AND declared_by = ? RETURNING 1"
 _UNDECLARE = (
-    "DELETE FROM payload_rule WHERE tenant = ? AND declared_by = ? AND kind NOT IN (SELECT value FROM json_each(?))"
+    "DELETE FROM holdfast_payload_rule WHERE tenant = ? AND declared_by = ? AND kind NOT IN (SELECT value FROM"
+    " json_each(?))"
 )
 _KEY = "json_extract({}, '$.\"$holdfast\".key')"
 _SEALED = (
     "SELECT j.id, j.tenant, CASE WHEN {payload} <> :but THEN j.payload END, CASE WHEN {result} <> :but THEN r.value END"
-    " FROM job j LEFT JOIN result r ON r.job_id = j.id WHERE (:any OR j.tenant = :tenant) AND j.id > :after"
-    " AND ({payload} <> :but OR {result} <> :but) ORDER BY j.id LIMIT :want"
+    " FROM holdfast_job j LEFT JOIN holdfast_result r ON r.job_id = j.id WHERE (:any OR j.tenant = :tenant) AND j.id"
+    " > :after AND ({payload} <> :but OR {result} <> :but) ORDER BY j.id LIMIT :want"
 ).format(payload=_KEY.format("j.payload"), result=_KEY.format("r.value"))
-_UNCHANGED = "SELECT tenant FROM job WHERE id = :id AND payload = :was AND (:any OR tenant = :tenant)"
+_UNCHANGED = "SELECT tenant FROM holdfast_job WHERE id = :id AND payload = :was AND (:any OR tenant = :tenant)"
 _RECORD = (
-    "INSERT INTO resealed (job_id, tenant, n, from_key, to_key, actor, at)"
-    " SELECT :id, :tenant, 1 + (SELECT count(*) FROM resealed WHERE job_id = :id),"
+    "INSERT INTO holdfast_resealed (job_id, tenant, n, from_key, to_key, actor, at)"
+    " SELECT :id, :tenant, 1 + (SELECT count(*) FROM holdfast_resealed WHERE job_id = :id),"
     f" {_KEY.format(':was')}, {_KEY.format(':becomes')}, :actor, :now"
 )
 # The old file becomes an orphaned file. It is deleted when no job refers to it any more: a retry as a new job may.
 _ORPHAN_OLD_FILE = (
-    "INSERT INTO leftover (tenant, ref, job_id, at, again_at)"
+    "INSERT INTO holdfast_leftover (tenant, ref, job_id, at, again_at)"
     " SELECT :tenant, o.ref, substr(o.ref, -101, 36), :now, :now"
     " FROM (SELECT json_extract(:was, '$.\"$holdfast\".stored') AS ref) o WHERE o.ref IS NOT NULL"
     " ON CONFLICT DO NOTHING"
 )
-_RESEAL = "UPDATE job SET payload = :becomes WHERE id = :id"
+_RESEAL = "UPDATE holdfast_job SET payload = :becomes WHERE id = :id"
 _RESEAL_RESULT = (
-    "UPDATE result SET value = :becomes, ref = CASE WHEN ref LIKE 'artifact://%'"
+    "UPDATE holdfast_result SET value = :becomes, ref = CASE WHEN ref LIKE 'artifact://%'"
     " THEN coalesce(json_extract(:becomes, '$.\"$holdfast\".stored'), ref) ELSE ref END"
     " WHERE job_id = :id AND value = :was AND (:any OR tenant = :tenant)"
     f" AND {_KEY.format('value')} IS NOT NULL AND {_KEY.format(':becomes')} IS NOT NULL RETURNING tenant, ref"
 )
 _SEALED_PARTS = (
     "SELECT job_id, tenant, what, place, value FROM ("
-    " SELECT job_id, tenant, 'checkpoint' AS what, name AS place, value FROM checkpoint"
+    " SELECT job_id, tenant, 'checkpoint' AS what, name AS place, value FROM holdfast_checkpoint"
     " WHERE job_id >= :job AND {key} <> :but"
-    " UNION ALL SELECT job_id, tenant, 'step', CAST(n AS TEXT), value FROM step"
+    " UNION ALL SELECT job_id, tenant, 'step', CAST(n AS TEXT), value FROM holdfast_step"
     " WHERE job_id >= :job AND {key} <> :but AND kind = 'step'"
-    " UNION ALL SELECT job_id, tenant, 'payload', CAST(attempt AS TEXT), payload FROM replaced_payload"
+    " UNION ALL SELECT job_id, tenant, 'payload', CAST(attempt AS TEXT), payload FROM holdfast_replaced_payload"
     " WHERE job_id >= :job AND {payload_key} <> :but"
-    " UNION ALL SELECT job_id, tenant, 'log', attempt || '/' || n, lines FROM attempt_log"
+    " UNION ALL SELECT job_id, tenant, 'log', attempt || '/' || n, lines FROM holdfast_attempt_log"
     " WHERE job_id >= :job AND CASE WHEN lines LIKE '{{\"$holdfast\":%' THEN {log_key} <> :but END)"
     " WHERE (:any OR tenant = :tenant) AND (job_id, what, place) > (:job, :what, :place)"
     " ORDER BY job_id, what, place LIMIT :want"
@@ -203,14 +204,14 @@ _SAME = (
     "value = :was AND job_id = :job AND (:any OR tenant = :tenant)"
     f" AND {_KEY.format(':was')} <> {_KEY.format(':becomes')}"
 )
-_RESEAL_STEP = f"UPDATE step SET value = :becomes WHERE {_SAME} AND n = CAST(:place AS INTEGER) RETURNING 1"
-_RESEAL_CHECKPOINT = f"UPDATE checkpoint SET value = :becomes WHERE {_SAME} AND name = :place RETURNING 1"
+_RESEAL_STEP = f"UPDATE holdfast_step SET value = :becomes WHERE {_SAME} AND n = CAST(:place AS INTEGER) RETURNING 1"
+_RESEAL_CHECKPOINT = f"UPDATE holdfast_checkpoint SET value = :becomes WHERE {_SAME} AND name = :place RETURNING 1"
 _RESEAL_LOG = (
-    "UPDATE attempt_log SET lines = :becomes WHERE lines = :was AND job_id = :job AND attempt || '/' || n = :place"
-    f" AND (:any OR tenant = :tenant) AND {_KEY.format(':was')} <> {_KEY.format(':becomes')} RETURNING 1"
+    "UPDATE holdfast_attempt_log SET lines = :becomes WHERE lines = :was AND job_id = :job AND attempt || '/' || n ="
+    f" :place AND (:any OR tenant = :tenant) AND {_KEY.format(':was')} <> {_KEY.format(':becomes')} RETURNING 1"
 )
 _RESEAL_REPLACED = (
-    "UPDATE replaced_payload SET payload = :becomes WHERE payload = :was AND job_id = :job"
+    "UPDATE holdfast_replaced_payload SET payload = :becomes WHERE payload = :was AND job_id = :job"
     " AND attempt = CAST(:place AS INTEGER) AND (:any OR tenant = :tenant) RETURNING 1"
 )
 _RESEAL_PART = {

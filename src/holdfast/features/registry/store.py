@@ -146,13 +146,13 @@ def _decoded(values: Mapping[str, Any]) -> Policies:
 
 
 _REGISTER = (
-    "INSERT INTO registered_kind (name, description, set_by, set_at, domain)"
+    "INSERT INTO holdfast_registered_kind (name, description, set_by, set_at, domain)"
     " VALUES (:name, :about, :actor, :now, :domain)"
     " ON CONFLICT (name) DO UPDATE SET description = excluded.description, set_by = excluded.set_by,"
     " set_at = excluded.set_at, domain = excluded.domain"
     " WHERE (description, domain) IS NOT (excluded.description, excluded.domain) RETURNING 1"
 )
-_FORGET_UNREGISTERED = "DELETE FROM unregistered_name WHERE registry = ? AND name = ?"
+_FORGET_UNREGISTERED = "DELETE FROM holdfast_unregistered_name WHERE registry = ? AND name = ?"
 
 
 class SqliteKinds(SqlitePart, KindReads):
@@ -172,14 +172,14 @@ class SqliteKinds(SqlitePart, KindReads):
     @flow()
     def remove(self, name: str, actor: str) -> Steps[bool]:
         yield from begin_write(actor)
-        rows = yield Statement("DELETE FROM registered_kind WHERE name = ? RETURNING 1", (name,))
+        rows = yield Statement("DELETE FROM holdfast_registered_kind WHERE name = ? RETURNING 1", (name,))
         yield from end_write()
         return bool(rows)
 
 
 _SET = (
-    "INSERT INTO registered_event (name, domain, schema, description, set_by, set_at) VALUES (?, ?, ?, ?, ?, ?)"
-    " ON CONFLICT (name) DO UPDATE SET domain = excluded.domain, schema = excluded.schema,"
+    "INSERT INTO holdfast_registered_event (name, domain, schema, description, set_by, set_at) VALUES (?, ?, ?, ?, ?,"
+    " ?) ON CONFLICT (name) DO UPDATE SET domain = excluded.domain, schema = excluded.schema,"
     " description = excluded.description, set_by = excluded.set_by, set_at = excluded.set_at"
     " WHERE (domain, schema, description) IS NOT (excluded.domain, excluded.schema, excluded.description)"
 )
@@ -192,7 +192,7 @@ class SqliteEventTypes(SqlitePart, EventTypeReads):
         yield Statement(_SET, (draft.name, draft.domain, draft.schema, draft.description, actor, now))
         yield Statement(_FORGET_UNREGISTERED, ("event type", draft.name))
         rows = yield Statement(
-            f"SELECT {Record.columns(EventType)} FROM registered_event WHERE name = ?", (draft.name,)
+            f"SELECT {Record.columns(EventType)} FROM holdfast_registered_event WHERE name = ?", (draft.name,)
         )
         yield from end_write()
         return Record.decoder(EventType, SqliteCodec())(rows[0])
@@ -200,17 +200,17 @@ class SqliteEventTypes(SqlitePart, EventTypeReads):
     @flow()
     def remove(self, name: str, actor: str) -> Steps[bool]:
         yield from begin_write(actor)
-        rows = yield Statement("DELETE FROM registered_event WHERE name = ? RETURNING 1", (name,))
+        rows = yield Statement("DELETE FROM holdfast_registered_event WHERE name = ? RETURNING 1", (name,))
         yield from end_write()
         return bool(rows)
 
 
 _POLICIES = Statement(
     "SELECT unknown_kinds, unknown_agents, unknown_events, CASE listed_only WHEN 1 THEN 'nobody' ELSE 'everyone' END,"
-    " tenant_required, running_counts, required FROM dispatch WHERE id = 1"
+    " tenant_required, running_counts, required FROM holdfast_dispatch WHERE id = 1"
 )
 _SET_POLICIES = (
-    "UPDATE dispatch SET unknown_kinds = :unknown_kinds, unknown_agents = :unknown_agents,"
+    "UPDATE holdfast_dispatch SET unknown_kinds = :unknown_kinds, unknown_agents = :unknown_agents,"
     " unknown_events = :unknown_event_types, listed_only = :empty_executors = 'nobody',"
     " tenant_required = :tenant_required, running_counts = :pending_includes_running,"
     " required = :required,"
@@ -233,7 +233,7 @@ class SqlitePolicies(SqlitePart):
             values = {name: value for name, value in new.items() if not isinstance(value, tuple)}
             yield Statement(_SET_POLICIES, values | {"required": json.dumps(required_of(new))})
             if new["pending_includes_running"] != old["pending_includes_running"]:
-                yield Statement("DELETE FROM tenant_load")  # forces a new count
+                yield Statement("DELETE FROM holdfast_tenant_load")  # forces a new count
         for name in sorted(new):
             if new[name] != old[name]:
                 changed = json.dumps({name: [old[name], new[name]]})

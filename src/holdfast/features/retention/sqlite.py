@@ -32,47 +32,54 @@ NEWEST = "the newest event"
 
 _COLUMNS = Record.columns(Retention)
 _SET = (
-    f"INSERT INTO retention ({_COLUMNS})"
+    f"INSERT INTO holdfast_retention ({_COLUMNS})"
     " VALUES (:tenant, :kind, :state, :clean_after, :purge_after, :archive, :declared, :actor, :now, :now)"
     " ON CONFLICT DO UPDATE SET clean_after = excluded.clean_after, purge_after = excluded.purge_after,"
     " archive = excluded.archive, declared = excluded.declared, set_by = excluded.set_by,"
     " updated_at = excluded.updated_at"
-    " WHERE (retention.declared OR NOT excluded.declared)"
-    " AND (retention.clean_after, retention.purge_after, retention.archive, retention.declared)"
-    " IS NOT (excluded.clean_after, excluded.purge_after, excluded.archive, excluded.declared) RETURNING 1"
+    " WHERE (holdfast_retention.declared OR NOT excluded.declared)"
+    " AND (holdfast_retention.clean_after, holdfast_retention.purge_after, holdfast_retention.archive,"
+    " holdfast_retention.declared) IS NOT (excluded.clean_after, excluded.purge_after, excluded.archive,"
+    " excluded.declared) RETURNING 1"
 )
 _DELETE_PASS = (
-    "DELETE FROM retention_pass WHERE tenant = :tenant AND kind = :kind AND state = :state AND action = :action"
+    "DELETE FROM holdfast_retention_pass WHERE tenant = :tenant AND kind = :kind AND state = :state AND action ="
+    " :action"
 )
-_ONE = f"SELECT {_COLUMNS} FROM retention WHERE tenant = ? AND kind = ? AND state = ?"
-_DELETE = "DELETE FROM retention WHERE tenant = ? AND kind = ? AND state = ? RETURNING 1"
+_ONE = f"SELECT {_COLUMNS} FROM holdfast_retention WHERE tenant = ? AND kind = ? AND state = ?"
+_DELETE = "DELETE FROM holdfast_retention WHERE tenant = ? AND kind = ? AND state = ? RETURNING 1"
 # After a change of the policies each policy gets its passes, and they start at the first job.
-_DELETE_PASSES = "DELETE FROM retention_pass WHERE :any OR tenant = :tenant"
+_DELETE_PASSES = "DELETE FROM holdfast_retention_pass WHERE :any OR tenant = :tenant"
 _START_PASSES = (
-    "INSERT INTO retention_pass (tenant, kind, state, action, again_at) SELECT r.tenant, r.kind, r.state, v.value, :now"
-    ' FROM retention r, json_each(\'["clean", "purge"]\') v WHERE (:any OR r.tenant = :tenant)'
+    "INSERT INTO holdfast_retention_pass (tenant, kind, state, action, again_at) SELECT r.tenant, r.kind, r.state,"
+    " v.value, :now"
+    ' FROM holdfast_retention r, json_each(\'["clean", "purge"]\') v WHERE (:any OR r.tenant = :tenant)'
     " AND CASE v.value WHEN 'clean' THEN coalesce(r.clean_after, r.purge_after) ELSE r.purge_after END IS NOT NULL"
 )
-_START_COUNTING = "INSERT INTO usage_place (id, cursor, updated_at) VALUES (1, NULL, ?) ON CONFLICT DO NOTHING"
-_PRUNE_DUE = "SELECT 1 FROM upkeep WHERE prune_at <= :now AND :any"
+_START_COUNTING = "INSERT INTO holdfast_usage_place (id, cursor, updated_at) VALUES (1, NULL, ?) ON CONFLICT DO NOTHING"
+_PRUNE_DUE = "SELECT 1 FROM holdfast_upkeep WHERE prune_at <= :now AND :any"
 _NEXT_PASS = (
-    "SELECT tenant, kind, state, action, reached, looked, restart_at, held, held_by FROM retention_pass"
+    "SELECT tenant, kind, state, action, reached, looked, restart_at, held, held_by FROM holdfast_retention_pass"
     " WHERE again_at <= :now AND (:any OR tenant = :tenant) ORDER BY again_at, action LIMIT 1"
 )
 _PASSES = (
-    "SELECT tenant, kind, state, action, reached, looked, restart_at, held, held_by FROM retention_pass"
+    "SELECT tenant, kind, state, action, reached, looked, restart_at, held, held_by FROM holdfast_retention_pass"
     " WHERE :any OR tenant IN (:tenant, '*') ORDER BY tenant, kind, state, action"
 )
-_REACHED = "SELECT reached FROM retention_pass WHERE tenant = ? AND kind = ? AND state = ? AND action = 'clean'"
+_REACHED = (
+    "SELECT reached FROM holdfast_retention_pass WHERE tenant = ? AND kind = ? AND state = ? AND action = 'clean'"
+)
 _ADVANCE = (
-    "UPDATE retention_pass SET reached = :reached, looked = :looked, again_at = :again, restart_at = :restart,"
+    "UPDATE holdfast_retention_pass SET reached = :reached, looked = :looked, again_at = :again, restart_at = :restart,"
     " held = :held, held_by = :held_by WHERE tenant = :tenant AND kind = :kind AND state = :state AND action = :action"
 )
-_ORPHANED_FILES = "SELECT count(*), min(at) FROM (SELECT at FROM leftover WHERE :any OR tenant = :tenant LIMIT :most)"
+_ORPHANED_FILES = (
+    "SELECT count(*), min(at) FROM (SELECT at FROM holdfast_leftover WHERE :any OR tenant = :tenant LIMIT :most)"
+)
 _AHEAD = "id > :after AND id <= :upto"
 _NEXT_OF_TENANT = (
     " UNION ALL ".join(
-        f"SELECT id FROM (SELECT id FROM job_state WHERE tenant = :tenant AND state = '{state}'"
+        f"SELECT id FROM (SELECT id FROM holdfast_job_state WHERE tenant = :tenant AND state = '{state}'"
         f" AND state NOT IN ('leased', 'in_progress') AND {_AHEAD} ORDER BY id LIMIT :look)"
         for state in (*ENDS, "cleaned")
     )
@@ -81,18 +88,18 @@ _NEXT_OF_TENANT = (
 _WAS = "CASE s.state WHEN 'cleaned' THEN coalesce(json_extract(s.note, '$.was'), 'succeeded') ELSE s.state END"
 # The rule of features/retention/model.py: no policy that is more specific matches.
 _DUE = (
-    f"SELECT s.id, s.finished_at FROM (SELECT *, {_WAS} AS was FROM job_state s"
+    f"SELECT s.id, s.finished_at FROM (SELECT *, {_WAS} AS was FROM holdfast_job_state s"
     " WHERE s.id IN (SELECT value FROM json_each(:ids))) s"
     " WHERE s.finished_at <= :cutoff AND CASE :action WHEN 'purge' THEN s.state = 'cleaned'"
     " ELSE s.state IN ('succeeded', 'failed', 'cancelled', 'dead_letter') END"
     " AND :tenant IN (s.tenant, '*') AND :kind IN (s.kind, '*')"
     " AND (:state = s.was OR (:state = '*' AND s.was <> 'dead_letter'))"
-    " AND NOT EXISTS (SELECT 1 FROM retention r WHERE r.tenant IN (s.tenant, '*') AND r.kind IN (s.kind, '*')"
+    " AND NOT EXISTS (SELECT 1 FROM holdfast_retention r WHERE r.tenant IN (s.tenant, '*') AND r.kind IN (s.kind, '*')"
     " AND (r.state = s.was OR (r.state = '*' AND s.was <> 'dead_letter'))"
     " AND (r.tenant = '*', r.kind = '*', r.state = '*') < (:tenant = '*', :kind = '*', :state = '*'))"
-    " AND (s.workflow_id IS NULL OR EXISTS (SELECT 1 FROM workflow w WHERE w.id = s.workflow_id"
+    " AND (s.workflow_id IS NULL OR EXISTS (SELECT 1 FROM holdfast_workflow w WHERE w.id = s.workflow_id"
     " AND w.finished_at IS NOT NULL AND (w.dead = 0 OR s.state = 'dead_letter')))"
-    " AND NOT EXISTS (SELECT 1 FROM job r JOIN job_state t ON t.n = r.n"
+    " AND NOT EXISTS (SELECT 1 FROM holdfast_job r JOIN holdfast_job_state t ON t.n = r.n"
     " WHERE r.retry_of = s.id AND r.retry_of IS NOT NULL AND (:action = 'purge' OR t.finished_at IS NULL))"
     " ORDER BY s.id LIMIT :want"
 )
@@ -100,32 +107,32 @@ _DUE = (
 # depends on the event that a job was cleaned, so a purge does not wait for the usage counter to reach it.
 _UNREAD = (
     "WITH reader (tenant, name, seq) AS ("
-    " SELECT tenant, 'consumer ' || name, CAST(cursor AS INTEGER) FROM consumer WHERE cursor NOT LIKE 'a%'"
-    " UNION ALL SELECT tenant, 'subscription ' || name, CAST(coalesce(cursor, 0) AS INTEGER) FROM subscription"
+    " SELECT tenant, 'consumer ' || name, CAST(cursor AS INTEGER) FROM holdfast_consumer WHERE cursor NOT LIKE 'a%'"
+    " UNION ALL SELECT tenant, 'subscription ' || name, CAST(coalesce(cursor, 0) AS INTEGER) FROM holdfast_subscription"
     " WHERE pattern LIKE 'job.%'"
-    " UNION ALL SELECT '*', 'usage', CAST(coalesce(cursor, 0) AS INTEGER) FROM usage_place)"
-    " SELECT e.job_id, min(r.name) FROM event e JOIN reader r ON r.tenant IN (e.tenant, '*') AND e.seq > r.seq"
+    " UNION ALL SELECT '*', 'usage', CAST(coalesce(cursor, 0) AS INTEGER) FROM holdfast_usage_place)"
+    " SELECT e.job_id, min(r.name) FROM holdfast_event e JOIN reader r ON r.tenant IN (e.tenant, '*') AND e.seq > r.seq"
     " WHERE e.job_id IN (SELECT value FROM json_each(:ids)) AND NOT (r.name = 'usage' AND e.to_state = 'cleaned')"
     " GROUP BY e.job_id"
-    f" UNION ALL SELECT job_id, '{NEWEST}' FROM event WHERE seq = (SELECT max(seq) FROM event)"
+    f" UNION ALL SELECT job_id, '{NEWEST}' FROM holdfast_event WHERE seq = (SELECT max(seq) FROM holdfast_event)"
     " AND job_id IN (SELECT value FROM json_each(:ids))"
     # If a seal covers some events of a job, it must cover all of them. The last event lists the others; without it a
     # purge could not be told from tampering.
-    " UNION ALL SELECT e.job_id, 'seal' FROM event e, (SELECT max(floor) AS floor FROM seal) l"
+    " UNION ALL SELECT e.job_id, 'seal' FROM holdfast_event e, (SELECT max(floor) AS floor FROM holdfast_seal) l"
     " WHERE e.job_id IN (SELECT value FROM json_each(:ids)) GROUP BY e.job_id"
     " HAVING min(e.seq) <= l.floor AND max(e.seq) > l.floor"
 )
 
 # A cleaned job never changes any more; another one may have been redriven since it was archived.
 _UNARCHIVED = (
-    "SELECT s.id FROM job_state s WHERE s.id IN (SELECT value FROM json_each(:ids)) AND NOT EXISTS (SELECT 1"
-    " FROM archived a WHERE a.job_id = s.id AND (s.state = 'cleaned' OR s.finished_at = a.finished_at))"
+    "SELECT s.id FROM holdfast_job_state s WHERE s.id IN (SELECT value FROM json_each(:ids)) AND NOT EXISTS (SELECT 1"
+    " FROM holdfast_archived a WHERE a.job_id = s.id AND (s.state = 'cleaned' OR s.finished_at = a.finished_at))"
 )
 
 
 def _peek_sweep(_: object, want: int = 200, look: int = 2000, tenant: str = EVERY_TENANT) -> Steps[Any]:
     """Check first whether a pass is due: a task that writes without need would wake every listener."""
-    ((now,),) = yield Statement("SELECT now FROM present")
+    ((now,),) = yield Statement("SELECT now FROM holdfast_present")
     scope = {"now": now, "any": any_tenant(tenant), "tenant": tenant}
     rows = (yield Statement(_PRUNE_DUE, scope)) or (yield Statement(_NEXT_PASS, scope))
     return None if rows else IDLE
@@ -143,7 +150,7 @@ class SqliteRetention(SqlitePart, SqliteOrphans, RetentionReads):
 
     @flow(writes=False)
     def preview(self, tenant: str, most: int = PREVIEWED) -> Steps[list[Preview]]:
-        now = int((yield Statement("SELECT now FROM present"))[0][0])
+        now = int((yield Statement("SELECT now FROM holdfast_present"))[0][0])
         previews = []
         for *key, action, _, _, _, held, held_by in (
             yield Statement(_PASSES, {"any": any_tenant(tenant), "tenant": tenant})
@@ -204,7 +211,7 @@ class SqliteRetention(SqlitePart, SqliteOrphans, RetentionReads):
 def _prune(want: int, now: int) -> Steps[SweepResult]:
     pruned = yield from prune_bookkeeping(want, now)
     more = pruned >= want
-    yield Statement("UPDATE upkeep SET prune_at = ?", (now if more else now + 10 * MINUTE,))
+    yield Statement("UPDATE holdfast_upkeep SET prune_at = ?", (now if more else now + 10 * MINUTE,))
     return SweepResult("prune", pruned, pruned, 0, None, more)
 
 
@@ -263,10 +270,10 @@ def _next_ids(policy: Retention, after: str, upto: str, look: int) -> Steps[list
     jobs."""
     params = {"after": after, "upto": upto, "tenant": policy.tenant, "kind": policy.kind, "look": look}
     if policy.tenant == ANY:
-        rows = yield Statement(f"SELECT id FROM job WHERE {_AHEAD} ORDER BY id LIMIT :look", params)
+        rows = yield Statement(f"SELECT id FROM holdfast_job WHERE {_AHEAD} ORDER BY id LIMIT :look", params)
     elif policy.kind != ANY:
         own = "tenant = :tenant AND kind = :kind"
-        rows = yield Statement(f"SELECT id FROM job WHERE {own} AND {_AHEAD} ORDER BY id LIMIT :look", params)
+        rows = yield Statement(f"SELECT id FROM holdfast_job WHERE {own} AND {_AHEAD} ORDER BY id LIMIT :look", params)
     else:
         rows = yield Statement(_NEXT_OF_TENANT, params)
     return [row[0] for row in rows]
@@ -305,32 +312,33 @@ _decode = Record.decoder(Retention, SqliteCodec())
 
 _SUMS = (*COUNTS, "run_time", "wait_time", "cost")
 _UNCOUNTED = (
-    "SELECT 1 FROM usage_place u WHERE EXISTS (SELECT 1 FROM event WHERE seq > CAST(coalesce(u.cursor, 0) AS INTEGER))"
+    "SELECT 1 FROM holdfast_usage_place u WHERE EXISTS (SELECT 1 FROM holdfast_event WHERE seq >"
+    " CAST(coalesce(u.cursor, 0) AS INTEGER))"
 )
-_CURSOR = "SELECT CAST(coalesce(cursor, 0) AS INTEGER) FROM usage_place"
-_LAST = "SELECT count(*), max(seq) FROM (SELECT seq FROM event WHERE seq > :after ORDER BY seq LIMIT :want)"
-_SAVE_CURSOR = "UPDATE usage_place SET cursor = ?, updated_at = ?"
+_CURSOR = "SELECT CAST(coalesce(cursor, 0) AS INTEGER) FROM holdfast_usage_place"
+_LAST = "SELECT count(*), max(seq) FROM (SELECT seq FROM holdfast_event WHERE seq > :after ORDER BY seq LIMIT :want)"
+_SAVE_CURSOR = "UPDATE holdfast_usage_place SET cursor = ?, updated_at = ?"
 # An event written with SQL must not stop the counting of the others: its time is clamped to the years 1 to 9999, its
 # context is ignored if it is not JSON, and its cost is bounded.
 _AT = "max(-62135596800000000, min(253402300799999999, {}))"
 _META = "CASE WHEN json_valid({0}) THEN {0} END"
 _MAX_MICROS = 10**15
 _RAN = (
-    f"(SELECT {_AT.format('e.at')} - {_AT.format('b.at')} FROM event b"
+    f"(SELECT {_AT.format('e.at')} - {_AT.format('b.at')} FROM holdfast_event b"
     " WHERE b.job_id = e.job_id AND b.seq < e.seq AND b.to_state = 'in_progress' ORDER BY b.seq DESC LIMIT 1)"
 )
 _READY = (
-    "CASE q.type WHEN 'enqueue' THEN (SELECT j.run_at FROM job j WHERE j.id = e.job_id)"
+    "CASE q.type WHEN 'enqueue' THEN (SELECT j.run_at FROM holdfast_job j WHERE j.id = e.job_id)"
     f" WHEN 'reschedule' THEN CAST(round((julianday(nullif(json_extract({_META.format('q.meta')}, '$.rescheduled'),"
     " 'now')) - 2440587.5) * 86400000) AS INTEGER) * 1000 END"
 )
 # From the moment it could have been claimed: enqueued, and due. Times in the ledger's context have milliseconds.
 _WAITED = (
-    f"(SELECT {_AT.format('e.at')} - {_AT.format('max(q.at, coalesce(' + _READY + ', q.at))')} FROM event q"
+    f"(SELECT {_AT.format('e.at')} - {_AT.format('max(q.at, coalesce(' + _READY + ', q.at))')} FROM holdfast_event q"
     " WHERE q.job_id = e.job_id AND q.seq < e.seq AND q.to_state = 'queued' ORDER BY q.seq DESC LIMIT 1)"
 )
 _ADD = (
-    f"INSERT INTO usage (tenant, day, kind, {', '.join(_SUMS)})"
+    f"INSERT INTO holdfast_usage (tenant, day, kind, {', '.join(_SUMS)})"
     f" SELECT e.tenant, date({_AT.format('e.at')} / 1000000, 'unixepoch'), e.kind, sum(e.type = 'enqueue'),"
     " sum(e.to_state = 'in_progress'), sum(e.to_state = 'succeeded'), sum(e.type = 'fail'),"
     " sum(e.from_state IS 'in_progress' AND e.type IN ('lapse', 'crash')), sum(e.type = 'bury'),"
@@ -340,7 +348,7 @@ _ADD = (
     " sum(CASE WHEN e.from_state = 'in_progress'"
     f" AND json_type({_META.format('e.meta')}, '$.cost') IN ('integer', 'real')"
     f" THEN max(0, min({_MAX_MICROS}, CAST(round(json_extract(e.meta, '$.cost') * 1000000) AS INTEGER))) ELSE 0 END)"
-    " FROM event e WHERE e.seq > :after AND e.seq <= :last GROUP BY 1, 2, 3"
+    " FROM holdfast_event e WHERE e.seq > :after AND e.seq <= :last GROUP BY 1, 2, 3"
     " ON CONFLICT DO UPDATE SET " + ", ".join(f"{name} = {name} + excluded.{name}" for name in _SUMS)
 )
 

@@ -23,11 +23,11 @@ from holdfast.stores.sqlite.insert_checks import capacity_refusal
 from holdfast.stores.sqlite.registry_checks import unregistered
 
 _ADD = (
-    "INSERT INTO template (tenant, name, version, kind, payload, options, removed, created_by, created_at)"
+    "INSERT INTO holdfast_template (tenant, name, version, kind, payload, options, removed, created_by, created_at)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_PRUNE = "DELETE FROM template WHERE tenant = ? AND name = ? AND version <= ? - 1000"
-_ADD_ORIGIN = "INSERT INTO made_from (job_id, tenant, template, template_version) VALUES (?, ?, ?, ?)"
+_PRUNE = "DELETE FROM holdfast_template WHERE tenant = ? AND name = ? AND version <= ? - 1000"
+_ADD_ORIGIN = "INSERT INTO holdfast_made_from (job_id, tenant, template, template_version) VALUES (?, ?, ?, ?)"
 
 
 class SqliteTemplates(SqlitePart, TemplateReads):
@@ -75,61 +75,63 @@ _PARTS = (
     *("declared_by", "declared_hash", "anchor_at", "next_fire_at", "attend_at"),
 )
 _SCHEDULE_ADD = (
-    f"INSERT INTO schedule (id, tenant, name, {', '.join(_PARTS)}, created_by, created_at, updated_by, updated_at)"
-    f" SELECT :id, :tenant, :name, :{', :'.join(_PARTS)}, :actor, :now, :actor, :now WHERE NOT EXISTS"
-    " (SELECT 1 FROM schedule WHERE tenant = :tenant AND name = :name AND state <> 'deleted') RETURNING 1"
+    f"INSERT INTO holdfast_schedule (id, tenant, name, {', '.join(_PARTS)}, created_by, created_at, updated_by,"
+    f" updated_at) SELECT :id, :tenant, :name, :{', :'.join(_PARTS)}, :actor, :now, :actor, :now WHERE NOT EXISTS"
+    " (SELECT 1 FROM holdfast_schedule WHERE tenant = :tenant AND name = :name AND state <> 'deleted') RETURNING 1"
 )
 _CHANGE = (
-    f"UPDATE schedule SET {', '.join(f'{name} = :{name}' for name in _PARTS)}, problem = NULL, revision = revision + 1,"
-    " undeclared_at = CASE WHEN declared_hash IS :declared_hash THEN undeclared_at END,"
+    f"UPDATE holdfast_schedule SET {', '.join(f'{name} = :{name}' for name in _PARTS)}, problem = NULL, revision ="
+    " revision + 1, undeclared_at = CASE WHEN declared_hash IS :declared_hash THEN undeclared_at END,"
     " updated_by = :actor, updated_at = :now"
     " WHERE id = :id AND revision = :revision AND state <> 'deleted' AND (:any OR tenant = :tenant) RETURNING 1"
 )
 _OF_PROGRAM = "tenant = :tenant AND declared_by = :program AND state <> 'deleted'"
 _LISTED = "name IN (SELECT value FROM json_each(:names))"
-_DECLARED = f"UPDATE schedule SET undeclared_at = NULL WHERE {_OF_PROGRAM} AND undeclared_at IS NOT NULL AND {_LISTED}"
+_DECLARED = (
+    f"UPDATE holdfast_schedule SET undeclared_at = NULL WHERE {_OF_PROGRAM} AND undeclared_at IS NOT NULL AND {_LISTED}"
+)
 _UNDECLARED = (
-    f"UPDATE schedule SET undeclared_at = :now WHERE {_OF_PROGRAM} AND undeclared_at IS NULL AND NOT {_LISTED}"
+    f"UPDATE holdfast_schedule SET undeclared_at = :now WHERE {_OF_PROGRAM} AND undeclared_at IS NULL AND NOT {_LISTED}"
     " RETURNING name"
 )
 _AS_READ = (
-    "SELECT overlap FROM schedule WHERE id = :id AND revision = :revision AND state = 'active'"
+    "SELECT overlap FROM holdfast_schedule WHERE id = :id AND revision = :revision AND state = 'active'"
     " AND next_fire_at IS :expected AND (:any OR tenant = :tenant)"
 )
 # Fired times whose jobs have ended are marked, so that only the unmarked ones have to be read to see whether one runs.
 _MARK = (
-    "UPDATE fire SET ended = 1 WHERE schedule_id = ? AND status = 'fired' AND NOT ended AND NOT EXISTS (SELECT 1"
-    " FROM job_state s WHERE s.id = fire.job_id"
+    "UPDATE holdfast_fire SET ended = 1 WHERE schedule_id = ? AND status = 'fired' AND NOT ended AND NOT EXISTS"
+    " (SELECT 1 FROM holdfast_job_state s WHERE s.id = holdfast_fire.job_id"
     " AND s.state IN ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval'))"
     # A job that started a workflow has ended when the workflow has.
-    " AND NOT EXISTS (SELECT 1 FROM workflow w WHERE w.parent_id = fire.job_id AND w.parent_id IS NOT NULL"
-    " AND w.finished_at IS NULL)"
+    " AND NOT EXISTS (SELECT 1 FROM holdfast_workflow w WHERE w.parent_id = holdfast_fire.job_id AND w.parent_id IS"
+    " NOT NULL AND w.finished_at IS NULL)"
 )
-_RUNNING = "SELECT 1 FROM fire WHERE schedule_id = ? AND status = 'fired' AND NOT ended LIMIT 1"
-_WAITING = "SELECT due_at FROM fire WHERE schedule_id = ? AND status = 'waiting' ORDER BY due_at"
-_DECIDED = "SELECT 1 FROM fire WHERE schedule_id = ? AND due_at = ? AND NOT manual"
+_RUNNING = "SELECT 1 FROM holdfast_fire WHERE schedule_id = ? AND status = 'fired' AND NOT ended LIMIT 1"
+_WAITING = "SELECT due_at FROM holdfast_fire WHERE schedule_id = ? AND status = 'waiting' ORDER BY due_at"
+_DECIDED = "SELECT 1 FROM holdfast_fire WHERE schedule_id = ? AND due_at = ? AND NOT manual"
 # A distinct time, even if two calls come in the same instant.
-_MANUAL = "SELECT max(?, coalesce(max(due_at) + 1, 0)) FROM fire WHERE schedule_id = ? AND manual"
+_MANUAL = "SELECT max(?, coalesce(max(due_at) + 1, 0)) FROM holdfast_fire WHERE schedule_id = ? AND manual"
 _ADD_FIRE = (
-    "INSERT INTO fire (schedule_id, due_at, manual, tenant, status, job_id, count, since_at, error_code, error_message,"
-    " actor, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO holdfast_fire (schedule_id, due_at, manual, tenant, status, job_id, count, since_at, error_code,"
+    " error_message, actor, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _RESOLVE = (
-    "UPDATE fire SET status = ?, job_id = ?, error_code = ?, error_message = ?, at = ?"
+    "UPDATE holdfast_fire SET status = ?, job_id = ?, error_code = ?, error_message = ?, at = ?"
     " WHERE schedule_id = ? AND due_at = ? AND NOT manual AND status = 'waiting'"
 )
 _ADD_SCHEDULE_ORIGIN = (
-    "INSERT INTO made_from (job_id, tenant, template, template_version, schedule_id, schedule, due_at)"
+    "INSERT INTO holdfast_made_from (job_id, tenant, template, template_version, schedule_id, schedule, due_at)"
     " VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
 _ADVANCE = (
-    "UPDATE schedule SET next_fire_at = :next, last_fire_at = coalesce(:last, last_fire_at), problem = :problem,"
-    " state = :state, attend_at = :attend WHERE id = :id"
+    "UPDATE holdfast_schedule SET next_fire_at = :next, last_fire_at = coalesce(:last, last_fire_at), problem ="
+    " :problem, state = :state, attend_at = :attend WHERE id = :id"
 )
 _SKIP = (
-    "UPDATE job_state SET state = 'cancelled', finished_at = :now, due_at = NULL,"
+    "UPDATE holdfast_job_state SET state = 'cancelled', finished_at = :now, due_at = NULL,"
     " note = json_object('reason', 'skipped',"
-    " 'schedule', (SELECT m.schedule FROM made_from m WHERE m.job_id = job_state.id))"
+    " 'schedule', (SELECT m.schedule FROM holdfast_made_from m WHERE m.job_id = holdfast_job_state.id))"
     " WHERE id IN (SELECT value FROM json_each(:ids))"
 )
 _SECOND = 1_000_000
@@ -186,7 +188,7 @@ class SqliteSchedules(SqlitePart, ScheduleReads):
         self, schedule_id: str, firing: Firing, anyway: bool, actor: str, tenant: str
     ) -> Steps[tuple[str | None, str | None, str | None]]:
         now = yield from begin_write(actor)
-        text = "SELECT name FROM schedule WHERE id = ? AND state <> 'deleted' AND (? OR tenant = ?)"
+        text = "SELECT name FROM holdfast_schedule WHERE id = ? AND state <> 'deleted' AND (? OR tenant = ?)"
         names = yield Statement(text, (schedule_id, any_tenant(tenant), tenant))
         schedule = None if not names else (yield from self.get(names[0][0], tenant).start())
         result: tuple[str | None, str | None, str | None] = (None, "schedule_not_found", None)

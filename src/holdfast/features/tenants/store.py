@@ -219,37 +219,38 @@ _PINS = (
 )
 
 _ADD = (
-    "INSERT INTO tenant (tenant, set_by, created_at, updated_at) VALUES (:name, :actor, :now, :now)"
+    "INSERT INTO holdfast_tenant (tenant, set_by, created_at, updated_at) VALUES (:name, :actor, :now, :now)"
     " ON CONFLICT (tenant) DO UPDATE SET set_by = excluded.set_by, updated_at = excluded.updated_at"
 )
-_TENANT_SET = "UPDATE tenant SET {column} = ? WHERE tenant = ?"
-_FORGET_LOAD = "DELETE FROM tenant_load WHERE tenant = ?"
-_RULED = Statement("UPDATE dispatch SET ruled = 1 WHERE NOT ruled")
+_TENANT_SET = "UPDATE holdfast_tenant SET {column} = ? WHERE tenant = ?"
+_FORGET_LOAD = "DELETE FROM holdfast_tenant_load WHERE tenant = ?"
+_RULED = Statement("UPDATE holdfast_dispatch SET ruled = 1 WHERE NOT ruled")
 _LIMIT = (
-    "SELECT concurrency, rate, per, burst FROM job_limit WHERE tenant = :name AND scope = 'tenant' AND name = :name"
+    "SELECT concurrency, rate, per, burst FROM holdfast_job_limit WHERE tenant = :name AND scope = 'tenant' AND name"
+    " = :name"
 )
-_REMOVE = "DELETE FROM tenant WHERE tenant = ? RETURNING 1"
-_FAIR = "SELECT fair, fair_auto FROM dispatch WHERE id = 1"
-_SET_FAIR = "UPDATE dispatch SET fair = ?, fair_auto = 0 WHERE id = 1"
-_REGISTERED = "SELECT registered FROM dispatch WHERE id = 1"
+_REMOVE = "DELETE FROM holdfast_tenant WHERE tenant = ? RETURNING 1"
+_FAIR = "SELECT fair, fair_auto FROM holdfast_dispatch WHERE id = 1"
+_SET_FAIR = "UPDATE holdfast_dispatch SET fair = ?, fair_auto = 0 WHERE id = 1"
+_REGISTERED = "SELECT registered FROM holdfast_dispatch WHERE id = 1"
 _SET_REGISTERED = (
-    "UPDATE dispatch SET registered = :on, ruled = ruled OR :on WHERE id = 1 AND registered <> :on RETURNING 1"
+    "UPDATE holdfast_dispatch SET registered = :on, ruled = ruled OR :on WHERE id = 1 AND registered <> :on RETURNING 1"
 )
-_DROP_INDEX = Statement("DROP INDEX IF EXISTS fair")
-_DELETE_PLACES = Statement("DELETE FROM fair_place")
+_DROP_INDEX = Statement("DROP INDEX IF EXISTS holdfast_fair")
+_DELETE_PLACES = Statement("DELETE FROM holdfast_fair_place")
 _WAITING_JOB = (
-    "SELECT tenant, queue, priority, position FROM job_state WHERE id = :job AND (:any OR tenant = :tenant)"
+    "SELECT tenant, queue, priority, position FROM holdfast_job_state WHERE id = :job AND (:any OR tenant = :tenant)"
     " AND state = 'queued' AND due_at IS NULL"
 )
 _OWN = "queue = :queue AND tenant = :tenant AND state = 'queued' AND due_at IS NULL"
 _POSITION = (
-    "SELECT (SELECT count(*) FROM (SELECT 1 FROM job_state INDEXED BY fair"
+    "SELECT (SELECT count(*) FROM (SELECT 1 FROM holdfast_job_state INDEXED BY holdfast_fair"
     f" WHERE {_OWN} AND (priority > :priority OR priority = :priority AND position < :position) LIMIT :most)),"
-    " (WITH RECURSIVE walk(name, n) AS (SELECT (SELECT min(tenant) FROM job_state INDEXED BY fair WHERE queue = :queue"
-    " AND state = 'queued' AND due_at IS NULL), 1 UNION ALL SELECT (SELECT min(tenant) FROM job_state INDEXED BY fair"
-    " WHERE queue = :queue AND state = 'queued' AND due_at IS NULL AND tenant > w.name), w.n + 1 FROM walk w"
-    " WHERE w.name IS NOT NULL AND w.n < :most) SELECT count(name) FROM walk),"
-    " coalesce((SELECT weight FROM tenant WHERE tenant = :tenant), 1)"
+    " (WITH RECURSIVE walk(name, n) AS (SELECT (SELECT min(tenant) FROM holdfast_job_state INDEXED BY holdfast_fair"
+    " WHERE queue = :queue AND state = 'queued' AND due_at IS NULL), 1 UNION ALL SELECT (SELECT min(tenant) FROM"
+    " holdfast_job_state INDEXED BY holdfast_fair WHERE queue = :queue AND state = 'queued' AND due_at IS NULL AND"
+    " tenant > w.name), w.n + 1 FROM walk w WHERE w.name IS NOT NULL AND w.n < :most) SELECT count(name) FROM walk),"
+    " coalesce((SELECT weight FROM holdfast_tenant WHERE tenant = :tenant), 1)"
 )
 
 

@@ -122,26 +122,26 @@ def _span(seconds: float | None) -> timedelta | None:
 
 MINUTE = 60_000_000
 _ISSUE = (
-    "INSERT INTO api_token"
+    "INSERT INTO holdfast_api_token"
     " (id, tenant, name, roles, scopes, hash, prefix, parent_id, created_at, created_by, expires_at)"
     " VALUES (:id, :tenant, :name, :roles, :scopes, :hash, :prefix, :parent, :now, :actor, :expires)"
     f" RETURNING {_COLUMNS}"
 )
 _REVOKE = (
-    "UPDATE api_token SET revoked_at = :now, revoked_by = :actor"
+    "UPDATE holdfast_api_token SET revoked_at = :now, revoked_by = :actor"
     " WHERE id = :id AND (:any OR tenant = :tenant) AND revoked_at IS NULL"
 )
-_ONE = f"SELECT {_COLUMNS} FROM api_token WHERE id = :id AND (:any OR tenant = :tenant)"
+_ONE = f"SELECT {_COLUMNS} FROM holdfast_api_token WHERE id = :id AND (:any OR tenant = :tenant)"
 _VALID = (
-    f"SELECT {_COLUMNS} FROM api_token WHERE hash = ? AND revoked_at IS NULL"
-    " AND (expires_at IS NULL OR expires_at > (SELECT now FROM present))"
+    f"SELECT {_COLUMNS} FROM holdfast_api_token WHERE hash = ? AND revoked_at IS NULL"
+    " AND (expires_at IS NULL OR expires_at > (SELECT now FROM holdfast_present))"
 )
 _STALE_USE = (
-    "SELECT p.now FROM api_token, present p WHERE hash = ?"
+    "SELECT p.now FROM holdfast_api_token, holdfast_present p WHERE hash = ?"
     f" AND (last_used_at IS NULL OR last_used_at <= p.now - {MINUTE})"
 )
 _USED = (
-    "UPDATE api_token SET last_used_at = ?1"
+    "UPDATE holdfast_api_token SET last_used_at = ?1"
     f" WHERE hash = ?2 AND (last_used_at IS NULL OR last_used_at <= ?1 - {MINUTE})"
 )
 

@@ -2,59 +2,59 @@
 -- schedule, send application events, since the ledger is only about jobs.
 
 -- REPLACE would delete conflicting rows without a check.
-DROP TRIGGER IF EXISTS judge_webhook_insert;
-CREATE TRIGGER judge_webhook_insert BEFORE INSERT ON webhook
-WHEN EXISTS (SELECT 1 FROM webhook e WHERE e.id = NEW.id)
+DROP TRIGGER IF EXISTS holdfast_judge_webhook_insert;
+CREATE TRIGGER holdfast_judge_webhook_insert BEFORE INSERT ON holdfast_webhook
+WHEN EXISTS (SELECT 1 FROM holdfast_webhook e WHERE e.id = NEW.id)
 BEGIN
     SELECT RAISE(ABORT, 'already exists: there is a webhook with this name');
 END;
 
-DROP TRIGGER IF EXISTS refuse_webhook_rename;
-CREATE TRIGGER refuse_webhook_rename BEFORE UPDATE OF id, tenant, name, created_at ON webhook
+DROP TRIGGER IF EXISTS holdfast_refuse_webhook_rename;
+CREATE TRIGGER holdfast_refuse_webhook_rename BEFORE UPDATE OF id, tenant, name, created_at ON holdfast_webhook
 BEGIN
     SELECT RAISE(ABORT, 'immutable: name and tenant of a webhook cannot change');
 END;
 
-DROP TRIGGER IF EXISTS tell_disabled;
-CREATE TRIGGER tell_disabled AFTER UPDATE OF disabled_at ON webhook
+DROP TRIGGER IF EXISTS holdfast_tell_disabled;
+CREATE TRIGGER holdfast_tell_disabled AFTER UPDATE OF disabled_at ON holdfast_webhook
 WHEN OLD.disabled_at IS NULL AND NEW.disabled_at IS NOT NULL
 BEGIN
-    INSERT INTO app_event (tenant, name, data, sent_by, sent_at)
+    INSERT INTO holdfast_app_event (tenant, name, data, sent_by, sent_at)
     VALUES (NEW.tenant, 'webhook.disabled',
             json_object('webhook', NEW.name, 'reason', NEW.disabled_reason, 'by', NEW.disabled_by),
             NEW.disabled_by, NEW.disabled_at);
 END;
 
 -- The delivery log is deleted with its webhook.
-DROP TRIGGER IF EXISTS on_webhook_removed;
-CREATE TRIGGER on_webhook_removed AFTER DELETE ON webhook
+DROP TRIGGER IF EXISTS holdfast_on_webhook_removed;
+CREATE TRIGGER holdfast_on_webhook_removed AFTER DELETE ON holdfast_webhook
 BEGIN
-    DELETE FROM webhook_delivery WHERE webhook_id = OLD.id;
+    DELETE FROM holdfast_webhook_delivery WHERE webhook_id = OLD.id;
 END;
 
-DROP TRIGGER IF EXISTS judge_webhook_delivery_insert;
-CREATE TRIGGER judge_webhook_delivery_insert BEFORE INSERT ON webhook_delivery
+DROP TRIGGER IF EXISTS holdfast_judge_webhook_delivery_insert;
+CREATE TRIGGER holdfast_judge_webhook_delivery_insert BEFORE INSERT ON holdfast_webhook_delivery
 BEGIN
     SELECT RAISE(ABORT, 'already exists: this delivery attempt is already recorded')
-     WHERE EXISTS (SELECT 1 FROM webhook_delivery d WHERE d.id = NEW.id);
+     WHERE EXISTS (SELECT 1 FROM holdfast_webhook_delivery d WHERE d.id = NEW.id);
     SELECT RAISE(ABORT, 'immutable: the webhook of this delivery does not exist')
-     WHERE NOT EXISTS (SELECT 1 FROM webhook e WHERE e.id = NEW.webhook_id AND e.tenant = NEW.tenant);
+     WHERE NOT EXISTS (SELECT 1 FROM holdfast_webhook e WHERE e.id = NEW.webhook_id AND e.tenant = NEW.tenant);
 END;
 
-DROP TRIGGER IF EXISTS refuse_webhook_delivery_update;
-CREATE TRIGGER refuse_webhook_delivery_update BEFORE UPDATE ON webhook_delivery
+DROP TRIGGER IF EXISTS holdfast_refuse_webhook_delivery_update;
+CREATE TRIGGER holdfast_refuse_webhook_delivery_update BEFORE UPDATE ON holdfast_webhook_delivery
 BEGIN
     SELECT RAISE(ABORT, 'immutable: webhook_delivery: rows are never changed');
 END;
 
-DROP TRIGGER IF EXISTS tell_missed;
-CREATE TRIGGER tell_missed AFTER INSERT ON fire WHEN NEW.status = 'missed'
+DROP TRIGGER IF EXISTS holdfast_tell_missed;
+CREATE TRIGGER holdfast_tell_missed AFTER INSERT ON holdfast_fire WHEN NEW.status = 'missed'
 BEGIN
-    INSERT INTO app_event (tenant, name, data, sent_by, sent_at)
+    INSERT INTO holdfast_app_event (tenant, name, data, sent_by, sent_at)
     SELECT NEW.tenant, 'schedule.missed',
            json_object('schedule', s.name, 'schedule_id', s.id, 'kind', s.kind, 'count', NEW.count,
                'first', strftime('%Y-%m-%dT%H:%M:%SZ', coalesce(NEW.since_at, NEW.due_at) / 1000000, 'unixepoch'),
                'last', strftime('%Y-%m-%dT%H:%M:%SZ', NEW.due_at / 1000000, 'unixepoch')),
            NEW.actor, NEW.at
-      FROM schedule s WHERE s.id = NEW.schedule_id;
+      FROM holdfast_schedule s WHERE s.id = NEW.schedule_id;
 END;

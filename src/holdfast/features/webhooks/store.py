@@ -176,38 +176,38 @@ def _values(draft: WebhookDraft) -> tuple[Any, ...]:
 
 
 _ADD = (
-    "INSERT INTO webhook (id, tenant, name, url, secrets, wants, kind, job_options, created_by, created_at,"
+    "INSERT INTO holdfast_webhook (id, tenant, name, url, secrets, wants, kind, job_options, created_by, created_at,"
     " updated_at)"
     " VALUES (:id, :tenant, :name, :url, :secrets, :wants, :kind, :job_options, :actor, :now, :now)"
     " ON CONFLICT (tenant, name) DO NOTHING RETURNING 1"
 )
 _CHANGE = (
-    "UPDATE webhook SET url = :url, secrets = :secrets, wants = :wants, kind = :kind, job_options = :job_options,"
-    " updated_at = :now WHERE tenant = :tenant AND name = :name RETURNING 1"
+    "UPDATE holdfast_webhook SET url = :url, secrets = :secrets, wants = :wants, kind = :kind, job_options ="
+    " :job_options, updated_at = :now WHERE tenant = :tenant AND name = :name RETURNING 1"
 )
 _DISABLE = (
-    "UPDATE webhook SET disabled_reason = CASE WHEN disabled_at IS NULL THEN :reason ELSE disabled_reason END,"
+    "UPDATE holdfast_webhook SET disabled_reason = CASE WHEN disabled_at IS NULL THEN :reason ELSE disabled_reason END,"
     " disabled_by = coalesce(disabled_by, :actor), disabled_at = coalesce(disabled_at, :now), updated_at = :now"
     " WHERE tenant = :tenant AND name = :name RETURNING 1"
 )
 _ENABLE = (
-    "UPDATE webhook SET disabled_reason = NULL, disabled_by = NULL, disabled_at = NULL, updated_at = :now"
+    "UPDATE holdfast_webhook SET disabled_reason = NULL, disabled_by = NULL, disabled_at = NULL, updated_at = :now"
     " WHERE tenant = :tenant AND name = :name RETURNING 1"
 )
 _NOTE = (
-    "INSERT INTO webhook_delivery (id, tenant, webhook_id, message, type, job_id, attempt, status, error_code,"
+    "INSERT INTO holdfast_webhook_delivery (id, tenant, webhook_id, message, type, job_id, attempt, status, error_code,"
     " duration_ms, excerpt, at)"
     " SELECT :id, e.tenant, e.id, :message, :type, :job_id, :attempt, :status, :error_code, :duration_ms, :excerpt,"
     " :now"
-    " FROM webhook e WHERE e.id = :webhook_id AND e.tenant = :tenant RETURNING 1"
+    " FROM holdfast_webhook e WHERE e.id = :webhook_id AND e.tenant = :tenant RETURNING 1"
 )
 # Delete entries beyond the newest thousand, and those older than a month among the oldest hundred.
 _TRIM = (
-    "DELETE FROM webhook_delivery WHERE webhook_id = :webhook_id AND id <= (SELECT d.id FROM webhook_delivery d"
-    " WHERE d.webhook_id = :webhook_id ORDER BY d.id DESC LIMIT 1 OFFSET :kept)"
+    "DELETE FROM holdfast_webhook_delivery WHERE webhook_id = :webhook_id AND id <= (SELECT d.id FROM"
+    " holdfast_webhook_delivery d WHERE d.webhook_id = :webhook_id ORDER BY d.id DESC LIMIT 1 OFFSET :kept)"
 )
 _AGED = (
-    "DELETE FROM webhook_delivery WHERE at < :old AND id IN (SELECT d.id FROM webhook_delivery d"
+    "DELETE FROM holdfast_webhook_delivery WHERE at < :old AND id IN (SELECT d.id FROM holdfast_webhook_delivery d"
     " WHERE d.webhook_id = :webhook_id ORDER BY d.id LIMIT 100)"
 )
 _DAY = 86_400_000_000
@@ -255,7 +255,7 @@ class SqliteWebhooks(SqlitePart, WebhookReads):
         for each in subscription_names(name):
             yield from self._subscriptions.remove(each, tenant, actor).start()
         yield from begin_write(actor)
-        rows = yield Statement("DELETE FROM webhook WHERE tenant = ? AND name = ? RETURNING 1", (tenant, name))
+        rows = yield Statement("DELETE FROM holdfast_webhook WHERE tenant = ? AND name = ? RETURNING 1", (tenant, name))
         yield from end_write()
         return bool(rows)
 

@@ -21,48 +21,59 @@ if TYPE_CHECKING:
     from holdfast.stores.port import JobStore
 
 _START = (
-    "INSERT INTO workflow (id, tenant, kind, generator, on_failure, key, plan_hash, correlation_id, parent_id,"
+    "INSERT INTO holdfast_workflow (id, tenant, kind, generator, on_failure, key, plan_hash, correlation_id, parent_id,"
     " enqueued_by, source_system, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_OF_KEY = "SELECT id, plan_hash FROM workflow WHERE tenant = ? AND kind = ? AND key = ?"
-_GET = "SELECT tenant, finished_at IS NOT NULL, stopped FROM workflow WHERE id = :id AND (:any OR tenant = :tenant)"
-_NODES = (
-    "INSERT INTO node (job_id, tenant, workflow_id, name, part, fatal, standing, unmet) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_OF_KEY = "SELECT id, plan_hash FROM holdfast_workflow WHERE tenant = ? AND kind = ? AND key = ?"
+_GET = (
+    "SELECT tenant, finished_at IS NOT NULL, stopped FROM holdfast_workflow WHERE id = :id AND (:any OR tenant ="
+    " :tenant)"
 )
-_EDGES = "INSERT INTO dependency (child, parent, tenant, on_failure, met) VALUES (?, ?, ?, ?, ?)"
-_STANDINGS = "SELECT job_id, standing FROM node WHERE workflow_id = ? AND job_id IN (SELECT value FROM json_each(?))"
-_NAMED = "SELECT 1 FROM node WHERE workflow_id = ? AND name IN (SELECT value FROM json_each(?))"
+_NODES = (
+    "INSERT INTO holdfast_node (job_id, tenant, workflow_id, name, part, fatal, standing, unmet) VALUES (?, ?, ?, ?,"
+    " ?, ?, ?, ?)"
+)
+_EDGES = "INSERT INTO holdfast_dependency (child, parent, tenant, on_failure, met) VALUES (?, ?, ?, ?, ?)"
+_STANDINGS = (
+    "SELECT job_id, standing FROM holdfast_node WHERE workflow_id = ? AND job_id IN (SELECT value FROM json_each(?))"
+)
+_NAMED = "SELECT 1 FROM holdfast_node WHERE workflow_id = ? AND name IN (SELECT value FROM json_each(?))"
 _ACTIVE = (
-    "SELECT s.id FROM node o CROSS JOIN job_state s ON s.id = o.job_id WHERE o.workflow_id = ?"
+    "SELECT s.id FROM holdfast_node o CROSS JOIN holdfast_job_state s ON s.id = o.job_id WHERE o.workflow_id = ?"
     " AND s.state IN ('queued', 'leased', 'in_progress', 'retry_waiting', 'waiting_for_approval') ORDER BY s.id"
 )
-_DEAD = "SELECT job_id FROM node WHERE workflow_id = ? AND standing = 'dead' ORDER BY job_id"
+_DEAD = "SELECT job_id FROM holdfast_node WHERE workflow_id = ? AND standing = 'dead' ORDER BY job_id"
 _COUNT = (
-    "UPDATE workflow SET total = total + :total, open = open + :open, skipped = skipped + :total - :open,"
+    "UPDATE holdfast_workflow SET total = total + :total, open = open + :open, skipped = skipped + :total - :open,"
     " finished_at = CASE WHEN open + :open = 0 THEN :now END WHERE id = :id"
 )
-_CANCELLED = "UPDATE workflow SET cancelled_at = coalesce(cancelled_at, ?) WHERE id = ?"
+_CANCELLED = "UPDATE holdfast_workflow SET cancelled_at = coalesce(cancelled_at, ?) WHERE id = ?"
 
 
 # They already wait for the job that adds these, so none can have been released.
 _WAIT_FOR_NEW = (
-    "INSERT INTO dependency (child, parent, tenant, on_failure) SELECT d.child, v.value, d.tenant, d.on_failure"
-    " FROM dependency d CROSS JOIN json_each(:new) v WHERE d.parent = :behind AND d.tenant = :tenant AND d.met = 0"
+    "INSERT INTO holdfast_dependency (child, parent, tenant, on_failure) SELECT d.child, v.value, d.tenant,"
+    " d.on_failure FROM holdfast_dependency d CROSS JOIN json_each(:new) v WHERE d.parent = :behind AND d.tenant ="
+    " :tenant AND d.met = 0"
 )
 _UNMET = (
-    "UPDATE node SET unmet = (SELECT count(*) FROM dependency d WHERE d.child = node.job_id AND d.met = 0)"
-    " WHERE workflow_id = :flow AND job_id IN (SELECT child FROM dependency WHERE parent = :behind AND met = 0)"
+    "UPDATE holdfast_node SET unmet = (SELECT count(*) FROM holdfast_dependency d WHERE d.child ="
+    " holdfast_node.job_id AND d.met = 0) WHERE workflow_id = :flow AND job_id IN (SELECT child FROM"
+    " holdfast_dependency WHERE parent = :behind AND met = 0)"
 )
-_CALLBACKS = "INSERT INTO callback (job_id, tenant, workflow_id, step_id, fires, document) VALUES (?, ?, ?, ?, ?, ?)"
+_CALLBACKS = (
+    "INSERT INTO holdfast_callback (job_id, tenant, workflow_id, step_id, fires, document) VALUES (?, ?, ?, ?, ?, ?)"
+)
 _ANY_DUE = (
-    "SELECT 1 FROM callback WHERE due_at IS NOT NULL AND fired_at IS NULL AND due_at <= (SELECT now FROM present)"
+    "SELECT 1 FROM holdfast_callback WHERE due_at IS NOT NULL AND fired_at IS NULL AND due_at <= (SELECT now FROM"
+    " holdfast_present)"
 )
 _DUE = (
-    "SELECT job_id, tenant, document FROM callback WHERE due_at IS NOT NULL AND fired_at IS NULL AND due_at <= :now"
-    " AND (:any OR tenant = :tenant) ORDER BY due_at LIMIT :want"
+    "SELECT job_id, tenant, document FROM holdfast_callback WHERE due_at IS NOT NULL AND fired_at IS NULL AND due_at"
+    " <= :now AND (:any OR tenant = :tenant) ORDER BY due_at LIMIT :want"
 )
-_FIRED = "UPDATE callback SET fired_at = ?, document = NULL WHERE job_id = ?"
-_POSTPONE = "UPDATE callback SET due_at = ? WHERE job_id = ?"
+_FIRED = "UPDATE holdfast_callback SET fired_at = ?, document = NULL WHERE job_id = ?"
+_POSTPONE = "UPDATE holdfast_callback SET due_at = ? WHERE job_id = ?"
 _RETRY_AFTER = 30_000_000  # microseconds
 
 

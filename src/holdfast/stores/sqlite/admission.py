@@ -23,68 +23,70 @@ from holdfast.stores.sqlite.base import ids_json
 from holdfast.stores.sqlite.codec import NEVER
 
 SECOND = 1_000_000
-_LIMITED = "SELECT limited FROM dispatch WHERE id = 1"
-_DISPATCH = "SELECT limited, fair FROM dispatch WHERE id = 1"
+_LIMITED = "SELECT limited FROM holdfast_dispatch WHERE id = 1"
+_DISPATCH = "SELECT limited, fair FROM holdfast_dispatch WHERE id = 1"
 # Tenants without claims from a queue, by reservation or pause. Pauses count here only if they close the whole queue for
 # this scope; otherwise the jobs of the paused tenants are parked.
 _BARRED = (
-    "SELECT tenant FROM reservation WHERE state = 'active' AND expires_at > :now"
+    "SELECT tenant FROM holdfast_reservation WHERE state = 'active' AND expires_at > :now"
     " AND (scope = 'all' OR (scope = 'queue' AND name = :queue))"
-    " UNION ALL SELECT tenant FROM pause WHERE tenant IN ('*', :tenant) AND (until IS NULL OR until > :now)"
+    " UNION ALL SELECT tenant FROM holdfast_pause WHERE tenant IN ('*', :tenant) AND (until IS NULL OR until > :now)"
     " AND (scope = 'all' OR (scope = 'queue' AND name = :queue))"
 )
-_PAUSED = "SELECT tenant, scope, name FROM pause WHERE until IS NULL OR until > ?"
-_TENANTS = "SELECT (SELECT min(tenant) FROM job), (SELECT max(tenant) FROM job)"
-_USES = "SELECT n, uses FROM job WHERE n IN (SELECT value FROM json_each(?)) AND uses IS NOT NULL"
-_SOME_RULES = "SELECT tenant, scope, name, concurrency, rate, per, burst FROM job_limit ORDER BY name <> '*' LIMIT ?"
+_PAUSED = "SELECT tenant, scope, name FROM holdfast_pause WHERE until IS NULL OR until > ?"
+_TENANTS = "SELECT (SELECT min(tenant) FROM holdfast_job), (SELECT max(tenant) FROM holdfast_job)"
+_USES = "SELECT n, uses FROM holdfast_job WHERE n IN (SELECT value FROM json_each(?)) AND uses IS NOT NULL"
+_SOME_RULES = (
+    "SELECT tenant, scope, name, concurrency, rate, per, burst FROM holdfast_job_limit ORDER BY name <> '*' LIMIT ?"
+)
 FEW = 100
 # A limit for one name overrides the limit for each name: it is read last, and replaces the other.
 _RULES = (
-    "SELECT o.key, l.tenant, l.concurrency, l.rate, l.per, l.burst FROM json_each(:wanted) o JOIN job_limit l"
+    "SELECT o.key, l.tenant, l.concurrency, l.rate, l.per, l.burst FROM json_each(:wanted) o JOIN holdfast_job_limit l"
     " ON (l.tenant = '*' OR l.tenant = json_extract(o.value, '$[0]')) AND l.scope = json_extract(o.value, '$[1]')"
     " AND (l.name = json_extract(o.value, '$[2]') OR l.name = '*') ORDER BY l.name <> '*'"
 )
 _RESERVED = (
-    "SELECT o.key, r.tenant FROM json_each(:wanted) o JOIN reservation r"
+    "SELECT o.key, r.tenant FROM json_each(:wanted) o JOIN holdfast_reservation r"
     " ON r.scope = 'resource' AND r.name = json_extract(o.value, '$[2]') AND r.state = 'active' AND r.expires_at > :now"
     " AND (r.tenant = '*' OR r.tenant = json_extract(o.value, '$[0]')) WHERE json_extract(o.value, '$[1]') = 'resource'"
 )
-_TAKEN = "SELECT count(*) FROM occupied_slot WHERE tenant = ? AND scope = ? AND name = ?"
-_METER = "SELECT tokens, at FROM rate_meter WHERE tenant = ? AND scope = ? AND name = ?"
-_OCCUPY = "INSERT INTO occupied_slot (tenant, scope, name, job_id) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_TAKEN = "SELECT count(*) FROM holdfast_occupied_slot WHERE tenant = ? AND scope = ? AND name = ?"
+_METER = "SELECT tokens, at FROM holdfast_rate_meter WHERE tenant = ? AND scope = ? AND name = ?"
+_OCCUPY = "INSERT INTO holdfast_occupied_slot (tenant, scope, name, job_id) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _SPEND = (
-    "INSERT INTO rate_meter (tenant, scope, name, tokens, at) VALUES (?, ?, ?, ?, ?)"
+    "INSERT INTO holdfast_rate_meter (tenant, scope, name, tokens, at) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET tokens = excluded.tokens, at = excluded.at"
 )
 # A time in the future: the clock was set back. Tokens come in from now on.
 _WAKE = (
-    "UPDATE rate_meter SET wake_at = :wake, at = CASE WHEN at > :now + 5000000 THEN :now ELSE at END"
+    "UPDATE holdfast_rate_meter SET wake_at = :wake, at = CASE WHEN at > :now + 5000000 THEN :now ELSE at END"
     " WHERE tenant = :tenant AND scope = :scope AND name = :name"
     " AND (wake_at IS NULL OR wake_at <= :now OR at > :now + 5000000)"
 )
-_NEXT_WAKE = "SELECT min(wake_at) FROM rate_meter WHERE wake_at IS NOT NULL"
+_NEXT_WAKE = "SELECT min(wake_at) FROM holdfast_rate_meter WHERE wake_at IS NOT NULL"
 ROUNDING = 100
 _PARK = (
-    "UPDATE job_state SET due_at = :never, note = json_object('held', 'limit', 'by', :bucket), held_by = :bucket"
-    " WHERE n IN (SELECT value FROM json_each(:numbers))"
+    "UPDATE holdfast_job_state SET due_at = :never, note = json_object('held', 'limit', 'by', :bucket), held_by ="
+    " :bucket WHERE n IN (SELECT value FROM json_each(:numbers))"
 )
 # The picked jobs, and with :more the head of the queue: a million paused jobs may stand before the first claimable one.
 _PARK_PAUSED = (
-    "UPDATE job_state SET due_at = :never, note = json_object('held', 'limit', 'by', p.bucket), held_by = p.bucket"
-    " FROM (SELECT h.n, (SELECT json_array(w.tenant, w.scope, w.name) || '' FROM pause w"
+    "UPDATE holdfast_job_state SET due_at = :never, note = json_object('held', 'limit', 'by', p.bucket), held_by ="
+    " p.bucket FROM (SELECT h.n, (SELECT json_array(w.tenant, w.scope, w.name) || '' FROM holdfast_pause w"
     " WHERE (w.tenant = '*' OR w.tenant = h.tenant) AND (w.until IS NULL OR w.until > :now)"
     " AND CASE w.scope WHEN 'kind' THEN w.name = h.kind WHEN 'agent' THEN w.name IS h.agent"
     " WHEN 'queue' THEN w.name = h.queue ELSE 1 END LIMIT 1) AS bucket"
-    " FROM (SELECT n, tenant, queue, kind, agent FROM job_state WHERE n IN (SELECT value FROM json_each(:numbers))"
-    " UNION SELECT * FROM (SELECT n, tenant, queue, kind, agent FROM job_state INDEXED BY claimable"
-    " WHERE :more AND queue = :queue AND state = 'queued' AND due_at IS NULL"
+    " FROM (SELECT n, tenant, queue, kind, agent FROM holdfast_job_state WHERE n IN (SELECT value FROM"
+    " json_each(:numbers)) UNION SELECT * FROM (SELECT n, tenant, queue, kind, agent FROM holdfast_job_state INDEXED"
+    " BY holdfast_claimable WHERE :more AND queue = :queue AND state = 'queued' AND due_at IS NULL"
     " ORDER BY priority DESC, position LIMIT 1000)"
-    ") h) p WHERE job_state.n = p.n AND p.bucket IS NOT NULL RETURNING 1"
+    ") h) p WHERE holdfast_job_state.n = p.n AND p.bucket IS NOT NULL RETURNING 1"
 )
 _RELEASE = (
-    "UPDATE job_state SET due_at = NULL, note = NULL, held_by = NULL WHERE n IN ("
-    "SELECT n FROM job_state INDEXED BY parked WHERE held_by = :bucket AND held_by IS NOT NULL AND due_at IS NOT NULL"
-    " AND state = 'queued' ORDER BY priority DESC, position LIMIT :room) RETURNING 1"
+    "UPDATE holdfast_job_state SET due_at = NULL, note = NULL, held_by = NULL WHERE n IN ("
+    "SELECT n FROM holdfast_job_state INDEXED BY holdfast_parked WHERE held_by = :bucket AND held_by IS NOT NULL AND"
+    " due_at IS NOT NULL AND state = 'queued' ORDER BY priority DESC, position LIMIT :room) RETURNING 1"
 )
 
 
@@ -309,7 +311,8 @@ def candidate(row: Row) -> Candidate:
 P = ParamSpec("P")
 T = TypeVar("T")
 _HALTED = Statement(
-    "SELECT 1 FROM pause WHERE tenant = '*' AND scope = 'all' AND (until IS NULL OR until > (SELECT now FROM present))"
+    "SELECT 1 FROM holdfast_pause WHERE tenant = '*' AND scope = 'all' AND (until IS NULL OR until > (SELECT now FROM"
+    " holdfast_present))"
 )
 
 
@@ -342,15 +345,15 @@ def maintenance_flow(
 
 
 _DISABLED = (
-    "SELECT a.tenant, a.id FROM json_each(?) o JOIN agent a"
+    "SELECT a.tenant, a.id FROM json_each(?) o JOIN holdfast_agent a"
     " ON a.tenant = json_extract(o.value, '$[0]') AND a.id = json_extract(o.value, '$[1]')"
     " WHERE a.disabled_at IS NOT NULL"
 )
-_POSTPONE = 'UPDATE job_state SET due_at = :until, note = \'{"held": "agent_disabled"}\' WHERE n IN'
+_POSTPONE = 'UPDATE holdfast_job_state SET due_at = :until, note = \'{"held": "agent_disabled"}\' WHERE n IN'
 _POSTPONE_PICKED = f"{_POSTPONE} (SELECT value FROM json_each(:numbers))"
 # More jobs of the same agents, so that the next claims do not pick them.
 _POSTPONE_MORE = (
-    f"{_POSTPONE} (SELECT n FROM job_state WHERE tenant = :tenant AND agent = :agent AND agent IS NOT NULL"
+    f"{_POSTPONE} (SELECT n FROM holdfast_job_state WHERE tenant = :tenant AND agent = :agent AND agent IS NOT NULL"
     " AND state IN ('queued', 'retry_waiting') AND +state = 'queued' AND due_at IS NULL LIMIT 1000)"
 )
 

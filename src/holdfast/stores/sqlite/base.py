@@ -17,11 +17,11 @@ from holdfast.stores.reader import LONGEST_TERM, Dialect
 from holdfast.stores.sqlite.codec import NEVER, SqliteCodec
 
 _SIGN = (
-    "UPDATE clock SET actor = ?, floor = (SELECT coalesce(max(n), 0) FROM job_state),"
+    "UPDATE holdfast_clock SET actor = ?, floor = (SELECT coalesce(max(n), 0) FROM holdfast_job_state),"
     " now = coalesce(stopped, CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER) + shift) RETURNING now"
 )
-_SIGN_ENQUEUE = Statement(f"{_SIGN}, (SELECT ruled FROM dispatch WHERE id = 1)", (None,))
-_UNSIGN = Statement("UPDATE clock SET actor = NULL, now = NULL, floor = NULL")
+_SIGN_ENQUEUE = Statement(f"{_SIGN}, (SELECT ruled FROM holdfast_dispatch WHERE id = 1)", (None,))
+_UNSIGN = Statement("UPDATE holdfast_clock SET actor = NULL, now = NULL, floor = NULL")
 
 
 def begin_write(actor: str | None) -> Steps[int]:
@@ -44,7 +44,7 @@ def end_write() -> Steps[None]:
 
 def act_under(lease: str, tenant: str) -> Steps[int]:
     """Sign as the holder of a lease, which must exist in exactly this scope."""
-    rows = yield Statement("SELECT holder FROM lease WHERE id = ? AND tenant = ?", (lease, tenant))
+    rows = yield Statement("SELECT holder FROM holdfast_lease WHERE id = ? AND tenant = ?", (lease, tenant))
     if not rows:
         raise StaleLease(f"unknown lease {lease}")
     now = yield from begin_write(rows[0][0])
@@ -56,8 +56,8 @@ def note_action(
 ) -> Steps[None]:
     """Record an action that no trigger can derive from rows. ``span``: first and last number of purged events."""
     yield Statement(
-        "INSERT INTO action (tenant, at, actor, type, subject, name, changed, first_seq, last_seq)"
-        " VALUES (?, (SELECT now FROM present), (SELECT actor FROM present), ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO holdfast_action (tenant, at, actor, type, subject, name, changed, first_seq, last_seq)"
+        " VALUES (?, (SELECT now FROM holdfast_present), (SELECT actor FROM holdfast_present), ?, ?, ?, ?, ?, ?)",
         (tenant, event_type, subject, name, changed, *(span or (None, None))),
     )
 
@@ -71,7 +71,7 @@ def any_tenant(tenant: str) -> int:
     return int(tenant == EVERY_TENANT)
 
 
-NOT_QUARANTINED = "NOT IN (SELECT q.job_id FROM quarantine q WHERE q.until > :now)"
+NOT_QUARANTINED = "NOT IN (SELECT q.job_id FROM holdfast_quarantine q WHERE q.until > :now)"
 
 
 class SqlitePart(Reader):
@@ -107,12 +107,12 @@ class SqlitePart(Reader):
 class SqliteClock(SqlitePart):
     @flow(writes=False)
     def now(self) -> Steps[datetime]:
-        rows = yield Statement("SELECT now FROM present")
+        rows = yield Statement("SELECT now FROM holdfast_present")
         return self.dialect.codec.time(rows[0][0])
 
     @flow()
     def set(self, shift: timedelta, stopped: datetime | None) -> Steps[None]:
         moment = None if stopped is None else micros(stopped)
         yield from begin_write(None)
-        yield Statement("UPDATE clock SET shift = ?, stopped = ?", (shift // MICROSECOND, moment))
+        yield Statement("UPDATE holdfast_clock SET shift = ?, stopped = ?", (shift // MICROSECOND, moment))
         yield from end_write()

@@ -29,28 +29,29 @@ from holdfast.stores.sqlite.codec import SqliteCodec
 from holdfast.stores.sqlite.fair_shares import Share, advance, pick_fairly, share_of, share_when_needed
 
 _OPEN = (
-    "INSERT INTO lease (id, tenant, name, holder, until, opened_at, renewed_at, kinds, queues, slots, version)"
+    "INSERT INTO holdfast_lease (id, tenant, name, holder, until, opened_at, renewed_at, kinds, queues, slots, version)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _RENEW = (
     # After the clock was set back, the old end of the lease is too far in the future.
-    "UPDATE lease SET until = CASE WHEN renewed_at > :now + 5000000 THEN :until ELSE max(until, :until) END,"
+    "UPDATE holdfast_lease SET until = CASE WHEN renewed_at > :now + 5000000 THEN :until ELSE max(until, :until) END,"
     " renewed_at = :now, renewals = renewals + 1"
     " WHERE id = :lease AND tenant = :tenant AND ended_at IS NULL RETURNING coalesce(stop_request, 'kept')"
 )
 _REQUEST_STOP = (
-    "UPDATE lease SET stop_request = :mode, stop_requested_at = :now, stop_requested_by = (SELECT actor FROM present)"
-    " WHERE holder = :worker AND ended_at IS NULL AND until > :now AND (:any OR tenant = :tenant) RETURNING 1"
+    "UPDATE holdfast_lease SET stop_request = :mode, stop_requested_at = :now, stop_requested_by = (SELECT actor FROM"
+    " holdfast_present) WHERE holder = :worker AND ended_at IS NULL AND until > :now AND (:any OR tenant = :tenant)"
+    " RETURNING 1"
 )
 _END = (
-    "UPDATE lease SET ended_at = :now, ended_why = :why"
+    "UPDATE holdfast_lease SET ended_at = :now, ended_why = :why"
     " WHERE id = :lease AND tenant = :tenant AND ended_at IS NULL RETURNING 1"
 )
 _LIVE = (
-    "SELECT name, NOT EXISTS (SELECT 1 FROM executor WHERE label > '')"
-    " AND NOT (SELECT listed_only FROM dispatch WHERE id = 1)"
-    " OR EXISTS (SELECT 1 FROM executor e WHERE e.label = lease.name AND e.role = 'executor')"
-    " FROM lease WHERE id = ? AND tenant = ? AND ended_at IS NULL AND until > ?"
+    "SELECT name, NOT EXISTS (SELECT 1 FROM holdfast_executor WHERE label > '')"
+    " AND NOT (SELECT listed_only FROM holdfast_dispatch WHERE id = 1)"
+    " OR EXISTS (SELECT 1 FROM holdfast_executor e WHERE e.label = holdfast_lease.name AND e.role = 'executor')"
+    " FROM holdfast_lease WHERE id = ? AND tenant = ? AND ended_at IS NULL AND until > ?"
 )
 
 _CLAIMABLE = (
@@ -58,7 +59,7 @@ _CLAIMABLE = (
     " AND (s.deadline_at IS NULL OR s.deadline_at > :now)"
     " AND (:kinds IS NULL OR s.kind IN (SELECT value FROM json_each(:kinds)))"
     # The subquery runs once per statement, and only if a job names an executor.
-    " AND (s.executor IS NULL OR s.executor = (SELECT l.name FROM lease l WHERE l.id = :lease))"
+    " AND (s.executor IS NULL OR s.executor = (SELECT l.name FROM holdfast_lease l WHERE l.id = :lease))"
     " AND (:any OR s.tenant = :tenant)"
     " AND (:barred IS NULL OR s.tenant NOT IN (SELECT value FROM json_each(:barred)))"
     f" AND s.id {NOT_QUARANTINED}"
@@ -70,44 +71,45 @@ _COLUMNS = (
     " j.parent_id, j.workflow_id, j.agent, j.tags"
 )
 _PICK = (
-    f"{_COLUMNS} FROM job_state s INDEXED BY claimable CROSS JOIN job j ON j.n = s.n"
+    f"{_COLUMNS} FROM holdfast_job_state s INDEXED BY holdfast_claimable CROSS JOIN holdfast_job j ON j.n = s.n"
     f" WHERE {_CLAIMABLE} ORDER BY s.priority DESC, s.position LIMIT :want"
 )
 # The first jobs of some tenants, as many of each as its quota.
 _PICK_FAIRLY = (
-    f"{_COLUMNS} FROM json_each(:whom) w CROSS JOIN job_state s ON s.n IN (SELECT s.n FROM job_state s"
-    f" INDEXED BY fair WHERE s.tenant = w.value AND {_CLAIMABLE} ORDER BY s.priority DESC, s.position LIMIT :quota)"
-    " CROSS JOIN job j ON j.n = s.n"
+    f"{_COLUMNS} FROM json_each(:whom) w CROSS JOIN holdfast_job_state s ON s.n IN (SELECT s.n FROM"
+    f" holdfast_job_state s INDEXED BY holdfast_fair WHERE s.tenant = w.value AND {_CLAIMABLE} ORDER BY s.priority"
+    " DESC, s.position LIMIT :quota) CROSS JOIN holdfast_job j ON j.n = s.n"
 )
 TENANT, AGENT = 4, 20
 IN_ORDER = (0, TENANT, 13, 14)  # number, tenant, priority, position
 UNLIMITED = QueueCapacity(None, [])
 ROUNDS = 8
 EXTRA = 50
-_PEEK = f"SELECT 1 FROM job_state s INDEXED BY claimable WHERE {_CLAIMABLE} LIMIT 1"
-_ANY_PAUSE = Statement("SELECT 1 FROM pause LIMIT 1")
+_PEEK = f"SELECT 1 FROM holdfast_job_state s INDEXED BY holdfast_claimable WHERE {_CLAIMABLE} LIMIT 1"
+_ANY_PAUSE = Statement("SELECT 1 FROM holdfast_pause LIMIT 1")
 _CANCELLATIONS = (
-    "SELECT coalesce(r.times, 0) FROM lease l LEFT JOIN recall r ON r.lease = l.id WHERE l.id = ? AND l.tenant = ?"
+    "SELECT coalesce(r.times, 0) FROM holdfast_lease l LEFT JOIN holdfast_recall r ON r.lease = l.id WHERE l.id = ?"
+    " AND l.tenant = ?"
 )
 _HOLDINGS = (
-    "SELECT s.id, s.attempt, s.state = 'in_progress' FROM job_state s JOIN lease l ON l.id = s.lease"
+    "SELECT s.id, s.attempt, s.state = 'in_progress' FROM holdfast_job_state s JOIN holdfast_lease l ON l.id = s.lease"
     " WHERE s.lease = ? AND l.tenant = ? AND s.state IN ('leased', 'in_progress')"
 )
 _TAKE = (
-    "UPDATE job_state SET state = 'in_progress', lease = ?, settled_by = NULL, note = NULL, held_by = NULL,"
+    "UPDATE holdfast_job_state SET state = 'in_progress', lease = ?, settled_by = NULL, note = NULL, held_by = NULL,"
     " attempt = attempt + 1, started_at = ? WHERE n IN (SELECT value FROM json_each(?))"
 )
 _CLAIM = (
-    "UPDATE job_state SET state = 'leased', lease = ?, settled_by = NULL, note = NULL, held_by = NULL"
+    "UPDATE holdfast_job_state SET state = 'leased', lease = ?, settled_by = NULL, note = NULL, held_by = NULL"
     " WHERE n IN (SELECT value FROM json_each(?))"
 )
 _START = (
-    "UPDATE job_state SET state = 'in_progress', attempt = attempt + 1, started_at = :now, note = NULL"
+    "UPDATE holdfast_job_state SET state = 'in_progress', attempt = attempt + 1, started_at = :now, note = NULL"
     " WHERE id IN (SELECT value FROM json_each(:ids)) AND +lease = :lease AND +state = 'leased'"
     " AND (deadline_at IS NULL OR deadline_at > :now) RETURNING id, attempt"
 )
 _RELEASE = (
-    "UPDATE job_state SET state = 'queued', lease = NULL, note = NULL"
+    "UPDATE holdfast_job_state SET state = 'queued', lease = NULL, note = NULL"
     " WHERE id IN (SELECT value FROM json_each(:ids)) AND +lease = :lease AND +state = 'leased' RETURNING id"
 )
 

@@ -75,7 +75,7 @@ def insert_jobs(specs: Sequence[JobSpec], tenant: str, now: int) -> Statement:
 
 
 def _insert(columns: str) -> str:
-    return f"INSERT INTO job ({columns}) VALUES ({', '.join('?' * (columns.count(',') + 1))})"
+    return f"INSERT INTO holdfast_job ({columns}) VALUES ({', '.join('?' * (columns.count(',') + 1))})"
 
 
 _INSERT_COMMON = _insert(COMMON)

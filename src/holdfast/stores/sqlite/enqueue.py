@@ -20,26 +20,29 @@ from holdfast.stores.sqlite.insert_checks import agents_of, check_cap, check_pay
 from holdfast.stores.sqlite.registry_checks import refuse_unregistered
 
 _ADD_KEY = (
-    "INSERT INTO idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
+    "INSERT INTO holdfast_idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT DO NOTHING RETURNING 1"
 )
 _OF_KEY = (
-    "SELECT i.job_id, i.payload_hash, s.state FROM idempotency i LEFT JOIN job_state s ON s.id = i.job_id"
-    " WHERE i.tenant = ? AND i.kind = ? AND i.key = ?"
+    "SELECT i.job_id, i.payload_hash, s.state FROM holdfast_idempotency i LEFT JOIN holdfast_job_state s ON s.id ="
+    " i.job_id WHERE i.tenant = ? AND i.kind = ? AND i.key = ?"
 )
 _OF_CONTENT = (
-    "SELECT c.job_id, s.state, s.attempt FROM content c LEFT JOIN job_state s ON s.id = c.job_id"
+    "SELECT c.job_id, s.state, s.attempt FROM holdfast_content c LEFT JOIN holdfast_job_state s ON s.id = c.job_id"
     " WHERE c.tenant = ? AND c.key = ?"
 )
 _SET_CONTENT = (
-    "INSERT INTO content (tenant, key, job_id) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET job_id = excluded.job_id"
+    "INSERT INTO holdfast_content (tenant, key, job_id) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET job_id ="
+    " excluded.job_id"
 )
 _PUT_KEY = (
-    "INSERT INTO idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
+    "INSERT INTO holdfast_idempotency (tenant, kind, key, job_id, payload_hash) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET job_id = excluded.job_id"
 )
-_ADD_REFERENCE = "INSERT INTO reference (job_id, tenant, source_ref, target_ref, payload_ref) VALUES (?, ?, ?, ?, ?)"
-_PARENT = "SELECT id, correlation_id, workflow_id, depth FROM job WHERE id = ? AND tenant = ?"
+_ADD_REFERENCE = (
+    "INSERT INTO holdfast_reference (job_id, tenant, source_ref, target_ref, payload_ref) VALUES (?, ?, ?, ?, ?)"
+)
+_PARENT = "SELECT id, correlation_id, workflow_id, depth FROM holdfast_job WHERE id = ? AND tenant = ?"
 
 
 def add(specs: Sequence[JobSpec], tenant: str, now: int, ruled: bool | None = None) -> Steps[list[Enqueued]]:
@@ -132,7 +135,7 @@ def _state(value: str | None) -> State:
 
 
 _NOTE = (
-    "UPDATE job_state SET retries = retries + :retried, crashes = min(crashes, 32766) + :lost, note = :note"
+    "UPDATE holdfast_job_state SET retries = retries + :retried, crashes = min(crashes, 32766) + :lost, note = :note"
     " WHERE id = :old AND state = 'failed'"
 )
 SAME = (
@@ -142,22 +145,22 @@ SAME = (
 )
 # The trigger that creates the state of the new job copies the counters.
 _SUCCEED = (
-    f"INSERT INTO job (id, {SAME}, queue, priority, max_attempts, run_at, enqueued_by, created_at, retry_of)"
+    f"INSERT INTO holdfast_job (id, {SAME}, queue, priority, max_attempts, run_at, enqueued_by, created_at, retry_of)"
     f" SELECT :new, j.{SAME.replace(', ', ', j.')}, s.queue, s.priority, s.max_attempts, :due, 'retry of ' || j.id,"
-    " :now, j.id FROM job j JOIN job_state s ON s.n = j.n WHERE j.id = :old"
+    " :now, j.id FROM holdfast_job j JOIN holdfast_job_state s ON s.n = j.n WHERE j.id = :old"
 )
 _REFERENCE = (
-    "INSERT INTO reference (job_id, tenant, source_ref, target_ref, payload_ref)"
-    " SELECT :new, tenant, source_ref, target_ref, payload_ref FROM reference WHERE job_id = :old"
+    "INSERT INTO holdfast_reference (job_id, tenant, source_ref, target_ref, payload_ref)"
+    " SELECT :new, tenant, source_ref, target_ref, payload_ref FROM holdfast_reference WHERE job_id = :old"
 )
 # The keys of the old job now lead to the new one.
 _KEY = (
-    "UPDATE idempotency SET job_id = :new WHERE job_id = :old AND (tenant, kind, key) ="
-    " (SELECT tenant, kind, idempotency_key FROM job WHERE id = :old)"
+    "UPDATE holdfast_idempotency SET job_id = :new WHERE job_id = :old AND (tenant, kind, key) ="
+    " (SELECT tenant, kind, idempotency_key FROM holdfast_job WHERE id = :old)"
 )
 _CONTENT = (
-    "UPDATE content SET job_id = :new WHERE job_id = :old AND (tenant, key) ="
-    " (SELECT tenant, content_key FROM job WHERE id = :old)"
+    "UPDATE holdfast_content SET job_id = :new WHERE job_id = :old AND (tenant, key) ="
+    " (SELECT tenant, content_key FROM holdfast_job WHERE id = :old)"
 )
 IN_PLACE = (_KEY, _CONTENT)
 

@@ -22,35 +22,36 @@ from holdfast.stores.sqlite.base import ids_json
 
 WINDOW = 16
 FAIR_INDEX = Statement(
-    "CREATE INDEX IF NOT EXISTS fair ON job_state (queue, tenant, priority DESC, position)"
+    "CREATE INDEX IF NOT EXISTS holdfast_fair ON holdfast_job_state (queue, tenant, priority DESC, position)"
     " WHERE state = 'queued' AND due_at IS NULL"
 )
 SHARING_NEEDED = (
-    "SELECT 1 FROM dispatch WHERE id = 1 AND fair IS NULL AND fair_auto AND"
-    " (SELECT min(tenant) FROM job_state WHERE state NOT IN ('leased', 'in_progress'))"
-    " < (SELECT max(tenant) FROM job_state WHERE state NOT IN ('leased', 'in_progress'))"
+    "SELECT 1 FROM holdfast_dispatch WHERE id = 1 AND fair IS NULL AND fair_auto AND"
+    " (SELECT min(tenant) FROM holdfast_job_state WHERE state NOT IN ('leased', 'in_progress'))"
+    " < (SELECT max(tenant) FROM holdfast_job_state WHERE state NOT IN ('leased', 'in_progress'))"
 )
-_ALL_SHARED = Statement("UPDATE dispatch SET fair = ? WHERE id = 1", (json.dumps([EVERY_QUEUE]),))
+_ALL_SHARED = Statement("UPDATE holdfast_dispatch SET fair = ? WHERE id = 1", (json.dumps([EVERY_QUEUE]),))
 _WAITING = "queue = :queue AND state = 'queued' AND due_at IS NULL"
 _ENDS = (
-    f"SELECT (SELECT tenant FROM job_state INDEXED BY fair WHERE {_WAITING} ORDER BY tenant LIMIT 1),"
-    f" (SELECT tenant FROM job_state INDEXED BY fair WHERE {_WAITING} ORDER BY tenant DESC LIMIT 1)"
+    f"SELECT (SELECT tenant FROM holdfast_job_state INDEXED BY holdfast_fair WHERE {_WAITING} ORDER BY tenant LIMIT 1),"
+    f" (SELECT tenant FROM holdfast_job_state INDEXED BY holdfast_fair WHERE {_WAITING} ORDER BY tenant DESC LIMIT 1)"
 )
 _NEXT = (
-    f"(SELECT tenant FROM job_state INDEXED BY fair WHERE {_WAITING} AND tenant > {{behind}} ORDER BY tenant LIMIT 1)"
+    f"(SELECT tenant FROM holdfast_job_state INDEXED BY holdfast_fair WHERE {_WAITING} AND tenant > {{behind}} ORDER"
+    " BY tenant LIMIT 1)"
 )
 _TENANTS = (
     f"WITH RECURSIVE walk(name, n) AS (SELECT {_NEXT.format(behind=':after')}, 1"
     f" UNION ALL SELECT {_NEXT.format(behind='w.name')}, w.n + 1 FROM walk w WHERE w.name IS NOT NULL AND w.n < :most)"
-    " SELECT w.name, coalesce((SELECT t.weight FROM tenant t WHERE t.tenant = w.name), 1) FROM walk w"
+    " SELECT w.name, coalesce((SELECT t.weight FROM holdfast_tenant t WHERE t.tenant = w.name), 1) FROM walk w"
     " WHERE w.name IS NOT NULL AND (:upto IS NULL OR w.name <= :upto)"
 )
-_PLACE = "SELECT last, left_over FROM fair_place WHERE tenant = '*' AND queue = ? AND kinds = ?"
+_PLACE = "SELECT last, left_over FROM holdfast_fair_place WHERE tenant = '*' AND queue = ? AND kinds = ?"
 _MOVE = (
-    "INSERT INTO fair_place (queue, kinds, last, left_over) VALUES (?, ?, ?, ?) ON CONFLICT (tenant, queue, kinds)"
-    " DO UPDATE SET last = excluded.last, left_over = excluded.left_over"
+    "INSERT INTO holdfast_fair_place (queue, kinds, last, left_over) VALUES (?, ?, ?, ?) ON CONFLICT (tenant, queue,"
+    " kinds) DO UPDATE SET last = excluded.last, left_over = excluded.left_over"
 )
-_WEIGHT = "SELECT coalesce((SELECT weight FROM tenant WHERE tenant = ?), 1)"
+_WEIGHT = "SELECT coalesce((SELECT weight FROM holdfast_tenant WHERE tenant = ?), 1)"
 
 
 class Share(NamedTuple):

@@ -20,29 +20,29 @@ from holdfast.stores.flow import Statement, Steps
 from holdfast.stores.sqlite.codec import SqliteCodec
 
 RECOUNT_AFTER = 60_000_000
-_RULED = "SELECT ruled, registered, running_counts FROM dispatch WHERE id = 1"
-_KNOWN = "SELECT 1 FROM tenant WHERE tenant = ?"
-_CAP = "SELECT max_pending FROM tenant WHERE tenant = ? AND max_pending IS NOT NULL"
-_LOAD = "SELECT pending, seq, counted_at FROM tenant_load WHERE tenant = ?"
-_LAST = "SELECT coalesce(max(seq), 0) FROM event"
+_RULED = "SELECT ruled, registered, running_counts FROM holdfast_dispatch WHERE id = 1"
+_KNOWN = "SELECT 1 FROM holdfast_tenant WHERE tenant = ?"
+_CAP = "SELECT max_pending FROM holdfast_tenant WHERE tenant = ? AND max_pending IS NOT NULL"
+_LOAD = "SELECT pending, seq, counted_at FROM holdfast_tenant_load WHERE tenant = ?"
+_LAST = "SELECT coalesce(max(seq), 0) FROM holdfast_event"
 # The second condition selects the partial index: SQLite does not infer it.
 _COUNT = (
-    "SELECT count(*) FROM job_state INDEXED BY by_state WHERE tenant = ? AND state IN ('queued', 'retry_waiting')"
-    " AND state NOT IN ('leased', 'in_progress')"
+    "SELECT count(*) FROM holdfast_job_state INDEXED BY holdfast_by_state WHERE tenant = ? AND state IN ('queued',"
+    " 'retry_waiting') AND state NOT IN ('leased', 'in_progress')"
 )
-_HELD = "SELECT count(*) FROM job_state WHERE tenant = ? AND state IN ('leased', 'in_progress')"
+_HELD = "SELECT count(*) FROM holdfast_job_state WHERE tenant = ? AND state IN ('leased', 'in_progress')"
 _SINCE = (
     "SELECT coalesce(sum((to_state IN (STATES)) - (coalesce(from_state, '') IN (STATES))), 0)"
-    " FROM event WHERE seq > ? AND +tenant = ?"
+    " FROM holdfast_event WHERE seq > ? AND +tenant = ?"
 )
 _SINCE_WAITING = _SINCE.replace("STATES", "'queued', 'retry_waiting'")
 _SINCE_PENDING = _SINCE.replace("STATES", "'queued', 'retry_waiting', 'leased', 'in_progress'")
 _KEEP = (
-    "INSERT INTO tenant_load (tenant, pending, seq, counted_at) VALUES (?, ?, ?, ?) ON CONFLICT (tenant) DO UPDATE"
-    " SET pending = excluded.pending, seq = excluded.seq, counted_at = excluded.counted_at"
+    "INSERT INTO holdfast_tenant_load (tenant, pending, seq, counted_at) VALUES (?, ?, ?, ?) ON CONFLICT (tenant) DO"
+    " UPDATE SET pending = excluded.pending, seq = excluded.seq, counted_at = excluded.counted_at"
 )
 # Jobs of this write, which have no state yet; by their numbers, because an index on the tenant would be read in full.
-_COMING = "SELECT count(*) FROM clock c CROSS JOIN job j WHERE j.n > c.floor AND +j.tenant = ?"
+_COMING = "SELECT count(*) FROM holdfast_clock c CROSS JOIN holdfast_job j WHERE j.n > c.floor AND +j.tenant = ?"
 
 
 def check_cap(new: Sequence[JobSpec], tenant: str, now: int) -> Steps[None]:
@@ -93,7 +93,7 @@ def pending_of(tenant: str, now: int, running: bool) -> Steps[int]:
     return int(pending)
 
 
-_REFUSING = f"SELECT {Record.columns(Pause)} FROM pause WHERE refuse_enqueue AND (until IS NULL OR until > ?)"
+_REFUSING = f"SELECT {Record.columns(Pause)} FROM holdfast_pause WHERE refuse_enqueue AND (until IS NULL OR until > ?)"
 
 
 def refuse_paused(specs: Iterable[JobSpec], tenant: str, now: int) -> Steps[None]:
@@ -105,7 +105,7 @@ def refuse_paused(specs: Iterable[JobSpec], tenant: str, now: int) -> Steps[None
                 raise refused(pause, spec.kind)
 
 
-_OF = f"SELECT {Record.columns(Agent, skip=('waiting',))}, 0 FROM agent WHERE tenant = ? AND id = ?"
+_OF = f"SELECT {Record.columns(Agent, skip=('waiting',))}, 0 FROM holdfast_agent WHERE tenant = ? AND id = ?"
 
 
 def agents_of(specs: Iterable[JobSpec], tenant: str) -> Steps[dict[str, Agent]]:
@@ -119,8 +119,8 @@ def agents_of(specs: Iterable[JobSpec], tenant: str) -> Steps[dict[str, Agent]]:
     return agents
 
 
-_RULED_AT_ALL = Statement("SELECT ruled FROM dispatch WHERE id = 1")
-_RULES = f"SELECT {Record.columns(PayloadRule)} FROM payload_rule WHERE tenant = ? OR tenant = '*'"
+_RULED_AT_ALL = Statement("SELECT ruled FROM holdfast_dispatch WHERE id = 1")
+_RULES = f"SELECT {Record.columns(PayloadRule)} FROM holdfast_payload_rule WHERE tenant = ? OR tenant = '*'"
 
 
 def rule_for(tenant: str, kind: str) -> Steps[Effective]:

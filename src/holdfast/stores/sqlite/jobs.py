@@ -26,29 +26,29 @@ from holdfast.stores.sqlite.insert_checks import rule_for
 from holdfast.stores.sqlite.order import move_job
 
 _FIND = (
-    "SELECT id, state, retries, due_at FROM job_state"
+    "SELECT id, state, retries, due_at FROM holdfast_job_state"
     " WHERE id IN (SELECT value FROM json_each(:ids)) AND (:any OR tenant = :tenant)"
 )
 _STOP = (
-    "UPDATE job_state SET state = 'cancelled', lease = NULL, due_at = NULL, approval_id = NULL, finished_at = :now,"
-    " note = :note WHERE id IN (SELECT value FROM json_each(:ids))"
+    "UPDATE holdfast_job_state SET state = 'cancelled', lease = NULL, due_at = NULL, approval_id = NULL, finished_at"
+    " = :now, note = :note WHERE id IN (SELECT value FROM json_each(:ids))"
 )
 # A redriven job has its full number of attempts again.
 _REDRIVE = (
-    "UPDATE job_state SET state = 'queued', due_at = NULL, finished_at = NULL, retries = 0, crashes = 0,"
+    "UPDATE holdfast_job_state SET state = 'queued', due_at = NULL, finished_at = NULL, retries = 0, crashes = 0,"
     " max_attempts = coalesce(:limit, max_attempts), error_code = NULL, error_message = NULL, note = :note"
     " WHERE id IN (SELECT value FROM json_each(:ids))"
 )
 # record_transition reads the note: the ledger records the actor even if the state does not change.
 _RESCHEDULE = (
-    "UPDATE job_state SET state = 'queued', due_at = :due, max_attempts = coalesce(:limit, max_attempts),"
+    "UPDATE holdfast_job_state SET state = 'queued', due_at = :due, max_attempts = coalesce(:limit, max_attempts),"
     " note = json_patch('{}', json_object('rescheduled', CASE WHEN :due IS NULL THEN 'now' ELSE"
     " strftime('%Y-%m-%dT%H:%M:%S', :due / 1000000, 'unixepoch') || printf('.%03dZ', :due / 1000 % 1000) END,"
-    " 'by', (SELECT actor FROM present), 'reason', :reason, 'max_attempts', :limit))"
+    " 'by', (SELECT actor FROM holdfast_present), 'reason', :reason, 'max_attempts', :limit))"
     " WHERE id IN (SELECT value FROM json_each(:ids))"
 )
 _COUNT_CANCELLATION = (
-    "INSERT INTO recall (lease, times) SELECT DISTINCT lease, 1 FROM job_state"
+    "INSERT INTO holdfast_recall (lease, times) SELECT DISTINCT lease, 1 FROM holdfast_job_state"
     " WHERE id IN (SELECT value FROM json_each(:ids)) AND lease IS NOT NULL"
     " ON CONFLICT (lease) DO UPDATE SET times = times + 1"
 )
@@ -112,58 +112,59 @@ _LONGEST_CHAIN = 500
 _CIRCUMSTANCES = (
     "SELECT p.now, s.note, l.holder, l.name, l.until, l.ended_at IS NULL AND l.until > p.now, s.lease, s.state,"
     " s.due_at, s.queue, s.priority, s.position, l.renewed_at"
-    " FROM present p, job_state s LEFT JOIN lease l ON l.id = s.lease"
+    " FROM holdfast_present p, holdfast_job_state s LEFT JOIN holdfast_lease l ON l.id = s.lease"
     " WHERE s.id = :job AND (:any OR s.tenant = :tenant)"
 )
 _LIVENESS = (
     "SELECT s.id, s.attempt, l.holder, l.renewals, l.renewed_at, coalesce(c.saves, 0), c.saved_at"
-    " FROM job_state s LEFT JOIN lease l ON l.id = coalesce(s.lease, s.settled_by)"
-    f" LEFT JOIN checkpoint c ON c.job_id = s.id AND c.name = '{RESERVED}' AND c.attempt = s.attempt"
+    " FROM holdfast_job_state s LEFT JOIN holdfast_lease l ON l.id = coalesce(s.lease, s.settled_by)"
+    f" LEFT JOIN holdfast_checkpoint c ON c.job_id = s.id AND c.name = '{RESERVED}' AND c.attempt = s.attempt"
     " WHERE s.id = :job AND (:any OR s.tenant = :tenant)"
 )
 _REPLACEABLE = (
     "SELECT s.state, s.tenant, s.kind, j.payload, j.content_key IS NOT NULL,"
-    " EXISTS (SELECT 1 FROM step t WHERE t.job_id = s.id),"
-    " EXISTS (SELECT 1 FROM checkpoint c WHERE c.job_id = s.id AND c.name NOT LIKE 'holdfast:%')"
-    " FROM job_state s JOIN job j ON j.id = s.id WHERE s.id = :job AND (:any OR s.tenant = :tenant)"
+    " EXISTS (SELECT 1 FROM holdfast_step t WHERE t.job_id = s.id),"
+    " EXISTS (SELECT 1 FROM holdfast_checkpoint c WHERE c.job_id = s.id AND c.name NOT LIKE 'holdfast:%')"
+    " FROM holdfast_job_state s JOIN holdfast_job j ON j.id = s.id WHERE s.id = :job AND (:any OR s.tenant = :tenant)"
 )
 # The guard of the payload requires the event that this writes.
 _NOTE_REPLACED = (
-    "UPDATE job_state SET note = json_set(json_remove(coalesce(note, '{}'), '$.moved', '$.rescheduled'), '$.replaced',"
-    " json_set(json(:told), '$.times',"
-    " 1 + (SELECT count(*) FROM event e WHERE e.job_id = :job AND e.type = 'replace')))"
+    "UPDATE holdfast_job_state SET note = json_set(json_remove(coalesce(note, '{}'), '$.moved', '$.rescheduled'),"
+    " '$.replaced', json_set(json(:told), '$.times',"
+    " 1 + (SELECT count(*) FROM holdfast_event e WHERE e.job_id = :job AND e.type = 'replace')))"
     " WHERE id = :job"
 )
 _ORPHAN_REPLACED = (
-    "INSERT INTO leftover (tenant, ref, job_id, at, again_at)"
+    "INSERT INTO holdfast_leftover (tenant, ref, job_id, at, again_at)"
     " SELECT :tenant, o.ref, substr(o.ref, -101, 36), :now, :now"
     " FROM (SELECT CASE WHEN :was LIKE '{\"$holdfast\":%'"
     " THEN json_extract(:was, '$.\"$holdfast\".stored') END AS ref) o"
-    " WHERE o.ref IS NOT NULL AND NOT EXISTS (SELECT 1 FROM replaced_payload r WHERE r.job_id = :job"
+    " WHERE o.ref IS NOT NULL AND NOT EXISTS (SELECT 1 FROM holdfast_replaced_payload r WHERE r.job_id = :job"
     " AND r.payload = :was) ON CONFLICT DO NOTHING"
 )
-_REPLACE = "UPDATE job SET payload = :payload WHERE id = :job"
+_REPLACE = "UPDATE holdfast_job SET payload = :payload WHERE id = :job"
 _CLAIMABLE = "s.queue = :queue AND s.state = 'queued' AND s.due_at IS NULL"
 _AHEAD = (
-    "SELECT count(*) FROM (SELECT 1 FROM job_state s INDEXED BY claimable"
+    "SELECT count(*) FROM (SELECT 1 FROM holdfast_job_state s INDEXED BY holdfast_claimable"
     f" WHERE {_CLAIMABLE} AND s.priority > :priority"
-    f" UNION ALL SELECT 1 FROM job_state s INDEXED BY claimable"
+    f" UNION ALL SELECT 1 FROM holdfast_job_state s INDEXED BY holdfast_claimable"
     f" WHERE {_CLAIMABLE} AND s.priority = :priority AND s.position < :position LIMIT :most)"
 )
 _WORKERS = (
-    "SELECT l.name, l.holder, l.tenant, l.kinds, l.queues, l.slots, (SELECT count(*) FROM job_state s"
-    " WHERE s.lease = l.id AND s.state IN ('leased', 'in_progress')) FROM lease l"
+    "SELECT l.name, l.holder, l.tenant, l.kinds, l.queues, l.slots, (SELECT count(*) FROM holdfast_job_state s"
+    " WHERE s.lease = l.id AND s.state IN ('leased', 'in_progress')) FROM holdfast_lease l"
     " WHERE l.ended_at IS NULL AND l.until > :now AND (:any OR l.tenant = :tenant OR l.tenant = '*')"
     " AND (l.kinds IS NOT NULL OR l.queues IS NOT NULL) ORDER BY l.until DESC LIMIT 200"
 )
 # Back to the first job and forward to the last. Each has at most one predecessor and successor: one index lookup each.
 _CHAIN = (
-    "WITH RECURSIVE back(id, n) AS (SELECT :job, 0 UNION ALL SELECT j.retry_of, b.n - 1 FROM back b JOIN job j"
+    "WITH RECURSIVE back(id, n) AS (SELECT :job, 0 UNION ALL SELECT j.retry_of, b.n - 1 FROM back b JOIN holdfast_job j"
     f" ON j.id = b.id WHERE j.retry_of IS NOT NULL AND b.n > -{_LONGEST_CHAIN}),"
-    " forth(id, n) AS (SELECT :job, 0 UNION ALL SELECT j.id, f.n + 1 FROM forth f JOIN job j ON j.retry_of = f.id"
-    f" WHERE j.retry_of IS NOT NULL AND f.n < {_LONGEST_CHAIN}),"
+    " forth(id, n) AS (SELECT :job, 0 UNION ALL SELECT j.id, f.n + 1 FROM forth f JOIN holdfast_job j ON j.retry_of ="
+    f" f.id WHERE j.retry_of IS NOT NULL AND f.n < {_LONGEST_CHAIN}),"
     " tries(id, n) AS (SELECT id, n FROM back UNION SELECT id, n FROM forth)"
-    " SELECT {columns} FROM tries t CROSS JOIN jobs j ON j.id = t.id WHERE :any OR j.tenant = :tenant ORDER BY t.n"
+    " SELECT {columns} FROM tries t CROSS JOIN holdfast_jobs j ON j.id = t.id WHERE :any OR j.tenant = :tenant ORDER"
+    " BY t.n"
 )
 
 
@@ -270,9 +271,13 @@ class SqliteJobs(SqlitePart, JobReads):
         job_id = parse_id(job_id)
         yield from begin_write(actor)
         params = {"job": job_id, "any": any_tenant(tenant), "tenant": tenant, "ref": external_ref}
-        rows = yield Statement("SELECT state FROM job_state WHERE id = :job AND (:any OR tenant = :tenant)", params)
+        rows = yield Statement(
+            "SELECT state FROM holdfast_job_state WHERE id = :job AND (:any OR tenant = :tenant)", params
+        )
         if rows:
-            yield Statement("UPDATE job SET external_ref = :ref WHERE id = :job AND external_ref IS NOT :ref", params)
+            yield Statement(
+                "UPDATE holdfast_job SET external_ref = :ref WHERE id = :job AND external_ref IS NOT :ref", params
+            )
         yield from end_write()
         return Verdict(job_id, state_of(rows[0][0]), False, None) if rows else Verdict(job_id, None, True, "not_found")
 
@@ -332,7 +337,7 @@ class SqliteJobs(SqlitePart, JobReads):
 
     @flow()
     def fill_payload_index(self, path: Sequence[str], after: str | None) -> Steps[str | None]:
-        yield Statement(f"CREATE INDEX IF NOT EXISTS {index_name(path)} ON job ({_key(path)}, id)")
+        yield Statement(f"CREATE INDEX IF NOT EXISTS {index_name(path)} ON holdfast_job ({_key(path)}, id)")
         return None
 
     @flow()
@@ -349,8 +354,8 @@ def _key(path: Sequence[str]) -> str:
 
 _PAYLOAD_INDEXES = "SELECT sql FROM sqlite_schema WHERE type = 'index' AND name LIKE 'payload\\_%' ESCAPE '\\'"
 _BY_PAYLOAD = (
-    "SELECT id FROM job WHERE {key} = :value AND (:any OR tenant = :tenant) AND (:before IS NULL OR id < :before)"
-    " AND payload NOT LIKE '{{\"$holdfast\"%' AND NOT EXISTS (SELECT 1 FROM payload_rule r"
-    " WHERE r.classification = 'restricted' AND r.tenant IN (job.tenant, '*') AND r.kind IN (job.kind, '*'))"
-    " ORDER BY id DESC LIMIT :most"
+    "SELECT id FROM holdfast_job WHERE {key} = :value AND (:any OR tenant = :tenant) AND (:before IS NULL OR id <"
+    " :before) AND payload NOT LIKE '{{\"$holdfast\"%' AND NOT EXISTS (SELECT 1 FROM holdfast_payload_rule r"
+    " WHERE r.classification = 'restricted' AND r.tenant IN (holdfast_job.tenant, '*') AND r.kind IN"
+    " (holdfast_job.kind, '*')) ORDER BY id DESC LIMIT :most"
 )

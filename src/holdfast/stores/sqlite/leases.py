@@ -24,27 +24,28 @@ from holdfast.stores.sqlite.fair_shares import SHARING_NEEDED, share_when_needed
 from holdfast.stores.sqlite.settle import end_attempts
 
 _PROMOTE = (
-    "UPDATE job_state SET state = 'queued', due_at = NULL, note = NULL WHERE n IN ("
-    "SELECT n FROM job_state WHERE due_at <= :now AND due_at IS NOT NULL AND state IN ('queued', 'retry_waiting')"
-    f" AND id {NOT_QUARANTINED} AND (:any OR tenant = :tenant) ORDER BY due_at LIMIT :want) RETURNING 1"
+    "UPDATE holdfast_job_state SET state = 'queued', due_at = NULL, note = NULL WHERE n IN ("
+    "SELECT n FROM holdfast_job_state WHERE due_at <= :now AND due_at IS NOT NULL AND state IN ('queued',"
+    f" 'retry_waiting') AND id {NOT_QUARANTINED} AND (:any OR tenant = :tenant) ORDER BY due_at LIMIT :want)"
+    " RETURNING 1"
 )
 _IS_DUE = (
-    "SELECT 1 WHERE EXISTS (SELECT 1 FROM job_state WHERE due_at <= :now AND due_at IS NOT NULL"
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM holdfast_job_state WHERE due_at <= :now AND due_at IS NOT NULL"
     f" AND state IN ('queued', 'retry_waiting') AND id {NOT_QUARANTINED}) OR :every AND EXISTS ({SHARING_NEEDED})"
 )
 _IS_OVERDUE = (
-    "SELECT 1 FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
+    "SELECT 1 FROM holdfast_job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
     f" AND state IN ('queued', 'leased', 'retry_waiting', 'waiting_for_approval') AND id {NOT_QUARANTINED} LIMIT 1"
 )
 _IS_LAPSED = (
-    "SELECT 1 WHERE EXISTS (SELECT 1 FROM lease WHERE ended_at IS NULL AND until <= :now)"
-    " OR EXISTS (SELECT 1 FROM lease WHERE ended_at IS NOT NULL AND swept_at IS NULL)"
-    " OR EXISTS (SELECT 1 FROM lease WHERE ended_at IS NULL AND renewed_at > :now + 5000000)"
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM holdfast_lease WHERE ended_at IS NULL AND until <= :now)"
+    " OR EXISTS (SELECT 1 FROM holdfast_lease WHERE ended_at IS NOT NULL AND swept_at IS NULL)"
+    " OR EXISTS (SELECT 1 FROM holdfast_lease WHERE ended_at IS NULL AND renewed_at > :now + 5000000)"
 )
 _EXPIRE = (
-    "UPDATE job_state SET state = 'failed', lease = NULL, due_at = NULL, approval_id = NULL, finished_at = :now,"
-    " note = NULL, error_code = 'deadline_passed', error_message = 'the deadline passed before the job was done'"
-    " WHERE n IN (SELECT n FROM job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
+    "UPDATE holdfast_job_state SET state = 'failed', lease = NULL, due_at = NULL, approval_id = NULL, finished_at ="
+    " :now, note = NULL, error_code = 'deadline_passed', error_message = 'the deadline passed before the job was done'"
+    " WHERE n IN (SELECT n FROM holdfast_job_state WHERE deadline_at <= :now AND deadline_at IS NOT NULL"
     " AND state IN ('queued', 'leased', 'retry_waiting', 'waiting_for_approval')"
     f" AND id {NOT_QUARANTINED} AND (:any OR tenant = :tenant)"
     " ORDER BY deadline_at LIMIT :want) RETURNING id"
@@ -52,51 +53,55 @@ _EXPIRE = (
 # A renewal in the future means that the clock was set back. The lease then lasts from now for its usual duration;
 # otherwise a dead worker would count as alive until the clock reaches that time again.
 _ANCHOR = (
-    "UPDATE lease SET until = :now + (until - renewed_at), renewed_at = :now"
+    "UPDATE holdfast_lease SET until = :now + (until - renewed_at), renewed_at = :now"
     " WHERE ended_at IS NULL AND renewed_at > :now + 5000000 AND (:any OR tenant = :tenant)"
 )
 _LAPSE = (
-    "UPDATE lease SET ended_at = :now, ended_why = 'lapsed' WHERE id IN ("
-    "SELECT id FROM lease WHERE ended_at IS NULL AND until <= :now AND (:any OR tenant = :tenant)"
+    "UPDATE holdfast_lease SET ended_at = :now, ended_why = 'lapsed' WHERE id IN ("
+    "SELECT id FROM holdfast_lease WHERE ended_at IS NULL AND until <= :now AND (:any OR tenant = :tenant)"
     " ORDER BY until LIMIT :want) RETURNING 1"
 )
 _UNSWEPT = (
-    "SELECT id FROM lease WHERE ended_at IS NOT NULL AND swept_at IS NULL AND (:any OR tenant = :tenant)"
+    "SELECT id FROM holdfast_lease WHERE ended_at IS NOT NULL AND swept_at IS NULL AND (:any OR tenant = :tenant)"
     " ORDER BY ended_at LIMIT :want"
 )
 _HELD = (
-    "SELECT n, state FROM job_state"
+    "SELECT n, state FROM holdfast_job_state"
     " WHERE state IN ('leased', 'in_progress') AND lease IN (SELECT value FROM json_each(:leases))"
     f" AND id {NOT_QUARANTINED} ORDER BY id LIMIT :want"
 )
 _REQUEUE = (
-    "UPDATE job_state SET state = 'queued', lease = NULL, note = '{\"reason\": \"lease_lapsed\"}'"
+    "UPDATE holdfast_job_state SET state = 'queued', lease = NULL, note = '{\"reason\": \"lease_lapsed\"}'"
     " WHERE n IN (SELECT value FROM json_each(?))"
 )
 _LOST, _LOST_HOW = "worker_lost", "the worker that ran this job stopped renewing its lease"
 _CRASH = (
-    "UPDATE job_state SET state = 'failed', lease = NULL, finished_at = ?, note = NULL,"
+    "UPDATE holdfast_job_state SET state = 'failed', lease = NULL, finished_at = ?, note = NULL,"
     f" error_code = '{_LOST}', error_message = '{_LOST_HOW}' WHERE n IN (SELECT value FROM json_each(?))"
 )
 _RESCUE = (
-    "UPDATE job_state SET state = 'retry_waiting', crashes = min(crashes, 32766) + 1, due_at = :now,"
+    "UPDATE holdfast_job_state SET state = 'retry_waiting', crashes = min(crashes, 32766) + 1, due_at = :now,"
     " finished_at = NULL, note = NULL WHERE crashes < max_crashes AND n IN (SELECT value FROM json_each(:numbers))"
 )
 _LAST = (
-    "SELECT n, kind FROM job_state WHERE crashes >= max_crashes AND n IN (SELECT value FROM json_each(?)) ORDER BY n"
+    "SELECT n, kind FROM holdfast_job_state WHERE crashes >= max_crashes AND n IN (SELECT value FROM json_each(?))"
+    " ORDER BY n"
 )
 _DEAD_LETTER = (
-    "UPDATE job_state SET state = 'dead_letter', crashes = min(crashes, 32766) + 1, due_at = NULL, finished_at = :now,"
-    " note = json_object('fingerprint', :group) WHERE n = :n"
+    "UPDATE holdfast_job_state SET state = 'dead_letter', crashes = min(crashes, 32766) + 1, due_at = NULL,"
+    " finished_at = :now, note = json_object('fingerprint', :group) WHERE n = :n"
 )
-_DEAD = "SELECT id FROM job_state WHERE state = 'dead_letter' AND n IN (SELECT value FROM json_each(?)) ORDER BY n"
+_DEAD = (
+    "SELECT id FROM holdfast_job_state WHERE state = 'dead_letter' AND n IN (SELECT value FROM json_each(?)) ORDER BY n"
+)
 _RETRIED_AS_NEW = (
-    "SELECT s.n, s.id FROM job_state s JOIN job j ON j.n = s.n WHERE s.n IN (SELECT value FROM json_each(?))"
-    " AND j.retry_as IS NOT NULL AND s.crashes < s.max_crashes"
+    "SELECT s.n, s.id FROM holdfast_job_state s JOIN holdfast_job j ON j.n = s.n WHERE s.n IN (SELECT value FROM"
+    " json_each(?)) AND j.retry_as IS NOT NULL AND s.crashes < s.max_crashes"
 )
 _SWEPT = (
-    "UPDATE lease SET swept_at = ? WHERE id IN (SELECT value FROM json_each(?))"
-    " AND NOT EXISTS (SELECT 1 FROM job_state s WHERE s.lease = lease.id AND s.state IN ('leased', 'in_progress'))"
+    "UPDATE holdfast_lease SET swept_at = ? WHERE id IN (SELECT value FROM json_each(?))"
+    " AND NOT EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.lease = holdfast_lease.id AND s.state IN ('leased',"
+    " 'in_progress'))"
 )
 
 
@@ -105,7 +110,7 @@ def _idle_unless(query: str, result: Any) -> Callable[..., Steps[Any]]:
     listener."""
 
     def peek(_: object, want: int = 1000, tenant: str = EVERY_TENANT) -> Steps[Any]:
-        present = yield Statement("SELECT now FROM present")
+        present = yield Statement("SELECT now FROM holdfast_present")
         rows = yield Statement(query, {"now": present[0][0], "every": tenant == EVERY_TENANT})
         return None if rows else result
 
@@ -137,7 +142,7 @@ def _peek(_: object, settlements: Sequence[Settlement], request: ClaimRequest) -
     """An idle worker must not write: each commit waits for the disk and notifies all other idle workers."""
     if settlements:
         return None
-    rows = yield Statement("SELECT now FROM present")
+    rows = yield Statement("SELECT now FROM holdfast_present")
     alive, allowed = yield from lease_state(request, rows[0][0])
     if alive and not allowed and request.want > 0:
         raise executor_refused()
@@ -155,39 +160,40 @@ _SCOPE = f"AND s.id {NOT_QUARANTINED} AND (:any OR s.tenant = :tenant)"
 _CANDIDATES = (
     (
         "take",
-        "SELECT s.n, s.id, s.state FROM job_state s WHERE s.queue IN (SELECT value FROM json_each(:queues))"
+        "SELECT s.n, s.id, s.state FROM holdfast_job_state s WHERE s.queue IN (SELECT value FROM json_each(:queues))"
         " AND s.state = 'queued' AND s.due_at IS NULL"
         f" AND (:kinds IS NULL OR s.kind IN (SELECT value FROM json_each(:kinds))) {_SCOPE}"
         " ORDER BY s.queue, s.priority DESC, s.position LIMIT :want",
     ),
     (
         "promote",
-        "SELECT s.n, s.id, s.state FROM job_state s WHERE s.due_at <= :now AND s.due_at IS NOT NULL"
+        "SELECT s.n, s.id, s.state FROM holdfast_job_state s WHERE s.due_at <= :now AND s.due_at IS NOT NULL"
         f" AND s.state IN ('queued', 'retry_waiting') {_SCOPE} ORDER BY s.due_at LIMIT :want",
     ),
     (
         "expire",
-        "SELECT s.n, s.id, s.state FROM job_state s WHERE s.deadline_at <= :now AND s.deadline_at IS NOT NULL"
+        "SELECT s.n, s.id, s.state FROM holdfast_job_state s WHERE s.deadline_at <= :now AND s.deadline_at IS NOT NULL"
         f" AND s.state IN ('queued', 'leased', 'retry_waiting', 'waiting_for_approval') {_SCOPE}"
         " ORDER BY s.deadline_at LIMIT :want",
     ),
     (
         "free",
-        "SELECT s.n, s.id, s.state FROM job_state s WHERE s.state IN ('leased', 'in_progress') AND s.lease IN"
-        f" (SELECT id FROM lease WHERE ended_at IS NOT NULL AND swept_at IS NULL) {_SCOPE} ORDER BY s.id LIMIT :want",
+        "SELECT s.n, s.id, s.state FROM holdfast_job_state s WHERE s.state IN ('leased', 'in_progress') AND s.lease IN"
+        f" (SELECT id FROM holdfast_lease WHERE ended_at IS NOT NULL AND swept_at IS NULL) {_SCOPE} ORDER BY s.id"
+        " LIMIT :want",
     ),
 )
 _TRY = {
-    "take": "UPDATE job_state SET state = 'in_progress', lease = :lease, settled_by = NULL, note = NULL,"
+    "take": "UPDATE holdfast_job_state SET state = 'in_progress', lease = :lease, settled_by = NULL, note = NULL,"
     " held_by = NULL, attempt = attempt + 1, started_at = :now WHERE n = :n",
-    "promote": "UPDATE job_state SET state = 'queued', due_at = NULL, note = NULL WHERE n = :n",
-    "expire": "UPDATE job_state SET state = 'failed', lease = NULL, due_at = NULL, approval_id = NULL,"
+    "promote": "UPDATE holdfast_job_state SET state = 'queued', due_at = NULL, note = NULL WHERE n = :n",
+    "expire": "UPDATE holdfast_job_state SET state = 'failed', lease = NULL, due_at = NULL, approval_id = NULL,"
     " finished_at = :now, note = NULL, error_code = 'deadline_passed', error_message = '' WHERE n = :n",
 }
-_LIVE = "SELECT 1 FROM lease WHERE id = ? AND tenant = ? AND ended_at IS NULL AND until > ?"
+_LIVE = "SELECT 1 FROM holdfast_lease WHERE id = ? AND tenant = ? AND ended_at IS NULL AND until > ?"
 _NOTE = (
-    "INSERT INTO quarantine (job_id, tenant, why, at, until)"
-    " SELECT s.id, s.tenant, :why, :now, :until FROM job_state s WHERE s.n = :n"
+    "INSERT INTO holdfast_quarantine (job_id, tenant, why, at, until)"
+    " SELECT s.id, s.tenant, :why, :now, :until FROM holdfast_job_state s WHERE s.n = :n"
     " ON CONFLICT (job_id) DO UPDATE SET why = excluded.why, at = excluded.at, until = excluded.until"
 )
 # Errors that are not about the row.
@@ -255,7 +261,7 @@ class SqliteLeases(SqliteLeaseRows):
             leases = ids_json(row[0] for row in unswept)
             held = yield Statement(_HELD, {"leases": leases, "want": want, "now": now})
             leased, begun = yield from free(held, now)
-            yield Statement("DELETE FROM recall WHERE lease IN (SELECT value FROM json_each(?))", (leases,))
+            yield Statement("DELETE FROM holdfast_recall WHERE lease IN (SELECT value FROM json_each(?))", (leases,))
             yield Statement(_SWEPT, (now, leases))
             if begun:
                 dead = yield Statement(_DEAD, (ids_json(begun),))

@@ -29,42 +29,47 @@ from holdfast.stores.sqlite.steps import FULFIL, WAKE, event_value
 
 # Events purged before a cursor was issued are not a gap for its consumer. So once anything was purged, a cursor also
 # has the number of the last action at that time.
-_PURGED = "SELECT 1 FROM action WHERE first_seq IS NOT NULL AND last_seq > 0"  # the conditions of a partial index
-_SINCE = f"coalesce(';' || (SELECT CASE WHEN EXISTS ({_PURGED}) THEN (SELECT max(seq) FROM action) END), '')"
+_PURGED = (
+    "SELECT 1 FROM holdfast_action WHERE first_seq IS NOT NULL AND last_seq > 0"  # the conditions of a partial index
+)
+_SINCE = f"coalesce(';' || (SELECT CASE WHEN EXISTS ({_PURGED}) THEN (SELECT max(seq) FROM holdfast_action) END), '')"
 _AFTER = (
-    f"SELECT {Record.columns(Event, skip=('cursor',))}, seq || {_SINCE} FROM event"
+    f"SELECT {Record.columns(Event, skip=('cursor',))}, seq || {_SINCE} FROM holdfast_event"
     " WHERE seq > :seq AND (:any OR tenant = :tenant) ORDER BY seq LIMIT :want"
 )
 _GONE = (
-    "SELECT max(coalesce(json_extract(changed, '$.through'), last_seq)) FROM action"
+    "SELECT max(coalesce(json_extract(changed, '$.through'), last_seq)) FROM holdfast_action"
     " WHERE first_seq IS NOT NULL AND seq > :since AND last_seq > :seq AND (:any OR tenant = :tenant)"
 )
 _SENT_AFTER = (
-    f"SELECT {Record.columns(SentEvent, skip=('cursor',))}, 'a' || seq FROM app_event"
+    f"SELECT {Record.columns(SentEvent, skip=('cursor',))}, 'a' || seq FROM holdfast_app_event"
     " WHERE seq > :seq AND (:any OR tenant = :tenant) ORDER BY seq LIMIT :want"
 )
 _ADD_CURSOR = (
-    "INSERT INTO consumer (tenant, name, cursor, updated_at) VALUES (:tenant, :name, :cursor, :now)"
+    "INSERT INTO holdfast_consumer (tenant, name, cursor, updated_at) VALUES (:tenant, :name, :cursor, :now)"
     " ON CONFLICT DO NOTHING RETURNING 1"
 )
 _MOVE_CURSOR = (
-    "UPDATE consumer SET cursor = :cursor, updated_at = :now"
+    "UPDATE holdfast_consumer SET cursor = :cursor, updated_at = :now"
     " WHERE tenant = :tenant AND name = :name AND cursor = :was RETURNING 1"
 )
 _CURSOR = re.compile(r"([0-9]{1,18})(?:;([0-9]{1,18}))?")
 _SENT_CURSOR = re.compile(r"a[0-9]{1,18}")
 _SEND = (
-    "INSERT INTO app_event (id, tenant, name, data, key, job_id, sent_by, sent_at, cause_id)"
+    "INSERT INTO holdfast_app_event (id, tenant, name, data, key, job_id, sent_by, sent_at, cause_id)"
     " VALUES (:id, :tenant, :name, :data, :key, :job, :actor, :now, :cause)"
 )
-_IN_TENANT = "SELECT 1 FROM job_state WHERE id = ? AND tenant = ?"
-_SENT_BEFORE = "SELECT id FROM app_event WHERE tenant = ? AND name = ? AND key = ?"
+_IN_TENANT = "SELECT 1 FROM holdfast_job_state WHERE id = ? AND tenant = ?"
+_SENT_BEFORE = "SELECT id FROM holdfast_app_event WHERE tenant = ? AND name = ? AND key = ?"
 _OPEN = "tenant = :tenant AND name = :name AND kind = 'event' AND ended_at IS NULL"
 # From shape to shape along the index: there are few shapes, however many jobs wait.
-_NEXT_SHAPE = f"SELECT shape FROM step INDEXED BY waiting WHERE {_OPEN} AND shape > :shape ORDER BY shape LIMIT 1"
+_NEXT_SHAPE = (
+    f"SELECT shape FROM holdfast_step INDEXED BY holdfast_waiting WHERE {_OPEN} AND shape > :shape ORDER BY"
+    " shape LIMIT 1"
+)
 _WAITS = (
-    f"SELECT job_id, n FROM step INDEXED BY waiting WHERE {_OPEN} AND shape = :shape AND wanted = :wanted"
-    " AND (:job IS NULL OR job_id = :job) ORDER BY job_id, n"
+    f"SELECT job_id, n FROM holdfast_step INDEXED BY holdfast_waiting WHERE {_OPEN} AND shape = :shape AND wanted ="
+    " :wanted AND (:job IS NULL OR job_id = :job) ORDER BY job_id, n"
 )
 
 
@@ -86,7 +91,7 @@ class SqliteLedger(SqlitePart, LedgerReads):
 
     @flow(writes=False)
     def end(self, tenant: str) -> Steps[str]:
-        rows = yield Statement(f"SELECT coalesce(max(seq), 0) || {_SINCE} FROM event")
+        rows = yield Statement(f"SELECT coalesce(max(seq), 0) || {_SINCE} FROM holdfast_event")
         return str(rows[0][0])
 
     @flow(writes=False)
@@ -153,7 +158,7 @@ def _parse(cursor: str | None) -> tuple[int, int]:
 
 
 _CLEANED = (
-    "SELECT e.job_id, e.seq, e.kind, e.from_state, e.attempt, e.at, e.actor, e.meta FROM event e"
+    "SELECT e.job_id, e.seq, e.kind, e.from_state, e.attempt, e.at, e.actor, e.meta FROM holdfast_event e"
     " WHERE e.job_id IN (SELECT value FROM json_each(?)) AND e.type = 'clean' ORDER BY e.job_id, e.seq"
 )
 
@@ -166,7 +171,7 @@ def record_removed(job_ids: Sequence[str]) -> Steps[int]:
     store their own cursors must have read.
     """
     rows = yield Statement(
-        "SELECT tenant, seq, type, job_id FROM event WHERE job_id IN (SELECT value FROM json_each(?))"
+        "SELECT tenant, seq, type, job_id FROM holdfast_event WHERE job_id IN (SELECT value FROM json_each(?))"
         " ORDER BY tenant, seq",
         (ids_json(job_ids),),
     )

@@ -13,41 +13,41 @@ SWEPT_LIMITS = 200  # maximum of limits in one sweep
 
 COLUMNS = Record.columns(Limit, skip=("running", "waiting"))
 _SET = (
-    f"INSERT INTO job_limit ({COLUMNS})"
+    f"INSERT INTO holdfast_job_limit ({COLUMNS})"
     " VALUES (:tenant, :scope, :name, :concurrency, :rate, :per, :burst, :actor, :now, :now)"
     " ON CONFLICT DO UPDATE SET concurrency = excluded.concurrency, rate = excluded.rate, per = excluded.per,"
     " burst = excluded.burst, set_by = excluded.set_by, updated_at = excluded.updated_at"
-    " WHERE (job_limit.concurrency, job_limit.rate, job_limit.per, job_limit.burst)"
+    " WHERE (holdfast_job_limit.concurrency, holdfast_job_limit.rate, holdfast_job_limit.per, holdfast_job_limit.burst)"
     " IS NOT (excluded.concurrency, excluded.rate, excluded.per, excluded.burst)"
 )
-_ONE = f"SELECT {COLUMNS} FROM job_limit WHERE tenant = :tenant AND scope = :scope AND name = :name"
-_LIMITED_ON = Statement("UPDATE dispatch SET limited = 1 WHERE NOT limited")
+_ONE = f"SELECT {COLUMNS} FROM holdfast_job_limit WHERE tenant = :tenant AND scope = :scope AND name = :name"
+_LIMITED_ON = Statement("UPDATE holdfast_dispatch SET limited = 1 WHERE NOT limited")
 # Running jobs count against a new limit.
 _COUNT_RUNNING = (
-    "INSERT INTO occupied_slot (tenant, scope, name, job_id) SELECT :tenant, :scope, w.name, w.id FROM ("
+    "INSERT INTO holdfast_occupied_slot (tenant, scope, name, job_id) SELECT :tenant, :scope, w.name, w.id FROM ("
     "SELECT s.id, s.tenant, CASE :scope WHEN 'all' THEN '*' WHEN 'queue' THEN s.queue WHEN 'kind' THEN s.kind"
     " WHEN 'tenant' THEN s.tenant WHEN 'agent' THEN s.agent END AS name"
-    " FROM job_state s WHERE s.state IN ('leased', 'in_progress')"
+    " FROM holdfast_job_state s WHERE s.state IN ('leased', 'in_progress')"
     " UNION ALL"
     " SELECT s.id, s.tenant, substr(u.value, length(:scope) + 2)"
-    " FROM job_state s JOIN job j ON j.n = s.n, json_each(j.uses) u"
+    " FROM holdfast_job_state s JOIN holdfast_job j ON j.n = s.n, json_each(j.uses) u"
     " WHERE s.state IN ('leased', 'in_progress') AND j.uses IS NOT NULL AND u.value LIKE :scope || ':%') w"
     " WHERE w.name IS NOT NULL AND (:tenant = '*' OR w.tenant = :tenant) AND (:name = '*' OR w.name = :name)"
     " ON CONFLICT DO NOTHING"
 )
-_REMOVE = "DELETE FROM job_limit WHERE tenant = :tenant AND scope = :scope AND name = :name RETURNING 1"
+_REMOVE = "DELETE FROM holdfast_job_limit WHERE tenant = :tenant AND scope = :scope AND name = :name RETURNING 1"
 _FORGET = (
-    "DELETE FROM {table} WHERE tenant = :tenant AND scope = :scope AND NOT EXISTS (SELECT 1 FROM job_limit l"
+    "DELETE FROM {table} WHERE tenant = :tenant AND scope = :scope AND NOT EXISTS (SELECT 1 FROM holdfast_job_limit l"
     " WHERE l.tenant = {table}.tenant AND l.scope = {table}.scope AND (l.name = {table}.name OR l.name = '*')"
     " AND l.{what} IS NOT NULL)"
 )
 NEXT_PARKED = (
-    "SELECT held_by FROM job_state INDEXED BY parked WHERE held_by > ? AND held_by IS NOT NULL AND due_at IS NOT NULL"
-    " AND state = 'queued' ORDER BY held_by LIMIT 1"
+    "SELECT held_by FROM holdfast_job_state INDEXED BY holdfast_parked WHERE held_by > ? AND held_by IS NOT NULL AND"
+    " due_at IS NOT NULL AND state = 'queued' ORDER BY held_by LIMIT 1"
 )
 RULE = (
-    "SELECT scope, ?, concurrency, rate, per, burst FROM job_limit WHERE tenant = ? AND scope = ? AND name IN (?, '*')"
-    " ORDER BY name = '*' LIMIT 1"
+    "SELECT scope, ?, concurrency, rate, per, burst FROM holdfast_job_limit WHERE tenant = ? AND scope = ? AND name"
+    " IN (?, '*') ORDER BY name = '*' LIMIT 1"
 )
 
 
@@ -87,7 +87,7 @@ def sweep(now: int, want: int, beginning: str | None = None) -> Steps[int]:
     limits with the prefix ``beginning``. Returns the number of released jobs."""
     position = beginning
     if position is None:
-        ((position,),) = yield Statement("SELECT swept FROM dispatch")
+        ((position,),) = yield Statement("SELECT swept FROM holdfast_dispatch")
     count = 0
     for _ in range(SWEPT_LIMITS):
         rows = yield Statement(NEXT_PARKED, (position,))
@@ -102,5 +102,5 @@ def sweep(now: int, want: int, beginning: str | None = None) -> Steps[int]:
         else:
             count += yield from release_parked(bucket, want - count, now)
     if beginning is None:
-        yield Statement("UPDATE dispatch SET swept = :place WHERE swept <> :place", {"place": position})
+        yield Statement("UPDATE holdfast_dispatch SET swept = :place WHERE swept <> :place", {"place": position})
     return count

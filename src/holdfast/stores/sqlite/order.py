@@ -30,9 +30,11 @@ class Slot(NamedTuple):
     state: State = State.QUEUED
 
 
-_FIND = "SELECT n, position, queue, priority, state FROM job_state WHERE id = :id AND (:any OR tenant = :tenant)"
+_FIND = (
+    "SELECT n, position, queue, priority, state FROM holdfast_job_state WHERE id = :id AND (:any OR tenant = :tenant)"
+)
 _NEAR = (
-    "SELECT n, position FROM job_state INDEXED BY {index} WHERE queue = :queue AND priority = :priority"
+    "SELECT n, position FROM holdfast_job_state INDEXED BY {index} WHERE queue = :queue AND priority = :priority"
     " AND (position, n) {than} (:position, :n) AND n <> :job AND {waiting}"
     " ORDER BY position {way}, n {way} LIMIT :want"
 )
@@ -46,18 +48,20 @@ _BEHIND, _BEFORE = (
     for than, way in ((">", "ASC"), ("<", "DESC"))
 )
 # The position of a new job is a hundred times its number.
-_NEWEST = "SELECT max(n) FROM job_state"
+_NEWEST = "SELECT max(n) FROM holdfast_job_state"
 _RENUMBER = (
-    "UPDATE job_state SET position = w.position"
-    " FROM (SELECT CAST(key AS INTEGER) AS n, value AS position FROM json_each(:places)) w WHERE job_state.n = w.n"
+    "UPDATE holdfast_job_state SET position = w.position"
+    " FROM (SELECT CAST(key AS INTEGER) AS n, value AS position FROM json_each(:places)) w WHERE holdfast_job_state.n"
+    " = w.n"
 )
 # The ledger records the move from the note, the rest of which may still be needed. The counter makes each move a
 # change.
 _MOVE = (
-    "UPDATE job_state SET priority = :priority, position = :position,"
+    "UPDATE holdfast_job_state SET priority = :priority, position = :position,"
     " note = json_set(coalesce(note, '{}'), '$.moved', json_patch('{}', json_object('to', :to, 'other', :other,"
     " 'priority', :priority, 'reason', :reason,"
-    " 'times', 1 + (SELECT count(*) FROM event e WHERE e.job_id = job_state.id AND e.type = 'move')))) WHERE n = :job"
+    " 'times', 1 + (SELECT count(*) FROM holdfast_event e WHERE e.job_id = holdfast_job_state.id AND e.type ="
+    " 'move')))) WHERE n = :job"
 )
 
 

@@ -27,14 +27,16 @@ from holdfast.stores.sqlite.base import ids_json
 
 log = logging.getLogger("holdfast.store")
 
-_POLICIES = Statement("SELECT unknown_kinds, unknown_agents, tenant_required, required FROM dispatch WHERE id = 1")
-_KINDS = "SELECT name FROM registered_kind WHERE name IN (SELECT value FROM json_each(:names))"
-_AGENTS = "SELECT id FROM agent WHERE tenant = :tenant AND id IN (SELECT value FROM json_each(:names))"
-_EVENTS = Statement("SELECT unknown_events FROM dispatch WHERE id = 1")
-_TYPE = "SELECT schema FROM registered_event WHERE name = ?"
+_POLICIES = Statement(
+    "SELECT unknown_kinds, unknown_agents, tenant_required, required FROM holdfast_dispatch WHERE id = 1"
+)
+_KINDS = "SELECT name FROM holdfast_registered_kind WHERE name IN (SELECT value FROM json_each(:names))"
+_AGENTS = "SELECT id FROM holdfast_agent WHERE tenant = :tenant AND id IN (SELECT value FROM json_each(:names))"
+_EVENTS = Statement("SELECT unknown_events FROM holdfast_dispatch WHERE id = 1")
+_TYPE = "SELECT schema FROM holdfast_registered_event WHERE name = ?"
 _KEEP = (
-    "INSERT INTO unregistered_name (tenant, registry, name, first_at) SELECT :tenant, :registry, :name, :now"
-    " WHERE (SELECT count(*) FROM unregistered_name WHERE tenant = :tenant AND registry = :registry) < 1000"
+    "INSERT INTO holdfast_unregistered_name (tenant, registry, name, first_at) SELECT :tenant, :registry, :name, :now"
+    " WHERE (SELECT count(*) FROM holdfast_unregistered_name WHERE tenant = :tenant AND registry = :registry) < 1000"
     " ON CONFLICT DO NOTHING RETURNING 1"
 )
 

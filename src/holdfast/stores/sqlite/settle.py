@@ -15,43 +15,46 @@ from holdfast.stores.sqlite.steps import due, suspend
 
 # The plus signs exclude the index on leases, which would read all jobs of the lease for each id.
 _SUCCEED = (
-    "UPDATE job_state SET state = 'succeeded', lease = NULL, settled_by = :lease, finished_at = :now,"
+    "UPDATE holdfast_job_state SET state = 'succeeded', lease = NULL, settled_by = :lease, finished_at = :now,"
     " error_code = NULL, error_message = NULL, due_at = NULL, note = NULL"
     " WHERE id IN (SELECT value FROM json_each(:ids)) AND attempt = :attempt"
     " AND +lease = :lease AND +state = 'in_progress'"
 )
 # Without RETURNING, which costs about 2 % of a job (docs/adr/0060). Usually the whole batch is settled: the number of
 # changed rows shows it. Otherwise the ledger shows which jobs were.
-_LAST_EVENT = Statement("SELECT coalesce(max(seq), 0) FROM event")
+_LAST_EVENT = Statement("SELECT coalesce(max(seq), 0) FROM holdfast_event")
 _CHANGED = Statement("SELECT changes()")
 _SUCCEEDED_SINCE = (
-    "SELECT job_id FROM event WHERE seq > :since AND type = 'succeed' AND attempt = :attempt"
+    "SELECT job_id FROM holdfast_event WHERE seq > :since AND type = 'succeed' AND attempt = :attempt"
     " AND job_id IN (SELECT value FROM json_each(:ids))"
 )
 _END = (
-    "UPDATE job_state SET state = :state, lease = NULL, settled_by = :lease, finished_at = :finished, due_at = :due,"
-    " error_code = :code, error_message = :message, note = :note, approval_id = :approval,"
+    "UPDATE holdfast_job_state SET state = :state, lease = NULL, settled_by = :lease, finished_at = :finished, due_at"
+    " = :due, error_code = :code, error_message = :message, note = :note, approval_id = :approval,"
     " crashes = min(crashes, 32766) + :crashed"
     " WHERE id = :id AND attempt = :attempt AND +lease = :lease AND +state = 'in_progress'"
-    " RETURNING CASE WHEN crashes <= max_crashes THEN (SELECT j.retry_as FROM job j WHERE j.n = job_state.n) END"
+    " RETURNING CASE WHEN crashes <= max_crashes THEN (SELECT j.retry_as FROM holdfast_job j WHERE j.n ="
+    " holdfast_job_state.n) END"
 )
 _AFTER_FAILURE = (
-    "UPDATE job_state SET state = :state, retries = retries + :retried, due_at = :due, finished_at = :finished,"
-    " note = :group WHERE id = :id"
+    "UPDATE holdfast_job_state SET state = :state, retries = retries + :retried, due_at = :due, finished_at ="
+    " :finished, note = :group WHERE id = :id"
 )
 # The crash is already counted. The row decides whether another attempt is left, as in the reaper.
 _AFTER_CRASH = (
-    "UPDATE job_state SET state = CASE WHEN crashes <= max_crashes THEN 'retry_waiting' ELSE 'dead_letter' END,"
-    " due_at = CASE WHEN crashes <= max_crashes THEN :due END,"
+    "UPDATE holdfast_job_state SET state = CASE WHEN crashes <= max_crashes THEN 'retry_waiting' ELSE 'dead_letter'"
+    " END, due_at = CASE WHEN crashes <= max_crashes THEN :due END,"
     " finished_at = CASE WHEN crashes <= max_crashes THEN NULL ELSE :now END,"
     " note = CASE WHEN crashes <= max_crashes THEN NULL ELSE :group END WHERE id = :id"
 )
 _RESULT = (
-    "INSERT INTO result (job_id, tenant, value, ref) SELECT id, tenant, ?, ? FROM job_state WHERE id = ?"
-    " ON CONFLICT (job_id) DO NOTHING"  # a job succeeds once; what was put there before is found by `audit verify`
+    "INSERT INTO holdfast_result (job_id, tenant, value, ref) SELECT id, tenant, ?, ? FROM holdfast_job_state WHERE"
+    " id = ? ON CONFLICT (job_id) DO NOTHING"  # a job succeeds once; `audit verify` finds what was there before
 )
 
-ADVANCE = Statement("INSERT INTO round (id) SELECT 1 WHERE EXISTS (SELECT 1 FROM moved WHERE job_id > '')")
+ADVANCE = Statement(
+    "INSERT INTO holdfast_round (id) SELECT 1 WHERE EXISTS (SELECT 1 FROM holdfast_moved WHERE job_id > '')"
+)
 
 
 def end_attempts(lease: str, settlements: Sequence[Settlement], now: int) -> Steps[list[str]]:

@@ -18,67 +18,71 @@ from holdfast.stores.job_reads import StepReads
 from holdfast.stores.sqlite.base import SqlitePart, act_under, any_tenant, begin_write, end_write
 
 _HELD = (
-    "SELECT id, attempt FROM job_state"
+    "SELECT id, attempt FROM holdfast_job_state"
     " WHERE id IN (SELECT value FROM json_each(?)) AND +lease = ? AND +state = 'in_progress'"
 )
 # A trigger refuses an insert that conflicts with a finished step (it could be a REPLACE), so the insert excludes them.
-_IS_FINISHED = "EXISTS (SELECT 1 FROM step o WHERE o.job_id = :job AND o.n = :n AND o.ended_at IS NOT NULL)"
+_IS_FINISHED = "EXISTS (SELECT 1 FROM holdfast_step o WHERE o.job_id = :job AND o.n = :n AND o.ended_at IS NOT NULL)"
 _SAVE = (
-    "INSERT INTO step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at)"
-    " SELECT id, ?2, tenant, ?3, ?4, ?5, ?6, ?7, attempt, ?9 - ?8, ?9 FROM job_state WHERE id = ?1"
-    " AND NOT EXISTS (SELECT 1 FROM step o WHERE o.job_id = ?1 AND o.n = ?2 AND o.ended_at IS NOT NULL)"
+    "INSERT INTO holdfast_step (job_id, n, tenant, name, kind, value, error, tries, attempt, started_at, ended_at)"
+    " SELECT id, ?2, tenant, ?3, ?4, ?5, ?6, ?7, attempt, ?9 - ?8, ?9 FROM holdfast_job_state WHERE id = ?1"
+    " AND NOT EXISTS (SELECT 1 FROM holdfast_step o WHERE o.job_id = ?1 AND o.n = ?2 AND o.ended_at IS NOT NULL)"
     " ON CONFLICT (job_id, n) DO UPDATE SET value = excluded.value, error = excluded.error, tries = excluded.tries,"
     " attempt = excluded.attempt, ended_at = excluded.ended_at WHERE ended_at IS NULL"
 )
 _FINISHED = (
-    "SELECT t.job_id, t.n, t.value FROM json_each(?) o JOIN step t"
+    "SELECT t.job_id, t.n, t.value FROM json_each(?) o JOIN holdfast_step t"
     " ON t.job_id = json_extract(o.value, '$[0]') AND t.n = json_extract(o.value, '$[1]') WHERE t.ended_at IS NOT NULL"
 )
 _PAUSE = (
-    "INSERT INTO step (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape, wanted)"
-    " SELECT id, :n, tenant, :name, :kind, :error, :tries, attempt, :now, due_at, :shape, :wanted"
-    f" FROM job_state WHERE id = :job AND NOT {_IS_FINISHED}"
+    "INSERT INTO holdfast_step (job_id, n, tenant, name, kind, error, tries, attempt, started_at, wake_at, shape,"
+    " wanted) SELECT id, :n, tenant, :name, :kind, :error, :tries, attempt, :now, due_at, :shape, :wanted"
+    f" FROM holdfast_job_state WHERE id = :job AND NOT {_IS_FINISHED}"
     " ON CONFLICT (job_id, n) DO UPDATE SET error = excluded.error, tries = excluded.tries,"
     " attempt = excluded.attempt, wake_at = excluded.wake_at, shape = excluded.shape, wanted = excluded.wanted"
     " WHERE ended_at IS NULL"
 )
-FULFIL = "UPDATE step SET value = :value, ended_at = :now WHERE job_id = :job AND n = :n AND ended_at IS NULL"
+FULFIL = "UPDATE holdfast_step SET value = :value, ended_at = :now WHERE job_id = :job AND n = :n AND ended_at IS NULL"
 _WAITING = (
-    "SELECT j.tenant, j.created_at, t.ended_at FROM job j JOIN step t ON t.job_id = j.id WHERE j.id = ? AND t.n = ?"
+    "SELECT j.tenant, j.created_at, t.ended_at FROM holdfast_job j JOIN holdfast_step t ON t.job_id = j.id WHERE j.id"
+    " = ? AND t.n = ?"
 )
-_RECEIVED = "SELECT json_extract(value, '$.id') FROM step WHERE job_id = ? AND kind = 'event' AND value IS NOT NULL"
+_RECEIVED = (
+    "SELECT json_extract(value, '$.id') FROM holdfast_step WHERE job_id = ? AND kind = 'event' AND value IS NOT NULL"
+)
 _SENT = (
-    "SELECT id, data, sent_by, sent_at FROM app_event WHERE tenant = :tenant AND name = :name AND sent_at >= :since"
-    " AND (job_id IS NULL OR job_id = :job) ORDER BY sent_at, id"
+    "SELECT id, data, sent_by, sent_at FROM holdfast_app_event WHERE tenant = :tenant AND name = :name AND sent_at >="
+    " :since AND (job_id IS NULL OR job_id = :job) ORDER BY sent_at, id"
 )
 _RESUME = (
-    "UPDATE job_state SET state = 'queued', due_at = NULL, note = :note WHERE id = :job AND state = 'retry_waiting'"
+    "UPDATE holdfast_job_state SET state = 'queued', due_at = NULL, note = :note WHERE id = :job AND state ="
+    " 'retry_waiting'"
 )
-WAKE = f"{_RESUME} AND due_at = (SELECT wake_at FROM step WHERE job_id = :job AND n = :n) RETURNING 1"
-_IS_DEAD = "SELECT 1 FROM job_state WHERE id = :job AND state = 'dead_letter' AND (:any OR tenant = :tenant)"
-_FORGET = "DELETE FROM step WHERE job_id = ? AND n >= ? RETURNING 1"
+WAKE = f"{_RESUME} AND due_at = (SELECT wake_at FROM holdfast_step WHERE job_id = :job AND n = :n) RETURNING 1"
+_IS_DEAD = "SELECT 1 FROM holdfast_job_state WHERE id = :job AND state = 'dead_letter' AND (:any OR tenant = :tenant)"
+_FORGET = "DELETE FROM holdfast_step WHERE job_id = ? AND n >= ? RETURNING 1"
 _HELD_ATTEMPT = "id = :id AND lease = :lease AND attempt = :attempt AND state = 'in_progress'"
 _CHECKPOINT = (
-    "INSERT INTO checkpoint (job_id, tenant, name, value, attempt, saved_at)"
-    f" SELECT id, tenant, :name, :value, attempt, :now FROM job_state WHERE {_HELD_ATTEMPT}"
+    "INSERT INTO holdfast_checkpoint (job_id, tenant, name, value, attempt, saved_at)"
+    f" SELECT id, tenant, :name, :value, attempt, :now FROM holdfast_job_state WHERE {_HELD_ATTEMPT}"
     " ON CONFLICT (job_id, name) DO UPDATE"
     " SET value = excluded.value, attempt = excluded.attempt, saved_at = excluded.saved_at,"
     " saves = CASE WHEN attempt = excluded.attempt THEN saves + 1 ELSE 1 END RETURNING 1"
 )
 _UPLOAD = (
-    "INSERT INTO leftover (tenant, ref, job_id, at, again_at)"
-    f" SELECT tenant, :ref, id, :now, :now + 86400000000 FROM job_state WHERE {_HELD_ATTEMPT}"
+    "INSERT INTO holdfast_leftover (tenant, ref, job_id, at, again_at)"
+    f" SELECT tenant, :ref, id, :now, :now + 86400000000 FROM holdfast_job_state WHERE {_HELD_ATTEMPT}"
     " ON CONFLICT DO NOTHING"
 )
 # A recorded value refers to the object, which must no longer be deleted.
 _UPLOADED = (
-    "DELETE FROM leftover WHERE job_id = ?1 AND ref = json_extract(?2, '$.\"$holdfast\".stored')"
-    " AND tenant = (SELECT tenant FROM job_state WHERE id = ?1)"
+    "DELETE FROM holdfast_leftover WHERE job_id = ?1 AND ref = json_extract(?2, '$.\"$holdfast\".stored')"
+    " AND tenant = (SELECT tenant FROM holdfast_job_state WHERE id = ?1)"
 )
-_IS_HELD = f"SELECT 1 FROM job_state WHERE {_HELD_ATTEMPT}"
+_IS_HELD = f"SELECT 1 FROM holdfast_job_state WHERE {_HELD_ATTEMPT}"
 _ADD_ARTIFACT = (
-    "INSERT INTO artifact (job_id, tenant, attempt, name, ref, meta, at)"
-    " SELECT id, tenant, attempt, :name, :ref, :meta, :now FROM job_state"
+    "INSERT INTO holdfast_artifact (job_id, tenant, attempt, name, ref, meta, at)"
+    " SELECT id, tenant, attempt, :name, :ref, :meta, :now FROM holdfast_job_state"
     " WHERE id = :id AND attempt = :attempt AND :lease IN (lease, settled_by) RETURNING 1"
 )
 
@@ -228,27 +232,27 @@ def event_value(event_id: str, name: str, data: str, sent_by: str, sent_at: int)
 
 
 _TOKEN_ONLY = (
-    "(:token_only OR EXISTS (SELECT 1 FROM payload_rule r WHERE r.token_only"
-    " AND (r.tenant = job.tenant OR r.tenant = '*') AND (r.kind = job.kind OR r.kind = '*')))"
+    "(:token_only OR EXISTS (SELECT 1 FROM holdfast_payload_rule r WHERE r.token_only"
+    " AND (r.tenant = holdfast_job.tenant OR r.tenant = '*') AND (r.kind = holdfast_job.kind OR r.kind = '*')))"
 )
 _OPEN_APPROVAL = (
-    "INSERT INTO approval (id, tenant, job_id, n, name, summary, data, form, approvers, quorum, requester,"
+    "INSERT INTO holdfast_approval (id, tenant, job_id, n, name, summary, data, form, approvers, quorum, requester,"
     " not_requester, token_only, on_deny, on_expire, expires_in, expires_at, remind_every, remind_at, escalate_at,"
     " escalate_to, notify, content_hash, opened_at)"
     " SELECT :id, tenant, id, :n, :name, :summary, :data, :form, :approvers, :quorum, enqueued_by, :not_requester,"
     # Where only a token approves, time does not.
     f" {_TOKEN_ONLY}, :on_deny, CASE WHEN {_TOKEN_ONLY} AND :on_expire = 'approve' THEN 'deny' ELSE :on_expire END,"
     " :expires_in, :now + :expires_in, :remind_every, :now + :remind_every,"
-    " :now + :escalate_after, :escalate_to, :notify, :content_hash, :now FROM job WHERE id = :job"
+    " :now + :escalate_after, :escalate_to, :notify, :content_hash, :now FROM holdfast_job WHERE id = :job"
 )
 # The job that notifies people of an approval: a child of the waiting job, in its queue. It contains no token.
 APPROVAL_NOTICE = (
-    "INSERT INTO job (tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by,"
+    "INSERT INTO holdfast_job (tenant, kind, queue, payload, parent_id, correlation_id, workflow_id, enqueued_by,"
     " source_system, created_at)"
     " SELECT g.tenant, g.notify, j.queue, json_object('notice',"
     " json_object('approval_id', g.id, 'what', :what, 'number', g.reminders)),"
     " g.job_id, coalesce(j.correlation_id, j.id), j.workflow_id, 'approval ' || g.name, 'holdfast', :now"
-    " FROM approval g JOIN job j ON j.id = g.job_id WHERE g.id = :approval AND g.notify IS NOT NULL"
+    " FROM holdfast_approval g JOIN holdfast_job j ON j.id = g.job_id WHERE g.id = :approval AND g.notify IS NOT NULL"
 )
 
 

@@ -249,7 +249,7 @@ class SqliteDatabase(SqliteTransactions):
     def migrate_within(self, connection: Execute) -> None:
         """Create or update the tables in the transaction that is open on a caller's connection."""
         exists = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migration'").fetchall()
-        rows = connection.execute("SELECT name, digest FROM migration").fetchall() if exists else []
+        rows = connection.execute("SELECT name, digest FROM holdfast_migration").fetchall() if exists else []
         self._apply(connection, {row[0]: row[1] for row in rows})
 
     def _apply(self, connection: Execute, applied: dict[str, str]) -> None:
@@ -261,7 +261,7 @@ class SqliteDatabase(SqliteTransactions):
             except sqlite3.Error as error:
                 raise script.failure(translate(error), str(error)) from error
             connection.execute(
-                "INSERT INTO migration (name, digest) VALUES (?, ?)"
+                "INSERT INTO holdfast_migration (name, digest) VALUES (?, ?)"
                 " ON CONFLICT (name) DO UPDATE SET digest = excluded.digest",
                 (script.name, script.digest),
             )
@@ -280,7 +280,8 @@ class SqliteDatabase(SqliteTransactions):
             with self._connections.separate() as connection:
                 connection.execute(f"PRAGMA busy_timeout = {PROBE_MILLISECONDS}")
                 connection.execute(
-                    "UPDATE migration SET digest = digest WHERE name = (SELECT min(name) FROM migration)"
+                    "UPDATE holdfast_migration SET digest = digest WHERE name = (SELECT min(name) FROM"
+                    " holdfast_migration)"
                 )
                 self._connections.after_write(connection)
         except sqlite3.Error as error:
@@ -291,7 +292,7 @@ class SqliteDatabase(SqliteTransactions):
         parts = ["BEGIN IMMEDIATE;"]
         for script in (*self._plan.migrations, self._plan.code):
             parts.append(f"-- {script.name}\n{script.sql}")
-            parts.append(f"INSERT INTO migration (name, digest) VALUES ('{script.name}', '{script.digest}');")
+            parts.append(f"INSERT INTO holdfast_migration (name, digest) VALUES ('{script.name}', '{script.digest}');")
         return "\n".join([*parts, "COMMIT;\n"])
 
     def diagnose(self) -> list[Finding]:
@@ -358,7 +359,7 @@ def split(script: str) -> list[str]:
 
 def _applied(connection: sqlite3.Connection) -> dict[str, str]:
     try:
-        return dict(connection.execute("SELECT name, digest FROM migration").fetchall())
+        return dict(connection.execute("SELECT name, digest FROM holdfast_migration").fetchall())
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
             return {}

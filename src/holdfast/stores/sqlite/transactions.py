@@ -166,7 +166,7 @@ class SqliteTransactions(abc.ABC):
             if not self._current:
                 # Take the write lock first: a transaction that reads before it writes fails at once if another process
                 # has written in between, whatever its busy timeout.
-                yield Statement("UPDATE migration SET digest = digest WHERE false")
+                yield Statement("UPDATE holdfast_migration SET digest = digest WHERE false")
                 yield from self._check_schema(SchemaMismatch)
             result = yield from flow.start()
             yield Statement("RELEASE holdfast")  # outside a transaction this is the commit, and can fail like one
@@ -186,7 +186,7 @@ class SqliteTransactions(abc.ABC):
 
     def _check_schema(self, behind: type[SchemaMismatch]) -> Steps[None]:
         exists = yield Statement("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migration'")
-        applied = (yield Statement("SELECT name, digest FROM migration")) if exists else []
+        applied = (yield Statement("SELECT name, digest FROM holdfast_migration")) if exists else []
         self._plan.check_supported(dict(applied))  # type: ignore[arg-type]
         if self._plan.pending(dict(applied)):  # type: ignore[arg-type]
             raise behind(

@@ -11,7 +11,7 @@
 
 -- --- Jobs, their states and their ledger ---
 
-CREATE TABLE job (
+CREATE TABLE holdfast_job (
     n                INTEGER PRIMARY KEY CHECK (n > 0),
     -- A UUIDv7, for hand-written inserts.
     id               TEXT    NOT NULL UNIQUE DEFAULT (printf('%08x-%04x-7%03x-%04x-%012x',
@@ -60,19 +60,19 @@ CREATE TABLE job (
     CONSTRAINT attempts_bounded    CHECK (max_attempts BETWEEN 1 AND 101),
     CONSTRAINT crashes_bounded     CHECK (max_crashes BETWEEN 0 AND 100)
 ) STRICT;
-CREATE INDEX job_by_external_ref ON job (tenant, external_ref, id) WHERE external_ref IS NOT NULL;
+CREATE INDEX holdfast_job_by_external_ref ON holdfast_job (tenant, external_ref, id) WHERE external_ref IS NOT NULL;
 -- Ascending, although lists show the newest first (ids are UUIDv7 and sort by creation): new ids go to the end of an index and
 -- fill its pages. A scan for the newest runs backwards. Lists of all jobs of a tenant use the index by state.
-CREATE INDEX job_by_kind ON job (tenant, kind, id);
-CREATE INDEX job_by_queue ON job (tenant, queue, id);
-CREATE INDEX job_by_agent ON job (tenant, agent, id) WHERE agent IS NOT NULL;
-CREATE INDEX job_by_executor ON job (tenant, executor, id) WHERE executor IS NOT NULL;
-CREATE INDEX job_by_correlation ON job (tenant, correlation_id, id) WHERE correlation_id IS NOT NULL;
-CREATE INDEX job_by_parent ON job (tenant, parent_id, id) WHERE parent_id IS NOT NULL;
-CREATE INDEX job_by_workflow ON job (tenant, workflow_id, id) WHERE workflow_id IS NOT NULL;
-CREATE UNIQUE INDEX retried_once ON job (retry_of) WHERE retry_of IS NOT NULL;
+CREATE INDEX holdfast_job_by_kind ON holdfast_job (tenant, kind, id);
+CREATE INDEX holdfast_job_by_queue ON holdfast_job (tenant, queue, id);
+CREATE INDEX holdfast_job_by_agent ON holdfast_job (tenant, agent, id) WHERE agent IS NOT NULL;
+CREATE INDEX holdfast_job_by_executor ON holdfast_job (tenant, executor, id) WHERE executor IS NOT NULL;
+CREATE INDEX holdfast_job_by_correlation ON holdfast_job (tenant, correlation_id, id) WHERE correlation_id IS NOT NULL;
+CREATE INDEX holdfast_job_by_parent ON holdfast_job (tenant, parent_id, id) WHERE parent_id IS NOT NULL;
+CREATE INDEX holdfast_job_by_workflow ON holdfast_job (tenant, workflow_id, id) WHERE workflow_id IS NOT NULL;
+CREATE UNIQUE INDEX holdfast_retried_once ON holdfast_job (retry_of) WHERE retry_of IS NOT NULL;
 
-CREATE TABLE job_tag (
+CREATE TABLE holdfast_job_tag (
     tenant TEXT NOT NULL,
     tag    TEXT NOT NULL,
     job_id TEXT NOT NULL,
@@ -81,7 +81,7 @@ CREATE TABLE job_tag (
 
 -- The checks and triggers use `a OR b`, never `IN (a, b, …)`: SQLite builds a temporary table for a list of more than two each
 -- time it evaluates one, which made a batch of inserts take twice as long.
-CREATE TABLE job_state (
+CREATE TABLE holdfast_job_state (
     n              INTEGER PRIMARY KEY,
     id             TEXT    NOT NULL UNIQUE,
     tenant         TEXT    NOT NULL,
@@ -122,27 +122,27 @@ CREATE TABLE job_state (
     CONSTRAINT crashes_counted CHECK (crashes >= 0 AND max_crashes BETWEEN 0 AND 100),
     CONSTRAINT attempt_counted CHECK (attempt >= 0)
 ) STRICT;
-CREATE INDEX claimable ON job_state (queue, priority DESC, position) WHERE state = 'queued' AND due_at IS NULL;
-CREATE INDEX not_yet_due ON job_state (due_at) WHERE due_at IS NOT NULL AND state IN ('queued', 'retry_waiting');
+CREATE INDEX holdfast_claimable ON holdfast_job_state (queue, priority DESC, position) WHERE state = 'queued' AND due_at IS NULL;
+CREATE INDEX holdfast_not_yet_due ON holdfast_job_state (due_at) WHERE due_at IS NOT NULL AND state IN ('queued', 'retry_waiting');
 -- Few jobs are held, and `held` finds them: entering and leaving by_state too was a sixth of the cost of a job. The predicates
 -- use states because readers may not see leases.
-CREATE INDEX by_state ON job_state (tenant, state, id) WHERE state NOT IN ('leased', 'in_progress');
-CREATE INDEX held ON job_state (lease) WHERE state IN ('leased', 'in_progress');
-CREATE INDEX waiting_by_agent ON job_state (tenant, agent, due_at)
+CREATE INDEX holdfast_by_state ON holdfast_job_state (tenant, state, id) WHERE state NOT IN ('leased', 'in_progress');
+CREATE INDEX holdfast_held ON holdfast_job_state (lease) WHERE state IN ('leased', 'in_progress');
+CREATE INDEX holdfast_waiting_by_agent ON holdfast_job_state (tenant, agent, due_at)
     WHERE agent IS NOT NULL AND state IN ('queued', 'retry_waiting');
 -- Health checks read which labels waiting jobs name.
-CREATE INDEX claimable_by_executor ON job_state (executor, tenant)
+CREATE INDEX holdfast_claimable_by_executor ON holdfast_job_state (executor, tenant)
     WHERE executor IS NOT NULL AND state = 'queued' AND due_at IS NULL;
-CREATE INDEX past_deadline ON job_state (deadline_at)
+CREATE INDEX holdfast_past_deadline ON holdfast_job_state (deadline_at)
     WHERE deadline_at IS NOT NULL AND state IN ('queued', 'leased', 'retry_waiting', 'waiting_for_approval');
 -- The positions of waiting jobs that are not due. Those of due jobs are in `claimable`; moving a job reads both, and jobs that
 -- never wait for a time are not in this index.
-CREATE INDEX postponed ON job_state (queue, priority DESC, position)
+CREATE INDEX holdfast_postponed ON holdfast_job_state (queue, priority DESC, position)
     WHERE due_at IS NOT NULL AND state IN ('queued', 'retry_waiting');
-CREATE INDEX parked ON job_state (held_by, priority DESC, position)
+CREATE INDEX holdfast_parked ON holdfast_job_state (held_by, priority DESC, position)
     WHERE held_by IS NOT NULL AND due_at IS NOT NULL AND state = 'queued';
 
-CREATE TABLE event (
+CREATE TABLE holdfast_event (
     seq        INTEGER PRIMARY KEY,  -- never used twice: the newest row cannot be deleted (guards.sql)
     job_id     TEXT    NOT NULL,
     tenant     TEXT    NOT NULL,
@@ -155,9 +155,9 @@ CREATE TABLE event (
     actor      TEXT    NOT NULL,
     meta       TEXT
 ) STRICT;
-CREATE INDEX event_by_job ON event (job_id, seq, to_state);
+CREATE INDEX holdfast_event_by_job ON holdfast_event (job_id, seq, to_state);
 
-CREATE TABLE idempotency (
+CREATE TABLE holdfast_idempotency (
     tenant       TEXT NOT NULL,
     kind         TEXT NOT NULL,
     key          TEXT NOT NULL,
@@ -166,14 +166,14 @@ CREATE TABLE idempotency (
     PRIMARY KEY (tenant, key, kind)   -- lists find a job by its key alone
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE content (
+CREATE TABLE holdfast_content (
     tenant TEXT NOT NULL,
     key    TEXT NOT NULL,
     job_id TEXT NOT NULL,
     PRIMARY KEY (tenant, key)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE result (
+CREATE TABLE holdfast_result (
     job_id TEXT NOT NULL PRIMARY KEY,
     tenant TEXT NOT NULL,
     value  TEXT,
@@ -181,7 +181,7 @@ CREATE TABLE result (
     CONSTRAINT something CHECK (value IS NOT NULL OR ref IS NOT NULL)
 ) STRICT;
 
-CREATE TABLE checkpoint (
+CREATE TABLE holdfast_checkpoint (
     job_id   TEXT    NOT NULL,
     tenant   TEXT    NOT NULL,
     name     TEXT    NOT NULL,
@@ -192,7 +192,7 @@ CREATE TABLE checkpoint (
     PRIMARY KEY (job_id, name)
 ) STRICT;
 
-CREATE TABLE artifact (
+CREATE TABLE holdfast_artifact (
     job_id  TEXT    NOT NULL,
     tenant  TEXT    NOT NULL,
     attempt INTEGER NOT NULL,
@@ -205,7 +205,7 @@ CREATE TABLE artifact (
 
 -- The log of an attempt, in parts: lines that the handler wrote with ctx.log (encrypted if keys are set), or the reference of
 -- a program's output. Written while the attempt runs.
-CREATE TABLE attempt_log (
+CREATE TABLE holdfast_attempt_log (
     job_id  TEXT    NOT NULL,
     tenant  TEXT    NOT NULL,
     attempt INTEGER NOT NULL,
@@ -221,7 +221,7 @@ CREATE TABLE attempt_log (
 
 -- --- Leases, and what claims read first ---
 
-CREATE TABLE lease (
+CREATE TABLE holdfast_lease (
     id         TEXT    NOT NULL PRIMARY KEY,
     tenant     TEXT    NOT NULL,           -- the scope its jobs were claimed in; '*' is every tenant
     name       TEXT    NOT NULL,
@@ -244,17 +244,17 @@ CREATE TABLE lease (
     CONSTRAINT holder_named CHECK (holder >= '!'),
     CONSTRAINT why_iff_ended CHECK ((ended_at IS NULL) = (ended_why IS NULL))
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX lease_live ON lease (until) WHERE ended_at IS NULL;
-CREATE INDEX lease_unswept ON lease (ended_at) WHERE ended_at IS NOT NULL AND swept_at IS NULL;
+CREATE INDEX holdfast_lease_live ON holdfast_lease (until) WHERE ended_at IS NULL;
+CREATE INDEX holdfast_lease_unswept ON holdfast_lease (ended_at) WHERE ended_at IS NOT NULL AND swept_at IS NULL;
 
 -- How often a job was taken from a lease (cancelled): its worker reads this one row instead of its jobs.
-CREATE TABLE recall (
+CREATE TABLE holdfast_recall (
     lease TEXT    NOT NULL PRIMARY KEY,
     times INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- The row that a claim reads first: nothing is limited or reserved until it says so.
-CREATE TABLE dispatch (
+CREATE TABLE holdfast_dispatch (
     id      INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
     limited INTEGER NOT NULL DEFAULT 0,
     swept   TEXT    NOT NULL DEFAULT '',   -- position of the last scan of parked jobs
@@ -274,10 +274,10 @@ CREATE TABLE dispatch (
     running_counts  INTEGER NOT NULL DEFAULT 0 CHECK (running_counts IN (0, 1)),
     required        TEXT    NOT NULL DEFAULT '[]'   -- facts that jobs must have: ["key *", "executor kind:pay", "agent tenant:acme"]
 ) STRICT;
-INSERT INTO dispatch (id) VALUES (1);
+INSERT INTO holdfast_dispatch (id) VALUES (1);
 
 -- Jobs whose rows the database refuses to move: claims skip them until then, so that they block no other job.
-CREATE TABLE quarantine (
+CREATE TABLE holdfast_quarantine (
     job_id TEXT    NOT NULL PRIMARY KEY,
     tenant TEXT    NOT NULL,
     why    TEXT    NOT NULL,   -- error of the database
@@ -290,7 +290,7 @@ CREATE TABLE quarantine (
 -- One durable call of a handler: a step, a sleep, a wait for an event, an approval. `n` is its position among the handler's
 -- calls, from 1 (0 is the approval before the handler). Written once; a call that has not finished (a wait, a step to be
 -- retried) has no ended_at and is finished by a second write.
-CREATE TABLE step (
+CREATE TABLE holdfast_step (
     job_id     TEXT    NOT NULL,
     n          INTEGER NOT NULL,
     tenant     TEXT    NOT NULL,
@@ -314,10 +314,10 @@ CREATE TABLE step (
     CONSTRAINT wanted_of_event CHECK (wanted IS NULL OR kind = 'event')
 ) STRICT, WITHOUT ROWID;
 -- Waits for an event of this name, by what they match on: an event finds its waits without reading the others.
-CREATE INDEX waiting ON step (tenant, name, shape, wanted) WHERE kind = 'event' AND ended_at IS NULL;
+CREATE INDEX holdfast_waiting ON holdfast_step (tenant, name, shape, wanted) WHERE kind = 'event' AND ended_at IS NULL;
 
 -- Events that applications send and jobs can wait for. Separate from the ledger, which is about jobs.
-CREATE TABLE app_event (
+CREATE TABLE holdfast_app_event (
     id      TEXT    NOT NULL PRIMARY KEY DEFAULT (printf('%08x-%04x-7%03x-%04x-%012x',
         CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) >> 16,
         CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) & 0xffff,
@@ -335,17 +335,17 @@ CREATE TABLE app_event (
     CONSTRAINT tenant_named CHECK (tenant >= '!' AND tenant <> '*'),
     CONSTRAINT data_is_object CHECK (json_valid(data) AND json_type(data) = 'object')
 ) STRICT;
-CREATE INDEX app_event_by_name ON app_event (tenant, name, sent_at, id);
-CREATE UNIQUE INDEX app_event_by_key ON app_event (tenant, name, key) WHERE key IS NOT NULL;
-CREATE UNIQUE INDEX app_event_in_order ON app_event (seq);
-CREATE INDEX app_event_by_job ON app_event (job_id) WHERE job_id IS NOT NULL;
+CREATE INDEX holdfast_app_event_by_name ON holdfast_app_event (tenant, name, sent_at, id);
+CREATE UNIQUE INDEX holdfast_app_event_by_key ON holdfast_app_event (tenant, name, key) WHERE key IS NOT NULL;
+CREATE UNIQUE INDEX holdfast_app_event_in_order ON holdfast_app_event (seq);
+CREATE INDEX holdfast_app_event_by_job ON holdfast_app_event (job_id) WHERE job_id IS NOT NULL;
 
 -- --- The clock, the migrations, locks ---
 
 -- The clock, one row. Tests shift or stop it; otherwise it is the machine's own. The other columns tell the triggers who is
 -- writing, at what time, and above which number jobs are new. An operation fills them in its own transaction and clears them
 -- before commit, so that other connections only ever see them empty, and a hand-written transition is signed 'sql'.
-CREATE TABLE clock (
+CREATE TABLE holdfast_clock (
     id      INTEGER PRIMARY KEY CHECK (id = 1),
     shift   INTEGER NOT NULL DEFAULT 0,
     stopped INTEGER,
@@ -353,9 +353,9 @@ CREATE TABLE clock (
     now     INTEGER,
     floor   INTEGER
 ) STRICT;
-INSERT INTO clock (id) VALUES (1);
+INSERT INTO holdfast_clock (id) VALUES (1);
 
-CREATE TABLE migration (
+CREATE TABLE holdfast_migration (
     name       TEXT    NOT NULL PRIMARY KEY,
     digest     TEXT    NOT NULL,
     applied_at INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
@@ -363,7 +363,7 @@ CREATE TABLE migration (
 
 -- --- Agents and executors ---
 
-CREATE TABLE agent (
+CREATE TABLE holdfast_agent (
     tenant            TEXT    NOT NULL,
     id                TEXT    NOT NULL,   -- id that jobs use
     name              TEXT    NOT NULL,   -- display name
@@ -397,7 +397,7 @@ CREATE TABLE agent (
 ) STRICT, WITHOUT ROWID;
 
 -- Registries, for all tenants: the kinds of jobs and the types of events that a deployment knows.
-CREATE TABLE registered_kind (
+CREATE TABLE holdfast_registered_kind (
     name        TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL DEFAULT '*',
     description TEXT,
@@ -408,8 +408,8 @@ CREATE TABLE registered_kind (
     CONSTRAINT of_all              CHECK (tenant = '*'),
     CONSTRAINT description_bounded CHECK (length(description) <= 1000)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX registered_kind_by_domain ON registered_kind (domain, name) WHERE domain IS NOT NULL;
-CREATE TABLE registered_event (
+CREATE INDEX holdfast_registered_kind_by_domain ON holdfast_registered_kind (domain, name) WHERE domain IS NOT NULL;
+CREATE TABLE holdfast_registered_event (
     name        TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL DEFAULT '*',
     domain      TEXT,
@@ -424,7 +424,7 @@ CREATE TABLE registered_event (
     CONSTRAINT description_bounded CHECK (length(description) <= 1000)
 ) STRICT, WITHOUT ROWID;
 -- Names that were accepted with a warning, each once.
-CREATE TABLE unregistered_name (
+CREATE TABLE holdfast_unregistered_name (
     tenant   TEXT    NOT NULL,
     registry TEXT    NOT NULL CHECK (registry IN ('kind', 'agent', 'event type')),
     name     TEXT    NOT NULL,
@@ -433,7 +433,7 @@ CREATE TABLE unregistered_name (
 ) STRICT, WITHOUT ROWID;
 
 -- Labels of workers that may claim jobs. Empty: every worker may, unless `dispatch.listed_only`. One list for all tenants.
-CREATE TABLE executor (
+CREATE TABLE holdfast_executor (
     label    TEXT    NOT NULL PRIMARY KEY,
     tenant   TEXT    NOT NULL DEFAULT '*',
     role     TEXT    NOT NULL,
@@ -447,7 +447,7 @@ CREATE TABLE executor (
 -- --- Approvals ---
 
 -- A request for approval. The job that asked waits in waiting_for_approval and names it. Durations are microseconds.
-CREATE TABLE approval (
+CREATE TABLE holdfast_approval (
     id            TEXT    NOT NULL PRIMARY KEY,
     tenant        TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
@@ -487,16 +487,16 @@ CREATE TABLE approval (
     CONSTRAINT reminders_whole CHECK ((remind_at IS NULL) = (remind_every IS NULL))
 ) STRICT;
 -- The inbox, in pages: ids are UUIDv7 and sort by the time of the request.
-CREATE INDEX approval_inbox ON approval (tenant, id) WHERE state = 'open';
-CREATE UNIQUE INDEX asked_once ON approval (job_id) WHERE state = 'open';   -- a job waits for one at a time
-CREATE INDEX approval_by_job ON approval (job_id, id);
-CREATE INDEX approval_by_state ON approval (tenant, state, id);
+CREATE INDEX holdfast_approval_inbox ON holdfast_approval (tenant, id) WHERE state = 'open';
+CREATE UNIQUE INDEX holdfast_asked_once ON holdfast_approval (job_id) WHERE state = 'open';   -- a job waits for one at a time
+CREATE INDEX holdfast_approval_by_job ON holdfast_approval (job_id, id);
+CREATE INDEX holdfast_approval_by_state ON holdfast_approval (tenant, state, id);
 -- Approvals that maintenance has to process next; those without a time sort last.
-CREATE INDEX approval_due ON approval (min(coalesce(expires_at, 9223372036854775807), coalesce(remind_at, 9223372036854775807),
+CREATE INDEX holdfast_approval_due ON holdfast_approval (min(coalesce(expires_at, 9223372036854775807), coalesce(remind_at, 9223372036854775807),
                                    coalesce(escalate_at, 9223372036854775807))) WHERE state = 'open';
 
 -- Decisions of people. Where an approval has a form, a person may vote again with other values; the last vote counts.
-CREATE TABLE vote (
+CREATE TABLE holdfast_vote (
     approval_id TEXT    NOT NULL,
     tenant  TEXT    NOT NULL,
     person  TEXT    NOT NULL,
@@ -513,7 +513,7 @@ CREATE TABLE vote (
 ) STRICT, WITHOUT ROWID;
 
 -- Tokens that let their holder decide an approval: only their hashes, and each works once.
-CREATE TABLE approval_token (
+CREATE TABLE holdfast_approval_token (
     hash       TEXT    NOT NULL PRIMARY KEY,
     tenant     TEXT    NOT NULL,
     approval_id    TEXT    NOT NULL,
@@ -523,12 +523,12 @@ CREATE TABLE approval_token (
     expires_at INTEGER,
     used_at    INTEGER
 ) STRICT;
-CREATE INDEX approval_token_by_approval ON approval_token (approval_id);
+CREATE INDEX holdfast_approval_token_by_approval ON holdfast_approval_token (approval_id);
 
 -- --- Connectors ---
 
 -- Connector settings per tenant: allowed hosts, headers, and secrets by name only.
-CREATE TABLE connector (
+CREATE TABLE holdfast_connector (
     tenant     TEXT    NOT NULL,   -- one tenant; there are no settings for all
     name       TEXT    NOT NULL,   -- the connector: http.request
     enabled    INTEGER NOT NULL DEFAULT 1,
@@ -558,7 +558,7 @@ CREATE TABLE connector (
 
 -- Receivers of events over HTTP. Each reads its events through its own subscriptions, webhook:<name> and webhook:<name>:told.
 -- A secret is stored by name only.
-CREATE TABLE webhook (
+CREATE TABLE holdfast_webhook (
     id              TEXT    NOT NULL PRIMARY KEY,
     tenant          TEXT    NOT NULL,
     name            TEXT    NOT NULL,
@@ -584,10 +584,10 @@ CREATE TABLE webhook (
     CONSTRAINT job_is_object  CHECK (json_valid(job_options) AND json_type(job_options) = 'object'),
     CONSTRAINT disabled_whole CHECK ((disabled_at IS NULL) = (disabled_by IS NULL) AND (disabled_at IS NULL) = (disabled_reason IS NULL))
 ) STRICT, WITHOUT ROWID;
-CREATE UNIQUE INDEX webhook_named ON webhook (tenant, name);
+CREATE UNIQUE INDEX holdfast_webhook_named ON holdfast_webhook (tenant, name);
 
 -- The result of each attempt to deliver a message; the newest thousand of each webhook, for a month.
-CREATE TABLE webhook_delivery (
+CREATE TABLE holdfast_webhook_delivery (
     id          TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL,
     webhook_id TEXT    NOT NULL,
@@ -605,11 +605,11 @@ CREATE TABLE webhook_delivery (
     CONSTRAINT answered        CHECK (error_code IS NOT NULL OR status IS NOT NULL AND status BETWEEN 200 AND 299),
     CONSTRAINT excerpt_bounded CHECK (coalesce(length(excerpt), 0) <= 1000 AND length(message) <= 200 AND length(type) <= 200)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX webhook_delivery_newest ON webhook_delivery (webhook_id, id);
+CREATE INDEX holdfast_webhook_delivery_newest ON holdfast_webhook_delivery (webhook_id, id);
 
 -- --- Limits, reservations, pauses and settings of queues ---
 
-CREATE TABLE job_limit (
+CREATE TABLE holdfast_job_limit (
     tenant      TEXT    NOT NULL,   -- tenant whose jobs are counted; '*': those of every tenant together
     scope       TEXT    NOT NULL,
     name        TEXT    NOT NULL,   -- '*': each name separately; the only name of the scope `all`
@@ -631,17 +631,17 @@ CREATE TABLE job_limit (
 ) STRICT, WITHOUT ROWID;
 
 -- One row per held job and concurrency limit. Written with the claim, deleted with the transition that frees the job.
-CREATE TABLE occupied_slot (
+CREATE TABLE holdfast_occupied_slot (
     tenant TEXT NOT NULL,
     scope  TEXT NOT NULL,
     name   TEXT NOT NULL,
     job_id TEXT NOT NULL,
     PRIMARY KEY (tenant, scope, name, job_id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX occupied_slot_by_job ON occupied_slot (job_id);
+CREATE INDEX holdfast_occupied_slot_by_job ON holdfast_occupied_slot (job_id);
 
 -- Tokens of a rate limit. A bucket without a row is full. `wake_at`: when there is a token for the waiting jobs.
-CREATE TABLE rate_meter (
+CREATE TABLE holdfast_rate_meter (
     tenant  TEXT    NOT NULL,
     scope   TEXT    NOT NULL,
     name    TEXT    NOT NULL,
@@ -650,10 +650,10 @@ CREATE TABLE rate_meter (
     wake_at INTEGER,
     PRIMARY KEY (tenant, scope, name)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX rate_meter_wake ON rate_meter (wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX holdfast_rate_meter_wake ON holdfast_rate_meter (wake_at) WHERE wake_at IS NOT NULL;
 
 -- Exclusive use of a queue, a kind or a resource: no job starts in its scope meanwhile.
-CREATE TABLE reservation (
+CREATE TABLE holdfast_reservation (
     id          TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL,   -- tenant whose jobs are kept out; '*': every tenant's
     scope       TEXT    NOT NULL,
@@ -678,12 +678,12 @@ CREATE TABLE reservation (
     CONSTRAINT active_since  CHECK (state <> 'active' OR reserved_at IS NOT NULL)
 ) STRICT;
 -- Ensures one active reservation at a time.
-CREATE UNIQUE INDEX reservation_active ON reservation (tenant, scope, name) WHERE state = 'active';
-CREATE INDEX reservation_open ON reservation (asked_at) WHERE state IN ('waiting', 'active');
-CREATE INDEX reservation_by_tenant ON reservation (tenant, asked_at);
+CREATE UNIQUE INDEX holdfast_reservation_active ON holdfast_reservation (tenant, scope, name) WHERE state = 'active';
+CREATE INDEX holdfast_reservation_open ON holdfast_reservation (asked_at) WHERE state IN ('waiting', 'active');
+CREATE INDEX holdfast_reservation_by_tenant ON holdfast_reservation (tenant, asked_at);
 
 -- Queues in which waiting raises the priority of a job.
-CREATE TABLE queue_setting (
+CREATE TABLE holdfast_queue_setting (
     tenant     TEXT    NOT NULL,
     queue      TEXT    NOT NULL,
     aging      REAL    NOT NULL,   -- seconds of waiting per step
@@ -701,7 +701,7 @@ CREATE TABLE queue_setting (
 
 -- Pauses: of everything, a queue, a kind or an agent, for every tenant or one, until it is resumed or until a time. Resuming
 -- deletes the row.
-CREATE TABLE pause (
+CREATE TABLE holdfast_pause (
     tenant         TEXT    NOT NULL,   -- tenant whose jobs are paused; '*': every tenant's
     scope          TEXT    NOT NULL,
     name           TEXT    NOT NULL,   -- the scope `all` has only '*'
@@ -723,7 +723,7 @@ CREATE TABLE pause (
 -- --- Schedules and templates ---
 
 -- Every version of every template. Rows never change: a change is a new version, and so is a removal.
-CREATE TABLE template (
+CREATE TABLE holdfast_template (
     tenant     TEXT    NOT NULL,
     name       TEXT    NOT NULL,
     version    INTEGER NOT NULL,
@@ -745,7 +745,7 @@ CREATE TABLE template (
 ) STRICT, WITHOUT ROWID;
 
 -- Schedules. Python computes their times; the row advances in the transaction that creates the jobs.
-CREATE TABLE schedule (
+CREATE TABLE holdfast_schedule (
     id             TEXT    NOT NULL PRIMARY KEY,
     tenant         TEXT    NOT NULL,
     name           TEXT    NOT NULL,
@@ -784,13 +784,13 @@ CREATE TABLE schedule (
     CONSTRAINT jitter_bounded    CHECK (jitter BETWEEN 0 AND 86400),
     CONSTRAINT attended_iff_active CHECK ((state = 'active') = (attend_at IS NOT NULL))
 ) STRICT;
-CREATE UNIQUE INDEX schedule_name ON schedule (tenant, name) WHERE state <> 'deleted';
-CREATE INDEX schedule_attend ON schedule (attend_at) WHERE attend_at IS NOT NULL;
-CREATE INDEX schedule_held ON schedule (kind) WHERE problem = 'unknown_kind';   -- until a worker knows the kind
-CREATE INDEX schedule_declared ON schedule (tenant, declared_by, name) WHERE declared_by IS NOT NULL;
+CREATE UNIQUE INDEX holdfast_schedule_name ON holdfast_schedule (tenant, name) WHERE state <> 'deleted';
+CREATE INDEX holdfast_schedule_attend ON holdfast_schedule (attend_at) WHERE attend_at IS NOT NULL;
+CREATE INDEX holdfast_schedule_held ON holdfast_schedule (kind) WHERE problem = 'unknown_kind';   -- until a worker knows the kind
+CREATE INDEX holdfast_schedule_declared ON holdfast_schedule (tenant, declared_by, name) WHERE declared_by IS NOT NULL;
 
 -- The result of each time of a schedule. The key makes it unique, however many processes fire it.
-CREATE TABLE fire (
+CREATE TABLE holdfast_fire (
     schedule_id   TEXT    NOT NULL,
     due_at        INTEGER NOT NULL,
     manual        INTEGER NOT NULL DEFAULT 0,   -- run on request
@@ -811,11 +811,11 @@ CREATE TABLE fire (
     CONSTRAINT missed_counted CHECK (count >= 1 AND (count = 1 OR status = 'missed')),
     CONSTRAINT yes_or_no      CHECK ((manual = 0 OR manual = 1) AND (ended = 0 OR ended = 1))
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX fire_running ON fire (schedule_id) WHERE status = 'fired' AND NOT ended;
-CREATE INDEX fire_waiting ON fire (schedule_id, due_at) WHERE status = 'waiting';
+CREATE INDEX holdfast_fire_running ON holdfast_fire (schedule_id) WHERE status = 'fired' AND NOT ended;
+CREATE INDEX holdfast_fire_waiting ON holdfast_fire (schedule_id, due_at) WHERE status = 'waiting';
 
 -- Origin of a job: a template version, a time of a schedule.
-CREATE TABLE made_from (
+CREATE TABLE holdfast_made_from (
     job_id           TEXT    NOT NULL PRIMARY KEY,
     tenant           TEXT    NOT NULL,
     template         TEXT,
@@ -827,14 +827,14 @@ CREATE TABLE made_from (
     CONSTRAINT version_of_template CHECK ((template IS NULL) = (template_version IS NULL)),
     CONSTRAINT time_of_schedule CHECK ((schedule_id IS NULL) = (due_at IS NULL) AND (schedule_id IS NULL) = (schedule IS NULL))
 ) STRICT;
-CREATE INDEX made_from_schedule ON made_from (tenant, schedule, job_id) WHERE schedule IS NOT NULL;
-CREATE INDEX made_from_time ON made_from (tenant, due_at, job_id) WHERE due_at IS NOT NULL;
-CREATE INDEX made_from_template ON made_from (tenant, template, job_id) WHERE template IS NOT NULL;
-CREATE INDEX made_from_version ON made_from (tenant, template, template_version, job_id) WHERE template IS NOT NULL;
+CREATE INDEX holdfast_made_from_schedule ON holdfast_made_from (tenant, schedule, job_id) WHERE schedule IS NOT NULL;
+CREATE INDEX holdfast_made_from_time ON holdfast_made_from (tenant, due_at, job_id) WHERE due_at IS NOT NULL;
+CREATE INDEX holdfast_made_from_template ON holdfast_made_from (tenant, template, job_id) WHERE template IS NOT NULL;
+CREATE INDEX holdfast_made_from_version ON holdfast_made_from (tenant, template, template_version, job_id) WHERE template IS NOT NULL;
 
 -- --- Subscriptions and consumers ---
 
-CREATE TABLE consumer (
+CREATE TABLE holdfast_consumer (
     tenant     TEXT    NOT NULL,
     name       TEXT    NOT NULL,
     cursor     TEXT    NOT NULL,
@@ -843,7 +843,7 @@ CREATE TABLE consumer (
 ) STRICT, WITHOUT ROWID;
 
 -- Which events create which jobs. Each row stores its cursor, like a consumer.
-CREATE TABLE subscription (
+CREATE TABLE holdfast_subscription (
     id            TEXT    NOT NULL PRIMARY KEY,
     tenant        TEXT    NOT NULL,           -- tenant of the events; '*': every tenant's, with jobs in the event's tenant
     name          TEXT    NOT NULL,
@@ -875,10 +875,10 @@ CREATE TABLE subscription (
     CONSTRAINT paused_by_whom CHECK ((paused_at IS NULL) = (paused_by IS NULL)),
     CONSTRAINT failure_dated  CHECK ((failure IS NULL) = (failed_at IS NULL))
 ) STRICT, WITHOUT ROWID;
-CREATE UNIQUE INDEX subscription_named ON subscription (tenant, name);
+CREATE UNIQUE INDEX holdfast_subscription_named ON holdfast_subscription (tenant, name);
 
 -- The result of an event that matched a subscription: a job or a refusal. The key makes it unique.
-CREATE TABLE delivery (
+CREATE TABLE holdfast_delivery (
     subscription_id TEXT    NOT NULL,
     event           TEXT    NOT NULL,         -- its number in the ledger, or the id of an application event
     tenant          TEXT    NOT NULL,
@@ -889,16 +889,16 @@ CREATE TABLE delivery (
     PRIMARY KEY (subscription_id, event),
     CONSTRAINT one_fate CHECK ((job_id IS NULL) = (refusal IS NOT NULL))
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX delivery_newest ON delivery (subscription_id, at, event);
-CREATE INDEX delivery_refused ON delivery (subscription_id, at, event) WHERE refusal IS NOT NULL;
+CREATE INDEX holdfast_delivery_newest ON holdfast_delivery (subscription_id, at, event);
+CREATE INDEX holdfast_delivery_refused ON holdfast_delivery (subscription_id, at, event) WHERE refusal IS NOT NULL;
 -- A purged job also deletes the record that an event created it.
-CREATE INDEX delivery_by_job ON delivery (job_id) WHERE job_id IS NOT NULL;
+CREATE INDEX holdfast_delivery_by_job ON holdfast_delivery (job_id) WHERE job_id IS NOT NULL;
 
 -- --- Tenants ---
 
 -- Registered tenants: the maximum number of their waiting jobs, and their share of fairly shared queues. Maximum running jobs
 -- and rate are limits of the scope `tenant`.
-CREATE TABLE tenant (
+CREATE TABLE holdfast_tenant (
     tenant      TEXT    NOT NULL PRIMARY KEY,
     title       TEXT,
     max_pending INTEGER,            -- maximum number of waiting jobs; more are refused
@@ -913,7 +913,7 @@ CREATE TABLE tenant (
 ) STRICT, WITHOUT ROWID;
 
 -- Number of waiting jobs of a tenant with a cap at a position in the ledger. The ledger has the changes since.
-CREATE TABLE tenant_load (
+CREATE TABLE holdfast_tenant_load (
     tenant     TEXT    NOT NULL PRIMARY KEY,
     pending    INTEGER NOT NULL,
     seq        INTEGER NOT NULL,
@@ -921,7 +921,7 @@ CREATE TABLE tenant_load (
 ) STRICT, WITHOUT ROWID;
 
 -- The tenant served last in a queue that is shared fairly, and how much of its share was left.
-CREATE TABLE fair_place (
+CREATE TABLE holdfast_fair_place (
     tenant    TEXT    NOT NULL DEFAULT '*',
     queue     TEXT    NOT NULL,
     kinds     TEXT    NOT NULL,   -- kinds of the workers it is for; '': any
@@ -933,7 +933,7 @@ CREATE TABLE fair_place (
 -- --- API tokens ---
 
 -- API tokens and the sessions opened with them. Kept for 90 days after they end; the ledger names them.
-CREATE TABLE api_token (
+CREATE TABLE holdfast_api_token (
     id           TEXT    PRIMARY KEY,
     tenant       TEXT    NOT NULL,   -- tenant it acts for; '*': every tenant
     name         TEXT    NOT NULL,   -- actor in the ledger
@@ -950,7 +950,7 @@ CREATE TABLE api_token (
     revoked_by   TEXT,
     UNIQUE (hash),
     UNIQUE (tenant, id),
-    CONSTRAINT parent_there  FOREIGN KEY (tenant, parent_id) REFERENCES api_token (tenant, id),
+    CONSTRAINT parent_there  FOREIGN KEY (tenant, parent_id) REFERENCES holdfast_api_token (tenant, id),
     CONSTRAINT tenant_named  CHECK (tenant >= '!' AND length(tenant) <= 100),
     CONSTRAINT name_named    CHECK (name >= '!' AND length(name) <= 100),
     CONSTRAINT roles_list    CHECK (json_valid(roles) AND json_type(roles) = 'array' AND json_array_length(roles) > 0),
@@ -962,12 +962,12 @@ CREATE TABLE api_token (
     CONSTRAINT revoked_named CHECK ((revoked_at IS NULL) = (revoked_by IS NULL) AND (revoked_by IS NULL OR revoked_by >= '!')),
     CONSTRAINT session_ends  CHECK (parent_id IS NULL OR expires_at IS NOT NULL)
 ) STRICT;
-CREATE INDEX api_token_sessions ON api_token (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX holdfast_api_token_sessions ON holdfast_api_token (parent_id) WHERE parent_id IS NOT NULL;
 
 -- --- Workflows ---
 
 -- Every change of a node updates the counts, so that the status is read from one row, however many jobs there are.
-CREATE TABLE workflow (
+CREATE TABLE holdfast_workflow (
     id             TEXT    NOT NULL PRIMARY KEY,
     tenant         TEXT    NOT NULL,
     kind           TEXT    NOT NULL,
@@ -998,12 +998,12 @@ CREATE TABLE workflow (
         AND min(open, succeeded, failed, dead, cancelled, skipped) >= 0),
     CONSTRAINT finished_when_over CHECK ((finished_at IS NOT NULL) = (total > 0 AND open = 0))
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX workflow_by_tenant ON workflow (tenant, id);
-CREATE INDEX workflow_by_parent ON workflow (parent_id) WHERE parent_id IS NOT NULL AND finished_at IS NULL;
-CREATE UNIQUE INDEX workflow_by_key ON workflow (tenant, kind, key) WHERE key IS NOT NULL;
+CREATE INDEX holdfast_workflow_by_tenant ON holdfast_workflow (tenant, id);
+CREATE INDEX holdfast_workflow_by_parent ON holdfast_workflow (parent_id) WHERE parent_id IS NOT NULL AND finished_at IS NULL;
+CREATE UNIQUE INDEX holdfast_workflow_by_key ON holdfast_workflow (tenant, kind, key) WHERE key IS NOT NULL;
 
 -- A job of a workflow: its standing, and how many parents it still waits for.
-CREATE TABLE node (
+CREATE TABLE holdfast_node (
     job_id      TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL,
     workflow_id TEXT    NOT NULL,
@@ -1017,11 +1017,11 @@ CREATE TABLE node (
         OR standing = 'dead' OR standing = 'cancelled' OR standing = 'skipped'),
     CONSTRAINT unmet_counted  CHECK (unmet >= 0)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX node_by_workflow ON node (workflow_id, job_id);
-CREATE INDEX node_by_part ON node (tenant, part, job_id) WHERE part IS NOT NULL;
-CREATE UNIQUE INDEX node_by_name ON node (workflow_id, name) WHERE name IS NOT NULL;
+CREATE INDEX holdfast_node_by_workflow ON holdfast_node (workflow_id, job_id);
+CREATE INDEX holdfast_node_by_part ON holdfast_node (tenant, part, job_id) WHERE part IS NOT NULL;
+CREATE UNIQUE INDEX holdfast_node_by_name ON holdfast_node (workflow_id, name) WHERE name IS NOT NULL;
 
-CREATE TABLE dependency (
+CREATE TABLE holdfast_dependency (
     child      TEXT    NOT NULL,
     parent     TEXT    NOT NULL,
     tenant     TEXT    NOT NULL,
@@ -1031,10 +1031,10 @@ CREATE TABLE dependency (
     CONSTRAINT on_failure_known CHECK (on_failure = 'stop' OR on_failure = 'continue' OR on_failure = 'skip'),
     CONSTRAINT not_of_itself    CHECK (child <> parent)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX dependency_by_parent ON dependency (parent, child);
+CREATE INDEX holdfast_dependency_by_parent ON holdfast_dependency (parent, child);
 
 -- A job that is created when a workflow, or one of its jobs, succeeds or fails: once, however often that happens.
-CREATE TABLE callback (
+CREATE TABLE holdfast_callback (
     job_id        TEXT    NOT NULL PRIMARY KEY,  -- the id that the job will have
     tenant        TEXT    NOT NULL,
     workflow_id   TEXT    NOT NULL,
@@ -1051,28 +1051,28 @@ CREATE TABLE callback (
     CONSTRAINT kept_until_fired CHECK ((document IS NULL) = (fired_at IS NOT NULL)),
     CONSTRAINT failure_named   CHECK (failed_job IS NULL OR fires = 'failure')
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX callback_by_workflow ON callback (workflow_id);
-CREATE INDEX callback_due ON callback (due_at) WHERE due_at IS NOT NULL AND fired_at IS NULL;
+CREATE INDEX holdfast_callback_by_workflow ON holdfast_callback (workflow_id);
+CREATE INDEX holdfast_callback_due ON holdfast_callback (due_at) WHERE due_at IS NOT NULL AND fired_at IS NULL;
 
 -- Scratch tables, empty except while an operation finishes: the workflow jobs that changed state in it, the jobs that may be
 -- released by that, and a row whose insert processes them (features/workflows/sqlite.sql).
-CREATE TABLE moved (
+CREATE TABLE holdfast_moved (
     job_id TEXT NOT NULL PRIMARY KEY,
     was    TEXT,
     now_is TEXT
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE ready (
+CREATE TABLE holdfast_ready (
     job_id TEXT    NOT NULL PRIMARY KEY,
     times  INTEGER NOT NULL DEFAULT 0   -- number of parents that have just ended
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE round (id INTEGER PRIMARY KEY CHECK (id = 1)) STRICT;
+CREATE TABLE holdfast_round (id INTEGER PRIMARY KEY CHECK (id = 1)) STRICT;
 
 -- --- The audit trail ---
 
 -- One row per configuration change: the ledger of everything that is not a job.
-CREATE TABLE action (
+CREATE TABLE holdfast_action (
     seq       INTEGER PRIMARY KEY,   -- never used twice: no row is ever deleted
     tenant    TEXT    NOT NULL,
     at        INTEGER NOT NULL,
@@ -1085,14 +1085,14 @@ CREATE TABLE action (
     last_seq  INTEGER,
     CONSTRAINT range_of_purge CHECK ((type = 'purge') = (first_seq IS NOT NULL) AND (first_seq IS NULL) = (last_seq IS NULL))
 ) STRICT;
-CREATE INDEX action_by_tenant ON action (tenant, seq);
-CREATE INDEX action_of_purge ON action (last_seq, first_seq) WHERE first_seq IS NOT NULL;
+CREATE INDEX holdfast_action_by_tenant ON holdfast_action (tenant, seq);
+CREATE INDEX holdfast_action_of_purge ON holdfast_action (last_seq, first_seq) WHERE first_seq IS NOT NULL;
 -- Re-encryptions are found by their job.
-CREATE INDEX action_of_reseal ON action (name) WHERE type = 'reseal';
+CREATE INDEX holdfast_action_of_reseal ON holdfast_action (name) WHERE type = 'reseal';
 
 -- A block of events and actions, hashed together with the previous block. Sealed so far: every event up to `floor`, every
 -- action up to `action_floor`. With one writer at a time, no snapshots are needed.
-CREATE TABLE seal (
+CREATE TABLE holdfast_seal (
     number       INTEGER PRIMARY KEY,
     tenant       TEXT    NOT NULL DEFAULT '*',
     previous     TEXT    NOT NULL,   -- digest of the previous seal; zeros for the first
@@ -1119,12 +1119,12 @@ CREATE TABLE seal (
     CONSTRAINT actions_counted CHECK (length(actions) = 40 * action_count),
     CONSTRAINT something       CHECK (event_count + action_count > 0)
 ) STRICT;
-CREATE INDEX seal_by_seq ON seal (last_seq);
+CREATE INDEX holdfast_seal_by_seq ON holdfast_seal (last_seq);
 
 -- --- Dead letters and operations on many jobs ---
 
 -- Failures of the same kind, by fingerprint (engine/settlement.py). Triggers maintain the counts.
-CREATE TABLE dead_letter_group (
+CREATE TABLE holdfast_dead_letter_group (
     tenant        TEXT    NOT NULL,
     fingerprint   TEXT    NOT NULL,
     kind          TEXT    NOT NULL,
@@ -1145,13 +1145,13 @@ CREATE TABLE dead_letter_group (
     CONSTRAINT note_whole CHECK ((note IS NULL) = (noted_by IS NULL) AND (note IS NULL) = (noted_at IS NULL)),
     CONSTRAINT note_short CHECK (length(note) <= 2000)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX dead_letter_group_newest ON dead_letter_group (tenant, last_at DESC, fingerprint DESC) WHERE open > 0;
-CREATE INDEX dead_letter_group_largest ON dead_letter_group (tenant, open DESC, fingerprint DESC);
-CREATE INDEX dead_letter_group_by_sample ON dead_letter_group (sample_job);
-CREATE INDEX dead_letter_group_all ON dead_letter_group (tenant, last_at DESC, fingerprint DESC);
+CREATE INDEX holdfast_dead_letter_group_newest ON holdfast_dead_letter_group (tenant, last_at DESC, fingerprint DESC) WHERE open > 0;
+CREATE INDEX holdfast_dead_letter_group_largest ON holdfast_dead_letter_group (tenant, open DESC, fingerprint DESC);
+CREATE INDEX holdfast_dead_letter_group_by_sample ON holdfast_dead_letter_group (sample_job);
+CREATE INDEX holdfast_dead_letter_group_all ON holdfast_dead_letter_group (tenant, last_at DESC, fingerprint DESC);
 
 -- Open dead letters, and the group of each.
-CREATE TABLE dead_letter (
+CREATE TABLE holdfast_dead_letter (
     job_id      TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL,
     fingerprint TEXT    NOT NULL,
@@ -1159,11 +1159,11 @@ CREATE TABLE dead_letter (
     queue       TEXT    NOT NULL,
     buried_at   INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX dead_letter_by_group ON dead_letter (tenant, fingerprint, job_id DESC);
-CREATE INDEX dead_letter_by_queue ON dead_letter (tenant, queue, fingerprint);
+CREATE INDEX holdfast_dead_letter_by_group ON holdfast_dead_letter (tenant, fingerprint, job_id DESC);
+CREATE INDEX holdfast_dead_letter_by_queue ON holdfast_dead_letter (tenant, queue, fingerprint);
 
 -- Operators' actions on many jobs. Workers execute them in small batches; a batch and its progress are one transaction.
-CREATE TABLE operation (
+CREATE TABLE holdfast_operation (
     id           TEXT    NOT NULL PRIMARY KEY,
     tenant       TEXT    NOT NULL,            -- '*': of every tenant
     action       TEXT    NOT NULL,
@@ -1198,11 +1198,11 @@ CREATE TABLE operation (
     CONSTRAINT who_cancelled  CHECK ((state = 'cancelled') = (cancelled_by IS NOT NULL)),
     CONSTRAINT counted        CHECK (total >= 0 AND done >= 0 AND refused >= 0)
 ) STRICT;
-CREATE INDEX operation_running ON operation (next_at) WHERE state = 'running';
-CREATE INDEX operation_by_tenant ON operation (tenant, id DESC);
+CREATE INDEX holdfast_operation_running ON holdfast_operation (next_at) WHERE state = 'running';
+CREATE INDEX holdfast_operation_by_tenant ON holdfast_operation (tenant, id DESC);
 
 -- Dead letters that were redriven with another payload, and the new job of each.
-CREATE TABLE redriven_as (
+CREATE TABLE holdfast_redriven_as (
     job_id TEXT    NOT NULL PRIMARY KEY,
     tenant TEXT    NOT NULL,
     new_id TEXT    NOT NULL UNIQUE,
@@ -1212,7 +1212,7 @@ CREATE TABLE redriven_as (
 
 -- --- Payload rules ---
 
-CREATE TABLE payload_rule (
+CREATE TABLE holdfast_payload_rule (
     tenant           TEXT    NOT NULL,   -- '*': of every tenant
     kind             TEXT    NOT NULL,   -- '*': each kind
     declared_by      TEXT    NOT NULL DEFAULT '',   -- program that declares it; '': an operator's
@@ -1244,7 +1244,7 @@ CREATE TABLE payload_rule (
 ) STRICT, WITHOUT ROWID;
 
 -- URIs of the input: only for jobs that were enqueued with one.
-CREATE TABLE reference (
+CREATE TABLE holdfast_reference (
     job_id      TEXT NOT NULL PRIMARY KEY,
     tenant      TEXT NOT NULL,
     source_ref  TEXT,
@@ -1255,7 +1255,7 @@ CREATE TABLE reference (
 ) STRICT, WITHOUT ROWID;
 
 -- Re-encrypted payloads: the one change of `job` that is allowed. Written before the change; each row allows one.
-CREATE TABLE resealed (
+CREATE TABLE holdfast_resealed (
     job_id   TEXT    NOT NULL,
     tenant   TEXT    NOT NULL,
     n        INTEGER NOT NULL,   -- 1, 2, 3, … per job
@@ -1268,7 +1268,7 @@ CREATE TABLE resealed (
 ) STRICT, WITHOUT ROWID;
 
 -- Payloads that were replaced after an attempt had run with them; attempts up to this one, and after the previous row, did.
-CREATE TABLE replaced_payload (
+CREATE TABLE holdfast_replaced_payload (
     job_id  TEXT    NOT NULL,
     tenant  TEXT    NOT NULL,
     attempt INTEGER NOT NULL,
@@ -1281,7 +1281,7 @@ CREATE TABLE replaced_payload (
 -- --- Retention and usage ---
 
 -- The most specific policy decides alone (features/retention/model.py). Seconds after the end of a job; null is for ever.
-CREATE TABLE retention (
+CREATE TABLE holdfast_retention (
     tenant      TEXT    NOT NULL,   -- '*': every tenant's jobs
     kind        TEXT    NOT NULL,   -- '*': any
     state       TEXT    NOT NULL,   -- '*': any except dead letters, which must be named or are kept
@@ -1303,7 +1303,7 @@ CREATE TABLE retention (
 
 -- A pass walks jobs in id order, which is creation order, one slice at a time; `reached` is its position. The pass with the
 -- earliest `again_at` is next.
-CREATE TABLE retention_pass (
+CREATE TABLE holdfast_retention_pass (
     tenant   TEXT    NOT NULL,
     kind     TEXT    NOT NULL,
     state    TEXT    NOT NULL,
@@ -1317,10 +1317,10 @@ CREATE TABLE retention_pass (
     PRIMARY KEY (tenant, kind, state, action),
     CONSTRAINT action_known CHECK (action IN ('clean', 'purge'))
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX retention_next ON retention_pass (again_at);
+CREATE INDEX holdfast_retention_next ON holdfast_retention_pass (again_at);
 
 -- Files of finished jobs in the artifact store (docs/adr/0066). The id is made from the jobs in it.
-CREATE TABLE archive (
+CREATE TABLE holdfast_archive (
     id          TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL,
     ref         TEXT    NOT NULL,   -- of the file; contains its SHA-256
@@ -1335,10 +1335,10 @@ CREATE TABLE archive (
     CONSTRAINT jobs_counted CHECK (jobs > 0 AND bytes > 0),
     CONSTRAINT created_by_named CHECK (created_by >= '!')
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX archive_of_jobs ON archive (tenant, last_job);
+CREATE INDEX holdfast_archive_of_jobs ON holdfast_archive (tenant, last_job);
 
 -- The archive of each job that retention has not purged yet. A redriven job ends at another time and is archived again.
-CREATE TABLE archived (
+CREATE TABLE holdfast_archived (
     job_id      TEXT    NOT NULL PRIMARY KEY,
     tenant      TEXT    NOT NULL,
     archive_id  TEXT    NOT NULL,
@@ -1346,14 +1346,14 @@ CREATE TABLE archived (
 ) STRICT, WITHOUT ROWID;
 
 -- When bookkeeping tables are pruned next. One row.
-CREATE TABLE upkeep (
+CREATE TABLE holdfast_upkeep (
     id       INTEGER PRIMARY KEY CHECK (id = 1),
     prune_at INTEGER NOT NULL
 ) STRICT;
-INSERT INTO upkeep (id, prune_at) VALUES (1, 0);
+INSERT INTO holdfast_upkeep (id, prune_at) VALUES (1, 0);
 
 -- Sums per UTC day in whole numbers: microseconds, and millionths of a unit of cost. They stay when the jobs are deleted.
-CREATE TABLE usage (
+CREATE TABLE holdfast_usage (
     tenant    TEXT    NOT NULL,
     day       TEXT    NOT NULL,
     kind      TEXT    NOT NULL,
@@ -1372,7 +1372,7 @@ CREATE TABLE usage (
 ) STRICT, WITHOUT ROWID;
 
 -- Position up to which the ledger has been counted. No row: usage was never requested, and nothing is counted.
-CREATE TABLE usage_place (
+CREATE TABLE holdfast_usage_place (
     id         INTEGER PRIMARY KEY CHECK (id = 1),
     cursor     TEXT,
     updated_at INTEGER NOT NULL
@@ -1380,7 +1380,7 @@ CREATE TABLE usage_place (
 
 -- Files of cleaned jobs in the artifact store, and the directories of command jobs on hosts (file://host/…/<job>/): recorded
 -- in the transaction that cleans the job, removed when the files have been deleted.
-CREATE TABLE leftover (
+CREATE TABLE holdfast_leftover (
     tenant   TEXT    NOT NULL,
     ref      TEXT    NOT NULL,
     job_id   TEXT    NOT NULL,   -- the job it belonged to; part of the reference
@@ -1391,4 +1391,4 @@ CREATE TABLE leftover (
     CONSTRAINT ref_of_job   CHECK ((ref LIKE 'artifact://%/' || job_id || '/%' OR ref LIKE 'file://%/' || job_id || '/')
                                    AND length(ref) <= 4000)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX leftover_next ON leftover (again_at);
+CREATE INDEX holdfast_leftover_next ON holdfast_leftover (again_at);

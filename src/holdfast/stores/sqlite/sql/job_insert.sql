@@ -4,15 +4,15 @@
 --
 -- SQLite clears the registers of a trigger program before it evaluates the WHEN clause. So the long program for hand-written
 -- inserts is behind a view: the rows of operations pay for the short one only.
-DROP TRIGGER IF EXISTS on_job_insert;
-DROP VIEW IF EXISTS hand_written_job;
-CREATE VIEW hand_written_job AS SELECT * FROM job;
-CREATE TRIGGER on_job_insert AFTER INSERT ON job WHEN (SELECT now FROM clock) IS NULL
+DROP TRIGGER IF EXISTS holdfast_on_job_insert;
+DROP VIEW IF EXISTS holdfast_hand_written_job;
+CREATE VIEW holdfast_hand_written_job AS SELECT * FROM holdfast_job;
+CREATE TRIGGER holdfast_on_job_insert AFTER INSERT ON holdfast_job WHEN (SELECT now FROM holdfast_clock) IS NULL
 BEGIN
-    INSERT INTO hand_written_job SELECT * FROM job WHERE n = NEW.n;
+    INSERT INTO holdfast_hand_written_job SELECT * FROM holdfast_job WHERE n = NEW.n;
 END;
 
-CREATE TRIGGER on_hand_written_job INSTEAD OF INSERT ON hand_written_job
+CREATE TRIGGER holdfast_on_hand_written_job INSTEAD OF INSERT ON holdfast_hand_written_job
 BEGIN
     -- What Python refuses before the insert: times outside of the UTC years 1 to 9999, malformed lists and objects, and
     -- documents nested more than 100 levels deep (a bracket opens each level; SQLite itself reads no more than 1,000).
@@ -36,8 +36,8 @@ BEGIN
     END;
     -- Operations check this first and return a message; this is for hand-written inserts.
     SELECT RAISE(ABORT, 'paused: no jobs of this kind are accepted while the pause lasts')
-     WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND NEW.retry_of IS NULL
-       AND EXISTS (SELECT 1 FROM pause w WHERE w.refuse_enqueue AND (w.until IS NULL OR w.until > (SELECT now FROM present))
+     WHERE (SELECT ruled FROM holdfast_dispatch WHERE id = 1) AND NEW.retry_of IS NULL
+       AND EXISTS (SELECT 1 FROM holdfast_pause w WHERE w.refuse_enqueue AND (w.until IS NULL OR w.until > (SELECT now FROM holdfast_present))
                       AND (w.tenant = '*' OR w.tenant = NEW.tenant)
                       AND CASE w.scope WHEN 'all' THEN 1 WHEN 'queue' THEN w.name = NEW.queue WHEN 'kind' THEN w.name = NEW.kind
                                        ELSE w.name IS NEW.agent END);
@@ -45,153 +45,153 @@ BEGIN
     -- inserts. RAISE takes only a literal before SQLite 3.47. A retry was accepted with its first attempt. The same holds for
     -- unregistered tenants; a notice of an approval belongs to the job that asks.
     SELECT CASE
-        WHEN d.registered AND NEW.retry_of IS NULL AND NOT EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant)
+        WHEN d.registered AND NEW.retry_of IS NULL AND NOT EXISTS (SELECT 1 FROM holdfast_tenant t WHERE t.tenant = NEW.tenant)
              AND NOT (NEW.source_system = 'holdfast' AND EXISTS (
-                 SELECT 1 FROM approval g WHERE g.job_id = NEW.parent_id AND g.tenant = NEW.tenant AND g.notify = NEW.kind))
+                 SELECT 1 FROM holdfast_approval g WHERE g.job_id = NEW.parent_id AND g.tenant = NEW.tenant AND g.notify = NEW.kind))
         THEN RAISE(ABORT, 'tenant unregistered: only registered tenants may have jobs')
         WHEN d.tenant_required AND NEW.tenant = 'default' AND NEW.retry_of IS NULL
         THEN RAISE(ABORT, 'tenant required: name a tenant; `default` counts as none')
-        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM lacking_job l WHERE l.n = NEW.n AND l.fact = 'key')
+        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM holdfast_lacking_job l WHERE l.n = NEW.n AND l.fact = 'key')
         THEN RAISE(ABORT, 'key required: a policy for its kind or tenant refuses jobs without an idempotency key')
-        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM lacking_job l WHERE l.n = NEW.n AND l.fact = 'executor')
+        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM holdfast_lacking_job l WHERE l.n = NEW.n AND l.fact = 'executor')
         THEN RAISE(ABORT, 'executor required: a policy for its kind or tenant refuses jobs without an executor')
-        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM lacking_job l WHERE l.n = NEW.n AND l.fact = 'agent')
+        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM holdfast_lacking_job l WHERE l.n = NEW.n AND l.fact = 'agent')
         THEN RAISE(ABORT, 'agent required: a policy for its kind or tenant refuses jobs without an agent')
-        WHEN d.unknown_kinds = 'refuse' AND EXISTS (SELECT 1 FROM unregistered_job u WHERE u.n = NEW.n AND u.registry = 'kind')
+        WHEN d.unknown_kinds = 'refuse' AND EXISTS (SELECT 1 FROM holdfast_unregistered_job u WHERE u.n = NEW.n AND u.registry = 'kind')
         THEN RAISE(ABORT, 'kind unregistered: only registered kinds of jobs are accepted')
-        WHEN d.unknown_agents = 'refuse' AND EXISTS (SELECT 1 FROM unregistered_job u WHERE u.n = NEW.n AND u.registry = 'agent')
+        WHEN d.unknown_agents = 'refuse' AND EXISTS (SELECT 1 FROM holdfast_unregistered_job u WHERE u.n = NEW.n AND u.registry = 'agent')
         THEN RAISE(ABORT, 'agent unregistered: only registered agents may have jobs')
         WHEN EXISTS (
-            SELECT 1 FROM payload_rule r WHERE (r.tenant = NEW.tenant OR r.tenant = '*') AND (r.kind = NEW.kind OR r.kind = '*')
+            SELECT 1 FROM holdfast_payload_rule r WHERE (r.tenant = NEW.tenant OR r.tenant = '*') AND (r.kind = NEW.kind OR r.kind = '*')
                AND length(CAST(NEW.payload AS BLOB)) > r.max_bytes AND NEW.retry_of IS NULL)
         THEN RAISE(ABORT, 'payload over limit: it is larger than a rule for its kind or tenant allows')
         WHEN EXISTS (
-            SELECT 1 FROM payload_rule r, json_each(r.forbidden) f, json_tree(NEW.payload) t
+            SELECT 1 FROM holdfast_payload_rule r, json_each(r.forbidden) f, json_tree(NEW.payload) t
              WHERE (r.tenant = NEW.tenant OR r.tenant = '*') AND (r.kind = NEW.kind OR r.kind = '*') AND r.signal_only
                AND typeof(t.key) = 'text' AND lower(t.key) = f.value AND NEW.retry_of IS NULL)
         THEN RAISE(ABORT, 'payload forbidden: it has a key that a rule for its kind or tenant forbids')
-        END FROM dispatch d WHERE d.id = 1 AND d.ruled;
-    INSERT OR IGNORE INTO unregistered_name (tenant, registry, name, first_at)
-    SELECT u.tenant, u.registry, u.name, (SELECT now FROM present) FROM unregistered_job u
-     WHERE (SELECT ruled FROM dispatch WHERE id = 1) AND u.n = NEW.n
-       AND (SELECT count(*) FROM unregistered_name k WHERE k.tenant = u.tenant AND k.registry = u.registry) < 1000;
+        END FROM holdfast_dispatch d WHERE d.id = 1 AND d.ruled;
+    INSERT OR IGNORE INTO holdfast_unregistered_name (tenant, registry, name, first_at)
+    SELECT u.tenant, u.registry, u.name, (SELECT now FROM holdfast_present) FROM holdfast_unregistered_job u
+     WHERE (SELECT ruled FROM holdfast_dispatch WHERE id = 1) AND u.n = NEW.n
+       AND (SELECT count(*) FROM holdfast_unregistered_name k WHERE k.tenant = u.tenant AND k.registry = u.registry) < 1000;
     -- Operations check this first, using a stored count (stores/sqlite/insert_checks.py); here the jobs are counted.
     SELECT RAISE(ABORT, 'tenant full: it has its maximum number of waiting jobs')
-     WHERE (SELECT ruled FROM dispatch) AND EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = NEW.tenant AND t.max_pending
-               <= (SELECT count(*) FROM job_state s WHERE s.tenant = NEW.tenant AND s.state IN ('queued', 'retry_waiting')
+     WHERE (SELECT ruled FROM holdfast_dispatch) AND EXISTS (SELECT 1 FROM holdfast_tenant t WHERE t.tenant = NEW.tenant AND t.max_pending
+               <= (SELECT count(*) FROM holdfast_job_state s WHERE s.tenant = NEW.tenant AND s.state IN ('queued', 'retry_waiting')
                       AND s.state NOT IN ('leased', 'in_progress'))
-                  + (SELECT count(*) FROM job_state s WHERE s.tenant = NEW.tenant AND s.state IN ('leased', 'in_progress')
-                        AND (SELECT running_counts FROM dispatch WHERE id = 1)));
+                  + (SELECT count(*) FROM holdfast_job_state s WHERE s.tenant = NEW.tenant AND s.state IN ('leased', 'in_progress')
+                        AND (SELECT running_counts FROM holdfast_dispatch WHERE id = 1)));
     SELECT RAISE(ABORT, 'workflow over: it has ended; start another workflow or resume it first')
-     WHERE EXISTS (SELECT 1 FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
-    INSERT INTO node (job_id, tenant, workflow_id, standing, fatal)
+     WHERE EXISTS (SELECT 1 FROM holdfast_workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
+    INSERT INTO holdfast_node (job_id, tenant, workflow_id, standing, fatal)
     SELECT NEW.id, NEW.tenant, w.id, CASE w.stopped WHEN 0 THEN 'open' ELSE 'skipped' END, w.on_failure = 'stop'
-      FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant
+      FROM holdfast_workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant
         ON CONFLICT (job_id) DO NOTHING;
-    UPDATE workflow SET total = total + 1, open = open + (o.standing = 'open'), skipped = skipped + (o.standing = 'skipped'),
-           finished_at = CASE WHEN open + (o.standing = 'open') = 0 THEN (SELECT now FROM present) END
-      FROM node o WHERE o.job_id = NEW.id AND o.workflow_id = workflow.id AND workflow.id = NEW.workflow_id;
-    INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes, due_at, deadline_at, agent,
+    UPDATE holdfast_workflow SET total = total + 1, open = open + (o.standing = 'open'), skipped = skipped + (o.standing = 'skipped'),
+           finished_at = CASE WHEN open + (o.standing = 'open') = 0 THEN (SELECT now FROM holdfast_present) END
+      FROM holdfast_node o WHERE o.job_id = NEW.id AND o.workflow_id = holdfast_workflow.id AND holdfast_workflow.id = NEW.workflow_id;
+    INSERT INTO holdfast_job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes, due_at, deadline_at, agent,
                            workflow_id, note, retries, crashes, executor)
     VALUES (NEW.n, NEW.id, NEW.tenant, NEW.kind, NEW.queue, 'queued', NEW.priority, NEW.n * 100, NEW.max_attempts, NEW.max_crashes,
-            CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.standing = 'skipped'))
+            CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM holdfast_node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                  THEN 9223372036854775807
-                 WHEN NEW.run_at IS NOT NULL AND NEW.run_at > (SELECT now FROM present)
+                 WHEN NEW.run_at IS NOT NULL AND NEW.run_at > (SELECT now FROM holdfast_present)
                  THEN NEW.run_at END, NEW.deadline_at, NEW.agent,
-            CASE WHEN NEW.workflow_id IS NOT NULL THEN (SELECT o.workflow_id FROM node o WHERE o.job_id = NEW.id) END,
-            CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.standing = 'skipped'))
+            CASE WHEN NEW.workflow_id IS NOT NULL THEN (SELECT o.workflow_id FROM holdfast_node o WHERE o.job_id = NEW.id) END,
+            CASE WHEN NEW.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM holdfast_node o WHERE o.job_id = NEW.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                  THEN '{"held": "parents"}' END,
-            CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.retries FROM job_state p WHERE p.id = NEW.retry_of) END,
-            CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM job_state p WHERE p.id = NEW.retry_of) END, NEW.executor);
-    INSERT INTO event (job_id, tenant, kind, type, to_state, attempt, at, actor)
+            CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.retries FROM holdfast_job_state p WHERE p.id = NEW.retry_of) END,
+            CASE WHEN NEW.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM holdfast_job_state p WHERE p.id = NEW.retry_of) END, NEW.executor);
+    INSERT INTO holdfast_event (job_id, tenant, kind, type, to_state, attempt, at, actor)
     VALUES (NEW.id, NEW.tenant, NEW.kind, 'enqueue', 'queued', 0, NEW.created_at, NEW.enqueued_by);
 END;
 
 -- A job with a workflow id joins that workflow. Planned jobs already have their node and are counted.
-DROP TRIGGER IF EXISTS on_workflow_job;
-CREATE TRIGGER on_workflow_job AFTER INSERT ON job WHEN NEW.workflow_id IS NOT NULL AND (SELECT now FROM clock) IS NOT NULL
-     AND NOT EXISTS (SELECT 1 FROM node o WHERE o.job_id = NEW.id)
+DROP TRIGGER IF EXISTS holdfast_on_workflow_job;
+CREATE TRIGGER holdfast_on_workflow_job AFTER INSERT ON holdfast_job WHEN NEW.workflow_id IS NOT NULL AND (SELECT now FROM holdfast_clock) IS NOT NULL
+     AND NOT EXISTS (SELECT 1 FROM holdfast_node o WHERE o.job_id = NEW.id)
 BEGIN
     SELECT RAISE(ABORT, 'workflow over: it has ended; start another workflow or resume it first')
-     WHERE EXISTS (SELECT 1 FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
-    INSERT INTO node (job_id, tenant, workflow_id, standing, fatal)
+     WHERE EXISTS (SELECT 1 FROM holdfast_workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant AND w.finished_at IS NOT NULL);
+    INSERT INTO holdfast_node (job_id, tenant, workflow_id, standing, fatal)
     SELECT NEW.id, NEW.tenant, w.id, CASE w.stopped WHEN 0 THEN 'open' ELSE 'skipped' END, w.on_failure = 'stop'
-      FROM workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant
+      FROM holdfast_workflow w WHERE w.id = NEW.workflow_id AND w.tenant = NEW.tenant
         ON CONFLICT (job_id) DO NOTHING;
-    UPDATE workflow SET total = total + 1, open = open + (o.standing = 'open'), skipped = skipped + (o.standing = 'skipped'),
-           finished_at = CASE WHEN open + (o.standing = 'open') = 0 THEN (SELECT now FROM present) END
-      FROM node o WHERE o.job_id = NEW.id AND o.workflow_id = workflow.id AND workflow.id = NEW.workflow_id;
+    UPDATE holdfast_workflow SET total = total + 1, open = open + (o.standing = 'open'), skipped = skipped + (o.standing = 'skipped'),
+           finished_at = CASE WHEN open + (o.standing = 'open') = 0 THEN (SELECT now FROM holdfast_present) END
+      FROM holdfast_node o WHERE o.job_id = NEW.id AND o.workflow_id = holdfast_workflow.id AND holdfast_workflow.id = NEW.workflow_id;
 END;
 
 -- Every job without a state whose number is above the highest one when the operation began. A job that has a ledger is being
 -- purged and is left alone.
-DROP TRIGGER IF EXISTS on_sign_off;
-CREATE TRIGGER on_sign_off AFTER UPDATE OF now ON clock
-WHEN OLD.now IS NOT NULL AND NEW.now IS NULL AND EXISTS (SELECT 1 FROM job j WHERE j.n > OLD.floor)
+DROP TRIGGER IF EXISTS holdfast_on_sign_off;
+CREATE TRIGGER holdfast_on_sign_off AFTER UPDATE OF now ON holdfast_clock
+WHEN OLD.now IS NOT NULL AND NEW.now IS NULL AND EXISTS (SELECT 1 FROM holdfast_job j WHERE j.n > OLD.floor)
 BEGIN
     SELECT CASE
         WHEN d.registered AND EXISTS (
-            SELECT 1 FROM job j WHERE j.n > OLD.floor AND j.retry_of IS NULL
-               AND NOT EXISTS (SELECT 1 FROM tenant t WHERE t.tenant = j.tenant)
+            SELECT 1 FROM holdfast_job j WHERE j.n > OLD.floor AND j.retry_of IS NULL
+               AND NOT EXISTS (SELECT 1 FROM holdfast_tenant t WHERE t.tenant = j.tenant)
                AND NOT (j.source_system = 'holdfast' AND EXISTS (
-                   SELECT 1 FROM approval g WHERE g.job_id = j.parent_id AND g.tenant = j.tenant AND g.notify = j.kind)))
+                   SELECT 1 FROM holdfast_approval g WHERE g.job_id = j.parent_id AND g.tenant = j.tenant AND g.notify = j.kind)))
         THEN RAISE(ABORT, 'tenant unregistered: only registered tenants may have jobs')
         WHEN d.tenant_required AND EXISTS (
-            SELECT 1 FROM job j WHERE j.n > OLD.floor AND j.tenant = 'default' AND j.retry_of IS NULL AND j.source_system <> 'holdfast')
+            SELECT 1 FROM holdfast_job j WHERE j.n > OLD.floor AND j.tenant = 'default' AND j.retry_of IS NULL AND j.source_system <> 'holdfast')
         THEN RAISE(ABORT, 'tenant required: name a tenant; `default` counts as none')
-        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM lacking_job l WHERE l.n > OLD.floor AND l.fact = 'key')
+        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM holdfast_lacking_job l WHERE l.n > OLD.floor AND l.fact = 'key')
         THEN RAISE(ABORT, 'key required: a policy for its kind or tenant refuses jobs without an idempotency key')
-        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM lacking_job l WHERE l.n > OLD.floor AND l.fact = 'executor')
+        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM holdfast_lacking_job l WHERE l.n > OLD.floor AND l.fact = 'executor')
         THEN RAISE(ABORT, 'executor required: a policy for its kind or tenant refuses jobs without an executor')
-        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM lacking_job l WHERE l.n > OLD.floor AND l.fact = 'agent')
+        WHEN d.required <> '[]' AND EXISTS (SELECT 1 FROM holdfast_lacking_job l WHERE l.n > OLD.floor AND l.fact = 'agent')
         THEN RAISE(ABORT, 'agent required: a policy for its kind or tenant refuses jobs without an agent')
         WHEN d.unknown_kinds = 'refuse' AND EXISTS (
-            SELECT 1 FROM unregistered_job u WHERE u.n > OLD.floor AND u.registry = 'kind')
+            SELECT 1 FROM holdfast_unregistered_job u WHERE u.n > OLD.floor AND u.registry = 'kind')
         THEN RAISE(ABORT, 'kind unregistered: only registered kinds of jobs are accepted')
         WHEN d.unknown_agents = 'refuse' AND EXISTS (
-            SELECT 1 FROM unregistered_job u WHERE u.n > OLD.floor AND u.registry = 'agent')
+            SELECT 1 FROM holdfast_unregistered_job u WHERE u.n > OLD.floor AND u.registry = 'agent')
         THEN RAISE(ABORT, 'agent unregistered: only registered agents may have jobs')
         WHEN EXISTS (
-            SELECT 1 FROM job j, payload_rule r WHERE j.n > OLD.floor AND j.retry_of IS NULL AND (r.tenant = j.tenant OR r.tenant = '*')
+            SELECT 1 FROM holdfast_job j, holdfast_payload_rule r WHERE j.n > OLD.floor AND j.retry_of IS NULL AND (r.tenant = j.tenant OR r.tenant = '*')
                AND (r.kind = j.kind OR r.kind = '*') AND length(CAST(j.payload AS BLOB)) > r.max_bytes)
         THEN RAISE(ABORT, 'payload over limit: it is larger than a rule for its kind or tenant allows')
         WHEN EXISTS (
-            SELECT 1 FROM job j, payload_rule r, json_each(r.forbidden) f, json_tree(j.payload) t
+            SELECT 1 FROM holdfast_job j, holdfast_payload_rule r, json_each(r.forbidden) f, json_tree(j.payload) t
              WHERE j.n > OLD.floor AND j.retry_of IS NULL AND (r.tenant = j.tenant OR r.tenant = '*')
                AND (r.kind = j.kind OR r.kind = '*') AND r.signal_only AND typeof(t.key) = 'text' AND lower(t.key) = f.value)
         THEN RAISE(ABORT, 'payload forbidden: it has a key that a rule for its kind or tenant forbids')
-        END FROM dispatch d WHERE d.id = 1 AND d.ruled;
-    INSERT INTO job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes, due_at, deadline_at, agent,
+        END FROM holdfast_dispatch d WHERE d.id = 1 AND d.ruled;
+    INSERT INTO holdfast_job_state (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes, due_at, deadline_at, agent,
                            workflow_id, note, retries, crashes, executor)
     SELECT j.n, j.id, j.tenant, j.kind, j.queue, 'queued', j.priority, j.n * 100, j.max_attempts, j.max_crashes,
-           CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.standing = 'skipped'))
+           CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM holdfast_node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                 THEN 9223372036854775807
                 WHEN j.run_at > OLD.now THEN j.run_at END, j.deadline_at, j.agent,
-           CASE WHEN j.workflow_id IS NOT NULL THEN (SELECT o.workflow_id FROM node o WHERE o.job_id = j.id) END,
-           CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.standing = 'skipped'))
+           CASE WHEN j.workflow_id IS NOT NULL THEN (SELECT o.workflow_id FROM holdfast_node o WHERE o.job_id = j.id) END,
+           CASE WHEN j.workflow_id IS NOT NULL AND EXISTS (SELECT 1 FROM holdfast_node o WHERE o.job_id = j.id AND (o.unmet > 0 OR o.standing = 'skipped'))
                 THEN '{"held": "parents"}' END,
-           CASE WHEN j.retry_of IS NULL THEN 0 ELSE (SELECT p.retries FROM job_state p WHERE p.id = j.retry_of) END,
-           CASE WHEN j.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM job_state p WHERE p.id = j.retry_of) END, j.executor
-      FROM job j
-     WHERE j.n > OLD.floor AND NOT EXISTS (SELECT 1 FROM event e WHERE e.job_id = j.id)
+           CASE WHEN j.retry_of IS NULL THEN 0 ELSE (SELECT p.retries FROM holdfast_job_state p WHERE p.id = j.retry_of) END,
+           CASE WHEN j.retry_of IS NULL THEN 0 ELSE (SELECT p.crashes FROM holdfast_job_state p WHERE p.id = j.retry_of) END, j.executor
+      FROM holdfast_job j
+     WHERE j.n > OLD.floor AND NOT EXISTS (SELECT 1 FROM holdfast_event e WHERE e.job_id = j.id)
      ORDER BY j.n;
-    INSERT INTO event (job_id, tenant, kind, type, to_state, attempt, at, actor)
+    INSERT INTO holdfast_event (job_id, tenant, kind, type, to_state, attempt, at, actor)
     SELECT j.id, j.tenant, j.kind, 'enqueue', 'queued', 0, j.created_at, j.enqueued_by
-      FROM job_state s JOIN job j ON j.n = s.n
+      FROM holdfast_job_state s JOIN holdfast_job j ON j.n = s.n
      WHERE s.n > OLD.floor
      ORDER BY s.n;
 END;
 
 -- The tags of a job, `name:*` for each label `name:value`, and its limit key after a space, with which no tag begins. Tags of
 -- traces are never searched for (docs/adr/0030).
-DROP TRIGGER IF EXISTS on_job_tags;
-CREATE TRIGGER on_job_tags AFTER INSERT ON job WHEN NEW.tags <> '[]' OR NEW.uses IS NOT NULL
+DROP TRIGGER IF EXISTS holdfast_on_job_tags;
+CREATE TRIGGER holdfast_on_job_tags AFTER INSERT ON holdfast_job WHEN NEW.tags <> '[]' OR NEW.uses IS NOT NULL
 BEGIN
-    INSERT OR IGNORE INTO job_tag (tenant, tag, job_id) SELECT NEW.tenant, value, NEW.id FROM json_each(NEW.tags)
+    INSERT OR IGNORE INTO holdfast_job_tag (tenant, tag, job_id) SELECT NEW.tenant, value, NEW.id FROM json_each(NEW.tags)
      WHERE value NOT LIKE 'trace:%' AND value NOT LIKE 'tracestate:%';
-    INSERT OR IGNORE INTO job_tag (tenant, tag, job_id)
+    INSERT OR IGNORE INTO holdfast_job_tag (tenant, tag, job_id)
     SELECT NEW.tenant, substr(value, 1, instr(value, ':')) || '*', NEW.id FROM json_each(NEW.tags)
      WHERE instr(value, ':') > 0 AND value NOT LIKE 'trace:%' AND value NOT LIKE 'tracestate:%';
-    INSERT OR IGNORE INTO job_tag (tenant, tag, job_id)
+    INSERT OR IGNORE INTO holdfast_job_tag (tenant, tag, job_id)
     SELECT NEW.tenant, ' ' || value, NEW.id FROM json_each(coalesce(NEW.uses, '[]')) WHERE value LIKE 'key:%';
 END;

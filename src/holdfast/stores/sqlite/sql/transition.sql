@@ -1,8 +1,8 @@
 -- The ledger: one event per transition, in the same transaction, for every writer. The event type is derived from the row
 -- alone, so that hand-written transitions get one too. VALUES instead of SELECT: because the ledger has an insert guard,
 -- SQLite would first put selected rows into a temporary table, at twice the cost of all the rest.
-DROP TRIGGER IF EXISTS record_transition;
-CREATE TRIGGER record_transition AFTER UPDATE OF state, note ON job_state
+DROP TRIGGER IF EXISTS holdfast_record_transition;
+CREATE TRIGGER holdfast_record_transition AFTER UPDATE OF state, note ON holdfast_job_state
 WHEN OLD.state <> NEW.state
     -- A waiting job got another time or position: not a transition, but it is recorded.
     OR (NEW.state = 'queued' AND NEW.note IS NOT OLD.note AND json_extract(NEW.note, '$.rescheduled') IS NOT NULL
@@ -14,7 +14,7 @@ WHEN OLD.state <> NEW.state
         AND json_extract(NEW.note, '$.replaced') IS NOT NULL AND json_extract(NEW.note, '$.moved', '$.rescheduled') = '[null,null]'
         AND json_extract(NEW.note, '$.replaced') IS NOT json_extract(OLD.note, '$.replaced'))
 BEGIN
-    INSERT INTO event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)
+    INSERT INTO holdfast_event (job_id, tenant, kind, type, from_state, to_state, attempt, at, actor, meta)
     VALUES (NEW.id, NEW.tenant, NEW.kind,
            CASE NEW.state
                WHEN 'in_progress' THEN CASE OLD.state WHEN 'queued' THEN 'take' ELSE 'start' END
@@ -46,7 +46,7 @@ BEGIN
                WHEN 'waiting_for_approval' THEN 'ask'
                WHEN 'cleaned' THEN 'clean'
            END,
-           OLD.state, NEW.state, NEW.attempt, (SELECT now FROM present), (SELECT actor FROM present),
+           OLD.state, NEW.state, NEW.attempt, (SELECT now FROM holdfast_present), (SELECT actor FROM holdfast_present),
            CASE WHEN OLD.state = NEW.state AND json_extract(NEW.note, '$.moved') IS NOT NULL THEN json_extract(NEW.note, '$.moved')
                 WHEN OLD.state = NEW.state AND json_extract(NEW.note, '$.rescheduled') IS NULL AND json_extract(NEW.note, '$.replaced') IS NOT NULL
                 THEN json_extract(NEW.note, '$.replaced')
@@ -56,7 +56,7 @@ BEGIN
                     strftime('%Y-%m-%dT%H:%M:%S', NEW.due_at / 1000000, 'unixepoch') || printf('.%03dZ', NEW.due_at / 1000 % 1000))
                 -- A purge is checked against this list.
                 WHEN NEW.state = 'cleaned' THEN json_set(coalesce(NEW.note, '{}'), '$.events',
-                    (SELECT group_concat(e.seq) FROM event e WHERE e.job_id = NEW.id))
+                    (SELECT group_concat(e.seq) FROM holdfast_event e WHERE e.job_id = NEW.id))
                 ELSE NEW.note END);
 END;
 
@@ -66,8 +66,8 @@ END;
 -- reaper that is right about a lost lease, may do that); a job claimed under a lease that is not live, or claimed from another
 -- worker; attempts that are not counted one by one; a job that waits for an approval and continues, or fails, without a
 -- decision.
-DROP TRIGGER IF EXISTS judge_transition;
-CREATE TRIGGER judge_transition BEFORE UPDATE OF state, lease, attempt ON job_state
+DROP TRIGGER IF EXISTS holdfast_judge_transition;
+CREATE TRIGGER holdfast_judge_transition BEFORE UPDATE OF state, lease, attempt ON holdfast_job_state
 WHEN (OLD.state <> NEW.state AND NOT coalesce(CASE OLD.state
         WHEN 'queued' THEN NEW.state = 'leased' OR NEW.state = 'in_progress' OR NEW.state = 'failed' OR NEW.state = 'cancelled'
         WHEN 'leased' THEN NEW.state = 'queued' OR NEW.state = 'in_progress' OR NEW.state = 'failed' OR NEW.state = 'cancelled'
@@ -83,15 +83,15 @@ WHEN (OLD.state <> NEW.state AND NOT coalesce(CASE OLD.state
         AND (NEW.state = 'succeeded' OR NEW.state = 'failed' OR NEW.state = 'retry_waiting'
              OR NEW.state = 'waiting_for_approval')
         AND (NEW.state <> 'failed' OR NEW.error_code IS NOT 'worker_lost'
-             OR EXISTS (SELECT 1 FROM lease l, present p WHERE l.id = OLD.lease AND l.ended_at IS NULL AND l.until > p.now)))
+             OR EXISTS (SELECT 1 FROM holdfast_lease l, holdfast_present p WHERE l.id = OLD.lease AND l.ended_at IS NULL AND l.until > p.now)))
     OR (NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease
-        AND (OLD.lease IS NOT NULL OR NOT EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.lease AND l.ended_at IS NULL AND l.name <> 'generator')))
+        AND (OLD.lease IS NOT NULL OR NOT EXISTS (SELECT 1 FROM holdfast_lease l WHERE l.id = NEW.lease AND l.ended_at IS NULL AND l.name <> 'generator')))
     OR NEW.attempt <> OLD.attempt + (NEW.state = 'in_progress' AND OLD.state <> 'in_progress')
     OR (OLD.state = 'waiting_for_approval' AND NEW.state <> OLD.state AND NEW.approval_id IS NOT NULL)
     OR (OLD.state = 'waiting_for_approval' AND (NEW.state = 'queued' OR NEW.state = 'failed')
         AND NOT (NEW.state = 'failed' AND NEW.error_code IS 'deadline_passed' AND OLD.deadline_at IS NOT NULL
-                 AND OLD.deadline_at <= (SELECT now FROM present))
-        AND NOT EXISTS (SELECT 1 FROM approval g WHERE g.id = OLD.approval_id AND g.job_id = OLD.id AND g.tenant = OLD.tenant
+                 AND OLD.deadline_at <= (SELECT now FROM holdfast_present))
+        AND NOT EXISTS (SELECT 1 FROM holdfast_approval g WHERE g.id = OLD.approval_id AND g.job_id = OLD.id AND g.tenant = OLD.tenant
                            AND CASE NEW.state
                                WHEN 'queued' THEN g.state = 'approved' OR (g.state IN ('denied', 'expired') AND g.on_deny = 'resume')
                                ELSE g.state IN ('denied', 'expired') AND g.on_deny = 'fail' END))
@@ -166,10 +166,10 @@ BEGIN
         WHEN NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease AND OLD.lease IS NOT NULL
             THEN RAISE(ABORT, 'stale lease: a held job cannot move to another lease')
         WHEN NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease
-             AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.lease AND l.ended_at IS NULL)
+             AND NOT EXISTS (SELECT 1 FROM holdfast_lease l WHERE l.id = NEW.lease AND l.ended_at IS NULL)
             THEN RAISE(ABORT, 'stale lease: a job can only be claimed under a live lease')
         WHEN NEW.lease IS NOT NULL AND NEW.lease IS NOT OLD.lease
-             AND EXISTS (SELECT 1 FROM lease l WHERE l.id = NEW.lease AND l.name = 'generator')
+             AND EXISTS (SELECT 1 FROM holdfast_lease l WHERE l.id = NEW.lease AND l.name = 'generator')
             THEN RAISE(ABORT, 'generator only: a generator plans work and cannot claim jobs')
         WHEN NEW.attempt <> OLD.attempt + (NEW.state = 'in_progress' AND OLD.state <> 'in_progress')
             THEN RAISE(ABORT, 'immutable: attempt cannot change; only starting a job adds one')
@@ -189,8 +189,8 @@ BEGIN
     END;
 END;
 
-DROP TRIGGER IF EXISTS judge_identity;
-CREATE TRIGGER judge_identity BEFORE UPDATE OF n, id, tenant, kind, max_crashes, agent, workflow_id, executor ON job_state
+DROP TRIGGER IF EXISTS holdfast_judge_identity;
+CREATE TRIGGER holdfast_judge_identity BEFORE UPDATE OF n, id, tenant, kind, max_crashes, agent, workflow_id, executor ON holdfast_job_state
 BEGIN
     SELECT RAISE(ABORT, 'immutable: number, id, tenant, kind, agent, executor and crash limit never change');
 END;
