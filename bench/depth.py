@@ -77,20 +77,20 @@ def deepen_sqlite(path: Path, size: int = MILLION) -> Store:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA synchronous = OFF")
     judges = connection.execute(
-        "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'job_state'"
+        "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'holdfast_job_state'"
     ).fetchall()
     for after, past in (("NULL", True), ("(unixepoch() + 2592000) * 1000000", False), ("NULL", False)):
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(
             f"WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < {size})"
-            " INSERT INTO job (id, tenant, kind, run_at, enqueued_by, source_system)"
+            " INSERT INTO holdfast_job (id, tenant, kind, run_at, enqueued_by, source_system)"
             " SELECT printf('%08x-%04x-7000-8000-', (unixepoch() * 1000 + i) >> 16, (unixepoch() * 1000 + i) & 65535)"
             f" || lower(hex(randomblob(6))), 'bench', 'noop', {after}, 'bench', 'bench' FROM c"
         )
         if past:
             for name, _ in judges:
                 connection.execute(f"DROP TRIGGER {name}")
-            connection.execute("UPDATE job_state SET state = 'succeeded', attempt = 1, finished_at = 1")
+            connection.execute("UPDATE holdfast_job_state SET state = 'succeeded', attempt = 1, finished_at = 1")
             for _, sql in judges:
                 connection.execute(sql)
         connection.execute("COMMIT")

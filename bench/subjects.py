@@ -123,7 +123,10 @@ class PlainSqlite:
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("PRAGMA synchronous = FULL")
         self.lease = str(uuid.uuid4())
-        wanted = "SELECT sql FROM sqlite_master WHERE tbl_name IN ('job', 'job_state') AND type IN ('table', 'index')"
+        wanted = (
+            "SELECT sql FROM sqlite_master WHERE tbl_name IN ('holdfast_job', 'holdfast_job_state') AND type IN"
+            " ('table', 'index')"
+        )
         for (sql,) in pattern.execute(wanted).fetchall():
             if sql is not None:
                 self.connection.execute(bare(sql))
@@ -131,16 +134,16 @@ class PlainSqlite:
     def enqueue(self, count: int, batch: int) -> None:
         for _ in range(count // batch):
             now = time.time_ns() // 1000
-            first: Any = self.connection.execute("SELECT coalesce(max(n), 0) FROM job").fetchone()[0]
+            first: Any = self.connection.execute("SELECT coalesce(max(n), 0) FROM holdfast_job").fetchone()[0]
             ids = new_ids.many(batch)
             self.connection.execute("BEGIN IMMEDIATE")
             self.connection.executemany(
-                "INSERT INTO job (n, id, tenant, kind, payload, enqueued_by, source_system, created_at)"
+                "INSERT INTO holdfast_job (n, id, tenant, kind, payload, enqueued_by, source_system, created_at)"
                 " VALUES (?, ?, 'bench', 'noop', ?, 'bench', 'bench', ?)",
                 [(first + i, job_id, PAYLOAD, now) for i, job_id in enumerate(ids, 1)],
             )
             self.connection.executemany(
-                "INSERT INTO job_state"
+                "INSERT INTO holdfast_job_state"
                 " (n, id, tenant, kind, queue, state, priority, position, max_attempts, max_crashes)"
                 " VALUES (?, ?, 'bench', 'noop', 'default', 'queued', 0, ?, 4, 3)",
                 [(first + i, job_id, (first + i) * 100) for i, job_id in enumerate(ids, 1)],
@@ -155,20 +158,20 @@ class PlainSqlite:
                 "SELECT s.n, s.id, s.attempt, j.tenant, j.kind, j.queue, j.payload, s.retries, s.crashes,"
                 " s.max_attempts, s.max_crashes, j.backoff, s.priority, j.deadline_at, j.created_at,"
                 " j.correlation_id, j.parent_id, j.workflow_id, j.agent, j.tags"
-                " FROM job_state s JOIN job j ON j.n = s.n"
+                " FROM holdfast_job_state s JOIN holdfast_job j ON j.n = s.n"
                 " WHERE s.queue = 'default' AND s.state = 'queued' AND s.due_at IS NULL"
                 " ORDER BY s.priority DESC, s.position LIMIT ?",
                 (batch,),
             ).fetchall()
             self.connection.executemany(
-                "UPDATE job_state SET state = 'in_progress', lease = ?, attempt = attempt + 1, started_at = ?"
+                "UPDATE holdfast_job_state SET state = 'in_progress', lease = ?, attempt = attempt + 1, started_at = ?"
                 " WHERE n = ?",
                 [(self.lease, time.time_ns() // 1000, row[0]) for row in rows],
             )
             self.connection.execute("COMMIT")
             self.connection.execute("BEGIN IMMEDIATE")
             self.connection.executemany(
-                "UPDATE job_state SET state = 'succeeded', lease = NULL, settled_by = lease, finished_at = ?,"
+                "UPDATE holdfast_job_state SET state = 'succeeded', lease = NULL, settled_by = lease, finished_at = ?,"
                 " due_at = NULL, error_code = NULL, error_message = NULL, note = NULL"
                 " WHERE id = ? AND attempt = ? AND lease = ? AND state = 'in_progress'",
                 [(time.time_ns() // 1000, row[1], row[2] + 1, self.lease) for row in rows],

@@ -92,7 +92,7 @@ def _counters(place: Place) -> Iterator[Callable[[], Counters]]:
     elif isinstance(place, SqlitePlace):
         # While this connection is open, the index of the log stays, and with it the count.
         with closing(sqlite3.connect(place.path, timeout=30)) as connection:
-            connection.execute("SELECT count(*) FROM step").fetchone()
+            connection.execute("SELECT count(*) FROM holdfast_step").fetchone()
             yield lambda: _of_sqlite(place)
 
 
@@ -109,7 +109,7 @@ def _of_postgres(place: PostgresPlace) -> Counters:
 def _of_sqlite(place: SqlitePlace) -> Counters:
     """Return the number of commits: the third word of the index of the log (https://sqlite.org/walformat.html)."""
     header = Path(f"{place.path}-shm").read_bytes()[:12]
-    return Counters(place.ask("SELECT count(*) FROM step"), int.from_bytes(header[8:12], sys.byteorder))
+    return Counters(place.ask("SELECT count(*) FROM holdfast_step"), int.from_bytes(header[8:12], sys.byteorder))
 
 
 def run(backends: Backends, *, quick: bool) -> list[Writes]:

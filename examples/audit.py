@@ -50,8 +50,8 @@ async def main(url: str | None = None) -> list[str]:
     # The owner of the database drops a trigger and deletes the last event of the last job.
     with closing(connect(url)) as connection, connection:
         if url.startswith("sqlite"):
-            connection.execute("DROP TRIGGER judge_event_delete")
-            connection.execute("DELETE FROM event WHERE seq = (SELECT max(seq) FROM event)")
+            connection.execute("DROP TRIGGER holdfast_judge_event_delete")
+            connection.execute("DELETE FROM holdfast_event WHERE seq = (SELECT max(seq) FROM holdfast_event)")
         else:
             connection.execute("alter table holdfast.event disable trigger user")
             connection.execute("delete from holdfast.event where seq = (select max(seq) from holdfast.event)")

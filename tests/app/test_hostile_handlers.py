@@ -33,7 +33,7 @@ def refuse(url: str, value: str) -> None:
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
             file.execute(
-                f"CREATE TRIGGER no_such_result BEFORE INSERT ON result WHEN NEW.value = '\"{value}\"'"
+                f"CREATE TRIGGER no_such_result BEFORE INSERT ON holdfast_result WHEN NEW.value = '\"{value}\"'"
                 " BEGIN SELECT RAISE(ABORT, 'not this one'); END"
             )
     else:

@@ -49,7 +49,7 @@ RETRIES: Table = {
     "dead-letter a retried job": ("update job_state set state = 'dead_letter' where id = :retried", _RERUN),
     "retry a job twice": (
         f"{_JOB} values ('default', 'mail.send', :retried)",
-        ("UNIQUE constraint failed: job.retry_of", "retried_once"),
+        ("UNIQUE constraint failed: holdfast_job.retry_of", "retried_once"),
     ),
     "replace a successor": (
         f"{_JOB.replace('insert', 'insert or replace')} values ('default', 'mail.send', :retried)",

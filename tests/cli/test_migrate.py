@@ -51,7 +51,7 @@ def test_check_creates_no_file(bare: Holdfast, new_sqlite_url: str, tmp_path: Pa
 def test_newer_database_is_refused(bare: Holdfast, new_sqlite_url: str) -> None:
     bare("migrate", "--url", new_sqlite_url)
     with closing(sqlite3.connect(new_sqlite_url.removeprefix("sqlite:///"))) as connection:
-        connection.execute("INSERT INTO migration (name, digest) VALUES ('9999_future', 'x')")
+        connection.execute("INSERT INTO holdfast_migration (name, digest) VALUES ('9999_future', 'x')")
         connection.commit()
     checked = bare("migrate", "--check", "--url", new_sqlite_url, "--json")
     assert checked.exit_code == 1
@@ -63,7 +63,7 @@ def test_newer_database_is_refused(bare: Holdfast, new_sqlite_url: str) -> None:
 def test_database_of_a_development_version_is_refused(bare: Holdfast, new_sqlite_url: str) -> None:
     bare("migrate", "--url", new_sqlite_url)
     with closing(sqlite3.connect(new_sqlite_url.removeprefix("sqlite:///"))) as connection:
-        connection.execute("UPDATE migration SET name = '0001_engine' WHERE name = '0001_initial'")
+        connection.execute("UPDATE holdfast_migration SET name = '0001_engine' WHERE name = '0001_initial'")
         connection.commit()
     checked = bare("migrate", "--check", "--url", new_sqlite_url)
     assert (checked.exit_code, "development version" in checked.stderr) == (1, True)
@@ -84,7 +84,7 @@ def test_printed_script_creates_the_same_schema(bare: Holdfast, empty_postgres_u
 
 def test_script_is_printed_as_json(bare: Holdfast, new_sqlite_url: str) -> None:
     script = document(bare("migrate", "--sql", "--url", new_sqlite_url, "--json"))["sql"]
-    assert "CREATE TABLE job " in script
+    assert "CREATE TABLE holdfast_job " in script
 
 
 def test_check_and_sql_exclude_each_other(bare: Holdfast, new_sqlite_url: str) -> None:

@@ -21,6 +21,7 @@ from tests.contract.test_attacks import _populate
 from tests.support.direct_sql import ByHand, PostgresByHand
 from tests.support.features import draft, feed_all, flaws, pause, resume, seal, verify, webhook
 from tests.support.schedules import add, decided, firing, placed, template
+from tests.support.sqlite_names import PREFIX
 from tests.support.steps import approve, asking, keep_token
 from tests.support.stores import forward, new_id, open_lease, put_one, work
 
@@ -57,10 +58,10 @@ def test_every_table_of_settings_has_an_action_trigger(store: Store, by_hand: By
     assert tables - {each.table for each in recorded} - NOT_RECORDED == set()
     assert {each.table for each in recorded} <= tables
     if by_hand.name == "sqlite":
-        query = "select tbl_name from sqlite_master where type = 'trigger' and name like 'record_added_%'"
+        query = "select tbl_name from sqlite_master where type = 'trigger' and name like 'holdfast_record_added_%'"
     else:
         query = "select tgrelid::regclass::text from pg_trigger where tgname = 'record_action'"
-    assert {str(row[0]).split(".")[-1] for row in by_hand.execute(query)} == {
+    assert {str(row[0]).split(".")[-1].removeprefix(PREFIX) for row in by_hand.execute(query)} == {
         each.table for each in recorded if each.by_hand
     }
 

@@ -268,7 +268,7 @@ def _without_triggers(by_hand: ByHand, sql: str, job_id: str) -> None:
     by_hand.begin()
     if by_hand.name == "sqlite":
         triggers = by_hand.execute(
-            "select name, sql from sqlite_schema where type = 'trigger' and tbl_name = 'job_state'"
+            "select name, sql from sqlite_schema where type = 'trigger' and tbl_name = 'holdfast_job_state'"
         )
         for name, _ in triggers:
             by_hand.execute(f"drop trigger {name}")

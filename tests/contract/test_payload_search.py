@@ -106,7 +106,9 @@ def test_hidden_payloads_never_match(store: Store, by_hand: ByHand, indexed: boo
     broken = [f'{{"pin": {"[" * 5000 + "]" * 5000}}}']
     if by_hand.name == "sqlite":
         by_hand.execute("pragma ignore_check_constraints = on")
-        for (name,) in by_hand.execute("select name from sqlite_schema where type = 'trigger' and tbl_name = 'job'"):
+        for (name,) in by_hand.execute(
+            "select name from sqlite_schema where type = 'trigger' and tbl_name = 'holdfast_job'"
+        ):
             by_hand.execute(f"drop trigger {name}")
         broken += ['{"pin": 4711', "\x00", ""]
     else:
@@ -141,7 +143,7 @@ def test_payload_index_is_used_listed_and_removed(store: Store, by_hand: ByHand)
         text = _BY_PAYLOAD.format(key=_key(("order", "id")))
         params = {"value": "7", "any": 0, "tenant": "default", "before": None, "most": 10}
         plan = str(by_hand.execute(f"explain query plan {text}", params))
-        assert "USING INDEX payload_" in plan, plan
+        assert "USING INDEX holdfast_payload_" in plan, plan
     else:
         plan = str(
             by_hand.execute(

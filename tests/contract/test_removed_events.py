@@ -25,7 +25,7 @@ def purge(store: Store, jobs: list[str]) -> None:
         yield from record_removed(jobs)
         for table, column in (("job_state", "id"), ("job", "id"), ("event", "job_id")):
             yield Statement(
-                f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", (ids_json(jobs),)
+                f"DELETE FROM holdfast_{table} WHERE {column} IN (SELECT value FROM json_each(?))", (ids_json(jobs),)
             )
         yield from end_write()
 

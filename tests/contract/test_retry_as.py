@@ -220,7 +220,7 @@ def test_chain_of_another_tenant_is_empty(store: Store) -> None:
 def test_successor_statement_names_every_column(store: Store, by_hand: ByHand) -> None:
     """A new column of jobs must be handled in the statement that creates a successor."""
     if store.embedded:
-        columns = {row[0] for row in by_hand.execute("select name from pragma_table_info('job')")} - {"n"}
+        columns = {row[0] for row in by_hand.execute("select name from pragma_table_info('holdfast_job')")} - {"n"}
         statement = retry_as._SUCCEED
     else:
         columns = {

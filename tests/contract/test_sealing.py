@@ -207,7 +207,7 @@ def test_forked_chain_is_refused_with_its_code(store: Store) -> None:
     put_one(store)
     assert seal(store) == 1
     columns = ", ".join(Seal.__slots__)
-    table = "seal" if store.embedded else "holdfast.seal"
+    table = "holdfast_seal" if store.embedded else "holdfast.seal"
 
     def steps() -> Steps[None]:
         if not store.embedded:

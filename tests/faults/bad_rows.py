@@ -25,6 +25,7 @@ from holdfast.features.jobs.views import story, why
 from holdfast.stores.flow import Flow
 from holdfast.stores.requests import JobFilter
 from tests.support.operations import operation
+from tests.support.sqlite_names import PREFIX, on_sqlite
 from tests.support.workers import work_off
 
 DEEP = "[" * 5_000 + "]" * 5_000
@@ -59,10 +60,10 @@ class RowEditor(ABC):
 
     def insert(self, table: str, row: Row) -> bool:
         names, marks = ", ".join(f'"{name}"' for name in row), ", ".join("{}" for _ in row)
-        return self._try(f'insert into "{table}" ({names}) values ({marks})', [*row.values()])
+        return self._try(f"insert into {table} ({names}) values ({marks})", [*row.values()])
 
     def update(self, column: Column, value: Any, key: str, of: Any) -> bool:
-        return self._try(f'update "{column.table}" set "{column.name}" = {{}} where "{key}" = {{}}', [value, of])
+        return self._try(f'update {column.table} set "{column.name}" = {{}} where "{key}" = {{}}', [value, of])
 
     @abstractmethod
     @contextmanager
@@ -103,21 +104,27 @@ class SqliteRowEditor(RowEditor):
     def columns(self) -> list[Column]:
         tables = self._connection.execute("select name from sqlite_schema where type = 'table' order by name")
         return [
-            Column(table, row["name"], row["type"], bool(row["pk"]), not row["notnull"] and not row["pk"])
+            Column(
+                table.removeprefix(PREFIX),
+                row["name"],
+                row["type"],
+                bool(row["pk"]),
+                not row["notnull"] and not row["pk"],
+            )
             for (table,) in tables.fetchall()
             for row in self._connection.execute(f"pragma table_info({table})")
         ]
 
     @override
     def rows(self, table: str) -> list[Row]:
-        return [dict(row) for row in self._connection.execute(f"select * from {table}")]
+        return [dict(row) for row in self._connection.execute(f"select * from {PREFIX}{table}")]
 
     @override
     def _try(self, text: str, values: list[Any]) -> bool:
         # Bytes become text that is not UTF-8.
         marks = ["cast(? as text)" if isinstance(value, bytes) and value else "?" for value in values]
         try:
-            return self._connection.execute(text.format(*marks), values).rowcount > 0
+            return self._connection.execute(on_sqlite(text).format(*marks), values).rowcount > 0
         except (sqlite3.IntegrityError, sqlite3.OperationalError):
             return False
 

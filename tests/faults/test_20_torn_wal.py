@@ -56,7 +56,7 @@ class Log:
             store.migrate()
             with closing(sqlite3.connect(path)) as connection:
                 assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
-                jobs = {row[0] for row in connection.execute("select id from job")}
+                jobs = {row[0] for row in connection.execute("select id from holdfast_job")}
             check(url, jobs, ended=False)
             # Work continues from there.
             done = put(store, spec())
@@ -116,11 +116,13 @@ def test_doctor_reports_log_growth_under_long_reader(tmp_path: Path, monkeypatch
         ids = put(store, *(spec() for _ in range(20)))
         with closing(sqlite3.connect(path, isolation_level=None)) as reader:
             reader.execute("begin")
-            assert reader.execute("select count(*) from job").fetchone() == (20,)
+            assert reader.execute("select count(*) from holdfast_job").fetchone() == (20,)
             while log.stat().st_size < 2_500_000:
                 ids += put(store, *(spec(payload={"text": "x" * 500}) for _ in range(20)))
             assert reported(store)
-            assert reader.execute("select count(*) from job").fetchone() == (20,), "the reader's view has not changed"
+            assert reader.execute("select count(*) from holdfast_job").fetchone() == (20,), (
+                "the reader's view has not changed"
+            )
             reader.execute("rollback")
         # The next write checkpoints the log, and the one after restarts it.
         for _ in range(3):
@@ -139,6 +141,6 @@ def test_short_readers_do_not_grow_the_log(tmp_path: Path, monkeypatch: pytest.M
         put_one(store)  # also checkpoints the pages of the migration
         for _ in range(150):
             put_one(store)
-            reader.execute("select count(*) from job").fetchone()
+            reader.execute("select count(*) from holdfast_job").fetchone()
             sizes.append(Path(f"{path}-wal").stat().st_size)
     assert max(sizes) < 600_000

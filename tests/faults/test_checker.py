@@ -16,6 +16,7 @@ from holdfast.features.assembly import open_store
 from tests.faults.checker import Violation, check, effect_violations, n1, n2, n3, n4, n5, n5_approvals, n6
 from tests.faults.effects import record_effect
 from tests.faults.snapshot import Snapshot, take_snapshot
+from tests.support.sqlite_names import on_sqlite
 from tests.support.steps import asking, deny, waiting
 from tests.support.stores import BROKEN, claim, forward, open_lease, put, settle, spec, tries
 
@@ -36,7 +37,7 @@ class Copy:
             self._connection.execute(f"drop trigger {name}")
 
     def tamper(self, sql: str, **params: object) -> None:
-        done = self._connection.execute(sql, params).rowcount
+        done = self._connection.execute(on_sqlite(sql), params).rowcount
         assert done > 0, "the statement changes nothing"
 
     @property
@@ -44,7 +45,7 @@ class Copy:
         return take_snapshot(self.url)
 
     def seen(self) -> list[tuple[int, str]]:
-        rows = self._connection.execute("select seq, job_id from event order by seq").fetchall()
+        rows = self._connection.execute("select seq, job_id from holdfast_event order by seq").fetchall()
         return [(seq, job) for seq, job in rows]
 
     def close(self) -> None:

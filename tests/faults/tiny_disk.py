@@ -60,7 +60,7 @@ def full(app: App, disk: Path) -> Iterator[list[str]]:
     """
     with contextlib.closing(sqlite3.connect(disk / "jobs.db", isolation_level=None)) as reader:
         reader.execute("begin")
-        reader.execute("select count(*) from job").fetchone()
+        reader.execute("select count(*) from holdfast_job").fetchone()
         jobs = fill(app)[0]
         fill_rest(disk)
         jobs += fill(app, text="")[0]

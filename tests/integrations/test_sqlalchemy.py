@@ -229,7 +229,7 @@ def test_table_list_is_complete(engine: Engine) -> None:
     """Autogenerate would drop a Holdfast table that is missing here."""
     with engine.connect() as connection:
         names = set(inspect(connection).get_table_names())
-    assert {"job", "job_state", "event"} < tables("sqlite") < names
+    assert {"holdfast_job", "holdfast_job_state", "holdfast_event"} < tables("sqlite") < names
     assert names - tables("sqlite") == {"orders", "item"}
 
 

@@ -16,6 +16,7 @@ from tests.migration.catalogue import applied
 from tests.migration.next_release import plan_of, use, with_more
 from tests.support.direct_sql import open_by_hand
 from tests.support.postgres_roles import as_role, ensure_roles
+from tests.support.sqlite_names import on_sqlite
 
 pytestmark = pytest.mark.req("DP-20", "JF-1")
 
@@ -47,7 +48,8 @@ def test_migration_updates_rows_of_every_tenant(url: str, kind: str) -> None:
         if lite
         else tuple(f"select set_config('holdfast.tenant', '{tenant}', true);\n" for tenant in ("*", ""))
     )
-    script = Script("9999_more", MORE + FILL.format(bind=bind, unbind=unbind))
+    text = MORE + FILL.format(bind=bind, unbind=unbind)
+    script = Script("9999_more", on_sqlite(text) if lite else text)
     with closing(open_store(url)) as store, closing(open_by_hand(url)) as by_hand:
         store.migrate()
         for tenant in ("acme", "zeta"):

@@ -178,7 +178,7 @@ def moves(store: Store) -> dict[str, Flow[Any]]:
 @contextmanager
 def neighbours(connection: Any, mark: str, full: bool) -> Iterator[None]:
     """If `full`, there is no free position between the two neighbours meanwhile."""
-    table = "holdfast.job_state" if mark == "%s" else "job_state"
+    table = "holdfast.job_state" if mark == "%s" else "holdfast_job_state"
 
     def put(position: int) -> None:
         connection.execute("begin")
@@ -187,12 +187,14 @@ def neighbours(connection: Any, mark: str, full: bool) -> Iterator[None]:
             connection.execute("select set_config('holdfast.tenant', '*', true)")
             connection.execute(f"alter table {table} disable trigger record_transition")
         else:
-            connection.execute("update clock set now = 1, floor = (select coalesce(max(n), 0) from job_state)")
+            connection.execute(
+                "update holdfast_clock set now = 1, floor = (select coalesce(max(n), 0) from holdfast_job_state)"
+            )
         connection.execute(f"update {table} set position = {mark} where id = {mark}", (position, RIGHT_NEIGHBOUR))
         if mark == "%s":
             connection.execute(f"alter table {table} enable trigger record_transition")
         else:
-            connection.execute("update clock set now = null, floor = null")
+            connection.execute("update holdfast_clock set now = null, floor = null")
         connection.execute("commit")
 
     if full:

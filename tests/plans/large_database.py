@@ -29,6 +29,7 @@ import psycopg
 
 from holdfast.features.assembly import open_store
 from tests.plans.query_plans import disable_autovacuum
+from tests.support.sqlite_names import on_sqlite
 
 FINISHED = 1_000_000
 CLAIMABLE = FINISHED + 20_000
@@ -356,8 +357,8 @@ def fill_sqlite(path: Path) -> None:
         for kind, name, _ in dropped:
             connection.execute(f"drop {kind} {name}")
         for statement in SQLITE:
-            connection.execute(statement)
-        connection.execute("update dispatch set fair_auto = 0")
+            connection.execute(on_sqlite(statement))
+        connection.execute("update holdfast_dispatch set fair_auto = 0")
         # Sorted by type: indexes first, then the triggers.
         for _, _, definition in sorted(dropped):
             connection.execute(definition)

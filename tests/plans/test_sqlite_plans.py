@@ -22,6 +22,7 @@ from holdfast.features.sqlite import SqliteStore
 from holdfast.stores.flow import Flow, Rows, Statement, drive
 from tests.plans import flows
 from tests.plans.large_database import LARGEST
+from tests.support.sqlite_names import PREFIX
 
 pytestmark = [pytest.mark.req("SC-2", "CX-14", "DP-8", "DP-9"), pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -63,7 +64,8 @@ def run(connection: sqlite3.Connection, flow: Flow[Any]) -> Run:
 
     def execute(statement: Statement) -> Rows:
         params: Any = statement.params[0] if statement.many else statement.params  # type: ignore[index]
-        plan.extend(row[3] for row in connection.execute(f"explain query plan {statement.sql}", params))
+        rows = connection.execute(f"explain query plan {statement.sql}", params)
+        plan.extend(row[3].replace(PREFIX, "") for row in rows)
         connection.set_progress_handler(tick, TICK)
         try:
             if statement.many:
@@ -82,7 +84,7 @@ def run(connection: sqlite3.Connection, flow: Flow[Any]) -> Run:
 
 
 def test_tables_are_large(connection: sqlite3.Connection) -> None:
-    counted = connection.execute("select count(*) from job_state where finished_at is not null")
+    counted = connection.execute("select count(*) from holdfast_job_state where finished_at is not null")
     assert counted.fetchone() == (1_000_000,)
     triggers = connection.execute("select count(*) from sqlite_schema where type = 'trigger'").fetchone()[0]
     assert triggers > 10, "the triggers are installed again"

@@ -19,6 +19,7 @@ from psycopg.types.string import TextLoader
 from typing_extensions import override
 
 from holdfast.engine.job import EVERY_TENANT
+from tests.support.sqlite_names import PREFIX, on_sqlite
 
 Rows = list[tuple[Any, ...]]
 NOTHING: Mapping[str, Any] = {}
@@ -84,7 +85,7 @@ class SqliteByHand(ByHand):
 
     @override
     def execute(self, sql: str, params: Mapping[str, Any] = NOTHING) -> Rows:
-        return self._connection.execute(sql, dict(params)).fetchall()
+        return self._connection.execute(on_sqlite(sql), dict(params)).fetchall()
 
     @override
     def rollback(self) -> None:
@@ -93,7 +94,8 @@ class SqliteByHand(ByHand):
 
     @override
     def tables(self) -> list[str]:
-        return [row[0] for row in self.execute("select name from sqlite_schema where type = 'table'")]
+        rows = self.execute("select name from sqlite_schema where type = 'table'")
+        return [row[0].removeprefix(PREFIX) for row in rows]
 
     @override
     def picture(self) -> object:
@@ -157,7 +159,7 @@ def open_by_hand(url: str) -> ByHand:
 def unguarded(by_hand: ByHand, *tables: str) -> Iterator[None]:
     """Without the triggers of these tables, as the owner of the database can do; they are restored afterwards."""
     if by_hand.name == "sqlite":
-        names = ", ".join(f"'{table}'" for table in tables)
+        names = ", ".join(f"'{PREFIX}{table}'" for table in tables)
         triggers = by_hand.execute(
             f"select name, sql from sqlite_master where type = 'trigger' and tbl_name in ({names})"
         )

@@ -78,11 +78,11 @@ def test_readers_do_not_wait_for_a_writer_and_see_committed_data(store: SqliteSt
     put_one(store)
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
         writer.execute("begin immediate")
-        writer.execute("update clock set shift = 7")
+        writer.execute("update holdfast_clock set shift = 7")
         assert count(store) == 1
-        assert store.run(query("select shift from clock")) == [(0,)]
+        assert store.run(query("select shift from holdfast_clock")) == [(0,)]
         writer.execute("commit")
-    assert store.run(query("select shift from clock")) == [(7,)]
+    assert store.run(query("select shift from holdfast_clock")) == [(7,)]
 
 
 def test_lock_timeout_is_reported(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_store_sees_changes_of_other_processes(store: SqliteStore) -> None:
         assert stored is not None
         assert stored.state is State.CANCELLED
         with closing(sqlite3.connect(store.url.removeprefix("sqlite:///"))) as by_hand:
-            by_hand.execute("update migration set digest = 'older' where name = 'code'")
+            by_hand.execute("update holdfast_migration set digest = 'older' where name = 'code'")
             by_hand.commit()
         other.migrate()
     put_one(store)
@@ -164,9 +164,9 @@ def test_forked_child_opens_its_own_connections(store: SqliteStore, path: Path) 
         return seen
 
     with store._connections.take() as held:  # and one in use
-        assert held.execute("select count(*) from job").fetchone() == (1,)
+        assert held.execute("select count(*) from holdfast_job").fetchone() == (1,)
         assert in_a_fork(child) == 2
-        assert held.execute("select count(*) from job").fetchone() == (2,)
+        assert held.execute("select count(*) from holdfast_job").fetchone() == (2,)
     put_one(store)
     assert count(store) == 3
     assert sound(path)
@@ -209,7 +209,7 @@ def test_several_processes_share_one_file(store: SqliteStore, path: Path) -> Non
     # One process may run the jobs of another, but each job runs once.
     assert sum(int(output) for output in outputs) == 100
     assert store.run(store.jobs.counts("default")) == {State.SUCCEEDED: 100}
-    assert store.run(query("select count(*), count(distinct position) from job_state")) == [(100, 100)]
+    assert store.run(query("select count(*), count(distinct position) from holdfast_job_state")) == [(100, 100)]
     assert sound(path)
 
 

@@ -131,7 +131,10 @@ def test_full_disk_is_reported_and_nothing_is_partly_written(store: SqliteStore)
     with store._connections.take() as connection:
         assert not connection.in_transaction
         connection.execute("pragma max_page_count = 1000000")
-    whole = "select (select count(*) from job), (select count(*) from job_state), (select count(*) from event)"
+    whole = (
+        "select (select count(*) from holdfast_job), (select count(*) from holdfast_job_state), (select count(*)"
+        " from holdfast_event)"
+    )
     with store._connections.take() as connection:
         jobs, states, events = connection.execute(whole).fetchone()
     assert jobs == states == events

@@ -250,7 +250,7 @@ def _added(each: Recorded) -> str:
 
 def _removed(each: Recorded) -> str:
     if each.trimmed:
-        return f"DROP TRIGGER IF EXISTS record_removed_{each.table};\n"
+        return f"DROP TRIGGER IF EXISTS holdfast_record_removed_{each.table};\n"
     condition = f"WHEN (SELECT actor FROM holdfast_present) <> '{RETENTION}'\n" if each.ends else ""
     return _trigger(each, "record_removed", "DELETE", "OLD", "'remove'", _values(each, "OLD"), condition)
 
@@ -291,8 +291,9 @@ def _changed(each: Recorded) -> str:
 def _fixed(each: Recorded) -> str:
     columns = each.of_sqlite(each.fixed)
     return (
-        f"DROP TRIGGER IF EXISTS keep_fixed_{each.table};\n"
-        f"CREATE TRIGGER keep_fixed_{each.table} BEFORE UPDATE OF {', '.join(columns)} ON {each.table}\n"
+        f"DROP TRIGGER IF EXISTS holdfast_keep_fixed_{each.table};\n"
+        f"CREATE TRIGGER holdfast_keep_fixed_{each.table} BEFORE UPDATE OF {', '.join(columns)} ON"
+        f" holdfast_{each.table}\n"
         f"WHEN {_is_not(columns)}\nBEGIN\n"
         f"    SELECT RAISE(ABORT, 'immutable: {each.subject}: {', '.join(columns)} cannot change');\nEND;\n"
     )
@@ -321,8 +322,9 @@ def _trigger(each: Recorded, name: str, when: str, row: str, event_type: str, pa
     tenant = "'*'" if each.single else f"{row}.tenant"
     changed = f"nullif(json_patch('{{}}', json_object({pairs})), '{{}}')" if pairs else "NULL"
     return (
-        f"DROP TRIGGER IF EXISTS {name}_{each.table};\n"
-        f"CREATE TRIGGER {name}_{each.table} AFTER {when} ON {each.table}\n{condition}BEGIN\n    {_INSERT}\n"
+        f"DROP TRIGGER IF EXISTS holdfast_{name}_{each.table};\n"
+        f"CREATE TRIGGER holdfast_{name}_{each.table} AFTER {when} ON holdfast_{each.table}\n{condition}BEGIN\n   "
+        f" {_INSERT}\n"
         f"    VALUES ({tenant}, (SELECT now FROM holdfast_present), (SELECT actor FROM holdfast_present),\n"
         f"        {event_type}, '{each.subject}', {name_of}, {changed});\nEND;\n"
     )

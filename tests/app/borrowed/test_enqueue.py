@@ -98,7 +98,7 @@ def test_database_error_leaves_the_transaction_usable(
     assert (notes(url), [job.id for job in app.jobs.list()]) == (["one", "two"], [first.id])
     if url.startswith("sqlite"):
         with connect(url) as connection:  # the partial writes of the operation are gone too
-            assert connection.execute("select actor, now, floor from clock").fetchall() == [(None, None, None)]
+            assert connection.execute("select actor, now, floor from holdfast_clock").fetchall() == [(None, None, None)]
 
 
 def test_error_of_the_program_rolls_the_job_back(

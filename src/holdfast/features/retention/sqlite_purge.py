@@ -150,7 +150,7 @@ _REACHABLE = (
 )
 _ANY_DUE = (
     "SELECT 1 FROM holdfast_leftover WHERE again_at <= (SELECT now FROM holdfast_present) AND (:any OR tenant ="
-    f" :tenant){_REACHABLE.format(now='(SELECT now FROM present)')} LIMIT 1"
+    f" :tenant){_REACHABLE.format(now='(SELECT now FROM holdfast_present)')} LIMIT 1"
 )
 _DUE = (
     "SELECT tenant, job_id, ref FROM holdfast_leftover WHERE again_at <= :now AND (:any OR tenant = :tenant)"
@@ -286,7 +286,7 @@ def clean_jobs(jobs: Sequence[str]) -> Steps[None]:
     yield Statement(_RECORD_FILES, {"ids": ids})  # while the rows that refer to the files still exist
     yield Statement(_EMPTY_PAYLOAD, {"ids": ids})
     for table in _CONTENT_TABLES:
-        yield Statement(f"DELETE FROM {table} WHERE job_id {_THESE}", {"ids": ids})
+        yield Statement(f"DELETE FROM holdfast_{table} WHERE job_id {_THESE}", {"ids": ids})
 
 
 def purge_jobs(jobs: Sequence[str]) -> Steps[None]:
@@ -304,14 +304,14 @@ def purge_jobs(jobs: Sequence[str]) -> Steps[None]:
     yield from record_removed(jobs)  # the seals of the ledger stay verifiable without them
     yield Statement(f"DELETE FROM holdfast_event WHERE job_id {_THESE}", these)
     for table in (*_CONTENT_TABLES, *_OTHER_TABLES):
-        yield Statement(f"DELETE FROM {table} WHERE job_id {_THESE}", these)
+        yield Statement(f"DELETE FROM holdfast_{table} WHERE job_id {_THESE}", these)
     yield Statement(f"DELETE FROM holdfast_redriven_as WHERE new_id {_THESE}", these)
     yield Statement(f"DELETE FROM holdfast_app_event WHERE job_id {_THESE} AND {_READ_BY_ALL}", these)
     if approvals:
         these_approvals = {"ids": ids_json(row[0] for row in approvals)}
         yield Statement(f"DELETE FROM holdfast_approval WHERE id {_THESE}", these_approvals)
         for table in ("vote", "approval_token"):
-            yield Statement(f"DELETE FROM {table} WHERE approval_id {_THESE}", these_approvals)
+            yield Statement(f"DELETE FROM holdfast_{table} WHERE approval_id {_THESE}", these_approvals)
     yield Statement(f"DELETE FROM holdfast_made_from WHERE job_id {_THESE}", these)
     if fires:
         yield Statement(_DELETE_FIRE, [tuple(row) for row in fires], many=True)

@@ -206,7 +206,7 @@ def migrate(store: Store, alias: str) -> None:
         return
     wrapper = connections[alias]
     wrapper.ensure_connection()
-    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migration'"
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'holdfast_migration'"
     if wrapper.connection.execute(query).fetchone() is None:
         wrapper.connection.executescript(store.migration_sql())
 

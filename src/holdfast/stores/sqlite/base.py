@@ -79,7 +79,7 @@ class SqlitePart(Reader):
 
     dialect = Dialect(
         SqliteCodec(),
-        "",
+        "holdfast_",
         percent=False,
         bind=lambda tenant: None,
         has=lambda column, parameter: f"exists (select 1 from json_each({column}) where value = {parameter})",
@@ -87,7 +87,7 @@ class SqlitePart(Reader):
         listed=ids_json,
         never=NEVER,
         minute=lambda column: f"({column} / 60000000)",
-        by_index=lambda name: f" indexed by {name}",
+        by_index=lambda name: f" indexed by holdfast_{name}",
         size="length(cast({} as blob))",
         texts="json_array({})",
         searchable="(select case when v.d not like '{{\"$holdfast\"%' and json_valid(v.d) then v.d end"

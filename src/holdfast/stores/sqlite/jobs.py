@@ -337,12 +337,12 @@ class SqliteJobs(SqlitePart, JobReads):
 
     @flow()
     def fill_payload_index(self, path: Sequence[str], after: str | None) -> Steps[str | None]:
-        yield Statement(f"CREATE INDEX IF NOT EXISTS {index_name(path)} ON holdfast_job ({_key(path)}, id)")
+        yield Statement(f"CREATE INDEX IF NOT EXISTS holdfast_{index_name(path)} ON holdfast_job ({_key(path)}, id)")
         return None
 
     @flow()
     def remove_payload_index(self, path: Sequence[str]) -> Steps[None]:
-        yield Statement(f"DROP INDEX IF EXISTS {index_name(path)}")
+        yield Statement(f"DROP INDEX IF EXISTS holdfast_{index_name(path)}")
 
 
 def _key(path: Sequence[str]) -> str:
@@ -352,7 +352,9 @@ def _key(path: Sequence[str]) -> str:
     return f"CASE WHEN json_valid(payload) THEN CAST(json_extract(payload, '${quoted}') AS TEXT) END"
 
 
-_PAYLOAD_INDEXES = "SELECT sql FROM sqlite_schema WHERE type = 'index' AND name LIKE 'payload\\_%' ESCAPE '\\'"
+_PAYLOAD_INDEXES = (
+    "SELECT sql FROM sqlite_schema WHERE type = 'index' AND name LIKE 'holdfast\\_payload\\_%' ESCAPE '\\'"
+)
 _BY_PAYLOAD = (
     "SELECT id FROM holdfast_job WHERE {key} = :value AND (:any OR tenant = :tenant) AND (:before IS NULL OR id <"
     " :before) AND payload NOT LIKE '{{\"$holdfast\"%' AND NOT EXISTS (SELECT 1 FROM holdfast_payload_rule r"

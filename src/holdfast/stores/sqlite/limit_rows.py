@@ -37,8 +37,10 @@ _COUNT_RUNNING = (
 )
 _REMOVE = "DELETE FROM holdfast_job_limit WHERE tenant = :tenant AND scope = :scope AND name = :name RETURNING 1"
 _FORGET = (
-    "DELETE FROM {table} WHERE tenant = :tenant AND scope = :scope AND NOT EXISTS (SELECT 1 FROM holdfast_job_limit l"
-    " WHERE l.tenant = {table}.tenant AND l.scope = {table}.scope AND (l.name = {table}.name OR l.name = '*')"
+    "DELETE FROM holdfast_{table} WHERE tenant = :tenant AND scope = :scope AND NOT EXISTS (SELECT 1 FROM"
+    " holdfast_job_limit l"
+    " WHERE l.tenant = holdfast_{table}.tenant AND l.scope = holdfast_{table}.scope AND (l.name ="
+    " holdfast_{table}.name OR l.name = '*')"
     " AND l.{what} IS NOT NULL)"
 )
 NEXT_PARKED = (

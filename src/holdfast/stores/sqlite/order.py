@@ -34,7 +34,8 @@ _FIND = (
     "SELECT n, position, queue, priority, state FROM holdfast_job_state WHERE id = :id AND (:any OR tenant = :tenant)"
 )
 _NEAR = (
-    "SELECT n, position FROM holdfast_job_state INDEXED BY {index} WHERE queue = :queue AND priority = :priority"
+    "SELECT n, position FROM holdfast_job_state INDEXED BY holdfast_{index} WHERE queue = :queue AND priority ="
+    " :priority"
     " AND (position, n) {than} (:position, :n) AND n <> :job AND {waiting}"
     " ORDER BY position {way}, n {way} LIMIT :want"
 )

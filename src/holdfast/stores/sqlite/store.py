@@ -248,7 +248,7 @@ class SqliteDatabase(SqliteTransactions):
 
     def migrate_within(self, connection: Execute) -> None:
         """Create or update the tables in the transaction that is open on a caller's connection."""
-        exists = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migration'").fetchall()
+        exists = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'holdfast_migration'").fetchall()
         rows = connection.execute("SELECT name, digest FROM holdfast_migration").fetchall() if exists else []
         self._apply(connection, {row[0]: row[1] for row in rows})
 

@@ -185,7 +185,7 @@ class SqliteTransactions(abc.ABC):
             raise _elsewhere(f"the connection is to {file}, and the jobs are in {self._connections.path}")
 
     def _check_schema(self, behind: type[SchemaMismatch]) -> Steps[None]:
-        exists = yield Statement("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migration'")
+        exists = yield Statement("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'holdfast_migration'")
         applied = (yield Statement("SELECT name, digest FROM holdfast_migration")) if exists else []
         self._plan.check_supported(dict(applied))  # type: ignore[arg-type]
         if self._plan.pending(dict(applied)):  # type: ignore[arg-type]
