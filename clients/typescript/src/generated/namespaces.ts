@@ -257,7 +257,7 @@ export class JobsNamespace extends Namespace {
     return this.whole(decodeArtifact, { method: "GET", path: path`/jobs/${jobId}/artifacts`, ...options });
   }
 
-  /** List a job's attempts: parameters, worker, times, outcome, exit code, error and location of the log. `after` is the number of the last one seen. Parameters beyond 1 MB together are omitted, the oldest first. Scope: `read`. */
+  /** List a job's attempts: parameters, worker, times, outcome, exit code, error and location of the log. `after` is the number of the last one seen. Parameters beyond 1 MB together are omitted, beginning with the oldest. Scope: `read`. */
   attempts(jobId: string, input: JobAttemptsInput = {}, options: CallOptions = {}): Pages<Attempt> {
     return this.pages(decodeAttempt, { method: "GET", path: path`/jobs/${jobId}/attempts`, query: { ...input }, ...options });
   }

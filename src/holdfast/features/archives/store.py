@@ -164,7 +164,7 @@ class SqliteArchives(SqlitePart, ArchiveReads):
         for job_id in jobs:
             document: Document = {}
             for table, condition in _TABLES.items():
-                rows = yield Statement(f"SELECT * FROM {table} WHERE {condition}", {"id": job_id})
+                rows = yield Statement(f"SELECT * FROM holdfast_{table} WHERE {condition}", {"id": job_id})
                 found = [_row(names[table], row) for row in rows]
                 document[table] = found if table in _MANY else found[0] if found else None
             if document["job"] is not None and tenant in (EVERY_TENANT, document["job"]["tenant"]):
