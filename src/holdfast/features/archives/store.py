@@ -159,7 +159,9 @@ class SqliteArchives(SqlitePart, ArchiveReads):
     def rows(self, jobs: Sequence[str], tenant: str) -> Steps[list[Document]]:
         names: dict[str, list[str]] = {}
         for table in _TABLES:
-            names[table] = [row[0] for row in (yield Statement("SELECT name FROM pragma_table_info(?)", (table,)))]
+            names[table] = [
+                row[0] for row in (yield Statement("SELECT name FROM pragma_table_info(?)", (f"holdfast_{table}",)))
+            ]
         documents: list[Document] = []
         for job_id in jobs:
             document: Document = {}
