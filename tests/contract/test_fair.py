@@ -39,7 +39,7 @@ def test_small_tenants_do_not_wait_behind_a_large_one(store: Store) -> None:
 def has_index(by_hand: ByHand) -> bool:
     if by_hand.name == "sqlite":
         return bool(by_hand.execute("select 1 from sqlite_schema where name = 'holdfast_fair'"))
-    return bool(by_hand.execute("select 1 from pg_indexes where indexname = 'holdfast_fair'"))
+    return bool(by_hand.execute("select 1 from pg_indexes where indexname = 'fair'"))
 
 
 def test_queues_are_shared_by_default_from_the_second_tenant_on(store: Store, by_hand: ByHand) -> None:

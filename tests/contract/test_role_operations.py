@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -58,7 +59,16 @@ AFTER = NewSubscription.of("after", "job.enqueue", "follow.up", declared=True, s
 
 READS = {
     "attempts.log",
-    *("jobs.get", "jobs.list", "jobs.history", "jobs.attempts", "jobs.artifacts", "jobs.checkpoints", "jobs.result"),
+    *(
+        "jobs.get",
+        "jobs.list",
+        "jobs.with_keys",
+        "jobs.history",
+        "jobs.attempts",
+        "jobs.artifacts",
+        "jobs.checkpoints",
+        "jobs.result",
+    ),
     *(
         "health.get",
         "health.activity",
@@ -297,6 +307,7 @@ def calls(
     return {
         "jobs.get": lambda: run(store.jobs.get(job, tenant)),
         "jobs.list": lambda: run(store.jobs.list(JobFilter(tenant=tenant))),
+        "jobs.with_keys": lambda: run(store.jobs.with_keys(JobFilter(tenant=tenant), [["a"]])),
         "jobs.notes": lambda: run(store.jobs.notes(JobFilter(tenant=tenant))),
         "jobs.history": lambda: run(store.jobs.history(job, tenant)),
         "jobs.attempts": lambda: run(store.jobs.attempts(job, tenant)),
@@ -499,7 +510,7 @@ def calls(
         "tenants.pinned": lambda: run(store.tenants.pinned()),
         "tenants.fair_queues": lambda: run(store.tenants.fair_queues()),
         "tenants.next_share": lambda: run(store.tenants.next_share(ids["queued"], tenant)),
-        "archives.walk": lambda: run(store.archives.walk(job, 10, tenant)),
+        "archives.walk": lambda: run(store.archives.walk(str(UUID(int=0)), 10, tenant)),
         "archives.rows": lambda: run(store.archives.rows([job], tenant)),
         "archives.record": lambda: run(
             store.archives.record(new_id(), "artifact://none", 1, [Finished(job, tenant, LATER)], "ada", tenant)

@@ -40,10 +40,12 @@ CALLS = {
     "open_session": "token_hash => repeat('a', 64), id => uuid7(), hash => repeat('b', 64), prefix => 'hfs_'",
     "pause": "scope => 'queue', name => 'q', reason => 'r'",
     "redrive": "job => uuid7()",
+    "redrive_many": "jobs => array[uuid7()]",
     "renew": "lease => uuid7()",
     "renew_lease": "lease => uuid7()",
     "reschedule": "job => uuid7()",
     "reschedule_many": "jobs => array[uuid7()]",
+    "start_operation": "id => uuid7(), action => 'redrive', wanted => '{}', total => 0, capped => false",
     "reserve": "reservation => uuid7(), scope => 'resource', name => 'gpu'",
 }
 OUT_OF_RANGE = {

@@ -71,14 +71,14 @@ export class ApprovalsNamespace extends Namespace {
 }
 
 export class ArchivesNamespace extends Namespace {
-  /** Show an archived job: its rows by table, as they were stored, restricted payloads too. Scope: `admin`. */
-  jobs(jobId: string, options: CallOptions = {}): Promise<Record<string, unknown>> {
-    return this.transport.ask(map(anything), { method: "GET", path: path`/archives/jobs/${jobId}`, ...options });
-  }
-
   /** List the archives of finished jobs, those with the newest jobs first. Scope: `read`. */
   list(input: ListArchivesInput = {}, options: CallOptions = {}): Pages<Archive> {
     return this.pages(decodeArchive, { method: "GET", path: path`/archives`, query: { ...input }, ...options });
+  }
+
+  /** Show an archived job: its rows by table, as they were stored, restricted payloads too. Scope: `admin`. */
+  read(jobId: string, options: CallOptions = {}): Promise<Record<string, unknown>> {
+    return this.transport.ask(map(anything), { method: "GET", path: path`/archives/jobs/${jobId}`, ...options });
   }
 
   /** Archive what a retention policy wants archived and is due, as far as one request may. Scope: `admin`. */
@@ -287,11 +287,6 @@ export class JobsNamespace extends Namespace {
     return this.transport.ask(decodeVerdict, { method: "POST", path: path`/jobs/${jobId}/discard`, body: input, ...options });
   }
 
-  /** Set the reference to the same work in another system, in any state of the job. The audit trail records it. Scope: `operate`. */
-  externalRef(jobId: string, input: SetExternalRefInput, options: CallOptions = {}): Promise<Verdict> {
-    return this.transport.ask(decodeVerdict, { method: "PUT", path: path`/jobs/${jobId}/external-ref`, body: input, repeatable: true, ...options });
-  }
-
   /** List a job's events, oldest first. `after` is the `seq` of the last one seen. Scope: `read`. */
   history(jobId: string, input: JobHistoryInput = {}, options: CallOptions = {}): Pages<Event> {
     return this.pages(decodeEvent, { method: "GET", path: path`/jobs/${jobId}/history`, query: { ...input }, ...options });
@@ -340,6 +335,11 @@ export class JobsNamespace extends Namespace {
   /** Run a delayed or retrying job now. Scope: `operate`. */
   runNow(jobId: string, input: RunJobNowInput = {}, options: CallOptions = {}): Promise<Verdict> {
     return this.transport.ask(decodeVerdict, { method: "POST", path: path`/jobs/${jobId}/run-now`, body: input, ...options });
+  }
+
+  /** Set the reference to the same work in another system, in any state of the job. The audit trail records it. Scope: `operate`. */
+  setExternalRef(jobId: string, input: SetExternalRefInput, options: CallOptions = {}): Promise<Verdict> {
+    return this.transport.ask(decodeVerdict, { method: "PUT", path: path`/jobs/${jobId}/external-ref`, body: input, repeatable: true, ...options });
   }
 
   /** Run at most `limit` jobs now. Several calls may run at the same time; no job is claimed twice. Scope: `work`. */

@@ -64,14 +64,16 @@ begin
                'artifact', coalesce((select json_agg(to_json(a) order by a.attempt, a.name) from artifact a where a.job_id = j.id), '[]'),
                'attempt_log', coalesce((select json_agg(to_json(l) order by l.attempt, l.n) from attempt_log l where l.job_id = j.id), '[]'),
                'approval', coalesce((select json_agg(to_json(g) order by g.id) from approval g where g.job_id = j.id), '[]'),
-               'vote', coalesce((select json_agg(to_json(v) order by v.approval_id, v.person) from vote v, approval g
+               'vote', coalesce((select json_agg(to_json(v) order by v.approval_id, v.n) from vote v, approval g
                                   where g.job_id = j.id and v.approval_id = g.id), '[]'),
+               'replaced_payload', coalesce((select json_agg(to_json(p) order by p.attempt) from replaced_payload p where p.job_id = j.id), '[]'),
                'reference', (select to_json(f) from reference f where f.job_id = j.id))::text
       from job j join job_state s on s.id = j.id
      where j.id = any (archive_rows.jobs) and (v_scope = '*' or j.tenant = v_scope) order by j.id;
 end $$;
 
 -- Record a stored archive. Jobs that have changed since they were read stay unarchived. Recording it twice changes nothing.
+-- Without a job of this tenant there is no row.
 create or replace function record_archive(archive uuid, ref text, bytes bigint, jobs uuid[], ends timestamptz[],
                                           actor text default null, for_tenant text default null)
 returns setof archive
@@ -81,6 +83,9 @@ declare
     v_now   timestamptz := clock_now();
     v_scope text := enter(record_archive.for_tenant, nullif(record_archive.actor, ''));
 begin
+    if not exists (select from job j where j.id = any (record_archive.jobs) and j.tenant = v_scope) then
+        return;
+    end if;
     insert into archive (id, tenant, ref, bytes, jobs, first_job, last_job, seal, seal_digest, created_by, created_at)
     select record_archive.archive, v_scope, record_archive.ref, record_archive.bytes, cardinality(record_archive.jobs),
            record_archive.jobs[1], record_archive.jobs[cardinality(record_archive.jobs)], l.number, l.digest, actor(), v_now

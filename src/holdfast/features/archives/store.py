@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from holdfast.engine.ids import parse_id
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.errors import NotFound
 from holdfast.features.archives.model import Archive, Document, Finished, Walk
 from holdfast.stores.codecs import Record, from_micros, micros
-from holdfast.stores.flow import Flow, Statement, Steps, flow
+from holdfast.stores.flow import Flow, Row, Rows, Statement, Steps, flow
 from holdfast.stores.job_reads import Reader
 from holdfast.stores.postgres.base import Calls
 from holdfast.stores.reader import within
@@ -97,7 +98,7 @@ class PostgresArchives(Calls, ArchiveReads):
         ids, ends = [job.id for job in jobs], [job.finished_at for job in jobs]
         params = "%s::uuid, %s, %s, %s::uuid[], %s::timestamptz[], %s, %s"
         rows = yield self._call("record_archive", params, archive, ref, size, ids, ends, actor, tenant)
-        return Record.decoder(Archive, self.dialect.codec)(rows[0])
+        return _recorded(Record.decoder(Archive, self.dialect.codec), rows)
 
 
 # The rule of features/retention/model.py: the policy that no more specific one overrides.
@@ -124,7 +125,8 @@ _RECORD = (
     "INSERT INTO holdfast_archive (id, tenant, ref, bytes, jobs, first_job, last_job, seal, seal_digest, created_by,"
     " created_at) SELECT :id, :tenant, :ref, :bytes, :jobs, :first, :last, (SELECT max(number) FROM holdfast_seal),"
     " (SELECT digest FROM holdfast_seal ORDER BY number DESC LIMIT 1), :actor, :now"
-    " WHERE NOT EXISTS (SELECT 1 FROM holdfast_archive WHERE id = :id)"
+    " WHERE NOT EXISTS (SELECT 1 FROM holdfast_archive WHERE id = :id) AND EXISTS (SELECT 1 FROM holdfast_job"
+    " WHERE tenant = :tenant AND id IN (SELECT value FROM json_each(:ids)))"
 )
 _MARK = (
     "INSERT INTO holdfast_archived (job_id, tenant, archive_id, finished_at) SELECT s.id, s.tenant, ?, s.finished_at"
@@ -138,8 +140,9 @@ _MANY = {
     "checkpoint": "job_id = :id ORDER BY name",
     "artifact": "job_id = :id ORDER BY attempt, name",
     "attempt_log": "job_id = :id ORDER BY attempt, n",
+    "replaced_payload": "job_id = :id ORDER BY attempt",
     "approval": "job_id = :id ORDER BY id",
-    "vote": "approval_id IN (SELECT id FROM holdfast_approval WHERE job_id = :id) ORDER BY approval_id, person",
+    "vote": "approval_id IN (SELECT id FROM holdfast_approval WHERE job_id = :id) ORDER BY approval_id, n",
 }
 _ONE = {"job": "id = :id", "job_state": "id = :id", "result": "job_id = :id", "reference": "job_id = :id"}
 _TABLES = _ONE | _MANY
@@ -179,13 +182,20 @@ class SqliteArchives(SqlitePart, ArchiveReads):
     ) -> Steps[Archive]:
         now = yield from begin_write(actor)
         params = {"id": archive, "tenant": tenant, "ref": ref, "bytes": size, "jobs": len(jobs), "actor": actor}
-        yield Statement(_RECORD, params | {"first": jobs[0].id, "last": jobs[-1].id, "now": now})
+        params |= {"first": jobs[0].id, "last": jobs[-1].id, "ids": ids_json(job.id for job in jobs), "now": now}
+        yield Statement(_RECORD, params)
         yield Statement(_MARK, [(archive, job.id, tenant, micros(job.finished_at)) for job in jobs], many=True)
         rows = yield Statement(
             f"SELECT {_COLUMNS} FROM holdfast_archive a WHERE a.id = ? AND a.tenant = ?", (archive, tenant)
         )
         yield from end_write()
-        return Record.decoder(Archive, self.dialect.codec)(rows[0])
+        return _recorded(Record.decoder(Archive, self.dialect.codec), rows)
+
+
+def _recorded(decode: Callable[[Row], Archive], rows: Rows) -> Archive:
+    if not rows:
+        raise NotFound("none of these jobs is in this tenant")
+    return decode(rows[0])
 
 
 def _row(names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:

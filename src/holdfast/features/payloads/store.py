@@ -152,7 +152,7 @@ _PUT = (
     f" VALUES (:tenant, :kind, :declared_by, {', '.join(f':{name}' for name in _FIELDS)}, :actor, :now, :now)"
     f" ON CONFLICT DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _FIELDS)},"
     " set_by = excluded.set_by, updated_at = excluded.updated_at"
-    f" WHERE ({', '.join(f'payload_rule.{name}' for name in _FIELDS)})"
+    f" WHERE ({', '.join(f'holdfast_payload_rule.{name}' for name in _FIELDS)})"
     f" IS NOT ({', '.join(f'excluded.{name}' for name in _FIELDS)})"
 )
 _ONE = f"SELECT {_COLUMNS} FROM holdfast_payload_rule WHERE tenant = ? AND kind = ? AND declared_by = ?"
