@@ -63,7 +63,7 @@ class Beside:
 
 
 def measure(backends: Backends, subject: Subject, sizes: Sizes, patience: Patience) -> list[Beside]:
-    schema = "holdfast." if subject.backend == "postgres" else ""
+    schema = "holdfast." if subject.backend == "postgres" else "holdfast_"
     bench = Bench(backends, replace(subject, left=OPEN.format(schema=schema)))
     rounds: list[list[Figures]] = [[], []]
     with bench.place() as without, bench.place() as beside:

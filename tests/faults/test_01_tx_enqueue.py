@@ -38,7 +38,7 @@ import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1].removeprefix("sqlite:///"), isolation_level=None)
 connection.execute("begin immediate")
 connection.execute("insert into orders values (1)")
-connection.execute("insert into job (kind) values ('work'), ('work'), ('work')")
+connection.execute("insert into holdfast_job (kind) values ('work'), ('work'), ('work')")
 print("enqueued", flush=True)
 if sys.stdin.readline() == "commit\\n":
     connection.execute("commit")

@@ -48,13 +48,13 @@ def pay_in_a_thread(ctx: SyncContext, amount: int) -> str:
     return ref
 
 
-due = [10]
+due = {0: 10}
 
 
 @app.job()
 async def pay_what_is_due(ctx: Context) -> None:
-    await ctx.approval("due", summary=f"Pay {due[-1]}?")
-    await ctx.step("charge", charge, due[-1])
+    await ctx.approval("due", summary=f"Pay {due[0]}?")
+    await ctx.step("charge", charge, due[0])
 
 
 @pytest.fixture
@@ -175,10 +175,10 @@ def test_crash_that_was_never_reached_fails_the_test(kit_url: str | None) -> Non
         kit.crash_at("charge", "sometimes")  # type: ignore[arg-type]
 
 
-def test_changed_question_is_reported(kit: Kit) -> None:
+def test_changed_question_is_reported(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     job = pay_what_is_due.enqueue()
     kit.drain()
-    due.append(1_000_000)
+    monkeypatch.setitem(due, 0, 1_000_000)
     kit.approve("due")
     kit.drain(check=False)
     assert (done, job.get().error_code) == ([], "question_changed")

@@ -282,7 +282,8 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    code = {404: "no_such_page", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
+    code = "method_not_allowed" if error.status_code == 405 else "invalid_request"
+    code = "no_such_page" if error.status_code == 404 else code
     return await render(request, "error.html", status=error.status_code, code=code, reason=str(error.detail), fix=None)
 
 
