@@ -382,7 +382,7 @@ def print_facts(story: Story, agent_disabled: str | None) -> None:
             ("finished", when(job.finished_at)),
             ("updated", when(job.updated_at)),
             ("error at", when(job.last_error_at) if job.error_code else None),
-            ("worker", job.worker),
+            ("worker", job.worker and short_actor(job.worker).removeprefix("worker ")),
             ("key", job.idempotency_key),
             ("tags", ", ".join(plain_tags(job.tags))),
             ("trace", job.trace.traceparent),
