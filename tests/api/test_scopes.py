@@ -34,6 +34,7 @@ ADMINISTERS = {
         "list_tokens",
     ),
     *("set_connector", "remove_connector", "list_pins", "pin_login", "unpin_login"),
+    *("run_archives", "verify_archive", "read_archived_job"),
     *("set_kind", "remove_kind", "set_event_type", "remove_event_type", "set_policies"),
     *("add_webhook", "change_webhook", "remove_webhook", "rotate_secret", "disable_webhook", "enable_webhook"),
 }
