@@ -19,7 +19,7 @@ from holdfast.features.audit.store import EventFilter
 from holdfast.features.dead_letters.model import GroupFilter, NewOperation
 from holdfast.features.jobs.views import why
 from holdfast.features.retention.model import RetentionRule
-from holdfast.stores.flow import Flow, Statement, Steps, flow
+from holdfast.stores.flow import Flow, Statement, Steps, flow, reading_at_most
 from holdfast.stores.requests import ClaimRequest, JobFilter, SendEvent
 from tests.plans.large_database import CLAIMABLE, FINISHED, HELD, LARGEST, LATE, WAITING
 
@@ -142,9 +142,20 @@ def inbox(store: Store) -> dict[str, tuple[str, Flow[Any]]]:
         "of one job": ("approval_by_job", {"job_id": job_id(WAITING + 7), "state": None}),
         "what a person may decide": ("approval_inbox", {"approver": "ada"}),
     }
-    return {
+    pages = {
         name: (index, store.approvals.list(ApprovalFilter(tenant="a", **how))) for name, (index, how) in wanted.items()
     }
+    return pages | {f"{name}, of bounded size": (index, _bounded(page)) for name, (index, page) in pages.items()}
+
+
+def _bounded(read: Flow[Any]) -> Flow[Any]:
+    """The read as a server runs it: documents beyond a number of bytes are left out."""
+
+    def steps() -> Steps[Any]:
+        with reading_at_most(100_000):
+            return (yield from read.start())
+
+    return Flow(steps)
 
 
 # Every third job has the same queue and priority, so the last two are neighbours.

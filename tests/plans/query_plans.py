@@ -40,10 +40,11 @@ def _empty_partition(node: dict[str, Any]) -> bool:
     return _without_partition(name) != name and not node["Actual Rows"] and not node.get("Rows Removed by Filter")
 
 
-def _sorts_one_ledger(node: dict[str, Any]) -> bool:
-    """A sort of the events of one job, from its partition: a few rows, however many jobs there are."""
-    inner = [each["Relation Name"] for each in _nodes(node) if "Relation Name" in each]
-    return node["Node Type"] == "Sort" and bool(inner) and all(_without_partition(name) == "event" for name in inner)
+def _sorts_few(node: dict[str, Any]) -> bool:
+    """A sort of the events of one job, from its partition, or of the votes of one approval: a few rows, however many
+    jobs there are."""
+    inner = {_without_partition(each["Relation Name"]) for each in _nodes(node) if "Relation Name" in each}
+    return node["Node Type"] == "Sort" and inner in ({"event"}, {"vote"})
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Plan:
 
     @property
     def kinds(self) -> set[str]:
-        ignored = (_empty_partition, _sorts_one_ledger, _of_registry)
+        ignored = (_empty_partition, _sorts_few, _of_registry)
         return {node["Node Type"] for node in self.nodes if not any(ignore(node) for ignore in ignored)}
 
     @property

@@ -91,8 +91,8 @@ def test_tables_are_large(connection: sqlite3.Connection) -> None:
 
 
 # Quarantined jobs: nearly always none, and read once per statement. Live leases: one per worker, all compared with the
-# clock, which may have been set back.
-ALLOWED = {"SCAN q", "SCAN lease USING INDEX lease_live"}
+# clock, which may have been set back. Running operations: as many as operators started, compared likewise.
+ALLOWED = {"SCAN q", "SCAN lease USING INDEX lease_live", "SCAN operation USING INDEX operation_running"}
 
 
 @pytest.mark.parametrize("name", flows.claims(STORE))
@@ -139,7 +139,7 @@ def test_batch_of_a_bulk_operation_is_found_by_index(connection: sqlite3.Connect
     for wanted in ({"state": "dead_letter"}, {"state": "dead_letter", "fingerprint": LARGEST}):
         seen = run(connection, flows.batch(STORE, wanted))
         assert seen.answer == 100
-        assert seen.scans == []
+        assert set(seen.scans) <= ALLOWED
         assert seen.steps < 5_000 * 20 + 100 * 1_500  # five thousand jobs are counted once
 
 
@@ -150,8 +150,10 @@ def test_inbox_reads_one_page(connection: sqlite3.Connection, name: str) -> None
     seen = run(connection, flow)
     # For open approvals both indexes give the same page in the same order.
     assert seen.uses(index) or (index == "approval_inbox" and seen.uses("approval_by_state")), seen.plan
-    assert seen.scans == []
-    assert not any("TEMP B-TREE" in line for line in seen.plan), seen.plan
+    # The page itself, the page with its running total of bytes, and the groups of the votes of one approval.
+    assert all(re.fullmatch(r"SCAN (g|same|\(subquery-\d+\))", line) for line in seen.scans), seen.scans
+    # Finding the page needs no sort. Then the page is sorted once more, and the votes of each approval are grouped.
+    assert not any("TEMP B-TREE" in line for line in seen.plan[: seen.plan.index("SCAN g")]), seen.plan
     assert seen.steps < 20_000
 
 

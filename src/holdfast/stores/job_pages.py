@@ -44,11 +44,12 @@ _OWN: Final = ("key", "fingerprint", "template", "schedule", "scheduled_for", "p
 
 
 def page(dialect: Dialect, columns: str, job_filter: JobFilter) -> tuple[str, dict[str, Any]]:
-    """The query of a page and its parameters; ``columns`` are those of ``{job} j`` and ``{job_state} s``."""
+    """The query of a page and its parameters; ``columns`` are those of ``{job} j``, ``{job_state} s`` and
+    ``{made_from} m``, which nearly no job has."""
     id_query, params = ids(dialect, job_filter)
     text = (
-        f"select {columns} from ({id_query}) page join {{job}} j on j.id = page.id"
-        f" join {{job_state}} s on s.id = page.id order by page.id desc"
+        f"select {columns} from ({id_query}) page join {{job}} j on j.id = page.id join {{job_state}} s"
+        " on s.id = page.id left join {made_from} m on m.job_id = page.id order by page.id desc"
     )
     return text, params
 

@@ -51,11 +51,6 @@ def _of_ledger(column: str, condition: str) -> str:
     return f"(select e.{column} from {{event}} e where e.job_id = j.id{condition} order by e.seq desc limit 1)"
 
 
-def _of_origin(column: str) -> str:
-    """A column of `made_from`, which nearly no job has."""
-    return f"(select m.{column} from {{made_from}} m where m.job_id = j.id)"
-
-
 DERIVED = {
     # A parked job has the due time "never", which is shown as null.
     "due_at": "nullif(s.due_at, :never)",
@@ -68,8 +63,8 @@ DERIVED = {
     "worker": worker_of("j.id"),
     "domain": "(select k.domain from {registered_kind} k where k.name = j.kind)",
     "part": "(select n.part from {node} n where n.job_id = j.id)",
-    "scheduled_for": _of_origin("due_at"),
-    **{name: _of_origin(name) for name in ("template", "template_version", "schedule_id", "schedule")},
+    "scheduled_for": "m.due_at",
+    **{name: f"m.{name}" for name in ("template", "template_version", "schedule_id", "schedule")},
 }
 LISTED_COLUMNS = ", ".join(
     DERIVED.get(name, f"s.{name}" if name in STATE_COLUMNS else f"j.{name}") for name in Record.columns(Job).split(", ")
@@ -262,7 +257,8 @@ class JobReads(Reader):
 def _of_ids(tenant: str, job_ids: Sequence[str]) -> tuple[str, dict[str, Any]]:
     params = {f"id_{''.join(chr(97 + int(digit)) for digit in str(n))}": job_id for n, job_id in enumerate(job_ids)}
     text = (
-        f"select {BARE_COLUMNS} from {{job}} j join {{job_state}} s on s.id = j.id where {within(tenant, 'j.tenant')}"
+        f"select {BARE_COLUMNS} from {{job}} j join {{job_state}} s on s.id = j.id left join {{made_from}} m"
+        f" on m.job_id = j.id where {within(tenant, 'j.tenant')}"
         f" and j.id in ({', '.join(f':{name}' for name in params) or 'null'}) order by j.id desc"
     )
     return text, params

@@ -65,6 +65,7 @@ MAX_PAGE = 1000
 
 may_decide: ContextVar[bool] = ContextVar("holdfast_may_decide", default=True)
 """Whether the reader may decide approvals. Others do not see what approvals of restricted kinds are about."""
+_SHOWN = Record.columns(Approval, "g.", skip=("approvals",))
 _ABOUT = {"g.summary": f"'{HIDDEN}'", "g.content_hash": "''", "g.data": "null", "g.form": "null"}
 _SAID = {"v.data": "null"}
 
@@ -85,17 +86,16 @@ def _visible(columns: str, hidden: dict[str, str], job: str) -> str:
 
 class ApprovalReads(Reader):
     @cached_property
-    def _columns(self) -> str:
+    def _agreeing(self) -> str:
+        """As ``agreeing`` counts. The votes are read by key for each approval of the page: an approval has few."""
         values = self.dialect.comparable("coalesce(v.data, '{}')")
-        # Counted by key for each approval of the page: an approval has few votes.
         return (
-            f"{Record.columns(Approval, 'g.', skip=('approvals',))},"
-            " coalesce((select count(*) from {vote} v join {approval} a on a.id = v.approval_id"
+            "coalesce((select max(same.votes) from (select count(*) as votes,"
+            f" case when g.form is not null then {values} end as agreed from {{vote}} v"
             " where v.approval_id = g.id and v.verdict = 'approve'"
-            " and not exists (select 1 from {vote} w"
-            " where w.approval_id = v.approval_id and w.person = v.person and w.n > v.n)"
-            f" group by case when a.form is not null then {values} end"
-            " order by 1 desc limit 1), 0)"
+            # A scalar subquery: a `not exists` would be planned as a join of all votes with all votes.
+            " and (select 1 from {vote} w where w.approval_id = v.approval_id and w.person = v.person and w.n > v.n"
+            " limit 1) is null group by agreed) same), 0)"
         )
 
     @cached_property
@@ -104,7 +104,7 @@ class ApprovalReads(Reader):
 
     @flow(writes=False)
     def get(self, approval_id: str, tenant: str) -> Steps[Approval | None]:
-        columns = _visible(self._columns, _ABOUT, "g.job_id")
+        columns = f"{_visible(_SHOWN, _ABOUT, 'g.job_id')}, {self._agreeing}"
         text = f"select {columns} from {{approval}} g where g.id = :id and {within(tenant, 'g.tenant')}"
         rows = yield from self._query(tenant, text, id=parse_id(approval_id))
         return self._approval(rows[0]) if rows else None
@@ -127,29 +127,29 @@ class ApprovalReads(Reader):
 
     @flow(writes=False)
     def list(self, wanted: ApprovalFilter) -> Steps[list[Approval]]:
-        conditions, params = [within(wanted.tenant, "g.tenant")], dict[str, Any]()
+        conditions, params = [within(wanted.tenant, "p.tenant")], dict[str, Any]()
         if wanted.state is not None:
             # A literal, so that the prepared statement can use the partial index of open approvals.
-            conditions.append("g.state = 'open'" if wanted.state == "open" else "g.state = :state")
+            conditions.append("p.state = 'open'" if wanted.state == "open" else "p.state = :state")
             params["state"] = wanted.state
         for name, value in (("name", wanted.name), ("job_id", wanted.job_id and parse_id(wanted.job_id))):
             if value is not None:
-                conditions.append(f"g.{name} = :{name}")
+                conditions.append(f"p.{name} = :{name}")
                 params[name] = value
         if wanted.approver is not None:
-            named = self.dialect.has("g.approvers", ":approver")
-            escalated = self.dialect.has("g.escalate_to", ":approver")
-            conditions.append(f"(g.approvers = :nobody or {named} or (g.escalated_at is not null and {escalated}))")
+            named = self.dialect.has("p.approvers", ":approver")
+            escalated = self.dialect.has("p.escalate_to", ":approver")
+            conditions.append(f"(p.approvers = :nobody or {named} or (p.escalated_at is not null and {escalated}))")
             params |= {"approver": wanted.approver, "nobody": self.dialect.nobody}
         if wanted.after is not None:
-            conditions.append("g.id < :after" if wanted.newest else "g.id > :after")
+            conditions.append("p.id < :after" if wanted.newest else "p.id > :after")
             params["after"] = parse_id(wanted.after)
-        order = f"g.id{' desc' if wanted.newest else ''}"
-        visible = _visible(self._columns, _ABOUT, "g.job_id")
-        columns = self.dialect.bounded(visible, order, "g.data", "g.form")
+        order = f"id{' desc' if wanted.newest else ''}"
+        visible = _visible(_SHOWN, _ABOUT, "g.job_id")
+        columns = self.dialect.bounded(visible, f"g.{order}", "g.data", "g.form")
         text = (
-            f"select {columns} from (select g.* from {{approval}} g where {' and '.join(conditions)}"
-            f" order by {order} limit {max(1, min(wanted.limit, MAX_PAGE)):d}) g order by {order}"
+            f"select {columns}, {self._agreeing} from (select p.* from {{approval}} p where {' and '.join(conditions)}"
+            f" order by p.{order} limit {max(1, min(wanted.limit, MAX_PAGE)):d}) g order by g.{order}"
         )
         rows = yield from self._query(wanted.tenant, text, **params)
         return [self._approval(row) for row in rows]
