@@ -24,6 +24,7 @@ from holdfast.server.auth import at_this_machine
 from tests.faults.test_50_serve_shutdown import serving
 from tests.support.http_server import serving as serving_here
 from tests.support.reads import every_read
+from tests.support.waiting import until
 from tests.support.workers import work_off
 
 pytestmark = pytest.mark.req("JF-14", "JF-20")
@@ -110,10 +111,13 @@ class Blocked:
 
 @pytest.mark.parametrize("size", [pytest.param(MEGABYTE, marks=pytest.mark.slow), MEGABYTE // 3])
 def test_no_read_blocks_the_event_loop_or_returns_too_much(
-    url: str, monkeypatch: pytest.MonkeyPatch, size: int
+    url: str, monkeypatch: pytest.MonkeyPatch, size: int, tmp_path: Path
 ) -> None:
-    with closing(App(url)) as app:
-        names = fill(app, size, jobs=9 * size // MEGABYTE)
+    with closing(App(url)) as filling, closing(App(url, artifacts=tmp_path / "artifacts")) as app:
+        names = fill(filling, size, jobs=9 * size // MEGABYTE)
+        app.retention.set(kind="report", purge_after="1s", archive=True)
+        until(lambda: app.archives.run().jobs, "the jobs are archived")
+        app.retention.remove(kind="report")
         service = make_service(app, authenticate=at_this_machine(app))
         paths = [*every_read(service, names), SEARCH, "/jobs?q=payload.customer:nope", "/jobs?q=customer"]
         blocked, slow = Blocked(monkeypatch), {}

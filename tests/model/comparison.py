@@ -204,12 +204,12 @@ def _flow_as_seen(graph: Graph) -> dict[str, object]:
 
 
 def _without_parked(expected: Health, actual: Health) -> Health:
-    """Adjust the expected health for jobs parked at a full limit, which do not count as backlog."""
+    """Adjust the expected health for jobs parked at a full limit, which are counted apart from the backlog."""
     assert set(actual.waiting_kinds) <= set(expected.waiting_kinds)
     parked = expected.backlog - actual.backlog
     same = ("in_progress", "dead_letter_open", "lease_active", "approvals_open", "oldest_approval_age_s")
     kept: dict[str, Any] = {name: getattr(expected, name) for name in same}
-    return replace(actual, reasons=(), scheduled=expected.scheduled + parked, **kept)
+    return replace(actual, reasons=(), scheduled=expected.scheduled, parked=parked, **kept)
 
 
 def _by_job(events: Iterable[Event]) -> dict[str, list[Event]]:

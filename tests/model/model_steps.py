@@ -12,6 +12,7 @@ from holdfast.engine.job import EVERY_TENANT
 from holdfast.engine.settlement import Settlement
 from holdfast.engine.states import State
 from holdfast.engine.steps import Saved, Step, StepEntry, projection
+from holdfast.errors import NotFound
 from holdfast.features.approvals.model import Answer, Approval, Ballot, Token, Vote, agreeing, plain, refusal
 from holdfast.stores.requests import SentResult
 from tests.model.model_base import ModelJob, seconds
@@ -163,6 +164,8 @@ class StepsModel(OperationsModel):
         for event in self.sent_events:
             if key is not None and (event.tenant, event.name, event.key) == (tenant, name, key):
                 return SentResult(event.label, False, 0)
+        if job_id is not None and not any(job.id == job_id for job in self.within(tenant)):
+            raise NotFound(f"no job {job_id} in tenant {tenant}")
         new = SentEvent(label, tenant, name, json.loads(data), key, job_id, actor, self.now)
         self.sent_events.append(new)
         woke = 0

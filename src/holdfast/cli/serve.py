@@ -27,7 +27,7 @@ from holdfast.cli.run_worker import on_signals, run_to_end
 from holdfast.cli.session import NAME, load_app, refuse_absent, refuse_unready, scope
 from holdfast.engine.job import EVERY_TENANT
 from holdfast.errors import HoldfastError, InvalidSetting, Refused, StoreUnavailable
-from holdfast.stores.flow import WaitLimit, patience_of
+from holdfast.stores.flow import WaitLimit, patience_of, return_memory_early
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -348,6 +348,7 @@ def serve(
         finally:
             await served.aclose()
 
+    return_memory_early()
     sys.setswitchinterval(0.001)  # large bodies are parsed in a thread: let the loop run again sooner
     run_to_end(run(), new_loop())
 

@@ -348,3 +348,14 @@ def _trimmed(read: Callable[[], T]) -> T:
 _trim: Callable[[int], object] = lambda _: None  # noqa: E731
 if sys.platform == "linux":
     _trim = getattr(ctypes.CDLL(None), "malloc_trim", _trim)
+
+
+def return_memory_early() -> None:
+    """For a process that only serves: give each large block back to the system when it is freed, and let threads share
+    freed memory. Otherwise glibc keeps more with every large read."""
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(_MMAP_THRESHOLD, 128 * 1024)
+        libc.mallopt(_ARENA_MAX, 2)
+
+
+_MMAP_THRESHOLD, _ARENA_MAX = -3, -8  # numbers of malloc.h

@@ -23,6 +23,8 @@ from typing import Any, BinaryIO, Final
 from holdfast.errors import Conflict
 
 FORMAT: Final = 1
+LONG: Final = 1024
+"""Bytes of a value from which ``shortened`` may omit it."""
 Document = dict[str, Any]
 """A job in an archive: ``job``, ``job_state``, ``event`` and further tables; ``files`` has the copies of files in the
 artifact store by their old reference, and ``restricted`` whether its payload is."""
@@ -130,6 +132,35 @@ class ArchiveWriter:
         line = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
         self._digest.update(line)
         self._packed.write(line)
+
+
+def shortened(document: Document, most: int) -> Document:
+    """The document with at most ``most`` bytes of long values, and as many of other columns. A note of its size stands
+    for each value or row beyond that."""
+    long = short = most
+
+    def value_of(value: Any) -> Any:
+        nonlocal long, short
+        size = len(json.dumps(value, ensure_ascii=False).encode())
+        if size <= LONG:
+            short -= size
+            return value
+        long -= size
+        return value if long >= 0 else {"$holdfast": {"omitted": size}}
+
+    def row_of(row: Any) -> Any:
+        nonlocal short
+        if not isinstance(row, dict):
+            return value_of(row)
+        if short < 0:
+            return {"$holdfast": {"omitted": len(json.dumps(row, ensure_ascii=False).encode())}}
+        short -= sum(map(len, row))
+        return {name: value_of(value) for name, value in row.items()}
+
+    return {
+        name: [row_of(each) for each in rows] if isinstance(rows, list) else row_of(rows)
+        for name, rows in document.items()
+    }
 
 
 def read_documents(archive: str, data: bytes) -> Iterator[Document]:

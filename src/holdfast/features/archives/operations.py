@@ -8,9 +8,10 @@ from holdfast.engine.operation import Program, awaited, operation
 from holdfast.errors import HoldfastError, InvalidSetting, NotFound
 from holdfast.features.archives.model import Archive, ArchiveCheck, ArchiveRun, Document, read_documents
 from holdfast.stores.artifacts import Artifacts
-from holdfast.stores.flow import run
+from holdfast.stores.flow import read_budget, run
 from holdfast.stores.namespace import StoreNamespace, call
 from holdfast.stores.port import Caller
+from holdfast.stores.vault import STORED_LIMIT
 from holdfast.worker.archiving import archive_due
 
 _Archives = list[Archive]  # inside the class, ``list`` is an operation
@@ -89,10 +90,11 @@ class Archives(StoreNamespace):
         """An archived job: its rows by table, as they were stored; also after it was purged. ``NotFound`` if no archive
         has it."""
         files, wanted = self._files(), parse_id(job_id)
+        most = None if read_budget.get() is None else STORED_LIMIT
         for archive in (yield from run(self._store.archives.with_job(wanted, tenant or self._tenant))):
 
             def search(archive: Archive = archive) -> Document | None:
-                documents = read_documents(archive.id, files.get(archive.ref, tenant=archive.tenant))
+                documents = read_documents(archive.id, files.get(archive.ref, tenant=archive.tenant, most=most))
                 return next((each for each in documents if each["job"]["id"] == wanted), None)
 
             document = yield from call(search)

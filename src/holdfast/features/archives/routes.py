@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from holdfast.features.archives.model import Archive, ArchiveCheck, ArchiveRun
+from starlette.responses import Response
+
+from holdfast.features.archives.model import Archive, ArchiveCheck, ArchiveRun, shortened
 from holdfast.features.tokens.model import Scope
 from holdfast.server.json_body import Router
-from holdfast.server.parameters import PAGE, After, Id, Limit, Page, TheApp, allowed
+from holdfast.server.parameters import PAGE, After, Id, Limit, Page, TheApp, allowed, as_json
+from holdfast.stores.flow import VALUE, read_slowly
 
 router = Router(prefix="/archives", tags=["archives"])
 
@@ -35,6 +39,9 @@ async def verify_archive(app: TheApp, archive_id: Id) -> ArchiveCheck:
 
 
 @router.get("/jobs/{job_id}", dependencies=[allowed(Scope.ADMIN)], response_model=dict[str, Any])
-async def read_archived_job(app: TheApp, job_id: Id) -> dict[str, Any]:
-    """Show an archived job: its rows by table, as they were stored, restricted payloads too."""
-    return await app.archives.aread(job_id)
+async def read_archived_job(app: TheApp, job_id: Id) -> Response:
+    """Show an archived job: its rows by table, as they were stored, restricted payloads too. Of values beyond 1 MB
+    together, only the sizes."""
+    read = partial(app.archives.read, job_id)
+    body = await read_slowly(lambda: as_json(shortened(read(), VALUE)))
+    return Response(body, media_type="application/json")

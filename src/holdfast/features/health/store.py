@@ -182,7 +182,7 @@ class HealthReads(Reader):
         own = within(tenant, "s.tenant")
         sources = (
             "{job_state} s where s.state = 'queued' and s.due_at is null",
-            "{job_state} s where s.due_at is not null and s.state in ('queued', 'retry_waiting')",
+            "{job_state} s where s.due_at is not null and s.held_by is null and s.state in ('queued', 'retry_waiting')",
             "{job_state} s where s.state in ('leased', 'in_progress')",
             "{dead_letter} s where 1 = 1",
             "{job_state} s where s.held_by is not null and s.due_at is not null and s.state = 'queued'",

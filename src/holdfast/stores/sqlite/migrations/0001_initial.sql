@@ -500,12 +500,12 @@ CREATE TABLE holdfast_vote (
     approval_id TEXT    NOT NULL,
     tenant  TEXT    NOT NULL,
     person  TEXT    NOT NULL,
+    n       INTEGER NOT NULL DEFAULT 1,   -- number of the vote on its approval
     verdict TEXT    NOT NULL,
     how     TEXT    NOT NULL,
     comment TEXT,
     data    TEXT,                -- canonical JSON: equal values have equal text
     at      INTEGER NOT NULL,
-    n       INTEGER NOT NULL DEFAULT 1,   -- number of the vote on its approval
     PRIMARY KEY (approval_id, person, n),
     CONSTRAINT person_named CHECK (person >= '!' AND length(person) <= 255),
     CONSTRAINT verdict_known CHECK (verdict IN ('approve', 'deny')),
