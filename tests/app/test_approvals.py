@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -12,9 +14,12 @@ import pytest
 from pydantic import BaseModel, Field
 
 from holdfast import App, Approval, ApprovalNotice, Context, Decision, Handle, State, SyncContext
-from holdfast.errors import HoldfastError, InvalidInput, NotFound, Refused
+from holdfast.errors import HoldfastError, InvalidInput, NotFound, Refused, StoreUnavailable
+from holdfast.stores.flow import Flow
+from holdfast.worker.worker import WorkerOptions
 from tests.app.conftest import NewApp
-from tests.support.workers import work_off
+from tests.support.stores import forward
+from tests.support.workers import QUICK, work_off
 
 pytestmark = pytest.mark.req("CX-5", "CX-7")
 
@@ -305,6 +310,87 @@ def test_kind_can_require_approval_before_running(app: App, way: str) -> None:
     app.approvals.deny(approval_of(app).id, by="ada")
     assert denied.state() is State.FAILED
     assert ran == [2]
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("way", ["worker", "repository"])
+def test_rule_of_an_operator_beats_the_approval_in_code(app: App, way: str) -> None:
+    app.job("pay", requires_approval={"approvers": ["intern"]})(lambda: None)
+    work_off(app)  # writes the rule of the code
+    app.payload_rules.set("pay", requires_approval={"approvers": ["cfo"]})
+    app.enqueue("pay")
+    if way == "worker":
+        work_off(app)
+    else:
+        with closing(app.repository()) as jobs:
+            assert jobs.claim() == []
+    assert approval_of(app).approvers == ("cfo",)
+
+
+@pytest.mark.every_case
+@pytest.mark.req("SC-19")
+@pytest.mark.parametrize("at_most_once", [False, True])
+def test_job_does_not_run_while_the_rules_are_unknown(
+    app: App, monkeypatch: pytest.MonkeyPatch, at_most_once: bool
+) -> None:
+    ran: list[int] = []
+    app.job("pay", at_most_once=at_most_once)(lambda: ran.append(1))
+    app.payload_rules.set("pay", requires_approval=True)
+    handle = app.enqueue("pay")
+
+    def unreachable(*_: object) -> Flow[Any]:
+        raise StoreUnavailable("the database cannot be reached")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(app._store.payload_rules, "list", unreachable)
+        app.tick()
+    assert (ran, handle.state(), app.approvals.list()) == ([], State.RETRY_WAITING, [])
+    with monkeypatch.context() as patch:
+        patch.setattr(app._store.payload_rules, "declare", unreachable)
+        app.job("other", requires_approval=True)(lambda: None)
+        forward(app._store, 10)
+        app.tick()  # the rules are read, although those of the code cannot be written
+    assert (ran, handle.state()) == ([], State.WAITING_FOR_APPROVAL)
+
+
+@pytest.mark.every_case
+def test_workers_of_two_tenants_in_one_process_keep_their_rules_apart(app: App, new_app: NewApp) -> None:
+    ran: list[int] = []
+    app.job("pay")(lambda: ran.append(1))
+    theirs = new_app(tenant="acme")
+    theirs.payload_rules.set("pay", requires_approval=True)
+    theirs.enqueue("pay")
+
+    async def run() -> None:
+        worker = app.worker(WorkerOptions(**QUICK, burst=True, tenant="acme"))
+        app.worker(WorkerOptions(**QUICK, tenant="other"))
+        await worker.run()
+        await app.aclose()
+
+    asyncio.run(run())
+    assert ran == []
+    assert len(theirs.approvals.list()) == 1
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(
+    ("first", "second", "agreed"),
+    [
+        ({"limit": 1}, {"limit": 1.0}, {"limit": 1}),
+        (None, {}, {}),
+        ({"more": [2.0, {"a": 3}]}, {"more": [2, {"a": 3.0}]}, {"more": [2, {"a": 3}]}),
+    ],
+)
+def test_values_that_count_together_are_the_data_of_the_decision(
+    app: App, first: Any, second: Any, agreed: Any
+) -> None:
+    handle = request_approval(app, form={"type": "object"}, quorum=2)
+    work_off(app)
+    approval = approval_of(app)
+    assert app.approvals.approve(approval.id, by="ada", data=first) == "open"
+    assert app.approvals.approve(approval.id, by="bob", data=second) == "approved"
+    work_off(app)
+    assert json.dumps(handle.result(timeout=5)[5]) == json.dumps(agreed)
 
 
 @pytest.mark.req("CX-16")

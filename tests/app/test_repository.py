@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from holdfast import App, Context, State
+from holdfast import App, Context, PayloadPolicy, State
 from holdfast.app.repository import JobRepository
 from holdfast.errors import Conflict, InvalidPayload, InvalidSetting, NotFound, StaleLease, StoreUnavailable
+from holdfast.features.payloads.model import HIDDEN
 from holdfast.stores.flow import Flow
 from tests.app.conftest import NewApp
 from tests.support.stores import forward
@@ -222,4 +223,28 @@ def test_claim_does_not_bypass_a_decision_of_the_handler(app: App) -> None:
     jobs = app.repository()
     assert jobs.claim(5) == []
     assert handle.get().error_code == "approval_not_asked"
+    jobs.close()
+
+
+@pytest.mark.every_case
+@pytest.mark.req("CX-5", "DP-4")
+def test_claim_for_another_tenant_follows_its_rules(app: App, new_app: NewApp) -> None:
+    theirs = new_app(tenant="acme")
+    theirs.payload_rules.set("pay", requires_approval={"approvers": ["cfo"]}, restricted=True)
+    theirs.enqueue("pay", {"to": "Rosalind"})
+    jobs = app.repository(tenant="acme")
+    assert jobs.claim(5) == []
+    (approval,) = theirs.approvals.list()
+    assert (approval.approvers, approval.data) == (("cfo",), {"payload": HIDDEN})
+    jobs.close()
+
+
+@pytest.mark.every_case
+@pytest.mark.req("DP-4")
+def test_approval_of_a_kind_that_is_restricted_in_code_hides_its_payload(app: App) -> None:
+    app.job("pay", requires_approval=True, rules=PayloadPolicy(restricted=True))(lambda to: None)
+    app.enqueue("pay", {"to": "Rosalind"})  # no worker has written the rule yet
+    jobs = app.repository()
+    assert jobs.claim(5) == []
+    assert app.approvals.list()[0].data == {"payload": HIDDEN}
     jobs.close()

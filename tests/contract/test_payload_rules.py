@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from holdfast.engine.job import EVERY_TENANT, References
+from holdfast.engine.payload import canonical
 from holdfast.engine.states import State
 from holdfast.errors import Refused
 from holdfast.features.assembly import Store
-from holdfast.features.payloads.model import FORBIDDEN, HIDDEN, PayloadRule, RuleDraft
+from holdfast.features.payloads.model import FORBIDDEN, HIDDEN, PayloadRule, RuleDraft, effective
 from holdfast.stores.requests import JobFilter
 from tests.support.direct_sql import ByHand
 from tests.support.stores import BROKEN, TENANT, apply, decide_on, enqueue, job, put, put_one, spec, take, tries
@@ -103,6 +104,33 @@ def test_rules_of_tenants_kinds_and_programs_all_apply(store: Store) -> None:
     assert store.run(store.payload_rules.remove("*", "", "ada", "acme"))
     assert not store.run(store.payload_rules.remove("*", "", "ada", "acme"))
     put_one(store, "import", tenant="acme", payload={"body": 1})
+
+
+@pytest.mark.req("CX-5")
+def test_of_several_approvals_the_operators_then_the_most_specific_counts(store: Store, by_hand: ByHand) -> None:
+    for tenant, kind, program in (
+        ("!acme", "!pay", ""),  # names that sort before an asterisk
+        ("!acme", "*", ""),
+        ("*", "!pay", ""),
+        ("*", "*", ""),
+        ("!acme", "!pay", "b"),
+        ("!acme", "*", "a"),
+        ("*", "!pay", "a"),
+        ("*", "*", "A"),
+    ):
+        draft = RuleDraft.of(kind, requires_approval={"approvers": [f"{tenant} {kind} {program}"]})
+        done = store.payload_rules.declare(program, [draft], "ada", tenant) if program else None
+        store.run(done or store.payload_rules.set(draft, "ada", tenant))
+    found = rules(store, "!acme")
+    while found:
+        counts = effective(found, "!acme", "!pay").requires_approval
+        first = sorted(found, key=lambda r: (r.declared_by != "", r.tenant == "*", r.kind == "*"))[0]
+        assert counts == canonical(first.requires_approval)
+        if not store.embedded:
+            (row,) = by_hand.execute("select (rule_for('!acme', '!pay')).requires_approval")
+            assert row[0] == first.requires_approval
+        assert store.run(store.payload_rules.remove(first.kind, first.declared_by, "ada", first.tenant))
+        found = rules(store, "!acme")
 
 
 @pytest.mark.req("DP-4")

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import logging
+import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +19,7 @@ from holdfast.context import AnyContext, Context, LazyContext, SyncContext, ente
 from holdfast.engine.bound_results import filled
 from holdfast.engine.hooks import AppHooks
 from holdfast.engine.job import DEFAULT_RETRY, Claim
-from holdfast.engine.outcome import Failed, Outcome, Paused, Reject, Settled, Stopped, Succeeded
+from holdfast.engine.outcome import Failed, Outcome, Paused, Reject, Settled, Snooze, Stopped, Succeeded
 from holdfast.engine.payload import decode_for_display
 from holdfast.engine.redaction import JobRedactor, Redactor
 from holdfast.engine.retry import as_policy
@@ -27,7 +28,7 @@ from holdfast.engine.units import in_bytes
 from holdfast.errors import Conflict, HoldfastError, StepsChanged
 from holdfast.features.attempts.model import LOG_LIMIT
 from holdfast.features.connectors.command_runner import Program, command_caller
-from holdfast.features.payloads.model import HIDDEN, Effective, effective
+from holdfast.features.payloads.model import HIDDEN, NO_RULE, Effective, combined, effective
 from holdfast.features.registry.model import TEXT_LIMIT
 from holdfast.features.workflows.run import BoundResults
 from holdfast.kind import Kind, Prepared
@@ -38,7 +39,7 @@ from holdfast.steps.transaction import RESULT_LIMIT, Completion, Stage
 from holdfast.stores.flow import in_thread
 from holdfast.stores.session import Session
 from holdfast.stores.vault import Vault
-from holdfast.worker.executor import Handler, PayloadRuleCache, pack_result
+from holdfast.worker.executor import AFTER_OUTAGE, Handler, PayloadRuleCache, pack_result
 from holdfast.worker.log_writer import LogWriter
 from holdfast.worker.processes.pool import Children
 from holdfast.worker.shutdown import Stop
@@ -184,16 +185,30 @@ def _after_approval(call: Call, kind: Kind[..., Any], tools: HandlerTools) -> Ca
     options, rules = kind._approval, tools.rules
 
     async def with_approval(claim: Claim, stop: Stop) -> str | Succeeded | Settled | None:
+        if rules.unknown:
+            await _read_rules(tools)
         await require_approval(tools, claim, options, rules.of(claim.tenant, claim.kind, kind._rule), stop)
         return await call(claim, stop)
 
     def if_required(claim: Claim, stop: Stop) -> Awaitable[str | Succeeded | Settled | None]:
         # Few jobs have an agent, and few deployments have rules.
-        if claim.agent is None and not (rules.any and rules.of(claim.tenant, claim.kind, kind._rule).requires_approval):
+        if claim.agent is None and not (
+            rules.any and (rules.unknown or rules.of(claim.tenant, claim.kind, kind._rule).requires_approval)
+        ):
             return call(claim, stop)
         return with_approval(claim, stop)
 
     return if_required if options is None else with_approval
+
+
+async def _read_rules(tools: HandlerTools) -> None:
+    """Read the rules that could not be read when the worker started. Until then a job waits: one may require an
+    approval."""
+    client = tools.client
+    try:
+        tools.rules.load(await client.arun(client.store.payload_rules.list(client.scope)))
+    except HoldfastError as error:
+        raise Snooze(random.uniform(*AFTER_OUTAGE), f"the rules of its kind cannot be read: {error.code}") from error
 
 
 async def require_approval(
@@ -217,8 +232,9 @@ async def require_approval(
 def _asking(
     asking: ApprovalOptions | None, rule: Effective, notify: str | None
 ) -> tuple[ApprovalOptions | None, str | None]:
-    """The approval that the code of a kind requires, or else the one of a rule; and who notifies people of it."""
-    if asking is not None or rule.requires_approval is None:
+    """The approval that an operator's rule requires, or else the code of the kind, or else the rule of another program;
+    and who notifies people of it."""
+    if rule.requires_approval is None or (asking is not None and not rule.approval_by_operator):
         return asking, notify
     stored = json.loads(rule.requires_approval)
     notifier = stored.pop("notify", None)
@@ -235,17 +251,18 @@ def _first_question(
 
 
 def approval_gate(
-    client: Session, kinds: Mapping[str, Declared], redact: Redactor, notify: Callable[[], str | None]
+    client: Session, tenant: str, kinds: Mapping[str, Declared], redact: Redactor, notify: Callable[[], str | None]
 ) -> Callable[[Sequence[Claim]], Iterator[tuple[Claim, Outcome | None]]]:
     """For a loop that claims jobs itself: the outcome of each claim that may not run, such as the request for its
     approval."""
 
     def gate(claims: Sequence[Claim]) -> Iterator[tuple[Claim, Outcome | None]]:
-        rules = client.run(client.store.payload_rules.list(client.scope)) if claims else []
+        rules = client.run(client.store.payload_rules.list(tenant)) if claims else []
         for claim in claims:
             declared = kinds.get(claim.kind)
-            own = None if declared is None else declared.kind._approval
-            yield claim, _refused(client, claim, own, effective(rules, claim.tenant, claim.kind), redact, notify())
+            own, rule = (None, NO_RULE) if declared is None else (declared.kind._approval, declared.kind._rule)
+            rule = combined(rule, effective(rules, claim.tenant, claim.kind))
+            yield claim, _refused(client, claim, own, rule, redact, notify())
 
     return gate
 

@@ -49,15 +49,16 @@ class Running(Declaring, Enqueuing):
         """
         client = self._session
         client.make_ready()
+        tenant = client.tenant if tenant is None else check_name(tenant, "tenant")
         return JobRepository(
             self._store,
-            tenant=client.tenant if tenant is None else check_name(tenant, "tenant"),
+            tenant=tenant,
             owner=client.actor,
             new_id=new_id,
             ttl=seconds(ttl, "ttl"),
             redact=self._ready_redactor(),
             vault=client.vault,
-            gate=approval_gate(client, self._kinds, self._redactor, lambda: self._notifier),
+            gate=approval_gate(client, tenant, self._kinds, self._redactor, lambda: self._notifier),
         )
 
     def worker(self, options: WorkerOptions | None = None) -> Worker:
@@ -71,7 +72,7 @@ class Running(Declaring, Enqueuing):
         options = dataclasses.replace(options, tenant=retry_briefly(partial(self._tenant_to_serve, options.tenant)))
         retry_briefly(partial(self._sync_declarations, options.tenant))
         tools = self._handler_tools(options.tenant, options.concurrency)
-        rules = self.payload_rules._cache.maintenance_task(options.tenant, options.promote_every)
+        rules = self.payload_rules._cache(options.tenant).maintenance_task(options.tenant, options.promote_every)
         tasks = self._maintenance(options.tenant, options.promote_every, options.sweep_every)
         options = dataclasses.replace(options, extra_tasks=(*options.extra_tasks, *tasks, rules))
         return Worker(self._store, tools.handlers(self._all_kinds), options, on_leave=tools.aclose)
@@ -140,7 +141,7 @@ class Running(Declaring, Enqueuing):
             self._child,
             step_tools,
             self._ready_redactor(),
-            self.payload_rules._cache,
+            self.payload_rules._cache(tenant),
             self.hooks,
             log_writer_for(serving),
         )

@@ -10,10 +10,9 @@ from datetime import datetime
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from holdfast.engine.hints import check_options
-from holdfast.engine.payload import canonical
 from holdfast.engine.units import Duration, seconds
 from holdfast.errors import InvalidSetting
-from holdfast.features.approvals.model import Question
+from holdfast.features.approvals.model import Question, plain, values_text
 from holdfast.steps.signature import adapter_for, rebuilt
 
 F = TypeVar("F")
@@ -165,9 +164,10 @@ def decision(value: Mapping[str, Any], form: Any) -> Decision[Any]:
 
 def _agreed(approving: Sequence[Word]) -> Any:
     """The values that most people approved, by their last votes; None if as many approved others."""
-    people = Counter(canonical(word.data) for word in approving)
+    people = Counter(values_text(word.data) for word in approving)
     values = [text for text, count in people.items() if count == max(people.values())]
-    return next(word.data for word in approving if canonical(word.data) == values[0]) if len(values) == 1 else None
+    same = [plain(word.data) for word in approving if [values_text(word.data)] == values]
+    return next((data for data in same if data is not None), None)
 
 
 def _seconds(value: Duration | None, what: str) -> float | None:

@@ -58,12 +58,14 @@ class PayloadRuleCache:
     """The payload rules as a worker knows them: read when it starts and every few seconds, used for every job.
 
     The database enforces its own part of the rules. The worker enforces the rest: it keeps restricted payloads out of
-    messages, and stores large results elsewhere. Until the rules could be read, every payload counts as restricted.
+    messages, stores large results elsewhere, and asks for approvals. Until the rules could be read, every payload
+    counts as restricted, and no job runs.
     """
 
     def __init__(self) -> None:
         self.any = False
         """Whether there are any rules, or they are unknown."""
+        self.unknown = False
         self._rules: list[PayloadRule] | None = None
         self._memo: dict[tuple[str, str, Effective], Effective] = {}
         self._until = 0.0
@@ -74,6 +76,7 @@ class PayloadRuleCache:
             return
         self._rules = None if rules is None else list(rules)
         self._memo = {}
+        self.unknown = rules is None
         self.any = rules is None or bool(self._rules)
         self._until = 0.0 if rules is None else time.monotonic() + EVERY
 

@@ -254,12 +254,12 @@ def _repeats(approval: Approval, ballot: Ballot, last: Vote | None) -> bool:
     """Whether the person has decided already. Where there is a form, other values are another decision."""
     if last is None or approval.form is None:
         return last is not None
-    return (last.verdict, _values(last.data)) == (ballot.verdict, _values(plain(ballot.data)))
+    return (last.verdict, values_text(last.data)) == (ballot.verdict, values_text(ballot.data))
 
 
-def _values(data: Any) -> str:
-    """A form without required fields may be left empty."""
-    return canonical({} if data is None else data)
+def values_text(data: Any) -> str:
+    """The same text for the data of ballots that count together. A form without required fields may be left empty."""
+    return canonical({} if data is None else plain(data))
 
 
 def plain(data: Any) -> Any:
@@ -275,7 +275,7 @@ def agreeing(approval: Approval, votes: Sequence[Vote]) -> int:
     """The largest number of people who approve the same values, by their last votes. Without a form there are no
     values."""
     approving = (vote for vote in last_votes(votes).values() if vote.verdict == "approve")
-    values = Counter(_values(vote.data) if approval.form is not None else "" for vote in approving)
+    values = Counter(values_text(vote.data) if approval.form is not None else "" for vote in approving)
     return max(values.values(), default=0)
 
 

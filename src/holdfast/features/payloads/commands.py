@@ -104,7 +104,8 @@ def set_rule(
         typer.Option("--token-only/--no-token-only", help="Only tokens decide the approvals of its jobs."),
     ] = None,
 ) -> None:
-    """Set the payload rule for a kind (or every kind) in a tenant (or all tenants). Takes effect at once."""
+    """Set the payload rule for a kind (or every kind) in a tenant (or all tenants). New jobs are checked at once;
+    running workers read it within about 5 seconds."""
     draft = RuleDraft.of(
         kind,
         signal_only=signal_only,

@@ -196,6 +196,8 @@ class Effective:
     """Options of the approval before its jobs run, as JSON text."""
     token_only: bool = False
     at_most_once: bool = False
+    approval_by_operator: bool = False
+    """Whether an operator set ``requires_approval``, and not the code of a program."""
 
     def refusal(self, kind: str, payload: str) -> HoldfastError | None:
         """Why a payload (JSON text) is refused, or None. The error names the path of a key, never its value."""
@@ -220,12 +222,12 @@ NO_RULE: Final = Effective()
 
 
 def combine(rules: Iterable[PayloadRule | RuleDraft]) -> Effective:
-    """The strictest value of each option; of several approvals the first, where an operator's comes before those that
-    programs declare. ``store`` and ``replaceable`` need one rule that allows it and none that
-    forbids it."""
+    """The strictest value of each option; of several approvals the one of the first rule (``effective`` sorts them).
+    ``store`` and ``replaceable`` need one rule that allows it and none that forbids it."""
     rules = list(rules)
     if not rules:
         return NO_RULE
+    asking = next((rule for rule in rules if rule.requires_approval is not None), None)
     return Effective(
         forbidden=frozenset(name for rule in rules if rule.signal_only for name in rule.forbidden),
         restricted=any(rule.classification == "restricted" for rule in rules),
@@ -233,11 +235,10 @@ def combine(rules: Iterable[PayloadRule | RuleDraft]) -> Effective:
         max_result_bytes=_smallest(rule.max_result_bytes for rule in rules),
         store=any(rule.store for rule in rules) and not any(rule.store is False for rule in rules),
         replaceable=any(rule.replaceable for rule in rules) and not any(rule.replaceable is False for rule in rules),
-        requires_approval=next(
-            (canonical(r.requires_approval) for r in rules if r.requires_approval is not None), None
-        ),
+        requires_approval=None if asking is None else canonical(asking.requires_approval),
         token_only=any(rule.token_only for rule in rules),
         at_most_once=any(rule.at_most_once for rule in rules),
+        approval_by_operator=isinstance(asking, PayloadRule) and not asking.declared_by,
     )
 
 
@@ -246,6 +247,7 @@ def combined(one: Effective, other: Effective) -> Effective:
     none of its own rules forbids it."""
     if one is NO_RULE or other is NO_RULE:
         return other if one is NO_RULE else one
+    asking = other if other.approval_by_operator or one.requires_approval is None else one
     return Effective(
         one.forbidden | other.forbidden,
         one.restricted or other.restricted,
@@ -253,9 +255,10 @@ def combined(one: Effective, other: Effective) -> Effective:
         _smallest((one.max_result_bytes, other.max_result_bytes)),
         one.store or other.store,
         one.replaceable or other.replaceable,
-        one.requires_approval or other.requires_approval,
+        asking.requires_approval,
         one.token_only or other.token_only,
         one.at_most_once or other.at_most_once,
+        asking.approval_by_operator,
     )
 
 
@@ -265,7 +268,14 @@ def _smallest(limits: Iterable[int | None]) -> int | None:
 
 def effective(rules: Iterable[PayloadRule], tenant: str, kind: str) -> Effective:
     """The rules that apply to jobs of this tenant and kind, combined."""
-    return combine(rule for rule in rules if rule.applies_to(tenant, kind))
+    applicable = [rule for rule in rules if rule.applies_to(tenant, kind)]
+    return combine(sorted(applicable, key=_precedence))
+
+
+def _precedence(rule: PayloadRule) -> tuple[bool, bool, bool, str]:
+    """The order in which approvals count, as in ``rule_for`` of the database: those of operators before those of code,
+    then those of one tenant, then those of one kind."""
+    return rule.declared_by != "", rule.tenant == EVERY_TENANT, rule.kind == EACH_KIND, rule.declared_by
 
 
 def shown_payload(rules: Iterable[PayloadRule], tenant: str, kind: str, payload: dict[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class PayloadRules(StoreNamespace):
         super().__init__(caller)
         self._program = program
         self._declared: dict[str, RuleDraft] = {}
-        self._cache = PayloadRuleCache()
+        self._caches: dict[str, PayloadRuleCache] = {}
 
     @operation
     def set(
@@ -122,24 +122,28 @@ class PayloadRules(StoreNamespace):
             self._declared[kind] = RuleDraft.of(kind, **(options | rule))  # type: ignore[arg-type]
         return combine([RuleDraft.of(kind, **options)] if options else ())
 
+    def _cache(self, tenant: str) -> PayloadRuleCache:
+        """The rules as the workers of this process for a tenant know them."""
+        return self._caches.setdefault(tenant, PayloadRuleCache())
+
     def _sync_declarations(self, tenant: str, notifier: str | None = None) -> None:
         """Write the declared rules where they differ, and read all rules. A worker that cannot reach the database yet
-        starts anyway, and checks no payload until it can."""
-        caller = self._caller
+        starts anyway, and runs no job until it has read them."""
+        caller, cache = self._caller, self._cache(tenant)
         try:
             rules = caller.run(caller.store.payload_rules.list(tenant))
+            cache.load(rules)
             declared = {kind: _with_notifier(draft, notifier) for kind, draft in sorted(self._declared.items())}
             own = {rule.kind: rule for rule in rules if (rule.tenant, rule.declared_by) == (tenant, self._program)}
             if own.keys() != declared.keys() or any(_differs(own[k], d) for k, d in declared.items()):
                 drafts = [*declared.values()]
                 caller.run(caller.store.payload_rules.declare(self._program, drafts, caller.actor, tenant))
-                rules = caller.run(caller.store.payload_rules.list(tenant))
-            self._cache.load(rules)
+                cache.load(caller.run(caller.store.payload_rules.list(tenant)))
         except HoldfastError as error:
             if isinstance(error, InvalidSetting) or error.code == "not_allowed":
                 raise
-            log.warning("Payload rules could not be read, retrying: %s", error)
-            self._cache.load(None)
+            log.warning("Payload rules could not be read or written: %s", error)
+            cache.load(None)
 
 
 def _with_notifier(draft: RuleDraft, notifier: str | None) -> RuleDraft:

@@ -1,7 +1,7 @@
 -- Rules for payloads, applied to every insert into `job`. Checked only while `dispatch.ruled` is true.
 
--- All rules for a kind in a tenant combined: for each setting the strictest. Null if there is no rule, or none that the
--- database can check.
+-- All rules for a kind in a tenant combined: for each setting the strictest; of approvals that of an operator before those of
+-- programs, then the most specific. Null if there is no rule, or none that the database can check.
 create or replace function rule_for(p_tenant text, p_kind text) returns payload_rule
 language plpgsql stable set search_path from current as $$
 declare
@@ -13,7 +13,8 @@ begin
            case when bool_or(r.classification = 'restricted') then 'restricted' else 'safe_metadata' end,
            min(r.max_bytes), min(r.max_result_bytes), bool_and(r.store),
            bool_or(r.replaceable) and bool_and(coalesce(r.replaceable, true)),
-           (array_agg(r.requires_approval order by r.declared_by, r.tenant desc, r.kind desc) filter (where r.requires_approval is not null))[1],
+           (array_agg(r.requires_approval order by r.declared_by <> '', r.tenant = '*', r.kind = '*', r.declared_by collate "C")
+              filter (where r.requires_approval is not null))[1],
            bool_or(r.token_only), bool_or(r.at_most_once), '', null, null
       into v_rule
       from payload_rule r where r.tenant in (p_tenant, '*') and r.kind in (p_kind, '*') having count(*) > 0;
