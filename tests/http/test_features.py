@@ -203,8 +203,11 @@ def test_health_usage_settings_reservations_and_tokens(base: str, drive: Drive, 
     assert client.do(lambda c: c.queues.set_aging("mail", every=None)) is None
     assert client.do(lambda c: c.limits.set(queue="mail", concurrency=2)) == client.do(lambda c: c.limits.list())[0]
     client.do(lambda c: c.limits.remove(queue="mail"))
-    for period in ("1m", 60, timedelta(minutes=1)):
-        made = client.do(lambda c, period=period: c.limits.set(kind="call", rate=(100, period)))
+    for act in (
+        lambda c: c.limits.set(kind="call", rate=(100, "1m")),
+        lambda c: c.limits.set(kind="call", rate=(100, timedelta(minutes=1))),
+    ):
+        made = client.do(act)
         assert (made.rate, made.per) == (100, 60.0)
     agent = client.do(lambda c: c.agents.set("bot", retry=Retry(max_attempts=3)))
     assert agent == worker.agents.get("bot") == client.do(lambda c: c.agents.get("bot"))
