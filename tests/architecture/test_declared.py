@@ -63,7 +63,8 @@ def test_route_has_the_inputs_and_the_text(noun: str, form: operation[..., Any],
         reference = next(found for found in re.findall(r"#/components/schemas/(\w+)", str(schema)))
         offered |= document["components"]["schemas"][reference]["properties"].keys()
     page = {"after", "limit"} if is_paged(form.program) else set()
-    assert offered - {"Holdfast-Tenant"} == {each.name for each in inputs_of(form.program)} | page
+    assert offered - {"Holdfast-Tenant"} == {each.name for each in inputs_of(form.program) if each.help.http} | page
+    assert "tenant" not in offered, "?tenant= chooses the tenant of a request"
     assert about(form.program) in route["description"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.engine.retry import PRESETS, Retry
 from holdfast.engine.states import State
 from holdfast.features.assembly import Store
 from tests.cli.conftest import Holdfast, document, error_of
@@ -40,6 +41,17 @@ def test_agents_print_json(holdfast: Holdfast, store: Store) -> None:
     disabled = document(holdfast("agents", "disable", "planner", "--reason", "it loops", "--json"))
     assert (disabled["disabled_reason"], disabled["disabled_at"] is None) == ("it loops", False)
     assert document(holdfast("agents", "enable", "planner", "--json"))["disabled_at"] is None
+
+
+def test_options_of_a_retry_policy_say_that_they_replace_it(holdfast: Holdfast) -> None:
+    text = " ".join(holdfast("agents", "set", "--help").stdout.split())
+    assert f"a whole policy: {Retry().max_attempts} attempts" in text
+    assert "default: the kind's" not in text
+    assert all(preset in text for preset in PRESETS)
+    alone = document(holdfast("agents", "set", "planner", "--backoff", "gentle", "--json"))
+    assert (alone["max_attempts"], alone["max_crashes"]) == (None, None)
+    whole = document(holdfast("agents", "set", "planner", "--max-crashes", "1", "--json"))
+    assert (whole["max_attempts"], whole["backoff"]) == (Retry().max_attempts, Retry().backoff.to_json())
 
 
 def test_list_agents_with_filters(holdfast: Holdfast, store: Store) -> None:

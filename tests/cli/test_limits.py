@@ -23,6 +23,8 @@ def test_limits_are_set_shown_listed_and_removed(holdfast: Holdfast, store: Stor
         assert fact in shown
     made = document(holdfast("limits", "set", "--all-tenants", "--of-tenant", "*", "--concurrency", "20", "--json"))
     assert (made["tenant"], made["scope"], made["name"], made["concurrency"]) == ("*", "tenant", "*", 20)
+    for command in (["set", "--of-tenant", "x", "--concurrency", "1"], ["remove", "--of-tenant", "x"]):
+        assert error_of(holdfast("limits", *command, "--json"))["code"] == "not_for_a_tenant"
     rows = [line.split() for line in holdfast("limits", "list").stdout.splitlines()]
     assert rows[1][:4] == ["kind", "slow", "default", "1"]
     assert rows[2] == ["each", "tenant", "*", "20", "1", "0"]

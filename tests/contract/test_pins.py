@@ -401,3 +401,18 @@ async def test_pins_over_http_and_in_the_dashboard(database: Database, logins: L
             )
     finally:
         await app.aclose()
+
+
+@pytest.mark.req("JF-16")
+@pytest.mark.parametrize("has_pin", [False, True], ids=["viewer", "pinned"])
+async def test_overview_with_a_login_that_cannot_read_all_tenants(
+    database: Database, logins: Logins, has_pin: bool
+) -> None:
+    name = pinned(database, logins, "holdfast_viewer") if has_pin else logins.make("holdfast_viewer")
+    app = App(login_url(database.admin_url, name), tenant=OWN, name="dashboard")
+    try:
+        async with client_of(app) as http:
+            answer = await http.get("/")
+            assert (answer.status_code, "other tenants" in answer.text) == (200, False), answer.text
+    finally:
+        await app.aclose()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import httpx2
 import pytest
 
-from holdfast import App
+from holdfast import App, PayloadPolicy, Retry, SyncContext
+from holdfast.errors import Refused
 from tests.api.conftest import HERE, client_of
+from tests.app.conftest import NewApp
 from tests.support.stores import put, spec
+from tests.support.workers import work_off
 
 pytestmark = [
     pytest.mark.req("JF-16", "CX-14"),
@@ -70,6 +74,80 @@ async def test_chosen_tenant_is_kept_on_every_link(app: App, http: httpx2.AsyncC
     )
     assert sent.headers["location"] == "/limits?tenant=acme"
     assert paused(app) == {"acme"}
+
+
+@pytest.fixture
+def stored(new_app: NewApp, tmp_path: Path) -> App:
+    return new_app(artifacts=tmp_path / "store")
+
+
+@pytest.fixture
+def reports(stored: App) -> list[str]:
+    """A dead letter with a log and an artifact, a queued job and a scheduled one."""
+
+    @stored.job("report", retry=Retry(max_attempts=1), rules=PayloadPolicy(replaceable=True))
+    def report(ctx: SyncContext) -> None:
+        ctx.log.info("a line")
+        ctx.artifact("a/b c", data=b"x")
+        raise ValueError("no paper")
+
+    failed = report.enqueue()
+    work_off(stored)
+    return [failed.id, report.enqueue().id, report.using(delay=60).enqueue().id]
+
+
+async def test_forms_and_links_of_a_job_work_with_a_chosen_tenant(stored: App, reports: list[str]) -> None:
+    seen = set()
+    async with client_of(stored) as http:
+        http.headers["origin"] = HERE
+        for job in reports:
+            page = (await http.get(f"/jobs/{job}", params={"tenant": "default"})).text.partition("<main")[2]
+            actions = set(re.findall(r'<form[^>]* action="(/jobs/[^"]*)"', page))
+            links = {link for link in local_links(page) if job in link}
+            for link in links:
+                assert link.partition("#")[0].endswith("tenant=default")
+                assert (await http.get(link)).status_code == 200, link
+            for action in actions:
+                assert action.endswith("?tenant=default")
+                answer = await http.post(action, data={"to": "first"})
+                assert answer.status_code not in (404, 405), action
+                back = re.search(r'href="([^"]*)"[^>]*>Go back', answer.text)
+                assert back is None or back[1].endswith("?tenant=default")
+            seen |= {re.sub(r"^/jobs/[^/]*|\?.*", "", each) for each in {*actions, *links}}
+    assert seen >= {"/log", "/artifacts/a%2Fb%20c", "/edit", "/cancel", "/move", "/run-now", "/redrive", "/discard"}
+
+
+async def test_limit_of_a_tenant_belongs_to_the_operator(app: App, http: httpx2.AsyncClient) -> None:
+    app._session.make_ready()
+    app.tenants.set("acme", max_running=5)
+    form = {"scope": "tenant", "name": "acme", "concurrency": "100000", "confirmed": "yes"}
+    async with client_of(app, role="admin", tenant="acme") as acme:
+        acme.headers["origin"] = HERE
+        assert (await acme.put("/api/v1/limits", json={"tenant": "acme", "concurrency": 9})).status_code == 422
+        assert (await acme.delete("/api/v1/limits", params={"tenant": "acme"})).status_code == 404
+        for path in ("/limits", "/limits/remove"):
+            assert (await acme.post(path, data=form)).status_code == 403
+        page = (await acme.get("/limits")).text
+        assert "tenant acme" in page
+        assert 'value="tenant"' not in page
+    with app.tenant("acme"):
+        with pytest.raises(Refused, match="cannot change limits on tenants"):
+            app.limits.set(tenant="acme", concurrency=9)
+        with pytest.raises(Refused, match="cannot change limits on tenants"):
+            app.limits.remove(tenant="acme")
+    assert app.tenants.get("acme").max_running == 5
+    for path in ("/limits", "/limits/remove"):
+        assert (await http.post(path, params={"tenant": "*"}, data=form)).status_code == 303
+    assert app.tenants.get("acme").max_running == 5
+
+
+async def test_limits_of_a_chosen_tenant_over_http(http: httpx2.AsyncClient) -> None:
+    chosen = {"tenant": "acme"}
+    made = await http.put("/api/v1/limits", params=chosen, json={"queue": "mail", "concurrency": 2})
+    assert (made.status_code, made.json()["tenant"]) == (200, "acme")
+    shown = await http.get("/api/v1/limits/one", params=chosen | {"queue": "mail"})
+    assert (shown.status_code, shown.json()["concurrency"]) == (200, 2)
+    assert (await http.delete("/api/v1/limits", params=chosen | {"queue": "mail"})).status_code == 204
 
 
 async def test_overview_of_one_tenant_names_the_work_of_others(app: App, http: httpx2.AsyncClient) -> None:

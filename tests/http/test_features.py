@@ -203,6 +203,12 @@ def test_health_usage_settings_reservations_and_tokens(base: str, drive: Drive, 
     assert client.do(lambda c: c.queues.set_aging("mail", every=None)) is None
     assert client.do(lambda c: c.limits.set(queue="mail", concurrency=2)) == client.do(lambda c: c.limits.list())[0]
     client.do(lambda c: c.limits.remove(queue="mail"))
+    for act in (
+        lambda c: c.limits.set(kind="call", rate=(100, "1m")),
+        lambda c: c.limits.set(kind="call", rate=(100, timedelta(minutes=1))),
+    ):
+        made = client.do(act)
+        assert (made.rate, made.per) == (100, 60.0)
     agent = client.do(lambda c: c.agents.set("bot", retry=Retry(max_attempts=3)))
     assert agent == worker.agents.get("bot") == client.do(lambda c: c.agents.get("bot"))
     assert client.do(lambda c: c.agents.disable("bot", reason="rude")).disabled_reason == "rude"
@@ -316,3 +322,27 @@ def test_registries_through_a_token_for_every_tenant(app: App, drive: Drive, wor
         client.do(lambda c: c.event_types.remove("paid"))
         client.do(lambda c: c.kinds.remove("fetch"))
         assert client.do(lambda c: c.kinds.list()) == worker.event_types.list() == []
+
+
+@both_forms
+def test_unknown_options_are_refused_before_a_request(app: App, base: str, drive: Drive) -> None:
+    client = drive(base)
+    app.limits.set(concurrency=3)
+    for wrong in (
+        lambda c: c.limits.remove(queu="mail"),
+        lambda c: c.limits.set(queu="mail", concurrency=1),
+        lambda c: c.agents.set("billing", max_paylod="1KB"),
+        lambda c: c.agents.list(limt=1),
+    ):
+        with pytest.raises(errors.InvalidSetting) as refused:
+            client.do(wrong)
+        assert refused.value.code == "unknown_option"
+    with pytest.raises(errors.InvalidSetting) as local:
+        app.limits.remove(queu="mail")  # type: ignore[call-arg]
+    with pytest.raises(errors.InvalidSetting) as remote:
+        client.do(lambda c: c.limits.remove(queu="mail"))
+    assert (str(remote.value), remote.value.fix) == (str(local.value), local.value.fix)
+    with pytest.raises(errors.Refused) as of_operators:
+        client.do(lambda c: c.limits.get(tenant="default"))
+    assert of_operators.value.code == "local_only"
+    assert [limit.scope for limit in app.limits.list()] == ["all"]

@@ -67,14 +67,28 @@ _POLICY = (
         "max_attempts",
         int | None,
         None,
-        Help("Maximum attempts of a job; default: the kind's.", low=1, high=101),
+        Help(
+            f"Maximum attempts of a job. This or --max-crashes sets a whole policy: {Retry().max_attempts} attempts,"
+            f" {Retry().max_crashes} crashes and backoff {next(iter(PRESETS))} unless given. Without both, the kind's"
+            " policy applies.",
+            low=1,
+            high=101,
+        ),
         False,
     ),
     Input(
-        "max_crashes", int | None, None, Help("Maximum crashes of a job; default: the kind's.", low=0, high=100), False
+        "max_crashes",
+        int | None,
+        None,
+        Help("Maximum crashes of a job. Sets a whole policy, as --max-attempts does.", low=0, high=100),
+        False,
     ),
     Input(
-        "backoff", Literal[tuple(PRESETS)] | None, None, Help("Retry backoff; default: the kind's.", "PRESET"), False
+        "backoff",
+        Literal[tuple(PRESETS)] | None,
+        None,
+        Help(f"Retry backoff: {', '.join(PRESETS)}. Alone, it changes nothing else of the kind's policy.", "PRESET"),
+        False,
     ),
 )
 """A retry policy on the command line."""

@@ -42,7 +42,8 @@ TEXT_LIMIT: Final = 255
 @dataclass(frozen=True, slots=True)
 class Help:
     """What an input means. ``low`` and ``high`` bound a number, ``longest`` a text; ``metavar`` stands for the value in
-    help texts, ``option`` is the name on the command line if it differs from the name in Python."""
+    help texts, ``option`` is the name on the command line if it differs from the name in Python. An input without
+    ``http`` needs the database: the service does not take it."""
 
     text: str
     metavar: str | None = None
@@ -51,6 +52,7 @@ class Help:
     longest: int = TEXT_LIMIT
     option: str | None = None
     example: Any = None
+    http: bool = True
 
 
 @dataclass(frozen=True, slots=True)

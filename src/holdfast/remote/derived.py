@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeVar, cast, get_args, get_origin
 
-from holdfast.engine.declared import Http, http_of, is_paged, result_of
-from holdfast.engine.names import kind_name
+from holdfast.engine.declared import Http, http_of, inputs_of, is_paged, result_of
+from holdfast.engine.hints import check_options
+from holdfast.engine.names import Paging, kind_name
 from holdfast.engine.operation import Namespace
+from holdfast.engine.units import seconds
 from holdfast.errors import Refused
 from holdfast.remote.handle import with_policies
 from holdfast.remote.http_requests import Request, Steps, delete, get, post, segment, without_none
@@ -41,12 +43,19 @@ class _Derived(RemoteNamespace):
     def _begin(self, program: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Any]:
         declared = http_of(program)
         if declared is None:
-            raise Refused(f"{program.__name__} needs the database; the service does not offer it", code="local_only")
+            raise _local_only(program.__name__)
         given = inspect.signature(program).bind(self, *args, **kwargs)
         values = {name: value for name, value in given.arguments.items() if name != "self"}
-        for parameter in given.signature.parameters.values():
+        parameters = given.signature.parameters
+        inputs = {each.name: each for each in inputs_of(program)}
+        for parameter in parameters.values():
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                values |= values.pop(parameter.name, {})
+                options = values.pop(parameter.name, {})
+                check_options(options, Paging.__annotations__ if is_paged(program) else inputs.keys() - parameters)
+                values |= options
+        for name in values:
+            if name in inputs and not inputs[name].help.http:
+                raise _local_only(f"{program.__name__}({name}=…)")
         return self._send(program, declared, values)
 
     def _send(self, program: Callable[..., Any], declared: Http, values: dict[str, Any]) -> Steps[Any]:
@@ -72,4 +81,11 @@ def _request(declared: Http, path: str, inputs: Mapping[str, Any]) -> Request:
 
 
 def _plain(value: Any) -> Any:
+    """The value in JSON: the name of a kind; a rate ``(100, "1m")`` as ``100/60.0s``."""
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], int):
+        return f"{value[0]}/{seconds(value[1], 'span of a rate')}s"
     return kind_name(value)
+
+
+def _local_only(what: str) -> Refused:
+    return Refused(f"{what} needs the database; the service does not offer it", code="local_only")

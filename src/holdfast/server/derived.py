@@ -54,7 +54,7 @@ def _add(router: APIRouter, noun: str, form: operation[..., Any]) -> None:
     program, declared = form.program, _declared(form)
     name = declared.name or f"{program.__name__}_{noun if program.__name__ == 'list' else noun.removesuffix('s')}"
     places = set(_PLACE.findall(declared.path))
-    given = [each for each in inputs_of(program) if each.name not in places]
+    given = [each for each in inputs_of(program) if each.name not in places and each.help.http]
     result = result_of(program)
     is_list = get_origin(result) is list
     parameters = [_parameter("app", TheApp)]

@@ -226,7 +226,7 @@ async def confirm(request: Request, question: str, *, back: str, detail: str | N
         detail=detail,
         action=quote(request.scope["path"]) + (f"?{request.url.query}" if request.url.query else ""),
         fields=form.multi_items(),
-        back=root + back,
+        back=root + with_tenant(request, back),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from contextlib import suppress
 from typing import Final
 
 from starlette.requests import Request
@@ -13,6 +14,7 @@ from starlette.routing import Route
 from holdfast import __version__
 from holdfast.app import App
 from holdfast.engine.job import EVERY_TENANT
+from holdfast.errors import HoldfastError
 from holdfast.features.health.model import CAP, Health
 from holdfast.features.health.statistics import RANGES, Activity, range_of
 from holdfast.features.limits.operations import pauses_with_disabled_agents
@@ -121,7 +123,9 @@ async def _tenants(app: App, identity: Identity) -> tuple[list[Tenant], Health |
     if not identity.operates_all:
         return [], None
     client, one = app._session, not identity.is_every_tenant
-    with client.serving(EVERY_TENANT, identity.actor):
+    found: list[Tenant] = []
+    elsewhere: Health | None = None
+    with client.serving(EVERY_TENANT, identity.actor), suppress(HoldfastError):  # a database login of one tenant
         found = await client.arun(client.store.tenants.list(EVERY_TENANT, CAP, TENANTS))
         elsewhere = await app.health.aget() if one and len(found) > 1 else None
     waiting = [each for each in found if each.pending and not (one and each.name == identity.tenant)]

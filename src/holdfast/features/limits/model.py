@@ -90,7 +90,12 @@ class LimitTarget(TypedDict, total=False):
     agent: Annotated[str, Help("Apply to an agent; '*' applies to each agent separately.", "ID")]
     tenant: Annotated[
         str,
-        Help("Apply to a tenant, among all; '*' applies to each tenant separately.", "NAME", option="--of-tenant"),
+        Help(
+            "With --all-tenants: apply to a tenant; '*' applies to each tenant separately.",
+            "NAME",
+            option="--of-tenant",
+            http=False,
+        ),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
 from typing import Unpack
@@ -16,7 +17,7 @@ from holdfast.engine.outcome import Failed, Succeeded
 from holdfast.engine.payload import safe_text
 from holdfast.engine.settlement import storable
 from holdfast.engine.units import Duration, seconds
-from holdfast.errors import InvalidSetting, NotFound
+from holdfast.errors import InvalidSetting, NotFound, Refused
 from holdfast.features.agents.model import Agent
 from holdfast.features.limits.hold import HeldReservation, Reserver
 from holdfast.features.limits.model import (
@@ -289,7 +290,7 @@ class Limits(StoreNamespace):
             for name, value in options.items()
             if name not in bounds
         }
-        rule = Rule.of(*limit_target(**target), **bounds)  # type: ignore[arg-type]
+        rule = Rule.of(*self._changed(target), **bounds)  # type: ignore[arg-type]
         return (yield from run(self._store.limits.set(rule, self._actor, self._tenant)))
 
     aset = awaited(set)
@@ -299,7 +300,7 @@ class Limits(StoreNamespace):
     def remove(self, **what: Unpack[LimitTarget]) -> Program[None]:
         """Remove a limit; without a target, the one on all jobs. Jobs that waited for it can start."""
         check_options(what, LimitTarget.__annotations__)
-        scope, name = limit_target(**what)
+        scope, name = self._changed(what)
         if not (yield from run(self._store.limits.remove(scope, name, self._actor, self._tenant))):
             raise NotFound(f"no limit on {scope} {name} in this tenant", code="limit_not_found")
 
@@ -325,6 +326,17 @@ class Limits(StoreNamespace):
         raise NotFound(f"no limit on {scope} {name} in this tenant", code="limit_not_found")
 
     aget = awaited(get)
+
+    def _changed(self, names: Mapping[str, object]) -> tuple[str, str]:
+        """The target of a change. Limits on tenants belong to the operator of all of them, not to the tenant."""
+        scope, name = limit_target(**names)
+        if scope == "tenant" and self._tenant != EVERY_TENANT:
+            raise Refused(
+                f"tenant {self._tenant} cannot change limits on tenants",
+                code="not_for_a_tenant",
+                fix="Act for all tenants (--all-tenants), or use holdfast tenants set NAME --max-running N.",
+            )
+        return scope, name
 
 
 AGING_SHORTEST, AGING_LONGEST = 0.001, 366 * 86_400.0

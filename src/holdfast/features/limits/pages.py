@@ -157,7 +157,7 @@ async def limits(request: Request) -> Response:
         pauses=pauses[:LISTED],
         reservations=reservations,
         rows=rows,
-        scopes=SCOPES,
+        scopes=[scope for scope in SCOPES if scope != "tenant" or app._session.tenant == EVERY_TENANT],
         names={"queue": list(rows), "kind": sorted(kinds), "agent": [agent.id for agent in agents]},
     )
 
