@@ -305,11 +305,8 @@ async def _arun_on_asyncpg(connection: Any, flow: Flow[T]) -> T:
 
     connection.add_log_listener(_log_asyncpg_warning)
     try:
-        # A pool lends a new proxy each time.
-        lent, transaction = (
-            getattr(connection, "_con", connection),
-            partial(connection.transaction, isolation="read_committed"),
-        )
+        lent = getattr(connection, "_con", connection)  # a pool lends a new proxy each time
+        transaction = partial(connection.transaction, isolation="read_committed")
         return await _arun_with(lent, flow, execute, transaction)
     finally:
         if not _is_closed(connection):
