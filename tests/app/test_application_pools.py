@@ -164,6 +164,25 @@ def test_operations_run_on_connections_of_the_pool(pooled: Pooled) -> None:
 
 
 @pytest.mark.every_case
+@pytest.mark.req("DP-20")
+@pytest.mark.parametrize("kind", KINDS)
+def test_settings_of_the_database_change_no_result(kind: str, postgres_url: str) -> None:
+    shown = "select current_setting('default_transaction_isolation'), split_part(current_setting('datestyle'), ',', 1)"
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        for setting in ("default_transaction_isolation = 'repeatable read'", "datestyle = 'German'"):
+            admin.execute(f'alter database "{admin.info.dbname}" set {setting}'.encode())
+    with closing(Pooled(kind, postgres_url)) as pooled:
+        app, call = pooled.app, pooled.call
+        handle = call(add(app), "enqueue", [1])
+        for concurrency in (2, 3):
+            call(app.limits, "set", queue="default", concurrency=concurrency)
+        call(app, "send_event", "paid", {"a": 1})
+        assert call(app.jobs, "get", handle.id).created_at.tzinfo is not None
+        assert call(app.jobs, "history", handle.id)[0].at.tzinfo is not None
+        assert pooled.query(shown) == [("repeatable read", "German")], "as the application has set it"
+
+
+@pytest.mark.every_case
 def test_connections_go_back_as_they_were_lent(pooled: Pooled) -> None:
     asked = "select gen_random_uuid(), now(), '{\"a\": 1}'::json, current_setting('holdfast.tenant', true)"
     before = [type(value) for value in pooled.query(asked)[0][:3]]

@@ -16,6 +16,7 @@ from holdfast.engine.retry import fixed
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound, Refused
 from holdfast.features.audit.model import content_digest
 from holdfast.features.payloads.operations import rotate
+from holdfast.stores.flow import reading_at_most
 from holdfast.stores.vault import new_key
 from tests.app.conftest import NewApp
 from tests.support.direct_sql import open_by_hand
@@ -240,6 +241,28 @@ def test_ended_attempts_keep_the_payload_they_ran_with(app: App, ran: list[Any])
     assert app.audit.verify().ok
     app.payload_rules.set("import_file", restricted=True)
     assert {attempt.payload for attempt in job.attempts()} == {"[restricted]"}
+
+
+@pytest.mark.every_case
+@pytest.mark.req("DP-26", "SC-20")
+def test_a_bounded_read_of_attempts_keeps_the_newest_payloads(app: App, ran: list[Any]) -> None:
+    """The query omits the others: they are not decoded. The current payload is that of the job, and read once."""
+    job = resumed(app, ran).enqueue("x" * 500)
+    for number in range(4):
+        app.jobs.reschedule(job.id, delay=0)
+        work_off(app)
+        if number == 2:
+            app.jobs.replace_payload(job.id, {"file": "good" * 200}, reason="typo")
+
+    def shown(**page: Any) -> list[tuple[int, str]]:
+        with reading_at_most(1100):
+            attempts = app._store.run(app._store.jobs.attempts(job.id, "default", **page))
+        return [(each.attempt, next(iter(each.payload or {"": 0}))) for each in attempts]
+
+    assert shown() == [(1, "$holdfast"), (2, "file"), (3, "file"), (4, "")]
+    assert shown(after=0, limit=2) == [(1, "file"), (2, "file"), (3, "")], "the next one only says that there are more"
+    assert shown(after=1, limit=5) == [(2, "file"), (3, "file"), (4, "")]
+    assert [len(each.payload["file"]) for each in job.attempts()] == [500, 500, 500, 800]
 
 
 @pytest.mark.every_case

@@ -251,6 +251,20 @@ def test_purge_removes_labels_and_limit_keys(store: Store, by_hand: ByHand) -> N
     assert by_hand.execute("select count(*) from job_tag") == [(0,)]
 
 
+@pytest.mark.req("CX-23")
+def test_labels_and_limit_keys_of_jobs_inserted_by_hand(store: Store, by_hand: ByHand) -> None:
+    insert = "insert into job (tenant, kind, tags, uses) values ('default', 'work', :tags, :uses)"
+    lists = ('["customer:acme", "blue"]', '["key:acme", "resource:r"]')
+    if by_hand.name != "sqlite":
+        lists = ("{customer:acme,blue}", "{key:acme,resource:r}")
+    by_hand.execute(insert, dict(zip(("tags", "uses"), lists, strict=True)))
+    rows = by_hand.execute("select t.tag from job_tag t order by t.tag")
+    assert {tag for (tag,) in rows} == {"customer:acme", "customer:*", "blue", " key:acme"}
+    other = "insert into job_tag (tenant, tag, job_id) select tenant, :tag, id from job"
+    for tag in ("red", "blue*", "*", "customer:", " resource:r", "key:acme"):
+        assert by_hand.refusal(other, {"tag": tag}) is not None, tag
+
+
 # --- external references (CX-22) ---
 
 

@@ -20,6 +20,7 @@ from holdfast.features.dead_letters import store as dead_letters
 from holdfast.features.dead_letters.model import BATCH, GroupFilter, NewOperation, Operation
 from holdfast.stores.flow import drive
 from holdfast.stores.requests import JobFilter
+from tests.support.direct_sql import ByHand
 from tests.support.stores import (
     TENANT,
     claim,
@@ -100,6 +101,15 @@ def test_redrive_handles_exactly_the_matching_jobs(store: Store) -> None:
     assert store.run(store.operations.list(TENANT)) == [ended]
     assert store.run(store.operations.list(TENANT, running=True)) == []
     assert store.run(store.operations.list("b")) == []
+
+
+def test_payloads_are_not_read(store: Store, by_hand: ByHand) -> None:
+    """A number that JSON permits and PostgreSQL's `jsonb` cannot hold."""
+    by_hand.execute("insert into job (tenant, kind, payload) values ('default', 'pay', '{\"n\": 1e200000}')")
+    settle(store, claim(store, open_lease(store)), DEAD)
+    started = start(store, kind="pay", queue="default")
+    assert work_off(store) == [1]
+    assert (current(store, started).state, current(store, started).done) == ("done", 1)
 
 
 @pytest.mark.req("DP-26")

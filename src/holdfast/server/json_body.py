@@ -11,7 +11,6 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from itertools import accumulate
@@ -23,6 +22,7 @@ from starlette.responses import Response
 
 from holdfast.engine.payload import MAX_DEPTH, MAX_DIGITS
 from holdfast.errors import InvalidInput, InvalidPayload
+from holdfast.stores.locks import ForkSafeExecutor
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ _STEP: Final = [1 if byte in b"[{" else -1 for byte in range(256)]
 _DIGITS: Final = bytes(48 if 48 <= byte <= 57 else 32 for byte in range(256))
 _LONG: Final = b"0" * (MAX_DIGITS + 1)
 
-_large_bodies = ThreadPoolExecutor(1, thread_name_prefix="holdfast-bodies")
+_large_bodies = ForkSafeExecutor(1, "holdfast-bodies")
 
 
 def parse(body: bytes, most_keys: int = MAX_KEYS) -> Any:

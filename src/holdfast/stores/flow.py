@@ -20,13 +20,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
 
 from holdfast.engine.operation import Program
+from holdfast.stores.locks import ForkSafeExecutor
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -305,9 +305,9 @@ PAGE: Final = VALUE // 4
 read_budget: ContextVar[int | None] = ContextVar("holdfast_read_budget", default=None)
 """The bytes of documents (payloads, results, step results, …) that one query may return, for callers who share a
 process with others. None: all of them. Such reads run in separate threads, because decoding them takes time."""
-_reads = ThreadPoolExecutor(2, thread_name_prefix="holdfast-reads")
-_large_reads = ThreadPoolExecutor(1, thread_name_prefix="holdfast-large-reads")
-_slow_reads = ThreadPoolExecutor(2, thread_name_prefix="holdfast-slow-reads")
+_reads = ForkSafeExecutor(2, "holdfast-reads")
+_large_reads = ForkSafeExecutor(1, "holdfast-large-reads")
+_slow_reads = ForkSafeExecutor(2, "holdfast-slow-reads")
 
 
 @contextlib.contextmanager

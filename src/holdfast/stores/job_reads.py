@@ -181,18 +181,21 @@ class JobReads(Reader):
         return [self._event(row) for row in rows]
 
     @flow(writes=False)
-    def attempts(self, job_id: str, tenant: str) -> Steps[list[Attempt]]:
-        """The attempts, with a payload only if it was replaced since."""
-        columns = Record.columns(Attempt, "a.").replace(
-            "a.payload",
-            "case when exists (select 1 from {replaced_payload} r where r.job_id = a.job_id and r.attempt >= a.attempt)"
-            " then a.payload end",
-        )
+    def attempts(self, job_id: str, tenant: str, after: int = -1, limit: int | None = None) -> Steps[list[Attempt]]:
+        """The attempts, with a payload only if it was replaced since; one more than the limit, without its payload.
+        ``read_budget`` keeps the newest payloads."""
+        wanted = "exists (select 1 from {replaced_payload} r where r.job_id = a.job_id and r.attempt >= a.attempt)"
+        last = ""
+        if limit is not None:
+            wanted += f" and row_number() over (order by a.attempt) <= {limit:d}"
+            last = f" order by a.attempt limit {limit + 1:d}"
+        columns = Record.columns(Attempt, "a.")
         text = (
-            f"select {columns} from {{attempts}} a"
-            f" where a.job_id = :id and {within(tenant, 'a.tenant')} order by a.attempt"
+            f"select {self.dialect.bounded(columns, 'a.attempt desc', 'a.payload')} from (select"
+            f" {columns.replace('a.payload', f'case when {wanted} then a.payload end as payload')} from {{attempts}} a"
+            f" where a.job_id = :id and a.attempt > :after and {within(tenant, 'a.tenant')}{last}) a order by a.attempt"
         )
-        rows = yield from self._query(tenant, text, id=parse_id(job_id))
+        rows = yield from self._query(tenant, text, id=parse_id(job_id), after=after)
         decode = Record.decoder(Attempt, self.dialect.codec)
         return [decode(row) for row in rows]
 

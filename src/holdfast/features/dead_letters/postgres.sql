@@ -163,11 +163,16 @@ begin
     return exists (
         select from jobs j
          where j.id = p_job and (p_tenant = '*' or j.tenant = p_tenant)
-           -- The columns whose filter has the same name, compared as text: ids and numbers have one form.
+           -- The columns whose filter has the same name, compared as text: ids and numbers have one form. Not the whole row, whose
+           -- payload may be large.
            and not exists (select from json_each_text(p_wanted) w
-                            where w.key in ('state', 'kind', 'domain', 'queue', 'agent', 'executor', 'external_ref', 'correlation_id',
-                                            'parent_id', 'workflow_id', 'part', 'template', 'template_version', 'schedule')
-                              and to_jsonb(j) ->> w.key is distinct from w.value)
+                             join (values ('state', j.state::text), ('kind', j.kind), ('domain', j.domain), ('queue', j.queue),
+                                          ('agent', j.agent), ('executor', j.executor), ('external_ref', j.external_ref),
+                                          ('correlation_id', j.correlation_id), ('parent_id', j.parent_id::text),
+                                          ('workflow_id', j.workflow_id::text), ('part', j.part), ('template', j.template),
+                                          ('template_version', j.template_version::text), ('schedule', j.schedule)) c(key, value)
+                               on c.key = w.key
+                            where c.value is distinct from w.value)
            and (p_wanted ->> 'scheduled_for' is null or j.scheduled_for = (p_wanted ->> 'scheduled_for')::timestamptz)
            and (p_wanted ->> 'since' is null or j.id >= first_id((p_wanted ->> 'since')::timestamptz))
            and (p_wanted ->> 'until' is null or j.id < first_id((p_wanted ->> 'until')::timestamptz))

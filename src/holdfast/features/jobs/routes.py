@@ -30,7 +30,7 @@ from holdfast.errors import HoldfastError, InvalidInput, InvalidSetting, NotFoun
 from holdfast.features.jobs.changes import accepted
 from holdfast.features.jobs.handle import Handle
 from holdfast.features.jobs.search import matching
-from holdfast.features.jobs.views import Story, Why, ledger_of, story
+from holdfast.features.jobs.views import Story, Why, attempts_of, ledger_of, story
 from holdfast.features.payloads.model import HIDDEN
 from holdfast.features.tokens.model import Scope
 from holdfast.features.tokens.model import Scope as Allowed
@@ -210,10 +210,10 @@ async def job_attempts(
 ) -> Response:
     """List a job's attempts: parameters, worker, times, outcome, exit code, error and location of the log. `after` is
     the number of the last one seen. Parameters beyond 1 MB together are omitted, beginning with the oldest."""
-    last = -1 if after is None else after
+    client, last = app._session, -1 if after is None else after
 
     def read() -> Page[Attempt]:
-        attempts = [attempt for attempt in app.jobs.attempts(job_id) if attempt.attempt > last]
+        attempts = client.run(attempts_of(client.store, job_id, client.tenant, last, limit))
         page = paged(attempts, limit, lambda attempt: attempt.attempt)
         page.items = _bounded(page.items)
         return page
@@ -225,8 +225,10 @@ def _bounded(attempts: list[Attempt]) -> list[Attempt]:
     """The attempts, with payloads of at most ``VALUE`` bytes."""
     kept: list[Attempt] = []
     left = VALUE
+    sizes: dict[int, int] = {}  # by the identity of the payload, which most attempts share
     for attempt in reversed(attempts):
-        size = len(as_json(attempt.payload))
+        same = id(attempt.payload)
+        size = sizes[same] if same in sizes else sizes.setdefault(same, len(as_json(attempt.payload)))
         left -= size
         kept.append(attempt if left >= 0 else replace(attempt, payload={NAME: {"omitted": size}}))
     return kept[::-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.engine.job import Artifact, Attempt, Event, Job, Liveness, References, Result
@@ -216,9 +217,12 @@ def artifacts_of(store: Store, job_id: str, tenant: str) -> Steps[list[Artifact]
 
 
 @flow(writes=False)
-def attempts_of(store: Store, job_id: str, tenant: str) -> Steps[list[Attempt]]:
-    """The attempts of a job, with the payload they ran with."""
-    job, attempts = yield from _job_with(store, store.jobs.attempts, job_id, tenant)
+def attempts_of(
+    store: Store, job_id: str, tenant: str, after: int = -1, limit: int | None = None
+) -> Steps[list[Attempt]]:
+    """The attempts of a job, with the payload they ran with; one more than the limit."""
+    read = partial(store.jobs.attempts, after=after, limit=limit)
+    job, attempts = yield from _job_with(store, read, job_id, tenant)
     return [attempt if attempt.payload is not None else replace(attempt, payload=job.payload) for attempt in attempts]
 
 

@@ -1,7 +1,8 @@
 """Run flows on connections that the application's own pool lends, instead of on ours (docs/adr/0067).
 
 A borrowed connection goes back as it came. Nothing is registered on it: psycopg's cursors have our conversions, and
-asyncpg gets and returns what is independent of its codecs. No transaction stays open, and the pool is never closed.
+asyncpg gets and returns what is independent of its codecs. No transaction stays open, and the pool is never closed. Its
+settings are read at its first use: if they differ from those we rely on, every flow sets ours in a transaction.
 
 The exchanges and the maintenance of a worker, and its listener, keep connections of their own: they stay on one
 backend, where their plans are cached, and a LISTEN must stay open. So do calls that the pool cannot serve: a sync call
@@ -16,6 +17,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -36,6 +38,7 @@ from holdfast.stores.postgres.connections import TimeLoader, _log_warning
 from holdfast.stores.postgres.errors import lost, translate
 from holdfast.stores.postgres.pools import CONNECT_WITHIN, MAX_DISCARDED, _is_alive
 from holdfast.stores.postgres.runner import RETRIES, Watchdog, can_retry, only_once, pause
+from holdfast.stores.postgres.session import DIFFERS, PIN_LOCALLY
 
 if TYPE_CHECKING:
     from holdfast.stores.application_pool import ApplicationPool
@@ -45,6 +48,8 @@ T = TypeVar("T")
 LOOP_TURNS = 4
 """Turns of an event loop that it needs to read an error and then the end of a connection: each is first announced."""
 
+_pins_locally: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+"""By connection: whether its settings differ from those of ``session.PINNED``."""
 _adapters = AdaptersMap(psycopg.adapters)
 _adapters.register_loader("uuid", TextLoader)
 _adapters.register_loader("timestamptz", TimeLoader)
@@ -246,9 +251,13 @@ def _run_on(connection: Connection[Any], flow: Flow[T]) -> T:
     try:
         # Both are kept in this process and cost no round trip. The level is that of our BEGIN.
         connection.autocommit, connection.isolation_level = True, IsolationLevel.READ_COMMITTED
-        if flow.single:
+        if (locally := _pins_locally.get(connection)) is None:
+            locally = _pins_locally[connection] = bool(execute(DIFFERS)[0][0])
+        if flow.single and not locally:
             return drive(flow.start(), execute)
         with connection.transaction():
+            if locally:
+                execute(PIN_LOCALLY)
             return drive(flow.start(), lambda each: [] if binding.is_redundant(each) else execute(each))
     finally:
         cursor.close()
@@ -271,10 +280,7 @@ async def _arun_on(connection: AsyncConnection[Any], flow: Flow[T]) -> T:
     try:
         await connection.set_autocommit(True)
         await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
-        if flow.single:
-            return await _adrive(flow.start(), execute)
-        async with connection.transaction():
-            return await _adrive(flow.start(), execute)
+        return await _arun_with(connection, flow, execute, connection.transaction)
     finally:
         await cursor.close()
         connection.remove_notice_handler(_log_warning)
@@ -299,10 +305,9 @@ async def _arun_on_asyncpg(connection: Any, flow: Flow[T]) -> T:
 
     connection.add_log_listener(_log_asyncpg_warning)
     try:
-        if flow.single:
-            return await _adrive(flow.start(), execute)
-        async with connection.transaction(isolation="read_committed"):
-            return await _adrive(flow.start(), execute)
+        lent = getattr(connection, "_con", connection)  # a pool lends a new proxy each time
+        transaction = partial(connection.transaction, isolation="read_committed")
+        return await _arun_with(lent, flow, execute, transaction)
     finally:
         if not _is_closed(connection):
             connection.remove_log_listener(_log_asyncpg_warning)
@@ -310,6 +315,19 @@ async def _arun_on_asyncpg(connection: Any, flow: Flow[T]) -> T:
 
 def _log_asyncpg_warning(connection: Any, notice: Any) -> None:
     _log_warning(cast(Any, SimpleNamespace(sqlstate=notice.sqlstate, message_primary=notice.message)))
+
+
+async def _arun_with(
+    connection: Any, flow: Flow[T], execute: Callable[[Statement], Any], transaction: Callable[[], Any]
+) -> T:
+    if (locally := _pins_locally.get(connection)) is None:
+        locally = _pins_locally[connection] = bool((await execute(DIFFERS))[0][0])
+    if flow.single and not locally:
+        return await _adrive(flow.start(), execute)
+    async with transaction():
+        if locally:
+            await execute(PIN_LOCALLY)
+        return await _adrive(flow.start(), execute)
 
 
 async def _adrive(steps: Steps[T], execute: Callable[[Statement], Any]) -> T:

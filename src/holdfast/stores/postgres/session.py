@@ -49,15 +49,16 @@ def _set(values: dict[str, str], local: str) -> str:
     return ", ".join(f"set_config('{name}', '{value}', {local})" for name, value in values.items())
 
 
-_DIFFERS = ", ".join(
-    f"split_part(current_setting('{name}', true), ',', 1) <> '{value}'" for name, value in PINNED.items()
+_ANY_DIFFERS = "true = any (array[{}])".format(
+    ", ".join(f"split_part(current_setting('{name}', true), ',', 1) <> '{value}'" for name, value in PINNED.items())
 )
 # One value, not a row per setting: the view pg_settings builds a row for each of four hundred.
 _PIN = (
     f"select case when pg_backend_pid() = %s then cardinality(array[{_set(PINNED | _WELCOME, 'false')}]) end,"
-    f" true = any (array[{_DIFFERS}])"
+    f" {_ANY_DIFFERS}"
 )
 _BACKEND_PID = "select pg_backend_pid()"
+DIFFERS: Final = Statement(f"select {_ANY_DIFFERS}")
 PIN_LOCALLY: Final = Statement(f"select {_set(PINNED, 'true')}")
 
 

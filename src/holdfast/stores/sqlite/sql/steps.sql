@@ -38,11 +38,14 @@ BEGIN
     SELECT RAISE(ABORT, 'immutable: checkpoints are deleted only after their job is cleaned');
 END;
 
--- The rows are those of the tags of a job. Operations are trusted, so that an enqueue does not read them again.
+-- The rows are those that a job's insert writes (holdfast_on_job_tags). Operations are trusted, so that an enqueue does not read them again.
 DROP TRIGGER IF EXISTS holdfast_judge_tag_insert;
 CREATE TRIGGER holdfast_judge_tag_insert BEFORE INSERT ON holdfast_job_tag
 WHEN (SELECT now FROM holdfast_clock) IS NULL
-     AND NOT EXISTS (SELECT 1 FROM holdfast_job j, json_each(j.tags) t WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant AND t.value = NEW.tag)
+     AND NOT EXISTS (SELECT 1 FROM holdfast_job j, json_each(j.tags) t WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant
+                        AND (t.value = NEW.tag OR instr(t.value, ':') > 0 AND substr(t.value, 1, instr(t.value, ':')) || '*' = NEW.tag))
+     AND NOT EXISTS (SELECT 1 FROM holdfast_job j, json_each(coalesce(j.uses, '[]')) u WHERE j.id = NEW.job_id AND j.tenant = NEW.tenant
+                        AND u.value LIKE 'key:%' AND ' ' || u.value = NEW.tag)
 BEGIN
     SELECT RAISE(ABORT, 'immutable: the tags of a job are written when it is created');
 END;
