@@ -91,7 +91,8 @@ def test_page_of_schedules_reads_an_index_and_one_page(store: Store, by_hand: By
     by_hand.rollback()
     (plan,) = plans
     assert "schedule_name" in plan, plan
-    assert "sort" not in plan.lower().replace("b-tree", ""), plan
+    # The page itself may be sorted once more, for the bound on its bytes.
+    assert "sort" not in plan.lower().partition("limit")[2], plan
 
 
 def by_hand_rows(by_hand: ByHand, statement: Statement) -> Rows:

@@ -16,7 +16,7 @@ _CREATE = re.compile(rf"CREATE\s+(?:UNIQUE\s+)?(?:TABLE|VIEW|INDEX|TRIGGER)\s+{P
 NAMES = frozenset(name for script in _SCRIPTS for name in _CREATE.findall(script.read_text(encoding="utf-8")))
 
 _TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n]*|\s+|[a-z_]\w*|.", re.IGNORECASE | re.DOTALL)
-_BEFORE_NAME = {"from", "join", "into", "update", "table", "view", "index", "trigger", "exists", "by", "on"}
+_BEFORE_NAME = {"from", "join", "into", "update", "table", "view", "index", "trigger", "exists", "by", "on", "analyze"}
 _ENDS_LIST = {"where", "group", "order", "limit", "set", "values", "returning", "union", "select", "on"}
 # `is distinct from column`, `order by column`, `join t on column`
 _OTHER_USES = {("distinct", "from"), ("order", "by"), ("group", "by")}

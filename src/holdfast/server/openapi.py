@@ -52,6 +52,7 @@ EXAMPLES: Final[dict[str, Any]] = {
     "SetRule": {"kind": "send_mail", "forbidden": ["password"], "max_bytes": "64KB"},
     "Settle": {"job": JOB, "attempt": 1, "outcome": "succeeded", "result": {"sent": 3}},
     "SettleMany": {"settlements": [{"job": JOB, "attempt": 1, "outcome": "failed", "error": {"message": "busy"}}]},
+    "SetExternalRef": {"external_ref": "crm-4711"},
     "SetFairQueues": {"on": True, "queue": "mail"},
     "What": {"queue": "mail"},
 }
