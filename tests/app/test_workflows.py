@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -443,6 +444,12 @@ def test_result_that_cannot_fit_is_refused_when_planning(app: App) -> None:
     def maybe() -> int | None: ...
 
     @app.job()
+    def price() -> Decimal: ...  # type: ignore[empty-body]
+
+    @app.job()
+    def prices() -> list[Decimal]: ...  # type: ignore[empty-body]
+
+    @app.job()
     def anything(): ...  # type: ignore[no-untyped-def]
 
     @app.job()
@@ -465,9 +472,13 @@ def test_result_that_cannot_fit_is_refused_when_planning(app: App) -> None:
     for kind, source in ((number, maybe), (ratio, maybe), (number, anything), (numbers, anything), (when, text)):
         plan(kind, source)
     plan(when, text, row=page)
+    plan(ratio, price)  # stored as text, and still a number
+    plan(numbers, prices)
+    plan(numbers, [price])
     plan(numbers, [maybe, anything])
     wrong: list[tuple[Any, Any, str]] = [
         (number, text, "value expects number, and the result of text is string"),
+        (numbers, price, "values expects array, and the result of price is number or string"),
         (number, page, "value expects number, and the result of page is object"),
         (numbers, text, "values expects array, and the result of text is string"),
         (numbers, [maybe, text], "values expects array of number, and the result of maybe, text is array of string"),

@@ -25,7 +25,7 @@ from tests.support.steps import (
     steps,
     votes,
 )
-from tests.support.stores import forward, history, job, new_id, put_one, state_of, take, types_of
+from tests.support.stores import TENANT, forward, history, job, new_id, put_one, state_of, take, types_of
 
 pytestmark = pytest.mark.req("CX-5", "CX-7")
 
@@ -260,3 +260,22 @@ def test_unknown_approval_is_not_found(store: Store) -> None:
     assert store.run(store.approvals.get(new_id(), "default")) is None
     assert store.run(store.approvals.votes(new_id(), "default")) == []
     assert approvals(store) == []
+
+
+@pytest.mark.req("SC-19")
+def test_repeated_decision_is_not_taken_for_an_earlier_one_with_other_values(store: Store) -> None:
+    """Its response was lost, and so was the decision. Meanwhile others have decided."""
+    if store.embedded:
+        pytest.skip("a SQLite file has no responses to lose")
+    form = {"type": "object", "properties": {"amount": {"type": "number"}}}
+    pending = asking(store, quorum=2, form=form)
+    approve(store, pending.id, "ada", data={"amount": 1})
+    approve(store, pending.id, "bob", data={"amount": 1.0})
+
+    def repeated(amount: float) -> tuple[bool, str | None]:
+        decision = ballot("ada", data={"amount": amount})
+        answer = store.run(store.approvals.decide(pending.id, decision, TENANT).again())
+        return answer.refused, answer.reason
+
+    assert repeated(1.0) == (False, None)
+    assert repeated(2) == (True, "already_decided")

@@ -238,11 +238,12 @@ def test_a_site_does_not_start_on_a_database_without_tables(
         app.job("add")(lambda: None)
 
         def start() -> None:
-            if framework == "flask":  # which has no start: the first request, with and without the service
+            if framework == "flask":  # which has no start: the first request that uses Holdfast
                 site = flask.Flask("shop")
                 site.testing = True
                 extension = flask_integration.Holdfast(app, site)
                 extension.mount(site, "/jobs", identity=lambda: operator_identity("ada"))
+                site.get("/add")(lambda: app.enqueue("add").id)
                 assert site.test_client().get("/jobs/livez" if worker else "/add").text
             elif framework == "litestar":
                 plugin = litestar.HoldfastPlugin(app, worker=worker)
@@ -267,6 +268,19 @@ def test_a_site_starts_while_the_database_is_away(caplog: pytest.LogCaptureFixtu
     nowhere = f"postgresql://127.0.0.1:{free_port()}/jobs?connect_timeout=1"
     with closing(App(nowhere, name="tests")) as app, TestClient(Starlette(lifespan=starlette.Holdfast(app).lifespan)):
         assert "its tables were not checked" in caplog.text
+
+
+@pytest.mark.parametrize("state", ["away", "without tables"])
+def test_views_of_flask_without_jobs_do_not_need_the_database(
+    empty_postgres_url: str, state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    nowhere = f"postgresql://127.0.0.1:{free_port()}/jobs?connect_timeout=1"
+    with closing(App(nowhere if state == "away" else empty_postgres_url, name="tests")) as app:
+        site = flask.Flask("shop")
+        flask_integration.Holdfast(app, site)
+        site.get("/")(lambda: "hello")
+        assert site.test_client().get("/").text == "hello"
+        assert caplog.text == ""
 
 
 def test_the_kit_runs_jobs_on_the_event_loop_of_the_site(postgres_url: str) -> None:

@@ -20,7 +20,7 @@ from holdfast.app import App
 from holdfast.errors import InvalidSetting, needs_extra
 from holdfast.integrations.web_host import IDENTITY, Hosted, background_worker, by_scope, identity
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.startup import until_reachable
+from holdfast.worker.startup import retry_briefly, until_reachable
 
 with needs_extra("Flask's integration", "flask"):
     import click
@@ -69,8 +69,9 @@ class Holdfast(Hosted):
     def init_app(self, site: Flask) -> None:
         """Register the extension and the command ``flask holdfast worker``."""
         site.extensions[KEY] = self
-        # Before a view opens a transaction, in which the tables of a new SQLite file cannot be created.
-        site.before_request(self.prepare)
+        # Before a view opens a transaction, in which the tables of a new SQLite file cannot be created. The service
+        # checks those in PostgreSQL when it starts: other views may not need them.
+        site.before_request(lambda: retry_briefly(self.app._session.make_ready))
         site.cli.add_command(self._commands())
 
     def mount(self, site: Flask, path: str, *, identity: Callable[[], Identity | None], dashboard: bool = True) -> None:

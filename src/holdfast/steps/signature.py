@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 from holdfast.engine.bound_results import ResultOf
@@ -239,9 +239,21 @@ def _schema(adapter: Any, mode: Literal["validation", "serialization"]) -> Mappi
     if adapter is None:
         return {}
     with suppress(PydanticUserError):  # a type without a schema
-        schema: Mapping[str, Any] = adapter.json_schema(mode=mode)
+        schema: Mapping[str, Any] = adapter.json_schema(mode=mode, schema_generator=_decimal_as_number())
         return schema
     return {}
+
+
+@cache
+def _decimal_as_number() -> Any:
+    """Results contain a ``Decimal`` as text, which an argument that is a number accepts."""
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Schemas(GenerateJsonSchema):
+        def decimal_schema(self, schema: Any) -> Any:
+            return {"anyOf": [{"type": "number"}, {"type": "string"}]}
+
+    return Schemas
 
 
 def result_schema(decode: object) -> Mapping[str, Any]:

@@ -423,8 +423,9 @@ begin
      where t.hash = approval_token_of.token_hash and (v_scope = '*' or t.tenant = v_scope);
 end $$;
 
--- Return whether this decision has already been recorded, for a caller that lost the response of decide_approval.
-create or replace function said(approval uuid, verdict text, person text, how text, token_hash text, for_tenant text default null)
+-- Return whether this decision is the last one recorded of its person, for a caller that lost the response of decide_approval.
+create or replace function said(approval uuid, verdict text, person text, how text, token_hash text, data json default null,
+                                for_tenant text default null)
 returns boolean
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -433,5 +434,7 @@ begin
     return exists (
         select from vote v
          where v.approval_id = said.approval and (v_scope = '*' or v.tenant = v_scope) and v.verdict = said.verdict and v.how = said.how
-           and v.person = coalesce((select t.person from approval_token t where t.hash = said.token_hash), said.person));
+           and v.person = coalesce((select t.person from approval_token t where t.hash = said.token_hash), said.person)
+           and coalesce(v.data, '{}')::jsonb = coalesce(said.data, '{}')::jsonb
+           and not exists (select from vote w where w.approval_id = v.approval_id and w.person = v.person and w.n > v.n));
 end $$;

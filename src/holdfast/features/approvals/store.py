@@ -162,8 +162,9 @@ class PostgresApprovals(Calls, ApprovalReads):
         answer = yield from self.decide(approval_id, ballot, tenant).start()
         if answer.reason not in ("already_voted", "already_decided", "token_used"):
             return answer
-        vote = (parse_id(approval_id), ballot.verdict, ballot.person, ballot.how, ballot.token_hash, tenant)
-        recorded = yield self._call("said", "%s, %s, %s, %s, %s, %s", *vote)
+        data = None if ballot.data is None else json.dumps(ballot.data)
+        vote = (parse_id(approval_id), ballot.verdict, ballot.person, ballot.how, ballot.token_hash, data, tenant)
+        recorded = yield self._call("said", "%s, %s, %s, %s, %s, %s::json, %s", *vote)
         return Answer(answer.approval_id, answer.state, False, None) if recorded[0][0] else answer
 
     @flow(single=True, repeat=_decide_again)

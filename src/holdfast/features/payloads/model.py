@@ -268,8 +268,8 @@ def _smallest(limits: Iterable[int | None]) -> int | None:
 
 def effective(rules: Iterable[PayloadRule], tenant: str, kind: str) -> Effective:
     """The rules that apply to jobs of this tenant and kind, combined."""
-    applicable = [rule for rule in rules if rule.applies_to(tenant, kind)]
-    return combine(sorted(applicable, key=_precedence))
+    found: list[PayloadRule] = sorted((rule for rule in rules if rule.applies_to(tenant, kind)), key=_precedence)
+    return combine(found)
 
 
 def _precedence(rule: PayloadRule) -> tuple[bool, bool, bool, str]:
