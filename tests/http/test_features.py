@@ -332,7 +332,7 @@ def test_unknown_options_are_refused_before_a_request(app: App, base: str, drive
         lambda c: c.limits.remove(queu="mail"),
         lambda c: c.limits.set(queu="mail", concurrency=1),
         lambda c: c.agents.set("billing", max_paylod="1KB"),
-        lambda c: c.agents.list(limt=1),
+        lambda c: c.agents.list(most=1),
     ):
         with pytest.raises(errors.InvalidSetting) as refused:
             client.do(wrong)
