@@ -395,6 +395,8 @@ def test_enqueue_refuses_a_payload_that_is_no_object(shell: Shell, payload: str)
         '{"head": 1.5}',
         '{"jitter": 1}',
         '{"base": null}',
+        '{"base": [5]}',
+        '{"jitter": [true]}',
     ],
 )
 def test_enqueue_refuses_a_malformed_backoff(shell: Shell, backoff: str) -> None:
@@ -403,6 +405,21 @@ def test_enqueue_refuses_a_malformed_backoff(shell: Shell, backoff: str) -> None
     assert "backoff_bounded" in answer["detail"]
     with pytest.raises(InvalidSetting):
         Backoff.from_json(json.loads(backoff))
+
+
+@pytest.mark.req("CX-9")
+@pytest.mark.parametrize("backoff", ["{}", '{"cap": 60}', '{"base": 0, "factor": 1, "head": 2, "jitter": false}'])
+def test_enqueue_accepts_a_backoff_with_some_of_the_keys(shell: Shell, backoff: str) -> None:
+    assert shell.fetch("select * from holdfast.enqueue('mail', backoff => %s::jsonb)", backoff)["created"]
+
+
+@pytest.mark.req("CX-22", "DP-20")
+def test_external_reference_in_a_session_with_backslash_escapes(shell: Shell) -> None:
+    job = shell.enqueue()
+    shell.connection.execute("set standard_conforming_strings = off")
+    assert not shell.fetch("select * from holdfast.set_external_ref(%s, 'crm-1')", job)["refused"]
+    with pytest.raises(psycopg.Error, match="1 to 255 characters"):
+        shell.fetch("select * from holdfast.set_external_ref(%s, ' ')", job)
 
 
 @pytest.mark.req("CX-9")

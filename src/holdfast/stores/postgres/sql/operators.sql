@@ -171,7 +171,7 @@ language plpgsql security definer set search_path from current as $$
 declare
     v_scope text := enter(set_external_ref.for_tenant, set_external_ref.actor);
 begin
-    if set_external_ref.external_ref !~ '\S' or length(set_external_ref.external_ref) > 255 then
+    if set_external_ref.external_ref !~ E'\\S' or length(set_external_ref.external_ref) > 255 then
         raise exception 'an external reference has 1 to 255 characters' using errcode = 'ZH010';
     end if;
     id := set_external_ref.job;

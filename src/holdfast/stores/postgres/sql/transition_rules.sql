@@ -90,7 +90,7 @@ return case
     when tags <> '{}' and (array_ndims(tags) > 1 or array_position(tags, null) is not null) then 'tags_named'
     when out_of_time(run_at) or out_of_time(deadline_at) then 'time_in_range'
     when jsonb_typeof(backoff) <> 'object' or too_deep(backoff::text) then 'backoff_object'
-    when backoff @? '$ ? (exists(@.base ? (@.type() <> "number" || @ < 0 || @ > 2592000)) || exists(@.cap ? (@.type() <> "number" || @ < 0 || @ > 2592000)) || exists(@.factor ? (@.type() <> "number" || @ < 1 || @ > 1000)) || exists(@.head ? (@.type() <> "number" || @ < 0 || @ > 100 || @ <> @.floor())) || exists(@.jitter ? (@.type() <> "boolean")))' then 'backoff_bounded'
+    when backoff @? 'strict $ ? (exists(@.base ? (@.type() <> "number" || @ < 0 || @ > 2592000)) || exists(@.cap ? (@.type() <> "number" || @ < 0 || @ > 2592000)) || exists(@.factor ? (@.type() <> "number" || @ < 1 || @ > 1000)) || exists(@.head ? (@.type() <> "number" || @ < 0 || @ > 100 || @ <> @.floor())) || exists(@.jitter ? (@.type() <> "boolean")))' then 'backoff_bounded'
     when ascii(executor) <= 32 or length(executor) > 100 or executor = '*' then 'executor_named'
 end;
 
