@@ -358,6 +358,7 @@ async def test_archives_over_http(app: App, tmp_path: Path) -> None:
     async with client_of(app, role="operator") as http:
         assert (await http.get(f"/api/v1/archives/jobs/{job_id}")).status_code == 403
         assert (await http.post("/api/v1/archives/run")).status_code == 403
+        assert (await http.post(f"/api/v1/archives/{archive['id']}/verify")).status_code == 403
         assert (await http.get("/api/v1/archives")).status_code == 200
     async with client_of(app, role="admin", tenant="acme") as http:
         assert (await http.get("/api/v1/archives")).json()["items"] == []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from holdfast.features.archives.model import Archive, ArchiveCheck, ArchiveRun
 from holdfast.features.tokens.model import Scope
 from holdfast.server.json_body import Router
 from holdfast.server.parameters import PAGE, After, Id, Limit, Page, TheApp, allowed
+from holdfast.stores.flow import read_slowly
 
 router = Router(prefix="/archives", tags=["archives"])
 
@@ -28,13 +30,13 @@ async def run_archives(app: TheApp) -> ArchiveRun:
     return await app.archives.arun(limit=MOST)
 
 
-@router.post("/{archive_id}/verify", dependencies=[allowed(Scope.READ)], response_model=ArchiveCheck)
+@router.post("/{archive_id}/verify", dependencies=[allowed(Scope.ADMIN)], response_model=ArchiveCheck)
 async def verify_archive(app: TheApp, archive_id: Id) -> ArchiveCheck:
     """Read an archive and check its hashes, its number of jobs, its files and its seal."""
-    return await app.archives.averify(archive_id)
+    return await read_slowly(partial(app.archives.verify, archive_id))
 
 
 @router.get("/jobs/{job_id}", dependencies=[allowed(Scope.ADMIN)], response_model=dict[str, Any])
 async def read_archived_job(app: TheApp, job_id: Id) -> dict[str, Any]:
     """Show an archived job: its rows by table, as they were stored, restricted payloads too."""
-    return await app.archives.aread(job_id)
+    return await read_slowly(partial(app.archives.read, job_id))
