@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -339,8 +341,16 @@ async def test_kinds_event_types_and_policies(app: App, api: Api) -> None:
 
 
 @pytest.mark.req("DP-28")
-async def test_archives_over_http(app: App, tmp_path: Path) -> None:
-    app.archives._artifacts = open_artifacts(tmp_path / "artifacts")
+async def test_archives_over_http(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app.archives._artifacts = files = open_artifacts(tmp_path / "artifacts")
+    assert files is not None
+    read, threads = files.file, set[str]()
+
+    def noted(ref: str, *, tenant: str) -> AbstractContextManager[Path]:
+        threads.add(threading.current_thread().name.rpartition("_")[0])
+        return read(ref, tenant=tenant)
+
+    monkeypatch.setattr(files, "file", noted)
     job_id = put_one(app._store)
     settle(app._store, take(app._store))
     async with client_of(app) as http:
@@ -355,9 +365,11 @@ async def test_archives_over_http(app: App, tmp_path: Path) -> None:
         shown = (await http.get(f"/api/v1/archives/jobs/{job_id}")).json()
         assert shown["job"]["id"] == job_id
         assert (await http.get(f"/api/v1/archives/jobs/{archive['id']}")).status_code == 404
+        assert threads == {"holdfast-slow-reads"}, "few at a time"
     async with client_of(app, role="operator") as http:
         assert (await http.get(f"/api/v1/archives/jobs/{job_id}")).status_code == 403
         assert (await http.post("/api/v1/archives/run")).status_code == 403
+        assert (await http.post(f"/api/v1/archives/{archive['id']}/verify")).status_code == 403
         assert (await http.get("/api/v1/archives")).status_code == 200
     async with client_of(app, role="admin", tenant="acme") as http:
         assert (await http.get("/api/v1/archives")).json()["items"] == []

@@ -153,6 +153,8 @@ def test_object_that_no_job_references_is_removed_after_a_week(new_app: NewApp, 
     forward(app._store, 8 * 86_400)
     assert app.retention.remove_orphans() == 1
     assert app.retention.remove_orphans() == 0, "already found"
+    assert app.retention.sweep()["delete"] == 0, "it may be an archive that is just being recorded"
+    forward(app._store, 3700)
     assert app.retention.sweep()["delete"] == 1
     assert not app.artifacts.exists(lost, tenant="default")
     assert app.artifacts.exists(others, tenant="acme"), "objects of other tenants are not considered"

@@ -116,7 +116,7 @@ def test_jobs_are_archived_listed_verified_and_shown(
     monkeypatch.setenv("HOLDFAST_ARTIFACTS", str(tmp_path / "artifacts"))
     job_id = put_one(store)
     settle(store, take(store))
-    assert "There are no archives" in holdfast("archives", "list").stderr
+    assert "No archives." in holdfast("archives", "list").stderr
     assert document(holdfast("retention", "set", "--clean-after", "1h", "--archive", "--json"))["archive"]
     forward(store, 4000)
     assert "1 jobs archived, in 1 files." in holdfast("archives", "run").stderr

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.engine.outcome import Succeeded
 from holdfast.engine.states import State
+from holdfast.features.archives.model import Finished
 from holdfast.features.assembly import Store
 from tests.support.direct_sql import ByHand, unguarded
 from tests.support.features import flaws, keep, seal, sweep, verify
@@ -19,10 +20,13 @@ from tests.support.ledger import read_events
 from tests.support.stores import (
     DONE,
     FINAL,
+    TENANT,
     claim,
     enqueue,
     forward,
     history,
+    job,
+    new_id,
     open_lease,
     put,
     put_one,
@@ -112,7 +116,11 @@ def test_purge_removes_due_jobs_only(store: Store, by_hand: ByHand) -> None:
 
 @on_postgres
 def test_purge_truncates_and_drops_an_empty_partition(store: Store, by_hand: ByHand) -> None:
-    finish(store)
+    ids = finish(store)
+    ended = job(store, ids[0]).finished_at
+    assert ended is not None
+    archived = [Finished(ids[0], TENANT, ended)]  # by a policy that wanted archives until now
+    store.run(store.archives.record(new_id(), "artifact://a", 1, archived, "ada", TENANT))
     name = partitions(by_hand)[0][0]
     pages = f"select pg_relation_size('holdfast.{name}'), (select reltuples from pg_class where relname = '{name}')"
     (first,) = store.run(store.ledger.read(None, 1, "*"))
@@ -127,6 +135,7 @@ def test_purge_truncates_and_drops_an_empty_partition(store: Store, by_hand: ByH
     events = count(by_hand, "event")  # some jobs were cleaned by rows while the consumer lagged
     seal(store)
     assert sweep(store)["purge"] == MANY
+    assert count(by_hand, "archived") == 0
     assert by_hand.execute(pages)[0][0] == 0
     ((changed,),) = by_hand.execute("select changed from action where type = 'purge'")
     assert (changed["announced"], changed["count"]) == (number, events)

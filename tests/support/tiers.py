@@ -33,7 +33,7 @@ TESTS = Path(__file__).parents[1]
 ONE_STORE = {"api", "app", "cli", "dashboard", "demo", "docs", "faults", "http", "kit", "telemetry"}
 # Except in these tests of workers, leases, transactions and outages, where the stores differ most.
 BOTH_STORES = {
-    "app/test_large_checkpoints.py",
+    *("app/test_archives.py", "app/test_large_checkpoints.py"),
     *("app/test_lost_responses.py", "app/test_failover.py", "app/test_hanging_threads.py", "app/test_killed_worker.py"),
     *("app/test_lost_lease.py", "app/test_outage.py", "app/test_pool_size.py", "app/test_stopping.py"),
     *("app/test_store_outage.py", "app/test_tick_losses.py", "app/test_transactions_completion.py"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.stores.artifacts import Artifacts, open_artifacts
+from holdfast.stores.artifacts import Artifacts, Reference, open_artifacts
 from holdfast.stores.s3 import Bucket, Credentials, signed
 from tests.support.http_server import running
 from tests.support.s3_server import ACCESS, REGION, SECRET, S3Server
@@ -76,16 +76,25 @@ def test_put_file_stores_file_under_its_digest(artifacts: Artifacts, tmp_path: P
     ref = artifacts.put_file(path, digest, tenant="acme", job_id=job)
     assert artifacts.get(ref, tenant="acme") == path.read_bytes()
     assert ref == artifacts.put(path.read_bytes(), tenant="acme", job_id=job)
+    with artifacts.file(ref, tenant="acme") as found:
+        assert found.read_bytes() == path.read_bytes()
     kept: dict[str, bytes] = {}
 
     class Own:
-        """A custom store without `put_file`."""
+        """A custom store without `put_file` and `get_file`."""
 
         put, get = kept.__setitem__, kept.get
         exists, delete = kept.__contains__, kept.__delitem__
 
     assert Artifacts(Own()).put_file(path, digest, tenant="acme", job_id=job) == ref
     assert list(kept.values()) == [path.read_bytes()]
+    with Artifacts(Own()).file(ref, tenant="acme") as found:
+        assert found.read_bytes() == path.read_bytes()
+    artifacts.store.put(Reference.of(ref).key, b"changed")
+    assert code(lambda: artifacts.file(ref, tenant="acme").__enter__()) == "artifact_changed"
+    artifacts.delete(ref, tenant="acme")
+    assert code(lambda: artifacts.file(ref, tenant="acme").__enter__()) == "artifact_missing"
+    assert code(lambda: artifacts.file(ref, tenant="other").__enter__()) == "artifact_not_yours"
 
 
 def test_key_cannot_leave_directory(tmp_path: Path) -> None:

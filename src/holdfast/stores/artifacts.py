@@ -13,6 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol, cast
@@ -70,9 +71,10 @@ class Reference:
 
 
 class FileStore(ArtifactStore, Protocol):
-    """A store that takes a file without reading it into memory; other stores get its bytes."""
+    """A store that takes and gives files without reading them into memory; other stores get and give bytes."""
 
     def put_file(self, key: str, path: Path, digest: str) -> None: ...
+    def get_file(self, key: str) -> AbstractContextManager[Path | None]: ...
 
 
 class ListedStore(ArtifactStore, Protocol):
@@ -125,15 +127,24 @@ class Artifacts:
                     fix=f"Read it from the artifact store: {reference}.",
                 )
         data = self.store.get(reference.key)
-        if data is None:
-            raise NotFound(
-                f"{reference} is not in the artifact store",
-                code="artifact_missing",
-                fix="Check HOLDFAST_ARTIFACTS: it must be the store that the artifact was written to.",
-            )
-        if hashlib.sha256(data).hexdigest() != reference.digest:
-            raise Conflict(f"{reference} was changed after it was written", code="artifact_changed")
+        _check(reference, None if data is None else hashlib.sha256(data).hexdigest())
+        assert data is not None
         return data
+
+    @contextlib.contextmanager
+    def file(self, ref: str, *, tenant: str) -> Iterator[Path]:
+        """The content as a file to read from, checked like that of ``get`` without being in memory."""
+        reference = self._checked(ref, tenant)
+        if not hasattr(self.store, "get_file"):
+            with tempfile.NamedTemporaryFile(prefix="holdfast-artifact-") as copy:
+                copy.write(self.get(ref, tenant=tenant))
+                copy.flush()
+                yield Path(copy.name)
+            return
+        with cast(FileStore, self.store).get_file(reference.key) as path:
+            _check(reference, None if path is None else _digest(path))
+            assert path is not None
+            yield path
 
     def exists(self, ref: str, *, tenant: str) -> bool:
         return self.store.exists(self._checked(ref, tenant).key)
@@ -158,6 +169,25 @@ class Artifacts:
         return reference
 
 
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _unavailable(error) from error
+
+
+def _check(reference: Reference, digest: str | None) -> None:
+    if digest is None:
+        raise NotFound(
+            f"{reference} is not in the artifact store",
+            code="artifact_missing",
+            fix="Check HOLDFAST_ARTIFACTS: it must be the store that the artifact was written to.",
+        )
+    if digest != reference.digest:
+        raise Conflict(f"{reference} was changed after it was written", code="artifact_changed")
+
+
 _PART = re.compile(r"[A-Za-z0-9%_~\-]{1,1000}")
 
 
@@ -173,6 +203,11 @@ class Directory:
     def put_file(self, key: str, path: Path, digest: str) -> None:
         with path.open("rb") as source:
             self._put(key, lambda file: shutil.copyfileobj(source, file, 1 << 20))
+
+    @contextlib.contextmanager
+    def get_file(self, key: str) -> Iterator[Path | None]:
+        path = self._path(key)
+        yield path if path.is_file() else None
 
     def _put(self, key: str, write: Callable[[BinaryIO], object]) -> None:
         path = self._path(key)

@@ -13,13 +13,15 @@ import html
 import http.client
 import random
 import re
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import IO, BinaryIO, Final
 from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 from holdfast.errors import InvalidSetting, Refused, StoreUnavailable
@@ -88,6 +90,13 @@ class Bucket:
         status, body = self._request("GET", key, missing_ok=True)
         return None if status == 404 else body
 
+    @contextmanager
+    def get_file(self, key: str) -> Iterator[Path | None]:
+        with tempfile.NamedTemporaryFile(prefix="holdfast-artifact-") as file:
+            status, _ = self._request("GET", key, missing_ok=True, into=file)
+            file.flush()
+            yield None if status == 404 else Path(file.name)
+
     def delete(self, key: str) -> None:
         self._request("DELETE", key, missing_ok=True)
 
@@ -119,15 +128,16 @@ class Bucket:
         missing_ok: bool = False,
         digest: str | None = None,
         query: str = "",
+        into: IO[bytes] | None = None,
     ) -> tuple[int, bytes]:
-        """Send a request and return status and body (the length for HEAD). Every request can be repeated safely: keys
-        are derived from the content."""
+        """Send a request and return status and body (the length for HEAD); a body can be written ``into`` a file. Every
+        request can be repeated safely: keys are derived from the content."""
         last = ""
         for attempt in range(TRIES):
             if attempt:
                 time.sleep(random.uniform(0.05, 0.15) * 2**attempt)
             try:
-                status, body = self._once(method, key, data, digest, query)
+                status, body = self._once(method, key, data, digest, query, into)
             except (OSError, http.client.HTTPException) as error:
                 last = f"{type(error).__name__}: {error}"
                 continue
@@ -138,7 +148,9 @@ class Bucket:
             last = f"it responded {status} to {method}"
         raise StoreUnavailable(f"the artifact store cannot be used: {last}", code="artifacts_away")
 
-    def _once(self, method: str, key: str, data: bytes | Path, digest: str | None, query: str) -> tuple[int, bytes]:
+    def _once(
+        self, method: str, key: str, data: bytes | Path, digest: str | None, query: str, into: IO[bytes] | None
+    ) -> tuple[int, bytes]:
         full = self.name if query else "/".join(part for part in (self.name, self.prefix, key) if part)
         path = "/" + quote(full, safe="/" + _SAFE)
         connect = http.client.HTTPSConnection if self.secure else http.client.HTTPConnection
@@ -155,8 +167,16 @@ class Bucket:
                 method, f"{path}?{query}" if query else path, body=body if method == "PUT" else None, headers=headers
             )
             response = connection.getresponse()
+            length = response.headers.get("content-length", "")
+            if into is not None and response.status < 300:
+                into.seek(0)
+                into.truncate()
+                shutil.copyfileobj(response, into, 1 << 20)
+                if length and into.tell() != int(length):
+                    raise ConnectionError("the response ended early")
+                return response.status, b""
             content = response.read()
-            return response.status, response.headers.get("content-length", "").encode() if method == "HEAD" else content
+            return response.status, length.encode() if method == "HEAD" else content
 
 
 def _parts(url: str) -> SplitResult:

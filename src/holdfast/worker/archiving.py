@@ -23,9 +23,10 @@ from holdfast.features.archives.model import (
     Finished,
     archive_id,
     artifact_refs,
+    day_of,
 )
 from holdfast.features.payloads.model import effective
-from holdfast.stores.artifacts import Artifacts
+from holdfast.stores.artifacts import Artifacts, Reference
 from holdfast.stores.flow import run
 from holdfast.stores.namespace import call
 
@@ -36,29 +37,31 @@ log = logging.getLogger("holdfast.worker")
 
 EVERY, REST, WORKER_JOBS = 60.0, 19.0, 5_000
 FIRST = "00000000-0000-0000-0000-000000000000"
-FILE_JOBS = 500
+FILE_JOBS, FILE_BYTES = 500, 64 << 20
+"""A file is closed at so many jobs, or bytes before compression."""
 READ_JOBS = 10
 """Jobs that are in memory at once."""
 
 
 def archive_due(store: Store, artifacts: Artifacts, actor: str, tenant: str, limit: int) -> Program[ArchiveRun]:
-    """Archive the jobs whose policy wants it and that are due, at most ``limit``."""
-    waiting: dict[str, list[Finished]] = {}
-    after, jobs, archives, more = FIRST, 0, 0, True
-    while more and jobs + sum(map(len, waiting.values())) < limit:
+    """Archive the jobs whose policy wants it and that are due, at most ``limit``. A file has jobs of one tenant whose
+    ids are of one day: to find a job later, few files are read."""
+    waiting: dict[tuple[str, int], list[Finished]] = {}
+    after, jobs, archives, last = FIRST, 0, 0, False
+    while not last:
         walk = yield from run(store.archives.walk(after, tenant=tenant))
-        after, more = walk.reached, walk.more
+        after = walk.reached
         for job in walk.jobs:
-            waiting.setdefault(job.tenant, []).append(job)
-        for whose, found in waiting.items():
-            while len(found) >= FILE_JOBS:
-                archive = yield from write_archive(store, artifacts, actor, whose, found[:FILE_JOBS])
-                del found[:FILE_JOBS]
-                jobs, archives = jobs + archive.jobs, archives + 1
-    for whose, found in waiting.items():
-        if found:
-            archive = yield from write_archive(store, artifacts, actor, whose, found)
-            jobs, archives = jobs + archive.jobs, archives + 1
+            waiting.setdefault((job.tenant, day_of(job.id)), []).append(job)
+        last = not walk.more or jobs + sum(map(len, waiting.values())) >= limit
+        for (whose, day), found in list(waiting.items()):
+            while len(found) >= (1 if last or day < day_of(after) else FILE_JOBS):
+                done, archive = yield from write_archive(store, artifacts, actor, whose, found[:FILE_JOBS])
+                del found[:done]
+                if archive is not None:
+                    jobs, archives = jobs + archive.jobs, archives + 1
+            if not found:
+                del waiting[whose, day]
     return ArchiveRun(jobs, archives)
 
 
@@ -87,14 +90,16 @@ class Archiving:
 
 def write_archive(
     store: Store, artifacts: Artifacts, actor: str, tenant: str, jobs: Sequence[Finished]
-) -> Program[Archive]:
-    """Store the file of these jobs of one tenant, and record it."""
-    id = archive_id(tenant, jobs)
+) -> Program[tuple[int, Archive | None]]:
+    """Store the file of these jobs of one tenant, and record those in it. Returns how many were read, since a file has
+    a limit, and the archive; None if none of them has to be archived any more."""
+    id, done = archive_id(tenant, jobs), 0
     rules = yield from run(store.payload_rules.list(tenant))
     writer = yield from call(lambda: ArchiveWriter(id, tenant))
     try:
-        for start in range(0, len(jobs), READ_JOBS):
-            ids = [job.id for job in jobs[start : start + READ_JOBS]]
+        while done < len(jobs) and writer.size < FILE_BYTES:
+            ids = [job.id for job in jobs[done : done + READ_JOBS]]
+            done += len(ids)
             documents = yield from run(store.archives.rows(ids, tenant))
             for document in documents:
                 document["restricted"] = effective(rules, tenant, document["job"]["kind"]).restricted
@@ -104,11 +109,13 @@ def write_archive(
                     writer.add(document | {"files": _copy_files(artifacts, document, id, tenant)})
 
             yield from call(add)
+        if not writer.jobs:
+            return done, None
         digest, size = yield from call(writer.finish)
         ref = yield from call(lambda: artifacts.put_file(writer.path, digest, tenant=tenant, job_id=id))
     finally:
         writer.close()
-    return (yield from run(store.archives.record(id, ref, size, jobs, actor, tenant)))
+    return done, (yield from run(store.archives.record(id, ref, size, writer.jobs, actor, tenant)))
 
 
 def _copy_files(artifacts: Artifacts, document: Document, archive: str, tenant: str) -> dict[str, str | None]:
@@ -116,9 +123,8 @@ def _copy_files(artifacts: Artifacts, document: Document, archive: str, tenant: 
     copies: dict[str, str | None] = {}
     for ref in artifact_refs(json.dumps(document, ensure_ascii=False), document["job"]["id"]):
         try:
-            data = artifacts.get(ref, tenant=tenant)
+            with artifacts.file(ref, tenant=tenant) as path:
+                copies[ref] = artifacts.put_file(path, Reference.of(ref).digest, tenant=tenant, job_id=archive)
         except NotFound:
             copies[ref] = None
-        else:
-            copies[ref] = artifacts.put(data, tenant=tenant, job_id=archive)
     return copies

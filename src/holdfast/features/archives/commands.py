@@ -35,7 +35,7 @@ def list_archives(session: AnyTenant, limit: options.Limit = 50) -> None:
         emit(found)
         return
     if not found:
-        say("There are no archives. A policy makes them: holdfast retention set --purge-after 52w --archive")
+        say("No archives. A policy makes them: holdfast retention set --purge-after 52w --archive")
         return
     rows: list[list[Cell]] = [
         [each.id, each.tenant, f"{each.jobs:,}", f"{each.bytes:,}", moment(each.created_at), f"{each.seal or ''}"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
 import re
 import tempfile
@@ -93,20 +92,27 @@ def archive_id(tenant: str, jobs: Sequence[Finished]) -> str:
     return str(uuid.UUID(bytes=uuid.UUID(jobs[-1].id).bytes[:10] + hashlib.sha256(text.encode()).digest()[:6]))
 
 
+def day_of(job_id: str) -> int:
+    """The day of an id, which has its time in milliseconds."""
+    return (uuid.UUID(job_id).int >> 80) // 86_400_000
+
+
 def artifact_refs(text: str, job_id: str) -> list[str]:
     """The references to files of this job in the artifact store."""
     return sorted(set(re.findall(rf"artifact://[^/\s\"]{{1,900}}/{re.escape(job_id)}/[0-9a-f]{{64}}", text)))
 
 
 class ArchiveWriter:
-    """Writes the file of an archive into a temporary file that only its owner can read, line by line."""
+    """Writes the file of an archive into a temporary file that only its owner can read, line by line. ``jobs`` are
+    those written, ``size`` their bytes before compression."""
 
     def __init__(self, archive: str, tenant: str) -> None:
         # The destination decides how long it lives; it is stored before it is closed.
         self._file = tempfile.NamedTemporaryFile(prefix="holdfast-archive-")  # noqa: SIM115
         self._packed = gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=self._file, mtime=0)
         self._digest = hashlib.sha256()
-        self.jobs = 0
+        self.jobs: list[Finished] = []
+        self.size = 0
         self._write({"holdfast": "archive", "format": FORMAT, "id": archive, "tenant": tenant})
 
     @property
@@ -114,12 +120,13 @@ class ArchiveWriter:
         return Path(self._file.name)
 
     def add(self, document: Mapping[str, Any]) -> None:
-        self.jobs += 1
+        state = document["job_state"]
+        self.jobs.append(Finished(state["id"], state["tenant"], datetime.fromisoformat(state["finished_at"])))
         self._write(document)
 
     def finish(self) -> tuple[str, int]:
         """The SHA-256 and the size of the file."""
-        self._write({"end": {"jobs": self.jobs, "sha256": self._digest.hexdigest()}})
+        self._write({"end": {"jobs": len(self.jobs), "sha256": self._digest.hexdigest()}})
         self._packed.close()
         self._file.flush()
         with self.path.open("rb") as file:
@@ -130,6 +137,7 @@ class ArchiveWriter:
 
     def _write(self, value: Mapping[str, Any]) -> None:
         line = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+        self.size += len(line)
         self._digest.update(line)
         self._packed.write(line)
 
@@ -163,11 +171,11 @@ def shortened(document: Document, most: int) -> Document:
     }
 
 
-def read_documents(archive: str, data: bytes) -> Iterator[Document]:
+def read_documents(archive: str, file: Path) -> Iterator[Document]:
     """The jobs of a file, one at a time. ``Conflict`` if it is not whole."""
     digest, jobs, ended = hashlib.sha256(), 0, False
     try:
-        with gzip.open(io.BytesIO(data)) as lines:
+        with gzip.open(file) as lines:
             header = json.loads(line := lines.readline())
             if header.get("holdfast") != "archive" or header.get("format") != FORMAT or header.get("id") != archive:
                 raise _broken(archive, "its header is that of another file")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from holdfast.engine.ids import parse_id
 from holdfast.engine.names import page_size
 from holdfast.engine.operation import Program, awaited, operation
 from holdfast.errors import HoldfastError, InvalidSetting, NotFound
 from holdfast.features.archives.model import Archive, ArchiveCheck, ArchiveRun, Document, read_documents
 from holdfast.stores.artifacts import Artifacts
-from holdfast.stores.flow import read_budget, run
+from holdfast.stores.flow import run
 from holdfast.stores.namespace import StoreNamespace, call
 from holdfast.stores.port import Caller
-from holdfast.stores.vault import STORED_LIMIT
 from holdfast.worker.archiving import archive_due
 
 _Archives = list[Archive]  # inside the class, ``list`` is an operation
@@ -60,14 +61,16 @@ class Archives(StoreNamespace):
         jobs = 0
 
         def check() -> int:
-            data, count = files.get(found.ref, tenant=found.tenant), 0
-            for document in read_documents(found.id, data):
-                count += 1
-                for ref, copy in document["files"].items():
-                    if copy is None:
-                        problems.append(f"{ref} was missing when job {document['job']['id']} was archived")
-                    else:
-                        files.get(copy, tenant=found.tenant)
+            count = 0
+            with files.file(found.ref, tenant=found.tenant) as path:
+                for document in read_documents(found.id, path):
+                    count += 1
+                    for ref, copy in document["files"].items():
+                        if copy is None:
+                            problems.append(f"{ref} was missing when job {document['job']['id']} was archived")
+                        else:
+                            with files.file(copy, tenant=found.tenant):
+                                pass
             return count
 
         try:
@@ -89,17 +92,21 @@ class Archives(StoreNamespace):
     def read(self, job_id: str, *, tenant: str | None = None) -> Program[Document]:
         """An archived job: its rows by table, as they were stored; also after it was purged. ``NotFound`` if no archive
         has it."""
-        files, wanted = self._files(), parse_id(job_id)
-        most = None if read_budget.get() is None else STORED_LIMIT
-        for archive in (yield from run(self._store.archives.with_job(wanted, tenant or self._tenant))):
+        files, wanted, scope, skip = self._files(), parse_id(job_id), tenant or self._tenant, 0
 
-            def search(archive: Archive = archive) -> Document | None:
-                documents = read_documents(archive.id, files.get(archive.ref, tenant=archive.tenant, most=most))
-                return next((each for each in documents if each["job"]["id"] == wanted), None)
+        def search(archives: _Archives) -> Document | None:
+            for archive in archives:
+                with files.file(archive.ref, tenant=archive.tenant) as path:
+                    for document in read_documents(archive.id, path):
+                        if document["job"]["id"] == wanted:
+                            return document
+            return None
 
-            document = yield from call(search)
+        while page := (yield from run(self._store.archives.with_job(wanted, scope, skip))):
+            document = yield from call(partial(search, page))
             if document is not None:
                 return document
+            skip += len(page)
         raise NotFound(f"no archive of this tenant has job {job_id}", code="archive_not_found")
 
     aread = awaited(read)

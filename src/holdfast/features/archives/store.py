@@ -26,7 +26,7 @@ class ArchiveStore(Protocol):
         ...
 
     def rows(self, jobs: Sequence[str], tenant: str) -> Flow[list[Document]]:
-        """The rows of jobs, by table, as they are stored."""
+        """The rows of jobs, by table, as they are stored; only of those that have to be archived now."""
         ...
 
     def record(
@@ -39,8 +39,8 @@ class ArchiveStore(Protocol):
 
     def get(self, archive: str, tenant: str) -> Flow[Archive | None]: ...
 
-    def with_job(self, job_id: str, tenant: str) -> Flow[Found]:
-        """The archives that may contain a job, oldest first."""
+    def with_job(self, job_id: str, tenant: str, skip: int = 0) -> Flow[Found]:
+        """The archives that may contain a job, oldest first: a page of them, after ``skip``."""
         ...
 
     def seal_digest(self, number: int, tenant: str) -> Flow[str | None]: ...
@@ -62,10 +62,10 @@ class ArchiveReads(Reader):
         return found[0] if found else None
 
     @flow(writes=False)
-    def with_job(self, job_id: str, tenant: str) -> Steps[Found]:
-        # Ids sort by time, and a file has jobs of a short time: few files contain the range of an id.
-        between = "a.first_job <= :id and a.last_job >= :id"
-        return (yield from self._found(tenant, between, "a.created_at, a.id limit 100", id=parse_id(job_id)))
+    def with_job(self, job_id: str, tenant: str, skip: int = 0) -> Steps[Found]:
+        # Ids sort by time, and a file has jobs of one day: usually few files contain the range of an id.
+        between, page = "a.first_job <= :id and a.last_job >= :id", f"limit 100 offset {skip:d}"
+        return (yield from self._found(tenant, between, f"a.created_at, a.id {page}", id=parse_id(job_id)))
 
     @flow(writes=False)
     def seal_digest(self, number: int, tenant: str) -> Steps[str | None]:
@@ -131,6 +131,7 @@ _RECORD = (
 _MARK = (
     "INSERT INTO holdfast_archived (job_id, tenant, archive_id, finished_at) SELECT s.id, s.tenant, ?, s.finished_at"
     " FROM holdfast_job_state s WHERE s.id = ? AND s.tenant = ? AND s.finished_at = ?"
+    " AND EXISTS (SELECT 1 FROM holdfast_archive WHERE id = ? AND ref = ?)"
     " ON CONFLICT DO UPDATE SET archive_id = excluded.archive_id, finished_at = excluded.finished_at"
     " WHERE finished_at <> excluded.finished_at"
 )
@@ -142,9 +143,11 @@ _MANY = {
     "attempt_log": "job_id = :id ORDER BY attempt, n",
     "replaced_payload": "job_id = :id ORDER BY attempt",
     "approval": "job_id = :id ORDER BY id",
+    "redriven_as": "job_id = :id OR new_id = :id ORDER BY job_id",
     "vote": "approval_id IN (SELECT id FROM holdfast_approval WHERE job_id = :id) ORDER BY approval_id, n",
 }
-_ONE = {"job": "id = :id", "job_state": "id = :id", "result": "job_id = :id", "reference": "job_id = :id"}
+_ONE = {"job": "id = :id", "job_state": "id = :id"}
+_ONE |= dict.fromkeys(("result", "reference", "made_from", "node"), "job_id = :id")
 _TABLES = _ONE | _MANY
 
 
@@ -165,15 +168,17 @@ class SqliteArchives(SqlitePart, ArchiveReads):
             names[table] = [
                 row[0] for row in (yield Statement("SELECT name FROM pragma_table_info(?)", (f"holdfast_{table}",)))
             ]
+        ((now,),) = yield Statement("SELECT now FROM holdfast_present")
         documents: list[Document] = []
-        for job_id in jobs:
+        for job_id, whose, _ in (yield Statement(_UNARCHIVED, {"ids": ids_json(jobs), "now": now})):
+            if tenant not in (EVERY_TENANT, whose):
+                continue
             document: Document = {}
             for table, condition in _TABLES.items():
                 rows = yield Statement(f"SELECT * FROM holdfast_{table} WHERE {condition}", {"id": job_id})
                 found = [_row(names[table], row) for row in rows]
                 document[table] = found if table in _MANY else found[0] if found else None
-            if document["job"] is not None and tenant in (EVERY_TENANT, document["job"]["tenant"]):
-                documents.append(document)
+            documents.append(document)
         return documents
 
     @flow()
@@ -184,7 +189,9 @@ class SqliteArchives(SqlitePart, ArchiveReads):
         params = {"id": archive, "tenant": tenant, "ref": ref, "bytes": size, "jobs": len(jobs), "actor": actor}
         params |= {"first": jobs[0].id, "last": jobs[-1].id, "ids": ids_json(job.id for job in jobs), "now": now}
         yield Statement(_RECORD, params)
-        yield Statement(_MARK, [(archive, job.id, tenant, micros(job.finished_at)) for job in jobs], many=True)
+        yield Statement("DELETE FROM holdfast_leftover WHERE tenant = ? AND job_id = ?", (tenant, archive))
+        marks = [(archive, job.id, tenant, micros(job.finished_at), archive, ref) for job in jobs]
+        yield Statement(_MARK, marks, many=True)
         rows = yield Statement(
             f"SELECT {_COLUMNS} FROM holdfast_archive a WHERE a.id = ? AND a.tenant = ?", (archive, tenant)
         )

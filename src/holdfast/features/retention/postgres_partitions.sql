@@ -250,7 +250,7 @@ begin
             ['job_state', 'id'], ['job', 'id'], ['result', 'job_id'], ['checkpoint', 'job_id'], ['artifact', 'job_id'], ['step', 'job_id'],
             ['attempt_log', 'job_id'], ['replaced_payload', 'job_id'],
             ['watch', 'job_id'], ['occupied_slot', 'job_id'], ['delivery', 'job_id'], ['redriven_as', 'job_id'], ['redriven_as', 'new_id'],
-            ['reference', 'job_id'], ['resealed', 'job_id'], ['quarantine', 'job_id']] loop
+            ['reference', 'job_id'], ['resealed', 'job_id'], ['quarantine', 'job_id'], ['archived', 'job_id']] loop
         execute format('delete from %1$I x where x.%2$I >= $1 and x.%2$I < $2', v_pair[1], v_pair[2])
             || case when p_kept <> '{}' then format(' and not exists (select from unnest($3) k where k = x.%I)', v_pair[2]) else '' end
           using p_low, p_high, p_kept;

@@ -144,6 +144,7 @@ language sql stable set search_path from current as $$
         or exists (select from attempt_log l where l.job_id = p_job and (l.ref = p_ref or starts_with(l.ref, p_ref) and p_ref like 'file://%'))
         or exists (select from checkpoint c where c.job_id = p_job and c.value -> '$holdfast' ->> 'stored' = p_ref)
         or exists (select from step t where t.job_id = p_job and t.value -> '$holdfast' ->> 'stored' = p_ref)
+        or exists (select from archive a where a.id = p_job)
 $$;
 
 -- Called before these jobs are cleaned. A file that belongs to another job is left to that job.
@@ -210,7 +211,8 @@ begin
 end $$;
 
 -- Of the files found in the artifact store, record those that belong to no job or to a cleaned one. Files younger than a week
--- are skipped: they may have been stored for a job that is just being created.
+-- are skipped: they may have been stored for a job that is just being created. Files of no job are deleted after an hour: one
+-- of them may be an archive that is just being recorded.
 create or replace function find_leftovers(tenants text[], jobs uuid[], refs text[], for_tenant text default '*') returns integer
 language plpgsql security definer set search_path from current as $$
 #variable_conflict use_column
@@ -220,7 +222,8 @@ declare
     v_count integer;
 begin
     insert into leftover (tenant, ref, job_id, at, again_at)
-    select f.tenant, f.ref, f.job_id, v_now, v_now
+    select f.tenant, f.ref, f.job_id, v_now,
+           v_now + case when exists (select from job j where j.id = f.job_id) then interval '0' else interval '1 hour' end
       from unnest(find_leftovers.tenants, find_leftovers.jobs, find_leftovers.refs) f(tenant, job_id, ref)
      where (v_scope = '*' or f.tenant = v_scope) and f.job_id < id_since(v_now - interval '7 days')
        and not exists (select from job_state s where s.id = f.job_id and s.state <> 'cleaned')

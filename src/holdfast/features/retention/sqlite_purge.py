@@ -168,14 +168,17 @@ _REFERENCED = (
     " UNION ALL SELECT 1 FROM holdfast_attempt_log WHERE job_id = :job"
     " AND (ref = :ref OR (:ref LIKE 'file://%' AND instr(ref, :ref) = 1))"
     f" UNION ALL SELECT 1 FROM holdfast_checkpoint WHERE job_id = :job AND value {_ENVELOPE} AND instr(value, :ref)"
-    f" UNION ALL SELECT 1 FROM holdfast_step WHERE job_id = :job AND value {_ENVELOPE} AND instr(value, :ref) LIMIT 1"
+    f" UNION ALL SELECT 1 FROM holdfast_step WHERE job_id = :job AND value {_ENVELOPE} AND instr(value, :ref)"
+    " UNION ALL SELECT 1 FROM holdfast_archive WHERE id = :job LIMIT 1"
 )
 _FORGET = (
     "DELETE FROM holdfast_leftover WHERE ref IN (SELECT value FROM json_each(:refs)) AND (:any OR tenant = :tenant)"
     " RETURNING 1"
 )
 _FIND = (
-    "INSERT INTO holdfast_leftover (tenant, ref, job_id, at, again_at) SELECT :whose, :ref, :job, :now, :now"
+    "INSERT INTO holdfast_leftover (tenant, ref, job_id, at, again_at) SELECT :whose, :ref, :job, :now,"
+    # A file of no job may be an archive that is just being recorded.
+    " :now + CASE WHEN EXISTS (SELECT 1 FROM holdfast_job WHERE id = :job) THEN 0 ELSE 3600000000 END"
     " WHERE (:any OR :whose = :tenant) AND :job < :first"
     " AND NOT EXISTS (SELECT 1 FROM holdfast_job_state s WHERE s.id = :job AND s.state <> 'cleaned')"
     " AND NOT EXISTS (SELECT 1 FROM holdfast_archive a WHERE a.id = :job)"
