@@ -188,13 +188,13 @@ class JobReads(Reader):
     @flow(writes=False)
     def attempts(self, job_id: str, tenant: str) -> Steps[list[Attempt]]:
         """The attempts, with a payload only if it was replaced since."""
-        columns = Record.columns(Attempt, "a.").replace(
-            "a.payload",
+        replaced = (
             "case when exists (select 1 from {replaced_payload} r where r.job_id = a.job_id and r.attempt >= a.attempt)"
-            " then a.payload end",
+            " then a.payload end"
         )
+        columns = Record.columns(Attempt, "a.").replace("a.payload", replaced)
         text = (
-            f"select {columns} from {{attempts}} a"
+            f"select {self.dialect.bounded(columns, 'a.attempt desc', replaced)} from {{attempts}} a"
             f" where a.job_id = :id and {within(tenant, 'a.tenant')} order by a.attempt"
         )
         rows = yield from self._query(tenant, text, id=parse_id(job_id))
