@@ -134,6 +134,17 @@ def test_archive_is_private_verifiable_and_shows_tampering(archiving_app: App, f
         assert refused.value.code == "archive_damaged"
 
 
+def test_shortened_document_keeps_the_first_values_and_the_size_of_others() -> None:
+    rows = [{"n": n, "value": "x" * 2_000} for n in range(3)]
+    short = model.shortened({"job": {"id": "a", "payload": "y" * 3_000}, "step": rows, "restricted": False}, 5_500)
+    assert short["job"] == {"id": "a", "payload": "y" * 3_000}
+    assert short["step"] == [rows[0], *({"n": n, "value": {"$holdfast": {"omitted": 2_002}}} for n in (1, 2))]
+    assert short["restricted"] is False
+    many = model.shortened({"event": [{"seq": n, "note": "z" * 500} for n in range(100)]}, 5_500)
+    assert len(json.dumps(many)) < 12_000
+    assert len(many["event"]) == 100
+
+
 def test_redriven_job_is_archived_again(archiving_app: App) -> None:
     app = archiving_app
     job_id = app.enqueue("fail", {}, retry=Retry(max_attempts=1)).id

@@ -17,7 +17,7 @@ from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound, Ref
 from holdfast.features.audit.model import content_digest
 from holdfast.features.payloads.operations import rotate
 from holdfast.stores.flow import reading_at_most
-from holdfast.stores.vault import new_key
+from holdfast.stores.vault import is_omitted, new_key
 from tests.app.conftest import NewApp
 from tests.support.direct_sql import open_by_hand
 from tests.support.stores import new_id
@@ -227,6 +227,9 @@ def test_ended_attempts_keep_the_payload_they_ran_with(app: App, ran: list[Any])
     work_off(app)
     assert ran == ["b", "c", "e", "good"]
     assert [attempt.payload["file"] for attempt in job.attempts()] == ran
+    with reading_at_most(15):  # of replaced payloads, the newest
+        bounded = app._store.run(app._store.jobs.attempts(job.id, "default"))
+    assert [is_omitted(attempt.payload) for attempt in bounded] == [True, True, False, False]
     assert job.get().payload == {"file": "good"}
     with closing(open_by_hand(app._store.url)) as by_hand:
         shown = by_hand.execute("select payload from attempts order by attempt")

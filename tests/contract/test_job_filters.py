@@ -335,6 +335,12 @@ def test_health_of_a_domain_counts_its_jobs_alone(app: App, store: Store, jobs: 
     assert (everywhere.backlog, everywhere.dead_letter_open) == (health.backlog, health.dead_letter_open)
     nothing = app.health.get(domain="none")
     assert (nothing.backlog, nothing.dead_letter_open, nothing.oldest_queued_age_s) == (0, 0, None)
+    app.limits.set(kind=waiting[0].kind, concurrency=1)
+    put(store, *(spec(waiting[0].kind) for _ in range(4)))
+    claim(store, open_lease(store), want=50)
+    limited = app.health.get(domain="billing")
+    assert limited.parked > 0
+    assert limited.scheduled == health.scheduled, "parked jobs are counted apart"
 
 
 @pytest.mark.req("DP-29")

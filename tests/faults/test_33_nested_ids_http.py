@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
 from holdfast import App
-from holdfast.features.assembly import Store
 from holdfast.features.dead_letters.model import NewOperation
 from holdfast.features.limits.model import ReservationRequest
 from holdfast.server.app import make_service
@@ -25,6 +25,7 @@ from tests.contract.test_role_operations import AFTER, furnish
 from tests.faults.test_33_nested_ids import OWNER, STRANGER, rows_of
 from tests.support.direct_sql import ByHand, open_by_hand
 from tests.support.stores import new_id
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.req("JF-1", "JF-14")
 
@@ -38,7 +39,7 @@ PAGES = (
 OWNED = {
     *("/jobs/{job_id}", "/jobs/{job_id}/history", "/jobs/{job_id}/attempts", "/jobs/{job_id}/why"),
     *("/jobs/{job_id}/result", "/approvals/{approval_id}", "/workflows/{workflow_id}", "/dead-letters/{group}"),
-    *("/operations/{operation_id}", "/reservations/{reservation_id}", "/schedules/{name}"),
+    *("/operations/{operation_id}", "/reservations/{reservation_id}", "/schedules/{name}", "/archives/jobs/{job_id}"),
 }
 
 
@@ -78,8 +79,9 @@ def _minimal(document: dict[str, Any], schema: dict[str, Any], name: str, job: s
     return {}
 
 
-def create_objects(store: Store, by_hand: ByHand) -> dict[str, str]:
+def create_objects(app: App, by_hand: ByHand) -> dict[str, str]:
     """Create the owner's objects; returns their ids by the names of path parameters."""
+    store = app._store
     ids, run = furnish(store, by_hand), store.run
     run(store.operations.start(NewOperation(ids["bulk"], "redrive", CANARY), JobFilter(tenant=OWNER), "ada", OWNER))
     reservation = ReservationRequest(new_id(), "queue", "theirs", 3600)
@@ -89,8 +91,13 @@ def create_objects(store: Store, by_hand: ByHand) -> dict[str, str]:
     group = run(store.dead_letters.group_of(ids["dead_letter"], OWNER))
     assert group is not None
     run(store.dead_letters.note(group.fingerprint, CANARY, "ada", OWNER))
+    app.retention.set(state="dead_letter", purge_after="1s", archive=True, tenant=OWNER)
+    until(lambda: app.archives.run(tenant=OWNER).jobs, "the dead letter is archived")
+    (archive,) = app.archives.list(tenant=OWNER)
+    app.usage.count()  # as any sweep does, for the whole database
     return {
         "job_id": ids["dead_letter"],
+        "archive_id": archive.id,
         "approval_id": ids["approval"],
         "workflow_id": ids["workflow"],
         "operation_id": ids["bulk"],
@@ -105,11 +112,20 @@ def create_objects(store: Store, by_hand: ByHand) -> dict[str, str]:
     }
 
 
+def known_to(path: str, known: dict[str, str]) -> dict[str, str]:
+    """The id of an agent is a name: the route creates a missing one. Other routes have the id of a token there."""
+    return known | {"id": known["agent"]} if path.startswith("/api/v1/agents/") else known
+
+
 @pytest.mark.slow
-async def test_objects_of_another_tenant_are_not_found_over_http(url: str) -> None:
-    with closing(App(url, tenant=STRANGER, enqueued_by="eve")) as app, closing(open_by_hand(url)) as by_hand:
+async def test_objects_of_another_tenant_are_not_found_over_http(url: str, tmp_path: Path) -> None:
+    files = tmp_path / "artifacts"
+    with (
+        closing(App(url, tenant=STRANGER, enqueued_by="eve", artifacts=files)) as app,
+        closing(open_by_hand(url)) as by_hand,
+    ):
         app._store.migrate()
-        theirs = create_objects(app._store, by_hand)
+        theirs = create_objects(app, by_hand)
         nowhere = {name: new_id() if len(value) == 36 else f"no_{name}_here" for name, value in theirs.items()}
         token = app.tokens.issue("eve", roles=["admin"]).text
         before = rows_of(by_hand, OWNER)
@@ -128,7 +144,8 @@ async def test_objects_of_another_tenant_are_not_found_over_http(url: str) -> No
                 responses = []
                 # This route creates a missing object with the given id.
                 creates = (method, path) == ("put", "/api/v1/reservations/{reservation_id}")
-                for known in (theirs, nowhere) if "{" in path and not creates else (theirs,):
+                for all_known in (theirs, nowhere) if "{" in path and not creates else (theirs,):
+                    known = known_to(path, all_known)
                     body = body_of(document, operation, known["job_id"])
                     response = await http.request(method, path.format(**known), json=body)
                     shown = response.text
@@ -144,7 +161,9 @@ async def test_objects_of_another_tenant_are_not_found_over_http(url: str) -> No
                 assert responses[0][0] == 404 or not creates, (method, path)
                 assert responses[0][0] != 500, (method, path)
                 tried += 1
-                stranger = await http.request(method, path.format(**theirs), headers={"Authorization": ""})
+                stranger = await http.request(
+                    method, path.format(**known_to(path, theirs)), headers={"Authorization": ""}
+                )
                 open_to_all = operation.get("security") is None
                 assert open_to_all or stranger.status_code == 401, f"{method} {path} without a token"
             for path, body in nested(theirs, await create_own(http)):
