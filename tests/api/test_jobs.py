@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 import httpx2
@@ -10,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import App, PayloadPolicy, Retry
+from holdfast.engine.retry import fixed
 from holdfast.server.app import make_service
 from holdfast.server.auth import at_this_machine
 from holdfast.server.bodies import RetryPolicy
@@ -202,6 +204,27 @@ async def test_result_is_waited_for(app: App, http: httpx2.AsyncClient) -> None:
     assert [event["type"] for event in [*history["items"], *rest["items"]]][:2] == ["enqueue", "take"]
     assert rest["next"] is None
     assert [job["id"] for job in (await http.get(f"{JOBS}/{bad}/chain")).json()["items"]] == [bad]
+
+
+@pytest.mark.req("JF-14", "SC-20")
+async def test_attempts_in_pages(app: App, http: httpx2.AsyncClient) -> None:
+    @app.job(retry=holdfast.Retry(max_attempts=3, backoff=fixed(0)))
+    def broken(text: str) -> None:
+        raise ValueError("no")
+
+    job = app.enqueue("broken", {"text": "x" * 400_000}).id
+    for _ in range(3):
+        await work(app)
+    path, after = f"{JOBS}/{job}/attempts", None
+    seen: list[tuple[int, int]] = []
+    while after is not None or not seen:
+        page = (await http.get(path, params={"limit": 1} | ({} if after is None else {"after": after}))).json()
+        seen += [(each["attempt"], len(each["payload"]["text"])) for each in page["items"]]
+        after = page["next"]
+    assert seen == [(1, 400_000), (2, 400_000), (3, 400_000)]
+    every = (await http.get(path)).json()["items"]
+    assert ["text" in each["payload"] for each in every] == [False, True, True], "1 MB, the newest first"
+    assert (await http.get(f"{JOBS}/{uuid.uuid4()}/attempts")).status_code == 404
 
 
 @pytest.mark.req("JF-14")
