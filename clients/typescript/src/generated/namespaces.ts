@@ -76,7 +76,7 @@ export class ArchivesNamespace extends Namespace {
     return this.pages(decodeArchive, { method: "GET", path: path`/archives`, query: { ...input }, ...options });
   }
 
-  /** Show an archived job: its rows by table, as they were stored, restricted payloads too. Scope: `admin`. */
+  /** Show an archived job: its rows by table, as they were stored, restricted payloads too. Of values beyond 1 MB together, only the sizes. Scope: `admin`. */
   read(jobId: string, options: CallOptions = {}): Promise<Record<string, unknown>> {
     return this.transport.ask(map(anything), { method: "GET", path: path`/archives/jobs/${jobId}`, ...options });
   }
@@ -86,7 +86,7 @@ export class ArchivesNamespace extends Namespace {
     return this.transport.ask(decodeArchiveRun, { method: "POST", path: path`/archives/run`, ...options });
   }
 
-  /** Read an archive and check its hashes, its number of jobs, its files and its seal. Scope: `read`. */
+  /** Read an archive and check its hashes, its number of jobs, its files and its seal. Scope: `admin`. */
   verify(archiveId: string, options: CallOptions = {}): Promise<ArchiveCheck> {
     return this.transport.ask(decodeArchiveCheck, { method: "POST", path: path`/archives/${archiveId}/verify`, ...options });
   }

@@ -864,6 +864,7 @@ export interface Effective {
   requires_approval: string | null;
   token_only: boolean;
   at_most_once: boolean;
+  approval_by_operator: boolean;
 }
 export const decodeEffective: Decoder<Effective> = record<Effective>(() => ({
   forbidden: missing(list(text), () => ([])),
@@ -875,6 +876,7 @@ export const decodeEffective: Decoder<Effective> = record<Effective>(() => ({
   requires_approval: missing(nullable(text), () => (null)),
   token_only: missing(flag, () => (false)),
   at_most_once: missing(flag, () => (false)),
+  approval_by_operator: missing(flag, () => (false)),
 }));
 
 export interface EffectivePayloadRuleInput {
@@ -2128,8 +2130,6 @@ export interface RemoveLimitInput {
   resource?: string | undefined;
   /** Apply to an agent; '*' applies to each agent separately. */
   agent?: string | undefined;
-  /** Apply to a tenant, among all; '*' applies to each tenant separately. */
-  tenant?: string | undefined;
 }
 
 export interface RenewLeaseInput {
@@ -2549,8 +2549,6 @@ export interface SetLimitInput {
   resource?: string | undefined;
   /** Apply to an agent; '*' applies to each agent separately. */
   agent?: string | undefined;
-  /** Apply to a tenant, among all; '*' applies to each tenant separately. */
-  tenant?: string | undefined;
   /** Maximum number of running jobs. */
   concurrency?: number | null | undefined;
   /** Maximum starts per period: 10/s, 100/5m. */
@@ -2675,8 +2673,6 @@ export interface ShowLimitInput {
   resource?: string | undefined;
   /** Apply to an agent; '*' applies to each agent separately. */
   agent?: string | undefined;
-  /** Apply to a tenant, among all; '*' applies to each tenant separately. */
-  tenant?: string | undefined;
 }
 
 export interface ShowTemplateInput {
