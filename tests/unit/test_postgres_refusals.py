@@ -90,7 +90,8 @@ def test_many_events_do_not_fill_the_log_of_the_server(postgres_url: str, postgr
     """The server keeps 256 requests to summarize a range of the index on xid; it logs each request beyond."""
     event = """
         insert into holdfast.event_rest (job_id, tenant, kind, type, to_state, attempt, at, actor, meta)
-        select ('ffffffff' || substr(gen_random_uuid()::text, 9))::uuid, 'default', 'mail.send', 'enqueue', 'queued', 0, now(), 'me',
+        select ('ffffffff' || substr(gen_random_uuid()::text, 9))::uuid, 'default', 'mail.send',
+               'enqueue', 'queued', 0, now(), 'me',
                jsonb_build_object('text', repeat('x', 1500)) from generate_series(1, 55000)
     """
     with psycopg.connect(postgres_url) as connection:
