@@ -38,7 +38,7 @@ log = logging.getLogger("holdfast.worker")
 EVERY, REST, WORKER_JOBS = 60.0, 19.0, 5_000
 FIRST = "00000000-0000-0000-0000-000000000000"
 FILE_JOBS, FILE_BYTES = 500, 64 << 20
-"""A file is closed at so many jobs, or bytes before compression."""
+"""Maximum jobs of a file, and maximum bytes before compression."""
 READ_JOBS = 10
 """Jobs that are in memory at once."""
 
